@@ -1,0 +1,95 @@
+"""Between a rank and its agent: environment, datagrams, and a page of shared memory. Imports nothing heavy.
+
+A rank tells its agent what it did in datagrams on a Unix socket: sending costs microseconds and never blocks;
+a lost one is made good by the next. The agent tells the rank through the control page, which the rank reads
+at each step boundary.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import socket
+import struct
+from pathlib import Path
+from typing import Any
+
+# Environment of a rank under an agent, beside torchrun's own (RANK, WORLD_SIZE, MASTER_ADDR, ...).
+ENV_JOB = "HOLDFAST_JOB"
+ENV_EPOCH = "HOLDFAST_EPOCH"
+ENV_MACHINE = "HOLDFAST_MACHINE"
+ENV_SOCKET = "HOLDFAST_AGENT_SOCKET"  # path of the agent's datagram socket
+ENV_CONTROL = "HOLDFAST_CONTROL"  # path of this rank's control page
+ENV_SHARDS = "HOLDFAST_SHARDS"  # folder in shared memory for this rank's shard files and metadata
+ENV_RESTORE = "HOLDFAST_RESTORE"  # JSON: {"step": int, "tier": "memory" | "s3" | null, "path": str}
+ENV_REPLAY_STEPS = "HOLDFAST_REPLAY_STEPS"  # set in a replay: run so many steps, save nothing
+ENV_S3_EVERY = "HOLDFAST_S3_EVERY"
+ENV_PEER = "HOLDFAST_PEER"  # "1" when the agent copies shards to a peer
+ENV_FAULTS = "HOLDFAST_FAULTS"  # folder of injected faults of this machine (demo and tests)
+
+# Control page: hold_at_step (-1: none), replicated_step (newest step whose shard of this rank lies on the peer).
+_CONTROL = struct.Struct("<qq")
+CONTROL_BYTES = mmap.PAGESIZE
+NO_HOLD = -1
+
+
+class Control:
+    """The control page of one rank; the agent creates and writes it, the rank reads it."""
+
+    def __init__(self, path: Path, *, create: bool = False) -> None:
+        flags = os.O_RDWR | (os.O_CREAT | os.O_TRUNC if create else 0)
+        descriptor = os.open(path, flags, 0o600)
+        try:
+            if create:
+                os.ftruncate(descriptor, CONTROL_BYTES)
+            self._page = mmap.mmap(descriptor, CONTROL_BYTES)
+        finally:
+            os.close(descriptor)
+        if create:
+            _CONTROL.pack_into(self._page, 0, NO_HOLD, 0)
+
+    @property
+    def hold_at_step(self) -> int:
+        """Wait after this step while it is set; :data:`NO_HOLD`: go on."""
+        return int(_CONTROL.unpack_from(self._page, 0)[0])
+
+    @hold_at_step.setter
+    def hold_at_step(self, step: int) -> None:
+        struct.pack_into("<q", self._page, 0, step)
+
+    @property
+    def replicated_step(self) -> int:
+        """Newest step of which this rank's shard lies on the peer (or the agent gave up waiting for it)."""
+        return int(_CONTROL.unpack_from(self._page, 0)[1])
+
+    @replicated_step.setter
+    def replicated_step(self, step: int) -> None:
+        struct.pack_into("<q", self._page, 8, step)
+
+
+class Sender:
+    """A rank's end of the datagram socket. Never blocks, never raises: training goes on without its agent."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+
+    def send(self, message: dict[str, Any]) -> bool:
+        """Send one message; False when the agent is away or busy."""
+        try:
+            self._socket.sendto(json.dumps(message).encode(), self._path)
+        except OSError:
+            return False
+        return True
+
+
+# Messages, by their "t" (all carry "rank" and "epoch"):
+#   step      {"step", "at", "s" (duration, seconds), "loss" | null, "grad_norm" | null, "phases": {name: s}}
+#             non-finite numbers travel as the strings "nan", "inf", "-inf"
+#   activity  {"name": "eval" | "checkpoint" | "compile" | ... | ""}   entered (or left: "") a phase
+#   saved     {"step", "path", "nbytes"}     a shard is complete in shared memory
+#   held      {"step"} / released {}         waits at a boundary as told / goes on
+#   replayed  {"ok": bool, "detail": str}    a replay's outcome
+#   failed    {"error_type", "message", "traceback", "user_frame": "file:line in func" | null}
+#             an uncaught exception of the script (sent by the rank's bootstrap)

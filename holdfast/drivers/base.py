@@ -1,0 +1,48 @@
+"""The driver contract: a driver supplies machines, nothing else. Starting and diagnosing go to agents."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from holdfast.models.base import Frozen
+from holdfast.models.machine import Scope
+
+
+class Supplied(Frozen):
+    """A machine as its engine (this host, Slurm, Kubernetes) sees it."""
+
+    name: str
+    alive: bool
+    detail: str = ""
+
+
+class Driver(Protocol):
+    """Called from playbooks and the CLI, by any process, at any time; every method is safe to repeat."""
+
+    name: str
+
+    def machines(self) -> list[Supplied]:
+        """All machines that the engine has for us, dead ones included until they are retired."""
+        ...
+
+    def evict(self, machine: str, scope: Scope, reason: str) -> None:
+        """Take ``machine`` out of service. After it returns none of its processes runs.
+
+        Called after the machine's ranks were fenced. The machine may be dead already.
+
+        Raises:
+            UnknownError: the engine never had such a machine.
+        """
+        ...
+
+    def provision(self, n: int) -> list[str]:
+        """Ask for ``n`` new machines; returns their names. Their agents register when they are ready."""
+        ...
+
+    def release(self, machine: str) -> None:
+        """Give an evicted machine back: it starts anew and registers with a new incarnation."""
+        ...
+
+    def retire(self, machine: str) -> None:
+        """Give a machine that is not needed back to the engine for good."""
+        ...

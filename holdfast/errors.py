@@ -1,0 +1,83 @@
+"""Every error that Holdfast raises on purpose, one tree.
+
+::
+
+    HoldfastError
+    ├── SettingsError          a setting, job file or policy file is wrong
+    ├── UnknownError           no such job, machine, incident, fault or code version
+    ├── RefusedError           the request is understood and will not be done
+    │   ├── StaleError         an old epoch, incarnation or attempt
+    │   ├── NotFiringError     the alert is resolved, duplicate or too old
+    │   └── LimitError         a budget, breaker or mode forbids it
+    ├── UnauthorizedError      missing or wrong secret
+    ├── UnavailableError       a service or agent did not answer (the only transient one: retried)
+    ├── CheckpointError        a checkpoint is torn, short, foreign or missing
+    ├── NoStandbyError         the pool is empty
+    └── RecoveryError          a playbook acted, and the job did not come back
+"""
+
+from __future__ import annotations
+
+
+class HoldfastError(Exception):
+    """Base of all; its message says what is wrong, where, and what to do. CLI exit status 1."""
+
+    status = 500
+
+
+class SettingsError(HoldfastError):
+    """A setting, job file or policy file is wrong: names the field, the value and what was expected."""
+
+    status = 422
+
+
+class UnknownError(HoldfastError):
+    """No such job, machine, incident, fault or code version."""
+
+    status = 404
+
+
+class RefusedError(HoldfastError):
+    """The request is understood and will not be done."""
+
+    status = 409
+
+
+class StaleError(RefusedError):
+    """The request or report carries an old epoch, incarnation or attempt."""
+
+
+class NotFiringError(RefusedError):
+    """The alert is resolved, a duplicate or too old to act on."""
+
+
+class LimitError(RefusedError):
+    """A budget, breaker or mode forbids it; a human decides."""
+
+
+class UnauthorizedError(HoldfastError):
+    """Missing or wrong secret."""
+
+    status = 401
+
+
+class UnavailableError(HoldfastError):
+    """A service or an agent did not answer in time. Transient: safe to retry."""
+
+    status = 503
+
+
+class CheckpointError(HoldfastError):
+    """A checkpoint is torn, short, of another job, or missing."""
+
+    status = 410
+
+
+class NoStandbyError(HoldfastError):
+    """The standby pool has too few machines for the swap."""
+
+    status = 409
+
+
+class RecoveryError(HoldfastError):
+    """A playbook acted, and the job did not come back; the next attempt climbs the ladder."""

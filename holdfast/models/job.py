@@ -1,0 +1,114 @@
+"""A training job: what to run, where, and by which rules it is recovered."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from holdfast.models.base import Frozen
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+
+
+class JobState(StrEnum):
+    """Life of a job."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    RECOVERING = "recovering"
+    STOPPED = "stopped"
+    FAILED = "failed"
+    DONE = "done"
+
+
+class Mode(StrEnum):
+    """How far a playbook may go: say what it would do, act on listed names only, or act."""
+
+    OBSERVE = "observe"
+    CANARY = "canary"
+    ACT = "act"
+
+
+class Parallelism(Frozen):
+    """Sizes of the parallel groups; data parallelism takes what is left of the world size.
+
+    Ranks are numbered with TP fastest, then DP, then PP (Megatron's default order):
+    ``rank = (pp_index * dp + dp_index) * tp + tp_index``.
+    """
+
+    tp: int = Field(1, ge=1)
+    pp: int = Field(1, ge=1)
+
+    def dp(self, world_size: int) -> int:
+        """Data-parallel size at ``world_size`` ranks."""
+        return world_size // (self.tp * self.pp)
+
+
+class CheckpointPolicy(Frozen):
+    """When state is kept where. Memory and peer hold every step."""
+
+    s3_every_steps: int = Field(20, ge=1, description="Steps between checkpoints in S3.")
+    peer: bool = Field(True, description="Copy every step to a peer machine's memory.")
+
+
+class JobSpec(Frozen):
+    """What an engineer submits (the job file)."""
+
+    name: Name
+    script: str = Field(description="Path of the training script inside the code directory.")
+    args: tuple[str, ...] = ()
+    code: str = Field(".", description="Directory or git repository with the job's code.")
+    machines: int = Field(ge=1, description="Machines that run ranks.")
+    ranks_per_machine: int = Field(ge=1)
+    parallelism: Parallelism = Parallelism()
+    env: dict[str, str] = Field(default_factory=dict)
+    checkpoint: CheckpointPolicy = CheckpointPolicy()
+    mode: Mode = Mode.ACT
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.machines * self.ranks_per_machine
+
+    @model_validator(mode="after")
+    def _groups_divide_the_world(self) -> JobSpec:
+        size = self.parallelism.tp * self.parallelism.pp
+        if self.world_size % size:
+            raise ValueError(
+                f"parallelism: tp x pp = {size} does not divide the {self.world_size} ranks "
+                f"(machines {self.machines} x ranks_per_machine {self.ranks_per_machine})"
+            )
+        return self
+
+
+class Job(Frozen):
+    """A job as the ledger knows it."""
+
+    spec: JobSpec
+    state: JobState
+    epoch: int = Field(ge=0, description="Newest epoch; 0 before the first start.")
+    code_version: str
+    machines: tuple[str, ...] = Field(description="Machine names by slot; ranks follow slots.")
+    submitted_at: float
+    done_at: float | None = None
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.spec.name
+
+    def ranks_of(self, machine: str) -> range:
+        """Ranks that run on ``machine``.
+
+        Raises:
+            ValueError: the machine is not in this job.
+        """
+        slot = self.machines.index(machine)
+        per = self.spec.ranks_per_machine
+        return range(slot * per, (slot + 1) * per)
+
+    def machine_of(self, rank: int) -> str:
+        """Name of the machine that runs ``rank``."""
+        return self.machines[rank // self.spec.ranks_per_machine]

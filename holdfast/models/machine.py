@@ -1,0 +1,42 @@
+"""A machine: a host with accelerators, and the agent on it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from holdfast.models.base import Frozen
+
+
+class MachineState(StrEnum):
+    """Where a machine stands; see design section 1."""
+
+    ACTIVE = "active"
+    STANDBY = "standby"
+    PROVISIONING = "provisioning"
+    DRAINING = "draining"
+    CORDONED = "cordoned"
+    GONE = "gone"
+
+
+class Scope(StrEnum):
+    """Whom a cordon keeps away: this job only, or everybody."""
+
+    JOB = "job"
+    CLUSTER = "cluster"
+
+
+class Machine(Frozen):
+    """A machine as the ledger knows it."""
+
+    name: str
+    state: MachineState
+    incarnation: str = ""
+    address: str = ""
+    """``host:port`` of the agent's HTTP API; empty before it registered."""
+    data_address: str = ""
+    """``host:port`` where the agent takes and gives checkpoint shards."""
+    job: str | None = None
+    cordon_scope: Scope | None = None
+    cordon_reason: str | None = None
+    seen_at: float = 0.0
+    registered_at: float = 0.0

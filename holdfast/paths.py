@@ -1,0 +1,33 @@
+"""Where a local machine keeps its things: one place that knows the folders."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+SHM = Path("/dev/shm")
+
+
+def machine_dir(home: Path, machine: str) -> Path:
+    """The machine's own disk: logs, checkouts, downloaded checkpoints. Gone when the machine is."""
+    return home.resolve() / "machines" / machine
+
+
+def shm_root(home: Path) -> Path:
+    """Shared memory of all local machines of one project."""
+    return SHM / f"holdfast-{hashlib.sha256(str(home.resolve()).encode()).hexdigest()[:8]}"
+
+
+def shm_dir(home: Path, machine: str) -> Path:
+    """The machine's memory for checkpoint shards. Gone when the machine is."""
+    return shm_root(home) / machine
+
+
+def run_dir(home: Path) -> Path:
+    """Pid files and sockets of the embedded services."""
+    return home.resolve() / "run"
+
+
+def log_dir(home: Path) -> Path:
+    """Logs of the embedded services."""
+    return home.resolve() / "logs"
