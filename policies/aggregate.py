@@ -1,0 +1,158 @@
+"""Aggregation analysis: from the stacks of a hanging job to the machines to evict.
+
+Source: BR section 5 (group stacks by text, dominant groups are healthy, evict the parallel group that the
+outliers share) and BG ("the rank that completes in no process group while others only wait").
+
+Ranks of different pipeline stages are compared only with their own stage. The answer goes from sure to
+statistical: a stopped process; the ranks that do not wait while all others do; the machine, else the smallest
+parallel group, that the outliers share. It never names more machines than the policy's limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.models.agent import StackDump
+from holdfast.models.base import Frozen
+from holdfast.models.job import Job
+from holdfast.policies.groups import Group, groups
+from holdfast.policies.policy import AggregatePolicy, Policy
+from holdfast.policies.stacks import StackGroup, group_children, group_ranks, stopped
+
+
+class Aggregation(Frozen):
+    """What the stacks say."""
+
+    groups: tuple[StackGroup, ...] = ()
+    """Ranks with equal stacks, largest group first."""
+    outliers: tuple[int, ...] = ()
+    """Ranks that stand out."""
+    suspects: tuple[str, ...] = ()
+    """Machines to evict, within the limit; empty: the stacks accuse nobody."""
+    confidence: float = 0.0
+    shared_group: str = ""
+    """Parallel group that was over-evicted, such as ``pp 3``; empty: none."""
+    over_limit: bool = False
+    """There are outliers, but on more machines than may be evicted at once: a human decides."""
+    reasons: tuple[str, ...] = ()
+
+
+class _Outliers(Frozen):
+    ranks: tuple[int, ...]
+    sure: bool
+    why: str
+
+
+def aggregate(stacks: Sequence[StackDump], job: Job, policy: AggregatePolicy | None = None) -> Aggregation:
+    """Analyse one dump of all ranks and their children.
+
+    Args:
+        stacks: dumps, of any machines; those of ranks outside the job are left out.
+        job: its machines and parallelism.
+        policy: limits; None: the packaged ones.
+    """
+    policy = policy or Policy.load().aggregate
+    world = job.spec.world_size
+    own = [dump for dump in stacks if dump.rank is None or dump.rank < world]
+    found = group_ranks(own, job, policy)
+    odd = _stopped(own) or _not_waiting(found, world) or _minority(found) or _children(own, job, policy)
+    odd = odd or _undumped(own, world)
+    if odd is None:
+        why = "all stacks agree with their stage" if found else "no stacks"
+        return Aggregation(groups=found, reasons=(why,))
+    return _name_machines(found, odd, job, policy)
+
+
+def _stopped(stacks: Sequence[StackDump]) -> _Outliers | None:
+    halted = stopped(stacks)
+    if not halted:
+        return None
+    return _Outliers(
+        ranks=halted, sure=True, why=f"processes of ranks {_short(halted)} are stopped (state T)"
+    )
+
+
+def _not_waiting(found: Sequence[StackGroup], world: int) -> _Outliers | None:
+    """A few ranks are elsewhere while all others wait in a collective."""
+    busy = tuple(sorted(rank for group in found if not group.waiting for rank in group.ranks))
+    waiting = sum(len(group.ranks) for group in found if group.waiting)
+    if not busy or waiting < len(busy) or waiting + len(busy) < 2:
+        return None
+    where = next(group.top for group in found if not group.waiting)
+    return _Outliers(
+        ranks=busy,
+        sure=len(busy) == 1 and waiting == world - 1,
+        why=f"{waiting} ranks wait in a collective, ranks {_short(busy)} do not (in {where})",
+    )
+
+
+def _minority(found: Sequence[StackGroup]) -> _Outliers | None:
+    odd = tuple(sorted(rank for group in found if not group.dominant for rank in group.ranks))
+    if not odd or not any(group.dominant for group in found):
+        return None
+    return _Outliers(
+        ranks=odd, sure=False, why=f"stacks of ranks {_short(odd)} differ from most of their stage"
+    )
+
+
+def _children(stacks: Sequence[StackDump], job: Job, policy: AggregatePolicy) -> _Outliers | None:
+    """Data loaders and checkpoint writers, when the ranks themselves all look alike."""
+    odd = _minority(group_children(stacks, job, policy))
+    return odd.model_copy(update={"why": f"child processes: {odd.why}"}) if odd else None
+
+
+def _undumped(stacks: Sequence[StackDump], world: int) -> _Outliers | None:
+    dumped = {dump.rank for dump in stacks if dump.frames}
+    missing = tuple(rank for rank in range(world) if rank not in dumped)
+    if not dumped or not missing or 2 * len(missing) >= world:
+        return None
+    return _Outliers(ranks=missing, sure=False, why=f"no stack could be taken of ranks {_short(missing)}")
+
+
+def _name_machines(
+    found: tuple[StackGroup, ...], odd: _Outliers, job: Job, policy: AggregatePolicy
+) -> Aggregation:
+    limit = policy.limit(len(job.machines))
+    machines = _machines_of(odd.ranks, job)
+    answer = Aggregation(groups=found, outliers=odd.ranks, reasons=(odd.why,))
+    if len(machines) == 1:
+        return _accuse(answer, machines, 0.98 if odd.sure else 0.85, "all outliers are on one machine")
+    if not odd.sure and (shared := _shared_group(odd.ranks, job)) is not None:
+        members = _machines_of(shared.ranks, job)
+        if len(members) <= limit:
+            why = f"outliers share {shared.name}: its {len(members)} machines go (limit {limit})"
+            return _accuse(answer, members, 0.7, why, shared.name)
+        answer = _because(answer, f"outliers share {shared.name}, {len(members)} machines, limit {limit}")
+    if len(machines) <= limit:
+        return _accuse(answer, machines, 0.95 if odd.sure else 0.6, "the outliers' own machines")
+    why = f"outliers are on {len(machines)} machines, more than the limit of {limit}: a human decides"
+    return _because(answer, why).model_copy(update={"over_limit": True, "confidence": 0.3})
+
+
+def _shared_group(ranks: Sequence[int], job: Job) -> Group | None:
+    """The parallel group on the fewest machines that holds all ``ranks``."""
+    wanted = set(ranks)
+    holding = [
+        group for group in groups(job.spec.world_size, job.spec.parallelism) if wanted <= set(group.ranks)
+    ]
+    return min(holding, key=lambda group: len(_machines_of(group.ranks, job)), default=None)
+
+
+def _machines_of(ranks: Sequence[int], job: Job) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(job.machine_of(rank) for rank in ranks))
+
+
+def _accuse(
+    answer: Aggregation, machines: tuple[str, ...], confidence: float, why: str, shared: str = ""
+) -> Aggregation:
+    changes = {"suspects": machines, "confidence": confidence, "shared_group": shared}
+    return _because(answer, f"{why}: {', '.join(machines)}").model_copy(update=changes)
+
+
+def _because(answer: Aggregation, why: str) -> Aggregation:
+    return answer.model_copy(update={"reasons": (*answer.reasons, why)})
+
+
+def _short(ranks: Sequence[int]) -> str:
+    listed = ", ".join(map(str, ranks[:8]))
+    return listed if len(ranks) <= 8 else f"{listed} and {len(ranks) - 8} more"

@@ -1,0 +1,51 @@
+"""Which saved states belong to the job's present history.
+
+After a restore of step ``s``, everything that older epochs saved beyond ``s`` was thrown away on purpose
+(NaN, silent corruption, a rollback) or is computed again: it must never be restored. So a state (epoch, step) counts
+only if no later epoch started from an earlier step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeVar
+
+
+class Saved(Protocol):
+    """A shard or a checkpoint: saved at ``step`` by ``epoch``."""
+
+    @property
+    def epoch(self) -> int:
+        """Epoch that saved it."""
+        ...
+
+    @property
+    def step(self) -> int:
+        """Step after which it was saved."""
+        ...
+
+
+class Started(Protocol):
+    """An epoch of a job, which resumed after ``start_step``."""
+
+    @property
+    def epoch(self) -> int:
+        """Its number."""
+        ...
+
+    @property
+    def start_step(self) -> int:
+        """The step that it restored; 0 from scratch."""
+        ...
+
+
+State = TypeVar("State", bound=Saved)
+
+
+def valid(states: Iterable[State], epochs: Sequence[Started]) -> list[State]:
+    """The states that belong to the present history, in the order given."""
+    return [
+        state
+        for state in states
+        if all(epoch.start_step >= state.step for epoch in epochs if epoch.epoch > state.epoch)
+    ]

@@ -1,0 +1,76 @@
+"""NVIDIA's Xid codes: what the driver's number in the kernel log means and what to do (``xid.yaml``)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from holdfast.errors import SettingsError
+from holdfast.models.base import Frozen
+
+CATALOGUE_FILE = Path(__file__).with_name("xid.yaml")
+
+
+class XidAction(StrEnum):
+    """The catalogue's immediate action, in our words."""
+
+    RESTART_APP = "restart_app"
+    RESET_GPU = "reset_gpu"
+    RESTART_MACHINE = "restart_machine"
+    CHECK_HARDWARE = "check_hardware"
+    IGNORE = "ignore"
+    CONTACT_SUPPORT = "contact_support"
+
+
+class XidEntry(Frozen):
+    """One code."""
+
+    code: int
+    name: str
+    lost: bool
+    """The GPU cannot be used any more without a reset or repair: evict at once."""
+    action: XidAction
+    known: bool = True
+
+
+class XidCatalogue(Frozen):
+    """The data file: where it is from, and of when."""
+
+    version: int
+    source: str
+    date: str
+    entries: dict[int, XidEntry]
+
+
+@lru_cache(maxsize=8)
+def catalogue(path: Path = CATALOGUE_FILE) -> XidCatalogue:
+    """Read the data file.
+
+    Raises:
+        SettingsError: it is missing or malformed.
+    """
+    try:
+        raw: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+        codes = raw.pop("codes")
+        return XidCatalogue(
+            entries={code: XidEntry(code=code, **entry) for code, entry in codes.items()}, **raw
+        )
+    except (OSError, yaml.YAMLError, AttributeError, KeyError, TypeError, ValidationError) as error:
+        raise SettingsError(
+            f"Xid catalogue {path}: {error}. Reinstall holdfast or repair the file."
+        ) from None
+
+
+def lookup(code: int) -> XidEntry:
+    """The catalogue's entry; an unknown code is not lost, and one for the vendor's support."""
+    entry = catalogue().entries.get(code)
+    if entry is not None:
+        return entry
+    return XidEntry(
+        code=code, name=f"unknown Xid {code}", lost=False, action=XidAction.CONTACT_SUPPORT, known=False
+    )

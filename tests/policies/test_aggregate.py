@@ -1,0 +1,182 @@
+"""From stacks to machines."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from holdfast.models.agent import Frame, StackDump
+from holdfast.models.job import Job
+from holdfast.policies.aggregate import Aggregation, aggregate
+from holdfast.policies.policy import Policy
+from tests.policies.make import job
+
+POLICY = Policy.load().aggregate
+WAIT = ("_engine_run_backward", "torch/autograd/graph.py")
+REDUCE = ("all_reduce", "torch/distributed/distributed_c10d.py")
+USER = ("train_step", "train.py")
+SLEEP = ("load_batch", "data.py")
+
+
+def dump(rank: int | None, *tops: tuple[str, str], per: int = 2, line: int = 1, **changes: Any) -> StackDump:
+    frames = tuple(Frame(function=f, file=p, line=line) for f, p in (*tops, USER, ("<module>", "train.py")))
+    facts: dict[str, Any] = {
+        "machine": f"m{(rank or 0) // per}",
+        "rank": rank,
+        "pid": 100 + (rank or 0),
+        "process_state": "S",
+        "frames": frames,
+    }
+    return StackDump(**{**facts, **changes})
+
+
+def found(stacks: list[StackDump], of: Job | None = None) -> Aggregation:
+    return aggregate(stacks, of or job(), POLICY)
+
+
+def test_a_stopped_process_is_evidence_by_itself() -> None:
+    """Even though its stack is the same as everybody's."""
+    stacks = [dump(r, WAIT, process_state="T" if r == 5 else "S") for r in range(8)]
+    answer = found(stacks)
+    assert (answer.outliers, answer.suspects) == ((5,), ("m2",))
+    assert answer.confidence > 0.9
+
+
+def test_a_stopped_process_without_a_stack_counts_too() -> None:
+    """The dumper may fail on a stopped process."""
+    stacks = [dump(r, WAIT) for r in range(7)]
+    stacks.append(dump(7, process_state="T", frames=(), error="cannot attach"))
+    assert found(stacks).suspects == ("m3",)
+
+
+def test_the_one_rank_that_does_not_wait_is_sure() -> None:
+    """All but one wait in a collective."""
+    answer = found([dump(r, SLEEP if r == 2 else WAIT) for r in range(8)])
+    assert (answer.outliers, answer.suspects) == ((2,), ("m1",))
+    assert answer.confidence > 0.9
+    assert "load_batch (data.py)" in answer.reasons[0]
+
+
+def test_two_ranks_of_which_one_waits_are_told_apart() -> None:
+    """No majority is needed when one side only waits."""
+    answer = found([dump(0, REDUCE, per=1), dump(1, SLEEP, per=1)], job(machines=2, per=1))
+    assert answer.suspects == ("m1",)
+
+
+def test_a_data_loaders_wait_is_no_collective() -> None:
+    """The function's name alone proves nothing."""
+    answer = found([dump(r, ("wait", "multiprocessing/connection.py") if r == 6 else WAIT) for r in range(8)])
+    assert answer.suspects == ("m3",)
+
+
+def test_user_code_called_from_backward_does_not_wait() -> None:
+    """Only the innermost frames count."""
+    inner = [
+        ("spin", "kernels.py"),
+        ("backward", "kernels.py"),
+        ("apply", "torch/autograd/function.py"),
+        WAIT,
+    ]
+    answer = found([dump(r, *(inner if r == 1 else [WAIT])) for r in range(8)])
+    assert answer.outliers == (1,)
+
+
+def test_lines_do_not_split_groups() -> None:
+    """Ranks inside one function may be a line apart."""
+    answer = found([dump(r, WAIT, line=r) for r in range(8)])
+    assert len(answer.groups) == 1
+    assert answer.suspects == ()
+
+
+def test_all_alike_accuses_nobody() -> None:
+    """A common cause."""
+    answer = found([dump(r, WAIT) for r in range(8)])
+    assert (answer.outliers, answer.suspects, answer.confidence) == ((), (), 0.0)
+    assert answer.groups[0].dominant
+
+
+def test_the_minority_is_odd_when_nobody_waits() -> None:
+    """Dominant groups are healthy."""
+    answer = found([dump(r, SLEEP if r in (4, 5) else ("matmul", "model.py")) for r in range(8)])
+    assert (answer.outliers, answer.suspects) == ((4, 5), ("m2",))
+    assert answer.confidence < 0.9
+
+
+def test_pipeline_stages_may_differ() -> None:
+    """Each stage is compared with itself only."""
+    of = job(machines=4, per=2, pp=2)
+    stacks = [dump(r, ("stage0" if r < 4 else "stage1", "model.py")) for r in range(8)]
+    assert found(stacks, of).suspects == ()
+    stacks[6] = dump(6, SLEEP)
+    assert found(stacks, of).suspects == ("m3",)
+
+
+def test_the_shared_parallel_group_is_over_evicted_within_the_limit() -> None:
+    """Outliers in two stages of one pipeline: all machines of that pipeline go."""
+    of = job(machines=16, per=2, tp=2, pp=4)
+    # rank = (pp * 4 + dp) * 2 + tp; pipeline dp = 1: machines m1, m5, m9, m13.
+    stacks = [dump(r, SLEEP if r in (2, 10) else ("matmul", "model.py")) for r in range(32)]
+    answer = found(stacks, of)
+    assert answer.shared_group.startswith("pp ")
+    assert answer.suspects == ("m1", "m5", "m9", "m13")
+    assert len(answer.suspects) <= POLICY.limit(16)
+
+
+def test_a_group_beyond_the_limit_leaves_the_outliers_own_machines() -> None:
+    """Data parallelism: the shared group is everybody."""
+    stacks = [dump(r, SLEEP if r in (0, 6) else ("matmul", "model.py")) for r in range(32)]
+    answer = found(stacks, job(machines=16))
+    assert answer.suspects == ("m0", "m3")
+    assert answer.shared_group == ""
+
+
+def test_more_outliers_than_the_limit_ask_a_human() -> None:
+    """Half of a small job is never evicted on stacks."""
+    stacks = [dump(r, SLEEP if r in (0, 2, 4) else ("matmul", "model.py")) for r in range(8)]
+    answer = found(stacks)
+    assert answer.over_limit
+    assert answer.suspects == ()
+    assert answer.outliers == (0, 2, 4)
+    assert "a human decides" in answer.reasons[-1]
+
+
+def test_a_child_process_is_looked_at_when_the_ranks_agree() -> None:
+    """A data loader that hangs on one machine."""
+    stacks = [dump(r, ("get", "queue.py")) for r in range(8)]
+    for r in range(8):
+        stacks += [dump(r, ("read" if r == 3 else "poll", "loader.py"), child=True, pid=900 + r)]
+    answer = found(stacks)
+    assert answer.suspects == ("m1",)
+    assert answer.reasons[0].startswith("child processes")
+
+
+def test_ranks_without_a_stack_are_odd_when_they_are_few() -> None:
+    """The only ones that could not be asked."""
+    assert found([dump(r, WAIT) for r in range(6)]).suspects == ("m3",)
+    assert found([dump(r, WAIT) for r in range(2)]).suspects == ()
+    assert found([]).reasons == ("no stacks",)
+
+
+def test_other_threads_and_unknown_ranks_do_not_confuse() -> None:
+    """The main thread speaks for its rank."""
+    stacks = [dump(r, WAIT) for r in range(8)]
+    stacks += [dump(r, (f"worker{r}", "pool.py"), thread="Thread-1") for r in range(8)]
+    stacks += [dump(99, SLEEP), dump(None, SLEEP)]
+    assert found(stacks).outliers == ()
+
+
+def test_the_packaged_policy_is_the_default() -> None:
+    """For callers without one."""
+    assert aggregate([dump(0, WAIT)], job()) == found([dump(0, WAIT)])
+
+
+def test_10240_stacks_of_50_frames_take_less_than_a_second() -> None:
+    """The size to design for."""
+    deep = [(f"layer{i}", "model.py") for i in range(47)]
+    stacks = [dump(r, SLEEP if r == 4711 else WAIT, *deep, per=8) for r in range(10_240)]
+    of = job(machines=1280, per=8, tp=8, pp=8)
+    began = time.perf_counter()
+    answer = found(stacks, of)
+    took = time.perf_counter() - began
+    assert answer.suspects == (f"m{4711 // 8}",)
+    assert took < 1.0
