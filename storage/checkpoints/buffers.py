@@ -1,0 +1,230 @@
+"""Shard files in shared memory: two slots per rank, each with a header page that says what is in it.
+
+No torch here: the agent reads, verifies and copies shards without it. A shard file is::
+
+    [header page][.metadata pickle of this file's items][payload]
+
+and the payload is the content of a stock torch.distributed.checkpoint file: first the items that the global
+plan gave this rank (``owned_nbytes``: exactly the object ``__{rank}_0.distcp``), then the rank's other items,
+so that the rank alone can be restored from its own file.
+
+Two slots, ``a`` and ``b``, take turns: the newest complete one is never written to, so whatever moment the
+writer dies at, one complete shard remains.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import xxhash
+from pydantic import ValidationError
+
+from holdfast.errors import CheckpointError
+from holdfast.models.base import Frozen
+
+HEADER_BYTES = 4096
+MAGIC = b"HFSHARD1"
+EMPTY, WRITING, COMPLETE = 0, 1, 2
+SLOTS = ("a", "b")
+
+# Magic, state, length of the JSON header, xxh3_64 of the JSON header; the JSON follows.
+_PREFIX = struct.Struct("<8sQQQ")
+_STATE_AT = 8
+_NAME = re.compile(r"r(\d+)-([ab])\.shard$")
+
+
+class ShardHeader(Frozen):
+    """What a shard file says of itself. Offsets count bytes from the start of the file."""
+
+    job: str
+    rank: int
+    step: int
+    epoch: int
+    world_size: int
+    plan: str
+    """Identifies the layout: files of one plan differ in tensor bytes only."""
+    meta_offset: int
+    meta_nbytes: int
+    payload_offset: int
+    owned_nbytes: int
+    """Leading part of the payload that this rank contributes to the checkpoint in S3."""
+    payload_nbytes: int
+    file_nbytes: int
+    digest: str = ""
+    """xxh3_128 (hex) of the metadata and the payload."""
+
+
+def shard_path(folder: Path, rank: int, slot: str) -> Path:
+    """Path of one slot of ``rank`` in ``folder``."""
+    return folder / f"r{rank}-{slot}.shard"
+
+
+def rank_of(path: Path) -> int:
+    """Rank that a shard file belongs to, from its name; -1 when it is no shard's name."""
+    match = _NAME.search(path.name)
+    return int(match[1]) if match else -1
+
+
+def metadata_path(folder: Path, epoch: int | str) -> Path:
+    """Where rank 0 puts the global ``.metadata`` of an epoch's checkpoints.
+
+    Exact for a given shard: ``metadata_path(folder, header.plan)`` (an epoch may plan more than once).
+    """
+    return folder / f"metadata-{epoch}.pickle"
+
+
+def create(path: Path, file_nbytes: int) -> mmap.mmap:
+    """Map the shard file at ``path`` for writing, made anew unless one of that size is there.
+
+    A file of another size is replaced, never resized: whoever still has it mapped keeps the old bytes.
+
+    Raises:
+        CheckpointError: shared memory is full, or the folder cannot be written.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.stat().st_size != file_nbytes:
+            _allocate(path, file_nbytes)
+        descriptor = os.open(path, os.O_RDWR)
+        try:
+            return mmap.mmap(descriptor, file_nbytes)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise CheckpointError(
+            f"shard file {path}: cannot have {file_nbytes} bytes ({error.strerror}). "
+            "Give the machine more shared memory, or run fewer ranks on it."
+        ) from error
+
+
+def _allocate(path: Path, file_nbytes: int) -> None:
+    """Put an empty file with all its pages reserved in place of ``path`` (a hole would be a SIGBUS later)."""
+    fresh = path.with_suffix(".new")
+    descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.posix_fallocate(descriptor, 0, file_nbytes)
+        os.pwrite(descriptor, _PREFIX.pack(MAGIC, EMPTY, 0, 0), 0)
+        fresh.rename(path)
+    except OSError:
+        fresh.unlink(missing_ok=True)
+        raise
+    finally:
+        os.close(descriptor)
+
+
+def begin(buf: mmap.mmap) -> None:
+    """Declare that the content is about to change: until :func:`commit` nobody may use it."""
+    _PREFIX.pack_into(buf, 0, MAGIC, WRITING, 0, 0)
+
+
+def commit(buf: mmap.mmap, header: ShardHeader) -> None:
+    """Declare the content complete. The state is written last, in one aligned word."""
+    text = header.model_dump_json().encode()
+    if _PREFIX.size + len(text) > HEADER_BYTES:
+        raise CheckpointError(
+            f"shard header of job {header.job!r} is {len(text)} bytes: use a shorter job name"
+        )
+    buf[_PREFIX.size : _PREFIX.size + len(text)] = text
+    _PREFIX.pack_into(buf, 0, MAGIC, WRITING, len(text), xxhash.xxh3_64_intdigest(text))
+    struct.pack_into("<Q", buf, _STATE_AT, COMPLETE)
+
+
+def parse_header(page: bytes | memoryview | mmap.mmap) -> ShardHeader | None:
+    """The header in the first page of a shard; None unless it is whole and complete."""
+    if len(page) < HEADER_BYTES:
+        return None
+    magic, state, length, checksum = _PREFIX.unpack_from(page, 0)
+    if magic != MAGIC or state != COMPLETE or _PREFIX.size + length > HEADER_BYTES:
+        return None
+    text = bytes(page[_PREFIX.size : _PREFIX.size + length])
+    if xxhash.xxh3_64_intdigest(text) != checksum:
+        return None
+    try:
+        return ShardHeader.model_validate_json(text)
+    except ValidationError:
+        return None
+
+
+def read_header(path: Path) -> ShardHeader | None:
+    """The header of the shard at ``path``; None when there is no complete shard."""
+    try:
+        with path.open("rb") as file:
+            header = parse_header(file.read(HEADER_BYTES))
+            size = os.fstat(file.fileno()).st_size
+    except OSError:
+        return None
+    return header if header is None or header.file_nbytes == size else None
+
+
+def digest_of(buf: bytes | memoryview | mmap.mmap, header: ShardHeader) -> str:
+    """xxh3_128 (hex) of the metadata and payload bytes that ``header`` describes in ``buf``."""
+    digest = xxhash.xxh3_128()
+    with memoryview(buf) as view:
+        for offset, nbytes in (
+            (header.meta_offset, header.meta_nbytes),
+            (header.payload_offset, header.payload_nbytes),
+        ):
+            with view[offset : offset + nbytes] as part:
+                digest.update(part)
+    return digest.hexdigest()
+
+
+def verify(path: Path) -> ShardHeader:
+    """Read the whole shard at ``path`` and check it against its header.
+
+    Raises:
+        CheckpointError: it is missing, incomplete, short, or its bytes are not those that were saved.
+    """
+    header = read_header(path)
+    if header is None:
+        raise CheckpointError(
+            f"shard of rank {rank_of(path)} at {path}: missing, incomplete or cut short. "
+            "Restore this rank from another copy or from S3."
+        )
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as buf:
+        found = digest_of(buf, header)
+    if found != header.digest:
+        raise CheckpointError(
+            f"shard of rank {header.rank} at step {header.step} ({path}): bytes changed after it was saved "
+            f"(digest {found}, expected {header.digest}). Restore this rank from another copy or from S3."
+        )
+    return header
+
+
+def inventory(folder: Path) -> list[tuple[Path, ShardHeader]]:
+    """All complete shards in ``folder`` by rank, then oldest first."""
+    found = [(path, header) for path in _files(folder) if (header := read_header(path)) is not None]
+    return sorted(found, key=lambda item: (item[1].rank, item[1].epoch, item[1].step))
+
+
+def slot_to_overwrite(folder: Path, rank: int) -> Path:
+    """The slot of ``rank`` that is not the newest complete one. Newest is by epoch, then step."""
+    a, b = (shard_path(folder, rank, slot) for slot in SLOTS)
+    held_a, held_b = read_header(a), read_header(b)
+    if held_a is None or held_b is None:
+        return a if held_a is None else b
+    return a if (held_a.epoch, held_a.step) <= (held_b.epoch, held_b.step) else b
+
+
+def discard_newer(folder: Path, step: int, rank: int | None = None) -> list[Path]:
+    """Mark shards beyond ``step`` empty (of one rank, or of all) and return their paths.
+
+    Called when an epoch resumes after ``step``: a leftover of a later step would count as the newest, and the
+    first save of the new epoch would overwrite the very shard that all ranks have in common.
+    """
+    gone = []
+    for path, header in inventory(folder):
+        if header.step > step and rank in (None, header.rank):
+            with path.open("r+b") as file:
+                file.write(_PREFIX.pack(MAGIC, EMPTY, 0, 0))
+            gone.append(path)
+    return gone
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.glob("r*-?.shard") if rank_of(path) >= 0)

@@ -1,0 +1,75 @@
+"""Code versions: the job's directory as one archive in S3, named after its content."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from holdfast.errors import UnavailableError, UnknownError
+from holdfast.storage.archive import Archive, pack, unpack
+from holdfast.storage.objects.base import ObjectStore
+
+__all__ = ["Archive", "checkout", "key", "pack", "store"]
+
+_VERSION = re.compile(r"[0-9a-f]{12}")
+
+
+def key(job: str, version: str) -> str:
+    """Key of a version's archive in S3."""
+    return f"{job}/code/{version}.tar.gz"
+
+
+def store(objects: ObjectStore, job: str, path: Path) -> str:
+    """Keep the code in directory ``path`` as a version of ``job``; returns the version.
+
+    The same content has the same version, and is sent once.
+
+    Raises:
+        SettingsError: there is no such directory, it is empty, too large, or holds what cannot be packed.
+        UnavailableError: the store does not answer.
+        UnknownError: the bucket does not exist.
+    """
+    version, content = pack(path)
+    where = key(job, version)
+    if not objects.exists(where):
+        objects.put(where, content)
+    return version
+
+
+def checkout(objects: ObjectStore, job: str, version: str, dest: Path) -> Path:
+    """Have the files of a version in directory ``dest``, which appears only when complete.
+
+    A ``dest`` that is there already is taken as it is: processes that check out at once do not disturb one
+    another, and one that died half-way leaves nothing under that name.
+
+    Raises:
+        UnknownError: no such version, or its archive is damaged.
+        UnavailableError: the store does not answer, or ``dest`` cannot be written.
+    """
+    if dest.is_dir():
+        return dest
+    if not _VERSION.fullmatch(version):
+        raise UnknownError(f"code version {version!r} of job {job!r}: expected 12 hexadecimal digits.")
+    archive = objects.get(key(job, version))
+    try:
+        _appear(archive, version, dest)
+    except OSError as error:
+        raise UnavailableError(f"cannot write code version {version} to {dest}: {error.strerror}.") from error
+    return dest
+
+
+def _appear(archive: bytes, version: str, dest: Path) -> None:
+    dest.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = Path(tempfile.mkdtemp(dir=dest.parent, prefix=f".{version}."))
+    try:
+        unpack(archive, version, unfinished)
+        unfinished.chmod(0o755)
+        os.rename(unfinished, dest)
+    except OSError:
+        if not dest.is_dir():  # else another process was faster
+            raise
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)

@@ -1,0 +1,92 @@
+"""Actions: the intent of every act before it, its result after it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from holdfast.errors import StaleError, UnknownError
+from holdfast.models.history import Action, ActionState
+from holdfast.storage.ledger.connection import Connection
+from holdfast.storage.ledger.incidents import incident_row, must_be_open
+from holdfast.storage.ledger.schema import ActionRow
+
+
+class Actions(Connection):
+    """What playbooks meant to do and what came of it; how a second run knows what is done already."""
+
+    def begin(self, incident_id: str, attempt: int, key: str, kind: str, intent: Mapping[str, Any]) -> Action:
+        """Write down an intent before acting. A key that is there already is returned as it stands.
+
+        Its ``state`` tells what to do: ``done`` skip it, ``intent`` or ``failed`` do it (again).
+
+        Raises:
+            UnknownError: no such incident.
+            StaleError: a newer attempt works on the incident, or it is closed: stop at once.
+        """
+        with self._write() as session:
+            # The lock on the incident makes concurrent begins of one key take turns.
+            incident = incident_row(session, incident_id, lock=True)
+            must_be_open(incident)
+            if attempt < incident.attempt:
+                raise StaleError(
+                    f"incident {incident_id!r}: attempt {attempt} was replaced by {incident.attempt}, so it "
+                    f"may not begin {key!r}. This run must end."
+                )
+            row = _find(session, incident_id, key)
+            if row is None:
+                row = ActionRow(
+                    incident_id=incident_id,
+                    key=key,
+                    kind=kind,
+                    intent=dict(intent),
+                    attempt=attempt,
+                    state=ActionState.INTENT,
+                    result={},
+                    begun_at=self._clock.now(),
+                )
+                session.add(row)
+            session.flush()
+            session.refresh(row)
+            return row.to(Action)
+
+    def finish(self, incident_id: str, key: str, result: Mapping[str, Any] | None = None) -> Action:
+        """The act is done and was seen to be. The first result of a key stands.
+
+        Raises:
+            UnknownError: no such action was begun.
+        """
+        return self._end(incident_id, key, ActionState.DONE, dict(result or {}))
+
+    def fail(self, incident_id: str, key: str, error: str) -> Action:
+        """The act did not work; ``result`` becomes ``{"error": error}``. One that is done stays done.
+
+        Raises:
+            UnknownError: no such action was begun.
+        """
+        return self._end(incident_id, key, ActionState.FAILED, {"error": error})
+
+    def actions(self, incident_id: str) -> list[Action]:
+        """All actions of an incident, oldest first."""
+        query = select(ActionRow).where(ActionRow.incident_id == incident_id).order_by(ActionRow.id)
+        with self._read() as session:
+            return [row.to(Action) for row in session.scalars(query)]
+
+    def _end(self, incident_id: str, key: str, state: ActionState, result: dict[str, Any]) -> Action:
+        with self._write() as session:
+            row = _find(session, incident_id, key)
+            if row is None:
+                raise UnknownError(f"incident {incident_id!r} has no action {key!r}: begin it first.")
+            if row.state is not ActionState.DONE:
+                row.state, row.result, row.done_at = state, result, self._clock.now()
+            session.flush()
+            session.refresh(row)
+            return row.to(Action)
+
+
+def _find(session: Session, incident_id: str, key: str) -> ActionRow | None:
+    query = select(ActionRow).where(ActionRow.incident_id == incident_id, ActionRow.key == key)
+    return session.scalars(query.with_for_update()).first()

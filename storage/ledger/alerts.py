@@ -1,0 +1,53 @@
+"""The log of every alert that came in, with what became of it."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+
+from holdfast.models.alert import Alert
+from holdfast.storage.ledger.connection import Connection
+from holdfast.storage.ledger.schema import AlertRow
+
+
+class RecordedAlert(Alert):
+    """An alert as it was received."""
+
+    incident_id: str | None
+    """The incident that it opened or joined, if any."""
+    outcome: str
+    """What was made of it, in words: opened, joined, or why nothing was done."""
+    recorded_at: float
+    """When the ledger took it, Unix seconds on the gateway's clock."""
+
+
+class Alerts(Connection):
+    """Every signal, also those that were refused: so that it can be read afterwards why."""
+
+    def record_alert(self, alert: Alert, incident_id: str | None, outcome: str) -> None:
+        """Write down an alert and what became of it."""
+        with self._write() as session:
+            session.add(
+                AlertRow(
+                    kind=alert.kind,
+                    job=alert.job,
+                    machine=alert.machine,
+                    epoch=alert.epoch,
+                    incident_id=incident_id,
+                    outcome=outcome,
+                    recorded_at=self._clock.now(),
+                    body=alert.model_dump(include=set(Alert.model_fields)),
+                )
+            )
+
+    def alerts(self, incident_id: str | None = None, limit: int = 200) -> list[RecordedAlert]:
+        """The newest ``limit`` alerts, newest first; of one incident if given."""
+        query = select(AlertRow).order_by(AlertRow.id.desc()).limit(limit)
+        if incident_id is not None:
+            query = query.where(AlertRow.incident_id == incident_id)
+        with self._read() as session:
+            return [_recorded(row) for row in session.scalars(query)]
+
+
+def _recorded(row: AlertRow) -> RecordedAlert:
+    known = {"incident_id": row.incident_id, "outcome": row.outcome, "recorded_at": row.recorded_at}
+    return RecordedAlert.model_validate(row.body | known)

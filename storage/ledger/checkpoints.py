@@ -1,0 +1,65 @@
+"""Checkpoints in S3, as far as the ledger knows them; the manifests there are the truth."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from holdfast.models.checkpoint import RemoteCheckpoint
+from holdfast.storage.ledger.connection import Connection, repeat_on_conflict
+from holdfast.storage.ledger.schema import CheckpointRow, JobRow, SuspicionRow
+
+
+class Checkpoints(Connection):
+    """Which checkpoints were completed, and which of them must not be trusted."""
+
+    @repeat_on_conflict
+    def record_checkpoint(self, checkpoint: RemoteCheckpoint) -> RemoteCheckpoint:
+        """Record a checkpoint whose manifest was written. One already known stands as it is.
+
+        A checkpoint of steps that were marked suspect while its upload was under way is suspect as well.
+        """
+        with self._write() as session:
+            row = session.get(CheckpointRow, (checkpoint.job, checkpoint.step, checkpoint.epoch))
+            if row is None:
+                row = CheckpointRow(**checkpoint.model_dump())
+                if not row.suspect and (reason := _suspicion(session, checkpoint)):
+                    row.suspect, row.suspect_reason = True, reason
+                session.add(row)
+                session.flush()
+            return row.to(RemoteCheckpoint)
+
+    def checkpoints(self, job: str, include_suspect: bool = True) -> list[RemoteCheckpoint]:
+        """The job's checkpoints, newest step first."""
+        query = select(CheckpointRow).where(CheckpointRow.job == job)
+        if not include_suspect:
+            query = query.where(CheckpointRow.suspect.is_(False))
+        newest = (CheckpointRow.step.desc(), CheckpointRow.epoch.desc())
+        with self._read() as session:
+            return [row.to(RemoteCheckpoint) for row in session.scalars(query.order_by(*newest))]
+
+    def mark_suspect(self, job: str, from_step: int, reason: str) -> list[RemoteCheckpoint]:
+        """Mark every checkpoint of ``from_step`` or later suspect; returns all of those, newest first.
+
+        Steps that later epochs make anew are not affected. The first reason of a checkpoint stands.
+        """
+        found = (CheckpointRow.job == job) & (CheckpointRow.step >= from_step)
+        newest = (CheckpointRow.step.desc(), CheckpointRow.epoch.desc())
+        with self._write() as session:
+            owner = session.get(JobRow, job)
+            to_epoch = owner.epoch if owner else 0
+            session.add(SuspicionRow(job=job, from_step=from_step, to_epoch=to_epoch, reason=reason))
+            rows = session.scalars(select(CheckpointRow).where(found).order_by(*newest)).all()
+            for row in rows:
+                if not row.suspect:
+                    row.suspect, row.suspect_reason = True, reason
+            return [row.to(RemoteCheckpoint) for row in rows]
+
+
+def _suspicion(session: Session, checkpoint: RemoteCheckpoint) -> str | None:
+    query = select(SuspicionRow.reason).where(
+        SuspicionRow.job == checkpoint.job,
+        SuspicionRow.from_step <= checkpoint.step,
+        SuspicionRow.to_epoch >= checkpoint.epoch,
+    )
+    return session.scalars(query.order_by(SuspicionRow.id).limit(1)).first()

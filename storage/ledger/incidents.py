@@ -1,0 +1,207 @@
+"""Incidents: what playbooks work on, and the attempt number that fences their runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TypedDict, Unpack
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from holdfast.errors import StaleError, UnknownError
+from holdfast.models.alert import Alert, Classification, Incident, IncidentClass, IncidentState
+from holdfast.storage.ledger.connection import Connection
+from holdfast.storage.ledger.jobs import job_row
+from holdfast.storage.ledger.schema import IncidentAlertRow, IncidentRow
+
+MAX_ALERTS_PER_EPOCH = 256
+"""Alerts that an incident keeps of one epoch; an alert storm of a big job ends up in the alert log only."""
+
+
+class IncidentChanges(TypedDict, total=False):
+    """What may be changed on an incident; its attempt grows by :meth:`Incidents.next_attempt` only."""
+
+    incident_class: IncidentClass
+    state: IncidentState
+    epoch: int
+    machine: str | None
+    rank: int | None
+    confidence: float
+    reasons: Sequence[str]
+    injected_at: float | None
+    detected_at: float
+    first_task_at: float | None
+    recovered_at: float | None
+    closed_at: float | None
+    flow_run_id: str | None
+    last_good_step: int | None
+    summary: str
+
+
+class Incidents(Connection):
+    """Which faults hit which job, and how far each is from being over."""
+
+    def open_incident(  # noqa: PLR0917
+        self,
+        job: str,
+        classification: Classification,
+        epoch: int,
+        alerts: Iterable[Alert],
+        detected_at: float,
+        injected_at: float | None = None,
+    ) -> Incident:
+        """Open the job's next incident, called ``<job>-<n>``.
+
+        Raises:
+            UnknownError: no such job.
+        """
+        with self._write() as session:
+            owner = job_row(session, job, lock=True)
+            owner.incidents += 1
+            row = IncidentRow(
+                id=f"{job}-{owner.incidents}",
+                job=job,
+                n=owner.incidents,
+                incident_class=classification.incident_class,
+                state=IncidentState.OPEN,
+                epoch=epoch,
+                attempt=1,
+                machine=classification.machine,
+                rank=classification.rank,
+                confidence=classification.confidence,
+                reasons=list(classification.reasons),
+                injected_at=injected_at,
+                detected_at=detected_at,
+                opened_at=self._clock.now(),
+                summary="",
+            )
+            session.add(row)
+            session.flush()
+            _add_alerts(session, row.id, alerts)
+            return _incident(session, row)
+
+    def incident(self, incident_id: str) -> Incident:
+        """The incident.
+
+        Raises:
+            UnknownError: no such incident.
+        """
+        with self._read() as session:
+            return _incident(session, incident_row(session, incident_id))
+
+    def incidents(
+        self, job: str | None = None, state: IncidentState | None = None, limit: int | None = None
+    ) -> list[Incident]:
+        """Incidents, newest first."""
+        query = select(IncidentRow).order_by(IncidentRow.opened_at.desc(), IncidentRow.n.desc()).limit(limit)
+        if job is not None:
+            query = query.where(IncidentRow.job == job)
+        if state is not None:
+            query = query.where(IncidentRow.state == state)
+        with self._read() as session:
+            return [_incident(session, row) for row in session.scalars(query).all()]
+
+    def acting(self, job: str) -> Incident | None:
+        """The oldest open incident of the job: only its playbook may act on the job."""
+        query = select(IncidentRow).where(IncidentRow.job == job, IncidentRow.state == IncidentState.OPEN)
+        with self._read() as session:
+            row = session.scalars(query.order_by(IncidentRow.n).limit(1)).first()
+            return _incident(session, row) if row else None
+
+    def set_incident(self, incident_id: str, **changes: Unpack[IncidentChanges]) -> Incident:
+        """Change what is given. One that is no longer open gets ``closed_at`` now unless told otherwise.
+
+        Raises:
+            UnknownError: no such incident.
+        """
+        if wrong := changes.keys() - IncidentChanges.__annotations__.keys():
+            raise TypeError(f"set_incident() got unexpected fields {sorted(wrong)}")
+        with self._write() as session:
+            row = incident_row(session, incident_id, lock=True)
+            for field, value in changes.items():
+                setattr(row, field, list(changes["reasons"]) if field == "reasons" else value)
+            if row.state is IncidentState.OPEN and "state" in changes:
+                row.closed_at = None
+            elif row.state is not IncidentState.OPEN and row.closed_at is None:
+                row.closed_at = self._clock.now()
+            return _incident(session, row)
+
+    def join(self, incident_id: str, alerts: Iterable[Alert]) -> Incident:
+        """Add alerts to an open incident; those with a key that it already has change nothing.
+
+        Raises:
+            UnknownError: no such incident.
+            StaleError: it is closed; the alerts belong to another one.
+        """
+        with self._write() as session:
+            row = incident_row(session, incident_id, lock=True)
+            must_be_open(row)
+            _add_alerts(session, incident_id, alerts)
+            return _incident(session, row)
+
+    def next_attempt(self, incident_id: str, expected: int) -> Incident:
+        """Start the attempt after ``expected``; from now on runs of older attempts cannot act.
+
+        Raises:
+            UnknownError: no such incident.
+            StaleError: its attempt is not ``expected`` (somebody was faster), or it is closed.
+        """
+        with self._write() as session:
+            row = incident_row(session, incident_id, lock=True)
+            must_be_open(row)
+            if row.attempt != expected:
+                raise StaleError(
+                    f"incident {incident_id!r} is at attempt {row.attempt}, not {expected}: read it again."
+                )
+            row.attempt += 1
+            return _incident(session, row)
+
+
+def incident_row(session: Session, incident_id: str, lock: bool = False) -> IncidentRow:
+    """The incident's row, locked if it, its alerts or its actions are to be changed.
+
+    Raises:
+        UnknownError: no such incident.
+    """
+    row = session.get(IncidentRow, incident_id, with_for_update=lock or None)
+    if row is None:
+        raise UnknownError(f"no incident {incident_id!r}. `holdfast incidents` lists those there are.")
+    return row
+
+
+def must_be_open(row: IncidentRow) -> None:
+    """Refuse to work on an incident that is over.
+
+    Raises:
+        StaleError: it is not open.
+    """
+    if row.state is not IncidentState.OPEN:
+        raise StaleError(f"incident {row.id!r} is {row.state}, not open: nothing is done for it any more.")
+
+
+def _incident(session: Session, row: IncidentRow) -> Incident:
+    query = select(IncidentAlertRow.body).where(IncidentAlertRow.incident_id == row.id)
+    alerts = session.scalars(query.order_by(IncidentAlertRow.id)).all()
+    fields = {name: getattr(row, name) for name in Incident.model_fields if name != "alerts"}
+    return Incident.model_validate({**fields, "alerts": alerts})
+
+
+def _add_alerts(session: Session, incident_id: str, alerts: Iterable[Alert]) -> None:
+    for alert in {alert.key: alert for alert in alerts}.values():
+        same_epoch = select(func.count(IncidentAlertRow.id)).where(
+            IncidentAlertRow.incident_id == incident_id,
+            IncidentAlertRow.epoch.is_not_distinct_from(alert.epoch),
+        )
+        same = select(IncidentAlertRow.id).where(
+            IncidentAlertRow.incident_id == incident_id, IncidentAlertRow.key == alert.key
+        )
+        if session.scalar(same) is None and (session.scalar(same_epoch) or 0) < MAX_ALERTS_PER_EPOCH:
+            session.add(
+                IncidentAlertRow(
+                    incident_id=incident_id,
+                    key=alert.key,
+                    epoch=alert.epoch,
+                    body=alert.model_dump(include=set(Alert.model_fields)),
+                )
+            )
+            session.flush()

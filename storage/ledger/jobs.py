@@ -1,0 +1,116 @@
+"""Jobs and their epochs' numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from holdfast.errors import RefusedError, UnknownError
+from holdfast.models.job import Job, JobSpec, JobState
+from holdfast.storage.ledger.connection import Connection, repeat_on_conflict
+from holdfast.storage.ledger.schema import JobRow
+
+ENDED = frozenset({JobState.STOPPED, JobState.FAILED, JobState.DONE})
+
+
+class Jobs(Connection):
+    """Which jobs there are, where each stands, and the counter that fences its generations."""
+
+    @repeat_on_conflict
+    def add_job(self, spec: JobSpec, code_version: str) -> Job:
+        """Record a submitted job: ``paused``, without machines, until it is launched.
+
+        A job of that name that has ended is replaced; its epochs go on counting, so that whatever is left of
+        the old one stays fenced.
+
+        Raises:
+            RefusedError: a job of that name has not ended.
+        """
+        with self._write() as session:
+            row = session.get(JobRow, spec.name, with_for_update=True)
+            if row is not None and row.state not in ENDED:
+                raise RefusedError(
+                    f"job {spec.name!r} is {row.state}: it must be stopped, failed or done before a job of "
+                    f"that name is submitted. Stop it (`holdfast stop {spec.name}`), send a code update, or "
+                    "choose another name."
+                )
+            if row is None:
+                row = JobRow(name=spec.name, epoch=0, incidents=0)
+                session.add(row)
+            row.spec = spec.model_dump(mode="json")
+            row.state = JobState.PAUSED
+            row.code_version = code_version
+            row.machines = []
+            row.submitted_at = self._clock.now()
+            row.done_at = None
+            row.submitted_epoch = row.epoch
+            return row.to(Job)
+
+    def job(self, name: str) -> Job:
+        """The job called ``name``.
+
+        Raises:
+            UnknownError: there is none; the message lists those there are.
+        """
+        with self._read() as session:
+            return job_row(session, name).to(Job)
+
+    def jobs(self) -> list[Job]:
+        """All jobs, in order of submission."""
+        with self._read() as session:
+            rows = session.scalars(select(JobRow).order_by(JobRow.submitted_at, JobRow.name))
+            return [row.to(Job) for row in rows]
+
+    def set_job(
+        self,
+        name: str,
+        *,
+        state: JobState | None = None,
+        code_version: str | None = None,
+        machines: Sequence[str] | None = None,
+        done_at: float | None = None,
+    ) -> Job:
+        """Change what is given. A job that becomes ``done`` gets ``done_at`` now unless told otherwise.
+
+        Raises:
+            UnknownError: no such job.
+        """
+        with self._write() as session:
+            row = job_row(session, name, lock=True)
+            if state is not None:
+                row.state = state
+            if code_version is not None:
+                row.code_version = code_version
+            if machines is not None:
+                row.machines = list(machines)
+            if done_at is not None:
+                row.done_at = done_at
+            elif state is JobState.DONE and row.done_at is None:
+                row.done_at = self._clock.now()
+            return row.to(Job)
+
+    def next_epoch(self, name: str) -> int:
+        """Take the next epoch number: nobody else gets it.
+
+        Raises:
+            UnknownError: no such job.
+        """
+        with self._write() as session:
+            row = job_row(session, name, lock=True)
+            row.epoch += 1
+            return row.epoch
+
+
+def job_row(session: Session, name: str, lock: bool = False) -> JobRow:
+    """The job's row, locked if it is to be changed.
+
+    Raises:
+        UnknownError: no such job.
+    """
+    row = session.get(JobRow, name, with_for_update=lock or None)
+    if row is None:
+        known = ", ".join(session.scalars(select(JobRow.name).order_by(JobRow.name).limit(10))) or "none"
+        raise UnknownError(f"no job {name!r}. Jobs: {known}. Submit it with `holdfast submit JOB.yaml`.")
+    return row

@@ -1,0 +1,26 @@
+"""The ledger: what must be remembered whatever dies. SQLite for one host, PostgreSQL beyond."""
+
+from __future__ import annotations
+
+from holdfast.storage.ledger.actions import Actions
+from holdfast.storage.ledger.alerts import Alerts
+from holdfast.storage.ledger.checkpoints import Checkpoints
+from holdfast.storage.ledger.epochs import Epochs
+from holdfast.storage.ledger.incidents import Incidents
+from holdfast.storage.ledger.jobs import Jobs
+from holdfast.storage.ledger.machines import Machines
+from holdfast.storage.ledger.pending import PendingUpdates
+from holdfast.storage.ledger.pool import Pools
+from holdfast.storage.ledger.versions import Versions
+
+
+class Ledger(
+    Jobs, Machines, Versions, PendingUpdates, Alerts, Incidents, Actions, Epochs, Checkpoints, Pools
+):
+    """All of it behind one object, one module per noun.
+
+    Every method is one transaction: it happens whole or not at all, and may be repeated after a failure whose
+    outcome is not known. Methods block for milliseconds; any number of threads and processes may use one
+    database at once (each process its own ``Ledger``). All of them raise
+    :class:`~holdfast.errors.UnavailableError` when the database does not answer.
+    """

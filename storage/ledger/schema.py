@@ -1,0 +1,235 @@
+"""Tables of the ledger. Times are seconds since the Unix epoch; columns are named as the models' fields."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import BaseModel
+from sqlalchemy import JSON, Double, Enum, ForeignKeyConstraint, Index, String, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from holdfast.models.alert import AlertKind, IncidentClass, IncidentState
+from holdfast.models.history import ActionState
+from holdfast.models.job import JobState
+from holdfast.models.machine import MachineState, Scope
+
+SCHEMA_VERSION = 1
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def _values(kind: type[enum.Enum]) -> Sequence[str]:
+    return [str(member.value) for member in kind]
+
+
+class Base(DeclarativeBase):
+    """Enumerations are stored as their values in plain strings, so that a new member needs no migration."""
+
+    type_annotation_map: ClassVar[dict[Any, Any]] = {
+        enum.Enum: Enum(enum.Enum, native_enum=False, length=32, values_callable=_values),
+        float: Double(),
+        dict[str, Any]: JSON(none_as_null=True),
+        list[Any]: JSON(none_as_null=True),
+        str: String(),
+    }
+
+    def to(self, model: type[M]) -> M:
+        """This row as ``model``, whose fields are columns of the same names."""
+        return model.model_validate({name: getattr(self, name) for name in model.model_fields})
+
+
+class MetaRow(Base):
+    """Facts about the ledger itself (its schema version)."""
+
+    __tablename__ = "meta"
+    key: Mapped[str] = mapped_column(primary_key=True)
+    value: Mapped[str]
+
+
+class JobRow(Base):
+    """One job; submitted again under the same name it is the same row."""
+
+    __tablename__ = "jobs"
+    name: Mapped[str] = mapped_column(primary_key=True)
+    spec: Mapped[dict[str, Any]]
+    state: Mapped[JobState]
+    epoch: Mapped[int]
+    code_version: Mapped[str]
+    machines: Mapped[list[Any]]
+    submitted_at: Mapped[float]
+    done_at: Mapped[float | None]
+    submitted_epoch: Mapped[int]
+    """Epoch when it was submitted; what earlier submissions did does not count as its progress."""
+    incidents: Mapped[int]
+    """Incidents ever opened: the number of the newest."""
+
+
+class MachineRow(Base):
+    """One machine."""
+
+    __tablename__ = "machines"
+    name: Mapped[str] = mapped_column(primary_key=True)
+    state: Mapped[MachineState] = mapped_column(index=True)
+    incarnation: Mapped[str] = mapped_column(default="")
+    address: Mapped[str] = mapped_column(default="")
+    data_address: Mapped[str] = mapped_column(default="")
+    job: Mapped[str | None] = mapped_column(index=True)
+    cordon_scope: Mapped[Scope | None]
+    cordon_reason: Mapped[str | None]
+    seen_at: Mapped[float] = mapped_column(default=0.0)
+    registered_at: Mapped[float] = mapped_column(default=0.0)
+
+
+class VersionRow(Base):
+    """One stored version of a job's code."""
+
+    __tablename__ = "code_versions"
+    __table_args__ = (UniqueConstraint("job", "version"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    job: Mapped[str]
+    version: Mapped[str]
+    key: Mapped[str]
+    note: Mapped[str]
+    by: Mapped[str]
+    created_at: Mapped[float]
+    bad: Mapped[bool] = mapped_column(default=False)
+    bad_reason: Mapped[str] = mapped_column(default="")
+
+
+class AlertRow(Base):
+    """Every alert that was received, with what became of it."""
+
+    __tablename__ = "alerts"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    kind: Mapped[AlertKind]
+    job: Mapped[str | None]
+    machine: Mapped[str | None]
+    epoch: Mapped[int | None]
+    incident_id: Mapped[str | None] = mapped_column(index=True)
+    outcome: Mapped[str]
+    recorded_at: Mapped[float] = mapped_column(index=True)
+    body: Mapped[dict[str, Any]]
+
+
+class IncidentRow(Base):
+    """One incident."""
+
+    __tablename__ = "incidents"
+    __table_args__ = (
+        Index("incidents_by_job", "job", "n"),
+        Index("incidents_by_state", "state", "opened_at"),
+    )
+    id: Mapped[str] = mapped_column(primary_key=True)
+    job: Mapped[str]
+    n: Mapped[int]
+    incident_class: Mapped[IncidentClass]
+    state: Mapped[IncidentState]
+    epoch: Mapped[int]
+    attempt: Mapped[int]
+    machine: Mapped[str | None]
+    rank: Mapped[int | None]
+    confidence: Mapped[float]
+    reasons: Mapped[list[Any]]
+    injected_at: Mapped[float | None]
+    detected_at: Mapped[float]
+    opened_at: Mapped[float]
+    first_task_at: Mapped[float | None]
+    recovered_at: Mapped[float | None]
+    closed_at: Mapped[float | None]
+    flow_run_id: Mapped[str | None]
+    last_good_step: Mapped[int | None]
+    summary: Mapped[str]
+
+
+class IncidentAlertRow(Base):
+    """An alert that belongs to an incident; the same signal (key) belongs to it once."""
+
+    __tablename__ = "incident_alerts"
+    __table_args__ = (
+        UniqueConstraint("incident_id", "key"),
+        ForeignKeyConstraint(["incident_id"], ["incidents.id"]),
+    )
+    id: Mapped[int] = mapped_column(primary_key=True)
+    incident_id: Mapped[str]
+    key: Mapped[str]
+    epoch: Mapped[int | None]
+    body: Mapped[dict[str, Any]]
+
+
+class ActionRow(Base):
+    """Intent and result of one act of a playbook."""
+
+    __tablename__ = "actions"
+    __table_args__ = (
+        UniqueConstraint("incident_id", "key"),
+        ForeignKeyConstraint(["incident_id"], ["incidents.id"]),
+        Index("actions_by_kind", "kind", "done_at"),
+    )
+    id: Mapped[int] = mapped_column(primary_key=True)
+    incident_id: Mapped[str]
+    key: Mapped[str]
+    kind: Mapped[str]
+    intent: Mapped[dict[str, Any]]
+    attempt: Mapped[int]
+    state: Mapped[ActionState]
+    result: Mapped[dict[str, Any]]
+    begun_at: Mapped[float]
+    done_at: Mapped[float | None]
+
+
+class EpochRow(Base):
+    """One generation of a job's ranks."""
+
+    __tablename__ = "epochs"
+    job: Mapped[str] = mapped_column(primary_key=True)
+    epoch: Mapped[int] = mapped_column(primary_key=True)
+    start_step: Mapped[int]
+    code_version: Mapped[str]
+    machines: Mapped[list[Any]]
+    reason: Mapped[str]
+    incident_id: Mapped[str | None]
+    opened_at: Mapped[float]
+    first_step: Mapped[int | None]
+    first_step_at: Mapped[float | None]
+    last_step: Mapped[int | None]
+    last_step_at: Mapped[float | None]
+    closed_at: Mapped[float | None]
+    close_reason: Mapped[str | None]
+
+
+class CheckpointRow(Base):
+    """One checkpoint in S3."""
+
+    __tablename__ = "checkpoints"
+    job: Mapped[str] = mapped_column(primary_key=True)
+    step: Mapped[int] = mapped_column(primary_key=True)
+    epoch: Mapped[int] = mapped_column(primary_key=True)
+    world_size: Mapped[int]
+    key: Mapped[str]
+    suspect: Mapped[bool]
+    suspect_reason: Mapped[str]
+    saved_at: Mapped[float]
+    nbytes: Mapped[int]
+
+
+class SuspicionRow(Base):
+    """Steps of a job that are suspect, also in checkpoints whose upload ends only later."""
+
+    __tablename__ = "suspicions"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    job: Mapped[str] = mapped_column(index=True)
+    from_step: Mapped[int]
+    to_epoch: Mapped[int]
+    reason: Mapped[str]
+
+
+class PoolRow(Base):
+    """Every size that the standby pool was given; the newest counts."""
+
+    __tablename__ = "pool"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    target: Mapped[int]
+    reason: Mapped[str]
+    at: Mapped[float]

@@ -1,0 +1,71 @@
+"""What Holdfast asks of an object store: little enough that every S3 implementation has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+from holdfast.models.base import Frozen
+
+Body = bytes | bytearray | memoryview | BinaryIO
+"""Bytes, or a file that is read from its position to its end."""
+
+
+class ObjectInfo(Frozen):
+    """An object without its bytes."""
+
+    key: str
+    nbytes: int
+    modified_at: float
+    """Unix seconds, on the store's clock."""
+
+
+class ObjectStore(Protocol):
+    """One bucket. Objects appear whole or not at all; writing a key again replaces it.
+
+    Nothing here depends on conditional writes: some stores accept and ignore them. Every method may be
+    repeated, is bounded in time, and may be called from any thread. All raise
+    :class:`~holdfast.errors.UnavailableError` when the store does not answer or refuses the credentials, and
+    :class:`~holdfast.errors.UnknownError` when the bucket (or the object that is asked for) does not exist.
+    """
+
+    def put(self, key: str, body: Body) -> None:
+        """Store a small object (at most 5 GiB; meant for some MiB) in one request."""
+        ...
+
+    def put_stream(self, key: str, body: BinaryIO) -> None:
+        """Store a large object in parts sent in parallel; the stream needs no length and is read once."""
+        ...
+
+    def get(self, key: str) -> bytes:
+        """The whole object, in memory."""
+        ...
+
+    def get_range(self, key: str, start: int, nbytes: int) -> bytes:
+        """Exactly ``nbytes`` from byte ``start``; a shorter object is an ``UnknownError``."""
+        ...
+
+    def fetch(self, key: str, path: Path) -> int:
+        """Download to ``path``, which appears only when complete; returns its size in bytes."""
+        ...
+
+    def exists(self, key: str) -> bool:
+        """Whether there is such an object."""
+        ...
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size and time of an object."""
+        ...
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Objects whose keys start with ``prefix``, in order of keys, as of the call."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove an object; one that is not there is no error."""
+        ...
+
+    def ensure_bucket(self) -> None:
+        """Make the bucket if it does not exist."""
+        ...

@@ -1,0 +1,72 @@
+"""Failures of S3: which are worth a retry, and what they mean in our words."""
+
+from __future__ import annotations
+
+from botocore.exceptions import (
+    BotoCoreError,
+    ClientError,
+    FlexibleChecksumError,
+    HTTPClientError,
+    IncompleteReadError,
+    ResponseStreamingError,
+)
+
+from holdfast.errors import HoldfastError, UnavailableError, UnknownError
+
+_TRANSIENT_CODES = frozenset(
+    {"SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "InternalError", "ServiceUnavailable"}
+)
+_REFUSED_CODES = frozenset({"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
+MISSING_CODES = frozenset({"404", "NoSuchKey", "NotFound"})
+
+
+_TORN = (FlexibleChecksumError, IncompleteReadError, ResponseStreamingError)
+
+
+def code_of(error: BaseException) -> str:
+    """The S3 error code, or empty when the failure is not an answer of the store."""
+    return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
+
+
+def is_transient(error: BaseException) -> bool:
+    """Whether the same request may succeed if sent again: no answer, a torn one, or a server error."""
+    if isinstance(error, ClientError):
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return status >= 500 or status == 429 or code_of(error) in _TRANSIENT_CODES
+    return isinstance(error, (*_TORN, HTTPClientError, ConnectionError))
+
+
+def explain(error: Exception, endpoint: str, bucket: str, key: str) -> HoldfastError:
+    """The same failure from our error tree, saying what is wrong and what to do."""
+    code = code_of(error)
+    status = _status(error)
+    if code == "NoSuchBucket":
+        return UnknownError(
+            f"S3 at {endpoint} has no bucket {bucket!r}: create it, or point HOLDFAST_S3_BUCKET at one that "
+            "exists (`holdfast up` creates that of the embedded server)."
+        )
+    if code in MISSING_CODES:
+        return UnknownError(f"no object {key!r} in bucket {bucket!r} of S3 at {endpoint}.")
+    if code in _REFUSED_CODES or status in {401, 403}:
+        return UnavailableError(
+            f"S3 at {endpoint} refuses our credentials for bucket {bucket!r} ({code or status}): check "
+            "HOLDFAST_S3_ACCESS_KEY, HOLDFAST_S3_SECRET_KEY and what they are allowed."
+        )
+    return UnavailableError(_trouble(error, endpoint, f"{bucket}/{key}"))
+
+
+def _trouble(error: Exception, endpoint: str, what: str) -> str:
+    if isinstance(error, _TORN):
+        return f"S3 at {endpoint}: {what} arrived damaged: {error}."
+    if isinstance(error, BotoCoreError | ConnectionError):
+        return (
+            f"S3 at {endpoint} does not answer ({type(error).__name__}): check HOLDFAST_S3_ENDPOINT and that "
+            "the server runs (`holdfast status`)."
+        )
+    return f"S3 at {endpoint} failed on {what}: {error}."
+
+
+def _status(error: Exception) -> int:
+    if isinstance(error, ClientError):
+        return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+    return 0

@@ -1,0 +1,285 @@
+"""S3 through boto3: path-style addresses, bounded timeouts, retries of transient failures only."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
+
+from boto3.exceptions import Boto3Error
+from boto3.s3.transfer import TransferConfig
+from boto3.session import Session
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
+
+from holdfast.errors import UnavailableError, UnknownError
+from holdfast.storage.objects.base import Body, ObjectInfo
+from holdfast.storage.objects.failures import MISSING_CODES, code_of, explain, is_transient
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+    from mypy_boto3_s3.type_defs import CreateBucketRequestTypeDef
+
+T = TypeVar("T")
+
+CONNECT_TIMEOUT_S = 2.0
+READ_TIMEOUT_S = 20.0
+ATTEMPTS = 3
+PART_BYTES = 16 << 20
+PART_THREADS = 4
+
+_TRANSFER = TransferConfig(
+    multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, max_concurrency=PART_THREADS
+)
+
+
+class _Kind(NamedTuple):
+    """What sets one client apart from another."""
+
+    attempts: int = 1
+    """How often it sends a request by itself."""
+    checksums: bool = True
+    """Whether answers are checked. Not in ranges: rclone sends the checksum of the whole object with them."""
+
+
+_WHOLE, _RANGE = _Kind(), _Kind(checksums=False)
+
+
+class S3Store:
+    """An :class:`~holdfast.storage.objects.base.ObjectStore` in one bucket of an S3 endpoint."""
+
+    def __init__(
+        self,
+        *,
+        endpoint: str,
+        bucket: str,
+        access_key: str,
+        secret_key: str,
+        region: str = "us-east-1",
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        read_timeout_s: float = READ_TIMEOUT_S,
+        attempts: int = ATTEMPTS,
+    ) -> None:
+        self.endpoint = endpoint
+        self.bucket = bucket
+        self._region = region
+        self._keys = (access_key, secret_key)
+        self._timeouts = (connect_timeout_s, read_timeout_s)
+        self._attempts = attempts
+        self._clients: dict[_Kind, S3Client] = {}
+        self._lock = threading.Lock()
+
+    def put(self, key: str, body: Body) -> None:
+        """Store a small object in one request."""
+        if isinstance(body, bytes | bytearray | memoryview):
+            content = bytes(body)
+            self._call(key, lambda: self._client().put_object(Bucket=self.bucket, Key=key, Body=content))
+            return
+        start = body.tell()
+
+        def send() -> None:
+            body.seek(start)
+            self._client().put_object(Bucket=self.bucket, Key=key, Body=body)
+
+        self._call(key, send)
+
+    def put_stream(self, key: str, body: BinaryIO) -> None:
+        """Store a large object in parallel parts, each retried by itself; aborted whole when one fails."""
+        with self._explained(key):
+            # s3transfer closes nothing and reads parts into memory: PART_BYTES x PART_THREADS at most.
+            self._transfers().upload_fileobj(body, self.bucket, key, Config=_TRANSFER)
+
+    def get(self, key: str) -> bytes:
+        """The whole object."""
+
+        def read() -> bytes:
+            return self._client().get_object(Bucket=self.bucket, Key=key)["Body"].read()
+
+        return self._call(key, read)
+
+    def get_range(self, key: str, start: int, nbytes: int) -> bytes:
+        """Exactly ``nbytes`` from byte ``start``."""
+        if nbytes == 0:
+            return b""
+        wanted = f"bytes={start}-{start + nbytes - 1}"
+
+        def read() -> bytes:
+            try:
+                answer = self._client(_RANGE).get_object(Bucket=self.bucket, Key=key, Range=wanted)
+            except ClientError as error:
+                if code_of(error) in {"InvalidRange", "416"}:
+                    return b""
+                raise
+            return answer["Body"].read()
+
+        content = self._call(key, read)
+        if len(content) != nbytes:
+            raise UnknownError(
+                f"object {key!r} in bucket {self.bucket!r} has {len(content)} of the {nbytes} bytes asked for "
+                f"at {start}: it is shorter than expected."
+            )
+        return content
+
+    def fetch(self, key: str, path: Path) -> int:
+        """Download to ``path`` in parallel ranges; it appears under its name only when complete."""
+        nbytes = self.head(key).nbytes
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
+            try:
+                with self._explained(key):
+                    self._transfers().download_fileobj(self.bucket, key, file, Config=_TRANSFER)
+                file.close()
+                if (got := os.path.getsize(file.name)) != nbytes:
+                    raise UnavailableError(
+                        f"object {key!r} changed during its download: {got} of {nbytes} bytes."
+                    )
+                os.replace(file.name, path)
+            except BaseException:
+                Path(file.name).unlink(missing_ok=True)
+                raise
+        return nbytes
+
+    def exists(self, key: str) -> bool:
+        """Whether there is such an object; a missing bucket is an error, not a no."""
+        return self._find(key) is not None
+
+    def head(self, key: str) -> ObjectInfo:
+        """Size and time of an object."""
+        found = self._find(key)
+        if found is None:
+            raise UnknownError(f"no object {key!r} in bucket {self.bucket!r} of S3 at {self.endpoint}.")
+        return found
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """Objects under ``prefix``, in order of keys."""
+
+        def read() -> tuple[ObjectInfo, ...]:
+            pages = (
+                self._client().get_paginator("list_objects_v2").paginate(Bucket=self.bucket, Prefix=prefix)
+            )
+            return tuple(
+                ObjectInfo(
+                    key=found["Key"], nbytes=found["Size"], modified_at=found["LastModified"].timestamp()
+                )
+                for page in pages
+                for found in page.get("Contents", ())
+            )
+
+        return iter(sorted(self._call(prefix, read), key=lambda found: found.key))
+
+    def delete(self, key: str) -> None:
+        """Remove an object, if it is there."""
+        try:
+            self._call(key, lambda: self._client().delete_object(Bucket=self.bucket, Key=key))
+        except UnknownError as error:
+            if code_of(error.__cause__ or error) == "NoSuchBucket":
+                raise
+
+    def ensure_bucket(self) -> None:
+        """Make the bucket if it does not exist."""
+        if self._has_bucket():
+            return
+        request: CreateBucketRequestTypeDef = {"Bucket": self.bucket}
+        if self._region != "us-east-1":
+            request["CreateBucketConfiguration"] = {"LocationConstraint": self._region}  # type: ignore[typeddict-item]
+
+        def create() -> None:
+            try:
+                self._client().create_bucket(**request)
+            except ClientError as error:
+                if code_of(error) not in {"BucketAlreadyOwnedByYou", "BucketAlreadyExists"}:
+                    raise
+
+        self._call("", create)
+
+    def _find(self, key: str) -> ObjectInfo | None:
+        def ask() -> ObjectInfo | None:
+            try:
+                found = self._client().head_object(Bucket=self.bucket, Key=key)
+            except ClientError as error:
+                if code_of(error) in MISSING_CODES:
+                    return None
+                raise
+            return ObjectInfo(
+                key=key, nbytes=found["ContentLength"], modified_at=found["LastModified"].timestamp()
+            )
+
+        info = self._call(key, ask)
+        # An answer to HEAD has no body, so a missing bucket looks like a missing object.
+        if info is None and not self._has_bucket():
+            raise explain(_no_bucket(), self.endpoint, self.bucket, key)
+        return info
+
+    def _has_bucket(self) -> bool:
+        def ask() -> bool:
+            try:
+                self._client().head_bucket(Bucket=self.bucket)
+            except ClientError as error:
+                if code_of(error) in {"404", "NoSuchBucket"}:
+                    return False
+                raise
+            return True
+
+        return self._call("", ask)
+
+    def _call(self, key: str, request: Callable[[], T]) -> T:
+        retrying = Retrying(
+            retry=retry_if_exception(is_transient),
+            stop=stop_after_attempt(self._attempts),
+            wait=wait_random_exponential(multiplier=0.1, max=1.0),
+            reraise=True,
+        )
+        with self._explained(key):
+            return retrying(request)
+
+    @contextmanager
+    def _explained(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except (BotoCoreError, ClientError, Boto3Error, ConnectionError) as error:
+            cause = _cause(error)
+            raise explain(cause, self.endpoint, self.bucket, key) from cause
+
+    def _transfers(self) -> S3Client:
+        """The client for transfers in parts, each retried by itself."""
+        return self._client(_Kind(self._attempts, checksums=False))
+
+    def _client(self, kind: _Kind = _WHOLE) -> S3Client:
+        with self._lock:
+            if kind not in self._clients:
+                self._clients[kind] = self._connect(kind)
+            return self._clients[kind]
+
+    def _connect(self, kind: _Kind) -> S3Client:
+        connect_timeout_s, read_timeout_s = self._timeouts
+        config = Config(
+            connect_timeout=connect_timeout_s,
+            read_timeout=read_timeout_s,
+            retries={"total_max_attempts": kind.attempts, "mode": "standard"},
+            response_checksum_validation="when_supported" if kind.checksums else "when_required",
+            s3={"addressing_style": "path"},
+            max_pool_connections=4 * PART_THREADS,
+        )
+        return Session().client(
+            "s3",
+            endpoint_url=self.endpoint,
+            region_name=self._region,
+            aws_access_key_id=self._keys[0],
+            aws_secret_access_key=self._keys[1],
+            config=config,
+        )
+
+
+def _cause(error: Exception) -> Exception:
+    """What a failed transfer failed of: boto3 wraps it in an error of its own."""
+    inner = error.__context__ if isinstance(error, Boto3Error) else None
+    return inner if isinstance(inner, ClientError | BotoCoreError) else error
+
+
+def _no_bucket() -> ClientError:
+    return ClientError({"Error": {"Code": "NoSuchBucket"}}, "HeadObject")

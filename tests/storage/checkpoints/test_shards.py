@@ -1,0 +1,171 @@
+"""A rank's state goes into a shard file and comes back the same; stock torch reads it too."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+from torch.distributed.checkpoint.metadata import Metadata
+
+from holdfast.errors import CheckpointError
+from holdfast.storage.checkpoints import buffers, reader
+from holdfast.storage.checkpoints.plan import make_plan, write_metadata
+from holdfast.storage.checkpoints.writer import Owner, ShardWriter
+from tests.storage.checkpoints.publish import publish, stock_load
+
+pytestmark = pytest.mark.torch
+
+
+def state(seed: int = 0) -> dict[str, Any]:
+    torch.manual_seed(seed)
+    return {
+        "model": {
+            "weight": torch.randn(5, 7),
+            "half": torch.randn(3).bfloat16(),
+            "mask": torch.rand(9) > 0.5,
+            "count": torch.tensor(3 + seed),
+            "empty": torch.empty(0, 4),
+            "strided": torch.randn(6, 4).t(),
+            "last": torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        },
+        "loader": {"position": 17 + seed, "names": ["a", "b"], "nested": [{"x": 1.5}]},
+    }
+
+
+def writer(folder: Path, values: dict[str, Any]) -> ShardWriter:
+    layout = make_plan(values, folder, epoch=1, number=1)
+    return ShardWriter(layout, Owner("gpt", 1, 0, 1), folder)
+
+
+def save(each: ShardWriter, values: dict[str, Any], step: int) -> Path:
+    contents = each.collect(flatten_state_dict(values)[0])
+    assert contents is not None
+    return each.save(contents, step)
+
+
+def into(values: dict[str, Any]) -> Callable[[Metadata], dict[str, Any]]:
+    return lambda _: values
+
+
+def same(left: Any, right: Any) -> bool:
+    if isinstance(left, torch.Tensor):
+        return left.dtype == right.dtype and torch.equal(left, right)
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(same(left[name], right[name]) for name in left)
+    return bool(left == right)
+
+
+def test_each_save_replaces_the_values(tmp_path: Path) -> None:
+    """The structure is written once; the values of every save come back exactly."""
+    each = writer(tmp_path, state())
+    paths = [save(each, state(step), step) for step in range(1, 5)]
+    assert same(reader.load(paths[2], into(state())), state(3))
+    assert same(reader.load(paths[3], into(state())), state(4))
+
+
+def test_stock_torch_reads_the_owned_prefix(tmp_path: Path) -> None:
+    """The prefix and the global metadata are a checkpoint for a process that never saw holdfast."""
+    each = writer(tmp_path / "shm", state())
+    for step in (1, 2):
+        save(each, state(step), step)
+    assert same(stock_load(publish(tmp_path / "shm", 2, tmp_path / "ckpt")), state(2))
+
+
+def test_a_damaged_shard_is_not_loaded(tmp_path: Path) -> None:
+    """Bytes are verified before any of them reaches the state."""
+    path = save(writer(tmp_path, state()), state(), 4)
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 4
+    path.write_bytes(data)
+    with pytest.raises(CheckpointError, match="rank 0 at step 4"):
+        reader.load(path, into(state()))
+
+
+def test_a_key_that_was_not_saved_is_named(tmp_path: Path) -> None:
+    """A state that does not fit says which key is missing."""
+    path = save(writer(tmp_path, state()), state(), 4)
+    with pytest.raises(CheckpointError, match="extra"):
+        reader.load(path, into(state() | {"extra": torch.zeros(2)}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"extra": 1},
+        {"model": {**state()["model"], "weight": torch.zeros(5, 8)}},
+        {"model": {**state()["model"], "weight": torch.zeros(5, 7, dtype=torch.float64)}},
+        {"model": {**state()["model"], "weight": "no tensor"}},
+        {"loader": {**state()["loader"], "names": ["long"] * 2000 + [str(n) for n in range(500)]}},
+    ],
+)
+def test_state_of_another_structure_asks_for_a_new_plan(tmp_path: Path, change: dict[str, Any]) -> None:
+    """New keys, shapes, types, or an object that outgrew its slot do not fit the layout."""
+    each = writer(tmp_path, state())
+    assert each.collect(flatten_state_dict(state())[0]) is not None
+    assert each.collect(flatten_state_dict(state() | change)[0]) is None
+
+
+def test_objects_may_grow_within_their_slot(tmp_path: Path) -> None:
+    """A counter that gets longer needs no new plan."""
+    each = writer(tmp_path, state())
+    longer = state()
+    longer["loader"]["position"] = 10**200
+    path = save(each, longer, 9)
+    assert same(reader.load(path, into(state())), longer)
+
+
+def test_metadata_of_old_epochs_is_dropped(tmp_path: Path) -> None:
+    """Only the running epoch's metadata and the one before are kept."""
+    for epoch in (1, 2, 3):
+        write_metadata(tmp_path, epoch, f"{epoch}.1", b"x")
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"metadata-2.pickle", "metadata-2.1.pickle", "metadata-3.pickle", "metadata-3.1.pickle"}
+
+
+def save_for_ever(folder: Path, announced: Any) -> None:
+    """Body of the process that is killed: every step's tensor holds the step's number."""
+    values = {"weight": torch.zeros(2_000_000)}
+    each = writer(folder, values)
+    for step in range(1, 1_000_000):
+        values["weight"].fill_(step)
+        save(each, values, step)
+        announced.value = step
+
+
+@pytest.mark.e2e
+def test_sigkill_at_any_moment_leaves_a_complete_shard(tmp_path: Path) -> None:
+    """Whenever the writer dies, the newest complete shard is the last announced step or later, and whole."""
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload(["torch", "torch.distributed.checkpoint", __name__])
+    interrupted = 0
+    for attempt in range(25):
+        folder = tmp_path / str(attempt)
+        announced = forks.Value("q", 0)
+        process = forks.Process(target=save_for_ever, args=(folder, announced))
+        process.start()
+        deadline = time.monotonic() + 30
+        while announced.value < 2 and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(0.0007 * attempt)  # somewhere in a copy, elsewhere each time
+        assert process.pid
+        os.kill(process.pid, signal.SIGKILL)
+        process.join(10)
+        shards = [(path, each.step) for path, each in buffers.inventory(folder)]
+        interrupted += len(shards) == 1
+        path, newest = shards[-1]
+        assert newest >= announced.value >= 2
+        loaded = reader.load(path, into({"weight": torch.zeros(2_000_000)}))
+        assert torch.equal(loaded["weight"], torch.full((2_000_000,), float(newest)))
+        for held, _ in shards:
+            buffers.verify(held)
+        for held in folder.iterdir():
+            held.unlink()
+    assert interrupted, "no kill hit a copy: the test proved nothing"

@@ -1,0 +1,146 @@
+import pytest
+
+from holdfast.clock import FakeClock
+from holdfast.errors import UnknownError
+from holdfast.models.alert import IncidentClass
+from holdfast.models.checkpoint import RemoteCheckpoint
+from holdfast.models.job import JobState
+from holdfast.storage.ledger import Ledger
+from tests.storage.ledger.samples import incident, running_job, spec
+
+DAY_S = 86_400.0
+
+
+def checkpoint(step: int, epoch: int = 1) -> RemoteCheckpoint:
+    return RemoteCheckpoint(job="gpt", step=step, epoch=epoch, world_size=8, key=f"gpt/{step}", saved_at=1.0)
+
+
+def test_an_epoch_tells_its_first_and_last_step(ledger: Ledger) -> None:
+    """Marks may come late, twice and several at once."""
+    running_job(ledger)
+    opened = ledger.open_epoch("gpt", 1, 10, "v1", ["m0", "m1"], "submitted", at=100.0)
+    assert ledger.open_epoch("gpt", 1, 99, "v2", [], "again", at=101.0) == opened
+    ledger.mark("gpt", 1, 11, 102.0)
+    ledger.mark("gpt", 1, 15, 106.0, steps=4)
+    ledger.mark("gpt", 1, 13, 104.0)
+    ledger.close_epoch("gpt", 1, "rank 3 died", 107.0)
+    ledger.close_epoch("gpt", 1, "other", 108.0)
+    (epoch,) = ledger.epochs("gpt")
+    assert (epoch.first_step, epoch.first_step_at, epoch.last_step, epoch.last_step_at) == (
+        11,
+        102.0,
+        15,
+        106.0,
+    )
+    assert (epoch.machines, epoch.closed_at, epoch.close_reason) == (("m0", "m1"), 107.0, "rank 3 died")
+    with pytest.raises(UnknownError, match="no epoch 7"):
+        ledger.mark("gpt", 7, 1, 1.0)
+
+
+def test_a_new_epoch_ends_those_before_it(ledger: Ledger) -> None:
+    """Two generations never run at once, whatever died before it could say so."""
+    running_job(ledger)
+    ledger.open_epoch("gpt", 1, 0, "v1", ["m0"], "submitted", at=100.0)
+    ledger.open_epoch("gpt", 2, 5, "v1", ["m0"], "recovered", "gpt-1", at=120.0)
+    first, second = ledger.epochs("gpt")
+    assert (first.closed_at, first.close_reason) == (120.0, "replaced by epoch 2")
+    assert (second.closed_at, second.incident_id) == (None, "gpt-1")
+
+
+def test_the_furthest_step_counts_over_all_epochs_of_a_submission(ledger: Ledger) -> None:
+    """A job submitted anew under the same name starts its own count."""
+    running_job(ledger)
+    assert ledger.max_step("gpt") == 0
+    for epoch, start, last in ((1, 0, 50), (2, 40, 45)):
+        assert ledger.next_epoch("gpt") == epoch
+        ledger.open_epoch("gpt", epoch, start, "v1", ["m0"], "", at=1.0)
+        ledger.mark("gpt", epoch, last, 2.0)
+    assert ledger.max_step("gpt") == 50
+    ledger.set_job("gpt", state=JobState.STOPPED)
+    ledger.add_job(spec(), "v2")
+    assert ledger.max_step("gpt") == 0
+    ledger.open_epoch("gpt", ledger.next_epoch("gpt"), 45, "v2", ["m0"], "", at=3.0)
+    assert ledger.max_step("gpt") == 45
+
+
+def test_code_versions_keep_their_order_and_stay_bad(ledger: Ledger) -> None:
+    """A version stored again is the one it was."""
+    ledger.add_version("gpt", "aaa", "gpt/code/aaa", "first", by="ann")
+    ledger.add_version("gpt", "bbb", "gpt/code/bbb", "second")
+    assert ledger.mark_bad("gpt", "aaa", "TypeError").bad
+    ledger.mark_bad("gpt", "aaa", "other")
+    ledger.add_version("gpt", "aaa", "gpt/code/aaa", "again")
+    first, second = ledger.versions("gpt")
+    assert (first.version, first.note, first.by, first.bad, first.bad_reason) == (
+        "aaa",
+        "first",
+        "ann",
+        True,
+        "TypeError",
+    )
+    assert (second.version, second.bad) == ("bbb", False)
+    with pytest.raises(UnknownError, match="no code version 'ccc'"):
+        ledger.mark_bad("gpt", "ccc", "x")
+
+
+def test_suspect_checkpoints_are_kept_and_told_apart(ledger: Ledger) -> None:
+    """Everything from the first bad step on; the first reason stands."""
+    running_job(ledger)
+    for step in (10, 20, 30):
+        ledger.record_checkpoint(checkpoint(step))
+        ledger.record_checkpoint(checkpoint(step))
+    marked = ledger.mark_suspect("gpt", 20, "NaN at 19")
+    assert [c.step for c in marked] == [30, 20]
+    assert ledger.mark_suspect("gpt", 20, "other") == marked
+    assert [c.step for c in ledger.checkpoints("gpt", include_suspect=False)] == [10]
+    assert [(c.step, c.suspect_reason) for c in ledger.checkpoints("gpt")] == [
+        (30, "NaN at 19"),
+        (20, "NaN at 19"),
+        (10, ""),
+    ]
+
+
+def test_an_upload_that_ends_after_the_marking_is_suspect_too(ledger: Ledger) -> None:
+    """The same step made anew by a later epoch is not."""
+    running_job(ledger)
+    ledger.next_epoch("gpt")
+    ledger.mark_suspect("gpt", 20, "NaN at 19")
+    assert ledger.record_checkpoint(checkpoint(30, epoch=1)).suspect_reason == "NaN at 19"
+    assert not ledger.record_checkpoint(checkpoint(10, epoch=1)).suspect
+    assert not ledger.record_checkpoint(checkpoint(30, epoch=2)).suspect
+
+
+def test_the_pool_has_the_size_last_set(ledger: Ledger, clock: FakeClock) -> None:
+    """None before it was ever set."""
+    assert ledger.pool().target == 0
+    ledger.set_pool(2, "P99")
+    clock.advance(1)
+    ledger.set_pool(3, "more failures")
+    pool = ledger.pool()
+    assert (pool.target, pool.reason, pool.at) == (3, "more failures", clock.now())
+
+
+def test_machine_days_count_the_time_in_jobs(ledger: Ledger, clock: FakeClock) -> None:
+    """Only after the given time; an open epoch runs until now."""
+    running_job(ledger)
+    start = clock.now()
+    ledger.open_epoch("gpt", 1, 0, "v1", ["m0", "m1"], "", at=start)
+    ledger.close_epoch("gpt", 1, "", start + DAY_S)
+    ledger.open_epoch("gpt", 2, 0, "v1", ["m0"], "", at=start + DAY_S)
+    clock.advance(3 * DAY_S)
+    assert ledger.machine_days(since=0.0) == pytest.approx(4.0)
+    assert ledger.machine_days(since=start + DAY_S / 2) == pytest.approx(3.0)
+
+
+def test_only_machines_that_failed_themselves_count_as_failures(ledger: Ledger, clock: FakeClock) -> None:
+    """Healthy ones that an over-eviction took along do not, nor evictions that never ended."""
+    running_job(ledger)
+    fault, hang = incident(ledger, IncidentClass.MACHINE_FAULT), incident(ledger, IncidentClass.JOB_HANG)
+    for opened, machines in ((fault, ["m5"]), (hang, ["m0", "m1", "m2"])):
+        for machine in machines:
+            ledger.begin(opened.id, 1, f"evict:{machine}", "evict", {})
+            ledger.finish(opened.id, f"evict:{machine}")
+    ledger.begin(fault.id, 1, "evict:m6", "evict", {})
+    assert ledger.machine_failures(since=0.0) == 2
+    assert ledger.machine_failures(since=clock.now()) == 0
+    assert ledger.evictions(since=0.0) == [clock.now()] * 4

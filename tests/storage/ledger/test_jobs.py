@@ -1,0 +1,52 @@
+import pytest
+
+from holdfast.clock import FakeClock
+from holdfast.errors import RefusedError, UnknownError
+from holdfast.models.job import JobState
+from holdfast.storage.ledger import Ledger
+from tests.storage.ledger.samples import running_job, spec
+
+
+def test_a_submitted_job_waits_for_its_launch(ledger: Ledger, clock: FakeClock) -> None:
+    """It is paused, at epoch 0, without machines."""
+    job = ledger.add_job(spec(), "v1")
+    assert (job.state, job.epoch, job.machines, job.code_version) == (JobState.PAUSED, 0, (), "v1")
+    assert job.submitted_at == clock.now()
+    assert ledger.job("gpt") == job
+    assert ledger.jobs() == [job]
+
+
+def test_a_job_that_has_not_ended_is_not_replaced(ledger: Ledger) -> None:
+    """The refusal names the state and says what to do."""
+    running_job(ledger)
+    with pytest.raises(RefusedError, match=r"'gpt' is running.*holdfast stop gpt"):
+        ledger.add_job(spec(), "v2")
+
+
+@pytest.mark.parametrize("ended", [JobState.STOPPED, JobState.FAILED, JobState.DONE])
+def test_epochs_go_on_counting_when_an_ended_job_is_replaced(ledger: Ledger, ended: JobState) -> None:
+    """Leftovers of the old job stay fenced."""
+    running_job(ledger)
+    assert [ledger.next_epoch("gpt"), ledger.next_epoch("gpt")] == [1, 2]
+    ledger.set_job("gpt", state=ended, machines=["m0"])
+    again = ledger.add_job(spec(machines=2), "v2")
+    assert (again.epoch, again.machines, again.done_at, again.spec.machines) == (2, (), None, 2)
+    assert ledger.next_epoch("gpt") == 3
+
+
+def test_only_what_is_given_is_changed(ledger: Ledger, clock: FakeClock) -> None:
+    """None leaves a field; becoming done notes the time, once."""
+    running_job(ledger)
+    job = ledger.set_job("gpt", machines=["m1", "m0"])
+    assert (job.state, job.machines, job.code_version) == (JobState.RUNNING, ("m1", "m0"), "v1")
+    done = ledger.set_job("gpt", state=JobState.DONE)
+    clock.advance(5)
+    assert ledger.set_job("gpt", state=JobState.DONE).done_at == done.done_at == clock.now() - 5
+
+
+def test_an_unknown_job_is_named_with_those_there_are(ledger: Ledger) -> None:
+    """So that a typing error is seen at once."""
+    running_job(ledger)
+    for ask in (ledger.job, ledger.next_epoch, ledger.set_job):
+        with pytest.raises(UnknownError, match=r"no job 'gtp'\. Jobs: gpt"):
+            ask("gtp")

@@ -1,0 +1,95 @@
+"""A store that fails: bounded in time, retried only where that can help."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast import secret
+from holdfast.errors import SettingsError, UnavailableError
+from holdfast.settings import Settings
+from holdfast.storage import objects
+from holdfast.storage.objects.s3 import S3Store
+from tests.storage.objects.stubs import scripted, silent
+from tests.storage.servers import free_port
+
+
+def _store(endpoint: str, attempts: int = 3) -> S3Store:
+    return S3Store(
+        endpoint=endpoint,
+        bucket="b",
+        access_key="a",
+        secret_key="s",
+        connect_timeout_s=0.2,
+        read_timeout_s=0.2,
+        attempts=attempts,
+    )
+
+
+@pytest.mark.parametrize("status", [500, 503, 429])
+def test_server_errors_are_retried(status: int) -> None:
+    """Two of them, and then the answer."""
+    with scripted(status, status, 200) as server:
+        assert _store(server.endpoint).get("k") == b"bytes"
+        assert server.requests == 3
+
+
+def test_retries_are_bounded() -> None:
+    """A server that fails for ever is unavailable."""
+    with scripted(503) as server:
+        with pytest.raises(UnavailableError, match="failed on b/k"):
+            _store(server.endpoint).get("k")
+        assert server.requests == 3
+
+
+def test_a_refusal_is_not_retried() -> None:
+    """It would be refused again."""
+    with scripted(403) as server:
+        with pytest.raises(UnavailableError, match="refuses our credentials"):
+            _store(server.endpoint).get("k")
+        assert server.requests == 1
+
+
+def test_an_unreachable_endpoint_is_named(tmp_path: Path) -> None:
+    """By every method, with the setting to check, within seconds."""
+    endpoint = f"http://127.0.0.1:{free_port()}"
+    store = _store(endpoint)
+    asks: list[Callable[[], object]] = [
+        lambda: store.put("k", b"x"),
+        lambda: store.put_stream("k", io.BytesIO(b"x")),
+        lambda: store.get("k"),
+        lambda: store.fetch("k", tmp_path / "k"),
+        lambda: store.exists("k"),
+        lambda: list(store.list("")),
+        lambda: store.delete("k"),
+        store.ensure_bucket,
+    ]
+    for ask in asks:
+        begun = time.monotonic()
+        with pytest.raises(UnavailableError, match=rf"{endpoint} does not answer.*HOLDFAST_S3_ENDPOINT"):
+            ask()
+        assert time.monotonic() - begun < 8.0
+
+
+def test_a_server_that_never_answers_is_given_up() -> None:
+    """After the read timeouts of all attempts."""
+    with silent() as endpoint:
+        begun = time.monotonic()
+        with pytest.raises(UnavailableError, match="does not answer"):
+            _store(endpoint, attempts=2).get("k")
+        assert time.monotonic() - begun < 5.0
+
+
+def test_the_settings_name_the_store(tmp_path: Path) -> None:
+    """Without a secret key of its own it is the project's secret."""
+    settings = Settings(home=tmp_path, s3_endpoint="http://host:1/", s3_bucket="mine")
+    with pytest.raises(SettingsError, match="secret file"):
+        objects.from_settings(settings)
+    secret.create(settings.secret_path)
+    store = objects.from_settings(settings)
+    assert isinstance(store, S3Store)
+    assert (store.endpoint, store.bucket) == ("http://host:1", "mine")

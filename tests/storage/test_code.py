@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import SettingsError, UnavailableError, UnknownError
+from holdfast.storage import archive, code
+from holdfast.storage.objects import ObjectStore
+from holdfast.storage.sources import list_files
+
+
+def write(root: Path, **files: str) -> Path:
+    for name, content in files.items():
+        path = root / name.replace("__", "/").replace("_py", ".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    return root
+
+
+def tree(root: Path) -> dict[str, str]:
+    return {str(p.relative_to(root)): p.read_text() for p in sorted(root.rglob("*")) if p.is_file()}
+
+
+def test_the_same_content_has_the_same_bytes(tmp_path: Path) -> None:
+    """Wherever it lies, whenever it was written."""
+    one = write(tmp_path / "one", train_py="x", lib__a_py="y")
+    two = write(tmp_path / "two", lib__a_py="y", train_py="x")
+    os.utime(two / "train.py", (1, 1))
+    assert code.pack(one) == code.pack(two)
+    assert len(code.pack(one).version) == 12
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda root: (root / "train.py").write_text("z"),
+        lambda root: (root / "train.py").rename(root / "other.py"),
+        lambda root: (root / "train.py").chmod(0o755),
+        lambda root: (root / "link").symlink_to("train.py"),
+        lambda root: (root / "empty").write_text(""),
+    ],
+)
+def test_every_change_is_another_version(tmp_path: Path, change: Callable[[Path], object]) -> None:
+    """Content, name, mode and links."""
+    root = write(tmp_path / "code", train_py="x")
+    before = code.pack(root).version
+    change(root)
+    assert code.pack(root).version != before
+
+
+def test_checkouts_equal_what_was_stored(objects: ObjectStore, tmp_path: Path) -> None:
+    """With modes and links; storing again sends nothing new."""
+    root = write(tmp_path / "code", train_py="print()", lib__a_py="y")
+    (root / "run.sh").write_text("#!/bin/sh")
+    (root / "run.sh").chmod(0o700)
+    (root / "lib" / "link.py").symlink_to("../train.py")
+    (root / "folder").symlink_to("lib")
+    version = code.store(objects, "gpt", root)
+    sent = objects.head(code.key("gpt", version))
+    assert code.store(objects, "gpt", root) == version
+    assert objects.head(f"gpt/code/{version}.tar.gz") == sent
+    dest = code.checkout(objects, "gpt", version, tmp_path / "m0" / version)
+    assert tree(dest) == tree(root)
+    assert os.readlink(dest / "lib" / "link.py") == "../train.py"
+    assert os.access(dest / "run.sh", os.X_OK)
+    assert not os.access(dest / "train.py", os.X_OK) or os.stat(dest / "train.py").st_mode & 0o111 == 0
+    assert code.pack(dest).version == version
+    assert [path.name for path in (tmp_path / "m0").iterdir()] == [version]
+
+
+def test_git_says_what_is_code(git_repository: Path) -> None:
+    """Tracked and new files, without ignored and deleted ones, and never our own state."""
+    root = write(git_repository, train_py="x", old_py="x", data__big="x", new_py="x")
+    write(root, **{"/.gitignore".strip("/"): "data/\n", ".holdfast/secret": "s"})
+    subprocess.run(["git", "-C", root, "add", "train.py", "old.py", ".gitignore"], check=True)
+    (root / "old.py").unlink()
+    assert list_files(root) == [".gitignore", "new.py", "old.py", "train.py"]
+    ignored = code.pack(root).version
+    write(root, data__more="y")
+    assert code.pack(root).version == ignored
+
+
+def test_a_folder_of_a_repository_is_packed_alone(git_repository: Path) -> None:
+    """With names as seen from it."""
+    root = write(git_repository, a_py="x", sub__b_py="x")
+    assert list_files(root / "sub") == ["b.py"]
+
+
+def test_a_folder_that_git_ignores_is_packed_whole(git_repository: Path) -> None:
+    """Such as a copy made to change it."""
+    root = write(git_repository, copy__train_py="x")
+    (root / ".gitignore").write_text("copy/\n")
+    assert list_files(root / "copy") == ["train.py"]
+
+
+def test_a_repository_within_is_packed_too(git_repository: Path) -> None:
+    """Git lists it as one entry."""
+    root = write(git_repository, a_py="x", inner__b_py="x")
+    subprocess.run(["git", "init", "-q", root / "inner"], check=True)
+    subprocess.run(["git", "-C", str(root / "inner"), "add", "."], check=True)
+    commit = [
+        "git",
+        "-C",
+        str(root / "inner"),
+        "-c",
+        "user.name=t",
+        "-c",
+        "user.email=t@t",
+        "commit",
+        "-qm",
+        "x",
+    ]
+    subprocess.run(commit, check=True)
+    assert list_files(root) == ["a.py", "inner/b.py"]
+
+
+def test_git_variables_of_a_hook_do_not_mislead(
+    git_repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They name the hook's repository."""
+    root = write(git_repository, a_py="x")
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
+    assert list_files(root) == ["a.py"]
+
+
+def test_without_git_all_but_caches_is_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where git is not installed."""
+    root = write(tmp_path / "code", train_py="x", lib__a_py="x", lib____pycache____a="x")
+    write(root, **{".venv/bin/python": "x", ".holdfast/secret": "x", "lib/__pycache__/a.pyc": "x"})
+    (root / "lib" / "linked").symlink_to("../lib")
+    expected = ["lib/a.py", "lib/linked", "train.py"]
+    assert [name for name in list_files(root) if "____" not in name and "pycache" not in name] == expected
+    monkeypatch.setenv("PATH", "")
+    assert "train.py" in list_files(root)
+
+
+def test_wrong_directories_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with what to do."""
+    with pytest.raises(SettingsError, match="does not exist or is no directory: check `code`"):
+        code.pack(tmp_path / "none")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SettingsError, match="has no files"):
+        code.pack(tmp_path / "empty")
+    root = write(tmp_path / "code", train_py="x")
+    (root / "link").symlink_to("../../etc/passwd")
+    with pytest.raises(SettingsError, match=r"link link leads out of it \(to \.\./\.\./etc/passwd\)"):
+        code.pack(root)
+    (root / "link").unlink()
+    monkeypatch.setattr(archive, "MAX_BYTES", 3 << 20)
+    (root / "model.bin").write_bytes(b"x" * (4 << 20))
+    with pytest.raises(SettingsError, match=r"holds 4 MiB, at most 3 MiB.*model\.bin \(4 MiB\).*\.gitignore"):
+        code.pack(root)
+
+
+def test_an_existing_checkout_is_kept(objects: ObjectStore, tmp_path: Path) -> None:
+    """Nothing is fetched for it, S3 need not answer."""
+    dest = write(tmp_path / "dest", train_py="here")
+    assert code.checkout(objects, "gpt", "0" * 12, dest) == dest
+    assert tree(dest) == {"train.py": "here"}
+
+
+@pytest.mark.parametrize("version", ["../../etc", "v1", "0" * 12])
+def test_an_unknown_version_leaves_nothing(objects: ObjectStore, tmp_path: Path, version: str) -> None:
+    """Nor is a name taken for a path."""
+    with pytest.raises(UnknownError):
+        code.checkout(objects, "gpt", version, tmp_path / "dest" / "v")
+    assert not (tmp_path / "dest").exists()
+
+
+def test_a_damaged_archive_leaves_nothing(objects: ObjectStore, tmp_path: Path) -> None:
+    """Cut short, of other content, or no archive at all."""
+    version, content = code.pack(write(tmp_path / "code", train_py="x" * 5000))
+    other = code.pack(write(tmp_path / "other", train_py="y")).content
+    for wrong in (content[:-20], other, b"no archive", b"", content[:30] + b"\xff\xff" + content[32:]):
+        objects.put(code.key("gpt", version), wrong)
+        with pytest.raises(UnknownError, match=f"code version {version} is damaged"):
+            code.checkout(objects, "gpt", version, tmp_path / "dest" / version)
+    assert list((tmp_path / "dest").iterdir()) == []
+
+
+def test_checkouts_at_once_do_not_disturb_one_another(objects: ObjectStore, tmp_path: Path) -> None:
+    """All see one complete directory."""
+    root = write(tmp_path / "code", **{f"f{n}_py": "x" * 100 for n in range(50)})
+    version = code.store(objects, "gpt", root)
+    dest, seen = tmp_path / "dest" / version, list[int]()
+
+    def check() -> None:
+        seen.append(len(tree(code.checkout(objects, "gpt", version, dest))))
+
+    threads = [threading.Thread(target=check) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [50] * 8
+    assert list(dest.parent.iterdir()) == [dest]
+
+
+def test_a_folder_that_cannot_be_written_is_named(objects: ObjectStore, tmp_path: Path) -> None:
+    """As unavailable, not as a traceback."""
+    version = code.store(objects, "gpt", write(tmp_path / "code", train_py="x"))
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UnavailableError, match=f"cannot write code version {version} to"):
+        code.checkout(objects, "gpt", version, tmp_path / "file" / version)
