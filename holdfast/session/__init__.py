@@ -1,0 +1,7 @@
+"""The training side: :class:`Session`, a handful of calls in a training script."""
+
+from __future__ import annotations
+
+from holdfast.session.session import Session
+
+__all__ = ["Session"]

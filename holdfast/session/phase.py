@@ -1,0 +1,48 @@
+"""Timers of the parts of a step."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from types import TracebackType
+
+from holdfast.session.report import Reporter
+
+EXEMPT = frozenset({"eval", "checkpoint", "compile"})
+"""Phases that may take much longer than a step: the agent hears of them, so that they are no hang."""
+
+
+class Phases:
+    """Seconds spent in each named phase since the last :meth:`take`."""
+
+    def __init__(self, reporter: Reporter | None) -> None:
+        self.seconds: dict[str, float] = {}
+        self.reporter = reporter
+
+    def take(self) -> dict[str, float]:
+        """The seconds so far, and start over."""
+        taken, self.seconds = self.seconds, {}
+        return taken
+
+
+class Phase:
+    """``with`` block that adds its duration to its phase. Phases of one name add up; they may nest."""
+
+    __slots__ = ("_began", "_name", "_phases")
+
+    def __init__(self, phases: Phases, name: str) -> None:
+        self._phases = phases
+        self._name = name
+
+    def __enter__(self) -> None:
+        if self._name in EXEMPT and self._phases.reporter:
+            self._phases.reporter.send("activity", name=self._name)
+        self._began = perf_counter()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        phases = self._phases
+        spent = perf_counter() - self._began
+        phases.seconds[self._name] = round(phases.seconds.get(self._name, 0.0) + spent, 6)
+        if self._name in EXEMPT and phases.reporter:
+            phases.reporter.send("activity", name="")

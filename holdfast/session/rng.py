@@ -1,0 +1,67 @@
+"""Random state of a rank: python, numpy, torch, and the current CUDA device where one is in use."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+PREFIX = "rng/"
+
+
+def key(rank: int) -> str:
+    """Name of a rank's random state in a checkpoint."""
+    return f"{PREFIX}{rank}"
+
+
+def capture() -> dict[str, Any]:
+    """The random state of this process, as checkpoint items."""
+    state: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),
+        "torch": torch.get_rng_state(),
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def saved_ranks(names: Iterable[str]) -> list[int]:
+    """Ranks whose random state is among a checkpoint's flat key ``names``."""
+    return sorted({int(name.removeprefix(PREFIX).split(".")[0]) for name in names if name.startswith(PREFIX)})
+
+
+def source(rank: int, saved: list[int]) -> int | None:
+    """Whose random state ``rank`` takes: its own, or at another world size that of ``rank % saved``."""
+    if not saved:
+        return None
+    return rank if rank in saved else saved[rank % len(saved)]
+
+
+def apply(state: Mapping[str, Any], *, reseed_as: int | None = None) -> None:
+    """Set the random state of this process.
+
+    Args:
+        state: what :func:`capture` returned.
+        reseed_as: a rank that took another's state continues it under a seed drawn from that state plus this
+            number: still the same in every restore, and no two ranks draw alike.
+    """
+    if "python" in state:
+        random.setstate(_tuples(state["python"]))
+    if "numpy" in state:
+        np.random.set_state(state["numpy"])
+    torch.set_rng_state(state["torch"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+    if reseed_as is not None:
+        seed = int(torch.randint(2**31, (1,))) + reseed_as
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        torch.manual_seed(seed)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(each) for each in value) if isinstance(value, (list, tuple)) else value
