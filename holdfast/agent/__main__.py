@@ -1,0 +1,55 @@
+"""``python -m holdfast.agent --machine NAME --home HOME``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import re
+import sys
+from pathlib import Path
+
+from holdfast import secret, settings
+from holdfast.errors import HoldfastError, SettingsError
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the agent; returns the exit status."""
+    parser = argparse.ArgumentParser("holdfast.agent", description="The agent of one machine.")
+    parser.add_argument("--machine", required=True, help="name of this machine")
+    parser.add_argument("--home", required=True, type=Path, help="the project's .holdfast folder")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on, reachable by all machines")
+    options = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        return asyncio.run(_run(options.machine, options.home.resolve(), options.host))
+    except HoldfastError as error:
+        print(f"holdfast agent: {error}", file=sys.stderr)  # noqa: T201
+        return 1
+
+
+async def _run(machine: str, home: Path, host: str) -> int:
+    if not _NAME.fullmatch(machine):
+        raise SettingsError(f"--machine {machine!r}: expected letters, digits, '.', '_' or '-', at most 63")
+    if not home.is_dir():
+        raise SettingsError(f"--home {home}: no such folder. `holdfast up` makes it.")
+    chosen = settings.load(home)
+    from holdfast.agent.daemon import Agent  # noqa: PLC0415  (wrong arguments are refused at once)
+
+    try:
+        agent = Agent(machine, home, chosen, secret.read(chosen.secret_path), host)
+    except OSError as error:
+        raise SettingsError(f"--host {host}: cannot listen there ({error.strerror})") from None
+    return await agent.run()
+
+
+if __name__ == "__main__":
+    status = main()
+    # Whatever was forked is dead; multiprocessing's exit handlers would only wait for it.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)

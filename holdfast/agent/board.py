@@ -1,0 +1,177 @@
+"""What the ranks of one run say: a datagram socket, and the state of each rank made of its messages."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import math
+import socket
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from holdfast.models.agent import RankPhase, RankState, StepMark
+
+_MAX_DATAGRAM = 256 * 1024
+_MAX_MARKS = 4096
+_EWMA = 0.2  # weight of the newest step's duration
+
+
+class BoardEvents(Protocol):
+    """Who is told of what matters at once. Called on the event loop."""
+
+    def first_step(self, mark: StepMark) -> None:
+        """The lowest rank completed its first step of the epoch."""
+        ...
+
+    def not_finite(self, rank: int, step: int, metric: str, value: str) -> None:
+        """A rank reported a loss or gradient norm that is not finite (told once per run)."""
+        ...
+
+    def saved(self, rank: int, step: int, path: Path) -> None:
+        """A shard is complete in shared memory."""
+        ...
+
+
+@dataclass
+class Row:
+    """One rank, as it described itself."""
+
+    rank: int
+    step: int = 0
+    steps_done: int = 0
+    step_at: float = field(default_factory=time.time)
+    activity: str = ""
+    loss: float | None = None
+    grad_norm: float | None = None
+    step_s: float = 0.0
+    paused: bool = False
+    replicated_step: int = 0
+    failed: dict[str, Any] | None = None
+    replayed: dict[str, Any] | None = None
+    not_finite: str = ""
+    phases: dict[str, float] = field(default_factory=dict)
+
+    def state(self, pid: int, exit_code: int | None, cpu_s: float, letter: str, exited: bool) -> RankState:
+        """This row with what the agent knows of the process."""
+        running = RankPhase.RUNNING if self.steps_done else RankPhase.STARTING
+        return RankState(
+            rank=self.rank,
+            pid=pid,
+            phase=RankPhase.EXITED if exited else running,
+            step=self.step,
+            steps_done=self.steps_done,
+            step_at=self.step_at,
+            activity=self.activity,
+            # JSON has no NaN; that there was one travels as an alert.
+            loss=_finite(self.loss),
+            grad_norm=_finite(self.grad_norm),
+            step_s=self.step_s,
+            cpu_s=cpu_s,
+            process_state=letter,
+            exit_code=exit_code,
+            paused=self.paused,
+        )
+
+
+class Board:
+    """Listens for the ranks of one run (job and epoch)."""
+
+    def __init__(self, path: Path, epoch: int, ranks: Iterable[int], events: BoardEvents) -> None:
+        self.rows = {rank: Row(rank) for rank in ranks}
+        self.marks: deque[StepMark] = deque(maxlen=_MAX_MARKS)
+        self.path = path
+        self._epoch = epoch
+        self._events = events
+        self._lowest = min(self.rows)
+        self._told_not_finite = False
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._socket.bind(str(path))
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._socket.fileno(), self.drain)
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket.fileno())
+            self._socket.close()
+            self.path.unlink(missing_ok=True)
+
+    def drain(self) -> None:
+        """Take in everything that was sent so far; malformed datagrams are dropped."""
+        while self._socket.fileno() >= 0:
+            try:
+                data = self._socket.recv(_MAX_DATAGRAM)
+            except (BlockingIOError, InterruptedError):
+                return
+            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+                self._take(json.loads(data))
+
+    def take_marks_until(self, at: float) -> None:
+        """Forget marks up to time ``at``: the gateway has them."""
+        while self.marks and self.marks[0].at <= at:
+            self.marks.popleft()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if message["epoch"] != self._epoch:
+            return
+        row = self.rows[message["rank"]]
+        handler = getattr(self, f"_on_{message['t']}", None)
+        if handler is not None:
+            handler(row, message)
+
+    def _on_step(self, row: Row, message: dict[str, Any]) -> None:
+        row.step, row.step_at = int(message["step"]), float(message["at"])
+        row.steps_done += 1
+        row.activity = ""
+        seconds = float(message.get("s") or 0.0)
+        row.step_s = seconds if row.step_s == 0.0 else row.step_s + _EWMA * (seconds - row.step_s)
+        row.phases = {str(name): float(value) for name, value in (message.get("phases") or {}).items()}
+        row.loss, row.grad_norm = _number(message.get("loss")), _number(message.get("grad_norm"))
+        if row.rank == self._lowest:
+            mark = StepMark(step=row.step, at=row.step_at)
+            self.marks.append(mark)
+            if row.steps_done == 1:
+                self._events.first_step(mark)
+        for metric, value in (("loss", row.loss), ("grad_norm", row.grad_norm)):
+            if value is not None and not math.isfinite(value):
+                self._tell_not_finite(row, metric, str(value))
+
+    def _tell_not_finite(self, row: Row, metric: str, value: str) -> None:
+        row.not_finite = row.not_finite or f"{metric} {value} at step {row.step}"
+        if not self._told_not_finite:
+            self._told_not_finite = True
+            self._events.not_finite(row.rank, row.step, metric, value)
+
+    def _on_activity(self, row: Row, message: dict[str, Any]) -> None:
+        row.activity = str(message["name"])
+
+    def _on_saved(self, row: Row, message: dict[str, Any]) -> None:
+        self._events.saved(row.rank, int(message["step"]), Path(message["path"]))
+
+    def _on_held(self, row: Row, _message: dict[str, Any]) -> None:
+        row.paused = True
+
+    def _on_released(self, row: Row, _message: dict[str, Any]) -> None:
+        row.paused = False
+
+    def _on_replayed(self, row: Row, message: dict[str, Any]) -> None:
+        row.replayed = message
+
+    def _on_failed(self, row: Row, message: dict[str, Any]) -> None:
+        row.failed = message
+
+
+def _number(value: float | str | None) -> float | None:
+    """A number that may have travelled as ``"nan"``, ``"inf"`` or ``"-inf"``."""
+    return None if value is None else float(value)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,231 @@
+"""What the processes of a stop-time check do: real collectives on a known pattern, every byte compared.
+
+Runs in processes forked from the machine's fork server, which has torch loaded; the agent, which only names
+these functions, has not, so torch is imported inside them. Nothing else heavy is imported: a recovery starts many
+of these processes.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import math
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed import Store  # type: ignore[attr-defined]
+
+PAYLOAD_BYTES = 1 << 20
+_POLL_S = 0.005
+
+
+@dataclass(frozen=True)
+class Part:
+    """One process's share of a check, and where it leaves its outcome."""
+
+    rank: int
+    size: int
+    folder: str
+    """For the outcome, and for the processes of one machine to meet in."""
+    timeout_s: float
+    host: str = ""
+    port: int = 0
+    """The store where two machines meet; port 0: all processes are on this machine."""
+    prefix: str = ""
+
+    @property
+    def outcome_path(self) -> Path:
+        """File that this process writes its :class:`Outcome` to."""
+        return Path(self.folder) / f"{self.rank}.json"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one process found."""
+
+    wrong_bytes: dict[int, int] = field(default_factory=dict)
+    """Damaged bytes by the rank that they came from."""
+    bytes_per_s: float = 0.0
+    backend: str = ""
+    error: str = ""
+
+    def write(self, path: Path) -> None:
+        """Leave it in ``path``, whole or not at all."""
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(asdict(self)))
+        os.replace(new, path)
+
+    @staticmethod
+    def read(path: Path) -> Outcome:
+        """What a process left.
+
+        Raises:
+            OSError, ValueError: nothing, or nothing whole.
+        """
+        told = json.loads(path.read_text())
+        wrong = {int(rank): count for rank, count in told.pop("wrong_bytes").items()}
+        return Outcome(wrong_bytes=wrong, **told)
+
+
+def all_to_all(part: Part) -> None:
+    """Every process sends every other a different pattern."""
+    _run(part, _all_to_all)
+
+
+def all_gather(part: Part) -> None:
+    """Every process sends all others its pattern."""
+    _run(part, _all_gather)
+
+
+def _run(part: Part, exchange: Callable[[Part, torch.device], Outcome]) -> None:
+    # Whoever waits for this process has forgotten it once the outcome is there: the kernel ends it for certain.
+    signal.alarm(math.ceil(part.timeout_s) + 1)
+    import torch.distributed as dist  # noqa: PLC0415
+
+    try:
+        outcome = _in_group(part, exchange)
+    except Exception as error:  # whatever the library raises is the finding
+        outcome = Outcome(error=f"{type(error).__name__}: {error}"[:500])
+    outcome.write(part.outcome_path)
+    # Only now: leaving the group takes longer than the exchange, and the peer may still be reading.
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _in_group(part: Part, exchange: Callable[[Part, torch.device], Outcome]) -> Outcome:
+    import torch  # noqa: PLC0415
+    import torch.distributed as dist  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    if not part.port or _is_loopback(part.host):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    on_gpu = torch.cuda.is_available() and torch.cuda.device_count() >= (1 if part.port else part.size)
+    backend = "nccl" if on_gpu else "gloo"
+    device = torch.device("cuda", 0 if part.port else part.rank) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        backend,
+        store=_store(part),
+        rank=part.rank,
+        world_size=part.size,
+        timeout=timedelta(seconds=part.timeout_s),
+    )
+    return replace(exchange(part, device), backend=backend)
+
+
+def _store(part: Part) -> Store:
+    from torch.distributed import (  # type: ignore[attr-defined]  # noqa: PLC0415
+        FileStore,
+        PrefixStore,
+        TCPStore,
+    )
+
+    if not part.port:
+        return FileStore(str(Path(part.folder) / "store"), part.size)
+    limit = timedelta(seconds=part.timeout_s)
+    store = TCPStore(part.host, part.port, is_master=False, timeout=limit)
+    return PrefixStore(f"{part.prefix}/{_meet(store, part)}", store)
+
+
+def _meet(store: Store, part: Part) -> str:
+    """Agree with the other machine on a name for this attempt.
+
+    A check that is repeated on a store that is still there would read the addresses of the attempt before.
+    Rank 1 says who it is, rank 0 answers each one that it hears of, and waits for the one that took its answer.
+    """
+    deadline = time.monotonic() + part.timeout_s
+    me, base = uuid.uuid4().hex, f"{part.prefix}/meet"
+
+    def get(key: str) -> str | None:
+        return store.get(f"{base}/{key}").decode() if store.check([f"{base}/{key}"]) else None
+
+    def wait() -> None:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the peer did not come to {part.host}:{part.port} in {part.timeout_s:g} s")
+        time.sleep(_POLL_S)
+
+    if part.rank:
+        store.set(f"{base}/hello", me)
+        while (answer := get(f"answer-{me}")) is None:
+            wait()
+        store.set(f"{base}/taken-{answer}", me)
+        return f"{answer}-{me}"
+    while (taken := get(f"taken-{me}")) is None:
+        if (hello := get("hello")) is not None:
+            store.set(f"{base}/answer-{hello}", me)
+        wait()
+    return f"{me}-{taken}"
+
+
+def _all_to_all(part: Part, device: torch.device) -> Outcome:
+    import torch  # noqa: PLC0415
+    import torch.distributed as dist  # noqa: PLC0415
+
+    nbytes = PAYLOAD_BYTES // part.size
+    others = range(part.size)
+    given = torch.cat([_pattern(part.rank, other, nbytes) for other in others]).to(device)
+    taken = torch.empty_like(given)
+    seconds = _timed(lambda: dist.all_to_all_single(taken, given), device)
+    chunks = taken.cpu().reshape(part.size, nbytes)
+    wrong = {source: _wrong(chunks[source], _pattern(source, part.rank, nbytes)) for source in others}
+    return Outcome(wrong_bytes=_only_bad(wrong), bytes_per_s=(part.size - 1) * nbytes / seconds)
+
+
+def _all_gather(part: Part, device: torch.device) -> Outcome:
+    import torch  # noqa: PLC0415
+    import torch.distributed as dist  # noqa: PLC0415
+
+    given = _pattern(part.rank, 0, PAYLOAD_BYTES).to(device)
+    taken = [torch.empty_like(given) for _ in range(part.size)]
+    seconds = _timed(lambda: dist.all_gather(taken, given), device)
+    wrong = {
+        source: _wrong(chunk.cpu(), _pattern(source, 0, PAYLOAD_BYTES)) for source, chunk in enumerate(taken)
+    }
+    return Outcome(wrong_bytes=_only_bad(wrong), bytes_per_s=(part.size - 1) * PAYLOAD_BYTES / seconds)
+
+
+def _pattern(source: int, target: int, nbytes: int) -> torch.Tensor:
+    """Bytes that differ with their place, sender and receiver; any shift or swap shows."""
+    import torch  # noqa: PLC0415
+
+    place = torch.arange(nbytes, dtype=torch.int32)
+    return (place * 31 + (place >> 8) * 17 + source * 7 + target * 13 + 1).to(torch.uint8)
+
+
+def _wrong(got: torch.Tensor, expected: torch.Tensor) -> int:
+    return int((got != expected).sum())
+
+
+def _only_bad(wrong: dict[int, int]) -> dict[int, int]:
+    return {rank: count for rank, count in wrong.items() if count}
+
+
+def _timed(collective: Callable[[], object], device: torch.device) -> float:
+    """Seconds of the second of two rounds; the first one connects."""
+    import torch  # noqa: PLC0415
+
+    seconds = 0.0
+    for _ in range(2):
+        started = time.perf_counter()
+        collective()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds = time.perf_counter() - started
+    return max(seconds, 1e-9)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

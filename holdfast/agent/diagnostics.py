@@ -1,0 +1,193 @@
+"""Stop-time checks of one machine (arXiv 2509.16293, section 4): inspection, all-to-all inside, all-gather with a
+neighbour. Collectives run in fresh processes, so that a check cannot harm the agent and a stuck one is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from holdfast.agent import collectives
+from holdfast.agent.collectives import Outcome, Part
+from holdfast.agent.inspection import Inspector
+from holdfast.errors import SettingsError
+from holdfast.models.agent import Diagnose
+from holdfast.models.alert import Finding
+
+_POLL_S = 0.003
+# A process that failed leaves the others waiting: so long for them to see it themselves.
+_GRACE_S = 0.3
+# Of the command's time, what is kept for killing and reporting.
+_MARGIN_S = 1.0
+
+
+class Forked(Protocol):
+    """What is used of a ``multiprocessing`` process."""
+
+    @property
+    def exitcode(self) -> int | None:
+        """None while it runs; negative: the signal that ended it."""
+        ...
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        ...
+
+
+ForkFn = Callable[[Callable[..., None], tuple[Any, ...]], Forked]
+
+
+async def run_check(
+    command: Diagnose, fork: ForkFn, *, machine: str = "", inspector: Inspector | None = None
+) -> list[Finding]:
+    """Run one check; ``machine`` (default: from the environment) is whom the findings are about.
+
+    ``fork(target, args)`` starts ``target(*args)`` in a new process; it may block and is called in a thread.
+    A failing check is a finding, not an exception. ``sure`` only where no other machine can be the cause.
+
+    Raises:
+        SettingsError: the command lacks what its check needs.
+    """
+    machine = machine or Path(os.environ.get("HOLDFAST_MACHINE_DIR", "this machine")).name
+    if command.check == "inspect":
+        if inspector is None:
+            raise SettingsError("diagnose: check = 'inspect' needs the agent's inspector.")
+        return await inspector.inspect()
+    started = time.perf_counter()
+    with_peer = command.check == "all_gather"
+    if with_peer:
+        parts, target = [_pair_part(command, machine)], collectives.all_gather
+    else:
+        parts, target = _own_parts(command), collectives.all_to_all
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-check-"))
+    try:
+        parts = [replace(part, folder=str(folder)) for part in parts]
+        outcomes = await _run(parts, target, fork, command.timeout_s)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    judge = _judge_pair if with_peer else _judge_own
+    seconds = time.perf_counter() - started
+    return [found.model_copy(update={"seconds": seconds}) for found in judge(command, machine, outcomes)]
+
+
+def _own_parts(command: Diagnose) -> list[Part]:
+    size = max(2, command.processes)
+    limit = _limit(command.timeout_s)
+    return [Part(rank=rank, size=size, folder="", timeout_s=limit) for rank in range(size)]
+
+
+def _pair_part(command: Diagnose, machine: str) -> Part:
+    if command.rendezvous is None or not command.peer or command.process_rank not in (0, 1):
+        raise SettingsError(
+            f"diagnose: all_gather needs peer (got {command.peer!r}), rendezvous (got {command.rendezvous}) "
+            f"and process_rank 0 or 1 (got {command.process_rank})."
+        )
+    pair = "-".join(sorted((machine, command.peer)))
+    return Part(
+        rank=command.process_rank,
+        size=2,
+        folder="",
+        timeout_s=_limit(command.timeout_s),
+        host=command.rendezvous.host,
+        port=command.rendezvous.port,
+        prefix=f"diagnose/{command.job}/{command.epoch}/{pair}",
+    )
+
+
+def _limit(timeout_s: float) -> float:
+    return max(timeout_s - _MARGIN_S, timeout_s / 2)
+
+
+async def _run(
+    parts: list[Part], target: Callable[[Part], None], fork: ForkFn, timeout_s: float
+) -> dict[int, Outcome]:
+    """Outcomes by process; a process without one is killed."""
+    deadline = time.monotonic() + timeout_s
+    running: dict[int, Forked] = {}
+    outcomes: dict[int, Outcome] = {}
+    try:
+        for part in parts:
+            running[part.rank] = await asyncio.to_thread(fork, target, (part,))
+        while len(outcomes) < len(parts) and time.monotonic() < deadline:
+            await asyncio.sleep(_POLL_S)
+            for part in parts:
+                if part.rank not in outcomes and (found := _outcome(part, running[part.rank])):
+                    outcomes[part.rank] = found
+            if any(outcome.error for outcome in outcomes.values()):
+                deadline = min(deadline, time.monotonic() + _GRACE_S)
+    finally:
+        for rank, process in running.items():
+            # One with an outcome leaves by itself: its peer may still be reading from it.
+            if rank not in outcomes and process.exitcode is None:
+                process.kill()
+    late = Outcome(error=f"not finished within {timeout_s:g} s, or stopped because another failed")
+    return {part.rank: outcomes.get(part.rank, late) for part in parts}
+
+
+def _outcome(part: Part, process: Forked) -> Outcome | None:
+    """What the process found; None while it runs."""
+    code = process.exitcode  # read before the file: a process that ended has left all that it will leave
+    try:
+        return Outcome.read(part.outcome_path)
+    except (OSError, ValueError):
+        if code is None:
+            return None
+    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+    return Outcome(error=f"its process ended without an outcome ({how})")
+
+
+def _judge_own(command: Diagnose, machine: str, outcomes: Mapping[int, Outcome]) -> list[Finding]:
+    """Damaged bytes inside one machine are its own fault; an error or delay may have other causes."""
+    size = len(outcomes)
+    found = [
+        Finding(
+            check=command.check,
+            machine=machine,
+            ok=False,
+            sure=True,
+            detail=f"{count} bytes from process {source} to process {rank} of {size} arrived damaged",
+        )
+        for rank, outcome in outcomes.items()
+        for source, count in outcome.wrong_bytes.items()
+    ]
+    found += [
+        Finding(check=command.check, machine=machine, ok=False, detail=f"process {rank}: {outcome.error}")
+        for rank, outcome in outcomes.items()
+        if outcome.error
+    ]
+    if found:
+        return found
+    speed = min(outcome.bytes_per_s for outcome in outcomes.values())
+    detail = f"{size} processes, {outcomes[0].backend}, {speed / 1e6:.0f} MB/s each"
+    return [Finding(check=command.check, machine=machine, ok=True, detail=detail)]
+
+
+def _judge_pair(command: Diagnose, machine: str, outcomes: Mapping[int, Outcome]) -> list[Finding]:
+    """What comes damaged from the peer, or not at all, may be either side's fault; own bytes are our own."""
+    outcome = outcomes[command.process_rank]
+    own = outcome.wrong_bytes.get(command.process_rank, 0)
+    theirs = outcome.wrong_bytes.get(1 - command.process_rank, 0)
+    found = []
+    if own:
+        detail = f"{own} of its own bytes are damaged after an exchange with {command.peer}"
+        found.append(Finding(check=command.check, machine=machine, ok=False, sure=True, detail=detail))
+    problem = f"{theirs} bytes arrived damaged" if theirs else outcome.error
+    if problem or not found:
+        found.append(
+            Finding(
+                check=command.check,
+                machine=machine,
+                peer=command.peer,
+                ok=not problem,
+                detail=problem or f"{outcome.backend}, {outcome.bytes_per_s / 1e6:.0f} MB/s",
+            )
+        )
+    return found

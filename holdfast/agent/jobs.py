@@ -1,0 +1,188 @@
+"""Commands about jobs: fencing, rendezvous, start, hold. All may be repeated; stale ones are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable
+
+from holdfast.agent import rendezvous
+from holdfast.agent.board import BoardEvents
+from holdfast.agent.forkserver import ForkServer
+from holdfast.agent.memory import Memory, base_job
+from holdfast.agent.metrics import Metrics
+from holdfast.agent.ranks import Watched, stop
+from holdfast.agent.run import Run
+from holdfast.agent.supply import Supply
+from holdfast.errors import StaleError, UnknownError
+from holdfast.models.agent import (
+    Fence,
+    Hold,
+    OpenRendezvous,
+    RankResult,
+    RankState,
+    Rendezvous,
+    Start,
+)
+
+
+class Jobs:
+    """What runs on this machine. Commands of one job take turns; a fence counts from the moment it arrives."""
+
+    def __init__(
+        self,
+        *,
+        forks: ForkServer,
+        memory: Memory,
+        supply: Supply,
+        metrics: Metrics,
+        host: str,
+        make_run: Callable[[Start], Run],
+        events: Callable[[Run], BoardEvents],
+        on_exit: Callable[[Run, Watched], None],
+    ) -> None:
+        self.runs: dict[str, Run] = {}
+        self.fences: dict[str, int] = {}
+        self._stores: dict[str, tuple[int, Watched, int]] = {}  # job -> epoch, process, port
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._forks = forks
+        self._memory = memory
+        self._supply = supply
+        self._metrics = metrics
+        self._host = host
+        self._make_run = make_run
+        self._events = events
+        self._on_exit = on_exit
+
+    async def fence(self, command: Fence) -> list[int]:
+        """Stop every rank up to the epoch; they are gone when this returns. Returns those that still ran.
+
+        A replay is stopped but not fenced off: it saves nothing, and the next attempt may need it again.
+        """
+        begun = time.perf_counter()
+        if base_job(command.job) == command.job:
+            self.fences[command.job] = max(self.fences.get(command.job, 0), command.epoch)
+        async with self._locks[command.job]:
+            stopped = await self._end(command.job, command.epoch)
+        self._metrics.fence_seconds.observe(time.perf_counter() - begun)
+        return stopped
+
+    async def open_rendezvous(self, command: OpenRendezvous) -> Rendezvous:
+        """Host the store of an epoch, or say where it is."""
+        async with self._locks[f"{command.job} store"]:
+            self.refuse_stale(command.job, command.epoch)
+            epoch, process, port = self._stores.get(command.job, (0, None, 0))
+            if process is None or epoch != command.epoch or process.gone.done():
+                await self._end_store(command.job, command.epoch)
+                forked, port = await rendezvous.open_store(self._forks, self._host)
+                self._stores[command.job] = (command.epoch, Watched(forked, -1), port)
+        if self.fences.get(command.job, 0) >= command.epoch:
+            await self._end_store(command.job, command.epoch)
+        self.refuse_stale(command.job, command.epoch)
+        return Rendezvous(host=self._host, port=port)
+
+    async def start(self, command: Start) -> list[RankState]:
+        """Fork this machine's ranks of an epoch; an older epoch's are stopped first."""
+        begun = time.perf_counter()
+        self.refuse_stale(command.job, command.epoch)
+        if (running := self._same(command)) is not None:
+            return list(running.states())
+        code, checkpoint = await asyncio.gather(
+            self._supply.code(command.job, command.code_version), self._supply.checkpoint(command)
+        )
+        async with self._locks[command.job]:
+            self.refuse_stale(command.job, command.epoch)
+            if (running := self._same(command)) is not None:
+                return list(running.states())
+            await self._end(command.job, command.epoch - 1)
+            if command.replay is None:
+                await self._end_replays(command.job)
+            restored = self._supply.restored(command, checkpoint)
+            if command.replay is None:
+                self._memory.resume_after(command.job, command.restore.step)
+                self._memory.accept_from[command.job] = command.epoch
+            run = self._make_run(command)
+            await run.launch(self._forks, code, restored, self._events(run), self._on_exit)
+            self.runs[command.job] = run
+        self._metrics.start_seconds.observe(time.perf_counter() - begun)
+        return list(run.states())
+
+    def hold(self, command: Hold) -> None:
+        """Hold the ranks after a step, or let them go."""
+        self.run(command.job, command.epoch).hold(command.at_step)
+
+    def replay_results(self, job: str, epoch: int) -> list[RankResult] | None:
+        """How the ranks of a replay ended; None while some still run."""
+        return self.run(job, epoch).results()
+
+    async def forget(self, job: str) -> None:
+        """Drop everything of a job that ended."""
+        await self._end_replays(job)
+        async with self._locks[job]:
+            run = self.runs.get(job)
+            await self._end(job, run.start.epoch if run else 0)
+            await self._end_store(job, None)
+            self.fences.pop(job, None)
+            self._memory.accept_from.pop(job, None)
+            await asyncio.to_thread(self._memory.forget, job)
+            await asyncio.to_thread(self._supply.forget, job)
+
+    def run(self, job: str, epoch: int) -> Run:
+        """The run of a job's epoch.
+
+        Raises:
+            UnknownError: nothing of that job is here.
+            StaleError: another epoch of it is.
+        """
+        found = self.runs.get(job)
+        if found is None:
+            raise UnknownError(f"no ranks of job {job!r} on this machine")
+        if found.start.epoch != epoch:
+            raise StaleError(f"job {job!r}: epoch {found.start.epoch} is here, not {epoch}")
+        return found
+
+    def refuse_stale(self, job: str, epoch: int) -> None:
+        """Refuse a command for an epoch that was fenced off or overtaken.
+
+        Raises:
+            StaleError: it was.
+        """
+        fence = self.fences.get(job, 0)
+        if epoch <= fence:
+            raise StaleError(f"job {job!r} epoch {epoch}: epochs up to {fence} are fenced off")
+        if (run := self.runs.get(job)) is not None and epoch < run.start.epoch:
+            raise StaleError(f"job {job!r} epoch {epoch}: epoch {run.start.epoch} was started since")
+
+    async def stop_all(self) -> None:
+        """End every rank and store, as when the agent goes away."""
+        processes = [process for run in self.runs.values() for process in run.processes.values()]
+        await stop([*processes, *(process for _, process, _ in self._stores.values())])
+        for run in self.runs.values():
+            run.close()
+
+    def _same(self, command: Start) -> Run | None:
+        run = self.runs.get(command.job)
+        return run if run is not None and run.start.epoch == command.epoch else None
+
+    async def _end(self, job: str, epoch: int) -> list[int]:
+        await self._end_store(job, epoch)
+        run = self.runs.get(job)
+        if run is None or run.start.epoch > epoch:
+            return []
+        stopped = await run.stop()
+        del self.runs[job]
+        return stopped
+
+    async def _end_store(self, job: str, epoch: int | None) -> None:
+        """End the job's store if it is of ``epoch`` or older (None: of any)."""
+        found = self._stores.get(job)
+        if found is not None and (epoch is None or found[0] <= epoch):
+            del self._stores[job]
+            await stop([found[1]])
+
+    async def _end_replays(self, job: str) -> None:
+        for name in [name for name in self.runs if name != job and base_job(name) == job]:
+            async with self._locks[name]:
+                if (run := self.runs.get(name)) is not None:
+                    await self._end(name, run.start.epoch)

@@ -1,0 +1,127 @@
+"""Rank processes: start them, see them end, and end them with all that they started."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Sequence
+from multiprocessing.context import ForkServerProcess
+
+import psutil
+
+from holdfast.errors import UnavailableError
+
+_GONE_S = 8.0
+_CHILDREN_GONE_S = 3.0
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+class Watched:
+    """A forked process and the moment it ends. Made and used on the event loop."""
+
+    def __init__(
+        self, process: ForkServerProcess, rank: int, on_exit: Callable[[Watched], None] | None = None
+    ) -> None:
+        self.rank = rank
+        self.pid = int(process.pid or 0)
+        self.expected = False
+        """We ended it: no alert."""
+        self.exit_code: int | None = None
+        self._process = process
+        self._on_exit = on_exit
+        self._loop = asyncio.get_running_loop()
+        self.gone: asyncio.Future[int] = self._loop.create_future()
+        self._pidfd = _open_pidfd(self.pid)
+        # The fork server writes the status here after it reaped the process: then it is really gone.
+        self._loop.add_reader(process.sentinel, self._ended)
+
+    def kill(self) -> None:
+        """SIGKILL the process and its group; by descriptor, so that a reused pid is never hit."""
+        self.expected = True
+        if self._pidfd is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        self._kill_group()
+
+    def usage(self) -> tuple[float, str]:
+        """CPU seconds used and the state letter of /proc; ``(0, "")`` once gone."""
+        try:
+            with open(f"/proc/{self.pid}/stat", encoding="utf-8", errors="replace") as file:
+                fields = file.read().rpartition(")")[2].split()
+        except OSError:
+            return 0.0, ""
+        return (int(fields[11]) + int(fields[12])) / _TICKS, fields[0]
+
+    def _ended(self) -> None:
+        self._loop.remove_reader(self._process.sentinel)
+        self.exit_code = self._process.exitcode
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+        self._kill_group()  # data loader workers that it left behind
+        if not self.gone.done():
+            self.gone.set_result(self.exit_code if self.exit_code is not None else -signal.SIGKILL)
+        if self._on_exit is not None and not self.expected:
+            self._on_exit(self)
+
+    def _kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+async def stop(processes: Sequence[Watched]) -> list[int]:
+    """SIGKILL processes with all their descendants and wait until they are gone; returns the ranks stopped.
+
+    Raises:
+        UnavailableError: one does not die (stuck in the kernel); its machine should be evicted.
+    """
+    alive = [process for process in processes if not process.gone.done()]
+    for process in alive:
+        process.expected = True
+    if not alive:
+        return []
+    descendants = await asyncio.to_thread(_descendants, [process.pid for process in alive])
+    for process in alive:
+        process.kill()
+    for descendant in descendants:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            descendant.kill()
+    _, left = await asyncio.wait([process.gone for process in alive], timeout=_GONE_S)
+    if left:
+        stuck = [(process.rank, process.pid) for process in alive if not process.gone.done()]
+        raise UnavailableError(
+            f"ranks (rank, pid) {stuck} did not die within {_GONE_S:.0f} s of SIGKILL: evict the machine."
+        )
+    await asyncio.to_thread(_await_gone, descendants)
+    return sorted(process.rank for process in alive)
+
+
+def _open_pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except OSError:  # ended and reaped already
+        return None
+
+
+def _descendants(pids: Iterable[int]) -> list[psutil.Process]:
+    found: list[psutil.Process] = []
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += psutil.Process(pid).children(recursive=True)
+    return found
+
+
+def _await_gone(processes: Sequence[psutil.Process]) -> None:
+    deadline = time.monotonic() + _CHILDREN_GONE_S
+    while any(map(_runs, processes)) and time.monotonic() < deadline:
+        time.sleep(0.002)
+
+
+def _runs(process: psutil.Process) -> bool:
+    # In a container nobody may reap an orphan: a zombie holds nothing any more.
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False

@@ -1,0 +1,82 @@
+"""Copies of fresh shards to the peer machine, while the ranks compute the next step."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from holdfast.agent import shard_port
+from holdfast.agent.metrics import Metrics
+from holdfast.agent.run import Run
+from holdfast.errors import HoldfastError, UnavailableError
+
+_log = logging.getLogger(__name__)
+
+_THREADS = 4
+_QUIET_S = 1.0  # after a failure the ranks are not held up again for so long
+
+
+class Replicator:
+    """Sends each saved shard to the run's peer. Per rank one transfer at a time; only the newest waits."""
+
+    def __init__(self, secret: str, metrics: Metrics) -> None:
+        self._secret = secret
+        self._metrics = metrics
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="replicate")
+        self._lock = threading.Lock()
+        self._waiting: dict[tuple[str, int], tuple[int, Path] | None] = {}
+        self._quiet_until: dict[str, float] = {}
+
+    def saved(self, run: Run, rank: int, step: int, path: Path) -> None:
+        """A shard is complete: have it copied. Called on the event loop; returns at once. May be repeated."""
+        key = (run.name, rank)
+        if run.controls[rank].replicated_step >= step:
+            return
+        with self._lock:
+            busy = key in self._waiting
+            self._waiting[key] = (step, path)
+        if not busy:
+            self._pool.submit(self._work, run, rank)
+
+    def close(self) -> None:
+        """Start no more transfers."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _work(self, run: Run, rank: int) -> None:
+        key = (run.name, rank)
+        while True:
+            with self._lock:
+                newest = self._waiting.get(key)
+                if newest is None:
+                    del self._waiting[key]
+                    return
+                self._waiting[key] = None
+            step, path = newest
+            if self._send(run.start.peer, path) and run.board is not None:
+                run.board.rows[rank].replicated_step = step
+            # Also when it failed: the rank must not be held up by a peer that is away.
+            run.controls[rank].replicated_step = step
+
+    def _send(self, peer: str, path: Path) -> bool:
+        if time.monotonic() < self._quiet_until.get(peer, 0.0):
+            self._metrics.replications.labels("skipped").inc()
+            return False
+        begun = time.perf_counter()
+        try:
+            shard_port.push(peer, self._secret, path)
+        except HoldfastError as error:
+            _log.warning("copy of %s to %s failed: %s", path.name, peer, error)
+            if isinstance(error, UnavailableError):
+                self._quiet_until[peer] = time.monotonic() + _QUIET_S
+            self._metrics.replications.labels("failed").inc()
+            return False
+        except Exception:
+            _log.exception("copy of %s to %s failed", path.name, peer)
+            self._metrics.replications.labels("failed").inc()
+            return False
+        self._metrics.replications.labels("ok").inc()
+        self._metrics.replication_seconds.observe(time.perf_counter() - begun)
+        return True

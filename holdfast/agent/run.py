@@ -1,0 +1,211 @@
+"""One run: the ranks of one job and one epoch on this machine, from their fork to the last one's end."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.agent import wire
+from holdfast.agent.board import Board, BoardEvents
+from holdfast.agent.exits import LOG_TAIL_CHARS, TRACEBACK_CHARS
+from holdfast.agent.forkserver import ForkServer
+from holdfast.agent.memory import Memory
+from holdfast.agent.rank_main import RankOrder, run_rank
+from holdfast.agent.ranks import Watched, stop
+from holdfast.models.agent import JobOnMachine, RankResult, RankState, Start
+
+
+@dataclass(frozen=True)
+class Restored:
+    """Where a rank finds the state that it resumes from."""
+
+    step: int
+    tier: str | None
+    path: str
+
+
+class Run:
+    """Call :meth:`launch` once, then :meth:`stop` at some time; everything else only looks."""
+
+    def __init__(self, start: Start, machine: str, folder: Path, memory: Memory) -> None:
+        self.start = start
+        self.machine = machine
+        self.folder = folder
+        """The machine's folder."""
+        self.controls: dict[int, wire.Control] = {}
+        self.processes: dict[int, Watched] = {}
+        self.board: Board | None = None
+        self._memory = memory
+
+    @property
+    def name(self) -> str:
+        """For files: unique among runs of this machine."""
+        return f"{self.start.job}-e{self.start.epoch}"
+
+    @property
+    def running(self) -> bool:
+        """Whether any rank still runs."""
+        return any(not process.gone.done() for process in self.processes.values())
+
+    def log(self, rank: int) -> Path:
+        """Log file of a rank."""
+        return self.folder / "logs" / self.start.job / f"e{self.start.epoch}-r{rank}.log"
+
+    async def launch(
+        self,
+        forks: ForkServer,
+        code: Path,
+        restored: Mapping[int, Restored],
+        events: BoardEvents,
+        on_exit: Callable[[Run, Watched], None],
+    ) -> None:
+        """Fork all ranks; when it raises, none is left."""
+        self.board = Board(self._memory.root / "sock" / self.name, self.start.epoch, self.start.ranks, events)
+        self.log(0).parent.mkdir(parents=True, exist_ok=True)
+        self._memory.own(self.start.job).mkdir(parents=True, exist_ok=True)
+        try:
+            for rank in self.start.ranks:
+                order = self._order(rank, code, restored[rank])
+                process = await forks.fork_soon(run_rank, (order,))
+                self.processes[rank] = Watched(process, rank, lambda ended: on_exit(self, ended))
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def stop(self) -> list[int]:
+        """End every rank; returns those that still ran."""
+        stopped = await stop(list(self.processes.values()))
+        self.close()
+        return stopped
+
+    def close(self) -> None:
+        """Give up sockets and control pages of a run without processes."""
+        if self.board is not None:
+            self.board.drain()
+            self.board.close()
+        for rank in self.controls:
+            self._control_path(rank).unlink(missing_ok=True)
+
+    def states(self) -> tuple[RankState, ...]:
+        """State of every rank."""
+        return tuple(self._state(process) for process in self.processes.values())
+
+    def snapshot(self) -> JobOnMachine:
+        """For heartbeats and ``/v1/state``."""
+        rows = self.board.rows.values() if self.board else ()
+        return JobOnMachine(
+            job=self.start.job,
+            epoch=self.start.epoch,
+            ranks=self.states(),
+            marks=tuple(self.board.marks) if self.board else (),
+            replicated_step=min((row.replicated_step for row in rows), default=0),
+        )
+
+    def hold(self, at_step: int | None) -> None:
+        """Have all ranks wait after ``at_step``, or let them go."""
+        for control in self.controls.values():
+            control.hold_at_step = wire.NO_HOLD if at_step is None else at_step
+
+    def results(self) -> list[RankResult] | None:
+        """How the ranks of a replay ended; None while some still run."""
+        if self.running:
+            return None
+        return [self._result(process) for process in self.processes.values()]
+
+    def log_tail(self, rank: int) -> str:
+        """The end of a rank's log, enough for a traceback."""
+        want = LOG_TAIL_CHARS + TRACEBACK_CHARS
+        try:
+            with self.log(rank).open("rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - want))
+                return file.read(want).decode(errors="replace")
+        except OSError:
+            return ""
+
+    def _state(self, process: Watched) -> RankState:
+        assert self.board is not None
+        cpu_s, letter = process.usage()
+        row = self.board.rows[process.rank]
+        return row.state(process.pid, process.exit_code, cpu_s, letter, process.gone.done())
+
+    def _result(self, process: Watched) -> RankResult:
+        assert self.board is not None
+        row = self.board.rows[process.rank]
+        ok, detail = process.exit_code == 0, f"exit status {process.exit_code}"
+        if row.replayed is not None:
+            ok, detail = bool(row.replayed.get("ok")), str(row.replayed.get("detail", ""))
+        elif row.failed is not None:
+            detail = f"{row.failed.get('error_type')}: {row.failed.get('message')}"
+        if row.not_finite:
+            ok, detail = False, row.not_finite
+        return RankResult(rank=process.rank, machine=self.machine, ok=ok, detail=detail)
+
+    def _control_path(self, rank: int) -> Path:
+        return self._memory.root / "control" / f"{self.name}-r{rank}"
+
+    def _order(self, rank: int, code: Path, restored: Restored) -> RankOrder:
+        path = self._control_path(rank)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.controls[rank] = wire.Control(path, create=True)
+        assert self.board is not None
+        return RankOrder(
+            rank=rank,
+            epoch=self.start.epoch,
+            script=self.start.script,
+            args=self.start.args,
+            cwd=str(code),
+            log=str(self.log(rank)),
+            socket=str(self.board.path),
+            env=_torchrun(self.start, rank) | self.start.env | self._environment(rank, restored),
+        )
+
+    def _environment(self, rank: int, restored: Restored) -> dict[str, str]:
+        start = self.start
+        env: dict[str, Any] = {
+            wire.ENV_JOB: start.job,
+            wire.ENV_EPOCH: start.epoch,
+            wire.ENV_MACHINE: self.machine,
+            wire.ENV_SOCKET: self.board.path if self.board else "",
+            wire.ENV_CONTROL: self._control_path(rank),
+            wire.ENV_SHARDS: self._memory.own(start.job),
+            wire.ENV_RESTORE: json.dumps(vars(restored)),
+            wire.ENV_S3_EVERY: start.s3_every_steps,
+            wire.ENV_PEER: "1" if start.peer and start.replay is None else "0",
+        }
+        if start.replay is not None:
+            env[wire.ENV_REPLAY_STEPS] = start.replay.steps
+        return {name: str(value) for name, value in env.items()}
+
+
+def _torchrun(start: Start, rank: int) -> dict[str, str]:
+    """The environment that torchrun gives a worker (torch 2.13, ``torch/distributed/elastic/agent``)."""
+    local = start.ranks.index(rank)
+    per_machine = len(start.ranks)
+    host = start.rendezvous.host
+    env = {
+        "RANK": rank,
+        "LOCAL_RANK": local,
+        "WORLD_SIZE": start.world_size,
+        "LOCAL_WORLD_SIZE": per_machine,
+        "GROUP_RANK": rank // per_machine,
+        "GROUP_WORLD_SIZE": max(1, start.world_size // per_machine),
+        "ROLE_NAME": "default",
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": start.world_size,
+        "MASTER_ADDR": host,
+        "MASTER_PORT": start.rendezvous.port,
+        "TORCHELASTIC_RUN_ID": start.job,
+        "TORCHELASTIC_RESTART_COUNT": 0,
+        "TORCHELASTIC_MAX_RESTARTS": 0,
+        # The store is there already; ranks are its clients, whatever their number.
+        "TORCHELASTIC_USE_AGENT_STORE": True,
+    }
+    if per_machine > 1:
+        env["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
+    if host.startswith("127."):
+        env["GLOO_SOCKET_IFNAME"] = "lo"  # gloo would resolve the host's name, which may be slow or absent
+    return {name: str(value) for name, value in env.items()}

@@ -1,0 +1,134 @@
+"""The agent's HTTP API: :mod:`holdfast.agent.client` is its other end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from holdfast.errors import HoldfastError, SettingsError, UnauthorizedError
+from holdfast.models import agent as wire
+from holdfast.secret import matches
+
+if TYPE_CHECKING:
+    from holdfast.agent.daemon import Agent
+
+_log = logging.getLogger(__name__)
+_JSON = TypeAdapter(Any)
+
+Command = TypeVar("Command", bound=BaseModel)
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def build(agent: Agent) -> Starlette:
+    """The application that serves ``agent``."""
+    api = _Api(agent)
+
+    def command(path: str, model: type[Command], act: Callable[[Command], Awaitable[object]]) -> Route:
+        async def handle(request: Request) -> Response:
+            return _json(await act(_parse(model, await request.body())))
+
+        return Route(path, api.guarded(handle), methods=["POST"])
+
+    return Starlette(
+        routes=[
+            Route("/healthz", api.healthz),
+            Route("/metrics", api.guarded(api.metrics)),
+            Route("/v1/state", api.guarded(api.state)),
+            Route("/v1/stacks", api.guarded(api.stacks)),
+            Route("/v1/replay", api.guarded(api.replay)),
+            Route("/v1/jobs/{job}", api.guarded(api.forget), methods=["DELETE"]),
+            command("/v1/fence", wire.Fence, agent.fence),
+            command("/v1/rendezvous", wire.OpenRendezvous, agent.open_rendezvous),
+            command("/v1/start", wire.Start, agent.start),
+            command("/v1/hold", wire.Hold, agent.hold),
+            command("/v1/shards/fetch", wire.FetchShard, agent.fetch_shard),
+            command("/v1/code", wire.PrepareCode, agent.prepare_code),
+            command("/v1/diagnose", wire.Diagnose, agent.diagnose),
+        ]
+    )
+
+
+class _Api:
+    """Handlers that take no command, and what guards them all."""
+
+    def __init__(self, agent: Agent) -> None:
+        self._agent = agent
+
+    def guarded(self, handle: Handler) -> Handler:
+        """``handle`` behind the shared secret, its errors turned into answers."""
+
+        async def guarded(request: Request) -> Response:
+            metrics, path = self._agent.metrics, request.scope["route"].path
+            try:
+                if not matches(request.headers.get("authorization"), self._agent.secret):
+                    metrics.unauthorized.inc()
+                    raise UnauthorizedError("missing or wrong secret: use the project's secret file")
+                response = await handle(request)
+            except HoldfastError as error:
+                metrics.commands.labels(path, type(error).__name__).inc()
+                return _error(type(error).__name__, str(error), error.status)
+            except Exception as error:
+                _log.exception("%s failed", path)
+                metrics.commands.labels(path, "failed").inc()
+                return _error("HoldfastError", f"{type(error).__name__}: {error} (see agent.log)", 500)
+            metrics.commands.labels(path, "ok").inc()
+            return response
+
+        return guarded
+
+    async def healthz(self, _request: Request) -> Response:
+        """Whether the agent answers; says nothing secret."""
+        agent = self._agent
+        return _json({"machine": agent.machine, "incarnation": agent.incarnation, "warm": agent.forks.warm})
+
+    async def metrics(self, _request: Request) -> Response:
+        """Prometheus metrics."""
+        return Response(self._agent.render_metrics(), media_type="text/plain; version=0.0.4")
+
+    async def state(self, _request: Request) -> Response:
+        """Everything the agent knows."""
+        return _json(await self._agent.state())
+
+    async def stacks(self, request: Request) -> Response:
+        """Stacks of a job's rank processes."""
+        return _json(await self._agent.stacks(*_job_and_epoch(request)))
+
+    async def replay(self, request: Request) -> Response:
+        """Results of a replay, or null."""
+        return _json(self._agent.jobs.replay_results(*_job_and_epoch(request)))
+
+    async def forget(self, request: Request) -> Response:
+        """Drop everything of a job."""
+        await self._agent.jobs.forget(request.path_params["job"])
+        return _json(None)
+
+
+def _job_and_epoch(request: Request) -> tuple[str, int]:
+    try:
+        return request.query_params["job"], int(request.query_params["epoch"])
+    except (KeyError, ValueError):
+        raise SettingsError(f"{request.url.path}: expected ?job=NAME&epoch=NUMBER") from None
+
+
+def _parse(model: type[Command], body: bytes) -> Command:
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"])) or "body"
+        raise SettingsError(f"{model.__name__}.{field} = {first.get('input')!r}: {first['msg']}") from None
+
+
+def _json(value: object) -> Response:
+    return Response(_JSON.dump_json(value), media_type="application/json")
+
+
+def _error(name: str, message: str, status: int) -> Response:
+    return JSONResponse({"error": name, "message": message}, status_code=status)

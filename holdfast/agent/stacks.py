@@ -1,0 +1,157 @@
+"""Stacks of rank processes and their children, taken from outside with py-spy.
+
+A stopped process (state ``T``) cannot be suspended by py-spy: it is read as it stands, and its state is
+evidence by itself. Every process is dumped in bounded time; one that cannot be read yields its state and why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from holdfast.models.agent import Frame, StackDump
+
+TIMEOUT_S = 5.0
+_AT_ONCE = 4
+_MAX_FRAMES = 64
+_MAX_CHILDREN = 64
+_LETTERS = {
+    psutil.STATUS_RUNNING: "R",
+    psutil.STATUS_SLEEPING: "S",
+    psutil.STATUS_DISK_SLEEP: "D",
+    psutil.STATUS_STOPPED: "T",
+    psutil.STATUS_TRACING_STOP: "t",
+    psutil.STATUS_ZOMBIE: "Z",
+    psutil.STATUS_DEAD: "X",
+    psutil.STATUS_IDLE: "I",
+}
+
+
+@dataclass(frozen=True)
+class _Target:
+    rank: int
+    pid: int
+    child: bool
+    state: str
+
+
+async def dump(machine: str, ranks: Mapping[int, int], *, timeout_s: float = TIMEOUT_S) -> list[StackDump]:
+    """One :class:`StackDump` per thread of every process in ``ranks`` (rank -> pid) and of its children.
+
+    Frames are innermost first, their files without the part that differs between machines. Never raises for a
+    process: one that is gone or cannot be read is a dump with ``error`` and no frames. ``timeout_s`` bounds
+    each process.
+    """
+    targets = [target for rank, pid in sorted(ranks.items()) for target in _targets(rank, pid)]
+    turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(target: _Target) -> list[StackDump]:
+        async with turn:
+            return await _dump(machine, target, timeout_s)
+
+    return [each for dumps in await asyncio.gather(*map(one, targets)) for each in dumps]
+
+
+def _targets(rank: int, pid: int) -> Iterable[_Target]:
+    yield _Target(rank, pid, child=False, state=_state(pid))
+    try:
+        children = psutil.Process(pid).children(recursive=True)[:_MAX_CHILDREN]
+    except psutil.Error:
+        return
+    for child in children:
+        yield _Target(rank, child.pid, child=True, state=_state(child.pid))
+
+
+def _state(pid: int) -> str:
+    try:
+        return _LETTERS.get(psutil.Process(pid).status(), "?")
+    except psutil.Error:
+        return ""
+
+
+async def _dump(machine: str, target: _Target, timeout_s: float) -> list[StackDump]:
+    if not target.state:
+        return [_empty(machine, target, "no such process: it ended before its stack was taken")]
+    options = ["--nonblocking"] if target.state in "Tt" else []
+    try:
+        threads = await _py_spy(["dump", "--json", *options, "--pid", str(target.pid)], timeout_s)
+    except (OSError, ValueError, TimeoutError) as error:
+        return [_empty(machine, target, _explain(error, timeout_s))]
+    return [_thread(machine, target, thread) for thread in threads]
+
+
+async def _py_spy(arguments: list[str], timeout_s: float) -> list[dict[str, Any]]:
+    process = await asyncio.create_subprocess_exec(
+        _program(), *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), timeout_s)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    if process.returncode:
+        raise ValueError(_reason(err.decode(errors="replace")))
+    threads: list[dict[str, Any]] = json.loads(out)
+    return threads
+
+
+def _program() -> str:
+    beside = Path(sys.executable).with_name("py-spy")
+    return str(beside) if beside.exists() else shutil.which("py-spy") or "py-spy"
+
+
+def _reason(stderr: str) -> str:
+    """What py-spy says, without its own backtrace."""
+    lines = [line.strip() for line in stderr.partition("Stack backtrace:")[0].splitlines()]
+    return " ".join(line for line in lines if line and line != "Caused by:")[:500]
+
+
+def _explain(error: Exception, timeout_s: float) -> str:
+    if isinstance(error, FileNotFoundError):
+        return "py-spy is not installed beside this Python: pip install py-spy"
+    if isinstance(error, TimeoutError):
+        return f"py-spy did not answer within {timeout_s:g} s"
+    text = str(error)
+    if "ermission" in text or "not permitted" in text:
+        return f"py-spy may not trace the process: run the agent as root or with CAP_SYS_PTRACE ({text})"
+    return f"py-spy: {text}"
+
+
+def _empty(machine: str, target: _Target, error: str) -> StackDump:
+    return StackDump(
+        machine=machine,
+        rank=target.rank,
+        pid=target.pid,
+        process_state=target.state,
+        child=target.child,
+        error=error,
+    )
+
+
+def _thread(machine: str, target: _Target, thread: dict[str, Any]) -> StackDump:
+    frames = tuple(
+        Frame(
+            function=frame["name"],
+            file=frame.get("short_filename") or frame.get("filename") or "?",
+            line=frame.get("line") or 0,
+        )
+        for frame in thread.get("frames", [])[:_MAX_FRAMES]
+    )
+    return StackDump(
+        machine=machine,
+        rank=target.rank,
+        pid=target.pid,
+        thread=thread.get("thread_name") or f"thread {thread.get('os_thread_id')}",
+        process_state=target.state,
+        child=target.child,
+        frames=frames,
+    )

@@ -1,0 +1,111 @@
+"""What follows from what ranks do: alerts and facts to the gateway, copies to the peer, uploads."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from holdfast.agent import exits
+from holdfast.agent.metrics import Metrics
+from holdfast.agent.ranks import Watched
+from holdfast.agent.replication import Replicator
+from holdfast.agent.run import Run
+from holdfast.agent.uploads import Uploads
+from holdfast.models.agent import Report, StepMark
+from holdfast.models.alert import Alert, AlertKind
+
+_log = logging.getLogger(__name__)
+
+
+class Watch:
+    """Shared by all runs of an agent. Replays are watched in silence: whoever ordered them asks."""
+
+    def __init__(
+        self,
+        *,
+        machine: str,
+        incarnation: str,
+        report: Callable[[Report], None],
+        replicator: Replicator,
+        uploads: Uploads,
+        metrics: Metrics,
+    ) -> None:
+        self.machine = machine
+        self.incarnation = incarnation
+        self.send = report
+        self.replicator = replicator
+        self.uploads = uploads
+        self.metrics = metrics
+
+    def exited(self, run: Run, process: Watched) -> None:
+        """A rank ended by itself."""
+        if run.board is not None:
+            run.board.drain()  # its last words may have come just before
+        how = "done" if process.exit_code == 0 else exits.signal_name(process.exit_code) or "error"
+        self.metrics.exits.labels(run.start.job, how).inc()
+        _log.info("job %s epoch %d rank %d: %s", run.start.job, run.start.epoch, process.rank, how)
+        if run.start.replay is not None:
+            return
+        if process.exit_code == 0:
+            self.report(run, done=(process.rank,))
+            return
+        failed = run.board.rows[process.rank].failed if run.board else None
+        found = exits.evidence(process.exit_code, failed, run.log_tail(process.rank))
+        self.alert(run, AlertKind.RANK_EXIT, process.rank, found)
+
+    def alert(self, run: Run, kind: AlertKind, rank: int, evidence: dict[str, Any]) -> None:
+        """Report one alert about a rank."""
+        alert = Alert(
+            kind=kind,
+            job=run.start.job,
+            machine=self.machine,
+            rank=rank,
+            epoch=run.start.epoch,
+            incarnation=self.incarnation,
+            at=time.time(),
+            evidence=evidence,
+        )
+        self.report(run, alerts=(alert,))
+
+    def report(self, run: Run, **content: Any) -> None:
+        """Report something about a run."""
+        self.send(
+            Report(
+                machine=self.machine,
+                incarnation=self.incarnation,
+                job=run.start.job,
+                epoch=run.start.epoch,
+                **content,
+            )
+        )
+
+
+class RunEvents:
+    """The :class:`~holdfast.agent.board.BoardEvents` of one run."""
+
+    def __init__(self, watch: Watch, run: Run) -> None:
+        self._watch = watch
+        self._run = run
+        self._silent = run.start.replay is not None
+
+    def first_step(self, mark: StepMark) -> None:
+        """Tell the gateway that the epoch makes progress."""
+        if not self._silent:
+            self._watch.report(self._run, started=(mark,))
+
+    def not_finite(self, rank: int, step: int, metric: str, value: str) -> None:
+        """Alert."""
+        if not self._silent:
+            found = {"step": step, "metric": metric, "value": value}
+            self._watch.alert(self._run, AlertKind.NON_FINITE, rank, found)
+
+    def saved(self, rank: int, step: int, path: Path) -> None:
+        """Copy the shard to the peer, and to the object store if its step is due."""
+        if self._silent:
+            return
+        if self._run.start.peer:
+            self._watch.replicator.saved(self._run, rank, step, path)
+        self._watch.uploads.saved(self._run, rank, step, path)

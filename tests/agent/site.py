@@ -1,0 +1,106 @@
+"""Real agent processes on loopback, and start commands for them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from holdfast import secret
+from holdfast.agent.client import AgentClient
+from holdfast.models.agent import Rendezvous, Start
+from holdfast.models.checkpoint import RestoreOrder
+from holdfast.paths import machine_dir, shm_dir
+from tests.agent.gateway import FakeGateway, until
+
+VERSION = "0123456789ab"
+NOWHERE = Rendezvous(host="127.0.0.1", port=1)
+
+
+class AgentProcess:
+    """One machine: its agent, its folders, a client."""
+
+    def __init__(self, home: Path, machine: str, gateway: FakeGateway, **env: str) -> None:
+        self.machine = machine
+        self.home = home
+        self.gateway = gateway
+        self.folder = machine_dir(home, machine)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.shm = shm_dir(home, machine)
+        gateway.registered.pop(machine, None)
+        self._log = (self.folder / "agent.log").open("ab")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast.agent", "--machine", machine, "--home", str(home)],
+            env=os.environ
+            | {"HOLDFAST_PORT": str(gateway.port), "HOLDFAST_HEARTBEAT_S": "0.1"}
+            | {"HOLDFAST_MACHINE_DIR": str(self.folder), **env},
+            stdout=self._log,
+            stderr=self._log,
+        )
+
+    def ready(self, timeout_s: float = 60.0) -> AgentProcess:
+        """Wait until it registered."""
+        until(lambda: self.machine in self.gateway.registered, timeout_s, f"{self.machine} to register")
+        return self
+
+    @property
+    def incarnation(self) -> str:
+        return self.gateway.registered[self.machine].incarnation
+
+    @property
+    def data_address(self) -> str:
+        return self.gateway.registered[self.machine].data_address
+
+    @property
+    def client(self) -> AgentClient:
+        address = self.gateway.registered[self.machine].address
+        return AgentClient(address, secret.read(self.home / "secret"))
+
+    def script(self, job: str, text: str) -> None:
+        """Check out a version of the job whose only file is ``train.py``."""
+        folder = self.folder / "code" / job / VERSION
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "train.py").write_text(text)
+
+    def start(self, job: str, epoch: int = 1, **changes: Any) -> Start:
+        """A start command for two ranks that need no rendezvous."""
+        fields: dict[str, Any] = {
+            "job": job,
+            "epoch": epoch,
+            "incarnation": self.incarnation,
+            "script": "train.py",
+            "code_version": VERSION,
+            "ranks": (0, 1),
+            "world_size": 2,
+            "rendezvous": NOWHERE,
+            "restore": RestoreOrder(),
+        }
+        return Start(**(fields | changes))
+
+    def log(self, job: str, rank: int = 0, epoch: int = 1) -> str:
+        path = self.folder / "logs" / job / f"e{epoch}-r{rank}.log"
+        return path.read_text() if path.exists() else ""
+
+    def family(self) -> list[psutil.Process]:
+        """Every process that the agent started."""
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def stop(self, how: int = signal.SIGTERM) -> int:
+        """End it; returns its exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+        status = self.process.wait(20)
+        self._log.close()
+        return status
+
+
+def card(agent: AgentProcess) -> dict[str, Any]:
+    """Its agent.json."""
+    content: dict[str, Any] = json.loads((agent.folder / "agent.json").read_text())
+    return content

@@ -1,0 +1,379 @@
+"""One real agent and scripts without torch."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from holdfast.errors import (
+    CheckpointError,
+    SettingsError,
+    StaleError,
+    UnauthorizedError,
+    UnavailableError,
+    UnknownError,
+)
+from holdfast.models.agent import Fence, FetchShard, Hold, PrepareCode, RankPhase, Replay
+from holdfast.models.alert import AlertKind
+from holdfast.models.checkpoint import RestoreOrder, ShardSource, Tier
+from tests.agent.gateway import FakeGateway, events, eventually, until
+from tests.agent.shards import write_shard
+from tests.agent.site import AgentProcess, card
+
+pytestmark = pytest.mark.e2e
+
+SLEEP = "import time\ntime.sleep(600)\n"
+STEPS = """
+import json, os, time
+from holdfast.agent.wire import Control, Sender
+sender = Sender(os.environ["HOLDFAST_AGENT_SOCKET"])
+control = Control(os.environ["HOLDFAST_CONTROL"])
+rank, epoch = int(os.environ["RANK"]), int(os.environ["HOLDFAST_EPOCH"])
+def say(t, **fields):
+    sender.send({"t": t, "rank": rank, "epoch": epoch, **fields})
+def step(n, loss=1.0):
+    say("step", step=n, at=time.time(), s=0.01, loss=loss, grad_norm=None, phases={})
+"""
+
+
+def fence(agent: AgentProcess, job: str, epoch: int = 1) -> Fence:
+    return Fence(job=job, epoch=epoch, incarnation=agent.incarnation)
+
+
+async def test_ranks_run_as_under_torchrun(agent: AgentProcess, gateway: FakeGateway) -> None:
+    """Environment, working directory, arguments and log are the script's; status 0 is reported."""
+    agent.script(
+        "env",
+        "import json, os, sys\n"
+        "from pathlib import Path\n"
+        "keys = ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'MASTER_ADDR', 'EXTRA', 'HOLDFAST_MACHINE_DIR')\n"
+        "print(json.dumps([os.environ[k] for k in keys] + sys.argv[1:] + [os.getcwd(), sys.path[0],"
+        " os.nice(0), __name__]))\n"
+        "import atexit; atexit.register(print, 'bye')\n",
+    )
+    async with agent.client as client:
+        states = await client.start(agent.start("env", args=("--x", "1"), env={"EXTRA": "e"}))
+    assert [(state.rank, state.phase) for state in states] == [
+        (0, RankPhase.STARTING),
+        (1, RankPhase.STARTING),
+    ]
+    until(lambda: gateway.done("env") == {0, 1})
+    first, bye = agent.log("env", 1).splitlines()
+    code = str(agent.folder / "code" / "env" / "0123456789ab")
+    assert json.loads(first) == [
+        "1", "1", "2", "127.0.0.1", "e", str(agent.folder), "--x", "1", code, code, 5, "__main__",
+    ]  # fmt: skip
+    assert bye == "bye"
+    assert gateway.alerts(AlertKind.RANK_EXIT, "env") == []
+
+
+async def test_a_killed_rank_is_reported_at_once(agent: AgentProcess, gateway: FakeGateway) -> None:
+    """SIGKILL of a rank is an alert with its signal, while its sibling runs on."""
+    agent.script("kill", "print('alive')\n" + SLEEP)
+    async with agent.client as client:
+        first, _ = await client.start(agent.start("kill"))
+        until(lambda: "alive" in agent.log("kill"))
+        begun = time.monotonic()
+        os.kill(first.pid, signal.SIGKILL)
+        (alert,) = until(lambda: gateway.alerts(AlertKind.RANK_EXIT, "kill"))
+        assert time.monotonic() - begun < 0.5
+        assert (alert.rank, alert.epoch, alert.machine) == (0, 1, "m0")
+        assert alert.evidence["signal"] == "SIGKILL"
+        assert alert.evidence["log_tail"] == "alive\n"
+        assert await client.fence(fence(agent, "kill")) == [1]
+    assert len(gateway.alerts(AlertKind.RANK_EXIT, "kill")) == 1  # the fenced one raised none
+
+
+async def test_an_uncaught_exception_names_the_users_line(agent: AgentProcess, gateway: FakeGateway) -> None:
+    """Traceback, type and the deepest frame in the job's code travel with the alert."""
+    agent.script("bug", "import json\ndef work():\n    json.dumps({}, indent=object())\nwork()\n")
+    async with agent.client as client:
+        await client.start(agent.start("bug", ranks=(0,), world_size=1))
+        (alert,) = until(lambda: gateway.alerts(AlertKind.RANK_EXIT, "bug"))
+    found = alert.evidence
+    assert (found["exit_code"], found["error_type"], found["cascade"]) == (1, "TypeError", False)
+    assert found["user_frame"] == "train.py:3 in work"
+    assert "runpy" not in found["traceback"]
+    assert agent.log("bug").count("Traceback") == 1
+
+
+async def test_a_syntax_error_is_the_users(agent: AgentProcess, gateway: FakeGateway) -> None:
+    """A script that does not even compile is named with its line."""
+    agent.script("syntax", "x = 1\ny = = 2\n")
+    async with agent.client as client:
+        await client.start(agent.start("syntax", ranks=(0,), world_size=1))
+        (alert,) = until(lambda: gateway.alerts(AlertKind.RANK_EXIT, "syntax"))
+    assert alert.evidence["user_frame"] == "train.py:2 in <module>"
+
+
+async def test_fence_ends_everything_and_refuses_the_past(agent: AgentProcess) -> None:
+    """Ranks, their children and a stopped one are gone when fence returns; the epoch cannot start again."""
+    agent.script(
+        "fence",
+        "import os, subprocess, sys\n"
+        "subprocess.Popen(['sleep', '600'])\n"
+        "subprocess.Popen(['sleep', '601'], start_new_session=True)\n"
+        "print('up')\n" + SLEEP,
+    )
+    async with agent.client as client:
+        states = await client.start(agent.start("fence"))
+        until(lambda: "up" in agent.log("fence", 0) and "up" in agent.log("fence", 1))
+        family = [p for s in states for p in psutil.Process(s.pid).children(recursive=True)]
+        assert len(family) == 4
+        os.kill(states[1].pid, signal.SIGSTOP)
+        begun = time.monotonic()
+        assert await client.fence(fence(agent, "fence")) == [0, 1]
+        assert time.monotonic() - begun < 1.0
+        assert not any(psutil.pid_exists(state.pid) for state in states)
+        assert not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family)
+        assert await client.fence(fence(agent, "fence")) == []
+        with pytest.raises(StaleError, match="epochs up to 1 are fenced off"):
+            await client.start(agent.start("fence"))
+        assert (await client.state()).fences["fence"] == 1
+
+
+async def test_start_may_be_repeated_and_newer_epochs_replace(agent: AgentProcess) -> None:
+    """The same command forks nothing twice, not even at once; a newer epoch takes over; an older is refused."""
+    agent.script("again", SLEEP)
+    async with agent.client as client:
+        same = agent.start("again")
+        first, second = await asyncio.gather(client.start(same), client.start(same))
+        assert [s.pid for s in first] == [s.pid for s in second]
+        newer = await client.start(agent.start("again", epoch=2))
+        assert not any(psutil.pid_exists(state.pid) for state in first)
+        with pytest.raises(StaleError):
+            await client.start(same)
+        state = await client.state()
+        (job,) = [job for job in state.jobs if job.job == "again"]
+        assert (job.epoch, {s.pid for s in job.ranks}) == (2, {s.pid for s in newer})
+        await client.fence(fence(agent, "again", 2))
+
+
+async def test_steps_reach_the_gateway(agent: AgentProcess, gateway: FakeGateway) -> None:
+    """First step at once, each step as a mark exactly once, rank states in heartbeats."""
+    agent.script("steps", STEPS + "for n in range(1, 41): step(n); time.sleep(0.005)\ntime.sleep(600)\n")
+    async with agent.client as client:
+        await client.start(agent.start("steps"))
+
+        def marks() -> list[int]:
+            jobs = [job for beat in list(gateway.heartbeats) for job in beat.jobs if job.job == "steps"]
+            return [mark.step for job in jobs for mark in job.marks]
+
+        until(lambda: 40 in marks())
+        assert marks() == list(range(1, 41))
+        assert [report.started[0].step for report in events(gateway, "steps")] == [1]
+        (job,) = [job for job in (await client.state()).jobs if job.job == "steps"]
+        rank = job.ranks[0]
+        assert (rank.phase, rank.step, rank.process_state) == (RankPhase.RUNNING, 40, "S")
+        await client.fence(fence(agent, "steps"))
+
+
+async def test_a_loss_that_is_not_finite_alerts_once(agent: AgentProcess, gateway: FakeGateway) -> None:
+    """Two ranks, many steps, one alert."""
+    agent.script("nan", STEPS + "for n in (1, 2, 3): step(n, 'nan' if n > 1 else 1.0)\nsay('end')\n" + SLEEP)
+    async with agent.client as client:
+        await client.start(agent.start("nan"))
+        until(lambda: gateway.alerts(AlertKind.NON_FINITE, "nan"))
+        state = until(lambda: [j for b in gateway.heartbeats for j in b.jobs if j.job == "nan"][-1:])
+        assert state
+        await client.fence(fence(agent, "nan"))
+    (alert,) = gateway.alerts(AlertKind.NON_FINITE, "nan")
+    assert alert.evidence == {"step": 2, "metric": "loss", "value": "nan"}
+
+
+async def test_hold_reaches_the_control_page(agent: AgentProcess) -> None:
+    """Ranks read where to wait, and say that they do."""
+    agent.script(
+        "hold",
+        STEPS + "while control.hold_at_step != 7: time.sleep(0.002)\nsay('held', step=7)\n"
+        "while control.hold_at_step != -1: time.sleep(0.002)\nsay('released')\n" + SLEEP,
+    )
+
+    async with agent.client as client:
+        await client.start(agent.start("hold"))
+
+        async def paused(expected: bool) -> bool:
+            (job,) = [job for job in (await client.state()).jobs if job.job == "hold"]
+            return {rank.paused for rank in job.ranks} == {expected}
+
+        for at_step, expected in ((7, True), (None, False)):
+            hold = Hold(job="hold", epoch=1, incarnation=agent.incarnation, at_step=at_step)
+            await client.hold(hold)
+            await eventually(functools.partial(paused, expected))
+        with pytest.raises(StaleError):
+            await client.hold(hold.model_copy(update={"epoch": 9}))
+        await client.fence(fence(agent, "hold"))
+
+
+async def test_restore_from_memory_points_at_the_shard(agent: AgentProcess) -> None:
+    """Each rank learns its shard's path; later steps are forgotten; a missing shard refuses the start."""
+    agent.script("mem", "import os\nprint(os.environ['HOLDFAST_RESTORE'])\n")
+    own, peer = agent.shm / "own" / "mem", agent.shm / "peer" / "mem"
+    for step in (4, 5):
+        write_shard(own, 0, step, job="mem")
+    shard = write_shard(peer, 1, 4, job="mem")
+    sources = tuple(ShardSource(rank=rank, machine="m0", tier=Tier.MEMORY) for rank in (0, 1))
+    async with agent.client as client:
+        missing = RestoreOrder(step=5, tier=Tier.MEMORY, sources=sources)
+        with pytest.raises(CheckpointError, match="rank 1 at step 5"):
+            await client.start(agent.start("mem", restore=missing))
+        order = RestoreOrder(step=4, tier=Tier.MEMORY, sources=sources)
+        await client.start(agent.start("mem", restore=order))
+        until(lambda: agent.log("mem", 1))
+        assert json.loads(agent.log("mem", 1)) == {"step": 4, "tier": "memory", "path": str(shard)}
+        assert {s.step for s in (await client.state()).shards if s.job == "mem"} == {4}
+        await client.forget("mem")
+        state = await client.state()
+    assert not [s for s in state.shards if s.job == "mem"]
+    assert not [job for job in state.jobs if job.job == "mem"]
+
+
+async def test_replays_run_beside_and_in_silence(agent: AgentProcess, gateway: FakeGateway) -> None:
+    """A replay's results are asked for; it alerts nobody and is not in heartbeats."""
+    agent.script(
+        "rep",
+        STEPS + "assert os.environ['HOLDFAST_REPLAY_STEPS'] == '3'\nif rank == 1: step(1, 'nan'); 1 / 0\n"
+        "say('replayed', ok=True, detail='fine')\n",
+    )
+    start = agent.start("rep~h0", replay=Replay(group="h0", steps=3))
+    async with agent.client as client:
+        for _ in range(2):  # and again after a fence, as the next attempt of a playbook would
+            await client.start(start)
+            results = await eventually(functools.partial(client.replay_results, "rep~h0", 1))
+            assert [(r.rank, r.ok, r.detail) for r in results] == [
+                (0, True, "fine"),
+                (1, False, "loss nan at step 1"),
+            ]
+            await client.fence(fence(agent, "rep~h0"))
+        with pytest.raises(UnknownError):
+            await client.replay_results("rep~h0", 1)
+    assert events(gateway, "rep~h0") == []
+
+
+async def test_stale_and_wrong_commands_are_refused(agent: AgentProcess) -> None:
+    """Another incarnation's command, a wrong secret, malformed bodies: clear answers, counted."""
+    async with agent.client as client:
+        with pytest.raises(StaleError, match="incarnation 'old'"):
+            await client.fence(Fence(job="x", epoch=1, incarnation="old"))
+        with pytest.raises(StaleError):
+            await client.prepare_code(PrepareCode(job="x", version="y", incarnation="old"))
+        with pytest.raises(SettingsError, match=r"Hold\.job"):
+            await client._call("POST", "/v1/hold", Replay(group="x", steps=1), type(None))
+    address = card(agent)["address"]
+    async with httpx.AsyncClient(base_url=f"http://{address}") as http:
+        assert (await http.get("/healthz")).json()["machine"] == "m0"
+        for headers in ({}, {"Authorization": "Bearer wrong"}):
+            answer = await http.get("/metrics", headers=headers)
+            assert (answer.status_code, answer.json()["error"]) == (401, UnauthorizedError.__name__)
+        good = {"Authorization": f"Bearer {(agent.home / 'secret').read_text()}"}
+        assert "holdfast_unauthorized_total 2.0" in (await http.get("/metrics", headers=good)).text
+
+
+async def test_a_fetch_from_nowhere_is_a_clear_error(agent: AgentProcess) -> None:
+    """A source that is gone does not hang the command."""
+    async with agent.client as client:
+        with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1"):
+            await client.fetch_shard(
+                FetchShard(
+                    job="x", epoch=1, incarnation=agent.incarnation, rank=0, step=1, source="127.0.0.1:1"
+                )
+            )
+
+
+async def test_machine_fault_alerts_carry_the_running_job(agent: AgentProcess, gateway: FakeGateway) -> None:
+    """An Xid in the kernel log reaches the gateway with job, epoch and incarnation."""
+    agent.script("xid", SLEEP)
+    async with agent.client as client:
+        await client.start(agent.start("xid", epoch=4))
+        with (agent.folder / "kernel.log").open("a") as log:
+            log.write("[ 100.0] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n")
+        (alert,) = until(lambda: gateway.alerts(AlertKind.XID, "xid"))
+        assert (alert.epoch, alert.machine, alert.incarnation) == (4, "m0", agent.incarnation)
+        await client.fence(fence(agent, "xid", 4))
+
+
+def test_the_agent_takes_everything_with_it(home: Path, gateway: FakeGateway) -> None:
+    """SIGKILL of an agent leaves no process of its machine; the next agent still has the shards."""
+    first = AgentProcess(home, "m7", gateway, HOLDFAST_PRELOAD="json").ready()
+    first.script("toy", "print('up')\n" + SLEEP)
+
+    async def start() -> None:
+        async with first.client as client:
+            await client.start(first.start("toy"))
+
+    asyncio.run(start())
+    until(lambda: "up" in first.log("toy", 1))
+    write_shard(first.shm / "own" / "toy", 0, 9)
+    family = first.family()
+    assert len(family) >= 4
+    before = first.incarnation
+    first.stop(signal.SIGKILL)
+    until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family), 10)
+    second = AgentProcess(home, "m7", gateway, HOLDFAST_PRELOAD="json").ready()
+    try:
+
+        async def look() -> list[int]:
+            async with second.client as client:
+                return [shard.step for shard in (await client.state()).shards]
+
+        assert asyncio.run(look()) == [9]
+        assert second.incarnation != before
+    finally:
+        assert second.stop() == 0
+
+
+def test_a_replaced_agent_leaves(home: Path, gateway: FakeGateway) -> None:
+    """409 to its heartbeat: the agent kills its ranks and exits with status 3."""
+    agent = AgentProcess(home, "m8", gateway, HOLDFAST_PRELOAD="json").ready()
+    agent.script("toy", SLEEP)
+
+    async def start() -> list[int]:
+        async with agent.client as client:
+            return [state.pid for state in await client.start(agent.start("toy"))]
+
+    pids = asyncio.run(start())
+    gateway.stale.add("m8")
+    assert agent.process.wait(10) == 3
+    assert not any(psutil.pid_exists(pid) for pid in pids)
+    agent.stop()
+
+
+@pytest.mark.parametrize(
+    ("machine", "prepare", "said"),
+    [
+        ("bad/name", "", "--machine 'bad/name'"),
+        ("m9", "chmod", "chmod 600"),
+        ("m9", "nohome", "no such folder"),
+    ],
+)
+def test_wrong_input_is_one_line(
+    tmp_path: Path, gateway: FakeGateway, machine: str, prepare: str, said: str
+) -> None:
+    """No traceback, non-zero status."""
+    folder = tmp_path / "home"
+    if prepare != "nohome":
+        folder.mkdir()
+        (folder / "secret").write_text("x")
+        (folder / "secret").chmod(0o644 if prepare == "chmod" else 0o600)
+
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast.agent", "--machine", machine, "--home", str(folder)],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.agent.board import Board
+from holdfast.agent.wire import Sender
+from holdfast.models.agent import RankPhase, StepMark
+
+
+class Heard:
+    """Remembers events."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[Any, ...]] = []
+        self.heard = asyncio.Event()
+
+    def first_step(self, mark: StepMark) -> None:
+        self.all.append(("first", mark.step))
+
+    def not_finite(self, rank: int, step: int, metric: str, value: str) -> None:
+        self.all.append(("nan", rank, step, metric, value))
+
+    def saved(self, rank: int, step: int, path: Path) -> None:
+        self.all.append(("saved", rank, step, path.name))
+        self.heard.set()
+
+
+Say = Callable[..., None]
+
+
+@pytest.fixture
+async def heard() -> Heard:
+    return Heard()
+
+
+@pytest.fixture
+async def board(tmp_path: Path, heard: Heard) -> AsyncIterator[Board]:
+    made = Board(tmp_path / "s", 3, (2, 5), heard)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+async def say(board: Board) -> Say:
+    sender = Sender(str(board.path))
+
+    def send(kind: str, rank: int = 2, epoch: int = 3, **fields: Any) -> None:
+        assert sender.send({"t": kind, "rank": rank, "epoch": epoch, **fields})
+        board.drain()
+
+    return send
+
+
+async def test_steps_make_the_state(board: Board, say: Say) -> None:
+    """Step, loss and duration of a rank come from its datagrams."""
+    say("activity", name="eval")
+    assert board.rows[2].activity == "eval"
+    say("step", step=11, at=5.0, s=0.5, loss=2.0, grad_norm=None)
+    say("step", step=12, at=6.0, s=1.0, loss=1.5, grad_norm=3.0)
+    state = board.rows[2].state(77, None, 1.5, "S", exited=False)
+    assert (state.step, state.steps_done, state.step_at, state.loss) == (12, 2, 6.0, 1.5)
+    assert (state.phase, state.activity) == (RankPhase.RUNNING, "")
+    assert state.step_s == pytest.approx(0.6)
+    assert board.rows[5].state(78, None, 0, "S", exited=False).phase is RankPhase.STARTING
+
+
+async def test_marks_follow_the_lowest_rank(board: Board, say: Say, heard: Heard) -> None:
+    """One mark per step of the machine, kept until they were delivered."""
+    for step in (11, 12):
+        for rank in (5, 2):
+            say("step", rank, step=step, at=float(step), s=0.1)
+    assert [mark.step for mark in board.marks] == [11, 12]
+    assert heard.all == [("first", 11)]
+    board.take_marks_until(11.0)
+    assert [mark.step for mark in board.marks] == [12]
+
+
+async def test_the_first_bad_number_is_told_once(board: Board, say: Say, heard: Heard) -> None:
+    """NaN spreads over ranks and steps; one alert is enough."""
+    say("step", 5, step=4, at=1.0, s=0.1, loss="nan")
+    say("step", 2, step=4, at=1.0, s=0.1, loss="inf")
+    assert [event for event in heard.all if event[0] == "nan"] == [("nan", 5, 4, "loss", "nan")]
+    assert board.rows[2].not_finite == "loss inf at step 4"
+    assert board.rows[2].state(1, None, 0, "", exited=False).loss is None
+
+
+async def test_other_epochs_and_rubbish_are_dropped(board: Board, say: Say, heard: Heard) -> None:
+    """A rank of an older epoch that is not dead yet must not be heard."""
+    say("step", epoch=2, step=9, at=1.0, s=0.1)
+    say("step", rank=99, step=9, at=1.0, s=0.1)
+    say("nonsense")
+    say("step", step="x")
+    Sender(str(board.path))._socket.sendto(b"\xff{", str(board.path))
+    board.drain()
+    assert board.rows[2].step == 0
+    assert heard.all == []
+
+
+async def test_datagrams_arrive_without_asking(board: Board, heard: Heard) -> None:
+    """The event loop reads the socket by itself."""
+    Sender(str(board.path)).send({"t": "saved", "rank": 2, "epoch": 3, "step": 1, "path": "/x/f"})
+    await asyncio.wait_for(heard.heard.wait(), 2)
+    assert heard.all == [("saved", 2, 1, "f")]

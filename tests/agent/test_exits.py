@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+
+from holdfast.agent import exits
+
+TRACE = """step 4
+Traceback (most recent call last):
+  File "train.py", line 9, in <module>
+    x + None
+TypeError: unsupported operand
+"""
+
+
+def test_a_signal_is_named() -> None:
+    """A negative exit code is the signal's number."""
+    found = exits.evidence(-9, None, "step 4\n")
+    assert (found["exit_code"], found["signal"], found["cascade"]) == (-9, "SIGKILL", False)
+    assert found["log_tail"] == "step 4\n"
+
+
+def test_without_the_last_words_the_log_is_read() -> None:
+    """The last traceback of the log names the error when the datagram was lost."""
+    found = exits.evidence(1, None, TRACE)
+    assert (found["error_type"], found["message"]) == ("TypeError", "unsupported operand")
+    assert found["traceback"].startswith("Traceback")
+    assert found["user_frame"] is None
+
+
+def test_last_words_win_over_the_log() -> None:
+    """What the rank said itself is exact."""
+    said = {"error_type": "IndexError", "message": "7", "traceback": "t", "user_frame": "train.py:3 in f"}
+    found = exits.evidence(1, said, TRACE)
+    assert (found["error_type"], found["user_frame"]) == ("IndexError", "train.py:3 in f")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:2033",
+        "Read error [127.0.0.1]:1: Connection reset by peer",
+        "Timed out waiting 1800000ms for recv operation to complete",
+        "NCCL error: remote process exited or there was a network error",
+    ],
+)
+def test_a_lost_peer_is_a_cascade(message: str) -> None:
+    """A rank that died of another's death is marked as a victim."""
+    assert exits.evidence(1, {"error_type": "RuntimeError", "message": message}, "")["cascade"]
+
+
+def test_an_abort_is_judged_by_its_log() -> None:
+    """The NCCL watchdog aborts the process: only the log says why."""
+    log = "E Watchdog caught collective operation timeout: WorkNCCL\n"
+    assert exits.evidence(-6, None, log)["cascade"]
+    assert not exits.evidence(-11, None, log)["cascade"]
+
+
+def test_user_errors_are_no_cascade() -> None:
+    """A TypeError in the script has its cause here."""
+    assert not exits.evidence(1, None, TRACE)["cascade"]
+
+
+def test_evidence_is_bounded() -> None:
+    """A huge log does not travel whole."""
+    found = exits.evidence(1, {"traceback": "x" * 99999, "message": "y" * 99999}, "z" * 99999)
+    assert len(found["traceback"]) == 4000
+    assert len(found["log_tail"]) == 2000
+    assert len(found["message"]) == 1000

@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.agent import shard_port
+from holdfast.agent.memory import Memory
+from holdfast.agent.shard_port import ShardPort
+from holdfast.errors import CheckpointError, StaleError, UnauthorizedError, UnavailableError
+from holdfast.models.checkpoint import Tier
+from holdfast.storage.checkpoints import buffers
+from tests.agent.shards import write_shard
+
+SECRET = "s3cret"
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Memory:
+    return Memory("m1", tmp_path / "m1")
+
+
+@pytest.fixture
+def port(memory: Memory) -> Iterator[ShardPort]:
+    made = ShardPort(memory, SECRET, "127.0.0.1")
+    yield made
+    made.close()
+
+
+def test_a_pushed_shard_is_the_peers_copy(tmp_path: Path, memory: Memory, port: ShardPort) -> None:
+    """What arrives has the same bytes and passes verification."""
+    path = write_shard(tmp_path / "mine", rank=3, step=8, payload=bytes(range(256)) * 40_000)
+    shard_port.push(port.address, SECRET, path)
+    (shard,) = memory.shards()
+    assert (shard.rank, shard.step, shard.tier, shard.machine) == (3, 8, Tier.PEER, "m1")
+    copy, _ = memory.require("toy", 3, 8)
+    assert buffers.verify(copy).digest == buffers.verify(path).digest
+    assert copy.read_bytes()[buffers.HEADER_BYTES :] == path.read_bytes()[buffers.HEADER_BYTES :]
+
+
+def test_the_peer_keeps_two_steps(tmp_path: Path, memory: Memory, port: ShardPort) -> None:
+    """The newest and the one before, never fewer."""
+    for step in (1, 2, 3):
+        shard_port.push(port.address, SECRET, write_shard(tmp_path / "mine", step=step))
+    assert {shard.step for shard in memory.shards()} == {2, 3}
+
+
+def test_pull_brings_a_shard_home(tmp_path: Path, memory: Memory, port: ShardPort) -> None:
+    """A machine that takes over a rank gets its shard from whoever has it."""
+    write_shard(memory.own("toy"), rank=1, step=5)
+    path = shard_port.pull(port.address, SECRET, job="toy", rank=1, step=5, folder=tmp_path / "new")
+    assert buffers.verify(path).step == 5
+
+
+def test_a_missing_step_is_named(tmp_path: Path, memory: Memory, port: ShardPort) -> None:
+    """The answer says which steps there are instead."""
+    write_shard(memory.own("toy"), rank=1, step=5)
+    with pytest.raises(CheckpointError, match=r"rank 1 at step 6 \(has steps \[5\]\)"):
+        shard_port.pull(port.address, SECRET, job="toy", rank=1, step=6, folder=tmp_path / "new")
+
+
+def test_a_wrong_secret_is_refused(tmp_path: Path, memory: Memory, port: ShardPort) -> None:
+    """Neither reading nor writing without the secret."""
+    path = write_shard(tmp_path / "mine")
+    with pytest.raises((UnauthorizedError, UnavailableError)):
+        shard_port.push(port.address, "wrong", path)
+    with pytest.raises(UnauthorizedError):
+        shard_port.pull(port.address, "wrong", job="toy", rank=0, step=1, folder=tmp_path / "new")
+    assert memory.shards() == ()
+
+
+def test_damaged_bytes_never_count(tmp_path: Path, memory: Memory, port: ShardPort) -> None:
+    """A shard that changed after its digest was taken is refused, and the older copy stays."""
+    good = write_shard(tmp_path / "mine", step=1)
+    shard_port.push(port.address, SECRET, good)
+    bad = write_shard(tmp_path / "mine", step=2)
+    with bad.open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"!")
+    with pytest.raises(CheckpointError, match="digest"):
+        shard_port.push(port.address, SECRET, bad)
+    assert [shard.step for shard in memory.shards()] == [1]
+
+
+def test_copies_of_an_older_epoch_are_refused(tmp_path: Path, memory: Memory, port: ShardPort) -> None:
+    """A late copy must not push out what the running epoch resumed from."""
+    memory.accept_from["toy"] = 2
+    with pytest.raises(StaleError):
+        shard_port.push(port.address, SECRET, write_shard(tmp_path / "mine", epoch=1))
+    assert memory.shards() == ()
+
+
+@pytest.mark.parametrize("job", ["../../etc", "a/b", "", "~"])
+def test_names_do_not_lead_out_of_the_folder(tmp_path: Path, port: ShardPort, job: str) -> None:
+    """The job's name becomes a path: only names are taken."""
+    host, _, number = port.address.partition(":")
+    with socket.create_connection((host, int(number)), timeout=5) as connection:
+        request = {"secret": SECRET, "op": "pull", "job": job, "rank": 0, "step": 1}
+        connection.sendall(json.dumps(request).encode() + b"\n")
+        assert b"is not a job's name" in connection.recv(4096)
+
+
+def test_half_a_shard_is_no_shard(tmp_path: Path, memory: Memory, port: ShardPort) -> None:
+    """A sender that dies in the middle leaves nothing that counts."""
+    path = write_shard(tmp_path / "mine")
+    header = buffers.read_header(path)
+    assert header
+    host, _, number = port.address.partition(":")
+    with socket.create_connection((host, int(number)), timeout=5) as connection:
+        request = {"secret": SECRET, "op": "push", "job": "toy", "header": header.model_dump()}
+        connection.sendall(json.dumps(request).encode() + b"\n" + b"x" * 10)
+        connection.shutdown(socket.SHUT_WR)
+        assert b"connection ended" in connection.recv(4096)
+    assert memory.shards() == ()
+
+
+def test_nobody_there_is_unavailable(tmp_path: Path, port: ShardPort) -> None:
+    """A machine that is gone is a transient failure with its address."""
+    port.close()
+    with pytest.raises(UnavailableError, match=port.address):
+        shard_port.push(port.address, SECRET, write_shard(tmp_path / "mine"))
