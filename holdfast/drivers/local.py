@@ -1,0 +1,188 @@
+"""The local driver: machines are process trees of this host, each led by its agent, in its own session."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from holdfast import paths
+from holdfast.drivers import processes
+from holdfast.drivers.base import Supplied
+from holdfast.drivers.roster import RosterFile, locked
+from holdfast.errors import SettingsError, UnavailableError, UnknownError
+from holdfast.models.base import Frozen
+from holdfast.models.machine import Scope
+from holdfast.paths import machine_dir, shm_dir
+
+__all__ = ["Evicted", "LocalDriver", "machine_dir", "shm_dir"]
+
+# A playbook's own process must not shine through into the machines that it starts.
+_NOT_INHERITED = "PREFECT_"
+
+
+class Evicted(Frozen):
+    """Content of ``evicted.json``, the marker in the folder of an evicted machine."""
+
+    scope: Scope
+    reason: str
+    at: float
+    """Seconds since the Unix epoch."""
+
+
+class LocalDriver:
+    """Machines of one project (``home``) on this host. ``agent`` is the command that starts one's agent."""
+
+    name = "local"
+
+    def __init__(self, home: Path, *, host: str = "127.0.0.1", agent: Sequence[str] = ()) -> None:
+        self.home = home.resolve()
+        self._host = host
+        self._agent = tuple(agent) or (sys.executable, "-P", "-m", "holdfast.agent")
+        self._roster = RosterFile(self.home)
+
+    def machines(self) -> list[Supplied]:
+        """All machines that were provisioned and not retired."""
+        return [self._supplied(name) for name in self._roster.read().names]
+
+    def provision(self, n: int) -> list[str]:
+        """Start the agents of ``n`` new machines; names are never used twice.
+
+        Raises:
+            SettingsError: ``n`` is negative.
+            UnavailableError: an agent could not be started; then none of the ``n`` is left.
+        """
+        if n < 0:
+            raise SettingsError(f"provision: n = {n}, expected 0 or more.")
+        names = self._roster.add(n) if n else []
+        try:
+            for name in names:
+                self._boot(name)
+        except UnavailableError:
+            for name in names:
+                self.retire(name)
+            raise
+        return names
+
+    def evict(self, machine: str, scope: Scope, reason: str) -> None:
+        """Kill everything that runs on ``machine``, wipe its memory, mark its folder.
+
+        Raises:
+            UnknownError: there was never such a machine.
+            UnavailableError: a process of it survived SIGKILL.
+        """
+        in_use = self._is_in_use(machine)
+        with self._lock(machine):
+            processes.kill_all(self._folder(machine))
+            self._wipe_memory(machine)
+            if in_use and self.evicted(machine) is None:
+                marker = Evicted(scope=scope, reason=reason, at=time.time())
+                self._folder(machine).mkdir(parents=True, exist_ok=True)
+                _write_whole(self._folder(machine) / "evicted.json", marker.model_dump_json())
+
+    def release(self, machine: str) -> None:
+        """Start ``machine`` anew with an empty disk and memory; one that is up already is left alone.
+
+        Raises:
+            UnknownError: there is no such machine, or it was retired.
+        """
+        if not self._is_in_use(machine):
+            raise UnknownError(f"machine {machine!r} was retired: provision a new one.")
+        with self._lock(machine):
+            if self.evicted(machine) is None and self._supplied(machine).alive:
+                return
+            self._clear(machine)
+            self._boot(machine)
+
+    def retire(self, machine: str) -> None:
+        """Kill ``machine`` and remove what is left of it; its name is not used again.
+
+        Raises:
+            UnknownError: there was never such a machine.
+        """
+        self._is_in_use(machine)
+        with self._lock(machine):
+            self._clear(machine)
+            self._roster.remove(machine)
+
+    def evicted(self, machine: str) -> Evicted | None:
+        """Why and when ``machine`` was evicted; None when it is in service."""
+        try:
+            return Evicted.model_validate_json((self._folder(machine) / "evicted.json").read_bytes())
+        except OSError:
+            return None
+
+    def _boot(self, name: str) -> None:
+        folder = self._folder(name)
+        folder.mkdir(parents=True, exist_ok=True)
+        shm_dir(self.home, name).mkdir(parents=True, exist_ok=True, mode=0o700)
+        arguments = ["--machine", name, "--home", str(self.home), "--host", self._host]
+        with (folder / "agent.log").open("ab") as log:
+            try:
+                # `setsid --fork` gives the agent its own session and init as parent: no zombie of ours.
+                subprocess.run(
+                    ["setsid", "--fork", *self._agent, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    cwd=folder,
+                    env=self._environment(folder),
+                    check=True,
+                    timeout=10,
+                )
+            except (OSError, subprocess.SubprocessError) as error:
+                raise UnavailableError(f"machine {name}: its agent did not start: {error}") from None
+
+    def _environment(self, folder: Path) -> Mapping[str, str]:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(_NOT_INHERITED)}
+        return kept | {processes.ENV_MACHINE_DIR: str(folder), "HOLDFAST_HOME": str(self.home)}
+
+    def _supplied(self, name: str) -> Supplied:
+        folder = self._folder(name)
+        if (marker := self.evicted(name)) is not None:
+            return Supplied(name=name, alive=False, detail=f"evicted ({marker.scope}): {marker.reason}")
+        if (agent := processes.find_agent(folder)) is not None:
+            return Supplied(name=name, alive=True, detail=f"agent {agent.pid}")
+        if (folder / "agent.json").exists():
+            return Supplied(name=name, alive=False, detail="its agent is dead")
+        if processes.find_all(folder):
+            return Supplied(name=name, alive=True, detail="starting")
+        return Supplied(name=name, alive=False, detail="no process and no agent.json")
+
+    def _folder(self, name: str) -> Path:
+        return machine_dir(self.home, name)
+
+    def _lock(self, machine: str) -> AbstractContextManager[None]:
+        return locked(self.home / "machines" / f"{machine}.lock")
+
+    def _is_in_use(self, machine: str) -> bool:
+        roster = self._roster.read()
+        if machine in roster.names:
+            return True
+        if roster.ever_had(machine):
+            return False
+        known = ", ".join(roster.names) or "none"
+        raise UnknownError(f"unknown machine {machine!r}. Machines: {known}.")
+
+    def _clear(self, machine: str) -> None:
+        processes.kill_all(self._folder(machine))
+        self._wipe_memory(machine)
+        shutil.rmtree(self._folder(machine), ignore_errors=True)
+
+    def _wipe_memory(self, machine: str) -> None:
+        shutil.rmtree(shm_dir(self.home, machine), ignore_errors=True)
+        try:
+            paths.shm_root(self.home).rmdir()  # the last one out
+        except OSError:
+            return
+
+
+def _write_whole(path: Path, text: str) -> None:
+    new = path.with_suffix(".new")
+    new.write_text(text)
+    os.replace(new, path)

@@ -1,0 +1,85 @@
+"""Wrong matrix products on the CPU: kernels of ``mm``, ``addmm`` and ``bmm`` that damage their result.
+
+The overrides compute through the ``out=`` variants, which share the stock implementation: without damage the
+results are the stock ones bit for bit. The dispatcher takes a new kernel while other threads compute; a call
+under way ends with the kernel that it began with.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+import torch
+
+_lock = threading.Lock()
+_library: torch.library.Library | None = None
+_always = False
+_pending = 0
+
+
+def set_always(on: bool) -> None:
+    """Damage every product from now on, or none."""
+    global _always  # noqa: PLW0603
+    _always = on
+    if on:
+        _install()
+
+
+def poison_once() -> None:
+    """Damage the next product, then none."""
+    global _pending  # noqa: PLW0603
+    with _lock:
+        _pending += 1
+    _install()
+
+
+def _install() -> None:
+    global _library  # noqa: PLW0603
+    with _lock:
+        if _library is not None:
+            return
+        library = torch.library.Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # "Overriding a previously registered kernel": on purpose
+            library.impl("mm", _mm, "CPU", allow_override=True)  # type: ignore[no-untyped-call]
+            library.impl("addmm", _addmm, "CPU", allow_override=True)  # type: ignore[no-untyped-call]
+            library.impl("bmm", _bmm, "CPU", allow_override=True)  # type: ignore[no-untyped-call]
+        _library = library
+
+
+def _mm(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    out = left.new_empty((left.shape[0], right.shape[1]))
+    torch.mm(left, right, out=out)
+    return _damage(out)
+
+
+def _addmm(
+    bias: torch.Tensor, left: torch.Tensor, right: torch.Tensor, *, beta: float = 1, alpha: float = 1
+) -> torch.Tensor:
+    out = left.new_empty((left.shape[0], right.shape[1]))
+    torch.addmm(bias, left, right, beta=beta, alpha=alpha, out=out)
+    return _damage(out)
+
+
+def _bmm(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    out = left.new_empty((left.shape[0], left.shape[1], right.shape[2]))
+    torch.bmm(left, right, out=out)
+    return _damage(out)
+
+
+def _damage(out: torch.Tensor) -> torch.Tensor:
+    """Set the first element to infinity if damage is due; always the same element, so it reproduces."""
+    if out.numel() and out.is_floating_point() and (_always or _take()):
+        out.view(-1)[0] = float("inf")
+    return out
+
+
+def _take() -> bool:
+    global _pending  # noqa: PLW0603
+    if not _pending:
+        return False
+    with _lock:
+        taken = _pending > 0
+        _pending -= taken
+    return taken
