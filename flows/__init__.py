@@ -1,0 +1,1 @@
+"""Playbooks: one file per incident class, named after it, and the scheduled flows."""

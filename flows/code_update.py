@@ -1,0 +1,25 @@
+"""Playbook: an engineer ships a change that must take effect now (hot update).
+
+Held at a step boundary, switched in place, started again; if the new code does not come up, rolled back.
+A change that is not urgent is merged into the next restart instead, and needs no run of this playbook.
+"""
+
+from holdfast.tasks.case import Case
+from holdfast.tasks.pause import hold_at_boundary, pause
+from holdfast.tasks.playbook import Recovered, playbook
+from holdfast.tasks.resume import resume
+from holdfast.tasks.rollback import apply_update, rollback
+
+
+@playbook(would="switch the code at a step boundary")
+async def code_update(case: Case) -> Recovered:
+    """Switch a running job to a new code version, in place."""
+    if case.again:
+        await pause(case)
+        did = f"the update did not come up; rolled back to {await rollback(case, 'update failed')}"
+    else:
+        await hold_at_boundary(case)
+        await pause(case)
+        did = f"updated the code to {await apply_update(case)}"
+    resumed = await resume(case)
+    return Recovered(summary=f"{did}; {resumed.said}")

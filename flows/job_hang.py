@@ -1,0 +1,30 @@
+"""Playbook: the job makes no progress, and nothing is logged.
+
+Read all stacks while it hangs, find the outlier's machine or the parallel group that the outliers share,
+evict it even though some of it may be healthy: fast isolation beats an exact cause (ByteDance, arXiv 2509.16293).
+"""
+
+from holdfast.models.machine import Scope
+from holdfast.tasks.case import Case
+from holdfast.tasks.diagnose import diagnose, dump_stacks
+from holdfast.tasks.evict import evict
+from holdfast.tasks.pause import pause
+from holdfast.tasks.playbook import Recovered, playbook
+from holdfast.tasks.resume import resume
+from holdfast.tasks.standby import replenish, swap_in
+
+
+@playbook(would="read all stacks, evict the outliers' machines and swap in standbys")
+async def job_hang(case: Case) -> Recovered:
+    """Recover a job that hangs."""
+    verdict = await dump_stacks(case)
+    await pause(case)
+    if not verdict.suspects:
+        verdict = await diagnose(case)
+
+    await evict(case, verdict.suspects, "outlier in a hang", Scope.JOB)
+    await swap_in(case)
+    resumed = await resume(case)
+    await replenish(case)
+    did = "evicted as outlier" if verdict.suspects else "no outlier found; retried in place"
+    return Recovered(summary=f"{verdict.named} {did}; {resumed.said}", verdict=verdict)

@@ -1,0 +1,28 @@
+"""Playbook: a machine is surely at fault (its GPU is lost, its agent or the whole machine is gone).
+
+No diagnosis: evict at once, swap in a standby, restore its shards from the peer, go on.
+"""
+
+from holdfast.errors import LimitError
+from holdfast.tasks.case import Case
+from holdfast.tasks.evict import evict
+from holdfast.tasks.pause import pause
+from holdfast.tasks.playbook import Recovered, playbook
+from holdfast.tasks.resume import resume
+from holdfast.tasks.standby import replenish, swap_in
+
+
+@playbook(would="evict the machine at once and swap in a standby")
+async def machine_fault(case: Case) -> Recovered:
+    """Recover a job whose machine is surely at fault."""
+    silent = await pause(case)
+    faulty = (*case.accused, *silent)
+    if not faulty:
+        raise LimitError("the alerts accuse no machine, or more than may be evicted at once")
+
+    await evict(case, faulty, "; ".join(case.incident.reasons) or "machine fault")
+    swapped = await swap_in(case)
+    resumed = await resume(case)
+    await replenish(case)
+    moves = ", ".join(f"{new} for {old}" for old, new in swapped.items())
+    return Recovered(summary=f"swapped in {moves}; {resumed.said}")

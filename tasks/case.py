@@ -1,0 +1,100 @@
+"""The case: what a playbook knows about its incident, from step to step; and the rule "never twice"."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pydantic import Field
+
+from holdfast.models.alert import Incident, IncidentClass
+from holdfast.models.base import Frozen
+from holdfast.models.history import Action
+from holdfast.models.job import Job
+from holdfast.models.machine import Machine
+from holdfast.tasks.context import Context, context
+
+
+class Request(Frozen):
+    """The parameter of every playbook. The gateway sends ``id`` and ``attempt``; a person names a job."""
+
+    id: str | None = Field(None, description="Incident to work on. Empty: open a new one for JOB.")
+    attempt: int = Field(1, ge=1, description="Grows with every run for the same incident.")
+    job: str | None = Field(None, description="Job, when there is no incident yet.")
+    machine: str | None = Field(None, description="Suspected machine, if you have one.")
+    rank: int | None = Field(None, ge=0, description="Suspected rank, if you have one.")
+    reason: str = Field("", description="Why you start this by hand; goes into the incident report.")
+    last_good_step: int | None = Field(None, ge=0, description="Restore nothing newer than this step.")
+
+
+class Case(Frozen):
+    """An incident under treatment. Steps get it and never change it."""
+
+    incident_id: str
+    attempt: int
+    job: str
+    incident_class: IncidentClass
+    broken_epoch: int
+    """The epoch to recover from: the one the fault hit, or the newest that an attempt started in vain."""
+    machine: str | None = None
+    rank: int | None = None
+    last_good_step: int | None = None
+    accused: tuple[str, ...] = ()
+    """Machines that the alerts surely accuse; empty when they are so many that a human must look first."""
+    observe_only: bool = False
+
+    @property
+    def again(self) -> bool:
+        """A former attempt brought the job up and it fell again."""
+        return self.broken_epoch > self.incident.epoch
+
+    @property
+    def ctx(self) -> Context:
+        """The services of this process."""
+        return context()
+
+    @property
+    def incident(self) -> Incident:
+        """The incident as it stands in the ledger now."""
+        return self.ctx.ledger.incident(self.incident_id)
+
+    def job_now(self) -> Job:
+        """The job as it stands in the ledger now."""
+        return self.ctx.ledger.job(self.job)
+
+    def machines_now(self) -> list[Machine]:
+        """The job's machines, by slot."""
+        ledger = self.ctx.ledger
+        return [ledger.machine(name) for name in self.job_now().machines]
+
+    def done(self, kind: str) -> list[Action]:
+        """Finished actions of one kind, oldest first."""
+        return [
+            action
+            for action in self.ctx.ledger.actions(self.incident_id)
+            if action.kind == kind and action.state == "done"
+        ]
+
+    async def once(
+        self, kind: str, target: str, intent: dict[str, Any], act: Callable[[], Awaitable[dict[str, Any]]]
+    ) -> dict[str, Any]:
+        """Do ``act`` unless this incident has it done already; its result either way.
+
+        The intent is in the ledger before ``act`` starts, the result after it returned: a playbook that was
+        killed anywhere and runs again does only what is missing. ``act`` must itself be safe to repeat.
+
+        Raises:
+            StaleError: a newer attempt has taken this incident over.
+        """
+        key = f"{kind}:{target}" if target else kind
+        ledger = self.ctx.ledger
+        action = ledger.begin(self.incident_id, self.attempt, key, kind, intent)
+        if action.state == "done":
+            return action.result or {}
+        try:
+            result = await act()
+        except Exception as error:
+            ledger.fail(self.incident_id, key, f"{type(error).__name__}: {error}")
+            raise
+        ledger.finish(self.incident_id, key, result)
+        return result

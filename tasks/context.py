@@ -1,0 +1,90 @@
+"""What every step needs, made once per process: settings, ledger, policy, driver, store, HTTP client."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import httpx
+from holdfast.storage.objects import ObjectStore
+
+from holdfast import drivers, secret, settings
+from holdfast.agent.client import AgentClient
+from holdfast.clock import Clock, SystemClock
+from holdfast.drivers.base import Driver
+from holdfast.errors import UnavailableError
+from holdfast.models.machine import Machine
+from holdfast.policies.policy import Policy
+from holdfast.settings import Settings
+from holdfast.storage import objects
+from holdfast.storage.ledger import Ledger
+
+
+@dataclass
+class Context:
+    """The services that steps use. Tests build one by hand; processes use :func:`context`."""
+
+    settings: Settings
+    clock: Clock = field(default_factory=SystemClock)
+    _http: dict[int, httpx.AsyncClient] = field(default_factory=dict)
+
+    @cached_property
+    def ledger(self) -> Ledger:
+        """The ledger of this site."""
+        return Ledger(self.settings.database, self.clock)
+
+    @cached_property
+    def policy(self) -> Policy:
+        """Thresholds, ladders and limits."""
+        return Policy.load(self.settings.policy_file)
+
+    @cached_property
+    def driver(self) -> Driver:
+        """Who supplies machines."""
+        return drivers.from_settings(self.settings)
+
+    @cached_property
+    def store(self) -> ObjectStore:
+        """S3."""
+        return objects.from_settings(self.settings)
+
+    @cached_property
+    def secret(self) -> str:
+        """The secret shared with agents."""
+        return secret.read(self.settings.secret_path)
+
+    @property
+    def http(self) -> httpx.AsyncClient:
+        """One connection pool per event loop."""
+        loop = id(asyncio.get_running_loop())
+        if loop not in self._http:
+            self._http[loop] = httpx.AsyncClient(limits=httpx.Limits(max_connections=256))
+        return self._http[loop]
+
+    def agent(self, machine: Machine) -> AgentClient:
+        """The agent on ``machine``.
+
+        Raises:
+            UnavailableError: the machine has not registered an address.
+        """
+        if not machine.address:
+            raise UnavailableError(f"machine {machine.name} has no agent registered")
+        return AgentClient(machine.address, self.secret, http=self.http)
+
+
+_current: Context | None = None
+
+
+def context() -> Context:
+    """The context of this process, from the project's settings."""
+    global _current  # noqa: PLW0603  (one per process, made at first use)
+    if _current is None:
+        _current = Context(settings.load())
+    return _current
+
+
+def use(new: Context | None) -> None:
+    """Replace the context of this process (tests)."""
+    global _current  # noqa: PLW0603
+    _current = new

@@ -1,0 +1,138 @@
+"""Step: take up the incident. Reads the ledger, opens an incident for a person's request, takes the job."""
+
+from __future__ import annotations
+
+from prefect import task
+from prefect.logging import get_run_logger
+
+from holdfast.errors import RefusedError, StaleError, UnknownError
+from holdfast.models.alert import (
+    Alert,
+    AlertKind,
+    Classification,
+    Incident,
+    IncidentClass,
+    IncidentState,
+)
+from holdfast.models.job import JobState
+from holdfast.policies import modes, sure_signs
+from holdfast.tasks.case import Case, Request
+from holdfast.tasks.context import Context, context
+
+
+@task(task_run_name="take up {request.id}", retries=0)
+async def detect(request: Request, incident_class: IncidentClass) -> Case:
+    """Take up the incident of ``request``, or open one of ``incident_class`` for it.
+
+    Raises:
+        UnknownError: no such incident or job.
+        StaleError: the incident is closed, or a newer attempt works on it.
+        RefusedError: another incident of the job is being worked on.
+    """
+    ctx = context()
+    now = ctx.clock.now()
+    incident = _find(ctx, request) if request.id else _open(ctx, request, incident_class, now)
+    get_run_logger().info("%s: %s of %s", incident.id, incident.incident_class, incident.job)
+    if incident.state is not IncidentState.OPEN:
+        raise StaleError(f"incident {incident.id} is closed ({incident.state}): nothing to do")
+    if request.id and request.attempt < incident.attempt:
+        raise StaleError(
+            f"attempt {request.attempt} of {incident.id} was taken over by attempt {incident.attempt}"
+        )
+    acting = ctx.ledger.acting(incident.job)
+    if acting and acting.id != incident.id:
+        raise RefusedError(
+            f"incident {acting.id} of job {incident.job} is worked on first; {incident.id} waits"
+        )
+    if incident.first_task_at is None:
+        incident = ctx.ledger.set_incident(incident.id, first_task_at=now)
+    job = ctx.ledger.job(incident.job)
+    concerned = [incident.machine] if incident.machine else []
+    allowed = modes.may_act(job.spec, incident.incident_class, concerned, ctx.policy.modes)
+    if allowed.act:
+        ctx.ledger.set_job(job.name, state=JobState.RECOVERING)
+    else:
+        get_run_logger().info("observe only: %s", allowed.reason)
+    return Case(
+        incident_id=incident.id,
+        attempt=incident.attempt,
+        job=incident.job,
+        incident_class=incident.incident_class,
+        broken_epoch=_broken_epoch(ctx, incident),
+        machine=incident.machine,
+        rank=incident.rank,
+        accused=_accused(ctx, incident),
+        last_good_step=_last_good_step(incident, request),
+        observe_only=not allowed.act,
+    )
+
+
+def _find(ctx: Context, request: Request) -> Incident:
+    assert request.id is not None
+    return ctx.ledger.incident(request.id)
+
+
+def _open(ctx: Context, request: Request, incident_class: IncidentClass, now: float) -> Incident:
+    if not request.job:
+        raise UnknownError("incident.job is empty: name the job (or an incident id) to recover")
+    job = ctx.ledger.job(request.job)
+    if request.machine and request.machine not in job.machines:
+        raise UnknownError(
+            f"incident.machine = {request.machine!r}: not in job {job.name} ({', '.join(job.machines)})"
+        )
+    reason = request.reason or "started by hand"
+    return ctx.ledger.open_incident(
+        job.name,
+        Classification(
+            incident_class=incident_class,
+            confidence=1.0,
+            machine=request.machine,
+            rank=request.rank,
+            reasons=(reason,),
+        ),
+        job.epoch,
+        [
+            Alert(
+                kind=AlertKind.MANUAL,
+                job=job.name,
+                machine=request.machine,
+                rank=request.rank,
+                epoch=job.epoch,
+                at=now,
+                evidence={"text": reason, "class": incident_class.value},
+            )
+        ],
+        now,
+    )
+
+
+def _broken_epoch(ctx: Context, incident: Incident) -> int:
+    """The newest epoch that this incident started and saw fail, or the one that the fault hit."""
+    fallen = [
+        int(action.key.removeprefix("verify:e"))
+        for action in ctx.ledger.actions(incident.id)
+        if action.kind == "verify" and action.state == "failed"
+    ]
+    return max([incident.epoch, *fallen])
+
+
+def _accused(ctx: Context, incident: Incident) -> tuple[str, ...]:
+    """The root alert's machine and all others with a sure sign; nobody when the classification names nobody."""
+    if incident.machine is None:
+        return ()
+    return tuple(dict.fromkeys([incident.machine, *sure_signs.find(incident.alerts, ctx.policy.classify)]))
+
+
+def _last_good_step(incident: Incident, request: Request) -> int | None:
+    """The step before the first bad one, over all alerts that name a bad step; a person's bound wins."""
+    if request.last_good_step is not None:
+        return request.last_good_step
+    bad = [
+        int(alert.evidence["step"])
+        for alert in incident.alerts
+        if alert.kind is AlertKind.NON_FINITE and "step" in alert.evidence
+    ]
+    bounds = [step - 1 for step in bad]
+    if incident.last_good_step is not None:
+        bounds.append(incident.last_good_step)
+    return min(bounds) if bounds else None

@@ -1,0 +1,129 @@
+"""Step: stop the ranks of a broken epoch everywhere, and fence it so that nothing of it can act again."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from prefect import task
+from prefect.logging import get_run_logger
+
+from holdfast.errors import RefusedError
+from holdfast.models.agent import AgentState, Fence, Hold
+from holdfast.models.job import JobState
+from holdfast.models.machine import Machine, MachineState
+from holdfast.tasks import fleet
+from holdfast.tasks.case import Case
+from holdfast.tasks.context import Context, context
+
+HOLD_TIMEOUT_S = 30.0
+
+
+async def fence(ctx: Context, machines: list[Machine], job: str, epoch: int) -> tuple[str, ...]:
+    """Stop ranks of ``job`` up to ``epoch`` on ``machines``; returns the machines that could not be told."""
+    answers = await fleet.ask(
+        ctx,
+        machines,
+        lambda agent, machine: agent.fence(Fence(job=job, epoch=epoch, incarnation=machine.incarnation)),
+    )
+    return fleet.lost(answers)
+
+
+@task(task_run_name="pause {case.job}")
+async def pause(case: Case) -> tuple[str, ...]:
+    """Stop and fence the broken epoch; returns the machines that did not answer.
+
+    Their ranks may still run: they must be evicted before the job goes on (``resume`` refuses otherwise).
+    """
+
+    async def act() -> dict[str, Any]:
+        unreachable = await fence(case.ctx, case.machines_now(), case.job, case.broken_epoch)
+        case.ctx.ledger.close_epoch(
+            case.job, case.broken_epoch, f"paused by {case.incident_id}", case.ctx.clock.now()
+        )
+        return {"unreachable": list(unreachable)}
+
+    done = await case.once("pause", f"e{case.broken_epoch}", {"epoch": case.broken_epoch}, act)
+    unreachable = tuple(done["unreachable"])
+    if unreachable:
+        get_run_logger().warning("no answer from %s", ", ".join(unreachable))
+    return unreachable
+
+
+async def hold(job_name: str, at_step: int | None) -> int | None:
+    """Hold all ranks at one step boundary (``at_step`` None: let them go); returns the step they hold at.
+
+    ``at_step`` 0 means "as soon as possible": the earliest boundary that no rank has passed yet.
+
+    Raises:
+        RefusedError: the job does not run, or its ranks did not reach the boundary in time (they go on).
+    """
+    ctx = context()
+    job = ctx.ledger.job(job_name)
+    if job.state not in (JobState.RUNNING, JobState.PAUSED, JobState.RECOVERING):
+        raise RefusedError(f"job {job_name} is {job.state}: only a running job can be held")
+    machines = [ctx.ledger.machine(name) for name in job.machines]
+    if at_step == 0:
+        # Ranks are at most one step apart; the boundary after the next one is ahead of all of them.
+        at_step = max(_steps(await _states(ctx, machines), job_name), default=0) + 2
+    command = [
+        Hold(job=job_name, epoch=job.epoch, incarnation=machine.incarnation, at_step=at_step)
+        for machine in machines
+    ]
+    by_name = {machine.name: order for machine, order in zip(machines, command, strict=True)}
+    fleet.all_or_raise(await fleet.ask(ctx, machines, lambda agent, m: agent.hold(by_name[m.name])))
+    if at_step is None:
+        ctx.ledger.set_job(job_name, state=JobState.RUNNING)
+        return None
+    deadline = ctx.clock.now() + HOLD_TIMEOUT_S
+    while ctx.clock.now() < deadline:
+        states = await _states(ctx, machines)
+        ranks = [rank for state in states for run in state.jobs if run.job == job_name for rank in run.ranks]
+        if ranks and all(rank.paused for rank in ranks):
+            ctx.ledger.set_job(job_name, state=JobState.PAUSED)
+            return at_step
+        await asyncio.sleep(0.02)
+    await hold(job_name, None)
+    raise RefusedError(f"job {job_name} did not reach step {at_step} in {HOLD_TIMEOUT_S:.0f} s; it goes on")
+
+
+async def stop(job_name: str) -> None:
+    """Stop a job for good: fence its ranks everywhere, give its machines to the standby pool."""
+    ctx = context()
+    job = ctx.ledger.job(job_name)
+    machines = [ctx.ledger.machine(name) for name in job.machines]
+    ctx.ledger.set_job(job_name, state=JobState.STOPPED, done_at=ctx.clock.now())
+    await fence(ctx, machines, job_name, job.epoch)
+    ctx.ledger.close_epoch(job_name, job.epoch, "stopped", ctx.clock.now())
+    await free_machines(ctx, job_name)
+
+
+async def free_machines(ctx: Context, job_name: str) -> None:
+    """Give the machines of an ended job back to the standby pool, their memory emptied."""
+    machines = ctx.ledger.machines(state=MachineState.ACTIVE, job=job_name)
+    await fleet.ask(ctx, machines, lambda agent, _: agent.forget(job_name))
+    for machine in machines:
+        ctx.ledger.set_machine(machine.name, state=MachineState.STANDBY, job=None)
+
+
+@task(task_run_name="hold {case.job} at a step boundary")
+async def hold_at_boundary(case: Case) -> None:
+    """Let every rank finish its step and save it, so that nothing has to be computed again."""
+
+    async def act() -> dict[str, Any]:
+        try:
+            step = await hold(case.job, 0)
+        except RefusedError as refused:
+            # It still may be stopped: every step is in memory already.
+            return {"held": False, "why": str(refused)}
+        return {"held": True, "step": step}
+
+    await case.once("hold", f"e{case.broken_epoch}", {}, act)
+
+
+async def _states(ctx: Context, machines: list[Machine]) -> list[AgentState]:
+    return list(fleet.answered(await fleet.ask(ctx, machines, lambda agent, _: agent.state())).values())
+
+
+def _steps(states: list[AgentState], job: str) -> list[int]:
+    return [rank.step for state in states for run in state.jobs if run.job == job for rank in run.ranks]

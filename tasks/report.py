@@ -1,0 +1,64 @@
+"""Step: close the incident, and tell the story: a markdown report and a table of suspects in the Prefect UI."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import task
+from prefect.artifacts import acreate_markdown_artifact, acreate_table_artifact
+from prefect.client.schemas.objects import State
+from prefect.logging import get_run_logger
+from prefect.states import Completed
+
+from holdfast.models.alert import Incident, IncidentState, Verdict
+from holdfast.models.history import Action
+from holdfast.models.job import JobState
+from holdfast.tasks import story
+from holdfast.tasks.case import Case
+
+
+@task(task_run_name="report {case.incident_id}")
+async def report(case: Case, summary: str, verdict: Verdict | None = None) -> None:
+    """Publish what happened and close the incident as recovered."""
+    await _close(case, IncidentState.RECOVERED, summary, verdict)
+
+
+@task(task_run_name="ask a human about {case.incident_id}")
+async def ask_human(case: Case, summary: str, verdict: Verdict | None = None) -> None:
+    """Stop here: leave the job paused, close the incident as needing a human, say why."""
+    case.ctx.ledger.set_job(case.job, state=JobState.FAILED)
+    get_run_logger().error("needs a human: %s", summary)
+    await _close(case, IncidentState.NEEDS_HUMAN, summary, verdict)
+
+
+@task(task_run_name="say what would be done about {case.incident_id}")
+async def observed(case: Case, summary: str, verdict: Verdict | None = None) -> None:
+    """Mode ``observe``: publish what would be done and close the incident without touching the job."""
+    await _close(case, IncidentState.DISMISSED, f"observe only: {summary}", verdict)
+
+
+def outcome(case: Case) -> State[Any]:
+    """The flow run's final state, named by how the incident ended."""
+    incident = case.incident
+    return Completed(name=incident.state.value.replace("_", " ").capitalize(), message=incident.summary)
+
+
+async def _close(case: Case, state: IncidentState, summary: str, verdict: Verdict | None) -> None:
+    ledger, now = case.ctx.ledger, case.ctx.clock.now()
+    incident, actions = case.incident, ledger.actions(case.incident_id)
+    await _publish(incident, actions, summary, verdict or Verdict())
+    ledger.set_incident(case.incident_id, state=state, closed_at=now, summary=summary)
+    get_run_logger().info("%s: %s", state, summary)
+
+
+async def _publish(incident: Incident, actions: list[Action], summary: str, verdict: Verdict) -> None:
+    await acreate_markdown_artifact(
+        key=f"incident-{incident.id}",
+        markdown=story.markdown(incident, actions, summary, verdict),
+        description=summary,
+    )
+    await acreate_table_artifact(
+        key=f"suspects-{incident.id}",
+        table=story.suspects(incident, verdict) or [{"machine": "none", "why": "no machine was accused"}],
+        description=f"Suspects of {incident.id}",
+    )

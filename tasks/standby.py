@@ -1,0 +1,101 @@
+"""Steps: fill the slots of evicted machines from the standby pool; refill the pool in the background."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from prefect import task
+from prefect.logging import get_run_logger
+
+from holdfast.errors import NoStandbyError
+from holdfast.models.machine import Machine, MachineState
+from holdfast.tasks.case import Case
+from holdfast.tasks.context import Context
+
+
+@task(task_run_name="swap in standbys for {case.job}")
+async def swap_in(case: Case) -> dict[str, str]:
+    """Give every slot whose machine is out of service a standby; returns old name to new name.
+
+    With too few standbys the shortfall is provisioned and waited for.
+
+    Raises:
+        NoStandbyError: none came within the policy's time.
+    """
+    swapped = {}
+    for slot, name in enumerate(case.job_now().machines):
+        machine = case.ctx.ledger.machine(name)
+        if machine.state is MachineState.ACTIVE and machine.job == case.job:
+            continue
+        swapped[name] = await _swap(case, slot, name)
+        get_run_logger().info("slot %d: %s takes over from %s", slot, swapped[name], name)
+    return swapped
+
+
+async def _swap(case: Case, slot: int, old: str) -> str:
+    async def act() -> dict[str, Any]:
+        ledger = case.ctx.ledger
+        machines = list(ledger.job(case.job).machines)
+        new = await _claim(case.ctx, case.job, machines)
+        machines[slot] = new.name
+        ledger.set_job(case.job, machines=tuple(machines))
+        return {"slot": slot, "from": old, "to": new.name}
+
+    return str((await case.once("swap", old, {"slot": slot}, act))["to"])
+
+
+async def _claim(ctx: Context, job: str, taken: list[str]) -> Machine:
+    """A standby for ``job``; first one that an attempt claimed and was killed before it could place it."""
+    for machine in ctx.ledger.machines(state=MachineState.ACTIVE, job=job):
+        if machine.name not in taken:
+            return machine
+    try:
+        return ctx.ledger.claim_standbys(job, 1)[0]
+    except NoStandbyError:
+        await _provision_for_now(ctx)
+    deadline = ctx.clock.now() + ctx.policy.standby.wait_s
+    while True:
+        try:
+            return ctx.ledger.claim_standbys(job, 1)[0]
+        except NoStandbyError:
+            if ctx.clock.now() > deadline:
+                raise NoStandbyError(
+                    f"no standby for job {job} within {ctx.policy.standby.wait_s:.0f} s: add machines "
+                    "(`holdfast pool`), or release a repaired one (`holdfast release MACHINE`)"
+                ) from None
+        await asyncio.sleep(0.1)
+
+
+async def _provision_for_now(ctx: Context) -> None:
+    if not ctx.ledger.machines(state=MachineState.PROVISIONING):
+        ctx.ledger.add_provisioning(await asyncio.to_thread(ctx.driver.provision, 1))
+
+
+@task(task_run_name="replenish the standby pool")
+async def replenish(case: Case) -> list[str]:
+    """Ask for as many machines as the pool is short of its target; returns their names without waiting."""
+
+    async def act() -> dict[str, Any]:
+        return {"provisioned": await provision_shortfall(case.ctx)}
+
+    names = list((await case.once("replenish", f"e{case.broken_epoch}", {}, act))["provisioned"])
+    if names:
+        get_run_logger().info("provisioning %s", ", ".join(names))
+    return names
+
+
+async def provision_shortfall(ctx: Context) -> list[str]:
+    """Provision target minus (standby + provisioning) machines; returns their names."""
+    pool = ctx.ledger.pool()
+    # Before the schedule sized the pool for the first time, the policy's minimum counts.
+    target = pool.target if pool.at else ctx.policy.spare_pool.minimum
+    here = ctx.ledger.machines(state=MachineState.STANDBY) + ctx.ledger.machines(
+        state=MachineState.PROVISIONING
+    )
+    short = target - len(here)
+    if short <= 0:
+        return []
+    names = await asyncio.to_thread(ctx.driver.provision, short)
+    ctx.ledger.add_provisioning(names)
+    return names

@@ -1,0 +1,70 @@
+"""The incident told as markdown and as a table of suspects: text only, from what the ledger holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from holdfast.models.alert import Alert, Incident, Verdict
+from holdfast.models.history import Action
+
+_LONGEST = 300
+
+
+def escape(text: object) -> str:
+    """Data from logs and alerts, made harmless in markdown: one line, no markup, bounded."""
+    flat = "".join(c if c.isprintable() else " " for c in str(text))[:_LONGEST]
+    return "".join(f"\\{c}" if c in "\\`*_{}[]<>#|!" else c for c in flat)
+
+
+def markdown(incident: Incident, actions: Sequence[Action], summary: str, verdict: Verdict) -> str:
+    """The incident report: what was seen, considered and done, with times in seconds since the first alert."""
+    zero = incident.detected_at
+    lines = [
+        f"# {escape(incident.id)}: {escape(incident.incident_class.value)}",
+        "",
+        f"**{escape(summary)}**",
+        "",
+        f"- job **{escape(incident.job)}**, epoch {incident.epoch}, attempt {incident.attempt}",
+        f"- machine {escape(incident.machine or 'not known')}, confidence {incident.confidence:.0%}",
+    ]
+    lines += [f"- {escape(reason)}" for reason in incident.reasons]
+    lines += ["", "## Signals", "", "| after | kind | machine | rank | evidence |", "|--:|---|---|--:|---|"]
+    lines += [_signal(alert, zero) for alert in incident.alerts[:20]]
+    if len(incident.alerts) > 20:
+        lines.append(f"| | and {len(incident.alerts) - 20} more | | | |")
+    if verdict.evidence:
+        lines += ["", "## Evidence", "", *(f"- {escape(line)}" for line in verdict.evidence)]
+    lines += ["", "## Actions", "", "| after | took | action | result |", "|--:|--:|---|---|"]
+    lines += [_action(action, zero) for action in actions]
+    return "\n".join(lines) + "\n"
+
+
+def suspects(incident: Incident, verdict: Verdict) -> list[dict[str, str]]:
+    """One row per accused machine, with what speaks against it."""
+    named = list(dict.fromkeys([*verdict.suspects, *([incident.machine] if incident.machine else [])]))
+    return [
+        {
+            "machine": name,
+            "accused by": "diagnosis" if name in verdict.suspects else "root alert",
+            "confidence": f"{verdict.confidence if name in verdict.suspects else incident.confidence:.0%}",
+            "why": "; ".join(line for line in verdict.evidence if name in line)[:_LONGEST]
+            or "; ".join(incident.reasons)[:_LONGEST],
+        }
+        for name in named
+    ]
+
+
+def _signal(alert: Alert, zero: float) -> str:
+    evidence = {key: value for key, value in alert.evidence.items() if value not in (None, "", [], {})}
+    rank = "" if alert.rank is None else alert.rank
+    return (
+        f"| {alert.at - zero:+.2f} s | {alert.kind.value} | {escape(alert.machine or '')} | {rank} "
+        f"| {escape(json.dumps(evidence, default=str))} |"
+    )
+
+
+def _action(action: Action, zero: float) -> str:
+    took = "" if action.done_at is None else f"{action.done_at - action.begun_at:.2f} s"
+    told = json.dumps(action.result, default=str) if action.result else action.state
+    return f"| {action.begun_at - zero:+.2f} s | {took} | {escape(action.key)} | {escape(told)} |"

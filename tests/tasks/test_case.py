@@ -1,0 +1,81 @@
+"""The rule "never twice": steps repeat safely, and older attempts cannot act."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import RecoveryError, StaleError
+from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
+from holdfast.models.job import JobSpec
+from holdfast.settings import Settings
+from holdfast.tasks.case import Case
+from holdfast.tasks.context import Context, use
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> Iterator[Context]:
+    ctx = Context(Settings(home=tmp_path))
+    ctx.ledger.create()
+    ctx.ledger.add_job(JobSpec(name="gpt", script="t.py", machines=2, ranks_per_machine=1), "v1")
+    use(ctx)
+    yield ctx
+    use(None)
+
+
+@pytest.fixture
+def case(ctx: Context) -> Case:
+    alert = Alert(kind=AlertKind.RANK_EXIT, job="gpt", epoch=1, at=1.0)
+    found = Classification(incident_class=IncidentClass.JOB_CRASH, confidence=0.5, reasons=("x",))
+    incident = ctx.ledger.open_incident("gpt", found, 1, [alert], 1.0)
+    return Case(
+        incident_id=incident.id,
+        attempt=1,
+        job="gpt",
+        incident_class=incident.incident_class,
+        broken_epoch=1,
+    )
+
+
+class Act:
+    """Counts how often it was done; may be told to fail."""
+
+    def __init__(self) -> None:
+        self.times = 0
+        self.broken = False
+
+    async def __call__(self) -> dict[str, int]:
+        if self.broken:
+            raise RecoveryError("broken")
+        self.times += 1
+        return {"times": self.times}
+
+
+async def test_a_step_that_is_done_is_not_done_again(case: Case) -> None:
+    """The second run gets the first one's result."""
+    act = Act()
+    assert await case.once("evict", "m1", {}, act) == {"times": 1}
+    assert await case.once("evict", "m1", {}, act) == {"times": 1}
+    assert act.times == 1
+
+
+async def test_a_step_that_failed_is_tried_again(case: Case) -> None:
+    """Failure is in the ledger, and does not count as done."""
+    act = Act()
+    act.broken = True
+    with pytest.raises(RecoveryError):
+        await case.once("evict", "m1", {}, act)
+    assert case.ctx.ledger.actions(case.incident_id)[0].state == "failed"
+    act.broken = False
+    assert await case.once("evict", "m1", {}, act) == {"times": 1}
+
+
+async def test_an_older_attempt_cannot_act(case: Case) -> None:
+    """Once the next attempt began, the old run is refused before it does anything."""
+    case.ctx.ledger.next_attempt(case.incident_id, 1)
+    act = Act()
+    with pytest.raises(StaleError):
+        await case.once("evict", "m1", {}, act)
+    assert act.times == 0

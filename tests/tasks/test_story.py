@@ -1,0 +1,68 @@
+"""The incident report is text from untrusted places: complete, bounded, and harmless."""
+
+from __future__ import annotations
+
+from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass, IncidentState, Verdict
+from holdfast.models.history import Action, ActionState
+from holdfast.tasks.story import escape, markdown, suspects
+
+
+def incident(**changes: object) -> Incident:
+    fields: dict[str, object] = {
+        "id": "gpt-1",
+        "job": "gpt",
+        "incident_class": IncidentClass.JOB_CRASH,
+        "state": IncidentState.OPEN,
+        "epoch": 3,
+        "machine": "m1",
+        "detected_at": 100.0,
+        "opened_at": 100.0,
+        "reasons": ("rank 2 was killed",),
+    }
+    return Incident.model_validate(fields | changes)
+
+
+def test_hostile_log_text_stays_text() -> None:
+    """Markup and control characters of a log line do nothing in the report."""
+    assert escape("a|b\n<img src=x>\x1b[31m`c`") == "a\\|b \\<img src=x\\> \\[31m\\`c\\`"
+    assert len(escape("x" * 10_000)) == 300
+
+
+def test_the_report_tells_signals_evidence_and_actions() -> None:
+    """What was seen, what speaks against whom, what was done and how long it took."""
+    alert = Alert(
+        kind=AlertKind.RANK_EXIT, job="gpt", machine="m1", rank=2, at=99.5, evidence={"signal": "SIGKILL"}
+    )
+    action = Action(
+        incident_id="gpt-1",
+        key="evict:m1",
+        kind="evict",
+        state=ActionState.DONE,
+        result={"reason": "broken"},
+        begun_at=101.0,
+        done_at=101.25,
+    )
+    text = markdown(
+        incident(alerts=(alert,)), [action], "evicted m1", Verdict(suspects=("m1",), evidence=("m1 is odd",))
+    )
+    assert "**evicted m1**" in text
+    assert "| -0.50 s | rank_exit | m1 | 2 |" in text
+    assert "SIGKILL" in text
+    assert "- m1 is odd" in text
+    assert "| +1.00 s | 0.25 s | evict:m1 |" in text
+
+
+def test_an_alert_storm_makes_a_bounded_report() -> None:
+    """Twenty signals are told, the rest counted."""
+    storm = tuple(Alert(kind=AlertKind.RANK_EXIT, job="gpt", rank=i, at=100.0) for i in range(200))
+    assert "and 180 more" in markdown(incident(alerts=storm), [], "", Verdict())
+
+
+def test_suspects_name_their_accuser() -> None:
+    """The root alert's machine and the diagnosis' are told apart."""
+    rows = suspects(incident(), Verdict(suspects=("m3",), confidence=0.8, evidence=("check on m3: bad",)))
+    assert [(row["machine"], row["accused by"]) for row in rows] == [
+        ("m3", "diagnosis"),
+        ("m1", "root alert"),
+    ]
+    assert rows[0]["why"] == "check on m3: bad"
