@@ -1,0 +1,85 @@
+"""``python -m holdfast.deployments.gateway --home HOME``: the alert gateway."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import socket
+import sys
+from pathlib import Path
+
+import httpx
+import uvicorn
+
+from holdfast import secret
+from holdfast.clock import SystemClock
+from holdfast.deployments.gateway.acts import TaskActs
+from holdfast.deployments.gateway.app import create_app
+from holdfast.deployments.gateway.metrics import Metrics
+from holdfast.deployments.gateway.probe import HttpProber
+from holdfast.deployments.worker.environment import client_environment, socket_path
+from holdfast.errors import HoldfastError, SettingsError
+from holdfast.policies.policy import Policy
+from holdfast.settings import Settings, load
+from holdfast.storage.ledger import Ledger
+
+
+async def serve(settings: Settings, listening: socket.socket) -> None:
+    """Run the gateway until SIGTERM or SIGINT."""
+    # Prefect reads its environment when it is imported, so only now; and before the first alert, not at it.
+    from holdfast.deployments.gateway.prefect_runs import PrefectRuns  # noqa: PLC0415
+    from holdfast.tasks import evict, pause, resume  # noqa: F401, PLC0415
+
+    ledger = Ledger(settings.database)
+    await asyncio.to_thread(ledger.create)
+    metrics, policy = Metrics(), Policy.load(settings.policy_file)
+    runs = PrefectRuns(settings.home, socket_path(settings.home), metrics)
+    async with httpx.AsyncClient(limits=httpx.Limits(max_connections=256), trust_env=False) as http:
+        app = create_app(
+            settings,
+            ledger,
+            SystemClock(),
+            runs,
+            prober=HttpProber(http, policy.gateway, metrics),
+            acts=TaskActs(),
+            secret=secret.read(settings.secret_path),
+            policy=policy,
+            metrics=metrics,
+            opening=runs.open,
+            closing=runs.close,
+        )
+        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="on")
+        await uvicorn.Server(config).serve(sockets=[listening])
+    ledger.close()
+
+
+def _listen(settings: Settings) -> socket.socket:
+    """The gateway's socket, taken before anything else is done."""
+    try:
+        return socket.create_server((settings.host, settings.port), backlog=2048)
+    except OSError as error:
+        raise SettingsError(
+            f"HOLDFAST_PORT = {settings.port} on {settings.host}: {error.strerror}. Stop what listens there, or "
+            "set HOLDFAST_PORT to a free port (with two free ports after it)."
+        ) from None
+
+
+def main() -> None:
+    """Parse the command line and serve."""
+    parser = argparse.ArgumentParser(prog="python -m holdfast.deployments.gateway", description=__doc__)
+    parser.add_argument("--home", type=Path, required=True, help="the project's .holdfast folder")
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    try:
+        settings = load(arguments.home.resolve())
+        os.environ.update(client_environment(settings))
+        asyncio.run(serve(settings, _listen(settings)))
+    except HoldfastError as error:
+        sys.exit(f"gateway: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Routes for agents: registration, heartbeats, events."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+
+from fastapi import APIRouter
+
+from holdfast.deployments.gateway.gateway import Gateway
+from holdfast.deployments.gateway.outcome import Outcome, What
+from holdfast.deployments.gateway.tidy import tidy
+from holdfast.errors import HoldfastError, RefusedError, StaleError, UnknownError
+from holdfast.models.agent import Heartbeat, Register, Report
+from holdfast.models.alert import Alert
+from holdfast.models.base import Frozen
+from holdfast.models.machine import Machine, MachineState
+
+TOUCH_S = 5.0
+"""The ledger hears of a living machine at most so often."""
+
+
+class Heard(Frozen):
+    """Answer to a heartbeat."""
+
+    ok: bool = True
+
+
+class Taken(Frozen):
+    """Answer to a report: one outcome per alert."""
+
+    outcomes: tuple[Outcome, ...] = ()
+
+
+def routes(gateway: Gateway) -> APIRouter:
+    """The routes, for this gateway."""
+    router = APIRouter(prefix="/v1/agents")
+    site = gateway.site
+    touched_at: dict[str, float] = {}
+
+    @router.post("/register")
+    async def register(body: Register) -> Machine:
+        machine, before = await asyncio.to_thread(site.ledger.register, body)
+        site.fleet.registered(machine, site.clock.now())
+        anew = before is not None and before.incarnation != machine.incarnation
+        if before is not None and anew and before.state is MachineState.ACTIVE:
+            site.spawn(gateway.exits.restarted(machine, before), f"restarted {machine.name}")
+        return machine
+
+    @router.post("/heartbeat")
+    async def heartbeat(body: Heartbeat) -> Heard:
+        await admit(gateway, body.machine, body.incarnation)
+        now = site.clock.now()
+        site.fleet.observe(body, now)
+        gateway.hangs.observe(body)
+        site.metrics.heartbeats.labels("taken").inc()
+        if now - touched_at.get(body.machine, 0.0) >= TOUCH_S:
+            touched_at[body.machine] = now
+            site.spawn(_touch(gateway, body, now), f"touch {body.machine}")
+        for run in body.jobs:
+            await gateway.progress.note_run(body.machine, run)
+        return Heard()
+
+    @router.post("/events")
+    async def events(body: Report) -> Taken:
+        await admit(gateway, body.machine, body.incarnation)
+        if body.job is not None and body.epoch is not None:
+            await gateway.progress.note(body.job, body.epoch, body.machine, body.started)
+        outcomes = [await _take(gateway, body, alert) for alert in body.alerts]
+        for checkpoint in body.checkpoints:
+            if checkpoint.job in site.fleet.jobs:
+                await asyncio.to_thread(site.ledger.record_checkpoint, checkpoint)
+        if body.job is not None and body.epoch is not None:
+            await gateway.progress.note_done(body.job, body.epoch, body.done)
+        return Taken(outcomes=tuple(outcomes))
+
+    return router
+
+
+async def admit(gateway: Gateway, name: str, incarnation: str) -> Machine:
+    """The machine that says so.
+
+    Raises:
+        UnknownError: no such machine: its agent registers.
+        StaleError: it was replaced or evicted: its agent ends.
+    """
+    fleet = gateway.site.fleet
+    try:
+        return fleet.admit(name, incarnation)
+    except HoldfastError:
+        # An agent ends at such an answer: the ledger has the last word, not what we read half a second ago.
+        try:
+            await gateway.site.machine(name)
+            return fleet.admit(name, incarnation)
+        except (UnknownError, StaleError) as error:
+            gateway.site.metrics.heartbeats.labels(type(error).__name__).inc()
+            raise
+
+
+async def _take(gateway: Gateway, report: Report, alert: Alert) -> Outcome:
+    if alert.machine not in (None, report.machine):
+        error = RefusedError(f"machine {report.machine} cannot report alerts of machine {alert.machine}")
+        return Outcome(outcome=What.REFUSED, message=str(error), error=type(error).__name__)
+    own = {"machine": report.machine, "incarnation": alert.incarnation or report.incarnation}
+    try:
+        known = tidy(alert.model_copy(update=own))
+    except HoldfastError as error:
+        return Outcome(outcome=What.REFUSED, message=str(error), error=type(error).__name__)
+    (outcome,) = await gateway.correlator.accept_all([known])
+    return outcome
+
+
+async def _touch(gateway: Gateway, beat: Heartbeat, now: float) -> None:
+    """A note for people: whether it arrives does not matter."""
+    with contextlib.suppress(HoldfastError):
+        await asyncio.to_thread(gateway.site.ledger.touch, beat.machine, beat.incarnation, now)

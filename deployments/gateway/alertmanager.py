@@ -1,0 +1,113 @@
+"""Alertmanager's webhook, version 4, to alerts of ours. Pure; labels and annotations are data, never code or keys.
+
+https://prometheus.io/docs/alerting/latest/configuration/#webhook_config
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from holdfast.errors import HoldfastError, SettingsError
+from holdfast.models.alert import Alert, AlertKind
+
+MAX_ALERTS = 1000
+MAX_TEXT = 2000
+_WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+Text = Annotated[str, Field(max_length=64 * 1024)]
+
+
+class WebhookAlert(BaseModel):
+    """One alert of a payload; what we do not use is dropped."""
+
+    model_config = ConfigDict(extra="ignore")
+    status: str = ""
+    labels: dict[Text, Text] = Field(default_factory=dict)
+    annotations: dict[Text, Text] = Field(default_factory=dict)
+    startsAt: datetime | None = None  # noqa: N815  (Alertmanager's name)
+    fingerprint: Text = ""
+
+
+class Webhook(BaseModel):
+    """A payload."""
+
+    model_config = ConfigDict(extra="ignore")
+    version: str = "4"
+    status: str = "firing"
+    alerts: list[WebhookAlert] = Field(max_length=MAX_ALERTS)
+
+
+def parse(sent: WebhookAlert, group_status: str, now: float) -> Alert:
+    """``sent`` as one of our alerts.
+
+    Labels: ``kind`` (or ``alertname`` such as ``HoldfastJobHang`` or ``Xid``) names the kind; ``holdfast_job``
+    or else ``job``, ``machine``, ``rank``, ``epoch`` and ``incarnation`` say where. One firing episode (same
+    fingerprint, same start) is one signal, however often Alertmanager repeats it.
+
+    Raises:
+        SettingsError: the labels name no kind that we know, or a number is none.
+    """
+    labels = sent.labels
+    starts_at = sent.startsAt.timestamp() if sent.startsAt else now
+    return Alert(
+        kind=_kind(labels),
+        job=_job(labels),
+        machine=labels.get("machine") or None,
+        rank=_number(labels, "rank"),
+        epoch=_number(labels, "epoch"),
+        incarnation=labels.get("incarnation") or None,
+        at=min(starts_at, now),
+        firing=(sent.status or group_status) == "firing",
+        fingerprint=f"alertmanager:{sent.fingerprint[:64]}:{starts_at:.3f}" if sent.fingerprint else "",
+        evidence=_evidence(sent),
+    )
+
+
+def _kind(labels: dict[str, str]) -> AlertKind:
+    named = labels.get("kind") or labels.get("alertname", "")
+    word = _WORD_START.sub("_", named).lower().removeprefix("holdfast_")
+    for kind in (word, word.removeprefix("job_"), word.removeprefix("machine_")):
+        if kind in AlertKind.__members__.values():
+            return AlertKind(kind)
+    known = ", ".join(kind.value for kind in AlertKind)
+    raise SettingsError(
+        f"alert {named[:80]!r}: no kind of ours. Give the rule a label `kind` with one of: {known}."
+    )
+
+
+def _job(labels: dict[str, str]) -> str | None:
+    # Prometheus sets `job` to the name of the scrape configuration: rules may carry ours beside it.
+    return labels.get("holdfast_job") or labels.get("job") or None
+
+
+def _number(labels: dict[str, str], name: str) -> int | None:
+    value = labels.get(name)
+    if not value:
+        return None
+    if not value.isdecimal() or len(value) > 9:
+        raise SettingsError(f"alert label {name} = {value[:40]!r}: expected a whole number")
+    return int(value)
+
+
+def _evidence(sent: WebhookAlert) -> dict[str, Any]:
+    evidence: dict[str, Any] = {"source": "alertmanager", "labels": _short(sent.labels)}
+    evidence |= {"annotations": _short(sent.annotations)} if sent.annotations else {}
+    for name in ("xid", "step"):
+        if sent.labels.get(name, "").isdecimal() and len(sent.labels[name]) <= 9:
+            evidence[name] = int(sent.labels[name])
+    for name in ("check", "metric", "value", "class", "text"):
+        if name in sent.labels:
+            evidence[name] = sent.labels[name][:MAX_TEXT]
+    return evidence
+
+
+def _short(texts: dict[str, str]) -> dict[str, str]:
+    return {key[:100]: value[:MAX_TEXT] for key, value in list(texts.items())[:64]}
+
+
+def refusal(error: HoldfastError) -> dict[str, str | None]:
+    """The line of the answer for an alert that was not taken."""
+    return {"incident": None, "outcome": "refused", "error": type(error).__name__, "message": str(error)}

@@ -1,0 +1,42 @@
+"""Routes for alerts from outside: people, tools, Prometheus through Alertmanager."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+
+from holdfast.deployments.gateway import alertmanager
+from holdfast.deployments.gateway.gateway import Gateway
+from holdfast.deployments.gateway.outcome import Outcome
+from holdfast.deployments.gateway.tidy import tidy
+from holdfast.errors import HoldfastError, UnavailableError
+from holdfast.models.alert import Alert
+
+
+def routes(gateway: Gateway) -> APIRouter:
+    """The routes, for this gateway."""
+    router = APIRouter(prefix="/v1/alerts")
+
+    @router.post("")
+    async def alert(body: Alert) -> Outcome:
+        return await gateway.correlator.accept(tidy(body))
+
+    @router.post("/alertmanager")
+    async def webhook(body: alertmanager.Webhook) -> dict[str, list[dict[str, Any]]]:
+        # One answer per alert, and 200 for all: Alertmanager would repeat the others with the refused one.
+        # Only when the ledger is away it is told to come again (503).
+        return {"results": [await _one(gateway, sent, body.status) for sent in body.alerts]}
+
+    return router
+
+
+async def _one(gateway: Gateway, sent: alertmanager.WebhookAlert, group_status: str) -> dict[str, Any]:
+    try:
+        alert = tidy(alertmanager.parse(sent, group_status, gateway.site.clock.now()))
+        outcome = await gateway.correlator.accept(alert)
+    except UnavailableError:
+        raise
+    except HoldfastError as error:
+        return {"fingerprint": sent.fingerprint[:64], **alertmanager.refusal(error)}
+    return {"fingerprint": sent.fingerprint[:64], **outcome.model_dump(mode="json", exclude={"error"})}

@@ -1,0 +1,102 @@
+"""The gateway as an ASGI application."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from holdfast import __version__
+from holdfast.clock import Clock
+from holdfast.deployments.gateway import agents, alerts, jobs, read
+from holdfast.deployments.gateway.acts import Acts
+from holdfast.deployments.gateway.auth import Door, body_of
+from holdfast.deployments.gateway.gateway import Gateway
+from holdfast.deployments.gateway.metrics import Metrics
+from holdfast.deployments.gateway.probe import Prober
+from holdfast.deployments.gateway.runs import Runs
+from holdfast.errors import HoldfastError, SettingsError
+from holdfast.policies.policy import Policy
+from holdfast.settings import Settings
+from holdfast.storage.ledger import Ledger
+
+Hook = Callable[[], Awaitable[None]]
+
+
+def create_app(
+    settings: Settings,
+    ledger: Ledger,
+    clock: Clock,
+    runs: Runs,
+    *,
+    prober: Prober,
+    acts: Acts,
+    secret: str,
+    policy: Policy | None = None,
+    metrics: Metrics | None = None,
+    opening: Hook | None = None,
+    closing: Hook | None = None,
+) -> FastAPI:
+    """The application; its :class:`Gateway` is ``app.state.gateway``.
+
+    The lifespan starts and stops the loops; without it (tests) nothing happens by itself. ``opening`` and
+    ``closing`` run at its ends.
+    """
+    gateway = Gateway(
+        settings,
+        ledger,
+        clock,
+        policy or Policy.load(settings.policy_file),
+        runs=runs,
+        prober=prober,
+        acts=acts,
+        metrics=metrics or Metrics(),
+    )
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        if opening:
+            await opening()
+        await gateway.resume()
+        gateway.start()
+        yield
+        await gateway.stop()
+        if closing:
+            await closing()
+
+    app = FastAPI(
+        title="Holdfast gateway", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None
+    )
+    app.state.gateway = gateway
+    for part in (agents, alerts, jobs, read):
+        app.include_router(part.routes(gateway))
+
+    @app.get("/healthz")
+    async def healthz() -> dict[str, bool]:
+        return {"ok": True}
+
+    @app.get("/metrics")
+    async def exposition() -> Response:
+        return Response(gateway.site.metrics.render(), media_type=CONTENT_TYPE_LATEST)
+
+    @app.exception_handler(HoldfastError)
+    async def refused(_: Request, error: HoldfastError) -> JSONResponse:
+        return JSONResponse(body_of(error), status_code=error.status)
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
+        return JSONResponse(body_of(SettingsError(_first(error))), status_code=SettingsError.status)
+
+    app.add_middleware(Door, secret=secret, metrics=gateway.site.metrics)
+    return app
+
+
+def _first(error: RequestValidationError) -> str:
+    """The first thing that is wrong with a request: the field, the value (shortened), what was expected."""
+    found = error.errors()[0]
+    field = ".".join(str(part) for part in found["loc"])
+    return f"{field} = {repr(found.get('input'))[:200]}: {found['msg']}"

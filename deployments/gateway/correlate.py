@@ -1,0 +1,321 @@
+"""From alerts to incidents: refuse, recognise, join, settle, open. One job at a time, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from holdfast.deployments.gateway import gate
+from holdfast.deployments.gateway.facts import Facts, gather
+from holdfast.deployments.gateway.identity import identified
+from holdfast.deployments.gateway.memory import Memory
+from holdfast.deployments.gateway.observations import Observations
+from holdfast.deployments.gateway.outcome import Outcome, What
+from holdfast.deployments.gateway.probe import Prober, probe_all
+from holdfast.deployments.gateway.settling import Settling
+from holdfast.deployments.gateway.signs import before, injected_at
+from holdfast.deployments.gateway.site import Site, log
+from holdfast.deployments.gateway.spares import Spares
+from holdfast.errors import HoldfastError, StaleError, UnavailableError, UnknownError
+from holdfast.models.alert import Alert, AlertKind, Classification, Incident
+from holdfast.models.job import Job
+from holdfast.models.machine import Machine
+from holdfast.policies import exits
+from holdfast.policies.classify import JobContext, Wait, classify
+
+PROBE_AGAIN_S = 0.1
+AT_OPENING = 16
+"""Alerts written with a new incident, roots first; the others follow while its playbook starts."""
+FULL_FOR_S = 0.5
+"""So long an incident with evidence enough is not looked up again for more of it."""
+HELD_WHILE_LAUNCHING = 256
+
+
+class Starter(Protocol):
+    """Starts the playbook of an incident, in the background."""
+
+    def start(self, incident: Incident) -> None:
+        """Returns at once."""
+        ...
+
+
+class Correlator:
+    """Takes alerts; what it opens goes to ``starter``."""
+
+    def __init__(self, site: Site, starter: Starter, prober: Prober) -> None:
+        self._site = site
+        self._starter = starter
+        self._prober = prober
+        self.memory = Memory()
+        self._spares = Spares(site)
+        self._settling: dict[str, Settling] = {}
+        self._observed = Observations(site.policy.classify.network_window_s)
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._launching: dict[str, list[Alert]] = {}
+        self._full: dict[str, tuple[Incident, float]] = {}
+
+    async def accept(self, alert: Alert) -> Outcome:
+        """Take one alert.
+
+        Raises:
+            UnknownError: it names no job or machine, or one that is not there.
+            NotFiringError: it is resolved or too old.
+            StaleError: it is of an earlier epoch or incarnation.
+            UnavailableError: the ledger does not answer; send it again.
+        """
+        try:
+            outcome = await self._accept(alert)
+        except UnavailableError:
+            raise
+        except HoldfastError:
+            self._count(alert, What.REFUSED)
+            raise
+        self._count(alert, outcome.outcome)
+        return outcome
+
+    async def accept_all(self, alerts: Iterable[Alert]) -> list[Outcome]:
+        """Take several; a refused one does not keep the others out."""
+        outcomes = []
+        for alert in alerts:
+            try:
+                outcomes.append(await self.accept(alert))
+            except UnavailableError:
+                raise
+            except HoldfastError as error:
+                refused = Outcome(outcome=What.REFUSED, message=str(error), error=type(error).__name__)
+                outcomes.append(refused)
+        return outcomes
+
+    async def _accept(self, alert: Alert) -> Outcome:
+        site = self._site
+        received_at = site.clock.now()
+        gate.must_fire(alert, received_at, site.policy.classify.max_age_s)
+        alert = identified(alert, site.policy.classify)
+        if owner := self.memory.owner(alert.key, received_at):
+            return Outcome(incident=owner, outcome=What.DUPLICATE, message=f"{owner} has this signal already")
+        if more := self._more_of_the_same(alert, received_at):
+            return more
+        machine = site.fleet.machines.get(alert.machine or "")
+        job_name = alert.job or (machine.job if machine else None)
+        if job_name is None:
+            if alert.machine is None:
+                raise UnknownError(f"alert {alert.key!r} names neither a job nor a machine: name one")
+            machine = await site.machine(alert.machine)
+            gate.must_be_present(alert, machine)
+            if machine.job is None:
+                return await self._spares.accept(alert, machine)
+            job_name = machine.job
+        if job_name not in site.fleet.jobs:
+            await site.job(job_name)
+        alert = alert.model_copy(update={"job": job_name})
+        if job_name in self._launching:
+            return self._hold_back(alert)
+        async with self._locks[job_name]:
+            return await self._correlate(alert, received_at)
+
+    async def _correlate(self, alert: Alert, received_at: float) -> Outcome:
+        """Holds the job's lock: what the ledger says of the job is read anew."""
+        name = alert.job or ""
+        facts = await asyncio.to_thread(gather, self._site.ledger, name, alert.machine)
+        gate.must_be_present(alert, facts.machine)
+        gate.must_be_of_job(alert, facts.job, facts.machine)
+        acting = facts.acting
+        if owner := self.memory.owner(alert.key, received_at):
+            return Outcome(incident=owner, outcome=What.DUPLICATE, message=f"{owner} has this signal already")
+        if acting and alert.kind not in gate.HUMAN_KINDS and not before(alert, acting):
+            return await self._join(alert, acting)
+        gate.must_be_newest(alert, facts.job, facts.epoch_opened_at)
+        if why := gate.why_ignored(alert, facts.job, facts.last_state):
+            await self._record(alert, None, f"{What.IGNORED}: {why}")
+            return Outcome(outcome=What.IGNORED, message=why)
+        if alert.epoch is None:
+            alert = alert.model_copy(update={"epoch": facts.job.epoch, "fingerprint": alert.key})
+        if acting:
+            return await self._decide(facts, Settling(received_at, {alert.key: alert}))
+        settling = self._settling.setdefault(name, Settling(received_at))
+        if not settling.add(alert):
+            return Outcome(outcome=What.SETTLING, message="known, or more than anybody reads")
+        if exits.is_cascade(alert):
+            self._look_for_the_dead(facts.job, settling)
+        return await self._decide(facts, settling, alert)
+
+    async def _join(self, alert: Alert, acting: Incident) -> Outcome:
+        if not self.memory.may_join(acting.id):
+            self._full[acting.job] = (acting, self._site.clock.now() + FULL_FOR_S)
+            return Outcome(incident=acting.id, outcome=What.SUPPRESSED, message="it has evidence enough")
+        self.memory.take(alert.key, acting.id)
+        try:
+            await asyncio.to_thread(self._site.ledger.join, acting.id, [alert])
+        except StaleError:
+            # It was closed while we looked: the sender's next report, or the next round, finds the job as it is.
+            raise StaleError(f"incident {acting.id} was closed just now: send the alert again") from None
+        await self._record(alert, acting.id, What.JOINED)
+        return Outcome(incident=acting.id, outcome=What.JOINED)
+
+    def _more_of_the_same(self, alert: Alert, now: float) -> Outcome | None:
+        """In an alert storm: what would change nothing is answered without asking the ledger."""
+        incident, until = self._full.get(alert.job or "", (None, 0.0))
+        if incident and now <= until and alert.epoch == incident.epoch and alert.kind not in gate.HUMAN_KINDS:
+            return Outcome(incident=incident.id, outcome=What.SUPPRESSED, message="it has evidence enough")
+        settling = self._settling.get(alert.job or "")
+        if settling and settling.full and exits.is_cascade(alert):
+            return Outcome(outcome=What.SUPPRESSED, message="more echoes than anybody reads")
+        return None
+
+    async def _decide(self, facts: Facts, settling: Settling, newest: Alert | None = None) -> Outcome:
+        """Ask the policy what the job's alerts mean, and do it."""
+        job, now = facts.job, self._site.clock.now()
+        alerts = list(settling.alerts.values())
+        context = JobContext(
+            job=job,
+            now=now,
+            unreachable=frozenset(settling.unreachable),
+            code_changed_at=facts.code_changed_at,
+        )
+        known = {alert.key for alert in alerts}
+        earlier = [a for a in self._observed.of(job.name, job.epoch, now) if a.key not in known]
+        decision = classify([*earlier, *alerts], context, self._site.policy)
+        if isinstance(decision, Wait):
+            settling.until = decision.until_s
+            if newest:
+                await self._record(newest, None, f"{What.SETTLING}: {decision.why}")
+            return Outcome(outcome=What.SETTLING, message=decision.why)
+        if self._settling.get(job.name) is settling:
+            del self._settling[job.name]
+        if isinstance(decision, Classification):
+            return await self._open(facts, settling, decision)
+        self._observed.add(job.name, alerts)
+        for alert in alerts:
+            await self._record(alert, None, f"{What.IGNORED}: {decision.reason}")
+        return Outcome(outcome=What.IGNORED, message=decision.reason)
+
+    async def _open(self, facts: Facts, settling: Settling, found: Classification) -> Outcome:
+        site, job = self._site, facts.job
+        alerts = sorted(settling.alerts.values(), key=exits.is_cascade)
+        first, rest = alerts[:AT_OPENING], alerts[AT_OPENING:]
+        try:
+            incident = await asyncio.to_thread(
+                site.ledger.open_incident,
+                job.name,
+                found,
+                job.epoch,
+                first,
+                settling.detected_at,
+                injected_at(alerts),
+            )
+        except UnavailableError:
+            # Kept: the next alert, or the next look at what settles, tries again.
+            self._settling.setdefault(job.name, settling).until = site.clock.now() + 1.0
+            raise
+        for alert in alerts:
+            self.memory.take(alert.key, incident.id)
+        what = What.WAITS if facts.acting else What.OPENED
+        if facts.acting is None:
+            self._starter.start(incident)
+        site.metrics.incidents.labels(incident.incident_class).inc()
+        site.metrics.accept_s.observe(site.clock.now() - settling.detected_at)
+        log.info(
+            "%s: %s of %s (%s)", incident.id, incident.incident_class, job.name, "; ".join(found.reasons)
+        )
+        site.spawn(self._note(incident.id, what, first, rest), f"record {incident.id}")
+        return Outcome(incident=incident.id, outcome=what)
+
+    # Settling
+
+    @property
+    def settles(self) -> bool:
+        """Some alerts wait for their root."""
+        return bool(self._settling)
+
+    async def settle(self) -> None:
+        """Decide again about jobs whose time has come."""
+        now = self._site.clock.now()
+        for name, settling in list(self._settling.items()):
+            if now < settling.until:
+                if job := self._site.fleet.jobs.get(name):
+                    self._look_for_the_dead(job, settling)
+                continue
+            async with self._locks[name]:
+                if self._settling.get(name) is settling:
+                    await self._settle(name, settling)
+
+    async def _settle(self, name: str, settling: Settling) -> None:
+        facts = await asyncio.to_thread(gather, self._site.ledger, name, None)
+        ignored = any(gate.why_ignored(a, facts.job, facts.last_state) for a in settling.alerts.values())
+        if facts.acting:
+            del self._settling[name]
+            for alert in settling.alerts.values():
+                await self._join(alert, facts.acting)
+        elif ignored:
+            del self._settling[name]
+        else:
+            await self._decide(facts, settling)
+
+    def _look_for_the_dead(self, job: Job, settling: Settling) -> None:
+        """Ask the job's agents now, and again with each look at what settles."""
+        if settling.probe_at is not None and self._site.clock.now() >= settling.probe_at:
+            settling.probe_at = None
+            self._site.spawn(self._probe(job, settling), f"probe {job.name}")
+
+    async def _probe(self, job: Job, settling: Settling) -> None:
+        machines = self._site.fleet.machines
+        asked = [machines[name] for name in job.machines if name in machines]
+        probes = await probe_all(self._prober, asked)
+        dead = [probe for probe in probes if not probe.alive and probe.sure]
+        settling.unreachable.update(probe.machine for probe in dead)
+        for probe in dead:
+            await self.lost(machines[probe.machine], probe.detail, peers=True)
+        settling.probe_at = self._site.clock.now() + PROBE_AGAIN_S
+
+    async def lost(
+        self, machine: Machine, detail: str, *, peers: bool = False, missed_s: float = 0.0
+    ) -> Outcome:
+        """A machine's agent was found dead."""
+        alert = Alert(
+            kind=AlertKind.MACHINE_LOST,
+            job=machine.job,
+            machine=machine.name,
+            incarnation=machine.incarnation,
+            at=self._site.clock.now(),
+            evidence={"probe": detail, "missed_s": round(missed_s, 3), "peers_lost_it": peers},
+        )
+        (outcome,) = await self.accept_all([alert])
+        return outcome
+
+    # Launching
+
+    def launching(self, job: str) -> None:
+        """The job's ranks are being started by us: what they report waits until that is over."""
+        self._launching.setdefault(job, [])
+
+    async def launched(self, job: str) -> None:
+        """The start is over; now its alerts count."""
+        await self.accept_all(self._launching.pop(job, []))
+
+    def _hold_back(self, alert: Alert) -> Outcome:
+        assert alert.job is not None
+        held = self._launching[alert.job]
+        if len(held) < HELD_WHILE_LAUNCHING:
+            held.append(alert)
+        return Outcome(outcome=What.SETTLING, message=f"job {alert.job} is being started")
+
+    # Bookkeeping
+
+    def _count(self, alert: Alert, what: What) -> None:
+        self._site.metrics.alerts.labels(alert.kind, what).inc()
+
+    async def _record(self, alert: Alert, incident_id: str | None, outcome: str) -> None:
+        await asyncio.to_thread(self._site.ledger.record_alert, alert, incident_id, outcome)
+
+    async def _note(
+        self, incident_id: str, what: What, first: Sequence[Alert], rest: Sequence[Alert]
+    ) -> None:
+        """What need not be written before the playbook starts."""
+        if rest:
+            with contextlib.suppress(StaleError):
+                await asyncio.to_thread(self._site.ledger.join, incident_id, rest)
+        for alert in (*first, *rest):
+            await self._record(alert, incident_id, what)

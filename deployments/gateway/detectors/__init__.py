@@ -1,0 +1,1 @@
+"""Detectors of what no single agent can see: silent machines, ranks that ended unheard, jobs without progress."""

@@ -1,0 +1,152 @@
+"""Jobs without progress: keeps what the hang vote needs from heartbeats, and asks it.
+
+Bounded: a few seconds of samples per living rank of the newest epoch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, field
+
+from holdfast.deployments.gateway.correlate import Correlator
+from holdfast.deployments.gateway.site import Site, log
+from holdfast.models.agent import Heartbeat, RankState
+from holdfast.models.alert import Alert, AlertKind
+from holdfast.models.job import Job, JobState
+from holdfast.policies import hang
+
+SAMPLE_S = 3.0
+"""Processor use is taken over so long."""
+AGAIN_S = 5.0
+"""A hang that goes on is reported again after so long (its incident may have been closed meanwhile)."""
+
+
+@dataclass
+class _History:
+    """One rank of one epoch."""
+
+    epoch: int
+    pid: int
+    cpu: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=64))
+    """(time, processor seconds), oldest first."""
+    longest_gap_s: float = 0.0
+    stopped_since: float | None = None
+    last: RankState | None = None
+
+    def add(self, state: RankState, at: float, exempt: frozenset[str]) -> None:
+        """Take the rank's state of a heartbeat made at ``at``."""
+        self.cpu.append((at, state.cpu_s))
+        while len(self.cpu) > 2 and at - self.cpu[1][0] >= SAMPLE_S:
+            self.cpu.popleft()
+        if not state.process_state.startswith("T"):
+            self.stopped_since = None
+        elif self.stopped_since is None:
+            self.stopped_since = at
+        self._gap(state, exempt)
+        self.last = state
+
+    def earlier(self) -> tuple[float, float] | None:
+        """A sample of a while ago; None when there is none yet."""
+        oldest, newest = self.cpu[0], self.cpu[-1]
+        return oldest if newest[0] - oldest[0] >= SAMPLE_S / 2 else None
+
+    def _gap(self, state: RankState, exempt: frozenset[str]) -> None:
+        """Steps that lie next to each other, outside of evaluation, checkpoints and holds."""
+        before = self.last
+        if before is None or before.steps_done == 0 or state.steps_done != before.steps_done + 1:
+            return
+        if before.paused or state.paused or {before.activity, state.activity} & exempt:
+            return
+        self.longest_gap_s = max(self.longest_gap_s, state.step_at - before.step_at)
+
+
+class Hangs:
+    """Watches all running jobs."""
+
+    def __init__(self, site: Site, correlator: Correlator) -> None:
+        self._site = site
+        self._correlator = correlator
+        self._policy = site.policy.hang
+        self._exempt = frozenset(self._policy.activity_limits_s)
+        self._ranks: dict[tuple[str, str, int], _History] = {}
+        self._told_at: dict[str, float] = {}
+
+    def observe(self, beat: Heartbeat) -> None:
+        """Take one heartbeat of an admitted machine."""
+        for run in beat.jobs:
+            job = self._site.fleet.jobs.get(run.job)
+            if job is None or run.epoch != job.epoch or beat.machine not in job.machines:
+                continue
+            for rank in run.ranks:
+                key = (run.job, beat.machine, rank.rank)
+                known = self._ranks.get(key)
+                if known is None or (known.epoch, known.pid) != (run.epoch, rank.pid):
+                    known = self._ranks[key] = _History(run.epoch, rank.pid)
+                known.add(rank, beat.at, self._exempt)
+
+    async def tick(self) -> None:
+        """One round."""
+        jobs = self._site.fleet.jobs
+        for key in [key for key in self._ranks if not _current(key, jobs)]:
+            del self._ranks[key]
+        self._told_at = {name: at for name, at in self._told_at.items() if name in jobs}
+        for job in list(jobs.values()):
+            if job.state is JobState.RUNNING:
+                await self._judge(job)
+
+    async def _judge(self, job: Job) -> None:
+        facts = self._facts(job)
+        vote = hang.vote(facts, self._policy, job_state=job.state)
+        now = self._site.clock.now()
+        if not vote.hang or now - self._told_at.get(job.name, 0.0) < AGAIN_S:
+            return
+        self._told_at[job.name] = now
+        if await asyncio.to_thread(self._site.ledger.acting, job.name):
+            return
+        log.warning("job %s hangs: %s", job.name, "; ".join(vote.reasons))
+        await self._correlator.accept_all([_alert(job, vote, now)])
+
+    def _facts(self, job: Job) -> list[hang.HangFacts]:
+        facts = []
+        for machine, rank in self._site.fleet.ranks(job):
+            known = self._ranks.get((job.name, machine, rank.rank))
+            if known is None or not known.cpu:
+                continue
+            facts.append(
+                hang.facts(
+                    machine,
+                    rank,
+                    known.cpu[-1][0],
+                    earlier=known.earlier(),
+                    longest_gap_s=known.longest_gap_s,
+                    stopped_since=known.stopped_since,
+                )
+            )
+        return facts
+
+
+def _current(key: tuple[str, str, int], jobs: dict[str, Job]) -> bool:
+    job = jobs.get(key[0])
+    return job is not None and job.state is JobState.RUNNING and key[1] in job.machines
+
+
+def _alert(job: Job, vote: hang.HangVote, now: float) -> Alert:
+    machines = {job.machine_of(rank) for rank in vote.suspects}
+    return Alert(
+        kind=AlertKind.HANG,
+        job=job.name,
+        epoch=job.epoch,
+        machine=next(iter(machines)) if len(machines) == 1 else None,
+        rank=vote.suspects[0] if len(vote.suspects) == 1 else None,
+        at=now,
+        # Who stands out may change from round to round: it is one hang all the same.
+        fingerprint=f"hang:{job.name}:{job.epoch}",
+        evidence={
+            "signals": list(vote.signals),
+            "silent_s": round(vote.silent_s, 3),
+            "window_s": round(vote.window_s, 3),
+            "ranks": list(vote.suspects),
+            "reasons": list(vote.reasons),
+        },
+    )

@@ -1,0 +1,95 @@
+"""From an open incident to a running playbook: create the run, again and again; without Prefect if need be."""
+
+from __future__ import annotations
+
+import asyncio
+
+from holdfast.deployments.gateway.runs import Runs
+from holdfast.deployments.gateway.site import Site, log
+from holdfast.errors import StaleError, UnavailableError
+from holdfast.models.alert import Incident, IncidentState
+
+RETRY_S = 0.25
+
+
+class Dispatcher:
+    """Starts playbooks in the background, one start per incident at a time."""
+
+    def __init__(self, site: Site, runs: Runs) -> None:
+        self._site = site
+        self._runs = runs
+        self._busy: set[str] = set()
+        self.prefect_away_since: float | None = None
+
+    def busy(self, incident_id: str) -> bool:
+        """A start of this incident is under way."""
+        return incident_id in self._busy
+
+    def start(self, incident: Incident) -> None:
+        """Start the playbook of the incident's present attempt; returns at once."""
+        if incident.id not in self._busy:
+            self._busy.add(incident.id)
+            self._site.spawn(self._start(incident), f"dispatch {incident.id}")
+
+    def prefect_answered(self) -> None:
+        """Prefect's API works."""
+        self.prefect_away_since = None
+        self._site.metrics.prefect_up.set(1)
+
+    def prefect_away(self) -> float:
+        """Prefect's API failed just now; for how many seconds it has been away."""
+        now = self._site.clock.now()
+        self._site.metrics.prefect_up.set(0)
+        if self.prefect_away_since is None:
+            self.prefect_away_since = now
+        return now - self.prefect_away_since
+
+    async def ping(self) -> None:
+        """Know how Prefect is before an incident needs it."""
+        try:
+            await self._runs.ping()
+        except UnavailableError as error:
+            if self.prefect_away() == 0.0:
+                log.warning("%s", error)
+        else:
+            if self.prefect_away_since is not None:
+                log.info("Prefect answers")
+            self.prefect_answered()
+
+    async def _start(self, incident: Incident) -> None:
+        try:
+            run_id = await self._create(incident)
+            if run_id is not None:
+                await asyncio.to_thread(self._site.ledger.set_incident, incident.id, flow_run_id=run_id)
+        except StaleError as error:
+            log.info("%s: not started: %s", incident.id, error)
+        finally:
+            self._busy.discard(incident.id)
+
+    async def _create(self, incident: Incident) -> str | None:
+        """The id of the run; None when the incident was closed meanwhile."""
+        site = self._site
+        while True:
+            try:
+                run_id = await self._runs.create(incident)
+            except UnavailableError as error:
+                away_s = self.prefect_away()
+                log.warning("%s: %s (for %.1f s)", incident.id, error, away_s)
+                if away_s >= site.policy.gateway.offline_after_s:
+                    return await self._offline(incident)
+            else:
+                self.prefect_answered()
+                site.metrics.dispatch_s.observe(max(0.0, site.clock.now() - incident.opened_at))
+                return run_id
+            await site.clock.sleep(RETRY_S)
+            incident = await asyncio.to_thread(site.ledger.incident, incident.id)
+            if incident.state is not IncidentState.OPEN:
+                return None
+
+    async def _offline(self, incident: Incident) -> str:
+        # A request that timed out may yet have made a run: a new attempt fences it.
+        newer = await asyncio.to_thread(self._site.ledger.next_attempt, incident.id, incident.attempt)
+        run_id = await self._runs.offline(newer)
+        self._site.metrics.offline.inc()
+        log.warning("%s: attempt %d runs without Prefect (%s)", newer.id, newer.attempt, run_id)
+        return run_id

@@ -1,0 +1,56 @@
+"""What the ledger says about a job at one moment, read together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.models.alert import Incident, IncidentState
+from holdfast.models.history import Epoch
+from holdfast.models.job import Job
+from holdfast.models.machine import Machine
+from holdfast.storage.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A job and its incidents."""
+
+    job: Job
+    machine: Machine | None
+    """The machine that was asked for."""
+    acting: Incident | None
+    """The oldest open incident."""
+    last_state: IncidentState | None
+    """State of the acting, else of the newest incident."""
+    epoch_opened_at: float
+    """When the newest epoch was opened; 0.0 before the first."""
+    code_changed_at: float | None
+    """When the running code version was switched to; None: never since the submission."""
+
+
+def gather(ledger: Ledger, job_name: str, machine_name: str | None) -> Facts:
+    """Read them (blocking).
+
+    Raises:
+        UnknownError: no such job or machine.
+    """
+    job = ledger.job(job_name)
+    acting = ledger.acting(job_name)
+    newest = [acting] if acting else ledger.incidents(job=job_name, limit=1)
+    epochs = [epoch for epoch in ledger.epochs(job_name) if epoch.opened_at >= job.submitted_at]
+    return Facts(
+        job=job,
+        machine=ledger.machine(machine_name) if machine_name else None,
+        acting=acting,
+        last_state=newest[0].state if newest else None,
+        epoch_opened_at=epochs[-1].opened_at if epochs else 0.0,
+        code_changed_at=_code_changed_at(epochs),
+    )
+
+
+def _code_changed_at(epochs: list[Epoch]) -> float | None:
+    """Start of the first epoch of the newest unbroken run of one version."""
+    for before, after in zip(reversed(epochs[:-1]), reversed(epochs), strict=False):
+        if before.code_version != after.code_version:
+            return after.opened_at
+    return None

@@ -1,0 +1,92 @@
+"""Which alerts may be looked at at all: firing, about something known, of the present. Pure."""
+
+from __future__ import annotations
+
+from holdfast.errors import NotFiringError, StaleError, UnknownError
+from holdfast.models.alert import Alert, AlertKind, IncidentState
+from holdfast.models.job import Job, JobState
+from holdfast.models.machine import Machine
+
+MACHINE_KINDS = frozenset({AlertKind.MACHINE_LOST, AlertKind.XID, AlertKind.GPU_LOST, AlertKind.HOST_FAULT})
+"""Faults of a machine: true for as long as this incarnation of it serves the job, whatever the epoch."""
+HUMAN_KINDS = frozenset({AlertKind.MANUAL, AlertKind.CODE_UPDATE})
+"""Asked for by a person: kept and done later rather than swallowed by another incident."""
+
+ENDED = frozenset({JobState.STOPPED, JobState.FAILED, JobState.DONE})
+
+
+def must_fire(alert: Alert, now: float, max_age_s: float) -> None:
+    """Refuse what is over.
+
+    Raises:
+        NotFiringError: it is resolved, or it carries no epoch and no incarnation and is too old.
+    """
+    if not alert.firing:
+        raise NotFiringError(f"alert {alert.key!r} is resolved: nothing is done for it")
+    fenced = alert.epoch is not None or alert.incarnation is not None
+    if not fenced and now - alert.at > max_age_s:
+        raise NotFiringError(
+            f"alert {alert.key!r} is {now - alert.at:.0f} s old (limit {max_age_s:.0f} s) and names no epoch"
+        )
+
+
+def must_be_present(alert: Alert, machine: Machine | None) -> None:
+    """Refuse what an earlier life of the machine did.
+
+    Raises:
+        StaleError: the incarnation was replaced, or the machine was registered anew after the alert.
+    """
+    if machine is None:
+        return
+    if alert.incarnation is not None and alert.incarnation != machine.incarnation:
+        raise StaleError(
+            f"alert {alert.key!r}: incarnation {alert.incarnation!r} of machine {machine.name} was replaced"
+        )
+    if alert.incarnation is None and alert.at < machine.registered_at and alert.kind not in HUMAN_KINDS:
+        raise StaleError(f"alert {alert.key!r} is from before machine {machine.name} was registered")
+
+
+def must_be_of_job(alert: Alert, job: Job, machine: Machine | None) -> None:
+    """Refuse what is not about this job as it stands.
+
+    Raises:
+        UnknownError: no such rank.
+        StaleError: the machine left the job, or the epoch has not begun.
+    """
+    if alert.rank is not None and not 0 <= alert.rank < job.spec.world_size:
+        raise UnknownError(f"job {job.name} has no rank {alert.rank}: it has {job.spec.world_size}")
+    if machine is not None and (machine.name not in job.machines or machine.job != job.name):
+        raise StaleError(f"alert {alert.key!r}: machine {machine.name} is not in job {job.name} any more")
+    if alert.epoch is not None and alert.epoch > job.epoch:
+        raise StaleError(
+            f"alert {alert.key!r}: job {job.name} has no epoch {alert.epoch} (newest: {job.epoch})"
+        )
+
+
+def must_be_newest(alert: Alert, job: Job, epoch_opened_at: float) -> None:
+    """Refuse what an earlier epoch did, unless it is about the open incident of that epoch.
+
+    Raises:
+        StaleError: the job went on since.
+    """
+    if alert.epoch is not None and alert.epoch < job.epoch:
+        raise StaleError(f"alert {alert.key!r}: job {job.name} went on to epoch {job.epoch}")
+    timeless = alert.kind in MACHINE_KINDS or alert.kind in HUMAN_KINDS
+    if alert.epoch is None and not timeless and alert.at < epoch_opened_at:
+        raise StaleError(f"alert {alert.key!r} is from before epoch {job.epoch} of job {job.name}")
+
+
+def why_ignored(alert: Alert, job: Job, last: IncidentState | None) -> str:
+    """Why no incident is opened for this alert of a job without an open incident; empty: one may be.
+
+    ``last`` is the state of the job's newest incident.
+    """
+    if job.state in ENDED:
+        return f"job {job.name} is {job.state}"
+    if alert.kind in HUMAN_KINDS:
+        return ""
+    if job.state is JobState.PAUSED:
+        return f"job {job.name} is paused: its ranks are held or stopped on purpose"
+    if job.state is JobState.RECOVERING and last is IncidentState.NEEDS_HUMAN:
+        return f"job {job.name} waits for a human"
+    return ""

@@ -1,0 +1,180 @@
+"""Routes that change jobs and machines: what people ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Literal
+
+from fastapi import APIRouter
+from pydantic import Field
+
+from holdfast.deployments.gateway.gateway import Gateway
+from holdfast.deployments.gateway.launch import seat, start, submit
+from holdfast.deployments.gateway.outcome import Outcome, What
+from holdfast.errors import RefusedError
+from holdfast.models.alert import Alert, AlertKind, IncidentClass, IncidentState
+from holdfast.models.base import Frozen
+from holdfast.models.job import Job, JobSpec, JobState
+from holdfast.models.machine import Machine, MachineState, Scope
+
+OUT = (MachineState.CORDONED, MachineState.GONE)
+
+
+class Submit(Frozen):
+    """A job to run; its code lies in S3 already."""
+
+    spec: JobSpec
+    code_version: str = Field(min_length=1, max_length=200)
+
+
+class Pause(Frozen):
+    """Where to hold; 0: as soon as possible."""
+
+    at_step: int = Field(0, ge=0)
+
+
+class Update(Frozen):
+    """A code version to switch to; it lies in S3 already."""
+
+    version: str = Field(min_length=1, max_length=200)
+    when: Literal["now", "lazy"] = "now"
+    note: str = Field("", max_length=2000)
+    by: str = Field("", max_length=200)
+
+
+class Evict(Frozen):
+    """Why a machine is taken out, and for whom."""
+
+    scope: Scope = Scope.CLUSTER
+    reason: str = Field("asked for by hand", max_length=2000)
+
+
+def routes(gateway: Gateway) -> APIRouter:
+    """The routes, for this gateway."""
+    router = APIRouter(prefix="/v1")
+    site, ledger = gateway.site, gateway.site.ledger
+
+    @router.post("/jobs")
+    async def submit_job(body: Submit) -> Job:
+        return await submit(gateway, body.spec, body.code_version)
+
+    @router.post("/jobs/{name}/pause")
+    async def pause(name: str, body: Pause | None = None) -> Job:
+        await _must_be_idle(gateway, await site.job(name))
+        await gateway.acts.hold(name, (body or Pause()).at_step)
+        return await site.job(name)
+
+    @router.post("/jobs/{name}/resume")
+    async def resume(name: str) -> Job:
+        job = await site.job(name)
+        await _must_be_idle(gateway, job)
+        if job.state in (JobState.RUNNING, JobState.DONE):
+            raise RefusedError(f"job {name} is {job.state}: there is nothing to resume")
+        if job.state is JobState.PAUSED and any(site.fleet.runs(job)):
+            await gateway.acts.hold(name, None)
+        else:
+            await seat(site, job)
+            await start(gateway, name, "resumed")
+        return await site.job(name)
+
+    @router.post("/jobs/{name}/stop")
+    async def stop(name: str) -> Job:
+        await site.job(name)
+        await gateway.acts.stop(name)
+        for incident in await asyncio.to_thread(ledger.incidents, name, IncidentState.OPEN):
+            await asyncio.to_thread(
+                ledger.set_incident, incident.id, state=IncidentState.DISMISSED, summary="the job was stopped"
+            )
+        return await site.job(name)
+
+    @router.post("/jobs/{name}/update")
+    async def update(name: str, body: Update) -> Outcome:
+        return await _update(gateway, await site.job(name), body)
+
+    @router.post("/machines/{name}/evict")
+    async def evict(name: str, body: Evict) -> Outcome:
+        machine = await site.machine(name)
+        if machine.state in OUT:
+            raise RefusedError(f"machine {name} is {machine.state} already ({machine.cordon_reason})")
+        if machine.job is None:
+            await gateway.acts.take_out(name, body.reason, body.scope)
+            return Outcome(outcome=What.CORDONED, message=f"machine {name} is out of service")
+        return await gateway.correlator.accept(_eviction(machine, body, site.clock.now()))
+
+    @router.post("/machines/{name}/release")
+    async def release(name: str) -> Machine:
+        machine = await site.machine(name)
+        if machine.state not in OUT:
+            raise RefusedError(f"machine {name} is {machine.state}: only an evicted one can be released")
+        await asyncio.to_thread(
+            ledger.set_machine, name, state=MachineState.PROVISIONING, cordon_scope=None, cordon_reason=None
+        )
+        try:
+            await gateway.acts.release(name)
+        except Exception:
+            await asyncio.to_thread(
+                ledger.set_machine,
+                name,
+                state=machine.state,
+                cordon_scope=machine.cordon_scope,
+                cordon_reason=machine.cordon_reason,
+            )
+            raise
+        return await site.machine(name)
+
+    return router
+
+
+async def _must_be_idle(gateway: Gateway, job: Job) -> None:
+    """No playbook works on the job.
+
+    Raises:
+        RefusedError: one does; it decides when ranks run.
+    """
+    acting = await asyncio.to_thread(gateway.site.ledger.acting, job.name)
+    if acting:
+        raise RefusedError(
+            f"incident {acting.id} of job {job.name} is being worked on: wait until it is closed"
+        )
+
+
+async def _update(gateway: Gateway, job: Job, update: Update) -> Outcome:
+    ledger, now = gateway.site.ledger, gateway.site.clock.now()
+    if job.state is JobState.DONE:
+        raise RefusedError(f"job {job.name} is done: submit it again to run other code")
+    key = f"{job.name}/code/{update.version}.tar.gz"
+    await asyncio.to_thread(ledger.add_version, job.name, update.version, key, update.note, update.by)
+    acting = await asyncio.to_thread(ledger.acting, job.name)
+    at_once = update.when == "now" and job.state in (JobState.RUNNING, JobState.RECOVERING)
+    if not at_once or acting:
+        # A restart that comes first takes it along.
+        await asyncio.to_thread(ledger.set_pending_version, job.name, update.version)
+    if not at_once:
+        return Outcome(outcome=What.PENDING, message=f"the next start of job {job.name} takes it along")
+    alert = Alert(
+        kind=AlertKind.CODE_UPDATE,
+        job=job.name,
+        at=now,
+        fingerprint=f"code_update:{job.name}:{update.version}:{now:.6f}",
+        evidence={"version": update.version, "when": "now", "text": update.note, "by": update.by},
+    )
+    return await gateway.correlator.accept(alert)
+
+
+def _eviction(machine: Machine, body: Evict, now: float) -> Alert:
+    return Alert(
+        kind=AlertKind.MANUAL,
+        job=machine.job,
+        machine=machine.name,
+        incarnation=machine.incarnation,
+        at=now,
+        # Asked for twice is asked for once more.
+        fingerprint=f"evict:{machine.name}:{uuid.uuid4().hex}",
+        evidence={
+            "by": "somebody",
+            "text": body.reason,
+            "class": IncidentClass.MACHINE_FAULT.value,
+            "scope": body.scope.value,
+        },
+    )

@@ -1,0 +1,47 @@
+"""What the gateway counts. Labels take only values from closed sets or the ledger, never raw request text."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+
+class Metrics:
+    """One registry per gateway, so that two in one process (tests) do not share counts."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.unauthorized = self._counter("unauthorized", "Requests with a missing or wrong secret.", "route")
+        self.heartbeats = self._counter("heartbeats", "Heartbeats by outcome.", "outcome")
+        self.alerts = self._counter("alerts", "Alerts by kind and what became of them.", "kind", "outcome")
+        self.incidents = self._counter("incidents", "Incidents opened, by class.", "incident_class")
+        self.cordons = self._counter("standby_cordons", "Standbys taken out of the pool, by reason.", "kind")
+        self.attempts = self._counter(
+            "playbook_attempts", "Playbook runs started again, by reason.", "reason"
+        )
+        self.pokes = self._counter("worker_pokes", "Pokes of the playbook worker, by outcome.", "outcome")
+        self.offline = self._counter("offline_playbooks", "Playbooks run while Prefect was away.")
+        self.probes = self._counter("agent_probes", "Probes of agents, by outcome.", "outcome")
+        self.loop_errors = self._counter("loop_errors", "Failed rounds of a background loop.", "loop")
+        self.accept_s = self._histogram("alert_accept_seconds", "Alert received to incident in the ledger.")
+        self.dispatch_s = self._histogram("dispatch_seconds", "Incident opened to flow run created.")
+        self.prefect_up = self._gauge("prefect_up", "1 when Prefect's API answered the last call.")
+        self.machines = self._gauge("machines", "Machines by state.", "state")
+        self.open_incidents = self._gauge(
+            "open_incidents", "Incidents that are open, by class.", "incident_class"
+        )
+        self.job_step = self._gauge("job_step", "Newest step of a job.", "job")
+        self.job_epoch = self._gauge("job_epoch", "Newest epoch of a job.", "job")
+
+    def render(self) -> bytes:
+        """All metrics in Prometheus text format."""
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"holdfast_{name}", text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(f"holdfast_{name}", text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str) -> Histogram:
+        buckets = (0.005, 0.01, 0.02, 0.04, 0.06, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0)
+        return Histogram(f"holdfast_{name}", text, buckets=buckets, registry=self.registry)

@@ -1,0 +1,32 @@
+"""Signals that were no incident by themselves, kept for a while: with the next one they may be."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from holdfast.models.alert import Alert, AlertKind
+
+PER_JOB = 64
+KINDS = (AlertKind.XID, AlertKind.HOST_FAULT)
+
+
+class Observations:
+    """The newest such signals of each job."""
+
+    def __init__(self, window_s: float) -> None:
+        self._window_s = window_s
+        self._seen: dict[str, deque[Alert]] = {}
+
+    def add(self, job: str, alerts: list[Alert]) -> None:
+        """Keep those that are observations."""
+        kept = [alert for alert in alerts if alert.kind in KINDS]
+        if kept:
+            self._seen.setdefault(job, deque(maxlen=PER_JOB)).extend(kept)
+
+    def of(self, job: str, epoch: int, now: float) -> list[Alert]:
+        """Those of the window, as of the present epoch: a machine's faults outlive it."""
+        return [
+            alert.model_copy(update={"epoch": epoch, "fingerprint": alert.key})
+            for alert in self._seen.get(job, ())
+            if now - alert.at <= self._window_s
+        ]

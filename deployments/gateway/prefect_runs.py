@@ -1,0 +1,166 @@
+"""Flow runs of a Prefect server, through one client that stays open."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from uuid import UUID
+
+import httpx
+from prefect.client.orchestration import PrefectClient, get_client
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.exceptions import ObjectNotFound
+
+from holdfast.deployments.gateway import offline
+from holdfast.deployments.gateway.metrics import Metrics
+from holdfast.deployments.gateway.runs import Phase, Run, idempotency_key, parameters, run_name
+from holdfast.errors import UnavailableError
+from holdfast.models.alert import Incident, IncidentClass
+
+TIMEOUT_S = 3.0
+POKE_TIMEOUT_S = 1.0
+
+_PHASES = {
+    StateType.SCHEDULED: Phase.WAITING,
+    StateType.PENDING: Phase.WAITING,
+    StateType.RUNNING: Phase.RUNNING,
+    StateType.CANCELLING: Phase.RUNNING,
+    StateType.PAUSED: Phase.SUSPENDED,
+    StateType.COMPLETED: Phase.ENDED,
+}
+
+
+class PrefectRuns:
+    """Creates and reads runs; pokes the playbook worker so that it need not poll."""
+
+    def __init__(self, home: Path, worker_socket: Path, metrics: Metrics) -> None:
+        self._home = home
+        self._worker_socket = worker_socket
+        self._metrics = metrics
+        self._stack = AsyncExitStack()
+        self._client: PrefectClient | None = None
+        self._deployments: dict[IncidentClass, UUID] = {}
+
+    async def open(self) -> None:
+        """Open the client; whether anybody answers shows later."""
+        self._client = await self._stack.enter_async_context(get_client())
+
+    async def close(self) -> None:
+        """Close the client."""
+        await self._stack.aclose()
+
+    async def create(self, incident: Incident) -> str:
+        """Create the run, then tell the worker."""
+        deployment_id = await self._deployment(incident.incident_class)
+        async with self._asking() as client:
+            try:
+                run = await client.create_flow_run_from_deployment(
+                    deployment_id,
+                    parameters=parameters(incident),
+                    name=run_name(incident),
+                    idempotency_key=idempotency_key(incident),
+                    tags=[f"job:{incident.job}", f"incident:{incident.id}"],
+                )
+            except (ObjectNotFound, httpx.HTTPStatusError) as error:
+                # The deployment may have been made anew under another id.
+                self._deployments.pop(incident.incident_class, None)
+                raise UnavailableError(
+                    f"Prefect refused a run of {incident.incident_class}: {error}"
+                ) from error
+        await self._poke(str(run.id))
+        return str(run.id)
+
+    async def read(self, run_id: str) -> Run | None:
+        """Read a run of Prefect's, or one without Prefect."""
+        if offline.is_offline(run_id):
+            return offline.read(run_id)
+        try:
+            flow_run_id = UUID(run_id)
+        except ValueError:
+            return None
+        async with self._asking() as client:
+            try:
+                found = await client.read_flow_run(flow_run_id)
+            except ObjectNotFound:
+                return None
+        alive = offline.lives(found.infrastructure_pid) if self._worker_socket.exists() else None
+        return _run(found, alive)
+
+    async def ping(self) -> None:
+        """Ask for health; the first time also for all deployments, so that no incident waits for that."""
+        async with self._asking() as client:
+            if error := await client.api_healthcheck():
+                raise UnavailableError(f"Prefect's API: {type(error).__name__} {error}".rstrip())
+            if len(self._deployments) < len(IncidentClass):
+                # A request that changes something needs a CSRF token first where the server wants one.
+                await client.read_deployments(limit=1)
+        for incident_class in IncidentClass:
+            await self._deployment(incident_class)
+
+    async def offline(self, incident: Incident) -> str:
+        """Run the playbook in a process of its own, with a private server."""
+        return await asyncio.to_thread(offline.spawn, self._home, incident)
+
+    async def _deployment(self, incident_class: IncidentClass) -> UUID:
+        if known := self._deployments.get(incident_class):
+            return known
+        flow = incident_class.value.replace("_", "-")
+        async with self._asking() as client:
+            try:
+                found = await client.read_deployment_by_name(f"{flow}/{flow}")
+            except ObjectNotFound:
+                raise UnavailableError(
+                    f"Prefect has no deployment {flow}/{flow}: run `prefect deploy --all`"
+                ) from None
+        self._deployments[incident_class] = found.id
+        return found.id
+
+    @asynccontextmanager
+    async def _asking(self) -> AsyncIterator[PrefectClient]:
+        """The client, with an end to its patience: it would retry much longer than a recovery can wait."""
+        if self._client is None:
+            raise UnavailableError("Prefect's client is not open")
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                yield self._client
+        except TimeoutError:
+            raise UnavailableError(f"Prefect's API did not answer within {TIMEOUT_S:g} s") from None
+        except (httpx.HTTPError, RuntimeError) as error:
+            raise UnavailableError(f"Prefect's API: {type(error).__name__} {error}".rstrip()) from error
+
+    async def _poke(self, run_id: str) -> None:
+        """Best effort: a worker that does not listen finds the run when it polls."""
+        try:
+            async with asyncio.timeout(POKE_TIMEOUT_S):
+                _, writer = await asyncio.open_unix_connection(self._worker_socket)
+                writer.write(f"{run_id}\n".encode())
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+        except (OSError, TimeoutError):
+            self._metrics.pokes.labels("failed").inc()
+        else:
+            self._metrics.pokes.labels("sent").inc()
+
+
+def _run(found: FlowRun, alive: bool | None) -> Run:
+    state = found.state
+    if state is None:
+        return Run(id=str(found.id), phase=Phase.WAITING, state="Unknown", since=_time(found.created))
+    since = _time(state.timestamp)
+    if state.state_details.scheduled_time:
+        since = max(since, _time(state.state_details.scheduled_time))
+    return Run(
+        id=str(found.id),
+        phase=_PHASES.get(state.type, Phase.FAILED),
+        state=state.name or state.type.value,
+        since=since,
+        alive=alive,
+    )
+
+
+def _time(moment: object) -> float:
+    return float(moment.timestamp()) if hasattr(moment, "timestamp") else time.time()

@@ -1,0 +1,138 @@
+"""Steps that jobs complete: into the ledger once per heartbeat, and what they say about incidents."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+
+from holdfast.deployments.gateway.site import Site, log
+from holdfast.errors import UnknownError
+from holdfast.models.agent import JobOnMachine, RankPhase, StepMark
+from holdfast.models.alert import Incident, IncidentState
+from holdfast.models.history import Epoch
+from holdfast.models.job import Job, JobState
+
+LOOK_BACK = 20
+"""Incidents of a job, newest first, that a new step may still prove recovered."""
+
+
+class Progress:
+    """Follows the steps of all jobs."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._marked: dict[str, tuple[int, int]] = {}
+        self._watched: dict[str, list[Incident]] = {}
+        self._done: dict[str, tuple[int, set[int]]] = {}
+
+    async def note(self, job_name: str, epoch: int, machine: str, marks: Sequence[StepMark]) -> None:
+        """Take the steps that the machine of rank 0 completed; others' are dropped (they say the same)."""
+        job = self._site.fleet.jobs.get(job_name)
+        if job is None or not marks or not job.machines or machine != job.machines[0] or epoch < 1:
+            return
+        async with self._locks[job_name]:
+            marked_epoch, marked_step = self._marked.get(job_name, (0, 0))
+            if epoch < marked_epoch:
+                return
+            new = [mark for mark in marks if epoch > marked_epoch or mark.step > marked_step]
+            if new:
+                await self._mark(job_name, epoch, sorted(new, key=lambda mark: mark.step))
+
+    async def note_run(self, machine: str, run: JobOnMachine) -> None:
+        """Take what a heartbeat says about one job."""
+        await self.note(run.job, run.epoch, machine, run.marks)
+        ended = [rank.rank for rank in run.ranks if rank.phase is RankPhase.EXITED and rank.exit_code == 0]
+        await self.note_done(run.job, run.epoch, ended)
+
+    async def note_done(self, job_name: str, epoch: int, ranks: Sequence[int]) -> None:
+        """Take ranks that ended with status 0; once all have, the job is done."""
+        job = self._site.fleet.jobs.get(job_name)
+        if job is None or not ranks or job.state not in (JobState.RUNNING, JobState.RECOVERING):
+            return
+        if epoch != job.epoch:
+            job = await self._site.job(job_name)
+        if epoch != job.epoch:
+            return
+        known_epoch, done = self._done.get(job_name, (epoch, set()))
+        done = done if known_epoch == epoch else set()
+        done.update(rank for rank in ranks if 0 <= rank < job.spec.world_size)
+        self._done[job_name] = (epoch, done)
+        if len(done) == job.spec.world_size:
+            await self._finish(job)
+
+    async def watch(self) -> None:
+        """Look for incidents whose recovery no step has proved yet; those it proved while nobody looked."""
+        for job in list(self._site.fleet.jobs.values()):
+            # Read under the lock: what a mark proves meanwhile must not be judged again from older rows.
+            async with self._locks[job.name]:
+                incidents = await asyncio.to_thread(self._site.ledger.incidents, job.name, None, LOOK_BACK)
+                self._watched[job.name] = [known for known in incidents if _unproved(known, job)]
+                if self._watched[job.name]:
+                    await self._prove(job.name, None, [])
+
+    async def _mark(self, job_name: str, epoch: int, marks: Sequence[StepMark]) -> None:
+        first, last = marks[0], marks[-1]
+        ledger = self._site.ledger
+        try:
+            if self._marked.get(job_name, (0, 0))[0] != epoch:
+                await asyncio.to_thread(ledger.mark, job_name, epoch, first.step, first.at)
+            if last.step > first.step or self._marked.get(job_name, (0, 0))[0] == epoch:
+                await asyncio.to_thread(ledger.mark, job_name, epoch, last.step, last.at, len(marks))
+        except UnknownError:
+            # The playbook opens an epoch in the ledger before it starts ranks: this is no epoch of ours.
+            return
+        self._marked[job_name] = (epoch, last.step)
+        self._site.metrics.job_step.labels(job_name).set(last.step)
+        if self._watched.get(job_name):
+            await self._prove(job_name, epoch, marks)
+
+    async def _prove(self, job_name: str, epoch: int | None, marks: Sequence[StepMark]) -> None:
+        """Find the first new step after each watched incident: beyond every step that was done before it."""
+        submitted_at = self._site.fleet.jobs[job_name].submitted_at
+        rows = await asyncio.to_thread(self._site.ledger.epochs, job_name)
+        epochs = [row for row in rows if row.opened_at >= submitted_at]
+        unproved = []
+        for incident in self._watched.get(job_name, []):
+            at = _first_new(incident, epochs, epoch, marks)
+            if at is None:
+                unproved.append(incident)
+                continue
+            await asyncio.to_thread(self._site.ledger.set_incident, incident.id, recovered_at=at)
+            log.info("%s: first new step %.2f s after detection", incident.id, at - incident.detected_at)
+        self._watched[job_name] = unproved
+
+    async def _finish(self, job: Job) -> None:
+        ledger, now = self._site.ledger, self._site.clock.now()
+        del self._done[job.name]
+        log.info("job %s is done: all %d ranks ended with status 0", job.name, job.spec.world_size)
+        await asyncio.to_thread(ledger.close_epoch, job.name, job.epoch, "done", now)
+        done = await asyncio.to_thread(ledger.set_job, job.name, state=JobState.DONE, done_at=now)
+        self._site.fleet.jobs[job.name] = done
+
+
+def _unproved(incident: Incident, job: Job) -> bool:
+    alive = incident.state in (IncidentState.OPEN, IncidentState.RECOVERED)
+    return alive and incident.recovered_at is None and incident.opened_at >= job.submitted_at
+
+
+def _first_new(
+    incident: Incident, epochs: Sequence[Epoch], epoch: int | None, marks: Sequence[StepMark]
+) -> float | None:
+    """Time of the first step of an epoch after ``incident`` that no epoch up to it had reached.
+
+    Exact from ``marks`` (of ``epoch``); from the ledger's rows when they came while nobody looked.
+    """
+    reached = max(
+        (row.last_step or row.start_step for row in epochs if row.epoch <= incident.epoch), default=0
+    )
+    if epoch is not None and epoch > incident.epoch:
+        times = [mark.at for mark in marks if mark.step > reached]
+        if times:
+            return min(times)
+    later = [row for row in epochs if row.epoch > incident.epoch and (row.last_step or 0) > reached]
+    if epoch is not None or not later:
+        return None
+    row = later[0]
+    return row.first_step_at if (row.first_step or 0) > reached else row.last_step_at

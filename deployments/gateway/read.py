@@ -1,0 +1,119 @@
+"""Routes that only read: status and listings."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from holdfast.deployments.gateway.gateway import Gateway
+from holdfast.models.alert import Incident, IncidentState
+from holdfast.models.checkpoint import RemoteCheckpoint
+from holdfast.models.history import Pool
+from holdfast.models.job import Job
+from holdfast.models.machine import Machine, MachineState
+from holdfast.policies.ettr import ettr
+
+Limit = Annotated[int, Query(ge=1, le=1000)]
+
+
+def routes(gateway: Gateway) -> APIRouter:
+    """The routes, for this gateway."""
+    router = APIRouter(prefix="/v1")
+    ledger = gateway.site.ledger
+
+    @router.get("/status")
+    def status() -> dict[str, Any]:
+        incidents = ledger.incidents(state=IncidentState.OPEN)
+        away = gateway.dispatcher.prefect_away_since
+        return {
+            "jobs": [_job(gateway, job) for job in ledger.jobs()],
+            "machines": [machine.model_dump(mode="json") for machine in ledger.machines()],
+            "incidents": [incident.model_dump(mode="json") for incident in incidents],
+            "pool": _pool(gateway),
+            "prefect": {"api": gateway.site.settings.prefect_api, "up": away is None, "away_since": away},
+        }
+
+    @router.get("/jobs")
+    def jobs() -> list[Job]:
+        return ledger.jobs()
+
+    @router.get("/jobs/{name}")
+    def job(name: str) -> Job:
+        return ledger.job(name)
+
+    @router.get("/jobs/{name}/history")
+    def history(name: str) -> dict[str, Any]:
+        found = ledger.job(name)
+        return {
+            "job": found.model_dump(mode="json"),
+            "status": _job(gateway, found),
+            "epochs": [epoch.model_dump(mode="json") for epoch in ledger.epochs(name)],
+            "versions": [version.model_dump(mode="json") for version in ledger.versions(name)],
+            "pending_version": ledger.pending_version(name),
+        }
+
+    @router.get("/machines")
+    def machines() -> list[Machine]:
+        return ledger.machines()
+
+    @router.get("/incidents")
+    def incidents(
+        job: str | None = None, state: IncidentState | None = None, limit: Limit = 100
+    ) -> list[Incident]:
+        if job is not None:
+            ledger.job(job)
+        return ledger.incidents(job=job, state=state, limit=limit)
+
+    @router.get("/incidents/{incident_id}")
+    def incident(incident_id: str) -> dict[str, Any]:
+        return {
+            "incident": ledger.incident(incident_id).model_dump(mode="json"),
+            "actions": [action.model_dump(mode="json") for action in ledger.actions(incident_id)],
+            "alerts": [alert.model_dump(mode="json") for alert in ledger.alerts(incident_id)],
+        }
+
+    @router.get("/pool")
+    def pool() -> dict[str, Any]:
+        return _pool(gateway)
+
+    @router.get("/checkpoints")
+    def checkpoints(job: str) -> list[RemoteCheckpoint]:
+        ledger.job(job)
+        return ledger.checkpoints(job)
+
+    return router
+
+
+def _job(gateway: Gateway, job: Job) -> dict[str, Any]:
+    """One job of the status. Ranks as the newest heartbeats have them."""
+    site = gateway.site
+    epochs = [row for row in site.ledger.epochs(job.name) if row.opened_at >= job.submitted_at]
+    now = job.done_at or site.clock.now()
+    ranks = [
+        {"rank": rank.rank, "machine": machine, "pid": rank.pid, "step": rank.step, "phase": rank.phase.value}
+        for machine, rank in site.fleet.ranks(job)
+    ]
+    return {
+        "name": job.name,
+        "state": job.state.value,
+        "epoch": job.epoch,
+        "step": max([site.ledger.max_step(job.name), *(int(rank["step"]) for rank in ranks)]),
+        "ettr": round(ettr(epochs, now).ettr, 4),
+        "code_version": job.code_version,
+        "machines": list(job.machines),
+        "world_size": job.spec.world_size,
+        "submitted_at": job.submitted_at,
+        "done_at": job.done_at,
+        "ranks": ranks,
+    }
+
+
+def _pool(gateway: Gateway) -> dict[str, Any]:
+    ledger = gateway.site.ledger
+    pool: Pool = ledger.pool()
+    machines = ledger.machines()
+    return pool.model_dump(mode="json") | {
+        "standbys": [known.name for known in machines if known.state is MachineState.STANDBY],
+        "provisioning": [known.name for known in machines if known.state is MachineState.PROVISIONING],
+    }

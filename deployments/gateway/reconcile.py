@@ -1,0 +1,125 @@
+"""Open incidents compared with their runs, each second: Prefect runs nothing again by itself, this does."""
+
+from __future__ import annotations
+
+import asyncio
+
+from holdfast.deployments.gateway.carry_over import CarryOver
+from holdfast.deployments.gateway.dispatch import Dispatcher
+from holdfast.deployments.gateway.judge import backoff_s, why_again, why_moot
+from holdfast.deployments.gateway.runs import Phase, Run, Runs
+from holdfast.deployments.gateway.site import Site, log
+from holdfast.errors import StaleError, UnavailableError
+from holdfast.models.alert import Incident, IncidentState
+
+AWAY_FACTOR = 2
+"""A run that shows no sign for so many times the policy's patience with Prefect is started without it."""
+
+
+class Reconciler:
+    """Sees to it that every open incident has a playbook at work, or is closed."""
+
+    def __init__(self, site: Site, runs: Runs, dispatcher: Dispatcher, carry_over: CarryOver) -> None:
+        self._site = site
+        self._runs = runs
+        self._dispatcher = dispatcher
+        self._carry_over = carry_over
+        self._was_open: set[str] = set()
+
+    async def tick(self) -> None:
+        """One round."""
+        ledger = self._site.ledger
+        incidents = await asyncio.to_thread(ledger.incidents, None, IncidentState.OPEN)
+        acting: dict[str, Incident] = {}
+        for incident in reversed(incidents):
+            acting.setdefault(incident.job, incident)
+        still_open = {incident.id for incident in incidents}
+        for gone in self._was_open - still_open:
+            await self._carry_over.closed(await asyncio.to_thread(ledger.incident, gone))
+        self._was_open = still_open
+        self._count(incidents)
+        await asyncio.gather(*(self._look(incident) for incident in acting.values()))
+
+    async def _look(self, incident: Incident) -> None:
+        if self._dispatcher.busy(incident.id):
+            return
+        if incident.flow_run_id is None:
+            await self._take_turn(incident)
+            return
+        try:
+            run = await self._runs.read(incident.flow_run_id)
+        except UnavailableError:
+            await self._without_prefect(incident, self._dispatcher.prefect_away())
+            return
+        self._dispatcher.prefect_answered()
+        # Only now: a run that just ended well closed its incident before that.
+        fresh = await asyncio.to_thread(self._site.ledger.incident, incident.id)
+        if fresh.state is IncidentState.OPEN and fresh.flow_run_id == incident.flow_run_id:
+            await self._compare(fresh, run)
+
+    async def _take_turn(self, incident: Incident) -> None:
+        """An incident without a run: new, or it waited for another one of its job."""
+        ledger = self._site.ledger
+        job = await asyncio.to_thread(ledger.job, incident.job)
+        versions = await asyncio.to_thread(ledger.versions, incident.job)
+        if why := why_moot(incident, job, versions):
+            log.info("%s: dismissed: %s", incident.id, why)
+            await asyncio.to_thread(
+                ledger.set_incident, incident.id, state=IncidentState.DISMISSED, summary=why
+            )
+            return
+        self._dispatcher.start(incident)
+
+    async def _compare(self, incident: Incident, run: Run | None) -> None:
+        now = self._site.clock.now()
+        actions = await asyncio.to_thread(self._site.ledger.actions, incident.id)
+        why = why_again(run, actions, now, self._site.policy.gateway)
+        if not why:
+            return
+        ended = run is not None and run.phase in (Phase.FAILED, Phase.ENDED)
+        if run is not None and ended and now - run.since < backoff_s(incident.attempt):
+            return
+        await self._again(incident, why)
+
+    async def _without_prefect(self, incident: Incident, away_s: float) -> None:
+        """Prefect is away in mid-flight. A playbook survives that for a while: see whether it still acts."""
+        patience = self._site.policy.gateway.offline_after_s
+        if away_s < patience:
+            return
+        actions = await asyncio.to_thread(self._site.ledger.actions, incident.id)
+        signs = [action.done_at or action.begun_at for action in actions]
+        last = max([incident.opened_at, incident.first_task_at or 0.0, *signs])
+        if self._site.clock.now() - last > AWAY_FACTOR * patience:
+            await self._again(incident, f"Prefect is away, and its run shows no sign for {away_s:.0f} s")
+
+    async def _again(self, incident: Incident, why: str) -> None:
+        ledger, limit = self._site.ledger, self._site.policy.gateway.max_attempts
+        if incident.attempt >= limit:
+            summary = f"{incident.attempt} attempts did not recover it (the last: {why}): a human must look"
+            log.error("%s: %s", incident.id, summary)
+            await asyncio.to_thread(
+                ledger.set_incident, incident.id, state=IncidentState.NEEDS_HUMAN, summary=summary
+            )
+            return
+        try:
+            newer = await asyncio.to_thread(ledger.next_attempt, incident.id, incident.attempt)
+            newer = await asyncio.to_thread(ledger.set_incident, incident.id, flow_run_id=None)
+        except StaleError:
+            return
+        self._site.metrics.attempts.labels(_reason(why)).inc()
+        log.warning("%s: attempt %d, because %s", incident.id, newer.attempt, why)
+        self._dispatcher.start(newer)
+
+    def _count(self, incidents: list[Incident]) -> None:
+        gauge = self._site.metrics.open_incidents
+        gauge.clear()
+        for incident in incidents:
+            gauge.labels(incident.incident_class).inc()
+
+
+def _reason(why: str) -> str:
+    """A short label for a reason."""
+    for word in ("not there", "ended", "nobody", "process is gone", "Prefect is away", "silent"):
+        if word in why:
+            return word.replace(" ", "_").lower()
+    return "other"

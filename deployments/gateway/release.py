@@ -1,0 +1,33 @@
+"""Machines of jobs that are done go back to the standby pool."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from holdfast.deployments.gateway.site import Site, log
+from holdfast.errors import HoldfastError
+from holdfast.models.job import JobState
+from holdfast.models.machine import MachineState
+
+AFTER_S = 10.0
+"""The last checkpoint's upload may still be under way when the last rank ends."""
+
+
+class Releases:
+    """Looks at what is, not at what happened: a gateway that was away when a job ended catches up."""
+
+    def __init__(self, site: Site, free: Callable[[str], Awaitable[None]]) -> None:
+        self._site = site
+        self._free = free
+
+    async def tick(self) -> None:
+        """One round."""
+        fleet, now = self._site.fleet, self._site.clock.now()
+        held = {machine.job for machine in fleet.machines.values() if machine.state is MachineState.ACTIVE}
+        for job in list(fleet.jobs.values()):
+            if job.state is not JobState.DONE or job.name not in held or now - (job.done_at or now) < AFTER_S:
+                continue
+            try:
+                await self._free(job.name)
+            except HoldfastError as error:
+                log.warning("machines of job %s: %s", job.name, error)

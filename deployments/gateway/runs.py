@@ -1,0 +1,81 @@
+"""Flow runs, behind a Protocol: Prefect's API, and playbooks without it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Protocol
+
+from holdfast.models.alert import Incident
+from holdfast.models.base import Frozen
+
+
+class Phase(StrEnum):
+    """A run's state as far as the reconciler cares."""
+
+    WAITING = "waiting"  # scheduled or pending: nobody has started it
+    RUNNING = "running"
+    SUSPENDED = "suspended"  # paused or suspended: waits for a person
+    ENDED = "ended"  # completed
+    FAILED = "failed"  # failed, crashed, cancelled
+
+
+class Run(Frozen):
+    """One flow run."""
+
+    id: str
+    phase: Phase
+    state: str
+    """The state's own name, for reasons that people read."""
+    since: float
+    """When it entered the state, or was to start if that is later (Unix seconds); 0.0: not known."""
+    alive: bool | None = None
+    """Whether its process lives; None when that cannot be seen from here."""
+
+
+class Runs(Protocol):
+    """Where playbooks run."""
+
+    async def create(self, incident: Incident) -> str:
+        """Create the run of the incident's attempt, or find it (same idempotency key); returns its id.
+
+        Raises:
+            UnavailableError: Prefect did not answer, or has no such deployment yet.
+        """
+        ...
+
+    async def read(self, run_id: str) -> Run | None:
+        """The run, or None when there is none of that id.
+
+        Raises:
+            UnavailableError: Prefect did not answer.
+        """
+        ...
+
+    async def ping(self) -> None:
+        """Ask whether Prefect works, and learn what :meth:`create` will need.
+
+        Raises:
+            UnavailableError: it does not answer, or has not all deployments.
+        """
+        ...
+
+    async def offline(self, incident: Incident) -> str:
+        """Run the playbook of the incident's attempt without Prefect's server; returns an id for :meth:`read`."""
+        ...
+
+
+def idempotency_key(incident: Incident) -> str:
+    """Prefect binds a key for ever, also to a cancelled run: so the attempt is part of it."""
+    return f"{incident.id}#{incident.attempt}"
+
+
+def parameters(incident: Incident) -> dict[str, object]:
+    """Parameters of the incident's playbook."""
+    return {"incident": {"id": incident.id, "attempt": incident.attempt}}
+
+
+def run_name(incident: Incident) -> str:
+    """What people see in the Prefect UI."""
+    where = f" on {incident.machine}" if incident.machine else ""
+    again = f" (attempt {incident.attempt})" if incident.attempt > 1 else ""
+    return f"{incident.id}: {incident.incident_class.replace('_', ' ')}{where}{again}"

@@ -1,0 +1,76 @@
+"""What all parts of the gateway share, made once by :func:`~holdfast.deployments.gateway.app.create_app`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.clock import Clock
+from holdfast.deployments.gateway.fleet import Fleet
+from holdfast.deployments.gateway.metrics import Metrics
+from holdfast.models.job import Job
+from holdfast.models.machine import Machine
+from holdfast.policies.policy import Policy
+from holdfast.settings import Settings
+from holdfast.storage.ledger import Ledger
+
+log = logging.getLogger("holdfast.gateway")
+
+
+@dataclass
+class Site:
+    """Services of one gateway. Ledger calls block: they go through :func:`asyncio.to_thread`."""
+
+    settings: Settings
+    ledger: Ledger
+    clock: Clock
+    policy: Policy
+    fleet: Fleet
+    metrics: Metrics
+    tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+
+    def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
+        """Do ``work`` in the background; an error in it is logged, never lost."""
+        task = asyncio.create_task(work, name=name)
+        self.tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    async def drain(self) -> None:
+        """Wait until nothing is going on in the background (tests, shutdown)."""
+        while self.tasks:
+            await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    async def job(self, name: str) -> Job:
+        """The job as the ledger has it now.
+
+        Raises:
+            UnknownError: there is none.
+        """
+        job = await asyncio.to_thread(self.ledger.job, name)
+        self.fleet.jobs[name] = job
+        return job
+
+    async def machine(self, name: str) -> Machine:
+        """The machine as the ledger has it now.
+
+        Raises:
+            UnknownError: there is none.
+        """
+        machine = await asyncio.to_thread(self.ledger.machine, name)
+        self.fleet.machines[name] = machine
+        return machine
+
+    async def refresh(self) -> None:
+        """Read machines and jobs anew: playbooks change them in the ledger, not here."""
+        machines, jobs = await asyncio.gather(
+            asyncio.to_thread(self.ledger.machines), asyncio.to_thread(self.ledger.jobs)
+        )
+        self.fleet.load(machines, jobs)
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("background task %s failed", task.get_name(), exc_info=error)

@@ -1,0 +1,66 @@
+"""Alerts about machines that serve no job: a standby that is not fit leaves the pool at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from holdfast.deployments.gateway.outcome import Outcome, What
+from holdfast.deployments.gateway.site import Site, log
+from holdfast.models.alert import Alert, AlertKind
+from holdfast.models.machine import Machine, MachineState, Scope
+from holdfast.policies import breaker, sure_signs
+
+IN_POOL = (MachineState.STANDBY, MachineState.PROVISIONING)
+
+
+class Spares:
+    """Keeps bad standbys from being swapped into a job. No incident: nothing was interrupted."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._cordoned_at: deque[float] = deque(maxlen=1000)
+
+    async def accept(self, alert: Alert, machine: Machine) -> Outcome:
+        """Cordon the standby if the alert proves it unfit."""
+        why = self._unfit(alert)
+        if machine.state not in IN_POOL or not why:
+            await self._record(alert, What.IGNORED)
+            return Outcome(
+                outcome=What.IGNORED, message=f"machine {machine.name} ({machine.state}) has no job"
+            )
+        gone = alert.kind is AlertKind.MACHINE_LOST
+        if not gone and (forbidden := self._breaker()):
+            await self._record(alert, What.IGNORED)
+            return Outcome(outcome=What.IGNORED, message=forbidden)
+        changed = await asyncio.to_thread(
+            self._site.ledger.set_machine,
+            machine.name,
+            state=MachineState.GONE if gone else MachineState.CORDONED,
+            cordon_scope=Scope.CLUSTER,
+            cordon_reason=why,
+        )
+        self._site.fleet.machines[machine.name] = changed
+        if not gone:
+            self._cordoned_at.append(self._site.clock.now())
+        self._site.metrics.cordons.labels(alert.kind).inc()
+        log.warning("standby %s leaves the pool: %s", machine.name, why)
+        await self._record(alert, What.CORDONED)
+        return Outcome(outcome=What.CORDONED, message=f"standby {machine.name}: {why}")
+
+    def _breaker(self) -> str:
+        """Why no more standbys may be cordoned: one bad sensor must not empty the pool. Empty: they may."""
+        size, now = len(self._site.fleet.machines), self._site.clock.now()
+        answer = breaker.may_evict(self._cordoned_at, 1, size, now, self._site.policy.breaker)
+        return "" if answer.allowed else answer.reason
+
+    def _unfit(self, alert: Alert) -> str:
+        if alert.kind is AlertKind.MANUAL:
+            return (
+                f"{alert.evidence.get('by', 'somebody')}: {alert.evidence.get('text') or 'no reason given'}"
+            )
+        signs = sure_signs.find([alert], self._site.policy.classify)
+        return signs.get(alert.machine or "", "")
+
+    async def _record(self, alert: Alert, what: What) -> None:
+        await asyncio.to_thread(self._site.ledger.record_alert, alert, None, what)

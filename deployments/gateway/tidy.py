@@ -1,0 +1,43 @@
+"""What strangers send, made fit to be stored: no NUL, no half characters, no endless texts. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.errors import RefusedError
+from holdfast.models.alert import Alert
+
+MAX_ALERT_BYTES = 64 * 1024
+MAX_DEPTH = 12
+
+
+class AlertTooLargeError(RefusedError):
+    """One alert carries more than anybody reads."""
+
+    status = 413
+
+
+def tidy(alert: Alert) -> Alert:
+    """The alert with texts that every database takes.
+
+    Raises:
+        AlertTooLargeError: it is larger than 64 KiB.
+    """
+    cleaned = Alert.model_validate(_clean(alert.model_dump(), 0))
+    size = len(cleaned.model_dump_json())
+    if size > MAX_ALERT_BYTES:
+        raise AlertTooLargeError(f"alert of {size} bytes (limit {MAX_ALERT_BYTES}): shorten its evidence")
+    return cleaned
+
+
+def _clean(value: Any, depth: int) -> Any:
+    if isinstance(value, str):
+        # PostgreSQL refuses NUL, and no database takes half a surrogate pair.
+        return value.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
+    if isinstance(value, dict):
+        if depth >= MAX_DEPTH:
+            return "(nested too deep)"
+        return {str(_clean(key, depth)): _clean(item, depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return "(nested too deep)" if depth >= MAX_DEPTH else [_clean(item, depth + 1) for item in value]
+    return value

@@ -1,0 +1,133 @@
+"""Starting everything side by side, and waiting until all of it answers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from holdfast.deployments.local import envfile, machines, pidfile
+from holdfast.deployments.local.services import Service, embedded
+from holdfast.deployments.local.supervisor import NAME as SUPERVISOR
+from holdfast.errors import HoldfastError, SettingsError, UnavailableError
+from holdfast.settings import Settings
+from holdfast.storage import objects
+
+Progress = Callable[[str], None]
+
+HEALTHY_S = 120.0
+"""How long the services may take to answer, on a slow machine at its first start."""
+DEATHS = 4
+"""A service that was started this often without ever answering will not come up."""
+_LAST_LINES = 15
+
+
+def start(settings: Settings, wanted: int, progress: Progress) -> None:
+    """Start the supervisor and ``wanted`` machines, register the deployments; returns when all are ready.
+
+    Machines start while the services do; their agents try to register until the gateway is there.
+
+    Raises:
+        SettingsError: a flow, the bucket or a setting is wrong.
+        UnavailableError: something did not come up (with the last lines of its log).
+    """
+    services = embedded(settings)
+    _launch(settings)
+    over = threading.Event()
+    with ThreadPoolExecutor(3) as beside:
+        work: list[Future[Any]] = [
+            beside.submit(_have_bucket, settings),
+            beside.submit(_register, settings, services, progress, over),
+            beside.submit(machines.have, settings, wanted, progress, over),
+        ]
+        try:
+            _wait(settings, services, work, progress)
+        finally:
+            over.set()
+
+
+def _launch(settings: Settings) -> None:
+    command = [sys.executable, "-P", "-m", "holdfast.deployments.local.supervisor"]
+    launched = subprocess.run(
+        [*command, "--home", str(settings.home), "--detach"],
+        # What was chosen now wins over what the environment said before.
+        env=os.environ | envfile.chosen(settings),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    if launched.returncode:
+        raise UnavailableError(f"the supervisor did not start: {launched.stderr.strip()}")
+
+
+def _wait(
+    settings: Settings, services: Sequence[Service], work: Sequence[Future[Any]], progress: Progress
+) -> None:
+    """Until every service answers and all work beside is done; raises the first error of that."""
+    until = time.monotonic() + HEALTHY_S
+    waiting, launched = list(services), time.monotonic()
+    starts: dict[str, set[int]] = {service.name: set() for service in services}
+    while waiting or not all(each.done() for each in work):
+        for each in work:
+            if each.done():
+                each.result()
+        for service in [each for each in waiting if each.healthy()]:
+            progress(f"{service.says} is up")
+            waiting.remove(service)
+        for service in waiting:
+            if process := pidfile.running(settings.home, service.name):
+                starts[service.name].add(process.pid)
+            if len(starts[service.name]) >= DEATHS:
+                raise UnavailableError(_why(service, settings.home))
+        died = time.monotonic() > launched + 2 and pidfile.running(settings.home, SUPERVISOR) is None
+        if waiting and (died or time.monotonic() > until):
+            raise UnavailableError(_why(waiting[0], settings.home))
+        time.sleep(0.05)
+    for each in work:
+        each.result()
+
+
+def _have_bucket(settings: Settings) -> None:
+    """An S3 server elsewhere must have the bucket, or let us make it."""
+    if not settings.s3_endpoint:
+        return
+    try:
+        objects.from_settings(settings).ensure_bucket()
+    except HoldfastError as error:
+        raise SettingsError(
+            f"bucket {settings.s3_bucket!r} at {settings.s3}: {error} "
+            "Check HOLDFAST_S3_ENDPOINT, HOLDFAST_S3_BUCKET and the keys."
+        ) from error
+
+
+def _register(
+    settings: Settings, services: Sequence[Service], progress: Progress, over: threading.Event
+) -> None:
+    """Register the deployments as soon as the API answers; Prefect is imported while the server starts."""
+    from holdfast.deployments.worker import register  # noqa: PLC0415  (costs a second)
+
+    register.preload(settings)
+    server = next((service for service in services if service.name == "prefect"), None)
+    while server and not server.healthy():
+        if over.wait(0.1):
+            return
+    names = asyncio.run(register.register(settings))
+    progress(f"{len(names)} deployments are registered")
+
+
+def _why(service: Service, home: Path) -> str:
+    log = service.log(home)
+    try:
+        last = "\n".join(f"  {line}" for line in log.read_text(errors="replace").splitlines()[-_LAST_LINES:])
+    except OSError:
+        last = "  (no log)"
+    return f"{service.says} did not come up. End of {log}:\n{last}"

@@ -1,0 +1,46 @@
+"""``HOME/settings.env``: what was chosen at ``holdfast up``, so that every later command finds the same site."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from holdfast.settings import Settings
+
+_PREFIX = "HOLDFAST_"
+
+
+def remember(settings: Settings) -> None:
+    """Write the values that somebody chose, over those of an earlier ``up``; other lines stay.
+
+    Secrets are left out: they come from the environment or from the secret file.
+    """
+    path = settings.home / "settings.env"
+    new = chosen(settings)
+    kept = [line for line in _lines(path) if line.partition("=")[0].strip().upper() not in new]
+    text = "\n".join([*kept, *(f"{key}={value}" for key, value in new.items())])
+    _write_private(path, f"{text}\n" if text else "")
+
+
+def chosen(settings: Settings) -> dict[str, str]:
+    """The values that somebody chose, as environment variables; no secrets."""
+    values = {}
+    for name in sorted(settings.model_fields_set - {"home"}):
+        value = getattr(settings, name)
+        if isinstance(value, SecretStr) or value is None:
+            continue
+        values[f"{_PREFIX}{name.upper()}"] = str(value)
+    return values
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text().splitlines() if path.exists() else []
+
+
+def _write_private(path: Path, text: str) -> None:
+    new = path.with_suffix(".new")
+    with os.fdopen(os.open(new, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+    os.replace(new, path)

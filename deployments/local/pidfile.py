@@ -1,0 +1,43 @@
+"""Pid files ``HOME/run/<service>.json``: {pid, create_time}, so that a pid used again is not mistaken."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import psutil
+
+from holdfast.paths import run_dir
+
+_SAME_S = 1.0
+
+
+def path(home: Path, name: str) -> Path:
+    """The file of one service."""
+    return run_dir(home) / f"{name}.json"
+
+
+def write(home: Path, name: str, pid: int) -> None:
+    """Note that ``name`` runs as ``pid``."""
+    file = path(home, name)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    new = file.with_suffix(".new")
+    new.write_text(json.dumps({"pid": pid, "create_time": psutil.Process(pid).create_time()}))
+    os.replace(new, file)
+
+
+def remove(home: Path, name: str) -> None:
+    """Forget it."""
+    path(home, name).unlink(missing_ok=True)
+
+
+def running(home: Path, name: str) -> psutil.Process | None:
+    """The live process of ``name``, or None."""
+    try:
+        told = json.loads(path(home, name).read_text())
+        process = psutil.Process(int(told["pid"]))
+        same = abs(process.create_time() - float(told["create_time"])) < _SAME_S
+        return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+    except (OSError, ValueError, KeyError, TypeError, psutil.Error):
+        return None

@@ -1,0 +1,30 @@
+"""Ports of the embedded services: checked before anything is started."""
+
+from __future__ import annotations
+
+import socket
+
+from holdfast.errors import SettingsError
+from holdfast.settings import Settings
+
+
+def check(settings: Settings) -> None:
+    """All ports that the embedded services need are free.
+
+    Raises:
+        SettingsError: one is not; names it and says what to do.
+    """
+    needed = {"gateway": settings.port}
+    if not settings.prefect_api_url:
+        needed["Prefect server"] = settings.port + 1
+    if not settings.s3_endpoint:
+        needed["S3 server"] = settings.port + 2
+    for service, port in needed.items():
+        try:
+            # With SO_REUSEADDR, as the services do: connections of a former run that still linger do not count.
+            socket.create_server((settings.host, port)).close()
+        except OSError as error:
+            raise SettingsError(
+                f"port {port} on {settings.host}, which the {service} needs: {error.strerror}. Stop what listens "
+                "there, or choose three free ports in a row by their first: `holdfast up --port N`."
+            ) from None

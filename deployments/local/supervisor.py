@@ -1,0 +1,181 @@
+"""``python -m holdfast.deployments.local.supervisor --home HOME``: keeps the embedded services alive.
+
+A service that ends is started again, at once the first time, then ever later (up to 10 s) until it has lived
+for a while. SIGTERM stops all of them, last started first, in bounded time. They get SIGTERM from the kernel
+should the supervisor itself be killed, so that none is left behind.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from holdfast.deployments.local import pidfile
+from holdfast.deployments.local.services import Service, embedded
+from holdfast.errors import HoldfastError
+from holdfast.paths import log_dir, run_dir
+from holdfast.settings import load
+
+NAME = "supervisor"
+STOP_S = 8.0
+"""A service that was told to stop is killed after this long."""
+LIVED_S = 30.0
+"""A service that lived this long starts again without delay."""
+FIRST_DELAY_S, LONGEST_DELAY_S = 0.1, 10.0
+LOG_LIMIT_BYTES = 64 * 2**20
+
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None, use_errno=True)
+_log = logging.getLogger("holdfast.supervisor")
+
+
+class Keeper:
+    """Keeps one service alive until it is told to stop."""
+
+    def __init__(self, service: Service, home: Path) -> None:
+        self._service = service
+        self._home = home
+        self._process: asyncio.subprocess.Process | None = None
+        self._stopping = asyncio.Event()
+
+    async def keep(self) -> None:
+        """Start the service, again and again, until :meth:`stop`."""
+        delay = FIRST_DELAY_S
+        while not self._stopping.is_set():
+            started = time.monotonic()
+            try:
+                how = await self._run_once()
+            except OSError as error:
+                how = f"could not be started: {error}"
+            if self._stopping.is_set():
+                return
+            if time.monotonic() - started > LIVED_S:
+                delay = FIRST_DELAY_S
+            _log.warning("%s %s; again in %.1f s", self._service.name, how, delay)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay):
+                    await self._stopping.wait()
+            delay = min(delay * 3, LONGEST_DELAY_S)
+
+    async def stop(self) -> None:
+        """Stop it: SIGTERM, then SIGKILL to its group."""
+        self._stopping.set()
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            async with asyncio.timeout(STOP_S):
+                await process.wait()
+        except TimeoutError:
+            _log.warning("%s did not stop within %.0f s: killed", self._service.name, STOP_S)
+        # Whatever it started shares its session.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.wait()
+        _log.info("%s stopped", self._service.name)
+
+    async def _run_once(self) -> str:
+        name = self._service.name
+        path = self._service.log(self._home)
+        _rotate(path)
+        with path.open("ab") as output:
+            self._process = process = await asyncio.create_subprocess_exec(
+                *self._service.command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=os.environ | dict(self._service.env),
+                cwd=self._home,
+                start_new_session=True,
+                preexec_fn=_die_with_parent,
+            )
+        pidfile.write(self._home, name, process.pid)
+        _log.info("%s started as %d", name, process.pid)
+        status = await process.wait()
+        pidfile.remove(self._home, name)
+        # What it started is left to notice by itself: runs of a dead worker still report how they ended.
+        return f"ended with {signal.Signals(-status).name if status < 0 else f'status {status}'}"
+
+
+async def supervise(services: list[Service], home: Path) -> None:
+    """Keep ``services`` alive until SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    keepers = [Keeper(service, home) for service in services]
+    tasks = [asyncio.create_task(keeper.keep()) for keeper in keepers]
+    await stop.wait()
+    _log.info("stopping")
+    for keeper in reversed(keepers):
+        await keeper.stop()
+    await asyncio.gather(*tasks)
+
+
+def _die_with_parent() -> None:
+    """In the child before exec: die with the supervisor, and mind SIGTERM whoever started all this."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _rotate(path: Path) -> None:
+    """Keep one former log, so that a service in a restart loop cannot fill the disk."""
+    with contextlib.suppress(OSError):
+        if path.stat().st_size > LOG_LIMIT_BYTES:
+            path.replace(path.with_suffix(".log.1"))
+
+
+def _detach() -> None:
+    """Leave the caller: a child of a child in its own session has init as parent and no terminal."""
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nowhere, descriptor)
+
+
+def main() -> None:
+    """Parse the command line and supervise."""
+    parser = argparse.ArgumentParser(
+        prog="python -m holdfast.deployments.local.supervisor", description=__doc__
+    )
+    parser.add_argument("--home", type=Path, required=True, help="the project's .holdfast folder")
+    parser.add_argument("--detach", action="store_true", help="run in the background")
+    options = parser.parse_args()
+    home = options.home.resolve()
+    try:
+        services = embedded(load(home))
+    except HoldfastError as error:
+        sys.exit(f"supervisor: {error}")
+    for folder in (log_dir(home), run_dir(home)):
+        folder.mkdir(parents=True, exist_ok=True)
+    if pidfile.running(home, NAME):
+        sys.exit(f"supervisor: one runs for {home} already; `holdfast down` stops it")
+    if options.detach:
+        _detach()
+    logging.basicConfig(
+        filename=log_dir(home) / f"{NAME}.log",
+        level=logging.INFO,
+        format="%(asctime)s %(levelname)s %(message)s",
+    )
+    pidfile.write(home, NAME, os.getpid())
+    try:
+        asyncio.run(supervise(services, home))
+    finally:
+        pidfile.remove(home, NAME)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Bring a Prefect server up to date with ``prefect.yaml``: the work pool and every deployment, any number of times."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+from typing import TYPE_CHECKING, Any
+
+from holdfast.deployments.worker import manifest
+from holdfast.deployments.worker.environment import client_environment
+from holdfast.errors import SettingsError, UnavailableError
+from holdfast.settings import Settings
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import PrefectClient
+    from prefect.flows import Flow
+
+POOL_TYPE = "holdfast"
+
+
+def preload(settings: Settings) -> None:
+    """Do what takes time and needs no server: import Prefect and every flow."""
+    os.environ.update(client_environment(settings))
+    for module in manifest.modules(manifest.read()):
+        # One that fails is reported by :func:`register`, with its deployment.
+        with contextlib.suppress(Exception):
+            importlib.import_module(module)
+
+
+async def register(settings: Settings) -> list[str]:
+    """Make the work pool if it is missing and apply all deployments; returns their full names.
+
+    A pool that exists keeps its type: one of type ``process`` serves stock ``prefect worker start`` too.
+
+    Raises:
+        UnavailableError: the API does not answer.
+        SettingsError: ``prefect.yaml`` or a flow that it names is wrong, or the server refused it.
+    """
+    # Importing Prefect takes most of a second and reads the environment: not before it is needed.
+    os.environ.update(client_environment(settings))
+    import httpx  # noqa: PLC0415
+    from prefect.client.orchestration import get_client  # noqa: PLC0415
+
+    deployments = manifest.read()
+    try:
+        async with get_client() as client:
+            await _pool(client, settings.work_pool)
+            # One after the other: side by side they meet SQLite's lock and wait seconds for it.
+            return [await _apply(client, each, settings.work_pool) for each in deployments]
+    except httpx.HTTPStatusError as error:
+        raise SettingsError(
+            f"Prefect at {settings.prefect_api} refused a deployment: {error}. See prefect.yaml."
+        ) from error
+    except httpx.HTTPError as error:
+        raise UnavailableError(
+            f"Prefect API at {settings.prefect_api}: {type(error).__name__} {error}".rstrip()
+        ) from error
+
+
+async def _pool(client: PrefectClient, name: str) -> None:
+    from prefect.client.schemas.actions import WorkPoolCreate  # noqa: PLC0415
+    from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound  # noqa: PLC0415
+
+    from holdfast.deployments.worker.worker import HoldfastWorker  # noqa: PLC0415
+
+    try:
+        await client.read_work_pool(name)
+    except ObjectNotFound:
+        template = HoldfastWorker.get_default_base_job_template()
+        try:
+            await client.create_work_pool(
+                WorkPoolCreate(
+                    name=name,
+                    type=POOL_TYPE,
+                    base_job_template=template,
+                    description="Playbooks of Holdfast, in warm processes.",
+                )
+            )
+        except ObjectAlreadyExists:
+            # The worker was faster.
+            return
+
+
+async def _apply(client: PrefectClient, deployment: manifest.Deployment, pool: str) -> str:
+    from prefect.client.schemas.actions import DeploymentScheduleCreate  # noqa: PLC0415
+    from prefect.client.schemas.schedules import CronSchedule  # noqa: PLC0415
+    from prefect.flows import load_flow_from_entrypoint  # noqa: PLC0415
+    from prefect.utilities.callables import parameter_schema  # noqa: PLC0415
+
+    try:
+        flow: Flow[..., Any] = load_flow_from_entrypoint(deployment.entrypoint, use_placeholder_flow=False)
+    except Exception as error:
+        raise SettingsError(
+            f"deployment {deployment.name!r}: cannot load {deployment.entrypoint}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    await client.create_deployment(
+        await client.create_flow_from_name(flow.name),
+        deployment.name,
+        entrypoint=deployment.entrypoint,
+        version=flow.version,
+        description=deployment.description,
+        tags=list(deployment.tags),
+        parameters=deployment.parameters,
+        parameter_openapi_schema=parameter_schema(flow).model_dump(exclude_unset=True),
+        enforce_parameter_schema=True,
+        schedules=[
+            DeploymentScheduleCreate(
+                schedule=CronSchedule(cron=each.cron, timezone=each.timezone), active=each.active
+            )
+            for each in deployment.schedules
+        ],
+        concurrency_limit=deployment.concurrency_limit,
+        work_pool_name=pool,
+        work_queue_name=deployment.work_pool.work_queue_name,
+        job_variables=deployment.work_pool.job_variables,
+        pull_steps=[],
+    )
+    return f"{flow.name}/{deployment.name}"

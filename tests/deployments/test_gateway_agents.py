@@ -1,0 +1,303 @@
+from __future__ import annotations
+
+from holdfast.models.alert import IncidentClass, IncidentState
+from holdfast.models.job import JobState
+from holdfast.models.machine import MachineState
+from tests.deployments.gateway_kit import JOB, Kit, rank, start_epoch
+
+
+async def test_first_registration_makes_a_standby(kit: Kit) -> None:
+    """A machine that says its first word is a standby."""
+    await kit.register("m0")
+    assert kit.ledger.machine("m0").state is MachineState.STANDBY
+    assert await kit.beat("m0") == {"ok": True}
+
+
+async def test_heartbeat_of_an_unknown_machine_asks_for_registration(kit: Kit) -> None:
+    """404 makes an agent register."""
+    assert (await kit.beat("m9", status=404))["error"] == "UnknownError"
+
+
+async def test_heartbeat_of_an_old_incarnation_is_stale(kit: Kit) -> None:
+    """409 makes a replaced agent end."""
+    await kit.register("m0", "i1")
+    await kit.register("m0", "i2")
+    assert (await kit.beat("m0", incarnation="i1", status=409))["error"] == "StaleError"
+    await kit.beat("m0", incarnation="i2")
+
+
+async def test_heartbeat_of_an_evicted_machine_is_stale(kit: Kit) -> None:
+    """An evicted machine that still lives is told to end, as soon as the ledger says so."""
+    await kit.register("m0")
+    kit.ledger.set_machine("m0", state=MachineState.CORDONED, cordon_reason="bad")
+    await kit.gateway.site.refresh()
+    assert "bad" in (await kit.beat("m0", status=409))["message"]
+
+
+async def test_released_machine_is_not_told_to_end(kit: Kit) -> None:
+    """Before an agent is told to end the ledger is asked, not a view of half a second ago."""
+    await kit.register("m0")
+    kit.ledger.set_machine("m0", state=MachineState.CORDONED)
+    await kit.gateway.site.refresh()
+    kit.ledger.set_machine("m0", state=MachineState.STANDBY)
+    await kit.beat("m0")
+
+
+async def test_heartbeats_write_no_more_than_they_must(kit: Kit) -> None:
+    """The ledger hears of a living machine every five seconds, not every heartbeat."""
+    await kit.register("m0")
+    kit.clock.advance(10)
+    await kit.beat("m0")
+    seen_at = kit.ledger.machine("m0").seen_at
+    kit.clock.advance(1)
+    await kit.beat("m0")
+    assert kit.ledger.machine("m0").seen_at == seen_at
+    kit.clock.advance(5)
+    await kit.beat("m0")
+    assert kit.ledger.machine("m0").seen_at > seen_at
+
+
+async def test_steps_of_rank_0_become_progress(kit: Kit) -> None:
+    """Marks of the machine of rank 0 count, those of others are dropped, repeated ones change nothing."""
+    await kit.running_job()
+    await kit.beat("m0", marks={1: 10.0, 2: 11.0, 3: 12.0})
+    await kit.beat("m1", marks={9: 99.0})
+    await kit.beat("m0", marks={2: 50.0})
+    (epoch,) = kit.ledger.epochs(JOB)
+    assert (epoch.first_step, epoch.first_step_at) == (1, 10.0)
+    assert (epoch.last_step, epoch.last_step_at) == (3, 12.0)
+
+
+async def test_first_new_step_proves_the_recovery(kit: Kit) -> None:
+    """Recovered is when a step beyond all earlier ones is done, not when recomputed ones are."""
+    await kit.running_job()
+    await kit.beat("m0", marks={step: float(step) for step in range(1, 6)})
+    await kit.crash()
+    await kit.gateway.progress.watch()
+    start_epoch(kit.ledger, JOB)
+    await kit.gateway.site.refresh()
+    await kit.beat("m0", epoch=2, marks={4: 20.0, 5: 21.0})
+    assert kit.incidents()[0].recovered_at is None
+    await kit.beat("m0", epoch=2, marks={6: 22.0, 7: 23.0})
+    assert kit.incidents()[0].recovered_at == 22.0
+
+
+async def test_recovery_is_noticed_by_a_later_gateway(kit: Kit) -> None:
+    """The new steps came while no gateway watched the incident: the ledger's rows say when."""
+    await kit.running_job()
+    await kit.beat("m0", marks={5: 5.0})
+    await kit.crash()
+    start_epoch(kit.ledger, JOB)
+    kit.ledger.mark(JOB, 2, 6, 31.0)
+    kit.close_incident(f"{JOB}-1")
+    await kit.restart()
+    await kit.gateway.progress.watch()
+    assert kit.incidents()[0].recovered_at == 31.0
+
+
+async def test_job_is_done_when_all_ranks_ended_well(kit: Kit) -> None:
+    """Status 0 of every rank, from events and heartbeats together; then its machines are freed."""
+    await kit.running_job()
+    done = {"machine": "m0", "incarnation": "i1", "job": JOB, "epoch": 1, "done": [0, 1]}
+    await kit.post("/v1/agents/events", done)
+    assert kit.ledger.job(JOB).state is JobState.RUNNING
+    ended = [rank(number, 9, kit.clock.now(), phase="exited", exit_code=0) for number in (2, 3)]
+    await kit.beat("m1", ended)
+    assert kit.ledger.job(JOB).state is JobState.DONE
+    assert kit.ledger.epochs(JOB)[0].close_reason == "done"
+    kit.clock.advance(60)
+    await kit.gateway.releases.tick()
+    assert len(kit.ledger.machines(MachineState.STANDBY)) == 3
+
+
+async def test_report_of_alerts_answers_each(kit: Kit) -> None:
+    """A refused alert of a report does not keep the others out; strangers' machines are refused."""
+    await kit.running_job()
+    exit_of = {"kind": "rank_exit", "job": JOB, "at": kit.clock.now(), "epoch": 1}
+    body = {
+        "machine": "m0",
+        "incarnation": "i1",
+        "alerts": [
+            exit_of | {"machine": "m1", "rank": 2},
+            exit_of | {"rank": 99},
+            exit_of | {"rank": 1, "evidence": {"signal": "SIGKILL"}},
+        ],
+    }
+    answer = await kit.post("/v1/agents/events", body)
+    assert [one["outcome"] for one in answer["outcomes"]] == ["refused", "refused", "opened"]
+    assert kit.incidents()[0].machine == "m0"
+
+
+async def test_report_of_an_old_incarnation_is_stale(kit: Kit) -> None:
+    """Nothing of a replaced agent counts."""
+    await kit.running_job()
+    await kit.post("/v1/agents/events", {"machine": "m0", "incarnation": "old"}, 409)
+
+
+async def test_checkpoints_are_recorded(kit: Kit) -> None:
+    """An agent tells of manifests that it wrote."""
+    await kit.running_job()
+    checkpoint = {"job": JOB, "step": 20, "epoch": 1, "world_size": 4, "key": "k"}
+    body = {"machine": "m0", "incarnation": "i1", "checkpoints": [checkpoint]}
+    await kit.post("/v1/agents/events", body)
+    (listed,) = await kit.get(f"/v1/checkpoints?job={JOB}")
+    assert listed["step"] == 20
+
+
+async def test_agent_that_began_anew_lost_its_ranks(kit: Kit) -> None:
+    """A new incarnation of an active machine is a crash of the job on that machine."""
+    await kit.running_job()
+    await kit.register("m1", "i2")
+    await kit.settled()
+    (incident,) = kit.incidents()
+    assert (incident.incident_class, incident.machine) == (IncidentClass.JOB_CRASH, "m1")
+
+
+async def test_exit_that_no_event_told_is_found_in_heartbeats(kit: Kit) -> None:
+    """The event was lost with an earlier gateway: the heartbeat shows the dead rank."""
+    await kit.running_job()
+    ranks = [rank(0, 3, kit.clock.now()), rank(1, 3, kit.clock.now(), phase="exited", exit_code=-9)]
+    await kit.beat("m0", ranks)
+    await kit.gateway.exits.tick()
+    assert not kit.incidents()
+    kit.clock.advance(1.5)
+    await kit.gateway.exits.tick()
+    await kit.settled()
+    (incident,) = kit.incidents()
+    assert (incident.machine, incident.rank) == ("m0", 1)
+
+
+async def test_silent_machine_with_a_dead_agent_is_lost(kit: Kit) -> None:
+    """Missing heartbeats and a failing probe together are a machine fault."""
+    await kit.running_job()
+    await _pass(kit, 3.0, speaking=("m0", "m2"), dead="m1")
+    (incident,) = kit.incidents()
+    assert (incident.incident_class, incident.machine) == (IncidentClass.MACHINE_FAULT, "m1")
+
+
+async def test_silent_machine_whose_agent_answers_is_not_lost(kit: Kit) -> None:
+    """Heartbeats alone prove nothing."""
+    await kit.running_job()
+    await _pass(kit, 10.0, speaking=("m0", "m2"))
+    assert not kit.incidents()
+    assert "m1" in kit.prober.asked
+
+
+async def test_silence_is_not_called_early(kit: Kit) -> None:
+    """Three short intervals are not enough: 1.5 s is the least."""
+    await kit.running_job()
+    await _pass(kit, 1.4, speaking=("m0", "m2"), dead="m1")
+    assert not kit.incidents()
+
+
+async def test_slow_agent_gets_more_time_than_a_dead_one(kit: Kit) -> None:
+    """No answer in time may be a busy host: only a longer silence makes it a lost machine."""
+    await kit.running_job()
+    kit.prober.slow = {"m1"}
+    await _pass(kit, 4.0, speaking=("m0", "m2"))
+    assert not kit.incidents()
+    await _pass(kit, 3.0, speaking=("m0", "m2"))
+    assert kit.incidents()[0].machine == "m1"
+
+
+async def test_lost_standby_leaves_the_pool(kit: Kit) -> None:
+    """A standby that died is gone; no job is concerned."""
+    await kit.running_job()
+    await _pass(kit, 3.0, speaking=("m0", "m1"), dead="m2")
+    assert not kit.incidents()
+    assert kit.ledger.machine("m2").state is MachineState.GONE
+    assert kit.metric("standby_cordons_total", kind="machine_lost") == 1
+
+
+async def test_new_gateway_gives_agents_time_to_speak(kit: Kit) -> None:
+    """Silence before the gateway listened proves nothing."""
+    await kit.running_job()
+    kit.clock.advance(3600)
+    kit.prober.dead = {"m1"}
+    await kit.restart()
+    await kit.gateway.silent.tick()
+    assert not kit.incidents()
+    await _pass(kit, 3.0, speaking=("m0", "m2"), dead="m1")
+    assert kit.incidents()[0].machine == "m1"
+
+
+async def test_gateway_that_stood_still_blames_nobody(kit: Kit) -> None:
+    """After a pause of its own the gateway waits a window before it counts silence."""
+    await kit.running_job()
+    await _pass(kit, 1.0, speaking=("m0", "m1", "m2"))
+    kit.clock.advance(30)
+    kit.prober.dead = {"m1"}
+    await kit.gateway.silent.tick()
+    assert not kit.incidents()
+
+
+async def test_stopped_rank_is_a_hang(kit: Kit) -> None:
+    """No step, and one process in state T while the others idle: the vote says hang, and who."""
+    await kit.running_job()
+    for step in range(1, 20):
+        kit.clock.advance(0.5)
+        await _both(kit, step, cpu=step * 0.5)
+    for _ in range(60):
+        kit.clock.advance(0.5)
+        await _both(kit, 19, cpu=9.5, stopped=2)
+        await kit.gateway.hangs.tick()
+        if kit.incidents():
+            break
+    (incident,) = kit.incidents()
+    assert (incident.incident_class, incident.machine) == (IncidentClass.JOB_HANG, "m1")
+    evidence = incident.alerts[0].evidence
+    assert evidence["ranks"] == [2]
+    assert evidence["silent_s"] < 15
+    await kit.gateway.hangs.tick()
+    assert len(kit.incidents()) == 1
+
+
+async def test_slow_first_step_is_no_hang(kit: Kit) -> None:
+    """Before the first step of an epoch a job may be silent for long."""
+    await kit.running_job()
+    for _ in range(60):
+        kit.clock.advance(1)
+        await _both(kit, 0, cpu=0.0)
+        await kit.gateway.hangs.tick()
+    assert not kit.incidents()
+
+
+async def test_needs_human_is_not_reopened_by_progress(kit: Kit) -> None:
+    """Only open and recovered incidents are proved recovered by steps."""
+    await kit.running_job()
+    await kit.crash()
+    kit.ledger.set_incident(f"{JOB}-1", state=IncidentState.NEEDS_HUMAN)
+    start_epoch(kit.ledger, JOB)
+    await kit.gateway.site.refresh()
+    await kit.gateway.progress.watch()
+    await kit.beat("m0", epoch=2, marks={50: 5.0})
+    assert kit.incidents()[0].recovered_at is None
+
+
+async def _pass(kit: Kit, seconds: float, speaking: tuple[str, ...], dead: str = "") -> None:
+    """Time passes in steps of 0.2 s; some machines send heartbeats."""
+    kit.prober.dead = {dead} if dead else set()
+    for _ in range(round(seconds / 0.2)):
+        kit.clock.advance(0.2)
+        for name in speaking:
+            await kit.beat(name)
+        await kit.gateway.silent.tick()
+    await kit.settled()
+
+
+async def _both(kit: Kit, step: int, cpu: float, stopped: int | None = None) -> None:
+    """Heartbeats of both machines of the job; ``step_at`` is now while the step is new."""
+    at = kit.clock.now() if stopped is None else kit.clock.now() - _silence(kit)
+    if step == 0:
+        at = kit.ledger.epochs(JOB)[0].opened_at
+    for number in range(2):
+        ranks = [
+            rank(r, step, at, cpu_s=cpu, process_state="T" if r == stopped else "S")
+            for r in (2 * number, 2 * number + 1)
+        ]
+        await kit.beat(f"m{number}", ranks)
+
+
+def _silence(kit: Kit) -> float:
+    """Seconds since the last progress of :func:`_both` (19 rounds of 0.5 s after the job began)."""
+    return kit.clock.now() - (kit.ledger.epochs(JOB)[0].opened_at + 19 * 0.5)

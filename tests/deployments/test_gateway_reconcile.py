@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import pytest
+
+from holdfast.deployments.gateway.judge import backoff_s
+from holdfast.deployments.gateway.runs import Phase
+from holdfast.models.alert import IncidentState
+from holdfast.models.job import JobState
+from tests.deployments.gateway_kit import JOB, Kit, start_epoch
+
+FIRST, SECOND = f"{JOB}-1#1", f"{JOB}-1#2"
+
+
+@pytest.mark.parametrize("phase", [Phase.FAILED, Phase.ENDED])
+async def test_run_that_ended_without_recovery_is_followed_by_the_next_attempt(
+    kit: Kit, phase: Phase
+) -> None:
+    """Crashed, failed, cancelled, or completed with the incident still open: again, once."""
+    await kit.running_job()
+    await kit.crash()
+    kit.runs.set(FIRST, phase)
+    await kit.tick()
+    await kit.tick()
+    assert kit.runs.created == [FIRST, SECOND]
+    (incident,) = kit.incidents()
+    assert (incident.attempt, incident.flow_run_id) == (2, SECOND)
+
+
+async def test_deleted_run_is_followed_by_the_next_attempt(kit: Kit) -> None:
+    """Somebody deleted the run in the UI."""
+    await kit.running_job()
+    await kit.crash()
+    del kit.runs.runs[FIRST]
+    await kit.tick()
+    assert kit.runs.created == [FIRST, SECOND]
+
+
+async def test_run_that_nobody_starts_is_followed_by_the_next_attempt(kit: Kit) -> None:
+    """Pending or scheduled for longer than the policy's patience."""
+    await kit.running_job()
+    await kit.crash()
+    kit.runs.set(FIRST, Phase.WAITING)
+    await kit.tick(14)
+    assert kit.runs.created == [FIRST]
+    await kit.tick(2)
+    assert kit.runs.created == [FIRST, SECOND]
+
+
+async def test_silent_run_is_followed_by_the_next_attempt(kit: Kit) -> None:
+    """Running, but no sign in the ledger for too long."""
+    await kit.running_job()
+    await kit.crash()
+    kit.clock.advance(50)
+    kit.ledger.begin(f"{JOB}-1", 1, "pause:e1", "pause", {})
+    kit.ledger.finish(f"{JOB}-1", "pause:e1", {})
+    await kit.tick(50)
+    assert kit.runs.created == [FIRST]
+    await kit.tick(20)
+    assert kit.runs.created == [FIRST, SECOND]
+
+
+async def test_run_in_the_middle_of_a_long_act_is_left_alone(kit: Kit) -> None:
+    """An act that was begun (a replay, a wait for a standby) may take longer than silence may."""
+    await kit.running_job()
+    await kit.crash()
+    kit.ledger.begin(f"{JOB}-1", 1, "replay:1", "replay", {})
+    await kit.tick(120)
+    assert kit.runs.created == [FIRST]
+    await kit.tick(400)
+    assert kit.runs.created == [FIRST, SECOND]
+
+
+async def test_run_whose_process_is_gone_is_followed_by_the_next_attempt(kit: Kit) -> None:
+    """Process and worker were killed together: nobody reported it, but it can be seen."""
+    await kit.running_job()
+    await kit.crash()
+    kit.runs.set(FIRST, Phase.RUNNING, alive=False)
+    await kit.tick(1)
+    assert kit.runs.created == [FIRST]
+    await kit.tick(2)
+    assert kit.runs.created == [FIRST, SECOND]
+
+
+async def test_suspended_run_waits_for_its_human(kit: Kit) -> None:
+    """A run that asks for approval is in order, however long it takes."""
+    await kit.running_job()
+    await kit.crash()
+    kit.runs.set(FIRST, Phase.SUSPENDED)
+    await kit.tick(100_000)
+    assert kit.runs.created == [FIRST]
+
+
+async def test_closed_incident_is_left_alone(kit: Kit) -> None:
+    """The run completed and the incident is closed: done."""
+    await kit.running_job()
+    await kit.crash()
+    kit.close_incident(f"{JOB}-1")
+    kit.runs.set(FIRST, Phase.ENDED)
+    await kit.tick(100)
+    assert kit.runs.created == [FIRST]
+
+
+async def test_after_the_last_attempt_a_human_is_asked(kit: Kit) -> None:
+    """Attempts are bounded; the job is left as it is."""
+    await kit.running_job()
+    await kit.crash()
+    kit.ledger.set_job(JOB, state=JobState.RECOVERING)
+    for _ in range(20):
+        for key in list(kit.runs.runs):
+            if kit.runs.runs[key].phase is Phase.RUNNING:
+                kit.runs.set(key, Phase.FAILED)
+        await kit.tick(10)
+    (incident,) = kit.incidents()
+    assert incident.state is IncidentState.NEEDS_HUMAN
+    assert "6 attempts" in incident.summary
+    assert len(kit.runs.created) == 6
+    assert kit.ledger.job(JOB).state is JobState.RECOVERING
+
+
+def test_attempts_slow_down() -> None:
+    """The second attempt comes at once; a playbook that fails at once may not spin."""
+    assert [backoff_s(attempt) for attempt in range(1, 7)] == [0, 1, 2, 4, 8, 8]
+
+
+async def test_prefect_that_is_away_is_asked_again(kit: Kit) -> None:
+    """The incident is in the ledger; the run is made when Prefect is back."""
+    await kit.running_job()
+    kit.runs.away, kit.runs.back_after = True, 3
+    await kit.crash()
+    assert kit.runs.created == [FIRST]
+    assert kit.runs.calls == 4
+    assert not kit.runs.offline_started
+
+
+async def test_playbook_runs_without_prefect_when_it_stays_away(kit: Kit) -> None:
+    """Recovery goes on, as a new attempt: a request that timed out may yet have made a run."""
+    await kit.running_job()
+    kit.runs.away = True
+    await kit.crash()
+    assert kit.runs.offline_started == [(f"{JOB}-1", 2)]
+    (incident,) = kit.incidents()
+    assert incident.flow_run_id == f"offline:{JOB}-1:2"
+    await kit.tick(30)
+    assert len(kit.runs.offline_started) == 1
+
+
+async def test_run_survives_a_short_absence_of_prefect(kit: Kit) -> None:
+    """A playbook outlives 10 to 20 s without the API: as long as it acts it is left alone."""
+    await kit.running_job()
+    await kit.crash()
+    kit.runs.away = True
+    await kit.tick(5)
+    await kit.tick(12)
+    assert not kit.runs.offline_started
+    kit.ledger.begin(f"{JOB}-1", 1, "pause:e1", "pause", {})
+    await kit.tick(10)
+    assert not kit.runs.offline_started
+    await kit.tick(15)
+    assert kit.runs.offline_started
+
+
+async def test_gateway_killed_before_the_run_was_made(kit: Kit) -> None:
+    """The incident was written first: the next gateway makes its run, once."""
+    await kit.running_job()
+    kit.gateway.dispatcher.start = lambda incident: None  # type: ignore[method-assign]
+    await kit.crash()
+    assert not kit.runs.created
+    await kit.restart()
+    assert kit.runs.created == [FIRST]
+    assert kit.incidents()[0].flow_run_id == FIRST
+
+
+async def test_gateway_killed_after_the_run_was_made(kit: Kit) -> None:
+    """Created but not noted: the same key finds the same run."""
+    await kit.running_job()
+    await kit.crash()
+    kit.ledger.set_incident(f"{JOB}-1", flow_run_id=None)
+    await kit.restart()
+    assert kit.runs.created == [FIRST]
+    assert kit.incidents()[0].flow_run_id == FIRST
+
+
+async def test_gateway_killed_while_alerts_settle(kit: Kit) -> None:
+    """Echoes that waited for their root wait in the next gateway too, and it still knows duplicates."""
+    await kit.running_job()
+    await kit.crash(rank=0, cascade=True)
+    await kit.restart()
+    kit.clock.advance(1)
+    await kit.gateway.correlator.settle()
+    await kit.settled()
+    assert len(kit.incidents()) == 1
+    await kit.restart()
+    assert (await kit.crash(rank=0, cascade=True))["outcome"] == "duplicate"
+
+
+async def test_dead_run_is_found_by_the_next_gateway(kit: Kit) -> None:
+    """Gateway, worker and playbook were killed together."""
+    await kit.running_job()
+    await kit.crash()
+    kit.runs.set(FIRST, Phase.RUNNING, alive=False)
+    kit.clock.advance(5)
+    await kit.restart()
+    assert kit.runs.created == [FIRST, SECOND]
+
+
+async def test_second_incident_waits_for_the_first(kit: Kit) -> None:
+    """A code update during a recovery acts when the job runs again."""
+    await kit.running_job()
+    await kit.crash()
+    answer = await kit.post(f"/v1/jobs/{JOB}/update", {"version": "v2"})
+    assert answer["outcome"] == "waits"
+    await kit.tick()
+    assert kit.runs.created == [FIRST]
+    start_epoch(kit.ledger, JOB)
+    kit.close_incident(f"{JOB}-1")
+    await kit.tick()
+    assert kit.runs.created == [FIRST, f"{JOB}-2#1"]
+
+
+async def test_update_that_the_restart_took_along_is_dismissed(kit: Kit) -> None:
+    """The recovery's restart merged the pending version: nothing is left to do."""
+    await kit.running_job()
+    await kit.crash()
+    await kit.post(f"/v1/jobs/{JOB}/update", {"version": "v2"})
+    assert kit.ledger.pending_version(JOB) == "v2"
+    kit.ledger.set_job(JOB, code_version="v2")
+    start_epoch(kit.ledger, JOB)
+    kit.close_incident(f"{JOB}-1")
+    await kit.tick()
+    assert kit.runs.created == [FIRST]
+    assert kit.incidents()[1].state is IncidentState.DISMISSED
+
+
+async def test_crash_of_the_new_epoch_that_joined_last_counts_anew(kit: Kit) -> None:
+    """A rank of the new epoch died just as the incident was closed: it is not lost with it."""
+    await kit.running_job()
+    await kit.crash()
+    await kit.tick(0)
+    start_epoch(kit.ledger, JOB)
+    assert (await kit.crash(rank=3, epoch=2))["outcome"] == "joined"
+    kit.close_incident(f"{JOB}-1")
+    await kit.tick()
+    assert kit.runs.created == [FIRST, f"{JOB}-2#1"]
+    assert kit.incidents()[1].epoch == 2

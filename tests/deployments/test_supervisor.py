@@ -1,0 +1,162 @@
+"""The supervisor with real processes, and what it is made of."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from pydantic import SecretStr
+
+from holdfast import secret, settings
+from holdfast.deployments.local import envfile, pidfile, ports
+from holdfast.deployments.local.services import embedded
+from holdfast.deployments.local.supervisor import STOP_S
+from holdfast.errors import SettingsError
+from holdfast.paths import log_dir
+from holdfast.settings import Settings
+from tests.deployments.worker_kit import ROOT, gone, wait_for
+
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts a supervisor of toy services; kills it at the end."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def launch(*options: str) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "tests.deployments.supervised", str(tmp_path), *options]
+        started.append(subprocess.Popen(command, cwd=ROOT))
+        return started[-1]
+
+    yield launch
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def service(home: Path, name: str) -> psutil.Process:
+    return wait_for(f"{name} runs", lambda: pidfile.running(home, name))
+
+
+def said(home: Path, name: str) -> str:
+    log = log_dir(home) / f"{name}.log"
+    return log.read_text() if log.exists() else ""
+
+
+@pytest.mark.e2e
+def test_killed_service_is_started_again(start: Start, tmp_path: Path) -> None:
+    """And the restart is in the supervisor's log, with what ended it."""
+    start()
+    killed = service(tmp_path, "first")
+    killed.kill()
+    wait_for("a new one", lambda: (new := pidfile.running(tmp_path, "first")) and new.pid != killed.pid)
+    assert "first ended with SIGKILL" in said(tmp_path, "supervisor")
+    assert service(tmp_path, "second").is_running()
+
+
+@pytest.mark.e2e
+def test_service_that_cannot_start_is_tried_ever_later(start: Start, tmp_path: Path) -> None:
+    """It disturbs no other, and does not spin."""
+    start("missing")
+    service(tmp_path, "first")
+    wait_for(
+        "three attempts", lambda: said(tmp_path, "supervisor").count("missing could not be started") >= 3
+    )
+    text = said(tmp_path, "supervisor")
+    assert "again in 0.1 s" in text
+    assert "again in 0.9 s" in text
+
+
+@pytest.mark.e2e
+def test_sigterm_stops_all_last_started_first(start: Start, tmp_path: Path) -> None:
+    """One that ignores SIGTERM is killed; the whole stays bounded."""
+    supervisor = start("stubborn")
+    wait_for("stubborn is up", lambda: "up" in said(tmp_path, "stubborn"))
+    children = [service(tmp_path, name) for name in ("first", "second", "stubborn")]
+    began = time.monotonic()
+    supervisor.terminate()
+    assert supervisor.wait(STOP_S + 20) == 0
+    assert time.monotonic() - began < STOP_S + 10
+    assert gone(children)
+    text = said(tmp_path, "supervisor")
+    assert text.index("stubborn stopped") < text.index("second stopped") < text.index("first stopped")
+
+
+@pytest.mark.e2e
+def test_services_of_a_killed_supervisor_end(start: Start, tmp_path: Path) -> None:
+    """Nothing is orphaned for ever."""
+    supervisor = start()
+    children = [service(tmp_path, name) for name in ("first", "second")]
+    supervisor.kill()
+    wait_for("all gone", lambda: gone(children))
+
+
+def test_pid_file_of_another_process_is_not_believed(tmp_path: Path) -> None:
+    """A pid used again belongs to somebody else."""
+    pidfile.write(tmp_path, "x", os.getpid())
+    assert pidfile.running(tmp_path, "x") is not None
+    file = pidfile.path(tmp_path, "x")
+    told = json.loads(file.read_text())
+    file.write_text(json.dumps(told | {"create_time": told["create_time"] - 100}))
+    assert pidfile.running(tmp_path, "x") is None
+    file.write_text("torn")
+    assert pidfile.running(tmp_path, "x") is None
+    pidfile.remove(tmp_path, "x")
+    assert pidfile.running(tmp_path, "x") is None
+
+
+@pytest.mark.parametrize(("offset", "who"), [(0, "gateway"), (1, "Prefect server"), (2, "S3 server")])
+def test_taken_port_is_named_with_the_way_out(tmp_path: Path, offset: int, who: str) -> None:
+    """Which port, who needs it, what to do."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SettingsError, match=rf"port {port} .*{who}.*holdfast up --port N"):
+            ports.check(Settings(home=tmp_path, port=port - offset))
+
+
+def test_ports_of_services_elsewhere_are_not_needed(tmp_path: Path) -> None:
+    """An external Prefect server has its own."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1] - 1
+        ports.check(Settings(home=tmp_path, port=port, prefect_api_url="http://elsewhere/api"))
+
+
+def test_services_elsewhere_are_not_started(tmp_path: Path) -> None:
+    """Prefect, S3 and the gateway can be somebody else's."""
+    secret.create(tmp_path / "secret")
+    names = [each.name for each in embedded(Settings(home=tmp_path))]
+    assert names == ["prefect", "s3", "gateway", "worker"]
+    elsewhere = Settings(
+        home=tmp_path, prefect_api_url="http://a/api", s3_endpoint="http://b", gateway_url="http://c"
+    )
+    assert [each.name for each in embedded(elsewhere)] == ["worker"]
+
+
+def test_secret_is_on_no_command_line(tmp_path: Path) -> None:
+    """Everybody on the host can read command lines."""
+    known = secret.create(tmp_path / "secret")
+    for each in embedded(Settings(home=tmp_path)):
+        assert known not in " ".join(each.command)
+
+
+def test_choices_are_remembered_beside_what_is_there(tmp_path: Path) -> None:
+    """Lines of the user stay; secrets are not written; only the owner may read."""
+    file = tmp_path / "settings.env"
+    file.write_text("# mine\nHOLDFAST_HEARTBEAT_S=2\nHOLDFAST_PORT=1111\n")
+    envfile.remember(Settings(home=tmp_path, port=5555, s3_secret_key=SecretStr("hidden")))
+    text = file.read_text()
+    assert "# mine" in text
+    assert "hidden" not in text
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    loaded = settings.load(tmp_path)
+    assert (loaded.port, loaded.heartbeat_s) == (5555, 2)

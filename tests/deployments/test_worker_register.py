@@ -1,0 +1,107 @@
+"""Registering the deployments, by ourselves and with Prefect's own command, on a real server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.deployments.worker import manifest
+from holdfast.errors import UnavailableError
+from holdfast.settings import Settings
+from tests.deployments.worker_kit import ROOT, Api, free_port, prefect_server, wait_for
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    with prefect_server(tmp_path_factory.mktemp("prefect")) as url:
+        yield Api(url)
+
+
+@pytest.fixture
+def settings(api: Api, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    # register() sets the environment of its process; let the test give it back.
+    for name in [name for name in os.environ if name.startswith("PREFECT_")]:
+        monkeypatch.delenv(name)
+    return Settings(home=tmp_path, prefect_api_url=api.url)
+
+
+def run_register(settings: Settings) -> str:
+    """In a process of its own, as Prefect reads its environment once."""
+    code = (
+        "import asyncio, sys; from pathlib import Path; from holdfast.settings import Settings;"
+        "from holdfast.deployments.worker.register import register;"
+        "print(asyncio.run(register(Settings(home=Path(sys.argv[1]), prefect_api_url=sys.argv[2]))))"
+    )
+    command = [sys.executable, "-c", code, str(settings.home), settings.prefect_api_url]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=100).stdout
+
+
+def deployments(api: Api) -> dict[str, dict[str, Any]]:
+    return {each["name"]: each for each in api.ask("POST", "/deployments/filter", {})}
+
+
+def test_register_makes_pool_and_deployments_and_may_be_repeated(api: Api, settings: Settings) -> None:
+    """Two times the same: one pool, one of each deployment, one schedule."""
+    run_register(settings)
+    first = deployments(api)
+    run_register(settings)
+    second = deployments(api)
+
+    assert {each.name for each in manifest.read()} == set(first)
+    assert {name: each["id"] for name, each in first.items()} == {n: e["id"] for n, e in second.items()}
+    assert api.ask("GET", "/work_pools/holdfast")["type"] == "holdfast"
+    resize = second["resize-standby-pool"]
+    assert [each["schedule"]["cron"] for each in resize["schedules"]] == ["0 3 * * *"]
+    assert resize["global_concurrency_limit"]["limit"] == 1
+
+
+def test_schedule_makes_runs(api: Api, settings: Settings) -> None:
+    """The server's scheduler really turns the cron line into runs to come."""
+    run_register(settings)
+    resize = deployments(api)["resize-standby-pool"]["id"]
+    wanted = {"deployments": {"id": {"any_": [resize]}}, "limit": 5}
+    runs = wait_for("runs to come", lambda: api.ask("POST", "/flow_runs/filter", wanted), deadline_s=90)
+    assert runs[0]["state"]["type"] == "SCHEDULED"
+
+
+def test_absent_api_is_named(tmp_path: Path) -> None:
+    """The message has the address."""
+    url = f"http://127.0.0.1:{free_port()}/api"
+    code = (
+        "import asyncio, sys; from pathlib import Path; from holdfast.settings import Settings;"
+        "from holdfast.deployments.worker.register import register\n"
+        "try: asyncio.run(register(Settings(home=Path(sys.argv[1]), prefect_api_url=sys.argv[2])))\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path), url]
+    said = subprocess.run(command, check=True, capture_output=True, text=True, timeout=100).stdout
+    assert said.startswith(UnavailableError.__name__)
+    assert url in said
+
+
+def test_prefects_own_command_applies_the_same_file(api: Api, settings: Settings, tmp_path: Path) -> None:
+    """`prefect deploy --all` needs the work pool and nothing else; a pool of type process will do."""
+    env = os.environ | {"PREFECT_API_URL": api.url, "PREFECT_HOME": str(tmp_path), "DO_NOT_TRACK": "1"}
+    prefect = [sys.executable, "-m", "prefect", "--no-prompt"]
+    if not any(pool["name"] == "holdfast" for pool in api.ask("POST", "/work_pools/filter", {})):
+        create = [*prefect, "work-pool", "create", "holdfast", "--type", "process"]
+        subprocess.run(create, env=env, check=True, capture_output=True, timeout=100)
+    applied = subprocess.run(
+        [*prefect, "deploy", "--all"],
+        env=env,
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert applied.returncode == 0, applied.stdout + applied.stderr
+    assert {each.name for each in manifest.read()} <= set(deployments(api))
