@@ -1,0 +1,161 @@
+"""The checks of ``holdfast doctor``. Each looks at one thing and never raises."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import httpx
+
+from holdfast import secret
+from holdfast import settings as settings_module
+from holdfast.errors import SettingsError
+from holdfast.models.base import Frozen
+from holdfast.paths import SHM
+from holdfast.settings import Settings
+
+SHM_NEEDED_BYTES = 1 << 30
+DISK_NEEDED_BYTES = 2 << 30
+
+
+class Check(Frozen):
+    """One result: what was found, and what to do when it is not good."""
+
+    name: str
+    ok: bool
+    found: str
+    advice: str = ""
+
+
+def run_all() -> list[Check]:
+    """All checks; those of a project only inside one."""
+    results = [python(), torch(), shared_memory(), py_spy()]
+    try:
+        settings = settings_module.load()
+    except SettingsError as error:
+        return [*results, Check(name="project", ok=False, found="none here", advice=str(error))]
+    return [*results, disk(settings), secret_file(settings), *services(settings)]
+
+
+def python() -> Check:
+    """Python 3.11 or newer."""
+    ok = sys.version_info >= (3, 11)
+    advice = "" if ok else "install Python 3.11 or newer"
+    return Check(name="python", ok=ok, found=sys.version.split()[0], advice=advice)
+
+
+def torch() -> Check:
+    """The torch series that the checkpoint format was tested with (2.13)."""
+    try:
+        found = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return Check(name="torch", ok=False, found="not installed", advice="pip install torch==2.13.0")
+    ok = found.startswith("2.13.")
+    advice = "" if ok else "Holdfast is tested with torch 2.13: pip install torch==2.13.0"
+    return Check(name="torch", ok=ok, found=found, advice=advice)
+
+
+def shared_memory(folder: Path = SHM, needed_bytes: int = SHM_NEEDED_BYTES) -> Check:
+    """Room for checkpoints in memory."""
+    if not folder.is_dir():
+        return Check(name="shared memory", ok=False, found=f"no {folder}", advice="mount a tmpfs there")
+    usage = shutil.disk_usage(folder)
+    ok = usage.free >= needed_bytes
+    advice = "" if ok else f"mount -o remount,size=4G {folder} (in a container: --shm-size=4g), or free some"
+    found = f"{folder}: {usage.free / 2**30:.1f} of {usage.total / 2**30:.1f} GiB free"
+    return Check(name="shared memory", ok=ok, found=found, advice=advice)
+
+
+def py_spy() -> Check:
+    """Whether stacks of other processes can be read (hang diagnosis needs them)."""
+    binary = shutil.which("py-spy", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
+    if binary is None:
+        return Check(name="py-spy", ok=False, found="not found", advice="pip install py-spy")
+    # The child says when it is up: a dump of a half-started interpreter fails for another reason.
+    with subprocess.Popen(
+        [sys.executable, "-c", "print(flush=True); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        try:
+            assert child.stdout is not None
+            child.stdout.readline()
+            done = subprocess.run(
+                [binary, "dump", "--json", "--pid", str(child.pid)],
+                capture_output=True,
+                text=True,
+                timeout=10,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return Check(
+                name="py-spy", ok=False, found="does not answer", advice="run py-spy dump by hand to see why"
+            )
+        finally:
+            child.kill()
+    if done.returncode == 0:
+        return Check(name="py-spy", ok=True, found="may read stacks of other processes")
+    advice = (
+        "run as root, or give the agent ptrace rights: CAP_SYS_PTRACE, or sysctl kernel.yama.ptrace_scope=0"
+    )
+    return Check(
+        name="py-spy", ok=False, found=(done.stderr.strip() or "failed").splitlines()[0], advice=advice
+    )
+
+
+def disk(settings: Settings, needed_bytes: int = DISK_NEEDED_BYTES) -> Check:
+    """Room for state, logs and the embedded object store."""
+    free = shutil.disk_usage(settings.home).free
+    ok = free >= needed_bytes
+    advice = "" if ok else f"free some space, or move the project: {needed_bytes >> 30} GiB are needed"
+    return Check(name="disk", ok=ok, found=f"{settings.home}: {free / 2**30:.1f} GiB free", advice=advice)
+
+
+def secret_file(settings: Settings) -> Check:
+    """The shared secret is there and only its owner reads it."""
+    try:
+        secret.read(settings.secret_path)
+    except SettingsError as error:
+        return Check(name="secret", ok=False, found="not usable", advice=str(error))
+    return Check(name="secret", ok=True, found=f"{settings.secret_path}, mode 0600")
+
+
+def services(settings: Settings) -> list[Check]:
+    """Gateway, Prefect and S3: each answers, or is down with its port free."""
+    return [
+        _service("gateway", f"{settings.gateway}/healthz", settings.gateway_url),
+        _service("prefect", f"{settings.prefect_api}/health", settings.prefect_api_url),
+        _service("s3", settings.s3, settings.s3_endpoint),
+    ]
+
+
+def _service(name: str, url: str, elsewhere: str) -> Check:
+    try:
+        status = httpx.get(url, timeout=2.0, trust_env=False).status_code
+    except httpx.HTTPError as error:
+        return _unreachable(name, url, elsewhere, error)
+    # S3 answers an unsigned request with 403: it is up.
+    if status < 400 or (name == "s3" and status < 500):
+        return Check(name=name, ok=True, found=f"{url} answers")
+    advice = f"something answers {status}: another program's port? `holdfast up --port N` takes other ports"
+    return Check(name=name, ok=False, found=f"{url} answers {status}", advice=advice)
+
+
+def _unreachable(name: str, url: str, elsewhere: str, error: httpx.HTTPError) -> Check:
+    parsed = httpx.URL(url)
+    if elsewhere:
+        advice = "it is set to run elsewhere (docs/settings.md): start it there"
+    elif _listens(parsed.host, parsed.port or 80):
+        advice = f"another program has port {parsed.port}: `holdfast up --port N` takes other ports"
+    else:
+        advice = "start it: `holdfast up`"
+    return Check(name=name, ok=False, found=f"{url}: {type(error).__name__}", advice=advice)
+
+
+def _listens(host: str, port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex((host, port)) == 0

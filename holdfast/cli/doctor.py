@@ -1,0 +1,25 @@
+"""``doctor``: is everything here that Holdfast needs, and if not, what to do."""
+
+from __future__ import annotations
+
+import typer
+from rich.text import Text
+
+from holdfast.cli import checks
+from holdfast.cli.output import AsJson, out, print_json
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Check Python, torch, shared memory, py-spy, ports, services and the secret; say what to do."""
+    results = checks.run_all()
+    if as_json:
+        print_json(results)
+    else:
+        for result in results:
+            mark = Text("ok   ", style="green") if result.ok else Text("WRONG", style="bold red")
+            line = Text.assemble(mark, f"  {result.name:16} {result.found}")
+            if result.advice:
+                line.append(f"\n{'':24}{result.advice}", style="yellow")
+            out.print(line, soft_wrap=True)
+    if not all(result.ok for result in results):
+        raise typer.Exit(1)

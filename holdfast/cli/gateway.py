@@ -1,0 +1,155 @@
+"""Calls to the gateway, as the CLI and the demo make them: synchronous, and clear about why one failed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+
+from holdfast import secret
+from holdfast.agent.client import raise_for
+from holdfast.errors import RefusedError, UnauthorizedError, UnavailableError
+from holdfast.models.alert import Incident
+from holdfast.models.checkpoint import RemoteCheckpoint
+from holdfast.models.job import Job, JobSpec
+from holdfast.models.machine import Machine, Scope
+from holdfast.settings import Settings
+
+
+class Gateway:
+    """One gateway. Use as a context manager.
+
+    Every call raises UnavailableError when nothing answers, UnauthorizedError for a wrong secret, and the
+    error that the gateway itself raised otherwise (UnknownError, RefusedError, ...).
+    """
+
+    def __init__(
+        self, url: str, token: str, secret_path: Path, transport: httpx.BaseTransport | None = None
+    ) -> None:
+        self.url = url
+        self._secret_path = secret_path
+        self._http = httpx.Client(
+            base_url=url,
+            headers={"Authorization": f"Bearer {token}"},
+            transport=transport,
+            timeout=30.0,
+            trust_env=False,  # the secret is for the gateway, not for a proxy
+        )
+
+    @classmethod
+    def open(cls, settings: Settings, transport: httpx.BaseTransport | None = None) -> Self:
+        """The gateway of a project."""
+        return cls(settings.gateway, secret.read(settings.secret_path), settings.secret_path, transport)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def healthy(self, timeout_s: float = 2.0) -> bool:
+        """Whether it answers at all; never raises."""
+        try:
+            return self._http.get("/healthz", timeout=timeout_s).is_success
+        except httpx.HTTPError:
+            return False
+
+    def status(self) -> dict[str, Any]:
+        """Jobs with their ranks, machines, open incidents, pool."""
+        answer: dict[str, Any] = self._call("GET", "/v1/status")
+        return answer
+
+    def jobs(self) -> list[Job]:
+        """All jobs."""
+        return [Job.model_validate(row) for row in self._call("GET", "/v1/jobs")]
+
+    def job(self, name: str) -> Job:
+        """One job."""
+        return Job.model_validate(self._call("GET", f"/v1/jobs/{name}"))
+
+    def submit(self, spec: JobSpec, code_version: str) -> Job:
+        """Start a job from a stored code version."""
+        body = {"spec": spec.model_dump(mode="json"), "code_version": code_version}
+        return Job.model_validate(self._call("POST", "/v1/jobs", body))
+
+    def command(self, job: str, verb: str) -> Any:
+        """``pause``, ``resume`` or ``stop`` a job."""
+        return self._call("POST", f"/v1/jobs/{job}/{verb}")
+
+    def update(self, job: str, version: str, *, lazy: bool, note: str) -> str:
+        """Ship a stored code version, now or with the next restart; returns what becomes of it."""
+        body = {
+            "version": version,
+            "when": "lazy" if lazy else "now",
+            "note": note,
+            "by": os.environ.get("USER", ""),
+        }
+        return _outcome(self._call("POST", f"/v1/jobs/{job}/update", body))
+
+    def machines(self) -> list[Machine]:
+        """All machines."""
+        return [Machine.model_validate(row) for row in self._call("GET", "/v1/machines")]
+
+    def evict(self, machine: str, scope: Scope, reason: str) -> str:
+        """Take a machine out of service; returns what becomes of it."""
+        body = {"scope": scope.value, "reason": reason}
+        return _outcome(self._call("POST", f"/v1/machines/{machine}/evict", body))
+
+    def release(self, machine: str) -> Any:
+        """Give an evicted machine back to the pool."""
+        return self._call("POST", f"/v1/machines/{machine}/release")
+
+    def incidents(self, job: str | None = None, state: str | None = None) -> list[Incident]:
+        """Incidents, newest first."""
+        asked = {key: value for key, value in {"job": job, "state": state}.items() if value}
+        return [Incident.model_validate(row) for row in self._call("GET", "/v1/incidents", params=asked)]
+
+    def incident(self, incident_id: str) -> dict[str, Any]:
+        """``incident``, its ``actions`` and its ``alerts``."""
+        answer: dict[str, Any] = self._call("GET", f"/v1/incidents/{incident_id}")
+        return answer
+
+    def pool(self) -> dict[str, Any]:
+        """The standby pool: what it has, what it should have, and why."""
+        answer: dict[str, Any] = self._call("GET", "/v1/pool")
+        return answer
+
+    def checkpoints(self, job: str) -> list[RemoteCheckpoint]:
+        """A job's checkpoints in S3, newest first."""
+        rows = self._call("GET", "/v1/checkpoints", params={"job": job})
+        return [RemoteCheckpoint.model_validate(row) for row in rows]
+
+    def _call(self, method: str, path: str, body: object = None, params: dict[str, str] | None = None) -> Any:
+        try:
+            response = self._http.request(method, path, json=body, params=params)
+        except httpx.ConnectError:
+            raise UnavailableError(
+                f"no gateway answers at {self.url}: start it with `holdfast up`, "
+                "or set HOLDFAST_GATEWAY_URL to where it runs."
+            ) from None
+        except httpx.HTTPError as error:
+            raise UnavailableError(
+                f"gateway at {self.url}: {type(error).__name__} {error}".rstrip() + ". See `holdfast doctor`."
+            ) from None
+        if response.status_code == 401:
+            raise UnauthorizedError(
+                f"the gateway at {self.url} does not accept the secret in {self._secret_path}: "
+                "copy the secret file of the cluster that it belongs to (or set HOLDFAST_SECRET_FILE)."
+            )
+        raise_for(response)
+        return response.json() if response.content else None
+
+
+def _outcome(answer: dict[str, Any]) -> str:
+    """What the gateway made of a request, in words.
+
+    Raises:
+        RefusedError: it was taken for an alert that may not act.
+    """
+    words = str(answer.get("message") or answer.get("outcome", "accepted"))
+    if answer.get("outcome") == "refused":
+        raise RefusedError(words)
+    incident = answer.get("incident")
+    return f"{words} (`holdfast incident {incident}`)" if incident else words

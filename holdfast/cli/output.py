@@ -1,0 +1,88 @@
+"""How commands print: tables for people, JSON for programs, and times in words."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
+
+import typer
+from pydantic import BaseModel
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+out = Console(highlight=False)
+err = Console(stderr=True, highlight=False)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+_COLOURS = {
+    "running": "green",
+    "done": "green",
+    "recovered": "green",
+    "active": "green",
+    "standby": "cyan",
+    "open": "yellow",
+    "recovering": "yellow",
+    "paused": "yellow",
+    "provisioning": "yellow",
+    "draining": "yellow",
+    "needs_human": "red",
+    "failed": "red",
+    "cordoned": "red",
+    "gone": "red",
+}
+
+
+def print_json(value: object) -> None:
+    """Print ``value`` (models, lists and dicts of plain values) as one JSON document."""
+    typer.echo(json.dumps(value, indent=2, default=_plain))
+
+
+def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
+    """Print a table, or ``empty`` when there are no rows."""
+    table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(cell if isinstance(cell, Text) else Text(_cell(cell)) for cell in row))
+    out.print(table if table.row_count else f"{title}: {escape(empty)}")
+
+
+def say(text: str) -> None:
+    """Print one line, as it is."""
+    out.print(text, markup=False, soft_wrap=True)
+
+
+def state(value: object) -> Text:
+    """A state's name in its colour."""
+    return Text(str(value), style=_COLOURS.get(str(value), ""))
+
+
+def ago(at: float | None, now: float | None = None) -> str:
+    """``12 s ago`` for a Unix time; empty for none."""
+    return f"{seconds((now or time.time()) - at)} ago" if at else ""
+
+
+def seconds(value: float | None) -> str:
+    """A duration in words: ``0.42 s``, ``12 s``, ``3 min``, ``2.5 h``, ``4 d``."""
+    if value is None:
+        return ""
+    if value < 10:
+        return f"{value:.2f} s"
+    if value < 120:
+        return f"{value:.0f} s"
+    if value < 7200:
+        return f"{value / 60:.0f} min"
+    return f"{value / 3600:.1f} h" if value < 172_800 else f"{value / 86_400:.0f} d"
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _plain(value: object) -> Any:
+    return value.model_dump(mode="json") if isinstance(value, BaseModel) else str(value)

@@ -1,0 +1,53 @@
+"""``up`` and ``down``: the embedded control plane and its machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast import settings as settings_module
+from holdfast.cli.output import say
+from holdfast.errors import SettingsError
+from holdfast.settings import HOME_NAME
+
+Home = Annotated[
+    Path | None, typer.Option(help=f"Folder for all state (default: {HOME_NAME} in this directory).")
+]
+
+
+def up(
+    machines: Annotated[
+        int, typer.Option(min=0, max=64, help="Local machines to have, standbys included.")
+    ] = 6,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65533, help="Gateway's port; Prefect and S3 take the next two."),
+    ] = None,
+    home: Home = None,
+) -> None:
+    """Start the control plane and local machines; what runs already is left alone."""
+    from holdfast.deployments.local import control  # noqa: PLC0415  (the training image has no control plane)
+
+    control.up(new_home(home), machines, say, port=port)
+    say("next: `holdfast submit JOBFILE`, `holdfast status`, `holdfast down`")
+
+
+def down(home: Home = None) -> None:
+    """Stop the machines and the control plane; state stays for the next `holdfast up`."""
+    folder = home.resolve() if home else settings_module.find_home()
+    from holdfast.deployments.local import control  # noqa: PLC0415
+
+    control.down(folder, say)
+    say("down; state is kept: `holdfast up` brings the services and their history back")
+
+
+def new_home(named: Path | None) -> Path:
+    """Where ``up`` keeps state: as named, else this project's, else a new one in the current directory."""
+    if named is not None:
+        return named.resolve()
+    try:
+        return settings_module.find_home()
+    except SettingsError:
+        return Path.cwd() / HOME_NAME

@@ -1,0 +1,107 @@
+"""``submit``: start a job, and see it take its first step."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import context, jobfile, sources
+from holdfast.cli.gateway import Gateway
+from holdfast.cli.output import say
+from holdfast.errors import RecoveryError, RefusedError
+from holdfast.models.alert import AlertKind, Incident, IncidentClass
+from holdfast.models.job import JobSpec, JobState
+
+# A script that fails before its first step will fail again wherever it runs: no playbook can mend it.
+_SCRIPT_FAILED = {IncidentClass.USER_CODE_ERROR, IncidentClass.JOB_CRASH}
+_ENDED = {JobState.STOPPED, JobState.FAILED, JobState.DONE}
+
+
+def submit(
+    job_file: Annotated[
+        Path, typer.Argument(metavar="JOBFILE", help="YAML: name, script, code, machines, ...")
+    ],
+    wait_s: Annotated[
+        float, typer.Option("--wait", min=0, help="Seconds to wait for the first step; 0: do not.")
+    ] = 60.0,
+) -> None:
+    """Store the job's code, start the job on free machines, and wait for its first step."""
+    spec = jobfile.read(job_file)
+    code = sources.folder(spec.code, job_file.resolve().parent)
+    sources.check_script(code, spec.script)
+    settings = context.settings()
+    with Gateway.open(settings) as gateway:
+        refuse_running(gateway, spec.name)
+        version = sources.store(settings, spec.name, code)
+        job = gateway.submit(spec.model_copy(update={"code": str(code)}), version)
+        where = f" on {', '.join(job.machines)}" if job.machines else ""
+        say(f"{job.name}: submitted with code {version}{where}.")
+        if wait_s:
+            step = first_step(gateway, spec, wait_s)
+            say(
+                f"{job.name}: step {step}. Follow it with `holdfast status`." if step else _slow(spec, wait_s)
+            )
+
+
+def refuse_running(gateway: Gateway, name: str) -> None:
+    """Refuse a second job of the same name before anything is stored.
+
+    Raises:
+        RefusedError: one of that name has not ended.
+    """
+    for job in gateway.jobs():
+        if job.name == name and job.state not in _ENDED:
+            raise RefusedError(
+                f"job {name!r} is {job.state.value} already: `holdfast stop {name}` first, "
+                "ship a change with `holdfast update`, or choose another name."
+            )
+
+
+def first_step(gateway: Gateway, spec: JobSpec, wait_s: float) -> int:
+    """Wait for the job's first step and return it; 0 when it takes longer.
+
+    A script that fails before it is stopped again, so that nothing is left half done.
+
+    Raises:
+        RecoveryError: the script failed; the message has its error.
+    """
+    end = time.monotonic() + wait_s
+    since = gateway.job(spec.name).submitted_at
+    while time.monotonic() < end:
+        row = next(row for row in gateway.status()["jobs"] if row["name"] == spec.name)
+        if row["step"] or row["state"] == JobState.DONE:
+            return int(row["step"] or 0) or 1
+        _raise_if_script_failed(gateway, spec, since)
+        time.sleep(0.2)
+    return 0
+
+
+def _raise_if_script_failed(gateway: Gateway, spec: JobSpec, since: float) -> None:
+    for incident in gateway.incidents(spec.name):
+        if incident.opened_at < since or incident.incident_class not in _SCRIPT_FAILED:
+            continue
+        if reason := script_error(incident):
+            gateway.command(spec.name, "stop")
+            raise RecoveryError(
+                f"{spec.script} failed before its first step, and the job was stopped: {reason}. Mend the "
+                f"script and submit again; `holdfast incident {incident.id} --json` has the traceback."
+            )
+
+
+def script_error(incident: Incident) -> str:
+    """The script's own error among an incident's alerts: type, message and place; empty when none is."""
+    for alert in incident.alerts:
+        evidence = alert.evidence
+        if alert.kind is AlertKind.RANK_EXIT and evidence.get("error_type") and not evidence.get("cascade"):
+            place = f" ({evidence['user_frame']})" if evidence.get("user_frame") else ""
+            return f"{evidence['error_type']}: {evidence.get('message', '')}{place}"
+    return ""
+
+
+def _slow(spec: JobSpec, wait_s: float) -> str:
+    return (
+        f"{spec.name}: no step after {wait_s:.0f} s yet. Follow it with `holdfast status` and its rank logs."
+    )

@@ -1,0 +1,80 @@
+"""Puts the demo on: services up, the job with its faults, the run without, the report, and everything down."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.cli.gateway import Gateway
+from holdfast.cli.output import out, say
+from holdfast.demo import outcome
+from holdfast.demo.run import Run
+from holdfast.deployments.local import control
+from holdfast.errors import RefusedError
+from holdfast.settings import HOME_NAME, Settings
+
+MACHINES, RANKS_PER_MACHINE, STANDBYS = 4, 2, 2
+
+
+def home(project: Path) -> Path:
+    """Where the demo keeps its state."""
+    return Path(os.environ.get("HOLDFAST_HOME", project / HOME_NAME)).resolve()
+
+
+def play(script: Path, folder: Path, *, steps: int, port: int | None, keep: bool) -> bool:
+    """The whole demo, with all state in ``folder``; True when all was recovered and the weights are the same.
+
+    Raises:
+        RefusedError: a control plane runs there already.
+    """
+    with _services(folder, port, keep) as settings, Gateway.open(settings) as gateway:
+        run = Run(
+            settings,
+            gateway,
+            script,
+            out,
+            steps=steps,
+            machines=MACHINES,
+            ranks_per_machine=RANKS_PER_MACHINE,
+            standbys=STANDBYS,
+        )
+        report = run.play()
+        reports = outcome.write(report, folder / "demo")
+        outcome.summarise(report, out)
+        say(f"report      {reports / 'report.html'} (and report.json)")
+        say(f"Prefect UI  {report.prefect_url}")
+    return report.ok
+
+
+@contextmanager
+def _services(folder: Path, port: int | None, keep: bool) -> Iterator[Settings]:
+    """The control plane and six machines that accept injected faults; down again at the end and on Ctrl-C."""
+    if control.is_up(folder):
+        raise RefusedError(
+            f"services of {folder} are up: the demo breaks machines, so it wants a control plane of its own. "
+            "Run `holdfast down` first, or run the demo in another clone with `--port`."
+        )
+    # Agents hand this to their ranks; without it, an injected fault of the arithmetic is refused.
+    os.environ["HOLDFAST_ARM_FAULTS"] = "1"
+    previous = signal.signal(signal.SIGTERM, _interrupt)
+    finished = False
+    try:
+        yield control.up(folder, MACHINES + STANDBYS, say, port=port)
+        finished = True
+    finally:
+        # Ctrl-C leaves nothing running, whatever was asked.
+        if not (keep and finished):
+            control.down(folder, say)
+        signal.signal(signal.SIGTERM, previous)
+    say(
+        "`holdfast down` stops the services"
+        if keep
+        else "`holdfast up` brings the Prefect UI and all runs back"
+    )
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt

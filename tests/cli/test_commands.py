@@ -1,0 +1,125 @@
+"""Commands that work: what they ask of the gateway, and what they print."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli import sources
+from holdfast.models.alert import Incident, IncidentClass, IncidentState
+from holdfast.models.job import JobSpec
+from tests.cli.conftest import Cli
+from tests.cli.fake_gateway import FakeGateway
+
+SPEC = JobSpec(name="gpt", script="train.py", machines=1, ranks_per_machine=2)
+INCIDENT = Incident(
+    id="gpt-1",
+    job="gpt",
+    incident_class=IncidentClass.MACHINE_FAULT,
+    state=IncidentState.RECOVERED,
+    epoch=1,
+    machine="m0",
+    detected_at=1000.0,
+    opened_at=1000.0,
+    recovered_at=1001.5,
+    reasons=("Xid 79: the GPU fell off the bus",),
+)
+
+
+@pytest.fixture
+def job_file(project: Path) -> Path:
+    (project / "train.py").write_text("print('hello')\n")
+    path = project / "job.yaml"
+    path.write_text("name: gpt\nscript: train.py\nmachines: 1\nranks_per_machine: 2\n")
+    return path
+
+
+@pytest.fixture
+def stored(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Path]]:
+    """Code that was stored, without an object store."""
+    seen: list[tuple[str, Path]] = []
+
+    def store(settings: object, job: str, code: Path) -> str:
+        seen.append((job, code))
+        return "v1"
+
+    monkeypatch.setattr(sources, "store", store)
+    return seen
+
+
+@pytest.mark.parametrize(
+    "command", ["status", "incidents", "machines", "pool", "checkpoints gpt", "incident gpt-1"]
+)
+def test_every_listing_prints_json(cli: Cli, gateway: FakeGateway, command: str) -> None:
+    """``--json`` gives one JSON document and nothing else."""
+    gateway.add_job(SPEC)
+    gateway.incidents.append(INCIDENT)
+    result = cli(*command.split(), "--json")
+    assert result.status == 0
+    assert json.loads(result.out)
+
+
+def test_status_names_jobs_machines_and_ranks(cli: Cli, gateway: FakeGateway) -> None:
+    """The table has the same facts as the JSON."""
+    gateway.add_job(SPEC)
+    out = cli("status").out
+    assert "gpt" in out
+    assert "97.0 %" in out
+    assert "4242" in out
+    assert "127.0.0.1:1" in out
+
+
+def test_incident_shows_reasons_and_actions(cli: Cli, gateway: FakeGateway) -> None:
+    """One incident can be read afterwards: why, what, when."""
+    gateway.incidents.append(INCIDENT)
+    out = cli("incident", "gpt-1").out
+    assert "Xid 79: the GPU fell off the bus" in out
+    assert "evict:m0" in out
+    assert "+0.50 s" in out
+    assert "1.50 s" in out
+
+
+def test_submit_stores_the_code_then_posts_the_job(
+    cli: Cli, gateway: FakeGateway, job_file: Path, stored: list[tuple[str, Path]]
+) -> None:
+    """The code directory is relative to the job file; the job waits for its first step."""
+    gateway.step = 1
+    result = cli("submit", str(job_file))
+    assert result.status == 0, result.err
+    assert stored == [("gpt", job_file.parent)]
+    path, body = gateway.calls[0]
+    assert path == "/v1/jobs"
+    assert body["code_version"] == "v1"
+    assert body["spec"]["code"] == str(job_file.parent)
+    assert "step 1" in result.out
+
+
+def test_update_ships_a_new_version(
+    cli: Cli, gateway: FakeGateway, job_file: Path, stored: list[tuple[str, Path]]
+) -> None:
+    """Lazy updates say so to the gateway."""
+    gateway.add_job(SPEC.model_copy(update={"code": str(job_file.parent)}))
+    assert cli("update", "gpt", "--lazy", "--note", "smaller batch").status == 0
+    path, body = gateway.calls[0]
+    assert path == "/v1/jobs/gpt/update"
+    assert {"version": "v1", "when": "lazy", "note": "smaller batch"}.items() <= body.items()
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "stop"])
+def test_job_commands_reach_the_gateway(cli: Cli, gateway: FakeGateway, verb: str) -> None:
+    """One command, one call."""
+    gateway.add_job(SPEC)
+    assert cli(verb, "gpt").status == 0
+    assert gateway.calls == [(f"/v1/jobs/gpt/{verb}", None)]
+
+
+def test_evict_passes_scope_and_reason(cli: Cli, gateway: FakeGateway) -> None:
+    """The scope defaults to the whole cluster."""
+    assert cli("evict", "m0", "--reason", "smells of smoke").status == 0
+    assert cli("evict", "m0", "--reason", "slow", "--scope", "job").status == 0
+    assert gateway.calls == [
+        ("/v1/machines/m0/evict", {"scope": "cluster", "reason": "smells of smoke"}),
+        ("/v1/machines/m0/evict", {"scope": "job", "reason": "slow"}),
+    ]

@@ -1,0 +1,241 @@
+"""Wrong input: one clear message that says what to do, status 1, no traceback, nothing half done."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli import sources
+from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass, IncidentState
+from holdfast.models.job import Job, JobSpec
+from tests.cli.conftest import Cli, Result
+from tests.cli.fake_gateway import FakeGateway
+
+JOB = "name: gpt\nscript: train.py\nmachines: 1\nranks_per_machine: 2\n"
+SPEC = JobSpec(name="gpt", script="train.py", machines=1, ranks_per_machine=2)
+
+
+def refused(result: Result, *words: str) -> None:
+    """The message has all of ``words``."""
+    assert result.status == 1
+    assert result.err.startswith("error: ")
+    assert "Traceback" not in result.out + result.err
+    for word in words:
+        assert word in result.err
+
+
+def write_job(text: str = JOB, script: str = "pass\n") -> str:
+    """A job file and its script in the project (the current directory)."""
+    Path("train.py").write_text(script)
+    Path("job.yaml").write_text(text)
+    return "job.yaml"
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Jobs whose code was stored."""
+    seen: list[str] = []
+
+    def keep(settings: object, job: str, code: Path) -> str:
+        seen.append(job)
+        return "v1"
+
+    monkeypatch.setattr(sources, "store", keep)
+    return seen
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "status",
+        "incidents",
+        "machines",
+        "pool",
+        "down",
+        "pause gpt",
+        "evict m0 --reason x",
+        "inject nan --machine m0",
+    ],
+)
+def test_outside_a_project(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    """Every command but ``up`` and ``demo`` wants a project, and says how to make one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HOLDFAST_HOME", raising=False)
+    refused(cli(*command.split()), "not a Holdfast project", "`holdfast up`")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("project")
+def test_gateway_not_running(cli: Cli) -> None:
+    """The port that nobody listens on is named, and how to start it."""
+    refused(cli("status"), "no gateway answers at http://127.0.0.1:1", "`holdfast up`")
+
+
+def test_wrong_secret(cli: Cli, gateway: FakeGateway) -> None:
+    """A 401 names the file that the secret came from."""
+    gateway.token = "another"
+    refused(cli("status"), "does not accept the secret in", "secret")
+
+
+def test_secret_open_to_others(cli: Cli, project: Path) -> None:
+    """A secret that others can read is not used."""
+    (project / ".holdfast" / "secret").chmod(0o644)
+    refused(cli("status"), "chmod 600")
+
+
+def test_malformed_setting(cli: Cli, project: Path) -> None:
+    """A wrong setting is named with its value."""
+    (project / ".holdfast" / "settings.env").write_text("HOLDFAST_PORT=high\n")
+    refused(cli("status"), "HOLDFAST_PORT", "'high'", "integer")
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "stop", "update", "checkpoints"])
+def test_unknown_job(cli: Cli, gateway: FakeGateway, verb: str, store: list[str]) -> None:
+    """The gateway's refusal is passed on in its own words, and nothing is stored."""
+    gateway.add_job(SPEC)
+    refused(cli(verb, "nope"), "job 'nope' is unknown", "gpt")
+    assert store == []
+
+
+def test_unknown_job_in_incidents(cli: Cli, gateway: FakeGateway) -> None:
+    """A filter by a job that is not there is an error, not an empty list."""
+    refused(cli("incidents", "--job", "nope"), "job 'nope' is unknown")
+    assert gateway.calls == []
+
+
+@pytest.mark.usefixtures("gateway")
+@pytest.mark.parametrize("command", ["evict m9 --reason x", "release m9"])
+def test_unknown_machine(cli: Cli, command: str) -> None:
+    """The machines that exist are listed."""
+    refused(cli(*command.split()), "machine 'm9' is unknown", "m0, m1")
+
+
+@pytest.mark.usefixtures("gateway")
+def test_unknown_incident(cli: Cli) -> None:
+    """No incident, no page of nothing."""
+    refused(cli("incident", "gpt-99"), "incident 'gpt-99' is unknown")
+
+
+@pytest.mark.usefixtures("gateway")
+def test_unknown_fault(cli: Cli) -> None:
+    """The faults that exist are listed."""
+    refused(cli("inject", "earthquake", "--machine", "m0"), "earthquake", "kill-rank", "bad-matmul")
+
+
+@pytest.mark.usefixtures("gateway")
+def test_unknown_machine_of_a_fault(cli: Cli) -> None:
+    """Nothing is broken."""
+    refused(cli("inject", "kill-rank", "--machine", "m9"), "unknown machine 'm9'")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name: gpt\nscript: train.py\nranks_per_machine: 2\n", ["machines", "missing"]),
+        (JOB.replace("machines: 1", "machines: many"), ["machines = 'many'", "integer"]),
+        (JOB.replace("machines: 1", "machines: 0"), ["machines = 0", "greater than or equal to 1"]),
+        (JOB.replace("name: gpt", "name: My Job"), ["name = 'My Job'", "[a-z0-9]"]),
+        (JOB + "machnies: 3\n", ["machnies = 3", "no such field", "ranks_per_machine"]),
+        (JOB + "checkpoint: {s3_every_steps: 0}\n", ["checkpoint.s3_every_steps = 0"]),
+        (JOB + "parallelism: {tp: 3}\n", ["tp x pp = 3", "2 ranks"]),
+        (JOB + "  bad: [\n", ["line", "not valid YAML"]),
+        ("- a\n- b\n", ["found list"]),
+    ],
+)
+def test_malformed_job_file(
+    cli: Cli, gateway: FakeGateway, store: list[str], text: str, words: list[str]
+) -> None:
+    """Field, value and what was expected; nothing is stored and nothing submitted."""
+    refused(cli("submit", write_job(text)), "job.yaml", *words)
+    assert (gateway.calls, store) == ([], [])
+
+
+@pytest.mark.usefixtures("gateway")
+def test_missing_job_file(cli: Cli) -> None:
+    """The path is named."""
+    refused(cli("submit", "nowhere.yaml"), "nowhere.yaml", "No such file")
+
+
+@pytest.mark.parametrize(
+    ("job", "words"),
+    [
+        ((JOB.replace("train.py", "other.py"),), ["script = 'other.py'", "no such file"]),
+        ((JOB.replace("train.py", "../../etc/passwd"),), ["inside the code directory"]),
+        ((JOB + "code: nowhere\n",), ["code = 'nowhere'", "no directory"]),
+        ((JOB, "def broken(:\n"), ["not valid Python", "line 1", "Nothing was submitted"]),
+    ],
+)
+def test_script_that_cannot_run_is_found_before_it_is_shipped(
+    cli: Cli, gateway: FakeGateway, store: list[str], job: tuple[str, ...], words: list[str]
+) -> None:
+    """The script is looked at before anything is stored."""
+    refused(cli("submit", write_job(*job)), *words)
+    assert (gateway.calls, store) == ([], [])
+
+
+def test_script_that_fails_at_import_stops_the_job(cli: Cli, gateway: FakeGateway, store: list[str]) -> None:
+    """The script's own error is shown, and the job does not stay behind."""
+
+    def fail(job: Job) -> None:
+        evidence = {
+            "error_type": "ImportError",
+            "message": "no module named nope",
+            "user_frame": "train.py:1 in <module>",
+        }
+        alert = Alert(kind=AlertKind.RANK_EXIT, job=job.name, rank=0, at=101.0, evidence=evidence)
+        gateway.incidents.append(
+            Incident(
+                id="gpt-1",
+                job="gpt",
+                incident_class=IncidentClass.USER_CODE_ERROR,
+                state=IncidentState.OPEN,
+                epoch=1,
+                alerts=(alert,),
+                detected_at=101.0,
+                opened_at=101.0,
+            )
+        )
+
+    gateway.on_submit = fail
+    refused(cli("submit", write_job()), "ImportError: no module named nope", "train.py:1", "submit again")
+    assert gateway.calls[-1] == ("/v1/jobs/gpt/stop", None)
+
+
+@pytest.mark.usefixtures("store")
+def test_no_standby_left(cli: Cli, gateway: FakeGateway) -> None:
+    """The gateway's refusal says how many are needed and how many there are."""
+    gateway.machines.clear()
+    refused(cli("submit", write_job()), "needs 1 machines", "0 are on standby")
+
+
+def test_job_that_runs_already(cli: Cli, gateway: FakeGateway, store: list[str]) -> None:
+    """A second job of the same name stores nothing."""
+    gateway.add_job(SPEC)
+    refused(cli("submit", write_job()), "'gpt' is running already", "holdfast stop gpt")
+    assert (gateway.calls, store) == ([], [])
+
+
+def test_demo_outside_a_clone(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo needs the example that it trains, and leaves nothing where there is none."""
+    monkeypatch.chdir(tmp_path)
+    refused(cli("demo"), "examples/train_gpt.py", "make demo")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_installed_command_prints_no_traceback(tmp_path: Path) -> None:
+    """The same through the real entry point, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast.cli.main", "status"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={"PATH": "/usr/bin:/bin"},
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: no .holdfast/")
+    assert "Traceback" not in done.stderr
