@@ -55,5 +55,8 @@ lock: $(STAMP)
 	  $(BIN)/pip freeze --exclude-editable | sed -E 's/^(torch==[^+]+)\+.*/\1/'; } > constraints.txt.new
 	@mv constraints.txt.new constraints.txt && touch $(STAMP)
 
+docs/settings.md: holdfast/settings.py holdfast/settings_table.py $(STAMP)
+	$(BIN)/python -m holdfast.settings_table > $@
+
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -16,6 +16,8 @@ from holdfast.deployments.local import control
 from holdfast.errors import RefusedError
 from holdfast.settings import HOME_NAME, Settings
 
+POLICY = Path(__file__).with_name("policy.yaml")
+_POLICY_VARIABLE = "HOLDFAST_POLICY_FILE"
 MACHINES, RANKS_PER_MACHINE, STANDBYS = 4, 2, 2
 
 
@@ -59,10 +61,13 @@ def _services(folder: Path, port: int | None, keep: bool) -> Iterator[Settings]:
         )
     # Agents hand this to their ranks; without it, an injected fault of the arithmetic is refused.
     os.environ["HOLDFAST_ARM_FAULTS"] = "1"
+    os.environ.setdefault(_POLICY_VARIABLE, str(POLICY))
     previous = signal.signal(signal.SIGTERM, _interrupt)
     finished = False
     try:
-        yield control.up(folder, MACHINES + STANDBYS, say, port=port)
+        settings = control.up(folder, MACHINES + STANDBYS, say, port=port)
+        _forget_policy(folder / "settings.env")
+        yield settings
         finished = True
     finally:
         # Ctrl-C leaves nothing running, whatever was asked.
@@ -74,6 +79,15 @@ def _services(folder: Path, port: int | None, keep: bool) -> Iterator[Settings]:
         if keep
         else "`holdfast up` brings the Prefect UI and all runs back"
     )
+
+
+def _forget_policy(settings_file: Path) -> None:
+    """The demo's policy is for this run; a later ``holdfast up`` of the same project has its own again."""
+    if settings_file.exists():
+        lines = settings_file.read_text().splitlines(keepends=True)
+        settings_file.write_text(
+            "".join(line for line in lines if line.strip() != f"{_POLICY_VARIABLE}={POLICY}")
+        )
 
 
 def _interrupt(*_: object) -> None:

@@ -12,6 +12,7 @@ import pytest
 from holdfast import secret
 from holdfast.demo import stage
 from holdfast.errors import RefusedError, SettingsError
+from holdfast.policies.policy import Policy
 from holdfast.settings import Settings
 from tests.demo.test_report import a_report
 
@@ -32,6 +33,9 @@ class Control:
         if self.fails:
             raise SettingsError("port 4300 is taken.")
         secret.create(folder / "secret")
+        (folder / "settings.env").write_text(
+            f"HOLDFAST_PORT=1\nHOLDFAST_POLICY_FILE={os.environ['HOLDFAST_POLICY_FILE']}\n"
+        )
         return Settings(home=folder)
 
     def down(self, folder: Path, progress: Any) -> None:
@@ -58,6 +62,9 @@ def control(monkeypatch: pytest.MonkeyPatch) -> Control:
     monkeypatch.setattr(stage, "Run", Run)
     monkeypatch.setattr(Run, "act", staticmethod(a_report))
     monkeypatch.setenv("HOLDFAST_ARM_FAULTS", "0")
+    # Set, then deleted: so that what the stage sets is taken back after the test.
+    monkeypatch.setenv("HOLDFAST_POLICY_FILE", "")
+    monkeypatch.delenv("HOLDFAST_POLICY_FILE")
     return fake
 
 
@@ -71,6 +78,18 @@ def test_services_come_up_armed_and_go_down(control: Control, tmp_path: Path) ->
     assert control.said == ["up 6 armed=1", "down"]
     assert (tmp_path / "demo" / "report.html").is_file()
     assert (tmp_path / "demo" / "report.json").is_file()
+
+
+def test_its_lenient_breaker_is_for_this_run_only(control: Control, tmp_path: Path) -> None:
+    """The policy is valid, differs in the breaker only, and is not remembered; a chosen one is kept."""
+    demo, packaged = Policy.load(stage.POLICY), Policy.load()
+    assert demo.breaker.window_s < packaged.breaker.window_s
+    assert demo.model_copy(update={"breaker": packaged.breaker}) == packaged
+    assert play(tmp_path)
+    assert (tmp_path / "settings.env").read_text() == "HOLDFAST_PORT=1\n"
+    os.environ["HOLDFAST_POLICY_FILE"] = "mine.yaml"
+    assert play(tmp_path)
+    assert "mine.yaml" in (tmp_path / "settings.env").read_text()
 
 
 def test_keep_leaves_them_up(control: Control, tmp_path: Path) -> None:

@@ -1,0 +1,34 @@
+"""Docs move with the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from holdfast.models.alert import IncidentClass
+from holdfast.settings_table import table
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_settings_page_is_the_settings_class() -> None:
+    """Regenerate with `python -m holdfast.settings_table > docs/settings.md`."""
+    assert (ROOT / "docs/settings.md").read_text() == table()
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    """Every relative link of every page names a file that exists."""
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]
+    assert len(pages) >= 8
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+            if "://" not in target:
+                assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_incident_class_has_its_playbook_and_is_documented() -> None:
+    """A reader finds the playbook for an incident by its file name."""
+    told = (ROOT / "docs/how-recovery-works.md").read_text()
+    for incident_class in IncidentClass:
+        assert (ROOT / f"flows/{incident_class.value}.py").is_file()
+        assert f"`{incident_class.value}`" in told
