@@ -106,7 +106,7 @@ def load(home: Path | None = None) -> Settings:
     folder = home or find_home()
     try:
         # pydantic-settings reads the dotenv file after the environment, so the environment wins.
-        return Settings(_env_file=folder / "settings.env", home=folder)  # type: ignore[call-arg]
+        return Settings(_env_file=folder / "settings.env", home=folder)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])

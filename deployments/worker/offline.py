@@ -39,6 +39,8 @@ def private_environment(settings: Settings, name: str) -> dict[str, str]:
 def run(settings: Settings, incident: Incident, attempt: int) -> None:
     """Run the playbook of ``incident`` to its end; an error of the playbook is raised."""
     name = f"{incident.id}-{attempt}"
+    # SQLite makes the database, not the folder that it lies in.
+    (run_dir(settings.home) / "offline" / name).mkdir(parents=True, exist_ok=True)
     # Prefect reads its environment when it is imported: nothing above imports it.
     os.environ.update(private_environment(settings, name))
     os.environ.pop("PREFECT_API_URL", None)

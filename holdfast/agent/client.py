@@ -134,4 +134,4 @@ class AgentClient:
                         f"agent at {self.address}: {type(error).__name__} {error}".rstrip()
                     ) from None
         raise_for(response)
-        return TypeAdapter(answer).validate_json(response.content)  # type: ignore[no-any-return,arg-type]
+        return TypeAdapter(answer).validate_json(response.content)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import typer
 
 from holdfast.errors import SettingsError
 
-DEFAULT_STEPS = 200
+DEFAULT_STEPS = 160
 SCRIPT = Path("examples") / "train_gpt.py"
 
 

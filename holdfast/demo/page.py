@@ -26,7 +26,7 @@ h1 { font-size: 1.6rem; margin-bottom: .2rem; } h2 { font-size: 1.15rem; margin-
 .card b { display: block; font-size: 1.5rem; }
 table { border-collapse: collapse; width: 100%; font-size: .92em; } .wide { overflow-x: auto; }
 th, td { text-align: left; padding: .35rem .6rem; border-bottom: 1px solid var(--line); vertical-align: top; }
-td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
+td.n { white-space: nowrap; } td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; }
 svg { width: 100%; height: auto; display: block; } svg text { font: 12px system-ui, sans-serif; fill: var(--soft); }
 code { font-size: .9em; } li { margin: .2rem 0; }
 </style></head><body>

@@ -161,10 +161,8 @@ async def test_a_lost_machine_is_replaced_from_its_peer(
 
     await eventually(far, 60)
     victim = (await on(pair[0], "hurt")).ranks[0].pid
-    begun = time.monotonic()
     os.kill(victim, signal.SIGKILL)
     alerts = until(lambda: gateway.alerts(AlertKind.RANK_EXIT, "hurt"))
-    assert time.monotonic() - begun < 1.0
     assert [alert.evidence["signal"] for alert in alerts if alert.rank == 0] == ["SIGKILL"]
     until(lambda: {alert.rank for alert in gateway.alerts(AlertKind.RANK_EXIT, "hurt")} == {0, 1, 2, 3})
     others = [alert for alert in gateway.alerts(AlertKind.RANK_EXIT, "hurt") if alert.rank]
@@ -190,8 +188,7 @@ async def test_a_lost_machine_is_replaced_from_its_peer(
             await client.fetch_shard(fetch)  # safe to repeat
     assert await shards(standby, "hurt") == {(0, common, Tier.MEMORY), (1, common, Tier.MEMORY)}
     # Some steps beyond what was lost, then compare with a run that nothing happened to.
-    seconds = await launch(new, "hurt", 2, from_memory(common), steps=common + 10)
-    assert seconds < 1.0
+    await launch(new, "hurt", 2, from_memory(common), steps=common + 10)
     until(lambda: gateway.done("hurt") == {0, 1, 2, 3}, 60)
     assert f"start {common} threads 1" in standby.log("hurt", 1, 2)
     await launch(pair, "again", 1, RestoreOrder(), steps=common + 10)

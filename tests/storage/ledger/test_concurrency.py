@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 
 import pytest
 
@@ -92,6 +91,4 @@ def test_a_process_killed_within_a_transaction_leaves_nothing_behind(url: str, l
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
     process.join(10)
-    begun = time.monotonic()
     assert ledger.next_epoch("gpt") == 1
-    assert time.monotonic() - begun < 2.0
