@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import httpx
-from holdfast.storage.objects import ObjectStore
 
 from holdfast import drivers, secret, settings
 from holdfast.agent.client import AgentClient
@@ -19,6 +18,7 @@ from holdfast.policies.policy import Policy
 from holdfast.settings import Settings
 from holdfast.storage import objects
 from holdfast.storage.ledger import Ledger
+from holdfast.storage.objects import ObjectStore
 
 
 @dataclass
@@ -61,6 +61,13 @@ class Context:
         if loop not in self._http:
             self._http[loop] = httpx.AsyncClient(limits=httpx.Limits(max_connections=256))
         return self._http[loop]
+
+    def warm(self) -> None:
+        """Make what the first step would otherwise wait for: the policy is parsed, the ledger is open."""
+        self.policy  # noqa: B018
+        self.driver  # noqa: B018
+        self.secret  # noqa: B018
+        self.ledger.jobs()
 
     def agent(self, machine: Machine) -> AgentClient:
         """The agent on ``machine``.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prefect import task
 from prefect.logging import get_run_logger
+from prefect.runtime import flow_run, task_run
 
 from holdfast.errors import RefusedError, StaleError, UnknownError
 from holdfast.models.alert import (
@@ -20,7 +21,12 @@ from holdfast.tasks.case import Case, Request
 from holdfast.tasks.context import Context, context
 
 
-@task(task_run_name="take up {request.id}", retries=0)
+def _run_name() -> str:
+    request = task_run.parameters["request"]
+    return f"take up {request.id or request.job}"
+
+
+@task(task_run_name=_run_name, retries=0)
 async def detect(request: Request, incident_class: IncidentClass) -> Case:
     """Take up the incident of ``request``, or open one of ``incident_class`` for it.
 
@@ -103,6 +109,9 @@ def _open(ctx: Context, request: Request, incident_class: IncidentClass, now: fl
             )
         ],
         now,
+        # This run is at work on it, so that the gateway starts no other; the bound holds for later attempts too.
+        flow_run_id=flow_run.id,
+        last_good_step=request.last_good_step,
     )
 
 

@@ -10,7 +10,7 @@ from prefect import task
 from prefect.logging import get_run_logger
 
 from holdfast.errors import HoldfastError, UnavailableError
-from holdfast.models.agent import Diagnose, Fence, OpenRendezvous, StackDump
+from holdfast.models.agent import Diagnose, Fence, OpenRendezvous, Rendezvous, StackDump
 from holdfast.models.alert import Finding, Verdict
 from holdfast.models.machine import Machine
 from holdfast.policies import aggregate, verdicts
@@ -104,19 +104,24 @@ async def _neighbours(case: Case, machines: list[Machine]) -> list[Finding]:
     pairs = [(machine, machines[(i + 1) % len(machines)]) for i, machine in enumerate(machines)]
     if len(machines) == 2:
         pairs = pairs[:1]
-    found = await asyncio.gather(*(_pair(case, i, *pair) for i, pair in enumerate(pairs)))
+    # Named by attempt: a store that an earlier attempt fenced cannot be opened again.
+    job, epoch, first = f"{case.job}~pairs{case.attempt}", case.broken_epoch, machines[0]
+    try:
+        rendezvous = await case.ctx.agent(first).open_rendezvous(
+            OpenRendezvous(job=job, epoch=epoch, incarnation=first.incarnation, world_size=2)
+        )
+    except HoldfastError as error:
+        return _findings("all_gather", first.name, error)
+    found = await asyncio.gather(*(_pair(case, job, rendezvous, *pair) for pair in pairs))
+    await fleet.ask(
+        case.ctx,
+        [first],
+        lambda agent, m: agent.fence(Fence(job=job, epoch=epoch, incarnation=m.incarnation)),
+    )
     return [finding for findings in found for finding in findings]
 
 
-async def _pair(case: Case, index: int, left: Machine, right: Machine) -> list[Finding]:
-    # Named by attempt: a pair whose store an earlier attempt fenced cannot be opened again.
-    job, epoch = f"{case.job}~pair{index}a{case.attempt}", case.broken_epoch
-    try:
-        rendezvous = await case.ctx.agent(left).open_rendezvous(
-            OpenRendezvous(job=job, epoch=epoch, incarnation=left.incarnation, world_size=2)
-        )
-    except HoldfastError as error:
-        return _findings("all_gather", left.name, error)
+async def _pair(case: Case, job: str, rendezvous: Rendezvous, left: Machine, right: Machine) -> list[Finding]:
     position = {left.name: 0, right.name: 1}
     peer = {left.name: right.name, right.name: left.name}
     answers = await fleet.ask(
@@ -125,7 +130,7 @@ async def _pair(case: Case, index: int, left: Machine, right: Machine) -> list[F
         lambda agent, machine: agent.diagnose(
             Diagnose(
                 job=job,
-                epoch=epoch,
+                epoch=case.broken_epoch,
                 incarnation=machine.incarnation,
                 check="all_gather",
                 processes=1,
@@ -134,9 +139,6 @@ async def _pair(case: Case, index: int, left: Machine, right: Machine) -> list[F
                 rendezvous=rendezvous,
             )
         ),
-    )
-    await fleet.ask(
-        case.ctx, [left], lambda agent, m: agent.fence(Fence(job=job, epoch=epoch, incarnation=m.incarnation))
     )
     return [finding for name, answer in answers.items() for finding in _findings("all_gather", name, answer)]
 

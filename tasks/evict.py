@@ -8,6 +8,7 @@ from typing import Any
 
 from prefect import task
 from prefect.logging import get_run_logger
+from prefect.runtime import task_run
 
 from holdfast.errors import LimitError, RecoveryError
 from holdfast.models.machine import MachineState, Scope
@@ -17,7 +18,11 @@ from holdfast.tasks.context import Context
 from holdfast.tasks.pause import fence
 
 
-@task(task_run_name="evict {machines}")
+def _run_name() -> str:
+    return f"evict {', '.join(task_run.parameters['machines']) or 'nobody'}"
+
+
+@task(task_run_name=_run_name)
 async def evict(case: Case, machines: Sequence[str], reason: str, scope: Scope = Scope.CLUSTER) -> None:
     """Evict ``machines`` (fence, drain, verify gone, cordon); those that are out already are left alone.
 

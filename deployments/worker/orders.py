@@ -6,16 +6,16 @@ from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import PrefectClient
+from prefect.client.schemas.filters import WorkPoolFilter, WorkPoolFilterName
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.responses import DeploymentResponse
-from prefect.exceptions import ObjectNotFound
 
 from holdfast.deployments.worker.run_process import Order
 from holdfast.errors import RefusedError
 
 
 class Orders:
-    """Knows the deployments that were asked for before, so that their next run need not wait for the server."""
+    """Knows the deployments of the pool, so that a run need not wait for the server to tell its own."""
 
     def __init__(self) -> None:
         self._deployments: dict[UUID, DeploymentResponse] = {}
@@ -29,7 +29,7 @@ class Orders:
         if flow_run.deployment_id is None:
             raise RefusedError("this worker runs deployments only, and the flow run has none")
         known = self._deployments.get(flow_run.deployment_id)
-        deployment = known or await self._read(client, flow_run.deployment_id)
+        deployment = known or await client.read_deployment(flow_run.deployment_id)
         variables: dict[str, Any] = {
             **(deployment.job_variables or {}).get("env", {}),
             **(flow_run.job_variables or {}).get("env", {}),
@@ -37,18 +37,12 @@ class Orders:
         env = {key: str(value) for key, value in variables.items() if value is not None}
         return Order(flow_run.model_dump(mode="json"), _entrypoint(deployment), env)
 
-    async def refresh(self, client: PrefectClient) -> None:
-        """Read the known deployments again: they change rarely, and no run waits for it."""
-        for known in tuple(self._deployments):
-            try:
-                await self._read(client, known)
-            except ObjectNotFound:
-                del self._deployments[known]
-
-    async def _read(self, client: PrefectClient, deployment_id: UUID) -> DeploymentResponse:
-        deployment = await client.read_deployment(deployment_id)
-        self._deployments[deployment_id] = deployment
-        return deployment
+    async def refresh(self, client: PrefectClient, pool: str) -> None:
+        """Read the pool's deployments: they change rarely, and no run waits for it."""
+        found = await client.read_deployments(
+            work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[pool]))
+        )
+        self._deployments = {deployment.id: deployment for deployment in found}
 
 
 def _entrypoint(deployment: DeploymentResponse) -> str:

@@ -30,6 +30,9 @@ from prefect.logging.configuration import setup_logging
 from prefect.logging.handlers import APILogWorker
 from prefect.logging.loggers import flow_run_logger
 
+from holdfast.errors import HoldfastError
+from holdfast.tasks.context import context
+
 READY = "ready"
 CANCEL = "cancel"
 
@@ -53,8 +56,14 @@ def main(pipe: Connection) -> None:
     # Ctrl-C in a terminal reaches the whole group; the worker decides what happens to its runs.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     setup_logging()
+    # The site may have no ledger yet; the run that needs one says so.
+    with contextlib.suppress(HoldfastError):
+        context().ledger.jobs()
     runner = asyncio.Runner()
     clients = runner.run(_warm_up())
+    # What is wrong here is wrong again in the run, and told there.
+    with contextlib.suppress(HoldfastError):
+        context().warm()
     pipe.send(READY)
     try:
         order: Order = pipe.recv()

@@ -25,6 +25,8 @@ from holdfast.errors import RefusedError
 
 POLL_S = 2.0
 """Between two looks at the pool; a poked run does not wait for it."""
+DEPLOYMENTS_S = 10.0
+"""Between two looks at the deployments: for so long a changed one may run as it was."""
 CANCEL_POLL_S = 1.0
 """Between two looks at the states of the runs under way."""
 CANCEL_GRACE_S = 10.0
@@ -91,6 +93,7 @@ class HoldfastWorker(BaseWorker[BaseJobConfiguration, BaseVariables, HoldfastWor
                 for loop in (
                     self._repeat("sync", self._sync, self.heartbeat_interval_seconds),
                     self._repeat("poll", self._poll, POLL_S),
+                    self._repeat("deployments", self._read_deployments, DEPLOYMENTS_S),
                     self._repeat("watch", self._watch_cancellations, CANCEL_POLL_S),
                     self._repeat("warm up", self._pool.fill, POLL_S),
                 )
@@ -188,7 +191,9 @@ class HoldfastWorker(BaseWorker[BaseJobConfiguration, BaseVariables, HoldfastWor
 
     async def _poll(self) -> None:
         await self.get_and_submit_flow_runs()
-        await self._orders.refresh(self.client)
+
+    async def _read_deployments(self) -> None:
+        await self._orders.refresh(self.client, self._work_pool_name)
 
     async def _watch_cancellations(self) -> None:
         """Find runs that were cancelled, in the UI or elsewhere; asks nothing while none is under way."""

@@ -21,7 +21,7 @@ from holdfast.agent import rank_main
 ForkFn = Callable[[Callable[..., None], tuple[Any, ...]], ForkServerProcess]
 
 # Needed by every rank, and by the carrier, so that neither imports anything after its fork.
-_OWN_PRELOAD = ("holdfast.agent.rank_main", "holdfast.agent.carrier_main")
+_OWN_PRELOAD = ("holdfast.agent.rank_main", "holdfast.agent.carrier_main", "holdfast.agent.collectives")
 
 
 class ForkServer:

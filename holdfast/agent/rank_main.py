@@ -23,7 +23,7 @@ from typing import Any
 
 from holdfast.agent import wire
 
-NICE = 5  # the control plane on the same host stays responsive
+NICE = 10  # the control plane on the same host stays responsive
 _PR_SET_PDEATHSIG = 1
 _TRACEBACK_CHARS = 4000
 

@@ -49,8 +49,11 @@ class Incidents(Connection):
         alerts: Iterable[Alert],
         detected_at: float,
         injected_at: float | None = None,
+        *,
+        flow_run_id: str | None = None,
+        last_good_step: int | None = None,
     ) -> Incident:
-        """Open the job's next incident, called ``<job>-<n>``.
+        """Open the job's next incident, called ``<job>-<n>``; with ``flow_run_id``, one that has its run already.
 
         Raises:
             UnknownError: no such job.
@@ -73,6 +76,8 @@ class Incidents(Connection):
                 injected_at=injected_at,
                 detected_at=detected_at,
                 opened_at=self._clock.now(),
+                flow_run_id=flow_run_id,
+                last_good_step=last_good_step,
                 summary="",
             )
             session.add(row)

@@ -1,0 +1,230 @@
+"""The rooms of the house: who imports whom, the links, the deployments, and what the wheel carries."""
+
+from __future__ import annotations
+
+import ast
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from prefect.flows import load_flow_from_entrypoint
+
+from holdfast.deployments.worker import manifest
+
+ROOT = Path(__file__).resolve().parents[1]
+LINKED = ("flows", "tasks", "policies", "storage", "deployments")
+PACKAGE = ROOT / "holdfast"
+
+# What each part may import of the others. `base` is models, errors, clock, settings, paths, secret: the lowest layer.
+BASE = {"models", "errors", "clock", "settings", "paths", "secret", "holdfast"}
+BELOW_TASKS = BASE | {"policies", "storage", "drivers", "agent"}
+MAY_IMPORT = {
+    "models": {"models"},
+    "policies": {"models", "policies", "errors"},
+    "storage": BASE | {"storage"},
+    "drivers": BASE | {"drivers"},
+    # The catalogue of Xids is a policy; faults are imported by ranks of machines that were armed for them.
+    "agent": BASE | {"agent", "storage", "session", "inject", "policies"},
+    "session": BASE | {"session", "storage", "agent"},
+    "tasks": BELOW_TASKS | {"tasks"},
+    "flows": BASE | {"tasks", "flows"},
+}
+
+
+def parts() -> dict[str, list[Path]]:
+    """Source files by part of the package (a file of the package itself is a part of its own)."""
+    found: dict[str, list[Path]] = {}
+    for path in PACKAGE.glob("*.py"):
+        found[path.stem if path.stem != "__init__" else "holdfast"] = [path]
+    for folder in PACKAGE.iterdir():
+        if folder.is_dir() and folder.name != "__pycache__":
+            found[folder.name] = sorted(folder.rglob("*.py"))
+    return found
+
+
+def imported(source: str) -> set[str]:
+    """Parts of holdfast that a source text imports, anywhere in it; bare names of the linked folders too."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            first, _, rest = name.partition(".")
+            if first == "holdfast":
+                part = rest.partition(".")[0]
+                found.add(part if part in parts() else "holdfast")
+            elif first in LINKED:
+                found.add(f"bare {first}")
+    return found
+
+
+def imports_of(part: str) -> dict[str, set[str]]:
+    """By file, what it imports."""
+    return {str(path.relative_to(ROOT)): imported(path.read_text()) for path in parts()[part]}
+
+
+@pytest.mark.parametrize("part", MAY_IMPORT)
+def test_parts_import_only_what_lies_below_them(part: str) -> None:
+    """flows -> tasks -> agent client, drivers, storage, policies -> models."""
+    wrong = {file: sorted(names - MAY_IMPORT[part]) for file, names in imports_of(part).items()}
+    assert {file: names for file, names in wrong.items() if names} == {}
+
+
+def test_only_deployments_import_flows() -> None:
+    """Nothing but deployments and the CLI knows the playbooks by name."""
+    users = {part for part in parts() for names in imports_of(part).values() if "flows" in names}
+    assert users <= {"flows", "deployments", "cli"}
+
+
+def test_nothing_imports_linked_folders_by_their_bare_names() -> None:
+    """`import policies.x` would make a second copy of every class."""
+    folders = [PACKAGE, ROOT / "tests", ROOT / "benchmarks", ROOT / "examples"]
+    files = [path for folder in folders for path in folder.rglob("*.py")]
+    assert len(files) > 100
+    bare = {
+        str(path): names
+        for path in files
+        if (names := {n for n in imported(path.read_text()) if "bare" in n})
+    }
+    assert bare == {}
+
+
+def test_tasks_talk_to_agents_through_the_client_only() -> None:
+    """No task reaches into the agent's own modules."""
+    for path in parts()["tasks"]:
+        text = path.read_text()
+        for line in text.splitlines():
+            assert "holdfast.agent" not in line or "holdfast.agent.client" in line, f"{path}: {line}"
+
+
+def test_the_import_check_sees_a_wrong_import() -> None:
+    """The control: each form of a forbidden import is seen."""
+    seen = imported(
+        "import holdfast.flows.x\nfrom holdfast.tasks import y\ndef f():\n    from policies.z import q\n"
+    )
+    assert seen == {"flows", "tasks", "bare policies"}
+    assert imported("from holdfast import Session, drivers") == {"holdfast", "drivers"}
+
+
+def test_session_loads_neither_prefect_nor_scipy() -> None:
+    """What a training script imports stays small; torch is its own to import."""
+    script = (
+        "import sys, holdfast\n"
+        "assert 'torch' not in sys.modules, 'import holdfast alone loads torch'\n"
+        "holdfast.Session\n"
+        "print(sorted({'prefect', 'scipy', 'sqlalchemy', 'fastapi'} & sys.modules.keys()))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-P", "-c", script], capture_output=True, text=True, timeout=100, check=True
+    )
+    assert said.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_links_lead_to_the_folders(name: str) -> None:
+    """The package's rooms are relative links to the folders beside it."""
+    link = PACKAGE / name
+    assert link.is_symlink()
+    assert str(link.readlink()) == f"../{name}"
+    assert link.resolve() == ROOT / name
+    assert (link / "__init__.py").is_file()
+
+
+def test_package_without_its_links_says_so(tmp_path: Path) -> None:
+    """An archive that flattened the links fails at import, with the way out."""
+    shutil.copytree(PACKAGE, tmp_path / "holdfast", symlinks=True, ignore=lambda *_: ["__pycache__", *LINKED])
+    for name in LINKED:
+        (tmp_path / "holdfast" / name).write_text(f"../{name}")
+    script = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import holdfast"
+    said = subprocess.run(
+        [sys.executable, "-P", "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert said.returncode != 0
+    assert "git clone" in said.stderr
+
+
+@pytest.mark.parametrize("deployment", manifest.read(ROOT / "prefect.yaml"), ids=lambda one: one.name)
+def test_deployment_loads(deployment: manifest.Deployment) -> None:
+    """Its entrypoint is a flow, named like the deployment."""
+    flow = load_flow_from_entrypoint(deployment.entrypoint, use_placeholder_flow=False)
+    assert flow.name == deployment.name
+    assert flow.isasync
+
+
+def test_every_flow_has_a_deployment() -> None:
+    """One file, one flow, one deployment, one name."""
+    files = {path.stem for path in (ROOT / "flows").glob("*.py")} - {"__init__"}
+    deployments = manifest.read(ROOT / "prefect.yaml")
+    assert {one.entrypoint for one in deployments} == {f"holdfast.flows.{name}:{name}" for name in files}
+    assert {one.name for one in deployments} == {name.replace("_", "-") for name in files}
+
+
+@pytest.mark.timeout(300)
+def test_wheel_carries_everything_that_runs(tmp_path: Path) -> None:
+    """Flows, policy files and prefect.yaml are in the wheel under one name; nothing lands beside it."""
+    source = tmp_path / "source"
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        target = source / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).exists():
+            shutil.copy2(ROOT / name, target, follow_symlinks=False)
+    isolation = ["--no-build-isolation"] if has_setuptools() else []
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", *isolation, "--disable-pip-version-check"]
+    built = subprocess.run(
+        [*command, "--wheel-dir", str(tmp_path), str(source)],
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        archive.extractall(tmp_path / "installed")
+    assert {name.split("/")[0] for name in names if ".dist-info" not in name} == {"holdfast"}
+    for folder in LINKED:
+        there = {f"holdfast/{path.relative_to(ROOT)}" for path in (ROOT / folder).rglob("*.py")}
+        assert there <= names, sorted(there - names)[:5]
+    assert {f"holdfast/policies/{path.name}" for path in (ROOT / "policies").glob("*.yaml")} <= names
+    assert "holdfast/py.typed" in names
+
+    # The installed package finds its own manifest and policy.
+    script = (
+        f"import sys; sys.path.insert(0, {str(tmp_path / 'installed')!r})\n"
+        "from holdfast.deployments.worker import manifest\n"
+        "from holdfast.policies.policy import Policy\n"
+        "assert 'installed' in manifest.__file__, manifest.__file__\n"
+        "Policy.load(None)\n"
+        "print(len(manifest.read()))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-P", "-c", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert said.returncode == 0, said.stderr
+    assert int(said.stdout) == len(manifest.read(ROOT / "prefect.yaml"))
+
+
+def has_setuptools() -> bool:
+    """Whether the build can run in this environment, without fetching anything."""
+    probe = "import setuptools; raise SystemExit(int(setuptools.__version__.split('.')[0]) < 77)"
+    return subprocess.run([sys.executable, "-c", probe], capture_output=True, check=False).returncode == 0
