@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from torch.distributed import Store  # type: ignore[attr-defined]
 
 PAYLOAD_BYTES = 1 << 20
+STAY_S = 1.0
+"""How long a process waits for another check before it ends."""
 _POLL_S = 0.005
 
 
@@ -41,6 +43,8 @@ class Part:
     port: int = 0
     """The store where two machines meet; port 0: all processes are on this machine."""
     prefix: str = ""
+    stay: str = ""
+    """File in which the order for another check may come (:mod:`holdfast.agent.bench`); empty: end at once."""
 
     @property
     def outcome_path(self) -> Path:
@@ -99,6 +103,24 @@ def _run(part: Part, exchange: Callable[[Part, torch.device], Outcome]) -> None:
     # Only now: leaving the group takes longer than the exchange, and the peer may still be reading.
     if dist.is_initialized():
         dist.destroy_process_group()
+    if part.stay:
+        _stay(Path(part.stay))
+
+
+def _stay(order: Path) -> None:
+    """Run one more check, if the order for it comes in time."""
+    deadline = time.monotonic() + STAY_S
+    claimed = order.with_suffix(".taken")
+    while time.monotonic() < deadline:
+        try:
+            order.rename(claimed)
+        except FileNotFoundError:
+            time.sleep(_POLL_S)
+            continue
+        told = json.loads(claimed.read_text())
+        claimed.unlink()
+        {"all_to_all": all_to_all, "all_gather": all_gather}[told["check"]](Part(**told["part"]))
+        return
 
 
 def _in_group(part: Part, exchange: Callable[[Part, torch.device], Outcome]) -> Outcome:

@@ -18,6 +18,7 @@ import psutil
 import uvicorn
 
 from holdfast.agent import server, wire
+from holdfast.agent.bench import Bench
 from holdfast.agent.carrier import Carrier
 from holdfast.agent.forkserver import ForkServer
 from holdfast.agent.inspection import Inspector
@@ -74,6 +75,7 @@ class Agent:
         self._port = ShardPort(self.memory, secret, host)
         self._reporter = Reporter(settings.gateway, secret, self.metrics)
         self._carrier = Carrier(self.forks, settings)
+        self._bench = Bench(self.forks.fork)
         self._replicator = Replicator(secret, self.metrics)
         uploads = Uploads(self._carrier, self.memory, self.folder / "ckpt", self.metrics, self._uploaded)
         self._watch = Watch(
@@ -161,7 +163,7 @@ class Agent:
         from holdfast.agent import diagnostics  # noqa: PLC0415  (seldom needed)
 
         return await diagnostics.run_check(
-            command, self.forks.fork, machine=self.machine, inspector=self._inspector
+            command, self.forks.fork, machine=self.machine, inspector=self._inspector, bench=self._bench
         )
 
     async def stacks(self, job: str, epoch: int) -> list[messages.StackDump]:

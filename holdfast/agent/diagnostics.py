@@ -13,9 +13,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
 
 from holdfast.agent import collectives
+from holdfast.agent.bench import Bench, Forked, ForkFn
 from holdfast.agent.collectives import Outcome, Part
 from holdfast.agent.inspection import Inspector
 from holdfast.errors import SettingsError
@@ -29,28 +29,18 @@ _GRACE_S = 0.3
 _MARGIN_S = 1.0
 
 
-class Forked(Protocol):
-    """What is used of a ``multiprocessing`` process."""
-
-    @property
-    def exitcode(self) -> int | None:
-        """None while it runs; negative: the signal that ended it."""
-        ...
-
-    def kill(self) -> None:
-        """SIGKILL."""
-        ...
-
-
-ForkFn = Callable[[Callable[..., None], tuple[Any, ...]], Forked]
-
-
 async def run_check(
-    command: Diagnose, fork: ForkFn, *, machine: str = "", inspector: Inspector | None = None
+    command: Diagnose,
+    fork: ForkFn,
+    *,
+    machine: str = "",
+    inspector: Inspector | None = None,
+    bench: Bench | None = None,
 ) -> list[Finding]:
     """Run one check; ``machine`` (default: from the environment) is whom the findings are about.
 
     ``fork(target, args)`` starts ``target(*args)`` in a new process; it may block and is called in a thread.
+    With a ``bench`` the processes of a check that went well stay a moment for the next one.
     A failing check is a finding, not an exception. ``sure`` only where no other machine can be the cause.
 
     Raises:
@@ -70,7 +60,7 @@ async def run_check(
     folder = Path(tempfile.mkdtemp(prefix="holdfast-check-"))
     try:
         parts = [replace(part, folder=str(folder)) for part in parts]
-        outcomes = await _run(parts, target, fork, command.timeout_s)
+        outcomes = await _run(parts, target, bench or Bench(fork), command.timeout_s)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     judge = _judge_pair if with_peer else _judge_own
@@ -107,15 +97,16 @@ def _limit(timeout_s: float) -> float:
 
 
 async def _run(
-    parts: list[Part], target: Callable[[Part], None], fork: ForkFn, timeout_s: float
+    parts: list[Part], target: Callable[[Part], None], bench: Bench, timeout_s: float
 ) -> dict[int, Outcome]:
     """Outcomes by process; a process without one is killed."""
     deadline = time.monotonic() + timeout_s
     running: dict[int, Forked] = {}
+    orders: dict[int, Path] = {}
     outcomes: dict[int, Outcome] = {}
     try:
         for part in parts:
-            running[part.rank] = await asyncio.to_thread(fork, target, (part,))
+            running[part.rank], orders[part.rank] = await asyncio.to_thread(bench.start, target, part)
         while len(outcomes) < len(parts) and time.monotonic() < deadline:
             await asyncio.sleep(_POLL_S)
             for part in parts:
@@ -128,6 +119,8 @@ async def _run(
             # One with an outcome leaves by itself: its peer may still be reading from it.
             if rank not in outcomes and process.exitcode is None:
                 process.kill()
+            elif rank in outcomes and not outcomes[rank].error:
+                bench.keep(process, orders[rank])
     late = Outcome(error=f"not finished within {timeout_s:g} s, or stopped because another failed")
     return {part.rank: outcomes.get(part.rank, late) for part in parts}
 

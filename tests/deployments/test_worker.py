@@ -16,7 +16,7 @@ import pytest
 
 from tests.deployments.worker_kit import Api, Worker, free_port, gone, prefect_server, wait_for, worker
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 FLOWS = "tests.deployments.sample_flows"
 

@@ -16,7 +16,7 @@ from holdfast.errors import UnavailableError
 from holdfast.settings import Settings
 from tests.deployments.worker_kit import ROOT, Api, free_port, prefect_server, wait_for
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ import httpx
 import psutil
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 40.0
+DEADLINE_S = 90.0
 
 
 def free_port() -> int:
