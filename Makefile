@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Asked for by exactly this name, torch comes as the CPU build of the index; unpinned it may bring CUDA along.
 TORCH := torch==2.13.0
+BENCH_VENV := .bench-venv
 PIP_INSTALL := $(BIN)/pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: help setup demo test check fmt bench lock clean
+.PHONY: help setup demo test check fmt bench bench-quick bench-peers lock clean
 .DEFAULT_GOAL := help
 
 help:
@@ -15,7 +16,7 @@ help:
 	@echo 'make test   all tests'
 	@echo 'make check  format, lint and types'
 	@echo 'make fmt    format and mend what ruff can mend'
-	@echo 'make bench  measurements beside other launchers (its own virtual environment)'
+	@echo 'make bench  measurements beside other launchers (10 runs each; bench-quick: 2; BENCH_ARGS=--write-docs)'
 	@echo 'make lock   write constraints.txt from what is installed'
 
 setup: $(STAMP)
@@ -46,8 +47,23 @@ fmt: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(STAMP)
-	$(BIN)/python -m benchmarks
+bench: $(STAMP) bench-peers
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+bench-quick: $(STAMP) bench-peers
+	$(BIN)/python -m benchmarks -n 2 $(BENCH_ARGS)
+
+# The launchers that `make bench` compares with. One that cannot be installed is reported, and missing in the table.
+bench-peers: $(BENCH_VENV)/.installed
+
+$(BENCH_VENV)/.installed: Makefile constraints.txt pyproject.toml
+	@test -x $(BENCH_VENV)/bin/pip || $(PYTHON) -m venv $(BENCH_VENV)
+	@echo 'installing into $(BENCH_VENV) (once)'
+	@$(BENCH_VENV)/bin/pip install --disable-pip-version-check --quiet -c constraints.txt $(TORCH) -e .
+	@for peer in 'nvidia-resiliency-ext==0.4.1' 'dlrover[k8s]==0.6.1'; do \
+	  $(BENCH_VENV)/bin/pip install --disable-pip-version-check --quiet $(TORCH) "$$peer" \
+	    || echo "peer $$peer cannot be installed: its column will say 'missing'" >&2; done
+	@touch $@
 
 # A local build suffix such as "+cpu" names no file of the index: it is cut off.
 lock: $(STAMP)

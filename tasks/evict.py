@@ -19,7 +19,7 @@ from holdfast.tasks.pause import fence
 
 
 def _run_name() -> str:
-    return f"evict {', '.join(task_run.parameters['machines']) or 'nobody'}"
+    return f"evict {', '.join(dict.fromkeys(task_run.parameters['machines'])) or 'nobody'}"
 
 
 @task(task_run_name=_run_name)

@@ -23,7 +23,12 @@ async def swap_in(case: Case) -> dict[str, str]:
     Raises:
         NoStandbyError: none came within the policy's time.
     """
+    # Those of earlier attempts too: one that was killed may have left a swap without its result.
+    begun = [action for action in case.ctx.ledger.actions(case.incident_id) if action.kind == "swap"]
     swapped = {}
+    for action in begun:
+        name = action.key.removeprefix("swap:")
+        swapped[name] = await _swap(case, int(action.intent["slot"]), name)
     for slot, name in enumerate(case.job_now().machines):
         machine = case.ctx.ledger.machine(name)
         if machine.state is MachineState.ACTIVE and machine.job == case.job:
@@ -37,6 +42,8 @@ async def _swap(case: Case, slot: int, old: str) -> str:
     async def act() -> dict[str, Any]:
         ledger = case.ctx.ledger
         machines = list(ledger.job(case.job).machines)
+        if machines[slot] != old:
+            return {"slot": slot, "from": old, "to": machines[slot]}
         new = await _claim(case.ctx, case.job, machines)
         machines[slot] = new.name
         ledger.set_job(case.job, machines=tuple(machines))

@@ -98,7 +98,9 @@ class HoldfastWorker(BaseWorker[BaseJobConfiguration, BaseVariables, HoldfastWor
                     self._repeat("warm up", self._pool.fill, POLL_S),
                 )
             ]
+            self._logger.info("work pool %r: waiting for flow runs", self._work_pool_name)
             await stop.wait()
+            self._logger.info("stopping; %d runs under way", len(self._runs))
             self._stopping = True
             for loop in loops:
                 loop.cancel()

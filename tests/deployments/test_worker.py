@@ -191,6 +191,20 @@ def test_killed_worker_leaves_no_run_running(api: Api, own: Worker, tmp_path: Pa
     wait_for("processes gone", lambda: gone(family), deadline_s=15)
 
 
+def test_run_that_died_with_its_worker_is_reported_by_the_next(api: Api, own: Worker, tmp_path: Path) -> None:
+    """Else it stays Running for ever, and holds a slot of its deployment's concurrency limit."""
+    run, pid = begun(api, own, tmp_path)
+    wait_for("its label", lambda: "prefect.worker.name" in api.ask("GET", f"/flow_runs/{run}")["labels"])
+    os.kill(own.process.pid, signal.SIGSTOP)  # so that it cannot tell
+    os.kill(pid, signal.SIGKILL)
+    own.process.kill()
+    own.process.wait()
+    assert api.state(run) == "Running"
+    with worker(own.home, api.url, pool_of(tmp_path)):
+        wait_for("Crashed", lambda: api.state(run) == "Crashed")
+    assert "its worker" in api.message(run)
+
+
 def test_restarted_worker_replaces_the_stale_socket(api: Api, own: Worker, tmp_path: Path) -> None:
     """A killed worker leaves its socket behind; the next one takes over."""
     own.process.kill()

@@ -1,188 +1,300 @@
-"""A whole site on loopback for end-to-end tests: every service real, every machine a process tree."""
+"""A whole site on loopback: every service real, every machine a process tree."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
 import signal
-import socket
-import time
-from collections.abc import Callable
-from contextlib import closing
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import httpx
 import psutil
 
 from holdfast import secret, settings
-from holdfast.deployments.local import control
+from holdfast.deployments.local import control, pidfile
+from holdfast.deployments.local.services import embedded
+from holdfast.drivers.local import LocalDriver
+from holdfast.inject import Injected, inject
+from holdfast.models.agent import AgentState, RankPhase
 from holdfast.models.alert import Incident, IncidentState
-from holdfast.models.job import JobSpec
-from holdfast.paths import run_dir
+from holdfast.models.history import Epoch
+from holdfast.models.job import CheckpointPolicy, Job, JobSpec, JobState, Mode
+from holdfast.models.machine import MachineState
+from holdfast.paths import shm_dir
 from holdfast.settings import Settings
 from holdfast.storage import code, objects
 from holdfast.storage.ledger import Ledger
+from tests.e2e.waiting import DEADLINE_S, free_ports, wait_for
 
-Value = TypeVar("Value")
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TINY = ("--layers", "1", "--width", "32", "--batch", "2", "--context", "32", "--step-seconds", "0.05")
+FOR_EVER = 100_000
+"""Steps of a job that the test stops."""
+OVER = (JobState.STOPPED, JobState.DONE)
 
-EXAMPLE = Path(__file__).parents[2] / "examples"
-TINY = ("--layers", "1", "--width", "32", "--batch", "2", "--context", "32")
-
-
-def free_ports(count: int = 3) -> int:
-    """The first of ``count`` free ports in a row."""
-    for base in range(21000 + os.getpid() % 2000, 60000, 7):
-        try:
-            for port in range(base, base + count):
-                with closing(socket.socket()) as probe:
-                    probe.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return base
-    raise RuntimeError("no free ports")
-
-
-def wait_for(what: str, look: Callable[[], Value | None], timeout_s: float = 30.0) -> Value:
-    """Look until there is something true to see; fail with ``what`` when time is up."""
-    deadline = time.monotonic() + timeout_s
-    while True:
-        seen = look()
-        if seen:
-            return seen
-        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
-        time.sleep(0.05)
+# Dozens of evictions in a few minutes are the purpose here; Prefect is taken for away a little sooner.
+POLICY = """\
+breaker: {at_least: 1000}
+spare_pool: {minimum: 1}
+gateway: {offline_after_s: 4}
+"""
 
 
 class Site:
-    """What a test asks of a running site."""
+    """What tests do with a site, and ask of it."""
 
     def __init__(self, home: Path) -> None:
-        self.home = home
-        self.settings: Settings = settings.load(home)
+        self.home = home.resolve()
+        self.settings: Settings = settings.load(self.home)
         self.ledger = Ledger(self.settings.database)
-        self.http = httpx.Client(
-            base_url=self.settings.gateway,
-            headers={"Authorization": f"Bearer {secret.read(self.settings.secret_path)}"},
-            timeout=30,
-        )
+        self.driver = LocalDriver(self.home)
+        self.store = objects.from_settings(self.settings)
+        self.headers = {"Authorization": f"Bearer {secret.read(self.settings.secret_path)}"}
+        self.http = httpx.Client(base_url=self.settings.gateway, headers=self.headers, timeout=60)
+        self.prefect = httpx.Client(base_url=self.settings.prefect_api, timeout=60)
 
     @classmethod
     def up(cls, home: Path, machines: int) -> Site:
         """Start everything in ``home``."""
-        os.environ["HOLDFAST_HOME"] = str(home)
         home.mkdir(parents=True, exist_ok=True)
-        chosen = Settings(home=home, port=free_ports())
-        control.up(chosen, machines, lambda line: print(line))  # noqa: T201
+        policy = home / "policy.yaml"
+        policy.write_text(POLICY)
+        chosen = Settings(home=home, port=free_ports(), policy_file=policy)
+        control.up(chosen, machines, print)
         return cls(home)
 
     def down(self) -> None:
         """Stop everything."""
-        control.down(self.settings)
+        control.down(self.home, print)
 
     # Jobs
 
-    def submit(self, name: str, *, steps: int, machines: int = 2, ranks: int = 1, **spec: Any) -> JobSpec:
-        """Submit the example at a tiny size and wait for its first step."""
-        job = JobSpec(
+    def submit(
+        self,
+        name: str,
+        *args: str,
+        steps: int = FOR_EVER,
+        machines: int = 2,
+        spare: int = 1,
+        s3_every: int = 20,
+        code_dir: Path = EXAMPLES,
+        mode: Mode = Mode.ACT,
+        first: int = 3,
+    ) -> Job:
+        """Submit the example at a tiny size, once there are machines for it and ``spare`` standbys more.
+
+        Returns when it has done ``first`` steps.
+        """
+        self.have_standbys(machines + spare)
+        spec = JobSpec(
             name=name,
             script="train_gpt.py",
-            args=("--steps", str(steps), *TINY, *spec.pop("args", ())),
-            code=str(spec.pop("code", EXAMPLE)),
+            args=("--steps", str(steps), *TINY, *args),
+            code=str(code_dir),
             machines=machines,
-            ranks_per_machine=ranks,
-            **spec,
+            ranks_per_machine=1,
+            checkpoint=CheckpointPolicy(s3_every_steps=s3_every),
+            mode=mode,
         )
-        version = code.store(objects.from_settings(self.settings), name, Path(job.code))
+        version = code.store(self.store, name, code_dir)
         answer = self.http.post(
-            "/v1/jobs", json={"spec": job.model_dump(mode="json"), "code_version": version}
+            "/v1/jobs", json={"spec": spec.model_dump(mode="json"), "code_version": version}
         )
         assert answer.is_success, answer.text
-        return job
+        self.wait_step(name, first)
+        return self.job(name)
 
-    def job(self, name: str) -> dict[str, Any]:
-        """One job of the status listing."""
-        listed = self.http.get("/v1/status").json()["jobs"]
-        return next(job for job in listed if job["name"] == name)
+    def job(self, name: str) -> Job:
+        """The job as the ledger has it."""
+        return self.ledger.job(name)
 
-    def wait_step(self, name: str, step: int, timeout_s: float = 60.0) -> dict[str, Any]:
-        """Wait until the job runs and has done ``step``."""
+    def step(self, name: str) -> int:
+        """The newest step that the job's agents know, whatever the control plane does."""
+        return max((rank.step for _, rank in self._ranks(name)), default=0)
 
-        def look() -> dict[str, Any] | None:
-            job = self.job(name)
-            return job if job["state"] == "running" and job["step"] >= step else None
+    def pids(self, name: str) -> dict[int, int]:
+        """Process of each live rank."""
+        return {rank.rank: rank.pid for _, rank in self._ranks(name) if rank.phase is not RankPhase.EXITED}
 
-        return wait_for(f"{name} at step {step}; it is {self.job(name)}", look, timeout_s)
+    def wait_step(self, name: str, step: int, timeout_s: float = DEADLINE_S) -> None:
+        """Wait until the job has done ``step``."""
+        wait_for(f"{name} at step {step}", lambda: self.step(name) >= step, timeout_s)
 
-    def wait_more_steps(self, name: str, more: int, timeout_s: float = 60.0) -> None:
+    def wait_more_steps(self, name: str, more: int = 5) -> None:
         """Wait for so many steps from now."""
-        self.wait_step(name, self.job(name)["step"] + more, timeout_s)
+        self.wait_step(name, self.step(name) + more)
 
-    def rank(self, name: str, rank: int) -> dict[str, Any]:
-        """One rank of a job: machine, pid, step."""
-        found: dict[str, Any] = next(r for r in self.job(name)["ranks"] if r["rank"] == rank)
-        return found
+    def wait_done(self, name: str, timeout_s: float = DEADLINE_S) -> None:
+        """Wait until the job has done all its steps."""
+        wait_for(f"{name} done: {self.job(name)}", lambda: self.job(name).state is JobState.DONE, timeout_s)
+
+    def fault(self, fault: str, machine: str, rank: int | None = None) -> Injected:
+        """Break something underneath."""
+        return inject(self.home, fault, machine, rank)
+
+    def _ranks(self, name: str) -> Iterator[tuple[str, Any]]:
+        for machine in self.job(name).machines:
+            state = self.agent(machine)
+            for run in state.jobs if state else ():
+                if run.job == name:
+                    yield from ((machine, rank) for rank in run.ranks)
 
     # Incidents
 
-    def incident(self, name: str) -> Incident | None:
-        """The newest incident of a job."""
-        return next(iter(self.ledger.incidents(job=name, limit=1)), None)
+    def incident(self, name: str, number: int = 1) -> Incident | None:
+        """The ``number``-th incident of a job."""
+        found = [each for each in self.ledger.incidents(job=name) if each.id == f"{name}-{number}"]
+        return found[0] if found else None
 
-    def wait_closed(self, name: str, number: int = 1, timeout_s: float = 90.0) -> Incident:
-        """Wait until the job's ``number``-th incident is closed."""
+    def wait_recovered(self, name: str, number: int = 1, timeout_s: float = DEADLINE_S) -> Incident:
+        """Wait until the incident is recovered and the job has made a step that it never made before."""
 
-        def look() -> Incident | None:
-            found = [i for i in self.ledger.incidents(job=name) if i.id == f"{name}-{number}"]
-            return found[0] if found and found[0].state is not IncidentState.OPEN else None
+        def closed() -> Incident | None:
+            found = self.incident(name, number)
+            return found if found and found.state is not IncidentState.OPEN else None
 
-        return wait_for(f"incident {name}-{number} closed", look, timeout_s)
+        incident = wait_for(f"incident {name}-{number} closed: {self.told(name)}", closed, timeout_s)
+        assert incident.state is IncidentState.RECOVERED, self.told(name)
 
-    def wait_recovered(self, name: str, number: int = 1, timeout_s: float = 90.0) -> Incident:
-        """Wait until the incident is recovered and the job makes new steps."""
-        incident = self.wait_closed(name, number, timeout_s)
-        assert incident.state is IncidentState.RECOVERED, incident.summary
-        return wait_for(
-            "a new step after recovery",
-            lambda: i if (i := self.ledger.incident(incident.id)).recovered_at else None,
+        def went_on() -> Incident | None:
+            found = self.ledger.incident(incident.id)
+            return found if found.recovered_at else None
+
+        return wait_for(f"a new step after {incident.id}", went_on)
+
+    def told(self, name: str) -> str:
+        """Everything about a job's incidents, for messages."""
+        lines = [
+            f"{i.id} {i.incident_class} {i.state} {i.reasons} {i.summary}"
+            for i in self.ledger.incidents(job=name)
+        ]
+        return "; ".join([*lines, str(self.job(name))])
+
+    def done(self, incident: Incident) -> Counter[str]:
+        """How often each kind of action was done."""
+        return Counter(action.kind for action in self.ledger.actions(incident.id) if action.state == "done")
+
+    def epochs(self, name: str) -> list[Epoch]:
+        """Epochs of a job, oldest first."""
+        return self.ledger.epochs(name)
+
+    def flow_run(self, incident: Incident) -> dict[str, Any]:
+        """The incident's flow run, as Prefect has it."""
+        answer = self.prefect.get(f"/flow_runs/{incident.flow_run_id}")
+        answer.raise_for_status()
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def run_deployment(self, name: str, parameters: dict[str, Any]) -> str:
+        """Start a run of a deployment as a person would; returns its id."""
+        deployment = self.prefect.get(f"/deployments/name/{name}/{name}")
+        deployment.raise_for_status()
+        path = f"/deployments/{deployment.json()['id']}/create_flow_run"
+        body = {"parameters": parameters, "state": {"type": "SCHEDULED"}}
+
+        def created() -> httpx.Response | None:
+            # 503: another writer holds SQLite's lock.
+            answer = self.prefect.post(path, json=body)
+            return None if answer.status_code == 503 else answer
+
+        run = wait_for(f"Prefect takes a run of {name}", created)
+        run.raise_for_status()
+        return str(run.json()["id"])
+
+    def artifacts(self, run_id: str) -> list[dict[str, Any]]:
+        """Artifacts of a flow run."""
+        body = {"artifacts": {"flow_run_id": {"any_": [run_id]}}}
+        answer = self.prefect.post("/artifacts/filter", json=body)
+        answer.raise_for_status()
+        found: list[dict[str, Any]] = answer.json()
+        return found
+
+    # Machines
+
+    def agent(self, machine: str) -> AgentState | None:
+        """What the machine's agent says; None when it does not answer."""
+        address = self.ledger.machine(machine).address
+        try:
+            answer = httpx.get(f"http://{address}/v1/state", headers=self.headers, timeout=10)
+            answer.raise_for_status()
+        except httpx.HTTPError:
+            return None
+        return AgentState.model_validate_json(answer.content)
+
+    def standbys(self) -> list[str]:
+        """Machines that stand by."""
+        return [machine.name for machine in self.ledger.machines(state=MachineState.STANDBY)]
+
+    def evicted(self) -> set[str]:
+        """Machines that are out of service."""
+        return {machine.name for machine in self.ledger.machines(state=MachineState.CORDONED)}
+
+    def memory_of(self, machine: str) -> list[Path]:
+        """Files in a machine's shared memory."""
+        return [path for path in shm_dir(self.home, machine).rglob("*") if path.is_file()]
+
+    def have_standbys(self, count: int) -> None:
+        """Repair what was evicted, and wait for ``count`` standbys."""
+        self.release_evicted()
+        wait_for(
+            f"{count} standbys; there are {self.ledger.machines()}", lambda: len(self.standbys()) >= count
         )
 
-    def actions(self, incident: Incident) -> dict[str, int]:
-        """How often each kind of action was done."""
-        counted: dict[str, int] = {}
-        for action in self.ledger.actions(incident.id):
-            if action.state == "done":
-                counted[action.kind] = counted.get(action.kind, 0) + 1
-        return counted
-
-    # Processes
-
-    def service(self, name: str) -> psutil.Process | None:
-        """The process of an embedded service."""
-        try:
-            told = json.loads((run_dir(self.home) / f"{name}.json").read_text())
-            process = psutil.Process(told["pid"])
-        except (OSError, ValueError, psutil.NoSuchProcess):
-            return None
-        return process if process.is_running() else None
-
-    def kill_service(self, name: str) -> None:
-        """SIGKILL a service and all that it started."""
-        process = wait_for(f"{name} runs", lambda: self.service(name))
-        for victim in [*process.children(recursive=True), process]:
-            try:
-                victim.send_signal(signal.SIGKILL)
-            except psutil.NoSuchProcess:
-                continue
+    def release_evicted(self) -> None:
+        """Machines that tests broke are repaired: they start anew, and stand by later."""
+        for machine in self.evicted():
+            self.http.post(f"/v1/machines/{machine}/release").raise_for_status()
 
     def settle(self) -> None:
-        """Bring the site back to rest between tests: jobs stopped, machines back in the pool."""
-        for job in self.http.get("/v1/status").json()["jobs"]:
-            if job["state"] not in ("stopped", "failed", "done"):
-                self.http.post(f"/v1/jobs/{job['name']}/stop").raise_for_status()
+        """Back to rest: services up, jobs stopped, broken machines on their way back to the pool."""
+        self.wait_well()
+        for job in self.ledger.jobs():
+            if job.state not in OVER:
+                self.http.post(f"/v1/jobs/{job.name}/stop").raise_for_status()
+        wait_for("no open incident", lambda: not self.ledger.incidents(state=IncidentState.OPEN))
+        self.release_evicted()
 
+    # Services
 
-def run(coroutine: Any) -> Any:
-    """Run a coroutine from a sync test."""
-    return asyncio.run(coroutine)
+    def service(self, name: str) -> psutil.Process:
+        """The process of an embedded service, or of their supervisor."""
+        return wait_for(f"{name} runs", lambda: pidfile.running(self.home, name))
+
+    def kill(self, *names: str) -> None:
+        """SIGKILL services, each at once with all that it started."""
+        for name in names:
+            with suppress(psutil.NoSuchProcess):
+                process = self.service(name)
+                for victim in [process, *process.children(recursive=True)]:
+                    with suppress(psutil.NoSuchProcess):
+                        victim.kill()
+
+    @contextmanager
+    def unsupervised(self) -> Iterator[None]:
+        """Within it, killed services stay dead; afterwards they come back."""
+        supervisor = self.service("supervisor")
+        supervisor.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            supervisor.send_signal(signal.SIGCONT)
+            self.wait_well()
+
+    def wait_well(self) -> None:
+        """Wait until every service answers."""
+        waiting = embedded(self.settings)
+        wait_for("all services answer", lambda: all(service.healthy() for service in waiting))
+
+    def counts(self) -> dict[str, Any]:
+        """What must not change when nothing is to be done."""
+        jobs = self.ledger.jobs()
+        return {
+            "incidents": len(self.ledger.incidents()),
+            "epochs": {job.name: len(self.epochs(job.name)) for job in jobs},
+            "states": {job.name: job.state for job in jobs},
+            "pids": {job.name: self.pids(job.name) for job in jobs if job.state not in OVER},
+            "active": {machine.name for machine in self.ledger.machines(state=MachineState.ACTIVE)},
+            "evicted": self.evicted(),
+        }

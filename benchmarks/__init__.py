@@ -1,0 +1,1 @@
+"""Measurements of what Holdfast promises, beside other launchers: ``make bench``, ``make bench-quick``."""

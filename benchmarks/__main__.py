@@ -1,0 +1,71 @@
+"""``python -m benchmarks``: run all benchmarks, print the table, keep the results. Status 1: a target was missed."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+
+from benchmarks import (
+    bench_alert_to_task,
+    bench_hang,
+    bench_kill_rank,
+    bench_machine_lost,
+    bench_session,
+    results,
+    table,
+)
+from benchmarks.site import Site, site
+from benchmarks.table import Row
+
+BENCHMARKS: dict[str, Callable[[Site, int], list[Row]]] = {
+    "session": bench_session.run,
+    "alert": bench_alert_to_task.run,
+    "kill-rank": bench_kill_rank.run,
+    "machine-lost": bench_machine_lost.run,
+    "hang": bench_hang.run,
+}
+
+
+def main() -> int:
+    """Run what was asked for."""
+    args = _arguments()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    where = results.host()
+    if where["load_before"] > 0.5:
+        print(
+            f"warning: load average {where['load_before']:.1f}: other work disturbs the numbers", flush=True
+        )
+    rows: list[Row] = []
+    errors: list[str] = []
+    with site(keep=args.keep) as on:
+        for name in args.only or BENCHMARKS:
+            print(f"{name}:", flush=True)
+            try:
+                rows += BENCHMARKS[name](on, args.n)
+            except Exception as error:
+                # The others are still worth having; the run as a whole fails.
+                traceback.print_exc()
+                errors.append(f"{name}: {type(error).__name__}: {error}")
+    path = results.write(rows, args.n, where, errors)
+    print(f"\n{table.plain(rows)}\n\nresults: {path}")
+    if args.write_docs and not errors:
+        results.write_docs(rows, args.n, where)
+    for failure in errors:
+        print(f"not measured: {failure}", file=sys.stderr)
+    return int(bool(errors) or any(row.verdict != "pass" for row in rows))
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("-n", type=int, default=10, help="runs of each (default 10)")
+    parser.add_argument("--only", action="append", choices=BENCHMARKS, help="this one; may be repeated")
+    parser.add_argument("--write-docs", action="store_true", help="replace the table in docs/benchmarks.md")
+    parser.add_argument("--keep", action="store_true", help="keep the folder with all logs")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,69 @@
+"""What Holdfast costs while nothing is wrong: the Session in each step, the agent at rest."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from benchmarks.site import Site
+from benchmarks.table import Row
+from holdfast.paths import machine_dir
+
+REST_S = 30.0
+STEPS = 5000
+NOTES = (
+    f"Session: step(), checkpoint() and two phases, with all they send (a process takes it), but without the copy of "
+    f"the state; median of {STEPS} steps per run.",
+    f"agent at rest: over {REST_S:.0f} s, each of the machines that stand by; its fork server, which has torch "
+    "loaded, is another process.",
+)
+
+
+def run(site: Site, n: int) -> list[Row]:
+    """Four rows: the Session; an agent's CPU, memory and modules."""
+    costs = [_session(site.folder()) for _ in range(n)]
+    print(f"  Session: {statistics.median(costs):.1f} microseconds per step", flush=True)
+    return [
+        Row("Session per step, without the copy", "us", costs, 50.0, notes=NOTES),
+        *_agents_at_rest(site),
+    ]
+
+
+def _session(folder: Path) -> float:
+    """Median microseconds per step, in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.session_cost", str(folder), str(STEPS)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1])
+    return float(done.stdout)
+
+
+def _agents_at_rest(site: Site) -> list[Row]:
+    site.wait_for_standbys(len(site.gateway.machines()))
+    agents = [_agent(site, machine.name) for machine in site.gateway.machines()]
+    begun = time.perf_counter()
+    before = [_cpu_s(agent) for agent in agents]
+    time.sleep(REST_S)
+    over = time.perf_counter() - begun
+    shares = [100 * (_cpu_s(agent) - first) / over for agent, first in zip(agents, before, strict=True)]
+    sizes = [agent.memory_info().rss / 2**20 for agent in agents]
+    with_torch = sum("libtorch" in Path(f"/proc/{agent.pid}/maps").read_text() for agent in agents)
+    return [
+        Row("agent at rest, CPU", "% of a core", shares, 1.0),
+        Row("agent at rest, resident memory", "MiB", sizes, 80.0),
+        Row("agents with torch loaded", "", [with_torch], 0),
+    ]
+
+
+def _agent(site: Site, machine: str) -> psutil.Process:
+    card = json.loads((machine_dir(site.settings.home, machine) / "agent.json").read_text())
+    return psutil.Process(int(card["pid"]))
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)

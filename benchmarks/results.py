@@ -1,0 +1,73 @@
+"""Where results go: a JSON file per run, and the table in the docs."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from benchmarks import table
+from benchmarks.table import Row
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+DOCS = ROOT / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
+
+
+def host() -> dict[str, Any]:
+    """What it ran on."""
+    models = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    return {
+        "cpu": models[0] if models else platform.machine(),
+        "cores": os.cpu_count(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30),
+        "load_before": os.getloadavg()[0],
+        "python": platform.python_version(),
+        "torch": version("torch"),
+        "prefect": version("prefect"),
+        "holdfast": version("holdfast"),
+    }
+
+
+def write(rows: Sequence[Row], n: int, where: dict[str, Any], errors: Sequence[str]) -> Path:
+    """Write the results file; returns it."""
+    now = datetime.datetime.now().astimezone()
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    path = RESULTS / f"{now:%Y-%m-%dT%H%M%S}.json"
+    content = {
+        "at": now.isoformat(timespec="seconds"),
+        "runs": n,
+        "host": where,
+        "errors": list(errors),
+        "rows": [row.to_json() for row in rows],
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n")
+    return path
+
+
+def write_docs(rows: Sequence[Row], n: int, where: dict[str, Any]) -> None:
+    """Replace the table in ``docs/benchmarks.md``."""
+    text = DOCS.read_text()
+    before, found, rest = text.partition(BEGIN)
+    _, ended, after = rest.partition(END)
+    if not (found and ended):
+        raise ValueError(f"{DOCS} has no {BEGIN} ... {END} to write the table between")
+    day = datetime.date.today().isoformat()
+    told = (
+        f"Measured {day}, {n} runs each: {where['cores']} cores of {where['cpu']}, {where['memory_gib']} GiB; "
+        f"Python {where['python']}, torch {where['torch']}, Prefect {where['prefect']}; load average before: "
+        f"{where['load_before']:.1f}."
+    )
+    DOCS.write_text(f"{before}{BEGIN}\n{told}\n\n{table.markdown(rows)}\n{END}{after}")

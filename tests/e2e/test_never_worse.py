@@ -1,0 +1,105 @@
+"""Parts of the control plane are away: training goes on, and recovery goes on with what is left."""
+
+from __future__ import annotations
+
+from holdfast.deployments.local.services import embedded
+from holdfast.drivers import processes
+from holdfast.models.alert import IncidentClass
+from holdfast.models.job import JobState
+from holdfast.paths import machine_dir
+from tests.e2e.site import Site
+from tests.e2e.waiting import wait_for
+
+
+def test_training_goes_on_without_the_control_plane(site: Site, name: str) -> None:
+    """Gateway, worker and Prefect die: no step is lost; when they are back they find everything in order."""
+    site.submit(name)
+    pids = site.pids(name)
+    with site.unsupervised():
+        site.kill("gateway", "worker", "prefect")
+        assert_dead(site, "gateway", "worker", "prefect")
+        site.wait_more_steps(name, 30)
+        assert site.pids(name) == pids
+    # Back again, the gateway hears of all the steps, and takes its own absence for nobody's fault.
+    now = site.step(name)
+    wait_for("the gateway knows the steps", lambda: site.ledger.max_step(name) >= now)
+    site.wait_more_steps(name, 30)
+    assert site.pids(name) == pids
+    assert site.incident(name) is None
+    assert [epoch.epoch for epoch in site.epochs(name)] == [1]
+
+
+def test_recovery_goes_on_without_prefect(site: Site, name: str) -> None:
+    """Prefect's server is dead when a rank dies: the playbook runs in a process of its own."""
+    before = site.submit(name).machines
+    with site.unsupervised():
+        site.kill("prefect")
+        assert_dead(site, "prefect")
+        site.fault("kill-rank", before[1])
+        # A private Prefect server starts first: up to a minute on a busy machine.
+        incident = site.wait_recovered(name, timeout_s=240)
+        assert (incident.flow_run_id or "").startswith("offline:")
+        assert incident.incident_class is IncidentClass.JOB_CRASH
+        assert site.done(incident)["start"] == 1
+        assert [epoch.epoch for epoch in site.epochs(name)] == [1, 2]
+        assert site.job(name).machines == before
+    # With Prefect back the next incident is an ordinary run again.
+    site.wait_more_steps(name, 10)
+    site.fault("kill-rank", before[0])
+    again = site.wait_recovered(name, 2)
+    wait_for("its run ends", lambda: site.flow_run(again)["state"]["name"] == "Recovered")
+
+
+def test_recovery_goes_on_without_s3(site: Site, name: str) -> None:
+    """S3 is dead: training saves to memory and peer, and a restart finds its last step there."""
+    before = site.submit(name, s3_every=5).machines
+    with site.unsupervised():
+        site.kill("s3")
+        assert_dead(site, "s3")
+        site.wait_more_steps(name, 20)
+        site.fault("kill-rank", before[1])
+        incident = site.wait_recovered(name)
+        assert incident.incident_class is IncidentClass.JOB_CRASH
+        assert site.epochs(name)[1].start_step >= (site.epochs(name)[0].last_step or 0) - 1
+        site.wait_more_steps(name)
+    # Checkpoints reach S3 again.
+    last = max((each.step for each in site.ledger.checkpoints(name)), default=0)
+    wait_for("a newer checkpoint in S3", lambda: site.ledger.checkpoints(name)[0].step > last)
+
+
+def test_dead_agent_costs_its_machine(site: Site, name: str) -> None:
+    """Only the agent is killed: its ranks die with it, and the machine is replaced."""
+    before = site.submit(name).machines
+    agent = processes.find_agent(machine_dir(site.home, before[1]))
+    assert agent is not None
+    agent.kill()
+    incident = site.wait_recovered(name)
+    assert incident.incident_class is IncidentClass.MACHINE_FAULT, site.told(name)
+    assert incident.machine == before[1]
+    assert site.evicted() == {before[1]}
+    assert site.job(name).machines[0] == before[0]
+    assert [epoch.epoch for epoch in site.epochs(name)] == [1, 2]
+    assert site.job(name).state is JobState.RUNNING
+
+
+def test_stopped_gateway_is_not_taken_for_dead_machines(site: Site, name: str) -> None:
+    """A gateway that was frozen longer than any heartbeat limit evicts nobody when it wakes."""
+    site.submit(name)
+    gateway = site.service("gateway")
+    gateway.suspend()
+    try:
+        site.wait_more_steps(name, 80)
+    finally:
+        gateway.resume()
+    now = site.step(name)
+    wait_for("the gateway knows the steps", lambda: site.ledger.max_step(name) >= now)
+    assert site.incident(name) is None, site.told(name)
+    assert site.evicted() == set()
+    assert [epoch.epoch for epoch in site.epochs(name)] == [1]
+
+
+def assert_dead(site: Site, *names: str) -> None:
+    """The fault is there: none of the services answers."""
+    for service in embedded(site.settings):
+        if service.name in names:
+            wait_for(f"{service.name} is dead", lambda service=service: not service.healthy())

@@ -1,0 +1,54 @@
+"""What an engineer sees in the Prefect UI, in a real browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.models.alert import Incident
+from tests.e2e.browser import Chromium, shades
+from tests.e2e.site import Site
+from tests.e2e.waiting import wait_for
+
+
+def test_incident_is_readable_in_the_prefect_ui(site: Site, name: str, tmp_path: Path) -> None:
+    """The incident's flow run has its name, its end and its steps' log lines on its page; its report is an artifact."""
+    browser = Chromium(tmp_path)
+    machines = site.submit(name).machines
+    site.fault("kill-machine", machines[0])
+    incident = site.wait_recovered(name)
+    run = wait_for("the run is over for Prefect", lambda: ended(site, incident))
+    assert run["name"] == f"{incident.id}: machine fault on {machines[0]}"
+
+    ui = site.settings.prefect_api.removesuffix("/api")
+    screenshot = tmp_path / "incident.png"
+    page = wait_for(
+        "the run's page with its log",
+        lambda: (
+            seen
+            if "swapped in" in (seen := browser.look(f"{ui}/runs/flow-run/{run['id']}", screenshot))
+            else None
+        ),
+    )
+    for text in (run["name"], "Recovered", f"evicting {machines[0]}", f"takes over from {machines[0]}"):
+        assert text in page, text
+    width, height, different = shades(screenshot)
+    assert (width, height) == (1400, 1200)
+    assert different > 50, "the screenshot is blank"
+
+    report = next(one for one in site.artifacts(run["id"]) if one["key"] == f"incident-{incident.id}")
+    shown = browser.look(f"{ui}/artifacts/artifact/{report['id']}", tmp_path / "report.png")
+    assert "evict:" in shown
+    assert "Signals" in shown
+
+
+def ended(site: Site, incident: Incident) -> dict[str, object] | None:
+    """The incident's run, once Prefect has its end and its tasks on record."""
+    run = site.flow_run(incident)
+    counted = site.prefect.post(
+        "/task_runs/count",
+        json={
+            "flow_runs": {"id": {"any_": [run["id"]]}},
+            "task_runs": {"state": {"type": {"any_": ["COMPLETED"]}}},
+        },
+    ).json()
+    return run if run["state"]["type"] == "COMPLETED" and counted >= 7 else None

@@ -1,0 +1,39 @@
+"""Waiting for conditions, and ports that nobody uses."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from typing import TypeVar
+
+Value = TypeVar("Value")
+
+DEADLINE_S = 90.0
+"""Generous: other work may share the cores. No test asserts how fast something was."""
+
+
+def wait_for(
+    what: str, look: Callable[[], Value | None], timeout_s: float = DEADLINE_S, every_s: float = 0.05
+) -> Value:
+    """Look until there is something true to see, and return it; fail with ``what`` when time is up."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        if seen := look():
+            return seen
+        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
+        time.sleep(every_s)
+
+
+def free_ports(count: int = 3) -> int:
+    """The first of ``count`` free ports in a row, outside the range that the kernel hands out."""
+    for base in range(21_000 + time.monotonic_ns() % 8_000, 32_000, count):
+        try:
+            with ExitStack() as held:
+                for port in range(base, base + count):
+                    held.enter_context(closing(socket.socket())).bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return base
+    raise RuntimeError("no free ports")
