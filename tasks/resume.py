@@ -22,6 +22,9 @@ from holdfast.tasks.case import Case
 from holdfast.tasks.context import Context, context
 from holdfast.tasks.pause import fence
 
+# A job submitted under a name that was used before does not inherit that one's state.
+_SCRATCH = RestorePlan(step=0, tier=None, reasons=("submitted anew: from scratch",))
+
 
 class Launched(Frozen):
     """What was started."""
@@ -101,7 +104,9 @@ async def launch(
         CheckpointError: the chosen state could not be brought to its ranks; nothing was started.
     """
     ctx = context()
-    job = _with_machines(ctx, ctx.ledger.job(job_name))
+    job = ctx.ledger.job(job_name)
+    new = not job.machines
+    job = _with_machines(ctx, job)
     machines = [ctx.ledger.machine(name) for name in job.machines]
     if out := [m.name for m in machines if m.state is not MachineState.ACTIVE]:
         raise RefusedError(f"job {job_name}: machines {', '.join(out)} are out of service; swap them first")
@@ -109,7 +114,7 @@ async def launch(
     if unreachable := await fence(ctx, machines, job_name, job.epoch):
         raise UnavailableError(f"job {job_name}: no answer from {', '.join(unreachable)}")
     job = _merge_pending_update(ctx, job)
-    plan = await _plan(ctx, job, machines, bound)
+    plan = _SCRATCH if new else await _plan(ctx, job, machines, bound)
     epoch = ctx.ledger.next_epoch(job_name)
     ctx.ledger.open_epoch(
         job_name,
