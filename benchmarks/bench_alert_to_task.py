@@ -16,6 +16,8 @@ from holdfast.models.alert import Alert, AlertKind
 from holdfast.models.job import Mode
 
 _LINE_S = 60.0
+SETTLE_S = 3.0
+"""Before each sample, ours and theirs: the server still records what the run before left (on SQLite, it is busy)."""
 NOTES = (
     "alert to first task line: by the log line's own time in Prefect. Ours counts from the gateway accepting an alert "
     "for a job in mode observe (the playbook says what it would do and touches nothing), a stock worker's "
@@ -42,6 +44,7 @@ def run(site: Site, n: int) -> list[Row]:
             lines.append(line - incident["detected_at"])
             ledger.append(incident["first_task_at"] - incident["detected_at"])
             for name, deployment in stock.items():
+                time.sleep(SETTLE_S)
                 theirs[name].append(_stock(site, deployment))
             told = ", ".join(f"{name} {found[-1]:.2f}" for name, found in theirs.items())
             print(f"  alert to task {turn + 1}/{n}: holdfast {lines[-1]:.3f}, {told} s", flush=True)
@@ -71,6 +74,7 @@ def _alert(job: RunningJob, turn: int) -> tuple[str, float]:
         evidence={"by": "benchmark", "text": "nothing is wrong", "class": "job_crash"},
     )
     headers = {"Authorization": f"Bearer {secret.read(settings.secret_path)}"}
+    time.sleep(SETTLE_S)
     begun = time.perf_counter()
     answer = httpx.post(
         f"{settings.gateway}/v1/alerts", json=alert.model_dump(mode="json"), headers=headers, timeout=10.0

@@ -9,8 +9,8 @@ from prefect import task
 from prefect.logging import get_run_logger
 
 from holdfast.errors import RefusedError
-from holdfast.models.agent import AgentState, Fence, Hold
-from holdfast.models.job import JobState
+from holdfast.models.agent import Fence, Hold, RankPhase, RankState
+from holdfast.models.job import Job, JobState
 from holdfast.models.machine import Machine, MachineState
 from holdfast.tasks import fleet
 from holdfast.tasks.case import Case
@@ -51,7 +51,7 @@ async def pause(case: Case) -> tuple[str, ...]:
 
 
 async def hold(job_name: str, at_step: int | None) -> int | None:
-    """Hold all ranks at one step boundary (``at_step`` None: let them go); returns the step they hold at.
+    """Hold a job for a person at a step boundary (``at_step`` None: let it go); returns the step it holds at.
 
     ``at_step`` 0 means "as soon as possible": the earliest boundary that no rank has passed yet.
 
@@ -60,31 +60,36 @@ async def hold(job_name: str, at_step: int | None) -> int | None:
     """
     ctx = context()
     job = ctx.ledger.job(job_name)
-    if job.state not in (JobState.RUNNING, JobState.PAUSED, JobState.RECOVERING):
+    if job.state not in (JobState.RUNNING, JobState.PAUSED):
         raise RefusedError(f"job {job_name} is {job.state}: only a running job can be held")
+    held = await _hold_ranks(ctx, job, at_step)
+    ctx.ledger.set_job(job_name, state=JobState.RUNNING if held is None else JobState.PAUSED)
+    return held
+
+
+async def _hold_ranks(ctx: Context, job: Job, at_step: int | None) -> int | None:
+    """Hold the ranks, or let them go; leaves the job's state alone."""
     machines = [ctx.ledger.machine(name) for name in job.machines]
     if at_step == 0:
         # Ranks are at most one step apart; the boundary after the next one is ahead of all of them.
-        at_step = max(_steps(await _states(ctx, machines), job_name), default=0) + 2
-    command = [
-        Hold(job=job_name, epoch=job.epoch, incarnation=machine.incarnation, at_step=at_step)
+        at_step = max((rank.step for rank in await _ranks(ctx, machines, job.name)), default=0) + 2
+    orders = {
+        machine.name: Hold(job=job.name, epoch=job.epoch, incarnation=machine.incarnation, at_step=at_step)
         for machine in machines
-    ]
-    by_name = {machine.name: order for machine, order in zip(machines, command, strict=True)}
-    fleet.all_or_raise(await fleet.ask(ctx, machines, lambda agent, m: agent.hold(by_name[m.name])))
+    }
+    fleet.all_or_raise(await fleet.ask(ctx, machines, lambda agent, m: agent.hold(orders[m.name])))
     if at_step is None:
-        ctx.ledger.set_job(job_name, state=JobState.RUNNING)
         return None
     deadline = ctx.clock.now() + HOLD_TIMEOUT_S
     while ctx.clock.now() < deadline:
-        states = await _states(ctx, machines)
-        ranks = [rank for state in states for run in state.jobs if run.job == job_name for rank in run.ranks]
-        if ranks and all(rank.paused for rank in ranks):
-            ctx.ledger.set_job(job_name, state=JobState.PAUSED)
+        ranks = await _ranks(ctx, machines, job.name)
+        if len(ranks) == job.spec.world_size and all(rank.paused for rank in ranks):
             return at_step
+        if any(rank.phase is RankPhase.EXITED for rank in ranks):
+            raise RefusedError(f"job {job.name}: a rank ended before step {at_step}")
         await asyncio.sleep(0.02)
-    await hold(job_name, None)
-    raise RefusedError(f"job {job_name} did not reach step {at_step} in {HOLD_TIMEOUT_S:.0f} s; it goes on")
+    await _hold_ranks(ctx, job, None)
+    raise RefusedError(f"job {job.name} did not reach step {at_step} in {HOLD_TIMEOUT_S:.0f} s; it goes on")
 
 
 async def stop(job_name: str) -> None:
@@ -112,7 +117,7 @@ async def hold_at_boundary(case: Case) -> None:
 
     async def act() -> dict[str, Any]:
         try:
-            step = await hold(case.job, 0)
+            step = await _hold_ranks(case.ctx, case.job_now(), 0)
         except RefusedError as refused:
             # It still may be stopped: every step is in memory already.
             return {"held": False, "why": str(refused)}
@@ -121,9 +126,6 @@ async def hold_at_boundary(case: Case) -> None:
     await case.once("hold", f"e{case.broken_epoch}", {}, act)
 
 
-async def _states(ctx: Context, machines: list[Machine]) -> list[AgentState]:
-    return list(fleet.answered(await fleet.ask(ctx, machines, lambda agent, _: agent.state())).values())
-
-
-def _steps(states: list[AgentState], job: str) -> list[int]:
-    return [rank.step for state in states for run in state.jobs if run.job == job for rank in run.ranks]
+async def _ranks(ctx: Context, machines: list[Machine], job: str) -> list[RankState]:
+    answers = fleet.answered(await fleet.ask(ctx, machines, lambda agent, _: agent.state()))
+    return [rank for state in answers.values() for run in state.jobs if run.job == job for rank in run.ranks]

@@ -21,6 +21,7 @@ from holdfast.tasks import fleet
 from holdfast.tasks.case import Case
 from holdfast.tasks.context import Context, context
 from holdfast.tasks.pause import fence
+from holdfast.tasks.standby import make_ready
 
 # A job submitted under a name that was used before does not inherit that one's state.
 _SCRATCH = RestorePlan(step=0, tier=None, reasons=("submitted anew: from scratch",))
@@ -129,6 +130,7 @@ async def launch(
     await _start_ranks(ctx, job, epoch, machines, plan)
     if incident_id is None:
         ctx.ledger.set_job(job_name, state=JobState.RUNNING)
+        await make_ready(ctx, job)
     return Launched(epoch=epoch, step=plan.step, tier=plan.tier, reasons=plan.reasons)
 
 

@@ -9,7 +9,10 @@ from prefect import task
 from prefect.logging import get_run_logger
 
 from holdfast.errors import NoStandbyError
+from holdfast.models.agent import PrepareCode
+from holdfast.models.job import Job
 from holdfast.models.machine import Machine, MachineState
+from holdfast.tasks import fleet
 from holdfast.tasks.case import Case
 from holdfast.tasks.context import Context
 
@@ -79,9 +82,24 @@ async def _provision_for_now(ctx: Context) -> None:
         ctx.ledger.add_provisioning(await asyncio.to_thread(ctx.driver.provision, 1))
 
 
+async def make_ready(ctx: Context, job: Job) -> None:
+    """Check the job's code out on all standbys, so that a swap need not wait for it; failures do not matter."""
+    await fleet.ask(
+        ctx,
+        ctx.ledger.machines(state=MachineState.STANDBY),
+        lambda agent, machine: agent.prepare_code(
+            PrepareCode(job=job.name, version=job.code_version, incarnation=machine.incarnation)
+        ),
+    )
+
+
 @task(task_run_name="replenish the standby pool")
 async def replenish(case: Case) -> list[str]:
-    """Ask for as many machines as the pool is short of its target; returns their names without waiting."""
+    """Ask for as many machines as the pool is short of its target; returns their names without waiting.
+
+    The standbys that are there get the job's code.
+    """
+    await make_ready(case.ctx, case.job_now())
 
     async def act() -> dict[str, Any]:
         return {"provisioned": await provision_shortfall(case.ctx)}

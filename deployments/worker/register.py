@@ -41,10 +41,14 @@ async def register(settings: Settings) -> list[str]:
     os.environ.update(client_environment(settings))
     import httpx  # noqa: PLC0415
     from prefect.client.orchestration import get_client  # noqa: PLC0415
+    from prefect.settings import PREFECT_API_URL, temporary_settings  # noqa: PLC0415
 
     deployments = manifest.read()
     try:
-        async with get_client() as client:
+        # Prefect may have been imported before, under another environment.
+        with temporary_settings({PREFECT_API_URL: settings.prefect_api}):
+            client = get_client()
+        async with client:
             await _pool(client, settings.work_pool)
             # One after the other: side by side they meet SQLite's lock and wait seconds for it.
             return [await _apply(client, each, settings.work_pool) for each in deployments]

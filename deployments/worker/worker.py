@@ -35,6 +35,8 @@ STOP_GRACE_S = 4.0
 """The same when the worker itself is told to stop; with the report it stays below the supervisor's patience."""
 REPORT_S = 30.0
 """How long the end of a run is reported again while the API is away."""
+LABEL_DELAY_S = 0.5
+"""Between a run's start and the label with its process."""
 LONGEST_RETRY_S = 1.0
 """Between two attempts to reach an API that is away."""
 
@@ -168,7 +170,11 @@ class HoldfastWorker(BaseWorker[BaseJobConfiguration, BaseVariables, HoldfastWor
             await self._propose_crashed_state(flow_run, f"cannot run it: {error}")
 
     async def _label(self, flow_run_id: UUID, pid: int) -> None:
-        """Tell the server which process it is; nothing waits for this."""
+        """Tell the server which process it is; nothing waits for this.
+
+        A moment later, because the run's own first calls meet these at the server's database.
+        """
+        await asyncio.sleep(LABEL_DELAY_S)
         with contextlib.suppress(httpx.HTTPError, ObjectNotFound):
             await self.client.update_flow_run(flow_run_id, infrastructure_pid=str(pid))
             await self._give_worker_labels_to_flow_run(flow_run_id)

@@ -22,7 +22,7 @@ from holdfast.errors import SettingsError
 from holdfast.models.agent import Diagnose
 from holdfast.models.alert import Finding
 
-_POLL_S = 0.003
+_POLL_S = 0.008
 # A process that failed leaves the others waiting: so long for them to see it themselves.
 _GRACE_S = 0.3
 # Of the command's time, what is kept for killing and reporting.
