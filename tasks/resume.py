@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from prefect import task
 from prefect.logging import get_run_logger
 
 from holdfast.errors import CheckpointError, RecoveryError, RefusedError, UnavailableError
-from holdfast.models.agent import AgentState, FetchShard, OpenRendezvous, PrepareCode, RankPhase, Start
+from holdfast.models.agent import FetchShard, OpenRendezvous, PrepareCode, RankPhase, Start
 from holdfast.models.base import Frozen
 from holdfast.models.checkpoint import RemoteCheckpoint, RestoreOrder, RestorePlan, Tier
 from holdfast.models.job import Job, JobState
@@ -188,7 +188,6 @@ async def _plan(ctx: Context, job: Job, machines: Sequence[Machine], bound: int 
     answers = await fleet.ask(ctx, machines, lambda agent, _: agent.state(timeout_s=3.0))
     states = fleet.all_or_raise(answers)
     epochs = ctx.ledger.epochs(job.name)
-    _note_last_steps(ctx, job.name, states.values(), {epoch.epoch for epoch in epochs})
     shards = [shard for state in states.values() for shard in state.shards if shard.job == job.name]
     machine_of = {rank: job.machine_of(rank) for rank in range(job.spec.world_size)}
 
@@ -206,14 +205,6 @@ async def _plan(ctx: Context, job: Job, machines: Sequence[Machine], bound: int 
         # Before a start from scratch the bucket itself is asked: the ledger may have missed a manifest.
         plan = choose(await asyncio.to_thread(remote.list_remote, ctx.store, job.name))
     return plan
-
-
-def _note_last_steps(ctx: Context, job: str, states: Iterable[AgentState], epochs: set[int]) -> None:
-    """Steps completed since the last heartbeat before the ranks were stopped: nobody else reports them."""
-    for run in (run for state in states for run in state.jobs if run.job == job and run.epoch in epochs):
-        step, at = max(((rank.step, rank.step_at) for rank in run.ranks if rank.steps_done), default=(0, 0.0))
-        if step:
-            ctx.ledger.mark(job, run.epoch, step, at)
 
 
 async def _start_ranks(

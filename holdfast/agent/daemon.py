@@ -127,9 +127,14 @@ class Agent:
             await self._reporter.close()
 
     async def fence(self, command: messages.Fence) -> list[int]:
-        """Stop ranks up to an epoch."""
+        """Stop ranks up to an epoch, and tell the steps that they did since the last heartbeat."""
         self._check(command.incarnation)
-        return await self.jobs.fence(command)
+        run = self.jobs.runs.get(command.job)
+        stopped = await self.jobs.fence(command)
+        fenced = run is not None and run.start.replay is None and run.start.epoch <= command.epoch
+        if run is not None and fenced and (marks := run.snapshot().marks):
+            self._watch.report(run, started=marks)
+        return stopped
 
     async def open_rendezvous(self, command: messages.OpenRendezvous) -> messages.Rendezvous:
         """Host the store of an epoch."""

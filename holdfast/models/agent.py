@@ -92,7 +92,7 @@ class Report(Frozen):
     incarnation: str
     alerts: tuple[Alert, ...] = ()
     started: tuple[StepMark, ...] = ()
-    """First completed step of an epoch."""
+    """Steps that should not wait for a heartbeat: an epoch's first, and the last ones before a fence."""
     job: str | None = None
     epoch: int | None = None
     done: tuple[int, ...] = ()
