@@ -15,6 +15,7 @@ import httpx
 import psutil
 import pytest
 
+from holdfast.agent.rank_main import NICE
 from holdfast.errors import (
     CheckpointError,
     SettingsError,
@@ -71,7 +72,7 @@ async def test_ranks_run_as_under_torchrun(agent: AgentProcess, gateway: FakeGat
     first, bye = agent.log("env", 1).splitlines()
     code = str(agent.folder / "code" / "env" / "0123456789ab")
     assert json.loads(first) == [
-        "1", "1", "2", "127.0.0.1", "e", str(agent.folder), "--x", "1", code, code, 5, "__main__",
+        "1", "1", "2", "127.0.0.1", "e", str(agent.folder), "--x", "1", code, code, NICE, "__main__",
     ]  # fmt: skip
     assert bye == "bye"
     assert gateway.alerts(AlertKind.RANK_EXIT, "env") == []
