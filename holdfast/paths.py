@@ -6,6 +6,8 @@ import hashlib
 from pathlib import Path
 
 SHM = Path("/dev/shm")
+ENV_MACHINE_DIR = "HOLDFAST_MACHINE_DIR"
+"""In the environment of every process of a machine (its folder), so that a driver finds them all."""
 
 
 def machine_dir(home: Path, machine: str) -> Path:

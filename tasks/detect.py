@@ -37,7 +37,7 @@ async def detect(request: Request, incident_class: IncidentClass) -> Case:
     """
     ctx = context()
     now = ctx.clock.now()
-    incident = _find(ctx, request) if request.id else _open(ctx, request, incident_class, now)
+    incident = ctx.ledger.incident(request.id) if request.id else _open(ctx, request, incident_class, now)
     get_run_logger().info("%s: %s of %s", incident.id, incident.incident_class, incident.job)
     if incident.state is not IncidentState.OPEN:
         raise StaleError(f"incident {incident.id} is closed ({incident.state}): nothing to do")
@@ -71,11 +71,6 @@ async def detect(request: Request, incident_class: IncidentClass) -> Case:
         last_good_step=_last_good_step(incident, request),
         observe_only=not allowed.act,
     )
-
-
-def _find(ctx: Context, request: Request) -> Incident:
-    assert request.id is not None
-    return ctx.ledger.incident(request.id)
 
 
 def _open(ctx: Context, request: Request, incident_class: IncidentClass, now: float) -> Incident:

@@ -36,13 +36,12 @@ from holdfast.errors import StaleError
 from holdfast.models import agent as messages
 from holdfast.models.alert import Alert, Finding
 from holdfast.models.checkpoint import RemoteCheckpoint
-from holdfast.paths import machine_dir, shm_dir
+from holdfast.paths import ENV_MACHINE_DIR, machine_dir, shm_dir
 from holdfast.settings import Settings
 
 _log = logging.getLogger(__name__)
 
 EXIT_STALE = 3
-ENV_MACHINE_DIR = "HOLDFAST_MACHINE_DIR"  # in every process of the machine, so that a driver finds them
 ENV_ARM_FAULTS = "HOLDFAST_ARM_FAULTS"
 _SELF_CHECK_S = 10.0
 

@@ -21,6 +21,7 @@ from holdfast.agent.inspection import Inspector
 from holdfast.errors import SettingsError
 from holdfast.models.agent import Diagnose
 from holdfast.models.alert import Finding
+from holdfast.paths import ENV_MACHINE_DIR
 
 _POLL_S = 0.008
 # A process that failed leaves the others waiting: so long for them to see it themselves.
@@ -46,7 +47,7 @@ async def run_check(
     Raises:
         SettingsError: the command lacks what its check needs.
     """
-    machine = machine or Path(os.environ.get("HOLDFAST_MACHINE_DIR", "this machine")).name
+    machine = machine or Path(os.environ.get(ENV_MACHINE_DIR, "this machine")).name
     if command.check == "inspect":
         if inspector is None:
             raise SettingsError("diagnose: check = 'inspect' needs the agent's inspector.")

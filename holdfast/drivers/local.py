@@ -18,7 +18,7 @@ from holdfast.drivers.roster import RosterFile, locked
 from holdfast.errors import SettingsError, UnavailableError, UnknownError
 from holdfast.models.base import Frozen
 from holdfast.models.machine import Scope
-from holdfast.paths import machine_dir, shm_dir
+from holdfast.paths import ENV_MACHINE_DIR, machine_dir, shm_dir
 
 __all__ = ["Evicted", "LocalDriver", "machine_dir", "shm_dir"]
 
@@ -140,7 +140,7 @@ class LocalDriver:
 
     def _environment(self, folder: Path) -> Mapping[str, str]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(_NOT_INHERITED)}
-        return kept | {processes.ENV_MACHINE_DIR: str(folder), "HOLDFAST_HOME": str(self.home)}
+        return kept | {ENV_MACHINE_DIR: str(folder), "HOLDFAST_HOME": str(self.home)}
 
     def _supplied(self, name: str) -> Supplied:
         folder = self._folder(name)

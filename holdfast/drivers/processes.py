@@ -17,8 +17,8 @@ from pathlib import Path
 import psutil
 
 from holdfast.errors import UnavailableError
+from holdfast.paths import ENV_MACHINE_DIR
 
-ENV_MACHINE_DIR = "HOLDFAST_MACHINE_DIR"
 # Two processes with one pid were created further apart than this; clock corrections shift less.
 _SAME_START_S = 1.0
 

@@ -19,6 +19,7 @@ from holdfast.drivers.local import LocalDriver, machine_dir, shm_dir
 from holdfast.drivers.roster import RosterFile
 from holdfast.errors import SettingsError, UnavailableError, UnknownError
 from holdfast.models.machine import Scope
+from holdfast.paths import ENV_MACHINE_DIR
 from holdfast.settings import Settings
 from tests.drivers.conformance import DriverConformance, wait_until
 
@@ -101,7 +102,7 @@ def test_agent_sees_its_machine_and_not_the_playbook_around_it(
     agent = processes.find_agent(folder)
     assert agent is not None
     environment = agent.environ()
-    assert environment[processes.ENV_MACHINE_DIR] == str(folder)
+    assert environment[ENV_MACHINE_DIR] == str(folder)
     assert not [key for key in environment if key.startswith("PREFECT")]
 
 
