@@ -7,13 +7,20 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 
 from benchmarks import (
     bench_alert_to_task,
+    bench_decisions,
+    bench_detect,
     bench_hang,
     bench_kill_rank,
+    bench_load,
     bench_machine_lost,
+    bench_saves,
+    bench_scale,
     bench_session,
+    bench_tiers,
     results,
     table,
 )
@@ -22,11 +29,18 @@ from benchmarks.table import Row
 
 BENCHMARKS: dict[str, Callable[[Site, int], list[Row]]] = {
     "session": bench_session.run,
+    "saves": bench_saves.run,
+    "tiers": bench_tiers.run,
+    "load": bench_load.run,
     "alert": bench_alert_to_task.run,
     "kill-rank": bench_kill_rank.run,
     "machine-lost": bench_machine_lost.run,
     "hang": bench_hang.run,
+    "detect": bench_detect.run,
+    "decisions": bench_decisions.run,
 }
+ALONE: dict[str, Callable[[int], list[Row]]] = {"scale": bench_scale.run}
+"""With a site of their own."""
 
 
 def main() -> int:
@@ -40,19 +54,28 @@ def main() -> int:
         )
     rows: list[Row] = []
     errors: list[str] = []
-    with site(keep=args.keep) as on:
-        for name in args.only or BENCHMARKS:
-            print(f"{name}:", flush=True)
-            try:
-                rows += BENCHMARKS[name](on, args.n)
-            except Exception as error:
-                # The others are still worth having; the run as a whole fails.
-                traceback.print_exc()
-                errors.append(f"{name}: {type(error).__name__}: {error}")
+
+    def measure(name: str, work: Callable[[], list[Row]]) -> None:
+        print(f"{name}:", flush=True)
+        try:
+            found = work()
+            rows.extend(found)
+            if args.write_docs:
+                results.write_docs(name, found, args.n, where)
+        except Exception as error:
+            # The others are still worth having; the run as a whole fails.
+            traceback.print_exc()
+            errors.append(f"{name}: {type(error).__name__}: {error}")
+
+    asked = args.only or [*BENCHMARKS, *ALONE]
+    if together := [name for name in asked if name in BENCHMARKS]:
+        with site(keep=args.keep) as on:
+            for name in together:
+                measure(name, partial(BENCHMARKS[name], on, args.n))
+    for name in [name for name in asked if name in ALONE]:
+        measure(name, partial(ALONE[name], args.n))
     path = results.write(rows, args.n, where, errors)
     print(f"\n{table.plain(rows)}\n\nresults: {path}")
-    if args.write_docs and not errors:
-        results.write_docs(rows, args.n, where)
     for failure in errors:
         print(f"not measured: {failure}", file=sys.stderr)
     return int(bool(errors) or any(row.verdict != "pass" for row in rows))
@@ -61,8 +84,10 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("-n", type=int, default=10, help="runs of each (default 10)")
-    parser.add_argument("--only", action="append", choices=BENCHMARKS, help="this one; may be repeated")
-    parser.add_argument("--write-docs", action="store_true", help="replace the table in docs/benchmarks.md")
+    parser.add_argument(
+        "--only", action="append", choices=[*BENCHMARKS, *ALONE], help="this one; may be repeated"
+    )
+    parser.add_argument("--write-docs", action="store_true", help="replace the tables in docs/benchmarks.md")
     parser.add_argument("--keep", action="store_true", help="keep the folder with all logs")
     return parser.parse_args()
 

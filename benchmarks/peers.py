@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +18,11 @@ from pathlib import Path
 import psutil
 
 from benchmarks.steps import Steps
+from tests.e2e.waiting import free_ports
 
 ROOT = Path(__file__).parents[1]
 VENV = ROOT / ".bench-venv"
+_END_S = 10.0
 _CRASHES = 100  # restarts that a launcher may do
 
 
@@ -62,7 +64,7 @@ class Peer:
     @contextlib.contextmanager
     def running(self, folder: Path, ranks: int, script: Path, args: tuple[str, ...]) -> Iterator[PeerRun]:
         """Run the job in ``folder`` (new, empty); nothing of it is left afterwards."""
-        port = _free_port()
+        port = free_ports(1)
         env = _environment(folder) | {"DLROVER_MASTER_ADDR": f"127.0.0.1:{port}"}
         with contextlib.ExitStack() as stack:
             if self.master:
@@ -127,11 +129,6 @@ def _environment(folder: Path) -> dict[str, str]:
     }
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
-
-
 @contextlib.contextmanager
 def _process(command: list[str], folder: Path, env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
     with (folder / "log").open("ab") as log:
@@ -141,15 +138,27 @@ def _process(command: list[str], folder: Path, env: dict[str, str]) -> Iterator[
     try:
         yield process
     finally:
-        _end(process)
+        _end(process, folder)
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill the launcher and all that it started (ranks, and servers in sessions of their own)."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        tree = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-        for each in tree:
+def _end(process: subprocess.Popen[bytes], folder: Path) -> None:
+    """Kill all that was started in ``folder``, whatever became of its parents and whenever it is interrupted.
+
+    Raises:
+        TimeoutError: a process survives.
+    """
+    deadline = time.monotonic() + _END_S
+    while left := [each for each in psutil.process_iter() if _is_of(each, folder)]:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"these processes of {folder} do not die: {left}")
+        for each in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.kill()
-        psutil.wait_procs(tree, timeout=10)
-    process.wait(10)
+        psutil.wait_procs(left, timeout=1)
+    process.wait(_END_S)
+
+
+def _is_of(process: psutil.Process, folder: Path) -> bool:
+    with contextlib.suppress(psutil.Error, OSError):
+        return process.environ().get("TMPDIR") == str(folder)
+    return False

@@ -19,7 +19,6 @@ from benchmarks.table import Row
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 DOCS = ROOT / "docs" / "benchmarks.md"
-BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 
 
 def host() -> dict[str, Any]:
@@ -57,17 +56,18 @@ def write(rows: Sequence[Row], n: int, where: dict[str, Any], errors: Sequence[s
     return path
 
 
-def write_docs(rows: Sequence[Row], n: int, where: dict[str, Any]) -> None:
-    """Replace the table in ``docs/benchmarks.md``."""
+def write_docs(name: str, rows: Sequence[Row], n: int, where: dict[str, Any]) -> None:
+    """Replace one benchmark's table in ``docs/benchmarks.md``; the others stay as they were measured."""
     text = DOCS.read_text()
-    before, found, rest = text.partition(BEGIN)
-    _, ended, after = rest.partition(END)
+    begin, end = (f"<!-- {name}: {edge} -->" for edge in ("begin", "end"))
+    before, found, rest = text.partition(begin)
+    _, ended, after = rest.partition(end)
     if not (found and ended):
-        raise ValueError(f"{DOCS} has no {BEGIN} ... {END} to write the table between")
+        raise ValueError(f"{DOCS} has no {begin} ... {end} to write the table between")
     day = datetime.date.today().isoformat()
     told = (
-        f"Measured {day}, {n} runs each: {where['cores']} cores of {where['cpu']}, {where['memory_gib']} GiB; "
+        f"Measured {day}, {n} runs: {where['cores']} cores of {where['cpu']}, {where['memory_gib']} GiB; "
         f"Python {where['python']}, torch {where['torch']}, Prefect {where['prefect']}; load average before: "
         f"{where['load_before']:.1f}."
     )
-    DOCS.write_text(f"{before}{BEGIN}\n{told}\n\n{table.markdown(rows)}\n{END}{after}")
+    DOCS.write_text(f"{before}{begin}\n{told}\n\n{table.markdown(rows)}\n{end}{after}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import os
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.steps import Steps, wait
+from holdfast.agent.client import AgentClient
 from holdfast.cli import sources
 from holdfast.cli.gateway import Gateway
 from holdfast.deployments.local import control
@@ -22,8 +24,10 @@ from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.job import CheckpointPolicy, JobSpec, JobState, Mode
 from holdfast.models.machine import MachineState
 from holdfast.paths import run_dir
+from holdfast.secret import Keys
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
+from tests.e2e.waiting import free_ports
 
 HERE = Path(__file__).parent
 SCRIPT = "timed_train.py"
@@ -32,6 +36,7 @@ STEP_S = 0.05
 TRAIN_ARGS = ("--steps", "1000000", "--step-seconds", str(STEP_S))
 START_S = 90.0
 RECOVER_S = 120.0
+IN_SERVICE = (MachineState.ACTIVE, MachineState.STANDBY)
 
 
 @dataclass(frozen=True)
@@ -75,10 +80,23 @@ class Site:
         try:
             running.steps.wait_for_calm(spec.world_size, START_S, running.why_dead)
             wait(lambda: worker_warm(self.settings), START_S, "a warm playbook process")
+            wait(self.spares_there, START_S, "spare processes on all machines")
             yield running
         finally:
             if self.gateway.job(spec.name).state not in (JobState.FAILED, JobState.DONE):
                 self.gateway.command(spec.name, "stop")
+
+    def spares_there(self) -> bool:
+        """Whether no machine is still forking processes for the next recovery: real faults seldom come that soon."""
+        return asyncio.run(self._spares_missing()) == 0
+
+    async def _spares_missing(self) -> int:
+        async def missing(address: str) -> int:
+            async with AgentClient(address, Keys(self.settings.secret_path)) as agent:
+                return (await agent.state(shards=False)).spares_missing
+
+        here = [known for known in self.gateway.machines() if known.state in IN_SERVICE]
+        return sum(await asyncio.gather(*(missing(machine.address) for machine in here)))
 
     def wait_for_standbys(self, count: int) -> None:
         """Wait until so many machines stand by, and none is being made (that costs CPU)."""
@@ -136,7 +154,7 @@ def site(*, keep: bool = False) -> Iterator[Site]:
     shutil.copy(HERE.parent / "examples" / "train_gpt.py", code)
     began, done = time.monotonic(), False
     try:
-        settings = control.up(home, MACHINES + STANDBYS, lambda _: None, port=_three_free_ports())
+        settings = control.up(home, MACHINES + STANDBYS, lambda _: None, port=free_ports())
         print(
             f"site of {MACHINES + STANDBYS} machines up in {time.monotonic() - began:.0f} s: {home}",
             flush=True,
@@ -162,14 +180,3 @@ def worker_warm(settings: Settings) -> bool:
         line.sendall(b"status\n")
         return f'"warm": {settings.warm_runs}' in line.recv(4096).decode()
     return False
-
-
-def _three_free_ports() -> int:
-    for first in range(20000, 30000, 10):
-        try:
-            for port in range(first, first + 3):
-                socket.create_server(("127.0.0.1", port)).close()
-        except OSError:
-            continue
-        return first
-    raise OSError("no three free ports in a row")

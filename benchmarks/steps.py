@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 POLL_S = 0.01
+ALIVE_S = 1.0
+"""Asking whether there is hope costs a request to the gateway, which has the same cores to answer with."""
 CALM_STEPS = 10
 """Steps that a job makes before anything is broken."""
 
@@ -102,9 +104,11 @@ def wait(
     Raises:
         TooLateError: not within ``timeout_s``, or ``alive`` says why it cannot come.
     """
-    until = time.monotonic() + timeout_s
+    until, ask_at = time.monotonic() + timeout_s, 0.0
     while not condition():
-        why = alive()
-        if why or time.monotonic() > until:
+        now, why = time.monotonic(), None
+        if now >= ask_at:
+            ask_at, why = now + ALIVE_S, alive()
+        if why or now > until:
             raise TooLateError(f"{what}: {why or f'not within {timeout_s:.0f} s'}")
         time.sleep(POLL_S)

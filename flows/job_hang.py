@@ -2,15 +2,16 @@
 
 Read all stacks while it hangs, find the outlier's machine or the parallel group that the outliers share,
 evict it even though some of it may be healthy: fast isolation beats an exact cause (ByteDance, arXiv 2509.16293).
+Without an outlier: what the collectives recorded, the stop-time checks, and the ladder.
 """
 
-from holdfast.models.machine import Scope
 from holdfast.tasks.case import Case
 from holdfast.tasks.diagnose import diagnose, dump_stacks
 from holdfast.tasks.evict import evict
 from holdfast.tasks.pause import pause
 from holdfast.tasks.playbook import Recovered, playbook
 from holdfast.tasks.resume import resume
+from holdfast.tasks.retry import escalate
 from holdfast.tasks.standby import replenish, swap_in
 
 
@@ -21,10 +22,10 @@ async def job_hang(case: Case) -> Recovered:
     await pause(case)
     if not verdict.suspects:
         verdict = await diagnose(case)
+    tried = await escalate(case, verdict, "evicted as outlier")
 
-    await evict(case, verdict.suspects, "outlier in a hang", Scope.JOB)
+    await evict(case, tried.verdict.suspects, "outlier in a hang")
     await swap_in(case)
     resumed = await resume(case)
     await replenish(case)
-    did = "evicted as outlier" if verdict.suspects else "no outlier found; retried in place"
-    return Recovered(summary=f"{verdict.named} {did}; {resumed.said}", verdict=verdict)
+    return Recovered(summary=f"{tried.said}; {resumed.said}", verdict=tried.verdict)

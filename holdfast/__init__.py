@@ -1,6 +1,6 @@
 """Holdfast: recovery playbooks for large training jobs, as Prefect flows.
 
-A training script needs one name from here: :class:`holdfast.Session`. Importing it loads neither Prefect
+A training script needs :class:`holdfast.Session` from here. Importing this loads neither Prefect
 nor scipy nor torch.
 """
 
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.session import Session
+    from holdfast.storage.checkpoints.flat import flat_shards
 
 __version__ = "0.1.0"
-__all__ = ["Session", "__version__"]
+__all__ = ["Session", "__version__", "flat_shards"]
 
 # An archive tool that flattens symbolic links leaves small text files where these folders should be.
 _LINKED = ("flows", "tasks", "policies", "storage", "deployments")
@@ -30,4 +31,8 @@ def __getattr__(name: str) -> object:
         from holdfast.session import Session  # noqa: PLC0415  (kept out of `import holdfast`)
 
         return Session
+    if name == "flat_shards":
+        from holdfast.storage.checkpoints.flat import flat_shards  # noqa: PLC0415  (imports torch)
+
+        return flat_shards
     raise AttributeError(f"module 'holdfast' has no attribute {name!r}")

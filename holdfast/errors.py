@@ -8,10 +8,13 @@
     ├── RefusedError           the request is understood and will not be done
     │   ├── StaleError         an old epoch, incarnation or attempt
     │   ├── NotFiringError     the alert is resolved, duplicate or too old
-    │   └── LimitError         a budget, breaker or mode forbids it
+    │   ├── LimitError         a budget, breaker or mode forbids it
+    │   └── StoppedError       the playbook decided to stop the job
     ├── UnauthorizedError      missing or wrong secret
     ├── UnavailableError       a service or agent did not answer (the only transient one: retried)
+    │   └── SilentError        nothing came back at all: it may be gone, or only its network
     ├── CheckpointError        a checkpoint is torn, short, foreign or missing
+    │   └── DamagedError       its bytes are not those that were saved: another source or an older step is taken
     ├── NoStandbyError         the pool is empty
     └── RecoveryError          a playbook acted, and the job did not come back
 """
@@ -55,6 +58,10 @@ class LimitError(RefusedError):
     """A budget, breaker or mode forbids it; a human decides."""
 
 
+class StoppedError(RefusedError):
+    """The ladder ends here: the job is stopped for good, with this reason."""
+
+
 class UnauthorizedError(HoldfastError):
     """Missing or wrong secret."""
 
@@ -67,10 +74,18 @@ class UnavailableError(HoldfastError):
     status = 503
 
 
+class SilentError(UnavailableError):
+    """Not even a refusal came back: it may be gone, or run on where it cannot be reached."""
+
+
 class CheckpointError(HoldfastError):
     """A checkpoint is torn, short, of another job, or missing."""
 
     status = 410
+
+
+class DamagedError(CheckpointError):
+    """A shard or checkpoint whose bytes are missing or not those that were saved: another one must be taken."""
 
 
 class NoStandbyError(HoldfastError):

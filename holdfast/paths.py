@@ -11,7 +11,7 @@ ENV_MACHINE_DIR = "HOLDFAST_MACHINE_DIR"
 
 
 def machine_dir(home: Path, machine: str) -> Path:
-    """The machine's own disk: logs, checkouts, downloaded checkpoints. Gone when the machine is."""
+    """The machine's own disk: logs, checkouts, copies of shards. Gone when the machine is."""
     return home.resolve() / "machines" / machine
 
 

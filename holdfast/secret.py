@@ -1,14 +1,100 @@
-"""The shared secret of agents, gateway and playbooks: a file that only its owner reads."""
+"""The shared secret of agents, gateway and playbooks: a file that only its owner reads, or the environment.
+
+A secret file may hold several, one per line: the first is sent, all are accepted. So a secret is replaced without a
+moment in which two machines do not understand each other: add the new one as second line everywhere, then put it
+first everywhere, then remove the old one. The file is read again when it changes.
+"""
 
 from __future__ import annotations
 
 import hmac
+import logging
 import os
 import secrets
 import stat
+import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast.errors import SettingsError
+
+if TYPE_CHECKING:
+    from holdfast.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+
+class Keys:
+    """The secrets that are accepted at this moment, and the one that is sent. Any thread may use it."""
+
+    def __init__(self, path: Path | None = None, given: str = "") -> None:
+        """From the file ``path``, or as ``given`` (separated by white space), which then never changes.
+
+        Raises:
+            SettingsError: the file is missing, empty, or readable by others.
+        """
+        self._path = path
+        self._lock = threading.Lock()
+        self._seen = _version(path) if path else None
+        self._keys = _read(path) if path else tuple(given.split())
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """All that are accepted; the first is sent."""
+        if self._path is not None and _version(self._path) != self._seen:
+            self._reload(self._path)
+        return self._keys
+
+    @property
+    def current(self) -> str:
+        """The one that is sent."""
+        return self.all[0]
+
+    @property
+    def header(self) -> str:
+        """Value of the ``Authorization`` header."""
+        return f"Bearer {self.current}"
+
+    def accepts(self, secret: str) -> bool:
+        """Whether ``secret`` is one of them; takes the same time whatever it is."""
+        given = secret.encode()
+        # All are compared, whichever fits.
+        return sum(hmac.compare_digest(given, key.encode()) for key in self.all) > 0
+
+    def match(self, header: str | None) -> bool:
+        """Whether an ``Authorization`` header carries one of them."""
+        scheme, _, secret = (header or "").partition(" ")
+        return scheme == "Bearer" and self.accepts(secret)
+
+    def _reload(self, path: Path) -> None:
+        with self._lock:
+            version = _version(path)
+            if version == self._seen:
+                return
+            self._seen = version
+            try:
+                self._keys = _read(path)
+            except SettingsError as error:
+                # Half written, or taken away: what was good goes on, until the file changes again.
+                _log.error("%s Going on with the secret of before.", error)
+            else:
+                _log.info("secret file %s: read again, %d accepted", path, len(self._keys))
+
+
+def of(settings: Settings) -> Keys:
+    """The secret of a site: ``HOLDFAST_SHARED_SECRET``, or the secret file.
+
+    Raises:
+        SettingsError: the file is missing, empty, or readable by others.
+    """
+    if given := settings.shared_secret.get_secret_value():
+        return Keys(given=given)
+    return Keys(settings.secret_path)
+
+
+def keys(value: str | Keys) -> Keys:
+    """``value``, also when it is a plain secret."""
+    return value if isinstance(value, Keys) else Keys(given=value)
 
 
 def create(path: Path) -> str:
@@ -24,23 +110,48 @@ def create(path: Path) -> str:
 
 
 def read(path: Path) -> str:
-    """The secret in ``path``.
+    """The secret in ``path``: of several, the one that is sent.
 
     Raises:
         SettingsError: the file is missing, empty, or readable by others.
     """
-    try:
-        mode = path.stat().st_mode
-        value = path.read_text().strip()
-    except OSError as error:
-        raise SettingsError(f"secret file {path}: {error.strerror}. `holdfast up` creates it.") from None
-    if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise SettingsError(f"secret file {path} is open to others ({stat.filemode(mode)}): chmod 600 it.")
-    if not value:
-        raise SettingsError(f"secret file {path} is empty: delete it and run `holdfast up`.")
-    return value
+    return _read(path)[0]
 
 
 def matches(header: str | None, secret: str) -> bool:
     """Whether an ``Authorization`` header carries ``secret``; takes the same time whatever it holds."""
     return hmac.compare_digest((header or "").encode(), f"Bearer {secret}".encode())
+
+
+def _read(path: Path) -> tuple[str, ...]:
+    try:
+        found = path.stat()
+        value = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or "not text"
+        raise SettingsError(f"secret file {path}: {why}. `holdfast up` creates it.") from None
+    if _too_open(found):
+        raise SettingsError(
+            f"secret file {path} is open to others ({stat.filemode(found.st_mode)}): chmod 600 it (of a Kubernetes "
+            "secret: defaultMode 0400)."
+        )
+    lines = tuple(line.strip() for line in value.splitlines() if line.strip())
+    if not lines:
+        raise SettingsError(f"secret file {path} is empty: delete it and run `holdfast up`.")
+    return lines
+
+
+def _too_open(found: os.stat_result) -> bool:
+    """Others may do nothing. A group may read what another user owns: how else should it be ours to read?"""
+    mode = found.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
+    mounted = found.st_uid != os.geteuid()
+    return bool(mode & ~stat.S_IRGRP if mounted else mode)
+
+
+def _version(path: Path) -> tuple[int, int, int] | None:
+    """Tells one content from the next: a mounted Kubernetes secret is another file after a change."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size

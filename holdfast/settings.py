@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from dotenv import dotenv_values
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -23,8 +24,19 @@ class Settings(BaseSettings):
     port: int = Field(
         4300, ge=1, le=65533, description="Gateway's port; Prefect takes the next, S3 the one after."
     )
-    gateway_url: str = Field("", description="Gateway elsewhere; empty: http://HOST:PORT.")
+    gateway_url: str = Field(
+        "",
+        description="Gateway elsewhere; several with commas between, of which one leads; empty: http://HOST:PORT.",
+    )
     prefect_api_url: str = Field("", description="An existing Prefect API; empty: the embedded server.")
+    prefect_auth: SecretStr = Field(
+        SecretStr(""),
+        description="USER:PASSWORD of a Prefect API with basic authentication; the embedded server then asks for it.",
+    )
+    prefect_database_url: str = Field(
+        "",
+        description="Database of the embedded Prefect server, such as postgresql+asyncpg://...; empty: SQLite in HOME.",
+    )
     work_pool: str = Field("holdfast", description="Prefect work pool of the playbooks.")
     database_url: str = Field(
         "", description="Ledger (SQLAlchemy URL), such as postgresql+psycopg://...; empty: SQLite in HOME."
@@ -34,18 +46,118 @@ class Settings(BaseSettings):
     s3_region: str = Field("us-east-1", description="Region that requests are signed for.")
     s3_access_key: str = Field("holdfast", description="Access key.")
     s3_secret_key: SecretStr = Field(
-        SecretStr(""), description="Secret key; empty: the content of the secret file (embedded server)."
+        SecretStr(""),
+        description="Secret key; empty: the content of HOME/s3-secret, or the shared secret (embedded server).",
+    )
+    s3_object_mib: int = Field(
+        64,
+        ge=1,
+        le=4096,
+        description="A rank's part of a checkpoint is split into objects of at least this many MiB; one whose "
+        "content did not change is not uploaded again.",
+    )
+    s3_upload_s: float = Field(
+        600.0,
+        gt=0,
+        description="Seconds after which the upload of a rank's part of a checkpoint is given up.",
+    )
+    s3_parts_s: float = Field(
+        120.0, gt=0, description="Seconds that rank 0's machine waits for the other ranks' parts."
+    )
+    s3_tidy_s: float = Field(
+        600.0, gt=0, description="Seconds between two looks for checkpoints and garbage to delete from S3."
+    )
+    disk_mib: int = Field(
+        65536,
+        ge=0,
+        description="Most that shards may take on a machine's disk; what does not fit is left out.",
     )
     secret_file: Path | None = Field(
         None, description="Shared secret of agents and gateway, mode 0600; empty: HOME/secret."
     )
+    shared_secret: SecretStr = Field(
+        SecretStr(""), description="The shared secret itself, instead of a file; changes with a restart only."
+    )
+    secrets_dir: Path | None = Field(
+        None,
+        description="Folder with one file per setting (`holdfast_database_url`, ...), such as a mounted Kubernetes "
+        "secret; the environment and `settings.env` win.",
+    )
+    tls_cert: Path | None = Field(
+        None,
+        description="Certificate (PEM, with its chain) that gateway and agents serve TLS with; empty: no TLS.",
+    )
+    tls_key: Path | None = Field(None, description="Its key, unencrypted, mode 0600.")
+    tls_ca: Path | None = Field(
+        None,
+        description="Authority that gateway and agents must be certified by; set, they are called by TLS only.",
+    )
+    tls_agent_name: str = Field(
+        "", description="Name that every agent's certificate carries; empty: the address that it listens on."
+    )
     policy_file: Path | None = Field(
         None, description="Thresholds, ladders and limits; empty: the packaged default.yaml."
     )
-    driver: str = Field("local", pattern="^local$", description="Who supplies machines.")
+    driver: str = Field(
+        "local",
+        description="Who supplies machines: `local`, `slurm`, `kubernetes`, or a driver of another package by its "
+        "name.",
+    )
+    slurm_options: str = Field(
+        "",
+        description="More options of sbatch for every machine's allocation, such as `--partition=train "
+        "--gres=gpu:8 --time=UNLIMITED`.",
+    )
+    slurm_script: Path | None = Field(
+        None, description="Batch script of one machine; empty: the packaged `deployments/slurm/agent.sbatch`."
+    )
+    slurm_python: str = Field(
+        "", description="Interpreter on the nodes that has Holdfast; empty: the path of the one in use here."
+    )
+    slurm_job_name: str = Field(
+        "", description="Name of our jobs in Slurm, this site's own; empty: `holdfast-` and a hash of HOME."
+    )
+    slurm_start_s: float = Field(
+        10.0,
+        gt=0,
+        description="Seconds that a request for machines waits for their allocations; what Slurm gives later "
+        "joins then.",
+    )
+    slurm_kill_s: float = Field(
+        30.0,
+        gt=0,
+        description="Seconds that a node has to end our processes before it is set down as dead.",
+    )
+    slurm_patience_s: float = Field(
+        30.0, gt=0, description="Seconds for which a command is repeated while slurmctld does not answer."
+    )
+    kubernetes_config: str = Field(
+        "", description="Kubeconfig file; empty: the pod's service account, outside a pod ~/.kube/config."
+    )
+    kubernetes_namespace: str = Field(
+        "", description="Namespace of the machines; empty: the pod's own, or the kubeconfig's."
+    )
+    kubernetes_machines: int = Field(
+        0,
+        ge=0,
+        description="Machines that jobs need: so many get the priority class of jobs, the rest stand by.",
+    )
+    kubernetes_priority_class: str = Field(
+        "", description="Priority class of machines for jobs; empty: as the PodTemplate says."
+    )
+    kubernetes_standby_priority_class: str = Field(
+        "", description="Priority class of machines beyond those; empty: as the PodTemplate says."
+    )
+    kubernetes_budget_s: float = Field(
+        30.0,
+        ge=0,
+        le=600,
+        description="Seconds that an eviction waits for a PodDisruptionBudget to allow it.",
+    )
     heartbeat_s: float = Field(0.5, gt=0, le=60, description="Seconds between an agent's heartbeats.")
     kernel_log: str = Field(
-        "", description="Kernel log that agents follow; empty: kernel.log in the machine's folder."
+        "",
+        description="Kernel log that agents follow; empty: /dev/kmsg, with the local driver the machine's kernel.log.",
     )
     warm_runs: int = Field(2, ge=1, le=64, description="Warm processes that the playbook worker keeps.")
     preload: str = Field(
@@ -54,9 +166,22 @@ class Settings(BaseSettings):
     )
 
     @property
+    def gateways(self) -> tuple[str, ...]:
+        """Base URLs of all gateways; whoever one that stands by refuses asks the next."""
+        named = tuple(url.strip().rstrip("/") for url in self.gateway_url.split(",") if url.strip())
+        return named or (self.own_gateway,)
+
+    @property
     def gateway(self) -> str:
-        """Base URL of the gateway."""
-        return self.gateway_url.rstrip("/") or f"http://{self.host}:{self.port}"
+        """Base URL of the (first) gateway."""
+        return self.gateways[0]
+
+    @property
+    def own_gateway(self) -> str:
+        """Base URL of the gateway that these settings start."""
+        # One that listens everywhere is called at an address that a certificate can carry.
+        host = "127.0.0.1" if self.host == "0.0.0.0" else self.host
+        return f"{'https' if self.tls_ca else 'http'}://{host}:{self.port}"
 
     @property
     def prefect_api(self) -> str:
@@ -72,6 +197,12 @@ class Settings(BaseSettings):
     def database(self) -> str:
         """SQLAlchemy URL of the ledger."""
         return self.database_url or f"sqlite:///{self.home.resolve() / 'ledger.db'}"
+
+    @property
+    def s3_secret_path(self) -> Path:
+        """File with the embedded S3 server's key; with machines elsewhere there is none: the shared secret."""
+        own = self.home / "s3-secret"
+        return own if own.exists() else self.secret_path
 
     @property
     def secret_path(self) -> Path:
@@ -106,10 +237,26 @@ def load(home: Path | None = None) -> Settings:
     folder = home or find_home()
     try:
         # pydantic-settings reads the dotenv file after the environment, so the environment wins.
-        return Settings(_env_file=folder / "settings.env", home=folder)
+        return Settings(_env_file=folder / "settings.env", _secrets_dir=_secrets(folder), home=folder)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
+        shown = "..." if _is_secret(field) else repr(first.get("input"))
         raise SettingsError(
-            f"setting HOLDFAST_{field.upper()} = {first.get('input')!r}: {first['msg']}. See docs/settings.md."
+            f"setting HOLDFAST_{field.upper()} = {shown}: {first['msg']}. See docs/settings.md."
         ) from None
+
+
+def _secrets(folder: Path) -> Path | None:
+    """``secrets_dir``, which has to be known before all other settings are read."""
+    name = "HOLDFAST_SECRETS_DIR"
+    named = os.environ.get(name) or dotenv_values(folder / "settings.env").get(name)
+    if named and not Path(named).is_dir():
+        raise SettingsError(f"HOLDFAST_SECRETS_DIR = {named}: no such folder")
+    return Path(named) if named else None
+
+
+def _is_secret(field: str) -> bool:
+    return (
+        any(word in field for word in ("secret", "password", "auth", "database_url")) and "file" not in field
+    )

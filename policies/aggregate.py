@@ -16,6 +16,7 @@ from holdfast.models.agent import StackDump
 from holdfast.models.base import Frozen
 from holdfast.models.job import Job
 from holdfast.policies.groups import Group, groups
+from holdfast.policies.listed import listed
 from holdfast.policies.policy import AggregatePolicy, Policy
 from holdfast.policies.stacks import StackGroup, group_children, group_ranks, stopped
 
@@ -68,7 +69,7 @@ def _stopped(stacks: Sequence[StackDump]) -> _Outliers | None:
     if not halted:
         return None
     return _Outliers(
-        ranks=halted, sure=True, why=f"processes of ranks {_short(halted)} are stopped (state T)"
+        ranks=halted, sure=True, why=f"processes of ranks {listed(halted)} are stopped (state T)"
     )
 
 
@@ -82,7 +83,7 @@ def _not_waiting(found: Sequence[StackGroup], world: int) -> _Outliers | None:
     return _Outliers(
         ranks=busy,
         sure=len(busy) == 1 and waiting == world - 1,
-        why=f"{waiting} ranks wait in a collective, ranks {_short(busy)} do not (in {where})",
+        why=f"{waiting} ranks wait in a collective, ranks {listed(busy)} do not (in {where})",
     )
 
 
@@ -91,7 +92,7 @@ def _minority(found: Sequence[StackGroup]) -> _Outliers | None:
     if not odd or not any(group.dominant for group in found):
         return None
     return _Outliers(
-        ranks=odd, sure=False, why=f"stacks of ranks {_short(odd)} differ from most of their stage"
+        ranks=odd, sure=False, why=f"stacks of ranks {listed(odd)} differ from most of their stage"
     )
 
 
@@ -106,7 +107,7 @@ def _undumped(stacks: Sequence[StackDump], world: int) -> _Outliers | None:
     missing = tuple(rank for rank in range(world) if rank not in dumped)
     if not dumped or not missing or 2 * len(missing) >= world:
         return None
-    return _Outliers(ranks=missing, sure=False, why=f"no stack could be taken of ranks {_short(missing)}")
+    return _Outliers(ranks=missing, sure=False, why=f"no stack could be taken of ranks {listed(missing)}")
 
 
 def _name_machines(
@@ -146,13 +147,8 @@ def _accuse(
     answer: Aggregation, machines: tuple[str, ...], confidence: float, why: str, shared: str = ""
 ) -> Aggregation:
     changes = {"suspects": machines, "confidence": confidence, "shared_group": shared}
-    return _because(answer, f"{why}: {', '.join(machines)}").model_copy(update=changes)
+    return _because(answer, f"{why}: {listed(machines)}").model_copy(update=changes)
 
 
 def _because(answer: Aggregation, why: str) -> Aggregation:
     return answer.model_copy(update={"reasons": (*answer.reasons, why)})
-
-
-def _short(ranks: Sequence[int]) -> str:
-    listed = ", ".join(map(str, ranks[:8]))
-    return listed if len(ranks) <= 8 else f"{listed} and {len(ranks) - 8} more"

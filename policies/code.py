@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.models.history import CodeVersion
+from holdfast.models.history import CodeVersion, Epoch
 
 
 def last_good(versions: Sequence[CodeVersion], current: str) -> str | None:
@@ -19,3 +19,21 @@ def last_good(versions: Sequence[CodeVersion], current: str) -> str | None:
     end = len(names) - 1 - names[::-1].index(current) if current in names else len(names)
     bad = {version.version for version in versions if version.bad} | {current}
     return next((name for name in reversed(names[:end]) if name not in bad), None)
+
+
+def changed_at(epochs: Sequence[Epoch], submitted_at: float = 0.0) -> float | None:
+    """When the running code version ran for the first time, if another one ran before it (Unix seconds).
+
+    None when the job never changed its code since ``submitted_at``, or went back to a version that it ran before:
+    only new code is suspicious.
+
+    Args:
+        epochs: the job's epochs, oldest first.
+        submitted_at: epochs before this belong to an earlier job of the same name.
+    """
+    own = [epoch for epoch in epochs if epoch.opened_at >= submitted_at]
+    if not own:
+        return None
+    first = next(index for index, epoch in enumerate(own) if epoch.code_version == own[-1].code_version)
+    went_back = any(epoch.code_version != own[-1].code_version for epoch in own[first:])
+    return own[first].opened_at if first and not went_back else None

@@ -1,38 +1,25 @@
 """Effective training time ratio: productive time / wall-clock time (BR section 8, MS; arXiv 2410.21680).
 
-Productive is the time in which steps were done for the first time. Steps that were done before and had to be
-done again are recomputation; what is left is restart, waiting and detection.
+Productive is the time in which steps were done for the first time. What is left is lost, to one phase and one
+cause each (:mod:`holdfast.policies.lost_time`); productive and lost time add up to the wall-clock time exactly.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Sequence
 
 from pydantic import Field
 
 from holdfast.errors import RefusedError
 from holdfast.models.base import Frozen
+from holdfast.models.history import History
+from holdfast.policies import timeline
+from holdfast.policies.lost_time import US, Account, Phase, account
+from holdfast.policies.timeline import ActionLike, EpochLike, IncidentLike, StateLike, StretchLike
 
 DAY_S = 86_400.0
-Interval = tuple[float, float]
-
-
-class EpochLike(Protocol):
-    """What is needed of :class:`~holdfast.models.history.Epoch`."""
-
-    @property
-    def epoch(self) -> int: ...  # noqa: D102
-    @property
-    def opened_at(self) -> float: ...  # noqa: D102
-    @property
-    def first_step(self) -> int | None: ...  # noqa: D102
-    @property
-    def first_step_at(self) -> float | None: ...  # noqa: D102
-    @property
-    def last_step(self) -> int | None: ...  # noqa: D102
-    @property
-    def last_step_at(self) -> float | None: ...  # noqa: D102
+LATE_FACTOR = 3.0
+"""A step that takes longer than this x the usual is late: until then nothing is known to be lost."""
 
 
 class Ettr(Frozen):
@@ -49,44 +36,58 @@ class Ettr(Frozen):
     restarts: int
     worst_gap_s: float
     """Longest stretch without a new step."""
+    account: Account
+    """Every microsecond of it, by phase and incident class."""
 
 
-class _Ran(Frozen):
-    """One epoch that completed steps."""
-
-    opened_at: float
-    begun_at: float
-    """When its first step began."""
-    new_at: float
-    """When its first new step began; equal to ``ended_at`` when it had none."""
-    ended_at: float
-    new: int
-    again: int
-
-
-def ettr(epochs: Sequence[EpochLike], now: float, *, since: float | None = None) -> Ettr:
+def ettr(
+    epochs: Sequence[EpochLike],
+    now: float,
+    *,
+    since: float | None = None,
+    stretches: Sequence[StretchLike] = (),
+    incidents: Sequence[IncidentLike] = (),
+    actions: Sequence[ActionLike] = (),
+    states: Sequence[StateLike] = (),
+) -> Ettr:
     """ETTR of one job.
 
     Args:
         epochs: all its epochs.
-        now: end of the wall-clock time (Unix seconds): the present, or when the job was done.
+        now: end of the wall-clock time (Unix seconds): the present, or when the job was done. A step that is
+            under way and not late is not judged yet: then the time ends at the newest step.
         since: begin of it; None: when the first epoch was opened.
-
-    An epoch row knows its first and last step with their times; the steps between are taken as even.
+        stretches: what step reports told. An epoch without any counts as even from its first to its last step.
+        incidents: of this job.
+        actions: of these incidents.
+        states: the job's states, oldest first.
     """
     rows = sorted(epochs, key=lambda row: row.epoch)
     if not rows:
-        return _result([], 0, now, now)
-    begin = rows[0].opened_at if since is None else since
-    return _result(_runs(rows), len(rows) - 1, begin, max(begin, now))
+        return _result(rows, Account(wall_us=0, productive_us=0))
+    begin = min(row.opened_at for row in rows) if since is None else since
+    end = max(begin, _end(rows, incidents, states, now))
+    found = timeline.spans(rows, stretches, incidents, actions, states, end)
+    return _result(rows, account(found, begin, end))
 
 
-def sliding(epochs: Sequence[EpochLike], now: float, window_s: float = 3600.0) -> float:
-    """ETTR of the last ``window_s`` seconds, or of the job's life when that is shorter; 0 without epochs."""
-    if not epochs:
-        return 0.0
-    begin = max(now - window_s, min(row.opened_at for row in epochs))
-    return ettr(epochs, now, since=begin).ettr
+def measure(history: History, now: float, since: float | None = None) -> Ettr:
+    """ETTR of a job from its history in the ledger; ``now`` and ``since`` as for :func:`ettr`."""
+    return ettr(
+        history.epochs,
+        now,
+        since=since,
+        stretches=history.stretches,
+        incidents=history.incidents,
+        actions=history.actions,
+        states=history.states,
+    )
+
+
+def sliding(history: History, now: float, window_s: float = 3600.0) -> Ettr:
+    """The same over the last ``window_s`` seconds, or the job's life when that is shorter."""
+    begin = min((row.opened_at for row in history.epochs), default=now)
+    return measure(history, now, since=max(now - window_s, begin))
 
 
 def expected(machines: int, daily_rate: float, restart_s: float, interval_s: float, write_s: float) -> float:
@@ -111,75 +112,45 @@ def expected(machines: int, daily_rate: float, restart_s: float, interval_s: flo
     return max(0.0, 1 - lost) / (1 + write_s / interval_s)
 
 
-def _runs(rows: Iterable[EpochLike]) -> list[_Ran]:
-    listed = [row for row in rows if row.last_step is not None and row.first_step is not None]
-    typical = _typical_step(listed)
-    runs, reached = [], 0
-    for row in listed:
-        first, last = row.first_step or 0, row.last_step or 0
-        first_at = row.first_step_at if row.first_step_at is not None else row.opened_at
-        last_at = max(first_at, row.last_step_at if row.last_step_at is not None else first_at)
-        # The first step has an end but no beginning: it takes as long as the others, within the epoch's life.
-        step = (last_at - first_at) / (last - first) if last > first else typical
-        begun = max(row.opened_at, first_at - step)
-        new = max(0, last - max(reached, first - 1))
-        new_at = last_at if not new else begun if new == last - first + 1 else last_at - new * step
-        runs.append(
-            _Ran(
-                opened_at=row.opened_at,
-                begun_at=begun,
-                new_at=new_at,
-                ended_at=last_at,
-                new=new,
-                again=last - first + 1 - new,
-            )
-        )
-        reached = max(reached, last)
-    return runs
+def _end(
+    rows: Sequence[EpochLike], incidents: Sequence[IncidentLike], states: Sequence[StateLike], now: float
+) -> float:
+    """``now``, or the newest step when the next one is under way and not late."""
+    newest = rows[-1]
+    last, first = newest.last_step_at, newest.first_step_at
+    if last is None or first is None or last >= now:
+        return now
+    if any(row.closed_at is None or row.closed_at > last for row in incidents):
+        return now
+    if any(change.at > last for change in states):
+        return now
+    steps = (newest.last_step or 0) - (newest.first_step or 0)
+    late = LATE_FACTOR * (last - first) / steps if steps else 0.0
+    return last if now - last <= late else now
 
 
-def _typical_step(rows: Sequence[EpochLike]) -> float:
-    """Mean duration of a step over all epochs, seconds; 0 when no epoch has two steps."""
-    time = steps = 0.0
+def _steps(rows: Sequence[EpochLike]) -> tuple[int, int]:
+    """Steps done for the first time, and steps done again."""
+    new = again = reached = 0
     for row in rows:
-        if row.first_step_at is not None and row.last_step_at is not None:
-            time += row.last_step_at - row.first_step_at
-            steps += (row.last_step or 0) - (row.first_step or 0)
-    return time / steps if steps else 0.0
+        if row.first_step is None or row.last_step is None:
+            continue
+        fresh = max(0, row.last_step - max(reached, row.first_step - 1))
+        new, again = new + fresh, again + row.last_step - row.first_step + 1 - fresh
+        reached = max(reached, row.last_step)
+    return new, again
 
 
-def _result(runs: Sequence[_Ran], restarts: int, begin: float, end: float) -> Ettr:
-    productive = [cut for run in runs if (cut := _cut((run.new_at, run.ended_at), begin, end))]
-    again = [cut for run in runs if (cut := _cut((run.begun_at, run.new_at), begin, end))]
-    useful, wall = _length(productive), end - begin
+def _result(rows: Sequence[EpochLike], found: Account) -> Ettr:
+    new, again = _steps(rows)
     return Ettr(
-        ettr=min(1.0, useful / wall) if wall > 0 else 0.0,
-        productive_s=useful,
-        wall_s=wall,
-        steps_total=sum(run.new for run in runs),
-        steps_recomputed=sum(run.again for run in runs),
-        recompute_s=_length(again),
-        restarts=restarts,
-        worst_gap_s=_worst_gap(productive, begin, end),
+        ettr=found.ratio,
+        productive_s=found.productive_us / US,
+        wall_s=found.wall_us / US,
+        steps_total=new,
+        steps_recomputed=again,
+        recompute_s=sum(row.us for row in found.lost if row.phase is Phase.RECOMPUTING) / US,
+        restarts=max(0, len(rows) - 1),
+        worst_gap_s=found.worst_us / US,
+        account=found,
     )
-
-
-def _cut(interval: Interval, begin: float, end: float) -> Interval | None:
-    low, high = max(interval[0], begin), min(interval[1], end)
-    return (low, high) if high > low else None
-
-
-def _length(intervals: Iterable[Interval]) -> float:
-    """Total of ``intervals``, overlaps once (clocks of two machines may disagree a little)."""
-    total, reached = 0.0, float("-inf")
-    for low, high in sorted(intervals):
-        total += max(0.0, high - max(low, reached))
-        reached = max(reached, high)
-    return total
-
-
-def _worst_gap(productive: Iterable[Interval], begin: float, end: float) -> float:
-    worst, reached = 0.0, begin
-    for low, high in sorted(productive):
-        worst, reached = max(worst, low - reached), max(reached, high)
-    return max(worst, end - reached)

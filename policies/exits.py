@@ -8,6 +8,7 @@ from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClas
 from holdfast.models.job import Job
 from holdfast.policies import sure_signs
 from holdfast.policies.policy import ClassifyPolicy
+from holdfast.policies.roots import separate
 
 
 def is_cascade(alert: Alert) -> bool:
@@ -23,7 +24,7 @@ def root_cause(
     A rank killed by a signal outweighs an exception: user code that fails because a peer died is an echo that
     was not recognised as one.
     """
-    roots = [alert for alert in alerts if alert.kind is AlertKind.RANK_EXIT and not is_cascade(alert)]
+    roots = separate(alerts).roots
     if not roots:
         return None
     killed = [alert for alert in roots if alert.evidence.get("signal")]

@@ -44,6 +44,36 @@ def groups(world_size: int, parallelism: Parallelism) -> list[Group]:
     ]
 
 
+class Place(Frozen):
+    """Where a rank stands in TP x PP x DP space, each from 0."""
+
+    tp: int
+    pp: int
+    dp: int
+
+
+def place_of(rank: int, world_size: int, parallelism: Parallelism) -> Place:
+    """The coordinates of ``rank``: the inverse of :class:`~holdfast.models.job.Parallelism`'s numbering."""
+    rest, t = divmod(rank, parallelism.tp)
+    p, d = divmod(rest, parallelism.dp(world_size))
+    return Place(tp=t, pp=p, dp=d)
+
+
+def groups_of(rank: int, world_size: int, parallelism: Parallelism) -> list[Group]:
+    """The groups of more than one rank that ``rank`` is in: TP, PP, DP; named as by :func:`groups`."""
+    tp, pp, dp = parallelism.tp, parallelism.pp, parallelism.dp(world_size)
+    at = place_of(rank, world_size, parallelism)
+    tensor = [(at.pp * dp + at.dp) * tp + t for t in range(tp)]
+    pipeline = [(p * dp + at.dp) * tp + at.tp for p in range(pp)]
+    data = [(at.pp * dp + d) * tp + at.tp for d in range(dp)]
+    found = (
+        Group(kind="tp", index=at.pp * dp + at.dp, ranks=tuple(tensor)),
+        Group(kind="pp", index=at.dp * tp + at.tp, ranks=tuple(pipeline)),
+        Group(kind="dp", index=at.pp * tp + at.tp, ranks=tuple(data)),
+    )
+    return [group for group in found if len(group.ranks) > 1]
+
+
 def stage_of(rank: int, world_size: int, parallelism: Parallelism) -> int:
     """Pipeline stage of ``rank``, from 0."""
     return rank // (parallelism.dp(world_size) * parallelism.tp)

@@ -5,7 +5,7 @@ evaluation and checkpointing. The signals here, from what agents see without a G
 
 * ``silent``: no rank reported a step for longer than the window;
 * ``stuck``: a process is stopped (state T) or waits in the kernel (D), or stacks did not change;
-* ``idle``: no rank uses the processor;
+* ``idle``: no rank uses the processor; or GPUs are fully utilised while no port carries any traffic;
 * ``waiting``: most ranks have been idle for as long as a collective may stay open.
 
 One signal is never enough: a slow step is silent but busy.
@@ -15,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.models.agent import RankPhase, RankState
+from holdfast.models.agent import RankPhase, RankState, Vitals
 from holdfast.models.base import Frozen
 from holdfast.models.job import JobState
+from holdfast.policies.listed import listed
 from holdfast.policies.policy import HangPolicy
 
 STUCK_STATES = frozenset("TD")
@@ -44,6 +45,10 @@ class HangFacts(Frozen):
     """For how long it has been seen in state T without interruption."""
     stacks_unchanged: bool = False
     """Several stack samples over the window were equal."""
+    gpu_busy: float | None = None
+    """Utilisation of its machine's GPUs, 0 to 1."""
+    traffic_bytes_s: float | None = None
+    """Of its machine's ports."""
     paused: bool = False
     phase: RankPhase = RankPhase.RUNNING
 
@@ -72,6 +77,7 @@ def facts(
     longest_gap_s: float = 0.0,
     stopped_since: float | None = None,
     stacks_unchanged: bool = False,
+    vitals: Vitals | None = None,
 ) -> HangFacts:
     """Facts from a rank's newest state.
 
@@ -83,6 +89,7 @@ def facts(
         longest_gap_s: see :class:`HangFacts`.
         stopped_since: time of the first heartbeat of the present run in state T.
         stacks_unchanged: see :class:`HangFacts`.
+        vitals: of its machine.
     """
     cores = 1.0
     if earlier is not None and now > earlier[0]:
@@ -99,6 +106,8 @@ def facts(
         longest_gap_s=longest_gap_s,
         stopped_s=0.0 if stopped_since is None else max(0.0, now - stopped_since),
         stacks_unchanged=stacks_unchanged,
+        gpu_busy=vitals.gpu_busy if vitals else None,
+        traffic_bytes_s=vitals.traffic_bytes_s if vitals else None,
         paused=state.paused,
         phase=state.phase,
     )
@@ -179,16 +188,29 @@ def _signals(ranks: Sequence[HangFacts], silent: float, limit: float, policy: Ha
         fired["silent"] = f"no rank completed a step for {silent:.1f} s (window {limit:.1f} s)"
     stuck = [rank for rank in ranks if rank.process_state[:1] in STUCK_STATES]
     if stuck:
-        listed = ", ".join(f"{rank.rank} ({rank.process_state})" for rank in stuck[:8])
-        fired["stuck"] = f"{len(stuck)} of {len(ranks)} processes do not run: rank {listed}"
+        named = listed(f"{rank.rank} ({rank.process_state})" for rank in stuck)
+        fired["stuck"] = f"{len(stuck)} of {len(ranks)} processes do not run: rank {named}"
     elif all(rank.stacks_unchanged for rank in ranks):
         fired["stuck"] = "all stacks are unchanged"
     idle = [rank for rank in ranks if rank.cpu_cores < policy.idle_cores]
     if len(idle) == len(ranks):
         fired["idle"] = f"no rank uses the processor ({policy.idle_cores:g} of a core or more)"
+    elif spinning(ranks, policy):
+        fired["idle"] = "no machine sends anything while all GPUs are busy: collectives spin"
     if len(idle) >= policy.idle_most_share * len(ranks) and silent > max(policy.collective_open_s, limit):
         fired["waiting"] = f"{len(idle)} of {len(ranks)} ranks have waited for {silent:.0f} s"
     return fired
+
+
+def spinning(ranks: Sequence[HangFacts], policy: HangPolicy) -> bool:
+    """GPUs at full utilisation and no traffic: kernels that wait for a peer look busy (BG)."""
+    return all(
+        rank.gpu_busy is not None
+        and rank.traffic_bytes_s is not None
+        and rank.gpu_busy >= policy.spinning_gpu_share
+        and rank.traffic_bytes_s < policy.spinning_bytes_s
+        for rank in ranks
+    )
 
 
 def _suspects(ranks: Sequence[HangFacts], policy: HangPolicy) -> tuple[int, ...]:

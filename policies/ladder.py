@@ -1,7 +1,8 @@
-"""The ladder of escalation: retry, rollback, replay, a human (BR section 5).
+"""The ladder of escalation: what to try next when no check names a culprit (BR section 5).
 
-A rung that did not bring progress is not tried again: budgets count attempts without progress, not restarts,
-and progress refills them.
+Each class has its own ladder in the policy file. A rung that did not bring progress is not tried again: an entry of
+the list is one attempt without progress, not a restart, and progress refills them all. The same symptom in another
+context is climbed in another order: see :func:`order`.
 """
 
 from __future__ import annotations
@@ -11,9 +12,7 @@ from collections.abc import Sequence
 
 from holdfast.models.alert import IncidentClass, Rung
 from holdfast.models.base import Frozen
-from holdfast.policies.policy import LadderPolicy
-
-ORDER = (Rung.RETRY, Rung.ROLLBACK, Rung.REPLAY)
+from holdfast.policies.policy import ClassLadder
 
 
 class PastIncident(Frozen):
@@ -28,6 +27,23 @@ class PastIncident(Frozen):
     """New steps (beyond all done before) until the next incident, or until now."""
 
 
+class Circumstances(Frozen):
+    """What is known beside the symptom."""
+
+    can_rollback: bool = False
+    """An earlier good code version exists."""
+    code_changed_s_ago: float | None = None
+    """How long before the fault the code was switched; None: never since the submission."""
+    accused: tuple[str, ...] = ()
+    """Machines that the alerts speak against."""
+    offenders: frozenset[str] = frozenset()
+    """Machines that were accused often of late, in any job."""
+    switch: str = ""
+    """The switch that all accused machines hang on, when they are several."""
+    common_cause: bool = False
+    """A diagnosis saw the fault on every machine: code or data."""
+
+
 class RungDecision(Frozen):
     """What to try next, and why."""
 
@@ -35,36 +51,74 @@ class RungDecision(Frozen):
     reasons: tuple[str, ...]
 
 
-def next_rung(
-    history: Sequence[PastIncident], done_rungs: Sequence[Rung], policy: LadderPolicy, can_rollback: bool
+def order(
+    ladder: ClassLadder, seen: Circumstances, code_changed_s: float
+) -> tuple[tuple[Rung, ...], list[str]]:
+    """The rungs in the order that the circumstances call for, and why it differs from the ladder's own.
+
+    * every machine shows the fault, or the code changed just before it: roll back first;
+    * an accused machine is a repeat offender: evict it first;
+    * several machines of one switch: none of them is evicted, the switch is at fault.
+    """
+    rungs, why = list(ladder.rungs), []
+    if seen.switch and Rung.EVICT in rungs:
+        rungs = [rung for rung in rungs if rung is not Rung.EVICT]
+        why.append(f"{len(seen.accused)} machines of switch {seen.switch}: the switch, not its machines")
+    repeat = sorted(seen.offenders.intersection(seen.accused))
+    if repeat and not seen.switch:
+        rungs = [Rung.EVICT, *(rung for rung in rungs if rung is not Rung.EVICT)]
+        why.append(f"{', '.join(repeat)}: accused often of late, so evicted before anything is tried again")
+    changed = seen.code_changed_s_ago is not None and seen.code_changed_s_ago <= code_changed_s
+    if (changed or seen.common_cause) and Rung.ROLLBACK in rungs and seen.can_rollback:
+        rungs = [Rung.ROLLBACK, *(rung for rung in rungs if rung is not Rung.ROLLBACK)]
+        why.append(
+            "every machine shows the fault, so the code is rolled back first"
+            if seen.common_cause
+            else f"the code changed {seen.code_changed_s_ago:.0f} s before, so it is rolled back first"
+        )
+    return tuple(rungs), why
+
+
+def next_rung(  # noqa: PLR0917
+    history: Sequence[PastIncident],
+    done_rungs: Sequence[Rung],
+    ladder: ClassLadder,
+    progress_steps: int,
+    seen: Circumstances,
+    code_changed_s: float = 0.0,
 ) -> RungDecision:
-    """The lowest rung with budget left.
+    """The first rung with an attempt left.
 
     Args:
         history: earlier incidents of the job, oldest first.
         done_rungs: rungs that this incident tried already.
-        policy: budgets, and how many new steps count as progress.
-        can_rollback: an earlier good code version exists.
+        ladder: of the incident's class.
+        progress_steps: so many new steps after an incident refill the budgets.
+        seen: circumstances.
+        code_changed_s: a code change counts as recent for so long.
     """
-    fruitless = _since_progress(history, policy.progress_steps)
+    fruitless = since_progress(history, progress_steps)
     tried = Counter(done_rungs)
     for past in fruitless:
         tried.update(_attempts(past))
-    reasons = [_summary(fruitless, policy.progress_steps)]
-    for rung in ORDER:
-        budget = policy.attempts.get(rung, 0)
-        if rung is Rung.ROLLBACK and not can_rollback:
+    rungs, why = order(ladder, seen, code_changed_s)
+    reasons = [_summary(fruitless, progress_steps), *why]
+    budgets = Counter(rungs)
+    for rung in dict.fromkeys(rungs):
+        told = f"{rung.value}: tried {tried[rung]} of {budgets[rung]} times without progress"
+        if rung is Rung.ROLLBACK and not seen.can_rollback:
             reasons.append("rollback: no earlier good code version")
-        elif tried[rung] >= budget:
-            reasons.append(f"{rung.value}: tried {tried[rung]} of {budget} times without progress")
+        elif rung is Rung.EVICT and not seen.accused:
+            reasons.append("evict: the alerts accuse no machine")
+        elif tried[rung] >= budgets[rung]:
+            reasons.append(told)
         else:
-            reasons.append(f"{rung.value}: tried {tried[rung]} of {budget} times without progress, so try it")
-            return RungDecision(rung=rung, reasons=tuple(reasons))
-    reasons.append("all rungs are spent: a human decides")
-    return RungDecision(rung=Rung.HUMAN, reasons=tuple(reasons))
+            return RungDecision(rung=rung, reasons=(*reasons, f"{told}, so try it"))
+    what = "a human decides" if ladder.end is Rung.HUMAN else "the job is stopped"
+    return RungDecision(rung=ladder.end, reasons=(*reasons, f"all rungs are spent: {what}"))
 
 
-def _since_progress(history: Sequence[PastIncident], enough: int) -> list[PastIncident]:
+def since_progress(history: Sequence[PastIncident], enough: int) -> list[PastIncident]:
     """The newest incidents, back to the last one after which the job made progress (that one left out)."""
     fruitless: list[PastIncident] = []
     for past in reversed(history):

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
-from holdfast.models.alert import IncidentClass, Rung
+from holdfast.errors import SettingsError
+from holdfast.models.agent import Check
+from holdfast.models.alert import AlertKind, IncidentClass, RecordedClass, Rung
 from holdfast.models.base import Frozen
 from holdfast.models.job import Mode
-from holdfast.policies.policy_file import merge, parse, validate
+from holdfast.models.machine import Scope
+from holdfast.policies.policy_file import PolicyFile, merge, parse, validate
+from holdfast.policies.thresholds import DetectPolicy
 
 DEFAULT_FILE = Path(__file__).with_name("default.yaml")
 Share = Field(gt=0, le=1)
 Seconds = Field(gt=0)
+ENDS = (Rung.HUMAN, Rung.STOP)
 
 
 class ClassifyPolicy(Frozen):
@@ -43,13 +49,104 @@ class HangPolicy(Frozen):
     idle_most_share: float = Share
     collective_open_s: float = Seconds
     stopped_s: float = Seconds
+    stacks_samples: int = Field(ge=2)
+    stacks_every_s: float = Seconds
+    spinning_gpu_share: float = Share
+    spinning_bytes_s: float = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _windows_are_in_order(self) -> HangPolicy:
+        if self.min_window_s > self.max_window_s:
+            raise ValueError(
+                f"min_window_s {self.min_window_s:g} is more than max_window_s {self.max_window_s:g}"
+            )
+        return self
+
+
+class ClassLadder(Frozen):
+    """How one incident class is diagnosed and escalated."""
+
+    tiers: tuple[Check, ...]
+    """Stop-time checks, in this order, until one is sure of a culprit."""
+    tiers_again: tuple[Check, ...] = ()
+    """More of them, when it comes again without progress: they cost more time."""
+    rungs: tuple[Rung, ...] = Field(max_length=16)
+    """What is tried when no check names a culprit. Each entry is one attempt without progress."""
+    end: Rung
+    """When all are spent: ``human`` or ``stop``."""
+    scope: Scope
+    """Whom an eviction keeps away from the machine: this job, or the whole cluster."""
+    accuse_slow: bool = False
+    """A check that is much slower than elsewhere accuses its machine (else it is only noted)."""
+
+    @field_validator("rungs")
+    @classmethod
+    def _rungs_are_attempts(cls, rungs: tuple[Rung, ...]) -> tuple[Rung, ...]:
+        ends = [rung.value for rung in rungs if rung in ENDS]
+        if ends:
+            raise ValueError(f"{ends[0]} is no attempt: it belongs into `end`, after all rungs")
+        return rungs
+
+    @field_validator("end")
+    @classmethod
+    def _end_is_final(cls, end: Rung) -> Rung:
+        if end not in ENDS:
+            raise ValueError(
+                f"expected {' or '.join(rung.value for rung in ENDS)}: {end.value} is an attempt"
+            )
+        return end
 
 
 class LadderPolicy(Frozen):
-    """Attempts per rung without progress, and what progress is."""
+    """The ladders, and what changes their order."""
 
     progress_steps: int = Field(ge=1)
-    attempts: dict[Rung, int]
+    code_changed_s: float = Field(ge=0)
+    offender: float = Field(gt=0)
+    offence_half_life_s: float = Seconds
+    classes: dict[IncidentClass, ClassLadder]
+
+    def of(self, incident_class: IncidentClass) -> ClassLadder:
+        """The ladder of one class; one that no policy file names goes to a human at once."""
+        return self.classes.get(incident_class, _NO_LADDER)
+
+
+_NO_LADDER = ClassLadder(tiers=(), rungs=(), end=Rung.HUMAN, scope=Scope.JOB)
+
+
+class When(Frozen):
+    """Alerts that mean an incident class of another package."""
+
+    kind: AlertKind
+    evidence: dict[str, str | float | bool] = Field(default_factory=dict)
+    """All of it must be there: equal, or among the alert's values where those are a list."""
+
+
+class PlaybookPolicy(Frozen):
+    """The entry of a playbook from another package."""
+
+    when: tuple[When, ...] = ()
+    """Any of these opens an incident of the class; none: only people do."""
+    confidence: float = Field(0.9, gt=0, le=1)
+    values: dict[str, Any] = Field(default_factory=dict)
+    """What the playbook goes by; it reads them as ``case.values``."""
+
+
+class ApprovalRule(Frozen):
+    """Which evictions a person approves first. What is left out holds for all."""
+
+    incident_class: IncidentClass | None = None
+    machines_over: int = Field(0, ge=0)
+    """More machines than this at once."""
+    scope: Scope | None = None
+
+
+class ApprovalPolicy(Frozen):
+    """When a playbook asks before it acts, and what happens when nobody answers."""
+
+    rules: tuple[ApprovalRule, ...]
+    deadline_s: float = Seconds
+    default: Literal["refuse", "approve"]
 
 
 class AggregatePolicy(Frozen):
@@ -87,6 +184,18 @@ class DiagnosePolicy(Frozen):
 
     budget_s: float = Seconds
     check_timeout_s: float = Seconds
+    slow_factor: float = Field(gt=1)
+    slow_rounds: int = Field(ge=1)
+    slow_interval_s: float = Field(ge=0)
+    service_wait_s: float = Seconds
+
+    @model_validator(mode="after")
+    def _a_check_fits_the_budget(self) -> DiagnosePolicy:
+        if self.check_timeout_s > self.budget_s:
+            raise ValueError(
+                f"check_timeout_s {self.check_timeout_s:g} is more than budget_s {self.budget_s:g}"
+            )
+        return self
 
 
 class RecoveryPolicy(Frozen):
@@ -96,20 +205,45 @@ class RecoveryPolicy(Frozen):
 
 
 class StandbyPolicy(Frozen):
-    """What a playbook waits for before a swap."""
+    """What a playbook waits for before a swap, and how machines join the pool."""
 
     wait_s: float = Seconds
+    admission: bool | Literal["auto"]
+    """A machine that registers waits for the delivery checks (`admit-machine`) before it may stand by."""
+
+
+class MachineGroupPolicy(Frozen):
+    """A group of machines, by name, and what is different for it."""
+
+    machines: str = Field(min_length=1)
+    """Shell pattern of the names: ``gpu-h-*``."""
+    minimum: int | None = Field(None, ge=0)
+    maximum: int | None = Field(None, ge=0)
+    prior_rate: float | None = Field(None, gt=0)
 
 
 class SparePoolPolicy(Frozen):
-    """Size of the standby pool and the prior of the failure rate."""
+    """Size of the standby pool, the prior of the failure rate, and what standbys cost and save."""
 
     percentile: float = Field(gt=0, lt=1)
+    replenish_h: float = Field(gt=0)
     minimum: int = Field(ge=0)
     maximum: int = Field(ge=0)
+    shrink_margin: float = Field(ge=0)
     history_days: float = Field(gt=0)
-    prior_failures: float = Field(gt=0)
+    prior_rate: float = Field(gt=0)
     prior_machine_days: float = Field(gt=0)
+    switch_machines: int = Field(ge=1)
+    switch_weight: float = Field(ge=0, le=1)
+    swap_s: float = Seconds
+    reschedule_s: float = Seconds
+    groups: dict[str, MachineGroupPolicy]
+
+    @model_validator(mode="after")
+    def _minimum_is_no_more_than_maximum(self) -> SparePoolPolicy:
+        if self.minimum > self.maximum:
+            raise ValueError(f"minimum {self.minimum} is more than maximum {self.maximum}")
+        return self
 
 
 class EttrPolicy(Frozen):
@@ -130,7 +264,7 @@ class ModesPolicy(Frozen):
 class GatewayPolicy(Frozen):
     """Patience of the gateway and its reconciler."""
 
-    missed_heartbeats: int = Field(ge=1)
+    missed_heartbeats: float = Field(ge=1)
     probe_timeout_s: float = Seconds
     probe_attempts: int = Field(ge=1)
     offline_after_s: float = Seconds
@@ -144,7 +278,9 @@ class Policy(Frozen):
 
     classify: ClassifyPolicy
     hang: HangPolicy
+    detect: DetectPolicy
     ladder: LadderPolicy
+    approval: ApprovalPolicy
     aggregate: AggregatePolicy
     breaker: BreakerPolicy
     replay: ReplayPolicy
@@ -155,19 +291,48 @@ class Policy(Frozen):
     ettr: EttrPolicy
     modes: ModesPolicy
     gateway: GatewayPolicy
+    playbooks: dict[RecordedClass, PlaybookPolicy]
+
+    @model_validator(mode="after")
+    def _playbooks_have_ladders(self) -> Policy:
+        for name in sorted(set(self.playbooks) - set(self.ladder.classes)):
+            raise ValueError(f"playbooks.{name} needs a ladder: give it one under ladder.classes.{name}")
+        return self
+
+    def without(self, broken: Collection[str]) -> Policy:
+        """The same without the entries of playbooks that cannot run: their alerts keep their usual meaning."""
+        kept = {name: entry for name, entry in self.playbooks.items() if name not in broken}
+        return self.model_copy(update={"playbooks": kept})
 
     @classmethod
-    def load(cls, path: Path | None = None) -> Policy:
-        """The packaged policy, with what ``path`` changes (None: nothing).
+    def load(cls, path: Path | None = None, entries: Sequence[PolicyFile] = ()) -> Policy:
+        """The packaged policy, with the ``entries`` of other packages and what ``path`` changes (None: nothing).
 
         Raises:
             SettingsError: the file is missing or no YAML, or a key or value is wrong (named with its line
                 and what is allowed).
         """
-        if path is None:
+        if path is None and not entries:
             return _default()
-        changes = parse(path)
-        return validate(cls, merge(_default_values(), changes.values), changes)
+        values = _default_values()
+        for entry in entries:
+            values = merge(values, entry.values)
+        changes = parse(path) if path else entries[-1]
+        merged = merge(values, changes.values)
+        # A file that has an entry for a class knows it, whether or not its package is installed here.
+        for name in merged["playbooks"] or {}:
+            _declare(name, changes)
+        return validate(cls, merged, changes)
+
+
+def _declare(name: Any, source: PolicyFile) -> None:
+    try:
+        IncidentClass.declare(str(name))
+    except ValueError as error:
+        line = source.line_of(("playbooks", str(name)))
+        raise SettingsError(
+            f"policy file {source.path}" + (f", line {line}" if line else "") + f": {error}."
+        ) from None
 
 
 @lru_cache(maxsize=1)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -15,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from holdfast.errors import SettingsError
 
 Location = tuple[str | int, ...]
+UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -25,6 +27,8 @@ class PolicyFile:
     path: Path
     values: dict[str, Any]
     lines: dict[Location, int] = field(default_factory=dict)
+    what: str = "policy file"
+    """What messages call it."""
 
     def line_of(self, location: Location) -> int | None:
         """Line of the key at ``location``, or of the nearest key above it."""
@@ -34,8 +38,8 @@ class PolicyFile:
         return None
 
 
-def parse(path: Path) -> PolicyFile:
-    """Read a YAML mapping.
+def parse(path: Path, what: str = "policy file") -> PolicyFile:
+    """Read a YAML mapping; messages call the file ``what``.
 
     Raises:
         SettingsError: missing file, broken YAML, a key given twice, or no mapping at the top.
@@ -44,25 +48,29 @@ def parse(path: Path) -> PolicyFile:
         text = path.read_text(encoding="utf-8")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(
-            f"policy file {path}: cannot be read ({error}). Check HOLDFAST_POLICY_FILE."
-        ) from None
+        raise SettingsError(f"{what} {path}: cannot be read ({error}).{_hint(what)}") from None
     except yaml.YAMLError as error:
-        raise SettingsError(f"policy file {path}: not valid YAML: {error}") from None
+        raise SettingsError(f"{what} {path}: not valid YAML: {error}") from None
     if node is None:
-        return PolicyFile(path, {})
+        return PolicyFile(path, {}, what=what)
     if not isinstance(node, yaml.MappingNode):
-        raise SettingsError(f"policy file {path}: expected sections such as `hang:` at the top.")
+        raise SettingsError(
+            f"{what} {path}: expected keys with values at the top, and sections such as `name:`."
+        )
     lines: dict[Location, int] = {}
-    _note_lines(path, node, (), lines)
-    return PolicyFile(path, yaml.safe_load(text), lines)
+    _note_lines(f"{what} {path}", node, (), lines)
+    return PolicyFile(path, yaml.safe_load(text), lines, what)
 
 
-def _note_lines(path: Path, node: yaml.Node, at: Location, lines: dict[Location, int]) -> None:
+def _hint(what: str) -> str:
+    return " Check HOLDFAST_POLICY_FILE." if what == "policy file" else ""
+
+
+def _note_lines(where: str, node: yaml.Node, at: Location, lines: dict[Location, int]) -> None:
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             lines[(*at, index)] = item.start_mark.line + 1
-            _note_lines(path, item, (*at, index), lines)
+            _note_lines(where, item, (*at, index), lines)
     if not isinstance(node, yaml.MappingNode):
         return
     for key, value in node.value:
@@ -70,62 +78,114 @@ def _note_lines(path: Path, node: yaml.Node, at: Location, lines: dict[Location,
         line = key.start_mark.line + 1
         if here in lines:
             raise SettingsError(
-                f"policy file {path}, line {line}: {_dotted(here)} is given twice (first in line {lines[here]}); "
+                f"{where}, line {line}: {_dotted(here)} is given twice (first in line {lines[here]}); "
                 "keep one."
             )
         lines[here] = line
-        _note_lines(path, value, here, lines)
+        _note_lines(where, value, here, lines)
 
 
-def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """``base`` with ``changes`` laid over it, mapping by mapping; lists and scalars are replaced."""
+def merge(base: Mapping[str, Any], changes: Mapping[str, Any], whole: Collection[str] = ()) -> dict[str, Any]:
+    """``base`` with ``changes`` laid over it, mapping by mapping.
+
+    Lists, scalars and mappings under a key of ``whole`` are replaced.
+    """
     merged = dict(base)
     for key, value in changes.items():
         below = merged.get(key)
-        merged[key] = merge(below, value) if isinstance(below, dict) and isinstance(value, dict) else value
+        if isinstance(below, dict) and isinstance(value, dict) and key not in whole:
+            value = merge(below, value, whole)  # noqa: PLW2901
+        merged[key] = value
     return merged
 
 
 def validate(model: type[Model], values: Mapping[str, Any], source: PolicyFile) -> Model:
     """Check ``values``; the first mistake is raised as one sentence.
 
+    Keys that end in ``_s`` are seconds; a text such as ``5 min`` is taken too.
+
     Raises:
         SettingsError: names file, line, key, value and what is allowed.
     """
     try:
-        return model.model_validate(values)
+        return model.model_validate(_in_seconds(values, (), source))
     except ValidationError as error:
         first = error.errors()[0]
         location = tuple(part for part in first["loc"] if part != "[key]")
-        line = source.line_of(location)
-        where = f"policy file {source.path}" + (f", line {line}" if line else "")
-        raise SettingsError(f"{where}: {_explain(model, location, first)}") from None
+        raise SettingsError(f"{_where(source, location)}: {_explain(model, first)}") from None
 
 
-def _explain(model: type[BaseModel], location: Location, error: Mapping[str, Any]) -> str:
+def _where(source: PolicyFile, location: Location) -> str:
+    line = source.line_of(location)
+    return f"{source.what} {source.path}" + (f", line {line}" if line else "")
+
+
+def _in_seconds(values: Mapping[str, Any], at: Location, source: PolicyFile) -> dict[str, Any]:
+    """``values`` with every duration as a number."""
+    return {key: _seconds(value, (*at, str(key)), source) for key, value in values.items()}
+
+
+def _seconds(value: Any, at: Location, source: PolicyFile) -> Any:
+    if isinstance(value, Mapping):
+        return _in_seconds(value, at, source)
+    meant = any(str(part).endswith("_s") for part in at)
+    written = (
+        re.fullmatch(r"\s*([0-9.]+)\s*([^0-9.\s]+)\s*", value) if meant and isinstance(value, str) else None
+    )
+    if written is None:
+        return value
+    if written[2] not in UNITS:
+        raise SettingsError(
+            f"{_where(source, at)}: {_dotted(at)} = {value!r}: unknown unit {written[2]!r}. "
+            f"Allowed: a number of seconds, or a number with one of {', '.join(UNITS)}."
+        )
+    try:
+        return float(written[1]) * UNITS[written[2]]
+    except ValueError:
+        return value
+
+
+def _explain(model: type[BaseModel], error: Mapping[str, Any]) -> str:
+    location = tuple(part for part in error["loc"] if part != "[key]")
     name = _dotted(location)
     if error["type"] == "extra_forbidden":
         return f"{name} is no known key. Allowed here: {', '.join(_keys_beside(model, location))}."
     if error["type"] == "missing":
         return f"{name} is missing; give it a value."
-    allowed = _allowed(model, location)
-    return f"{name} = {error['input']!r}: {error['msg']}." + (f" Allowed: {allowed}." if allowed else "")
+    allowed = _allowed(model, location, key="[key]" in error["loc"])
+    # A rule over several keys has no value of its own to show.
+    shown = (
+        ""
+        if isinstance(error["input"], Mapping) and error["type"] == "value_error"
+        else f" = {error['input']!r}"
+    )
+    message = error["msg"].removeprefix("Value error, ")
+    return f"{name}{shown}: {message}." + (f" Allowed: {allowed}." if allowed else "")
 
 
 def _keys_beside(model: type[BaseModel], location: Location) -> list[str]:
-    for part in location[:-1]:
-        inner = model.model_fields[str(part)].annotation
-        if isinstance(inner, type) and issubclass(inner, BaseModel):
-            model = inner
-    return sorted(model.model_fields)
+    kind = _type_at(model, location[:-1])
+    return sorted(kind.model_fields) if isinstance(kind, type) and issubclass(kind, BaseModel) else []
 
 
-def _allowed(model: type[BaseModel], location: Location) -> str:
-    """Choices of the enumeration that belongs at ``location``; empty when it is none."""
-    kind: Any = model
+def _type_at(model: Any, location: Location) -> Any:
+    """The annotation at ``location``, through models, mappings and lists; unions keep their first model."""
     for part in location:
-        if isinstance(kind, type) and issubclass(kind, BaseModel) and part in kind.model_fields:
-            kind = kind.model_fields[str(part)].annotation
+        if isinstance(model, type) and issubclass(model, BaseModel):
+            field = model.model_fields.get(str(part))
+            model = field.annotation if field else None
+        elif get_origin(model) is dict:
+            model = get_args(model)[1]
+        elif get_origin(model) in (list, tuple, frozenset):
+            model = get_args(model)[0]
+    return model
+
+
+def _allowed(model: type[BaseModel], location: Location, *, key: bool = False) -> str:
+    """Choices of the enumeration that belongs at ``location``; empty when it is none."""
+    kind = _type_at(model, location[:-1] if key else location)
+    if key and get_origin(kind) is dict:
+        kind = get_args(kind)[0]
     enums = [item for item in _flatten(kind) if isinstance(item, type) and issubclass(item, Enum)]
     return "; ".join(", ".join(str(member.value) for member in item) for item in enums)
 

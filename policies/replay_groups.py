@@ -65,6 +65,58 @@ class ReplayVerdict(Frozen):
     reasons: tuple[str, ...]
 
 
+class Next(StrEnum):
+    """What follows from a replay."""
+
+    EVICT = "evict"
+    BLAME_CODE = "blame_code"
+    AGAIN = "again"
+    NOBODY = "nobody"
+
+
+class ReplayDecision(Frozen):
+    """What to do after a replay, and why."""
+
+    next: Next
+    suspects: tuple[int, ...] = ()
+    reason: str
+
+
+def decide(  # noqa: PLR0911  (a table)
+    verdict: ReplayVerdict, limit: int, repeats_left: int
+) -> ReplayDecision:
+    """What follows from every outcome, the degenerate ones included.
+
+    Args:
+        verdict: of the groups that failed in all rounds so far, taken together.
+        limit: most machines that may be evicted at once.
+        repeats_left: rounds that may still be run.
+    """
+    named = verdict.suspects
+    match verdict.outcome:
+        case Outcome.FOUND:
+            return ReplayDecision(next=Next.EVICT, suspects=named, reason="found")
+        case Outcome.NARROWED | Outcome.SEVERAL if len(named) <= limit:
+            return ReplayDecision(next=Next.EVICT, suspects=named, reason="the faulty are among them")
+        case Outcome.NARROWED | Outcome.SEVERAL:
+            return ReplayDecision(
+                next=Next.NOBODY,
+                reason=f"{len(named)} suspects, more than the limit of {limit}: a human decides",
+            )
+        case Outcome.COMMON_CAUSE:
+            return ReplayDecision(
+                next=Next.BLAME_CODE, reason="every group fails: code or data, not a machine"
+            )
+        case Outcome.INSEPARABLE:
+            return ReplayDecision(next=Next.NOBODY, reason="too few machines to tell one from the code")
+        case _ if repeats_left > 0:
+            return ReplayDecision(next=Next.AGAIN, reason=f"{verdict.outcome.value}: once more")
+        case Outcome.FLAKY:
+            return ReplayDecision(next=Next.NOBODY, reason="comes and goes: nobody is surely at fault")
+        case _:
+            return ReplayDecision(next=Next.NOBODY, reason="not reproduced")
+
+
 def plan(machines: int, pp: int = 1) -> ReplayPlan:
     """Group ``machines`` for a job whose pipeline spans ``pp`` machines.
 

@@ -1,7 +1,8 @@
 """From which step to go on, and where each rank's state comes from.
 
-The newest step whose shards are all reachable wins: nothing is lost that need not be. At the same step the
-cheapest sources win: a rank's own machine's memory, another machine's, then S3.
+The newest step that every rank can reach wins: nothing is lost that need not be. At that step each rank takes its
+cheapest source: its own machine's memory, another machine's memory, a disk, S3. Every newer step that was passed
+over and every source carries its reason.
 
 Shards of one step that were written in different epochs do not belong together, and a newer epoch goes before
 an older one: beyond the step from which the newer one started, the older one's history was given up
@@ -12,11 +13,27 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from holdfast.models.checkpoint import RemoteCheckpoint, RestorePlan, Shard, ShardSource, Tier
+from holdfast.models.checkpoint import RemoteCheckpoint, RestorePlan, Shard, ShardSource, SkippedStep, Tier
+from holdfast.policies.listed import listed
 
 Generation = tuple[int, int]
 """(epoch, step): shards of one step written in different epochs do not belong together."""
+
+
+@dataclass
+class _Held:
+    """What there is of one generation."""
+
+    ranks: dict[int, list[Shard]] = field(default_factory=lambda: defaultdict(list))
+    other_sizes: set[int] = field(default_factory=set)
+    """World sizes of shards that another number of ranks saved."""
+    remote: RemoteCheckpoint | None = None
+    suspect: bool = False
+
+    def missing(self, world_size: int) -> list[int]:
+        return [rank for rank in range(world_size) if rank not in self.ranks]
 
 
 def choose(
@@ -25,99 +42,215 @@ def choose(
     world_size: int,
     machine_of_rank: Mapping[int, str],
     bound: int | None = None,
+    *,
+    refused: Sequence[str] = (),
 ) -> RestorePlan:
     """Pick one step for all ranks.
 
     Args:
-        shards: complete shards in the memory of machines that answer, of one job.
+        shards: complete shards on machines that answer, of one job.
         remotes: the job's checkpoints in S3; suspect ones are left out.
         world_size: ranks of the coming epoch.
         machine_of_rank: where each rank will run.
         bound: newest step that may be restored (NaN, silent corruption); None: no bound.
+        refused: what was found damaged just before, in words; its sources are not among the ``shards`` any more.
     """
-    reasons: list[str] = []
-    in_bound = [shard for shard in shards if bound is None or shard.step <= bound]
-    if bound is not None:
-        newer = len({shard.step for shard in shards} - {shard.step for shard in in_bound})
-        reasons.append(f"bound: only steps up to {bound} ({newer} newer steps in memory left out)")
-    complete, missing = _complete(in_bound, world_size)
-    memory = max(complete, default=None)
-    remote = _newest(remotes, bound, reasons)
-    if memory is not None and (remote is None or memory[1] >= remote.step):
-        return _from_memory(complete[memory], memory, machine_of_rank, remote, reasons)
-    reasons.append(_why_not_memory(in_bound, missing, memory, remote))
-    if remote is None:
+    held = _by_generation(shards, remotes, world_size)
+    skipped: list[SkippedStep] = []
+    chosen: Generation | None = None
+    for generation in sorted(held, reverse=True):
+        if (why := _why_not(held[generation], generation, world_size, bound)) is None:
+            chosen = generation
+            break
+        skipped.append(SkippedStep(step=generation[1], epoch=generation[0], reason=why))
+    reasons = [f"refused: {each}" for each in refused] + _summary(held, skipped, bound)
+    if chosen is None:
         reasons.append("no usable checkpoint in S3: from scratch")
-        return RestorePlan(step=0, tier=None, reasons=tuple(reasons))
+        return RestorePlan(step=0, tier=None, skipped=tuple(skipped), reasons=tuple(reasons))
+    found = held[chosen]
+    if found.remote is not None and found.remote.world_size != world_size and not found.missing(world_size):
+        found.remote = None  # the machines have it all, and its parts are not those of this world's ranks
+    if found.remote is not None and (not found.ranks or found.remote.world_size != world_size):
+        return _from_s3(found.remote, held, world_size, skipped, reasons)
+    if older := [r.step for r in (each.remote for each in held.values()) if r and r.step <= chosen[1]]:
+        reasons.append(f"newest usable step in S3 is {max(older)}, not newer")
+    homes = [machine_of_rank.get(rank, "") for rank in range(world_size)]
+    return _from_machines(found, chosen, homes, skipped, reasons)
+
+
+def _by_generation(
+    shards: Iterable[Shard], remotes: Iterable[RemoteCheckpoint], world_size: int
+) -> dict[Generation, _Held]:
+    held: dict[Generation, _Held] = defaultdict(_Held)
+    for shard in shards:
+        if shard.tier is Tier.S3:
+            continue
+        if shard.world_size not in (0, world_size):
+            held[shard.epoch, shard.step].other_sizes.add(shard.world_size)
+        elif shard.rank < world_size:
+            held[shard.epoch, shard.step].ranks[shard.rank].append(shard)
+    for remote in remotes:
+        found = held[remote.epoch, remote.step]
+        if remote.suspect:
+            found.suspect = True
+        elif found.remote is None or remote.saved_at > found.remote.saved_at:
+            found.remote = remote
+    return dict(held)
+
+
+def _why_not(held: _Held, generation: Generation, world_size: int, bound: int | None) -> str | None:
+    """Why this generation cannot be restored; None when it can."""
+    step = generation[1]
+    if bound is not None and step > bound:
+        return f"beyond the bound: only steps up to {bound} may be restored"
+    if held.remote is not None or not held.missing(world_size):
+        return None
+    parts = []
+    if held.ranks:
+        parts.append(f"lacks rank {listed(held.missing(world_size))}")
+    if held.other_sizes:
+        sizes = ", ".join(map(str, sorted(held.other_sizes)))
+        parts.append(f"its shards on machines were saved by {sizes} ranks, not {world_size}")
+    parts.append("suspect in S3" if held.suspect else "not in S3")
+    return "; ".join(parts)
+
+
+def _summary(
+    held: Mapping[Generation, _Held], skipped: Sequence[SkippedStep], bound: int | None
+) -> list[str]:
+    reasons = []
+    if bound is not None:
+        newer = len({step for _, step in held if step > bound})
+        reasons.append(f"bound: only steps up to {bound} ({newer} newer steps left out)")
+    if suspects := sorted({step for (_, step), each in held.items() if each.suspect}):
+        reasons.append(f"suspect checkpoints in S3 left out: steps {', '.join(map(str, suspects))}")
+    within = [each for each in skipped if bound is None or each.step <= bound]
+    reasons += [f"step {each.step} of epoch {each.epoch} skipped: {each.reason}" for each in within[:3]]
+    if len(within) > 3:
+        reasons.append(f"{len(within) - 3} more steps skipped, of which the newest is {within[3].step}")
+    return reasons
+
+
+def _from_s3(
+    remote: RemoteCheckpoint,
+    held: Mapping[Generation, _Held],
+    world_size: int,
+    skipped: Sequence[SkippedStep],
+    reasons: list[str],
+) -> RestorePlan:
+    complete = [key for key, each in held.items() if not each.missing(world_size) and key[1] < remote.step]
+    if complete:
+        reasons.append(f"S3 has step {remote.step}, newer than step {max(complete)[1]} in memory")
+    elif not any(each.ranks for each in held.values()):
+        reasons.append("no usable shards in memory")
     reasons.append(f"step {remote.step} from S3 ({remote.key})")
     if remote.world_size != world_size:
         reasons.append(f"it was saved by {remote.world_size} ranks and is read by {world_size}")
-    return RestorePlan(step=remote.step, tier=Tier.S3, remote=remote, reasons=tuple(reasons))
+    return RestorePlan(
+        step=remote.step,
+        epoch=remote.epoch,
+        tier=Tier.S3,
+        remote=remote,
+        skipped=tuple(skipped),
+        reasons=tuple(reasons),
+    )
 
 
-def _complete(
-    shards: Iterable[Shard], world_size: int
-) -> tuple[dict[Generation, dict[int, list[Shard]]], dict[Generation, list[int]]]:
-    """Generations that have a shard of every rank; and which ranks the others lack."""
-    held: dict[Generation, dict[int, list[Shard]]] = defaultdict(lambda: defaultdict(list))
-    for shard in shards:
-        if shard.tier is not Tier.S3 and shard.rank < world_size:
-            held[shard.epoch, shard.step][shard.rank].append(shard)
-    missing = {
-        generation: [rank for rank in range(world_size) if rank not in ranks]
-        for generation, ranks in held.items()
-    }
-    return {key: ranks for key, ranks in held.items() if not missing[key]}, missing
-
-
-def _newest(
-    remotes: Iterable[RemoteCheckpoint], bound: int | None, reasons: list[str]
-) -> RemoteCheckpoint | None:
-    listed = list(remotes)
-    good = [remote for remote in listed if not remote.suspect and (bound is None or remote.step <= bound)]
-    if suspects := sorted(remote.step for remote in listed if remote.suspect):
-        reasons.append(f"suspect checkpoints in S3 left out: steps {', '.join(map(str, suspects))}")
-    return max(good, key=lambda remote: (remote.step, remote.epoch, remote.saved_at), default=None)
-
-
-def _from_memory(
-    ranks: Mapping[int, Sequence[Shard]],
+def _from_machines(
+    found: _Held,
     generation: Generation,
-    machine_of_rank: Mapping[int, str],
-    remote: RemoteCheckpoint | None,
+    homes: Sequence[str],
+    skipped: Sequence[SkippedStep],
     reasons: list[str],
 ) -> RestorePlan:
     epoch, step = generation
-    sources = []
-    for rank in sorted(ranks):
-        best = min(ranks[rank], key=lambda shard: _cost(shard, machine_of_rank.get(shard.rank)))
-        sources.append(ShardSource(rank=rank, machine=best.machine, tier=best.tier))
-    fetched = [source for source in sources if source.machine != machine_of_rank.get(source.rank)]
-    reasons.append(f"step {step} of epoch {epoch} is in memory for all {len(sources)} ranks")
+    sources: list[ShardSource] = []
+    fallbacks: list[ShardSource] = []
+    for rank, home in enumerate(homes):
+        first, *others = _sources(rank, found.ranks.get(rank, ()), home, found.remote)
+        sources.append(first)
+        fallbacks += others
+    alone = [source.rank for source in sources if source.tier is Tier.S3]
+    on_disk = [source.rank for source in sources if source.tier is Tier.DISK]
+    reasons.append(
+        f"step {step} of epoch {epoch} is {'on machines' if on_disk else 'in memory'} for all {len(homes)} ranks"
+        if not alone
+        else f"step {step} of epoch {epoch} is on machines for {len(homes) - len(alone)} of {len(homes)} ranks; "
+        f"rank {listed(alone)} from S3"
+    )
+    if on_disk:
+        reasons.append(f"from a disk, in no machine's memory: rank {listed(on_disk)}")
+    fetched = [each for each in sources if each.machine and each.machine != homes[each.rank]]
     if fetched:
-        listed = ", ".join(f"{source.rank} from {source.machine}" for source in fetched[:8])
-        more = f" and {len(fetched) - 8} more" if len(fetched) > 8 else ""
-        reasons.append(f"fetched from other machines: rank {listed}{more}")
+        named = listed(f"{source.rank} from {source.machine}" for source in fetched)
+        reasons.append(f"fetched from other machines: rank {named}")
+    return RestorePlan(
+        step=step,
+        epoch=epoch,
+        tier=Tier.MEMORY,
+        sources=tuple(sources),
+        fallbacks=tuple(fallbacks),
+        remote=found.remote,
+        skipped=tuple(skipped),
+        reasons=tuple(reasons),
+    )
+
+
+def _sources(
+    rank: int, shards: Iterable[Shard], home: str, remote: RemoteCheckpoint | None
+) -> list[ShardSource]:
+    """Every source of one rank, cheapest first; S3 only if the whole checkpoint lies there at that step."""
+    ordered = sorted(shards, key=lambda shard: _cost(shard, home))
+    sources = [
+        ShardSource(
+            rank=rank, machine=shard.machine, tier=shard.tier, reason=_why_this(shard, home, ordered[0])
+        )
+        for shard in ordered
+    ]
     if remote is not None:
-        reasons.append(f"newest usable step in S3 is {remote.step}, not newer")
-    return RestorePlan(step=step, tier=Tier.MEMORY, sources=tuple(sources), reasons=tuple(reasons))
+        why = "if the machines' shards are refused" if sources else "no machine has its shard of this step"
+        sources.append(ShardSource(rank=rank, machine="", tier=Tier.S3, reason=why))
+    return sources
 
 
-def _cost(shard: Shard, home: str | None) -> tuple[bool, bool, str]:
-    """On the rank's own machine before elsewhere; the writer's memory before a peer's copy; then by name."""
-    return shard.machine != home, shard.tier is not Tier.MEMORY, shard.machine
+_ORDER = {Tier.MEMORY: 0, Tier.PEER: 1, Tier.DISK: 2}
 
 
-def _why_not_memory(
-    shards: Sequence[Shard],
-    missing: Mapping[Generation, Sequence[int]],
-    memory: Generation | None,
-    remote: RemoteCheckpoint | None,
-) -> str:
-    if memory is not None and remote is not None:
-        return f"S3 has step {remote.step}, newer than step {memory[1]} in memory"
-    if not shards:
-        return "no usable shards in memory"
-    newest = max(missing)
-    lacking = ", ".join(map(str, missing[newest][:8])) + (", ..." if len(missing[newest]) > 8 else "")
-    return f"no step is in memory for every rank (the newest, {newest[1]}, lacks rank {lacking})"
+def _cost(shard: Shard, home: str) -> tuple[bool, bool, int, str]:
+    """Memory before disk; the rank's own machine before others; the writer's memory before a copy; then by name."""
+    return shard.tier is Tier.DISK, shard.machine != home, _ORDER[shard.tier], shard.machine
+
+
+def _why_this(shard: Shard, home: str, first: Shard) -> str:
+    if shard is not first:
+        return f"if the shard on {first.machine} is refused"
+    where = {
+        Tier.MEMORY: f"the memory of {shard.machine}",
+        Tier.PEER: f"the copy in the memory of {shard.machine}",
+        Tier.DISK: f"the disk of {shard.machine}",
+    }[shard.tier]
+    if shard.tier is Tier.DISK:
+        return f"{where}: no machine has it in memory"
+    if shard.machine == home:
+        return f"{where}, where the rank runs"
+    return f"{where}: {home or 'its machine'} does not have it"
+
+
+def machines(plan: RestorePlan) -> tuple[str, ...]:
+    """The machines that the plan may fetch shards from, by name."""
+    return tuple(sorted({each.machine for each in (*plan.sources, *plan.fallbacks) if each.machine}))
+
+
+def explain(plan: RestorePlan, most: int = 20) -> tuple[str, ...]:
+    """The plan in words, bounded: newer steps that were skipped, then the sources, ranks of one reason together."""
+    lines = [f"step {each.step} of epoch {each.epoch} skipped: {each.reason}" for each in plan.skipped]
+    by_reason: dict[str, list[int]] = defaultdict(list)
+    for source in plan.sources:
+        by_reason[f"{source.tier}: {source.reason}"].append(source.rank)
+    taken = [f"rank {listed(ranks)} from {reason}" for reason, ranks in by_reason.items()]
+    return _bounded(lines, most, "steps") + _bounded(taken, most, "groups of ranks")
+
+
+def _bounded(lines: Sequence[str], most: int, what: str) -> tuple[str, ...]:
+    more = (f"and {len(lines) - most} more {what}",) if len(lines) > most else ()
+    return (*lines[:most], *more)

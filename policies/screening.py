@@ -22,11 +22,11 @@ class Screened(Frozen):
 def screen(
     alerts: Iterable[Alert], job: Job, now: float, incarnations: Mapping[str, str], policy: ClassifyPolicy
 ) -> Screened:
-    """Drop what must not act; sort the rest by time, then key, so that arrival order does not matter."""
+    """Drop what must not act; sort the rest by time, key and content, so that arrival order does not matter."""
     kept: dict[str, Alert] = {}
     dropped: list[str] = []
-    for alert in sorted(alerts, key=lambda item: (item.at, item.key)):
-        key = _identity(alert, policy)
+    for alert in sorted(alerts, key=lambda item: (item.at, item.key, item.firing, item.model_dump_json())):
+        key = identity(alert, policy)
         why = _refusal(alert, job, now, incarnations, policy)
         if why is None and key in kept:
             why = "is a duplicate"
@@ -37,13 +37,11 @@ def screen(
     return Screened(kept=tuple(kept.values()), dropped=tuple(dict.fromkeys(dropped)))
 
 
-def _identity(alert: Alert, policy: ClassifyPolicy) -> str:
-    """The alert's key; with more of it where one machine has several faults, or repetition is evidence."""
-    if alert.fingerprint or alert.kind not in (AlertKind.XID, AlertKind.HOST_FAULT):
-        return alert.key
-    check = alert.evidence.get("check")
-    repetition = f":{alert.at}" if check in policy.network_checks else ""
-    return f"{alert.key}:{alert.evidence.get('xid')}:{check}{repetition}"
+def identity(alert: Alert, policy: ClassifyPolicy) -> str:
+    """What two reports of one signal have in common; a monitor's network check counts each time it fails."""
+    if not alert.fingerprint and alert.evidence.get("check") in policy.network_checks:
+        return f"{alert.key}:{alert.at:.3f}"[:300]
+    return alert.key
 
 
 def _refusal(
@@ -83,7 +81,7 @@ def _refused_age(alert: Alert, job: Job, now: float, policy: ClassifyPolicy) -> 
 
 def _refused_class(alert: Alert) -> str | None:
     wanted = alert.evidence.get("class")
-    known = [item.value for item in IncidentClass]
+    known = IncidentClass.all_names()
     if alert.kind is AlertKind.MANUAL and wanted and wanted not in known:
         return f"asks for class {wanted!r}; expected one of {', '.join(known)}"
     return None

@@ -3,52 +3,75 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from holdfast.models.alert import Finding, Verdict
+from holdfast.policies import compare
+
+INSIDE = frozenset({"all_to_all", "nic", "matmul", "bitwise", "flight_recorder"})
+"""Checks that speak of one machine: failing them accuses it."""
 
 
-def judge(findings: Iterable[Finding]) -> Verdict:
+def judge(findings: Iterable[Finding], slow_factor: float | None = None) -> Verdict:
     """Weigh all findings of a diagnosis.
 
-    A sure failure, or a failed collective inside one machine, accuses that machine. What inspection found odd
+    A sure failure, or a failed check inside one machine, accuses that machine. What inspection found odd
     without being sure (little memory, an application's Xid) is evidence only. A failed test between two
-    machines accuses neither by itself: a machine is accused when it fails with every neighbour that it was
-    tested with, and it has at least two, and those neighbours pass with somebody else. What is left over is
+    machines accuses neither by itself: a machine is accused when it fails with every machine that it was
+    tested with, these are at least two, and they pass with somebody else. Digests of the same computation are
+    compared among equals: the minority is accused, a tie is told and accuses nobody. What is left over is
     evidence, not a suspect: a wrong eviction costs more than a late one.
+
+    Args:
+        findings: of all tiers so far.
+        slow_factor: a value of more than this times the median of its equals accuses too; None: it is only told.
     """
     listed = tuple(findings)
     failed = [finding for finding in listed if not finding.ok]
     sure = {finding.machine for finding in failed if finding.sure}
-    alone = {finding.machine for finding in failed if finding.check == "all_to_all"}
+    alone = {finding.machine for finding in failed if finding.check in INSIDE and finding.peer is None}
     paired = _accused_by_pairs(listed) - sure - alone
-    suspects = tuple(sorted(sure | alone | paired))
-    confidence = 0.0 if not suspects else 1.0 if sure else 0.8 if alone else 0.7
-    evidence = tuple(
-        f"{finding.check} on {finding.machine}"
-        + (f" with {finding.peer}" if finding.peer else "")
-        + f": {finding.detail or 'failed'}"
-        for finding in failed
+    odd, told = compare.odd_digests(listed)
+    slow, slowness = compare.slow(listed, slow_factor or 1.5)
+    by_value = odd | (slow if slow_factor else set())
+    suspects = tuple(sorted(sure | alone | paired | by_value))
+    weights = ((sure, 1.0), (odd, 0.95), (alone, 0.8), (paired, 0.7), (slow, 0.7))
+    evidence = (*(_told(finding) for finding in failed), *told, *slowness)
+    return Verdict(
+        suspects=suspects,
+        confidence=next((weight for named, weight in weights if named.intersection(suspects)), 0.0),
+        evidence=evidence,
+        findings=listed,
     )
-    return Verdict(suspects=suspects, confidence=confidence, evidence=evidence, findings=listed)
 
 
-def _accused_by_pairs(findings: Iterable[Finding]) -> set[str]:
-    """Machines that fail with all of at least two neighbours, each of which passes with another machine."""
-    outcome: dict[frozenset[str], bool] = {}
+def _told(finding: Finding) -> str:
+    peer = f" with {finding.peer}" if finding.peer else ""
+    return f"{finding.check} on {finding.machine}{peer}: {finding.detail or 'failed'}"
+
+
+def pair_results(findings: Iterable[Finding]) -> dict[str, dict[str, bool]]:
+    """For each machine whether each pair test with another machine passed; both sides must say so."""
+    results: dict[str, dict[str, bool]] = defaultdict(dict)
     for finding in findings:
         if finding.peer is not None:
-            pair = frozenset((finding.machine, finding.peer))
-            outcome[pair] = outcome.get(pair, True) and finding.ok
-    neighbours: dict[str, dict[str, bool]] = defaultdict(dict)
-    for pair, ok in outcome.items():
-        for machine in pair:
-            (other,) = pair - {machine}
-            neighbours[machine][other] = ok
+            one, other = results[finding.machine], results[finding.peer]
+            ok = finding.ok and one.get(finding.peer, True)
+            one[finding.peer] = other[finding.machine] = ok
+    return results
+
+
+def _accused_by_pairs(findings: Sequence[Finding]) -> set[str]:
+    """Machines that fail with at least two others, and only with machines that pass with somebody else.
+
+    When suspects failed with each other as well, their tests with machines proved good decide.
+    """
+    results = pair_results(findings)
+    good = {machine for machine, tested in results.items() if any(tested.values())}
     return {
         machine
-        for machine, tested in neighbours.items()
-        if len(tested) >= 2
-        and not any(tested.values())
-        and all(any(neighbours[other].values()) for other in tested)
+        for machine, tested in results.items()
+        if machine not in good
+        and len(tested) >= 2
+        and (tested.keys() <= good or len(tested.keys() & good) >= 2)
     }

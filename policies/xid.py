@@ -66,6 +66,34 @@ def catalogue(path: Path = CATALOGUE_FILE) -> XidCatalogue:
         ) from None
 
 
+_RECOVERY = {
+    "none": XidAction.IGNORE,
+    "drain p2p": XidAction.RESTART_APP,
+    "drain and reset": XidAction.RESET_GPU,
+    "gpu reset required": XidAction.RESET_GPU,
+    "gpu reset": XidAction.RESET_GPU,
+    "pf flr": XidAction.RESET_GPU,
+    "node reboot required": XidAction.RESTART_MACHINE,
+    "os reboot": XidAction.RESTART_MACHINE,
+}
+"""The recovery action that Xid 154 names (``nvmlDeviceGpuRecoveryAction_t``, and drivers' words for it)."""
+SUMMARY = 154
+
+
+def resolved(code: int, line: str = "") -> XidEntry:
+    """The catalogue's entry; for Xid 154, which sums up others, with the action that its line names."""
+    entry = lookup(code)
+    if code != SUMMARY:
+        return entry
+    _, _, last = line.rpartition(" to ")
+    words = last.partition("(")[2].partition(")")[0].strip().lower()
+    action = _RECOVERY.get(words)
+    if action is None:
+        return entry
+    lost = action in (XidAction.RESET_GPU, XidAction.RESTART_MACHINE)
+    return entry.model_copy(update={"action": action, "lost": lost, "name": f"GPU recovery: {words}"})
+
+
 def lookup(code: int) -> XidEntry:
     """The catalogue's entry; an unknown code is not lost, and one for the vendor's support."""
     entry = catalogue().entries.get(code)

@@ -12,7 +12,7 @@ from holdfast.errors import UnavailableError, UnknownError
 from holdfast.storage.archive import Archive, pack, unpack
 from holdfast.storage.objects.base import ObjectStore
 
-__all__ = ["Archive", "checkout", "key", "pack", "store"]
+__all__ = ["Archive", "checkout", "key", "pack", "packed", "place", "store"]
 
 _VERSION = re.compile(r"[0-9a-f]{12}")
 
@@ -53,12 +53,29 @@ def checkout(objects: ObjectStore, job: str, version: str, dest: Path) -> Path:
         return dest
     if not _VERSION.fullmatch(version):
         raise UnknownError(f"code version {version!r} of job {job!r}: expected 12 hexadecimal digits.")
-    archive = objects.get(key(job, version))
+    place(objects.get(key(job, version)), version, dest)
+    return dest
+
+
+def place(archive: bytes, version: str, dest: Path) -> None:
+    """Unpack an archive as directory ``dest``, whole or not at all, and keep the archive beside it.
+
+    Raises:
+        UnknownError: it is not the archive of ``version``, or damaged.
+        UnavailableError: ``dest`` cannot be written.
+    """
     try:
         _appear(archive, version, dest)
+        with tempfile.NamedTemporaryFile(dir=dest.parent, prefix=f".{version}.", delete=False) as new:
+            new.write(archive)
+        os.rename(new.name, packed(dest))
     except OSError as error:
         raise UnavailableError(f"cannot write code version {version} to {dest}: {error.strerror}.") from error
-    return dest
+
+
+def packed(dest: Path) -> Path:
+    """Where the archive of checkout ``dest`` is kept, for other machines to take."""
+    return dest.with_name(f"{dest.name}.tar.gz")
 
 
 def _appear(archive: bytes, version: str, dest: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import Field
 
-from holdfast.models.alert import Incident, IncidentClass
+from holdfast.models.alert import Incident, RecordedClass
 from holdfast.models.base import Frozen
 from holdfast.models.history import Action
 from holdfast.models.job import Job
@@ -33,7 +33,7 @@ class Case(Frozen):
     incident_id: str
     attempt: int
     job: str
-    incident_class: IncidentClass
+    incident_class: RecordedClass
     broken_epoch: int
     """The epoch to recover from: the one the fault hit, or the newest that an attempt started in vain."""
     machine: str | None = None
@@ -42,6 +42,8 @@ class Case(Frozen):
     accused: tuple[str, ...] = ()
     """Machines that the alerts surely accuse; empty when they are so many that a human must look first."""
     observe_only: bool = False
+    lease: str = ""
+    """The word under which this run holds the job's lease; every act shows it."""
 
     @property
     def again(self) -> bool:
@@ -58,14 +60,19 @@ class Case(Frozen):
         """The incident as it stands in the ledger now."""
         return self.ctx.ledger.incident(self.incident_id)
 
+    @property
+    def values(self) -> dict[str, Any]:
+        """What the policy file gives a playbook of another package to go by; empty for the built-in ones."""
+        entry = self.ctx.policy.playbooks.get(self.incident_class)
+        return dict(entry.values) if entry else {}
+
     def job_now(self) -> Job:
         """The job as it stands in the ledger now."""
         return self.ctx.ledger.job(self.job)
 
     def machines_now(self) -> list[Machine]:
         """The job's machines, by slot."""
-        ledger = self.ctx.ledger
-        return [ledger.machine(name) for name in self.job_now().machines]
+        return self.ctx.ledger.machines_named(self.job_now().machines)
 
     def done(self, kind: str) -> list[Action]:
         """Finished actions of one kind, oldest first."""
@@ -84,11 +91,11 @@ class Case(Frozen):
         killed anywhere and runs again does only what is missing. ``act`` must itself be safe to repeat.
 
         Raises:
-            StaleError: a newer attempt has taken this incident over.
+            StaleError: a newer attempt has taken this incident over, or another run the job's lease.
         """
         key = f"{kind}:{target}" if target else kind
         ledger = self.ctx.ledger
-        action = ledger.begin(self.incident_id, self.attempt, key, kind, intent)
+        action = ledger.begin(self.incident_id, self.attempt, key, kind, intent, self.lease)
         if action.state == "done":
             return action.result or {}
         try:

@@ -8,17 +8,20 @@ from functools import cached_property
 
 import httpx
 
-from holdfast import drivers, secret, settings
-from holdfast.agent.client import AgentClient
+from holdfast import drivers, secret, settings, tls
+from holdfast.agent.client import AgentClient, agents_client
 from holdfast.clock import Clock, SystemClock
 from holdfast.drivers.base import Driver
 from holdfast.errors import UnavailableError
 from holdfast.models.machine import Machine
+from holdfast.plugins.policy import site_policy
 from holdfast.policies.policy import Policy
+from holdfast.secret import Keys
 from holdfast.settings import Settings
 from holdfast.storage import objects
 from holdfast.storage.ledger import Ledger
 from holdfast.storage.objects import ObjectStore
+from holdfast.tls import Tls
 
 
 @dataclass
@@ -37,7 +40,7 @@ class Context:
     @cached_property
     def policy(self) -> Policy:
         """Thresholds, ladders and limits."""
-        return Policy.load(self.settings.policy_file)
+        return site_policy(self.settings.policy_file)
 
     @cached_property
     def driver(self) -> Driver:
@@ -50,16 +53,21 @@ class Context:
         return objects.from_settings(self.settings)
 
     @cached_property
-    def secret(self) -> str:
+    def secret(self) -> Keys:
         """The secret shared with agents."""
-        return secret.read(self.settings.secret_path)
+        return secret.of(self.settings)
+
+    @cached_property
+    def tls(self) -> Tls:
+        """How agents are called."""
+        return tls.of(self.settings)
 
     @property
     def http(self) -> httpx.AsyncClient:
-        """One connection pool per event loop."""
+        """One client per event loop."""
         loop = id(asyncio.get_running_loop())
         if loop not in self._http:
-            self._http[loop] = httpx.AsyncClient(limits=httpx.Limits(max_connections=256))
+            self._http[loop] = agents_client(self.tls.http())
         return self._http[loop]
 
     def warm(self) -> None:
@@ -77,7 +85,7 @@ class Context:
         """
         if not machine.address:
             raise UnavailableError(f"machine {machine.name} has no agent registered")
-        return AgentClient(machine.address, self.secret, http=self.http)
+        return AgentClient(machine.address, self.secret, http=self.http, tls=self.tls)
 
 
 _current: Context | None = None

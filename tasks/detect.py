@@ -17,6 +17,7 @@ from holdfast.models.alert import (
 )
 from holdfast.models.job import JobState
 from holdfast.policies import modes, sure_signs
+from holdfast.tasks import lease
 from holdfast.tasks.case import Case, Request
 from holdfast.tasks.context import Context, context
 
@@ -33,11 +34,14 @@ async def detect(request: Request, incident_class: IncidentClass) -> Case:
     Raises:
         UnknownError: no such incident or job.
         StaleError: the incident is closed, or a newer attempt works on it.
-        RefusedError: another incident of the job is being worked on.
+        RefusedError: another incident of the job is being worked on, or this one by another run.
     """
     ctx = context()
     now = ctx.clock.now()
-    incident = ctx.ledger.incident(request.id) if request.id else _open(ctx, request, incident_class, now)
+    if request.id:
+        incident = ctx.ledger.incident(request.id)
+    else:
+        incident = _opened_before(ctx, request) or _open(ctx, request, incident_class, now)
     get_run_logger().info("%s: %s of %s", incident.id, incident.incident_class, incident.job)
     if incident.state is not IncidentState.OPEN:
         raise StaleError(f"incident {incident.id} is closed ({incident.state}): nothing to do")
@@ -50,8 +54,11 @@ async def detect(request: Request, incident_class: IncidentClass) -> Case:
         raise RefusedError(
             f"incident {acting.id} of job {incident.job} is worked on first; {incident.id} waits"
         )
+    held = lease.take(ctx, incident)
     if incident.first_task_at is None:
         incident = ctx.ledger.set_incident(incident.id, first_task_at=now)
+    elif incident.attempt > 1:
+        _count_attempt(ctx, incident)
     job = ctx.ledger.job(incident.job)
     concerned = [incident.machine] if incident.machine else []
     allowed = modes.may_act(job.spec, incident.incident_class, concerned, ctx.policy.modes)
@@ -70,7 +77,21 @@ async def detect(request: Request, incident_class: IncidentClass) -> Case:
         accused=_accused(ctx, incident),
         last_good_step=_last_good_step(incident, request),
         observe_only=not allowed.act,
+        lease=held,
     )
+
+
+def _count_attempt(ctx: Context, incident: Incident) -> None:
+    """Note that this attempt began: only those count that came so far (a resumed run begins once)."""
+    key = f"attempt:{incident.attempt}"
+    ctx.ledger.begin(incident.id, incident.attempt, key, "attempt", {})
+    ctx.ledger.finish(incident.id, key)
+
+
+def _opened_before(ctx: Context, request: Request) -> Incident | None:
+    """The incident that this very run opened before it was suspended for a person's approval."""
+    acting = ctx.ledger.acting(request.job) if request.job else None
+    return acting if acting is not None and acting.flow_run_id == flow_run.id else None
 
 
 def _open(ctx: Context, request: Request, incident_class: IncidentClass, now: float) -> Incident:
@@ -124,7 +145,10 @@ def _accused(ctx: Context, incident: Incident) -> tuple[str, ...]:
     """The root alert's machine and all others with a sure sign; nobody when the classification names nobody."""
     if incident.machine is None:
         return ()
-    return tuple(dict.fromkeys([incident.machine, *sure_signs.find(incident.alerts, ctx.policy.classify)]))
+    accused = dict.fromkeys([incident.machine, *sure_signs.find(incident.alerts, ctx.policy.classify)])
+    # Alerts may have joined since the incident was opened for the first of them.
+    limit = ctx.policy.aggregate.limit(len(ctx.ledger.job(incident.job).machines))
+    return tuple(accused) if len(accused) <= limit else ()
 
 
 def _last_good_step(incident: Incident, request: Request) -> int | None:

@@ -2,33 +2,56 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 from prefect import task
 from prefect.logging import get_run_logger
 
-from holdfast.errors import HoldfastError, UnavailableError
-from holdfast.models.agent import Diagnose, Fence, OpenRendezvous, Rendezvous, StackDump
+from holdfast.models.agent import Check, FlightRecord, StackDump
 from holdfast.models.alert import Finding, Verdict
-from holdfast.models.machine import Machine
-from holdfast.policies import aggregate, verdicts
-from holdfast.tasks import fleet
+from holdfast.models.machine import Machine, MachineState
+from holdfast.policies import aggregate, flight, verdicts
+from holdfast.policies.ladder import since_progress
+from holdfast.tasks import checks, fleet
 from holdfast.tasks.case import Case
+from holdfast.tasks.checks import Subject
+from holdfast.tasks.retry import past_incidents
 
-TIERS = ("inspect", "all_to_all", "all_gather")
+_SPARES = 4
+"""Standbys that may be the good partner of a suspect."""
 
 
-async def diagnose(case: Case, tiers: Sequence[str] = TIERS) -> Verdict:
-    """Run the tiers in order until one names a culprit; what they found, all together."""
+async def diagnose(case: Case, tiers: Sequence[Check] | None = None) -> Verdict:
+    """Run the tiers in order until one names a culprit or time is up; what they found, all together.
+
+    One after the other also where time is short: at the same time they would need twice the processes.
+
+    Args:
+        case: the incident.
+        tiers: instead of those of the class's ladder.
+    """
+    policy, clock = case.ctx.policy, case.ctx.clock
+    ladder = policy.ladder.of(case.incident_class)
+    slow_factor = policy.diagnose.slow_factor if ladder.accuse_slow else None
+    deadline = clock.now() + policy.diagnose.budget_s
     verdict = Verdict()
-    for tier in tiers:
-        found = await check(case, tier)
-        verdict = verdicts.judge((*verdict.findings, *found))
+    for tier in tiers or (*ladder.tiers, *(ladder.tiers_again if _came_again(case) else ())):
+        if clock.now() > deadline:
+            told = f"stopped before {tier}: the budget of {policy.diagnose.budget_s:g} s is spent"
+            return verdict.model_copy(update={"evidence": (*verdict.evidence, told)})
+        verdict = verdicts.judge((*verdict.findings, *await check(case, tier)), slow_factor)
         if verdict.suspects:
             break
     return verdict
+
+
+def _came_again(case: Case) -> bool:
+    """The job fell again, in this incident or since an earlier one, and made no progress in between."""
+    policy = case.ctx.policy.ladder
+    if case.again or not policy.of(case.incident_class).tiers_again:
+        return case.again
+    return bool(since_progress(past_incidents(case.ctx, case.incident), policy.progress_steps))
 
 
 @task(task_run_name="{tier}")
@@ -37,7 +60,7 @@ async def check(case: Case, tier: str) -> tuple[Finding, ...]:
 
     async def act() -> dict[str, Any]:
         machines = case.machines_now()
-        found = await (_neighbours(case, machines) if tier == "all_gather" else _each(case, machines, tier))
+        found = await _run_tier(case, machines, tier)
         return {"findings": [finding.model_dump(mode="json") for finding in found]}
 
     done = await case.once("check", f"{tier}:e{case.broken_epoch}", {"tier": tier}, act)
@@ -54,7 +77,8 @@ async def check(case: Case, tier: str) -> tuple[Finding, ...]:
 async def dump_stacks(case: Case) -> Verdict:
     """Stacks of all ranks and their children, aggregated; suspects are the outliers' machines.
 
-    Taken while the ranks still hang, so before ``pause``.
+    When the stacks accuse nobody, what the ranks' collectives recorded is asked. Taken while the ranks still
+    hang, so before ``pause``.
     """
 
     async def act() -> dict[str, Any]:
@@ -65,10 +89,14 @@ async def dump_stacks(case: Case) -> Verdict:
         stacks: list[StackDump] = [stack for dumps in fleet.answered(answers).values() for stack in dumps]
         found = aggregate.aggregate(stacks, job, case.ctx.policy.aggregate)
         silent = fleet.lost(answers)
+        suspects, reasons = found.suspects, found.reasons
+        if not suspects and not silent:
+            recorded = flight.analyse(await _records(case, case.machines_now()), job)
+            suspects, reasons = recorded.suspects, (*reasons, *recorded.reasons)
         return Verdict(
-            suspects=tuple(dict.fromkeys((*silent, *found.suspects))),
+            suspects=tuple(dict.fromkeys((*silent, *suspects))),
             confidence=1.0 if silent else found.confidence,
-            evidence=(*(f"agent on {name} does not answer" for name in silent), *found.reasons),
+            evidence=(*(f"agent on {name} does not answer" for name in silent), *reasons),
         ).model_dump(mode="json")
 
     done = await case.once("stacks", f"e{case.broken_epoch}", {}, act)
@@ -78,74 +106,32 @@ async def dump_stacks(case: Case) -> Verdict:
     return verdict
 
 
-async def _each(case: Case, machines: list[Machine], tier: str) -> list[Finding]:
-    """One check inside each machine, all machines at once."""
-    per = case.job_now().spec.ranks_per_machine
+async def _run_tier(case: Case, machines: list[Machine], tier: str) -> list[Finding]:
+    spec = case.job_now().spec
+    subject = Subject(case.ctx, case.job, case.broken_epoch, case.attempt, spec.ranks_per_machine)
+    match tier:
+        case Check.ALL_GATHER:
+            spares = case.ctx.ledger.machines(state=MachineState.STANDBY)[:_SPARES]
+            return await checks.neighbours(subject, machines, spares)
+        case Check.FLIGHT_RECORDER:
+            return await _flight(case, machines)
+        case _:
+            return await checks.each(subject, machines, tier)
+
+
+async def _records(case: Case, machines: list[Machine]) -> list[FlightRecord]:
     answers = await fleet.ask(
-        case.ctx,
-        machines,
-        lambda agent, machine: agent.diagnose(
-            Diagnose(
-                job=f"{case.job}~{tier}",
-                epoch=case.broken_epoch,
-                incarnation=machine.incarnation,
-                check=tier,
-                processes=max(2, per),
-            )
-        ),
+        case.ctx, machines, lambda agent, _: agent.flight_records(case.job, case.broken_epoch)
     )
-    return [finding for name, answer in answers.items() for finding in _findings(tier, name, answer)]
+    return [record for records in fleet.answered(answers).values() for record in records]
 
 
-async def _neighbours(case: Case, machines: list[Machine]) -> list[Finding]:
-    """All-gather between each machine and the next, all pairs at once (two machines: one pair)."""
-    if len(machines) < 2:
-        return []
-    pairs = [(machine, machines[(i + 1) % len(machines)]) for i, machine in enumerate(machines)]
-    if len(machines) == 2:
-        pairs = pairs[:1]
-    # Named by attempt: a store that an earlier attempt fenced cannot be opened again.
-    job, epoch, first = f"{case.job}~pairs{case.attempt}", case.broken_epoch, machines[0]
-    try:
-        rendezvous = await case.ctx.agent(first).open_rendezvous(
-            OpenRendezvous(job=job, epoch=epoch, incarnation=first.incarnation, world_size=2)
-        )
-    except HoldfastError as error:
-        return _findings("all_gather", first.name, error)
-    found = await asyncio.gather(*(_pair(case, job, rendezvous, *pair) for pair in pairs))
-    await fleet.ask(
-        case.ctx,
-        [first],
-        lambda agent, m: agent.fence(Fence(job=job, epoch=epoch, incarnation=m.incarnation)),
-    )
-    return [finding for findings in found for finding in findings]
-
-
-async def _pair(case: Case, job: str, rendezvous: Rendezvous, left: Machine, right: Machine) -> list[Finding]:
-    position = {left.name: 0, right.name: 1}
-    peer = {left.name: right.name, right.name: left.name}
-    answers = await fleet.ask(
-        case.ctx,
-        [left, right],
-        lambda agent, machine: agent.diagnose(
-            Diagnose(
-                job=job,
-                epoch=case.broken_epoch,
-                incarnation=machine.incarnation,
-                check="all_gather",
-                processes=1,
-                peer=peer[machine.name],
-                process_rank=position[machine.name],
-                rendezvous=rendezvous,
-            )
-        ),
-    )
-    return [finding for name, answer in answers.items() for finding in _findings("all_gather", name, answer)]
-
-
-def _findings(tier: str, machine: str, answer: list[Finding] | HoldfastError) -> list[Finding]:
-    """The agent's findings, or one that says that it could not be asked (sure when it is gone)."""
-    if not isinstance(answer, HoldfastError):
-        return answer
-    gone = isinstance(answer, UnavailableError)
-    return [Finding(check=tier, machine=machine, ok=False, detail=str(answer), sure=gone)]
+async def _flight(case: Case, machines: list[Machine]) -> list[Finding]:
+    """What the ranks' collectives recorded before they ended; a finding per accused machine, one if nobody is."""
+    found = flight.analyse(await _records(case, machines), case.job_now())
+    detail = "; ".join(found.reasons)
+    if not found.suspects:
+        return [Finding(check=Check.FLIGHT_RECORDER, machine=machines[0].name, ok=True, detail=detail)]
+    return [
+        Finding(check=Check.FLIGHT_RECORDER, machine=name, ok=False, detail=detail) for name in found.suspects
+    ]

@@ -10,58 +10,92 @@ from prefect import task
 from prefect.logging import get_run_logger
 from prefect.runtime import task_run
 
-from holdfast.errors import LimitError, RecoveryError
+from holdfast.errors import LimitError
 from holdfast.models.machine import MachineState, Scope
-from holdfast.policies import breaker
+from holdfast.policies import breaker, silence
+from holdfast.policies.listed import listed
+from holdfast.tasks.approve import ask_before_evicting
 from holdfast.tasks.case import Case
-from holdfast.tasks.context import Context
-from holdfast.tasks.pause import fence
+from holdfast.tasks.pause import fence, take_out
+
+KNOWN_S = 1.0
+"""Within so much time the gateway has read in the ledger that a machine is being evicted."""
 
 
 def _run_name() -> str:
-    return f"evict {', '.join(dict.fromkeys(task_run.parameters['machines'])) or 'nobody'}"
+    return f"evict {listed(dict.fromkeys(task_run.parameters['machines']))}"
+
+
+async def evict(case: Case, machines: Sequence[str], reason: str, scope: Scope | None = None) -> None:
+    """Evict ``machines`` (fence, drain, verify gone, cordon); those that are out already are left alone.
+
+    Args:
+        case: the incident.
+        machines: their names.
+        reason: for people.
+        scope: whom the cordon keeps away; None: as the class's ladder says.
+
+    Raises:
+        LimitError: the breaker or a person forbids it; nothing was evicted, a human decides.
+        RecoveryError: a machine still lives after its eviction.
+    """
+    scope = scope or case.ctx.policy.ladder.of(case.incident_class).scope
+    new = _new(case, machines)
+    _ask_breaker(case, new)
+    await ask_before_evicting(case, new, scope)
+    await take_machines_out(case, tuple(machines), reason, scope)
 
 
 @task(task_run_name=_run_name)
-async def evict(case: Case, machines: Sequence[str], reason: str, scope: Scope = Scope.CLUSTER) -> None:
-    """Evict ``machines`` (fence, drain, verify gone, cordon); those that are out already are left alone.
-
-    Raises:
-        LimitError: the breaker forbids it; nothing was evicted, a human decides.
-        RecoveryError: a machine still lives after its eviction.
-    """
-    job = case.job_now()
-    out = {action.key.removeprefix("evict:") for action in case.done("evict")}
-    wanted = [name for name in dict.fromkeys(machines) if name in job.machines or name in out]
-    new = [name for name in wanted if name not in out]
-    _ask_breaker(case, new)
+async def take_machines_out(case: Case, machines: Sequence[str], reason: str, scope: Scope) -> None:
+    """Evict those of ``machines`` that are not out already."""
+    new = _new(case, machines)
     for name in new:
         get_run_logger().warning("evicting %s: %s", name, reason)
     await asyncio.gather(*(_evict_one(case, name, reason, scope) for name in new))
 
 
-async def take_out(ctx: Context, machine: str, reason: str, scope: Scope) -> None:
-    """Drain, evict and cordon one machine; returns when the engine says that it is out.
-
-    Raises:
-        RecoveryError: it still lives.
-    """
-    ctx.ledger.set_machine(machine, state=MachineState.DRAINING, cordon_scope=scope, cordon_reason=reason)
-    await asyncio.to_thread(ctx.driver.evict, machine, scope, reason)
-    if any(seen.alive for seen in await asyncio.to_thread(ctx.driver.machines) if seen.name == machine):
-        raise RecoveryError(f"machine {machine} still lives after its eviction")
-    ctx.ledger.set_machine(machine, state=MachineState.CORDONED, job=None)
+def _new(case: Case, machines: Sequence[str]) -> list[str]:
+    """Those of ``machines`` that serve the job still."""
+    job = case.job_now()
+    out = {action.key.removeprefix("evict:") for action in case.done("evict")}
+    return [name for name in dict.fromkeys(machines) if name in job.machines and name not in out]
 
 
 async def _evict_one(case: Case, machine: str, reason: str, scope: Scope) -> None:
     async def act() -> dict[str, Any]:
         ctx = case.ctx
-        # The agent may be gone; the driver makes sure that nothing of the machine runs.
-        await fence(ctx, [ctx.ledger.machine(machine)], case.job, case.broken_epoch)
+        silent = machine in _silent_at_pause(case)
+        if not silent:
+            told = await fence(ctx, [ctx.ledger.machine(machine)], case.job, case.broken_epoch)
+            silent = machine in told.silent
+        begun = ctx.clock.now()
+        # The agent may be gone; the driver makes sure that nothing of the machine runs, where it can reach it.
         await take_out(ctx, machine, f"{case.incident_id}: {reason}", scope)
+        if silent:
+            await _until_its_lease_is_over(case, machine, begun)
         return {"reason": reason, "scope": scope.value, "at": ctx.clock.now()}
 
     await case.once("evict", machine, {"reason": reason, "scope": scope.value}, act)
+
+
+def _silent_at_pause(case: Case) -> set[str]:
+    return {name for action in case.done("pause") for name in (action.result or {}).get("silent", ())}
+
+
+async def _until_its_lease_is_over(case: Case, machine: str, drained_at: float) -> None:
+    """Nothing was heard of the machine, so its ranks may have run on; nobody prolongs its lease since ``drained_at``.
+
+    Its agent ends them before the lease is over (:mod:`holdfast.policies.silence`).
+    """
+    ctx = case.ctx
+    lease_s = silence.lease_s(ctx.settings.heartbeat_s, ctx.policy.gateway)
+    left_s = drained_at + KNOWN_S + lease_s - ctx.clock.now()
+    if left_s > 0:
+        get_run_logger().info(
+            "%s may run on where nobody reaches it: its lease ends in %.1f s", machine, left_s
+        )
+        await ctx.clock.sleep(left_s)
 
 
 def _ask_breaker(case: Case, new: Sequence[str]) -> None:
@@ -73,4 +107,4 @@ def _ask_breaker(case: Case, new: Sequence[str]) -> None:
     recent = ledger.evictions(since=now - policy.window_s)
     answer = breaker.may_evict(recent, len(new), fleet_size, now, policy)
     if not answer.allowed:
-        raise LimitError(f"not evicting {', '.join(new)}: {answer.reason}")
+        raise LimitError(f"not evicting {listed(new)}: {answer.reason}")

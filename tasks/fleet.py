@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from holdfast.agent.client import AgentClient
-from holdfast.errors import HoldfastError, StaleError, UnavailableError
+from holdfast.errors import HoldfastError, SilentError, StaleError, UnavailableError
+from holdfast.models.agent import PrepareCode
+from holdfast.models.job import Job
 from holdfast.models.machine import Machine
 from holdfast.tasks.context import Context
 
 Answer = TypeVar("Answer")
 
 AT_ONCE = 128
+_ASKED = 3
+"""Neighbours that a machine may ask for code."""
+
+
+async def each(
+    machines: Iterable[Machine], work: Callable[[Machine], Awaitable[Answer]]
+) -> dict[str, Answer]:
+    """Do ``work`` for all ``machines``, :data:`AT_ONCE` at a time; results by machine name."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(machine: Machine) -> Answer:
+        async with gate:
+            return await work(machine)
+
+    listed = list(machines)
+    done = await asyncio.gather(*(one(machine) for machine in listed))
+    return {machine.name: result for machine, result in zip(listed, done, strict=True)}
 
 
 async def ask(
@@ -22,18 +41,14 @@ async def ask(
     command: Callable[[AgentClient, Machine], Awaitable[Answer]],
 ) -> dict[str, Answer | HoldfastError]:
     """Send ``command`` to the agents of ``machines``; by machine name, the answer or the error."""
-    gate = asyncio.Semaphore(AT_ONCE)
 
     async def one(machine: Machine) -> Answer | HoldfastError:
-        async with gate:
-            try:
-                return await command(ctx.agent(machine), machine)
-            except HoldfastError as error:
-                return error
+        try:
+            return await command(ctx.agent(machine), machine)
+        except HoldfastError as error:
+            return error
 
-    listed = list(machines)
-    answers = await asyncio.gather(*(one(machine) for machine in listed))
-    return {machine.name: answer for machine, answer in zip(listed, answers, strict=True)}
+    return await each(machines, one)
 
 
 def answered(answers: dict[str, Answer | HoldfastError]) -> dict[str, Answer]:
@@ -48,6 +63,11 @@ def lost(answers: dict[str, Answer | HoldfastError]) -> tuple[str, ...]:
     )
 
 
+def silent(answers: dict[str, Answer | HoldfastError]) -> tuple[str, ...]:
+    """Machines from which nothing came back, not even a refusal: what runs there may run on."""
+    return tuple(name for name, answer in answers.items() if isinstance(answer, SilentError))
+
+
 def all_or_raise(answers: dict[str, Answer | HoldfastError]) -> dict[str, Answer]:
     """All answers.
 
@@ -58,3 +78,30 @@ def all_or_raise(answers: dict[str, Answer | HoldfastError]) -> dict[str, Answer
         if isinstance(answer, HoldfastError):
             raise answer
     return answered(answers)
+
+
+async def prepare_code(
+    ctx: Context, job: Job, version: str, machines: Sequence[Machine]
+) -> dict[str, HoldfastError | None]:
+    """Have a code version of ``job`` checked out on ``machines``; by name, the error if there was one.
+
+    They take it from the job's machines where those have it, so that a recovery does not need S3.
+    """
+    here = [machine for machine in ctx.ledger.machines(job=job.name) if machine.address]
+    place = {machine.name: at for at, machine in enumerate(machines)}
+
+    def neighbours(machine: Machine) -> tuple[str, ...]:
+        """A few, others for each machine: an order stays small however large the job is."""
+        ring = [here[(place[machine.name] + step) % len(here)] for step in range(min(_ASKED + 1, len(here)))]
+        return tuple(other.address for other in ring if other.name != machine.name)[:_ASKED]
+
+    def order(machine: Machine) -> PrepareCode:
+        return PrepareCode(
+            job=job.name,
+            version=version,
+            incarnation=machine.incarnation,
+            ranks=job.spec.ranks_per_machine,
+            neighbours=neighbours(machine),
+        )
+
+    return await ask(ctx, machines, lambda agent, machine: agent.prepare_code(order(machine)))

@@ -3,30 +3,50 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Collection, Sequence
 from typing import Any
 
 from prefect import task
 from prefect.logging import get_run_logger
 
-from holdfast.errors import RefusedError
+from holdfast.agent.client import CONNECT_S, AgentClient
+from holdfast.errors import LimitError, RecoveryError, RefusedError, UnavailableError
 from holdfast.models.agent import Fence, Hold, RankPhase, RankState
+from holdfast.models.base import Frozen
 from holdfast.models.job import Job, JobState
-from holdfast.models.machine import Machine, MachineState
+from holdfast.models.machine import Machine, MachineState, Scope
+from holdfast.policies.listed import listed
 from holdfast.tasks import fleet
 from holdfast.tasks.case import Case
 from holdfast.tasks.context import Context, context
+from holdfast.tasks.fitness import why_unfit
+from holdfast.tasks.persist import persist, persist_soon
 
 HOLD_TIMEOUT_S = 30.0
+GIVEN_UP_S = 2.0
+"""To reach a machine that the gateway has given up: one packet more than a first one that is lost."""
 
 
-async def fence(ctx: Context, machines: list[Machine], job: str, epoch: int) -> tuple[str, ...]:
-    """Stop ranks of ``job`` up to ``epoch`` on ``machines``; returns the machines that could not be told."""
-    answers = await fleet.ask(
-        ctx,
-        machines,
-        lambda agent, machine: agent.fence(Fence(job=job, epoch=epoch, incarnation=machine.incarnation)),
-    )
-    return fleet.lost(answers)
+class Fenced(Frozen):
+    """Machines that could not be told to stop."""
+
+    lost: tuple[str, ...] = ()
+    """All of them."""
+    silent: tuple[str, ...] = ()
+    """Those that may run on: nothing came back from them."""
+
+
+async def fence(
+    ctx: Context, machines: list[Machine], job: str, epoch: int, given_up: Collection[str] = ()
+) -> Fenced:
+    """Stop ranks of ``job`` up to ``epoch`` on ``machines``; those ``given_up`` already are not waited for long."""
+
+    def stop(agent: AgentClient, machine: Machine) -> Awaitable[list[int]]:
+        command = Fence(job=job, epoch=epoch, incarnation=machine.incarnation)
+        return agent.fence(command, connect_s=GIVEN_UP_S if machine.name in given_up else CONNECT_S)
+
+    answers = await fleet.ask(ctx, machines, stop)
+    return Fenced(lost=fleet.lost(answers), silent=fleet.silent(answers))
 
 
 @task(task_run_name="pause {case.job}")
@@ -34,20 +54,36 @@ async def pause(case: Case) -> tuple[str, ...]:
     """Stop and fence the broken epoch; returns the machines that did not answer.
 
     Their ranks may still run: they must be evicted before the job goes on (``resume`` refuses otherwise).
+
+    Raises:
+        LimitError: more of them than may be evicted at once do not answer: it may be our own network.
     """
 
     async def act() -> dict[str, Any]:
-        unreachable = await fence(case.ctx, case.machines_now(), case.job, case.broken_epoch)
+        machines = case.machines_now()
+        told = await fence(case.ctx, machines, case.job, case.broken_epoch, case.accused)
+        persist_soon(case.ctx, case.job_now(), machines, case.last_good_step)
         case.ctx.ledger.close_epoch(
             case.job, case.broken_epoch, f"paused by {case.incident_id}", case.ctx.clock.now()
         )
-        return {"unreachable": list(unreachable)}
+        return {"unreachable": list(told.lost), "silent": list(told.silent)}
 
     done = await case.once("pause", f"e{case.broken_epoch}", {"epoch": case.broken_epoch}, act)
     unreachable = tuple(done["unreachable"])
     if unreachable:
-        get_run_logger().warning("no answer from %s", ", ".join(unreachable))
+        get_run_logger().warning("no answer from %s", listed(unreachable))
+    _must_be_few(case, done.get("silent", ()))
     return unreachable
+
+
+def _must_be_few(case: Case, silent: Sequence[str]) -> None:
+    """A machine that refuses is dead; of many that are silent at once, few are."""
+    limit = case.ctx.policy.aggregate.limit(len(case.job_now().machines))
+    if len(silent) > limit:
+        raise LimitError(
+            f"{listed(silent)} do not answer, more than the over-eviction limit of {limit}: the network between them "
+            "and the playbook worker may be cut. Nothing was evicted; mend it, then `holdfast resume`"
+        )
 
 
 async def hold(job_name: str, at_step: int | None) -> int | None:
@@ -69,7 +105,7 @@ async def hold(job_name: str, at_step: int | None) -> int | None:
 
 async def _hold_ranks(ctx: Context, job: Job, at_step: int | None) -> int | None:
     """Hold the ranks, or let them go; leaves the job's state alone."""
-    machines = [ctx.ledger.machine(name) for name in job.machines]
+    machines = ctx.ledger.machines_named(job.machines)
     if at_step == 0:
         # Ranks are at most one step apart; the boundary after the next one is ahead of all of them.
         at_step = max((rank.step for rank in await _ranks(ctx, machines, job.name)), default=0) + 2
@@ -96,19 +132,41 @@ async def stop(job_name: str) -> None:
     """Stop a job for good: fence its ranks everywhere, give its machines to the standby pool."""
     ctx = context()
     job = ctx.ledger.job(job_name)
-    machines = [ctx.ledger.machine(name) for name in job.machines]
+    machines = ctx.ledger.machines_named(job.machines)
     ctx.ledger.set_job(job_name, state=JobState.STOPPED, done_at=ctx.clock.now())
     await fence(ctx, machines, job_name, job.epoch)
+    await persist(ctx, job, machines)
     ctx.ledger.close_epoch(job_name, job.epoch, "stopped", ctx.clock.now())
     await free_machines(ctx, job_name)
 
 
 async def free_machines(ctx: Context, job_name: str) -> None:
-    """Give the machines of an ended job back to the standby pool, their memory emptied."""
+    """Give the machines of an ended job back to the standby pool, their memory emptied; unfit ones are cordoned."""
     machines = ctx.ledger.machines(state=MachineState.ACTIVE, job=job_name)
     await fleet.ask(ctx, machines, lambda agent, _: agent.forget(job_name))
-    for machine in machines:
-        ctx.ledger.set_machine(machine.name, state=MachineState.STANDBY, job=None)
+    found = await fleet.each(machines, lambda machine: why_unfit(ctx, machine))
+    for name in [name for name, unfit in found.items() if unfit]:
+        await take_out(ctx, name, f"not fit for the standby pool: {found[name]}", Scope.CLUSTER)
+    ctx.ledger.give_back([name for name, unfit in found.items() if not unfit])
+
+
+async def halt(ctx: Context, job_name: str) -> None:
+    """Stop a job's ranks and leave it to a person: nothing of it runs, its machines stay with it."""
+    job = ctx.ledger.job(job_name)
+    await fence(ctx, ctx.ledger.machines_named(job.machines), job_name, job.epoch)
+
+
+async def take_out(ctx: Context, machine: str, reason: str, scope: Scope) -> None:
+    """Drain, evict and cordon one machine; returns when the engine says that it is out.
+
+    Raises:
+        RecoveryError: it still lives.
+    """
+    ctx.ledger.set_machine(machine, state=MachineState.DRAINING, cordon_scope=scope, cordon_reason=reason)
+    await asyncio.to_thread(ctx.driver.evict, machine, scope, reason)
+    if any(seen.alive for seen in await asyncio.to_thread(ctx.driver.machines) if seen.name == machine):
+        raise RecoveryError(f"machine {machine} still lives after its eviction")
+    ctx.ledger.set_machine(machine, state=MachineState.CORDONED, job=None)
 
 
 @task(task_run_name="hold {case.job} at a step boundary")
@@ -118,7 +176,7 @@ async def hold_at_boundary(case: Case) -> None:
     async def act() -> dict[str, Any]:
         try:
             step = await _hold_ranks(case.ctx, case.job_now(), 0)
-        except RefusedError as refused:
+        except (RefusedError, UnavailableError) as refused:
             # It still may be stopped: every step is in memory already.
             return {"held": False, "why": str(refused)}
         return {"held": True, "step": step}
@@ -127,5 +185,5 @@ async def hold_at_boundary(case: Case) -> None:
 
 
 async def _ranks(ctx: Context, machines: list[Machine], job: str) -> list[RankState]:
-    answers = fleet.answered(await fleet.ask(ctx, machines, lambda agent, _: agent.state()))
+    answers = fleet.answered(await fleet.ask(ctx, machines, lambda agent, _: agent.state(shards=False)))
     return [rank for state in answers.values() for run in state.jobs if run.job == job for rank in run.ranks]

@@ -9,12 +9,13 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.flows import Flow
 
-from holdfast.errors import LimitError, NoStandbyError
+from holdfast.errors import LimitError, NoStandbyError, StoppedError
 from holdfast.models.alert import IncidentClass, Verdict
 from holdfast.models.base import Frozen
+from holdfast.tasks import lease
 from holdfast.tasks.case import Case, Request
 from holdfast.tasks.detect import detect
-from holdfast.tasks.report import ask_human, observed, outcome, report
+from holdfast.tasks.report import ask_human, observed, outcome, report, stopped
 
 
 class Recovered(Frozen):
@@ -34,26 +35,29 @@ def playbook(would: str) -> Callable[[Steps], Playbook]:
     """Make the decorated steps the playbook of the incident class that their function is named after.
 
     The flow takes up the incident, runs the steps, and reports. In mode ``observe`` it says what it ``would`` do
-    and touches nothing. A step that meets a limit (breaker, budget, nothing to roll back to, no standby) ends
-    it at a human, with the step's message. Any other error fails the run: the gateway starts the next attempt,
-    which does only what is missing.
+    and touches nothing. A step that meets a limit (breaker, budget, refusal, nothing to roll back to, no standby)
+    ends it at a human, with the step's message; a ladder may end with stopping the job instead. Any other error
+    fails the run: the gateway starts the next attempt, which does only what is missing.
     """
 
     def decorate(steps: Steps) -> Playbook:
-        incident_class = IncidentClass(steps.__name__)
+        incident_class = IncidentClass.declare(steps.__name__)
 
         async def run(incident: Request) -> State[Any]:
             case = await detect(incident, incident_class)
-            if case.observe_only:
-                await observed(case, would)
+            with lease.kept(case):
+                if case.observe_only:
+                    await observed(case, would)
+                    return outcome(case)
+                try:
+                    ending = await steps(case)
+                except StoppedError as end:
+                    await stopped(case, str(end))
+                except (LimitError, NoStandbyError) as limit:
+                    await ask_human(case, str(limit))
+                else:
+                    await report(case, ending.summary, ending.verdict)
                 return outcome(case)
-            try:
-                ending = await steps(case)
-            except (LimitError, NoStandbyError) as limit:
-                await ask_human(case, str(limit))
-            else:
-                await report(case, ending.summary, ending.verdict)
-            return outcome(case)
 
         run.__name__, run.__qualname__ = steps.__name__, steps.__qualname__
         run.__module__, run.__doc__ = steps.__module__, steps.__doc__

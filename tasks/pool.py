@@ -9,69 +9,95 @@ from prefect.artifacts import acreate_markdown_artifact
 from prefect.logging import get_run_logger
 from pydantic import Field
 
+from holdfast.errors import SettingsError
 from holdfast.models.base import Frozen
-from holdfast.models.machine import MachineState
-from holdfast.policies import spare_pool
+from holdfast.models.machine import Machine, MachineState
+from holdfast.policies import machine_groups, spare_pool
+from holdfast.policies.listed import listed
+from holdfast.policies.policy import SparePoolPolicy
+from holdfast.policies.spare_pool import Plan
+from holdfast.storage.ledger import Ledger
+from holdfast.tasks import pool_report
 from holdfast.tasks.context import context
 from holdfast.tasks.standby import provision_shortfall
 
 DAY_S = 86_400.0
+IN_POOL = (MachineState.STANDBY, MachineState.PROVISIONING)
 
 
 class Sizing(Frozen):
     """Parameters of the resize flow; what is left empty comes from the policy file (``spare_pool``)."""
 
     history_days: float | None = Field(None, gt=0, description="How far back failures count.")
-    percentile: float | None = Field(None, gt=0, lt=1, description="Share of days that the pool covers.")
-    minimum: int | None = Field(None, ge=0, description="Never fewer standbys than this.")
-    maximum: int | None = Field(None, ge=0, description="Never more standbys than this.")
+    percentile: float | None = Field(
+        None, gt=0, lt=1, description="Share of replenish times that the pool covers."
+    )
+    replenish_h: float | None = Field(None, gt=0, description="Hours until a used standby is replaced.")
+    minimum: int | None = Field(None, ge=0, description="Never fewer standbys than this, in each group.")
+    maximum: int | None = Field(None, ge=0, description="Never more standbys than this, in each group.")
     dry_run: bool = Field(False, description="Publish the reasoning, change nothing.")
 
 
 class Estimate(Frozen):
-    """What the history says, and by which rules."""
+    """What the history says of each group, and by which rules."""
 
     history_days: float
-    percentile: float
-    minimum: int
-    maximum: int
-
-    machines: int
-    failures: int
-    machine_days: float
-    daily_rate: float
-    """Failures per machine and day."""
-    target: int
+    plans: tuple[Plan, ...]
     standing_by: int
+
+    @property
+    def target(self) -> int:
+        """Of all groups together."""
+        return sum(plan.target for plan in self.plans)
+
+
+def plans(ledger: Ledger, policy: SparePoolPolicy, now: float) -> tuple[Plan, ...]:
+    """Size the pool of each group of machines that there is.
+
+    Raises:
+        RefusedError: a figure of the policy is outside its range.
+    """
+    since = now - policy.history_days * DAY_S
+    before = ledger.pool()
+    failures = machine_groups.split({**ledger.failures_by_machine(since)}, policy)
+    days = machine_groups.split(ledger.days_by_machine(since), policy)
+    active = machine_groups.split(
+        [known.name for known in ledger.machines(state=MachineState.ACTIVE)], policy
+    )
+    held = machine_groups.split([known.name for known in _pooled(ledger)], policy)
+    found = []
+    for group in machine_groups.groups(policy):
+        # The rest is a group of its own only where it has machines.
+        if not group.name and policy.groups and not (active[""] or held[""]):
+            continue
+        history = spare_pool.History(
+            group=group.name,
+            machines=int(active[group.name]),
+            failures=int(failures[group.name]),
+            machine_days=days[group.name],
+        )
+        now_held = before.groups.get(group.name, None if policy.groups else before.target)
+        found.append(spare_pool.plan(history, group.policy, now_held if before.at else None))
+    return tuple(found)
 
 
 @task(task_run_name="estimate the failure rate")
 async def estimate(sizing: Sizing) -> Estimate:
     """Daily failure rate per machine from the ledger, and the pool size that it asks for."""
     ctx = context()
-    policy = ctx.policy.spare_pool.model_copy(
-        update={k: v for k, v in sizing if k != "dry_run" and v is not None}
-    )
-    since = ctx.clock.now() - policy.history_days * DAY_S
-    failures, days = ctx.ledger.machine_failures(since), ctx.ledger.machine_days(since)
-    rate = spare_pool.estimate_rate(failures, days, policy.prior_failures, policy.prior_machine_days)
-    active = len(ctx.ledger.machines(state=MachineState.ACTIVE))
+    changed = {k: v for k, v in sizing if k != "dry_run" and v is not None}
+    policy = ctx.policy.spare_pool.model_copy(update=changed)
+    if policy.maximum < policy.minimum:
+        raise SettingsError(
+            f"standby pool: minimum = {policy.minimum}, maximum = {policy.maximum}; expected minimum <= maximum"
+        )
     found = Estimate(
         history_days=policy.history_days,
-        percentile=policy.percentile,
-        minimum=policy.minimum,
-        maximum=policy.maximum,
-        machines=active,
-        failures=failures,
-        machine_days=days,
-        daily_rate=rate,
-        target=spare_pool.size(
-            active, rate, percentile=policy.percentile, minimum=policy.minimum, maximum=policy.maximum
-        ),
-        standing_by=len(ctx.ledger.machines(state=MachineState.STANDBY))
-        + len(ctx.ledger.machines(state=MachineState.PROVISIONING)),
+        plans=await asyncio.to_thread(plans, ctx.ledger, policy, ctx.clock.now()),
+        standing_by=len(_pooled(ctx.ledger)),
     )
-    get_run_logger().info("%d failures in %.1f machine-days: target %d", failures, days, found.target)
+    for plan in found.plans:
+        get_run_logger().info("%starget %d: %s", _named(plan.group), plan.target, "; ".join(plan.reasons))
     return found
 
 
@@ -79,37 +105,61 @@ async def estimate(sizing: Sizing) -> Estimate:
 async def resize(found: Estimate) -> str:
     """Set the pool's target; provision the shortfall or retire standbys beyond it. Says what it did."""
     ctx = context()
-    ctx.ledger.set_pool(found.target, f"{found.failures} failures in {found.machine_days:.1f} machine-days")
+    ctx.ledger.set_pool(
+        found.target,
+        "; ".join(f"{_named(plan.group)}{plan.reasons[0]}" for plan in found.plans),
+        {plan.group: plan.target for plan in found.plans} if ctx.policy.spare_pool.groups else {},
+    )
+    unfinished = [known for known in ctx.ledger.machines(state=MachineState.DRAINING) if _leaves_pool(known)]
+    retired = [await _retire(machine.name) for machine in unfinished]
     names = await provision_shortfall(ctx)
-    retired = []
-    standbys = ctx.ledger.machines(state=MachineState.STANDBY)
-    provisioning = ctx.ledger.machines(state=MachineState.PROVISIONING)
-    surplus = max(0, len(standbys) + len(provisioning) - found.target)
-    for machine in sorted(standbys, key=lambda m: m.registered_at, reverse=True)[:surplus]:
-        # DRAINING first, so that no playbook claims it meanwhile.
-        ctx.ledger.set_machine(machine.name, state=MachineState.DRAINING)
-        await asyncio.to_thread(ctx.driver.retire, machine.name)
-        ctx.ledger.remove_machine(machine.name)
-        retired.append(machine.name)
-    did = f"provisioned {', '.join(names) or 'none'}; retired {', '.join(retired) or 'none'}"
+    for plan in found.plans:
+        mine = [
+            known
+            for known in _pooled(ctx.ledger)
+            if machine_groups.group_of(known.name, ctx.policy.spare_pool) == plan.group
+        ]
+        standbys = [known for known in mine if known.state is MachineState.STANDBY]
+        surplus = max(0, len(mine) - plan.target)
+        newest = sorted(standbys, key=lambda m: m.registered_at, reverse=True)[:surplus]
+        # Withdrawn first, so that no playbook claims it meanwhile; one that was claimed already stays.
+        retired += [await _retire(known.name) for known in newest if ctx.ledger.withdraw(known.name)]
+    did = f"provisioned {listed(names)}; retired {listed(retired)}"
     get_run_logger().info("%s", did)
     return did
 
 
 @task(task_run_name="publish the reasoning")
 async def publish(found: Estimate, did: str) -> None:
-    """Write down why the pool has the size that it has."""
+    """Write down why the pool has the size that it has, with a plot of each group."""
     await acreate_markdown_artifact(
         key="standby-pool",
         description=f"target {found.target}",
-        markdown=(
-            f"# Standby pool: {found.target}\n\n"
-            f"{found.failures} machine failures in {found.machine_days:.1f} machine-days over the last "
-            f"{found.history_days:g} days: estimated **{found.daily_rate:.5f}** failures per machine and day.\n\n"
-            f"With {found.machines} machines in jobs, failures per day follow "
-            f"Binomial({found.machines}, {found.daily_rate:.5f}); its {found.percentile:.0%} percentile, held "
-            f"within {found.minimum} to {found.maximum}, is **{found.target}** "
-            "(method: ByteDance, arXiv 2509.16293).\n\n"
-            f"Standing by before: {found.standing_by}. {did}.\n"
+        markdown=await asyncio.to_thread(
+            pool_report.markdown,
+            found.plans,
+            found.history_days,
+            f"Standing by before: {found.standing_by}. {did}.",
         ),
     )
+
+
+async def _retire(machine: str) -> str:
+    """Give a withdrawn standby back to the engine. Killed half way it is found again: it drains without a job."""
+    ctx = context()
+    await asyncio.to_thread(ctx.driver.retire, machine)
+    ctx.ledger.remove_machine(machine)
+    return machine
+
+
+def _leaves_pool(machine: Machine) -> bool:
+    """It was being retired: an eviction has a reason, and a job until it is out."""
+    return machine.job is None and machine.cordon_reason is None
+
+
+def _pooled(ledger: Ledger) -> list[Machine]:
+    return [machine for state in IN_POOL for machine in ledger.machines(state=state)]
+
+
+def _named(group: str) -> str:
+    return f"{group}: " if group else ""

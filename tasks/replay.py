@@ -14,10 +14,11 @@ from prefect.logging import get_run_logger
 
 from holdfast.errors import HoldfastError
 from holdfast.models.agent import Fence, OpenRendezvous, RankResult, Replay, Start
-from holdfast.models.alert import Verdict
+from holdfast.models.alert import Blame, Verdict
 from holdfast.models.checkpoint import RemoteCheckpoint, RestoreOrder, Tier
 from holdfast.models.machine import Machine
 from holdfast.policies import lineage, replay_groups
+from holdfast.policies.replay_groups import Next
 from holdfast.tasks import fleet
 from holdfast.tasks.case import Case
 
@@ -27,18 +28,24 @@ async def replay(case: Case) -> Verdict:
     """Replay in horizontal, then vertical groups; the suspects lie where failing groups cross."""
 
     async def act() -> dict[str, Any]:
-        job = case.job_now()
+        job, policy = case.job_now(), case.ctx.policy
         plan = replay_groups.plan(len(job.machines), _machines_per_pipeline(case))
-        for _ in range(1 + case.ctx.policy.replay.repeats):
-            horizontal = await _phase(case, "h", plan.horizontal)
-            vertical = await _phase(case, "v", plan.vertical)
-            if horizontal or vertical:
+        limit = policy.aggregate.limit(len(job.machines))
+        horizontal: set[int] = set()
+        vertical: set[int] = set()
+        for left in range(policy.replay.repeats, -1, -1):
+            # A group fails only for a reason: what any round found counts, however seldom it comes.
+            horizontal.update(await _phase(case, "h", plan.horizontal))
+            vertical.update(await _phase(case, "v", plan.vertical))
+            outcome = replay_groups.suspects(plan, horizontal, vertical)
+            decision = replay_groups.decide(outcome, limit, left)
+            if decision.next is not Next.AGAIN:
                 break
-        outcome = replay_groups.suspects(plan, horizontal, vertical)
         verdict = Verdict(
-            suspects=tuple(job.machines[i] for i in outcome.suspects),
+            suspects=tuple(job.machines[i] for i in decision.suspects),
             confidence=outcome.confidence,
-            evidence=outcome.reasons,
+            evidence=(*outcome.reasons, decision.reason),
+            blame=Blame.CODE if decision.next is Next.BLAME_CODE else Blame.NOBODY,
         )
         return verdict.model_dump(mode="json")
 

@@ -15,20 +15,31 @@ from holdfast.models.history import Action
 from holdfast.models.job import JobState
 from holdfast.tasks import story
 from holdfast.tasks.case import Case
+from holdfast.tasks.pause import halt, stop
 
 
 @task(task_run_name="report {case.incident_id}")
 async def report(case: Case, summary: str, verdict: Verdict | None = None) -> None:
-    """Publish what happened and close the incident as recovered."""
+    """Publish what happened and close the incident as recovered; a job that was never stopped goes on as running."""
+    if case.job_now().state is JobState.RECOVERING:
+        case.ctx.ledger.set_job(case.job, state=JobState.RUNNING)
     await _close(case, IncidentState.RECOVERED, summary, verdict)
 
 
 @task(task_run_name="ask a human about {case.incident_id}")
 async def ask_human(case: Case, summary: str, verdict: Verdict | None = None) -> None:
-    """Stop here: leave the job paused, close the incident as needing a human, say why."""
-    case.ctx.ledger.set_job(case.job, state=JobState.FAILED)
+    """Stop here: leave the job to a person, its ranks stopped and its machines kept; say why."""
+    await halt(case.ctx, case.job)
     get_run_logger().error("needs a human: %s", summary)
     await _close(case, IncidentState.NEEDS_HUMAN, summary, verdict)
+
+
+@task(task_run_name="stop {case.job} for good")
+async def stopped(case: Case, summary: str, verdict: Verdict | None = None) -> None:
+    """The ladder ends with stopping: fence the job, free its machines, close the incident with the reason."""
+    get_run_logger().error("stopping the job: %s", summary)
+    await stop(case.job)
+    await _close(case, IncidentState.STOPPED, summary, verdict)
 
 
 @task(task_run_name="say what would be done about {case.incident_id}")
@@ -46,15 +57,20 @@ def outcome(case: Case) -> State[Any]:
 async def _close(case: Case, state: IncidentState, summary: str, verdict: Verdict | None) -> None:
     ledger, now = case.ctx.ledger, case.ctx.clock.now()
     incident, actions = case.incident, ledger.actions(case.incident_id)
-    await _publish(incident, actions, summary, verdict or Verdict())
-    ledger.set_incident(case.incident_id, state=state, closed_at=now, summary=summary)
+    await _publish(incident, actions, summary, verdict or Verdict(), now)
+    if state is IncidentState.NEEDS_HUMAN:
+        ledger.give_up(case.incident_id, summary, now)
+    else:
+        ledger.set_incident(case.incident_id, state=state, closed_at=now, summary=summary)
     get_run_logger().info("%s: %s", state, summary)
 
 
-async def _publish(incident: Incident, actions: list[Action], summary: str, verdict: Verdict) -> None:
+async def _publish(
+    incident: Incident, actions: list[Action], summary: str, verdict: Verdict, now: float
+) -> None:
     await acreate_markdown_artifact(
         key=f"incident-{incident.id}",
-        markdown=story.markdown(incident, actions, summary, verdict),
+        markdown=story.markdown(incident, actions, summary, verdict, now),
         description=summary,
     )
     await acreate_table_artifact(

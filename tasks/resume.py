@@ -3,28 +3,46 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
 from prefect import task
 from prefect.logging import get_run_logger
 
-from holdfast.errors import CheckpointError, RecoveryError, RefusedError, UnavailableError
-from holdfast.models.agent import FetchShard, OpenRendezvous, PrepareCode, RankPhase, Start
+from holdfast.agent.client import AgentClient
+from holdfast.errors import CheckpointError, DamagedError, RecoveryError, RefusedError, UnavailableError
+from holdfast.models.agent import (
+    AgentState,
+    Fence,
+    OpenRendezvous,
+    RankPhase,
+    RankState,
+    Rendezvous,
+    Start,
+)
 from holdfast.models.base import Frozen
-from holdfast.models.checkpoint import RemoteCheckpoint, RestoreOrder, RestorePlan, Tier
+from holdfast.models.checkpoint import RemoteCheckpoint, RestoreOrder, RestorePlan, ShardSource, Tier
 from holdfast.models.job import Job, JobState
 from holdfast.models.machine import Machine, MachineState
 from holdfast.policies import lineage, placement, restore_plan
+from holdfast.policies.listed import listed
 from holdfast.storage import remote
 from holdfast.tasks import fleet
 from holdfast.tasks.case import Case
 from holdfast.tasks.context import Context, context
-from holdfast.tasks.pause import fence
 from holdfast.tasks.standby import make_ready
 
 # A job submitted under a name that was used before does not inherit that one's state.
 _SCRATCH = RestorePlan(step=0, tier=None, reasons=("submitted anew: from scratch",))
+
+_MOST_REFUSED = 4
+"""Plans in a row whose sources all turned out damaged or gone, before a recovery is given up."""
+
+
+_LOOKS = 8
+"""Looks for first steps until machines are asked again that had theirs already."""
 
 
 class Launched(Frozen):
@@ -35,6 +53,8 @@ class Launched(Frozen):
     """The step that was restored; 0 from scratch."""
     tier: Tier | None
     reasons: tuple[str, ...]
+    restore: tuple[str, ...] = ()
+    """Which newer steps were skipped and where each rank's state came from, with the reasons."""
 
     @property
     def said(self) -> str:
@@ -49,20 +69,26 @@ async def resume(case: Case) -> Launched:
         RecoveryError: a rank failed again, or the first step did not come in time.
     """
     launched = await start(case)
-    await verify(case, launched.epoch)
+    while await verify(case, launched.epoch):
+        launched = await start(case, after=launched.epoch)
     return launched
 
 
 @task(task_run_name="start {case.job}")
-async def start(case: Case) -> Launched:
-    """Choose the state to restore, move it to where it is needed, start all ranks."""
+async def start(case: Case, after: int | None = None) -> Launched:
+    """Choose the state to restore, start all ranks, and move it to where it is needed meanwhile.
+
+    ``after`` is an epoch that refused what it was to resume from.
+    """
 
     async def act() -> dict[str, Any]:
         reason = f"{case.incident_class} {case.incident_id}"
         launched = await launch(case.job, reason, incident_id=case.incident_id, bound=case.last_good_step)
         return launched.model_dump(mode="json")
 
-    done = await case.once("start", f"after-e{case.broken_epoch}", {"bound": case.last_good_step}, act)
+    done = await case.once(
+        "start", f"after-e{after or case.broken_epoch}", {"bound": case.last_good_step}, act
+    )
     launched = Launched.model_validate(done)
     get_run_logger().info(
         "epoch %d from step %d (%s)", launched.epoch, launched.step, "; ".join(launched.reasons)
@@ -71,27 +97,40 @@ async def start(case: Case) -> Launched:
 
 
 @task(task_run_name="verify epoch {epoch}")
-async def verify(case: Case, epoch: int) -> None:
-    """Wait until every rank has completed a step of ``epoch``.
+async def verify(case: Case, epoch: int) -> str:
+    """Wait until every rank has completed a step of ``epoch``; empty when all did.
+
+    Returns:
+        Why the checkpoint in S3 was refused, when it is damaged: no plan names it again.
 
     Raises:
         RecoveryError: a rank failed, or no first step came within the policy's time.
     """
 
     async def act() -> dict[str, Any]:
-        await first_steps(case.ctx, case.job, epoch, case.ctx.policy.recovery.first_step_timeout_s)
+        try:
+            await first_steps(case.ctx, case.job, epoch, case.ctx.policy.recovery.first_step_timeout_s)
+        except DamagedError as error:
+            await _give_up_checkpoint(case.ctx, case.job, epoch, str(error))
+            return {"epoch": epoch, "refused": str(error)}
         return {"epoch": epoch}
 
-    await case.once("verify", f"e{epoch}", {"epoch": epoch}, act)
+    done = await case.once("verify", f"e{epoch}", {"epoch": epoch}, act)
+    if refused := str(done.get("refused", "")):
+        get_run_logger().warning("epoch %d: %s", epoch, refused)
+        return refused
     # Not part of the act: an attempt that finds it done has taken the job up as recovering again.
     if case.job_now().state is JobState.RECOVERING:
         case.ctx.ledger.set_job(case.job, state=JobState.RUNNING)
+    return ""
 
 
 async def launch(
     job_name: str, reason: str, *, incident_id: str | None = None, bound: int | None = None
 ) -> Launched:
     """Start the next epoch of a job on its machines (for a new job: on standbys); does not wait for steps.
+
+    When every source of some rank's state is refused, the next older step is taken, in a further epoch.
 
     Args:
         job_name: the job.
@@ -104,19 +143,50 @@ async def launch(
         UnavailableError: a machine of the job does not answer; nothing was started.
         CheckpointError: the chosen state could not be brought to its ranks; nothing was started.
     """
+    new = not context().ledger.job(job_name).machines
+    refused: list[str] = []
+    while True:
+        try:
+            return await _launch(
+                job_name,
+                reason,
+                incident_id=incident_id,
+                plan=_SCRATCH if new else None,
+                bound=bound,
+                refused=refused,
+            )
+        except CheckpointError as error:
+            refused.append(str(error))
+            if len(refused) > _MOST_REFUSED:
+                raise
+
+
+async def _launch(
+    job_name: str,
+    reason: str,
+    *,
+    incident_id: str | None,
+    plan: RestorePlan | None,
+    bound: int | None,
+    refused: Sequence[str],
+) -> Launched:
     ctx = context()
-    job = ctx.ledger.job(job_name)
-    new = not job.machines
-    job = _with_machines(ctx, job)
-    machines = [ctx.ledger.machine(name) for name in job.machines]
+    job = _with_machines(ctx, ctx.ledger.job(job_name))
+    machines = ctx.ledger.machines_named(job.machines)
     if out := [m.name for m in machines if m.state is not MachineState.ACTIVE]:
-        raise RefusedError(f"job {job_name}: machines {', '.join(out)} are out of service; swap them first")
-    # An attempt that was killed half way may have started some ranks: nothing of it may go on.
-    if unreachable := await fence(ctx, machines, job_name, job.epoch):
-        raise UnavailableError(f"job {job_name}: no answer from {', '.join(unreachable)}")
+        raise RefusedError(f"job {job_name}: machines {listed(out)} are out of service; swap them first")
+    first = machines[0]
+    meet = OpenRendezvous(
+        job=job_name, epoch=job.epoch + 1, incarnation=first.incarnation, world_size=job.spec.world_size
+    )
+    states, rendezvous = await asyncio.gather(
+        _settle(ctx, machines, job), ctx.agent(first).open_rendezvous(meet)
+    )
     job = _merge_pending_update(ctx, job)
-    plan = _SCRATCH if new else await _plan(ctx, job, machines, bound)
+    plan = plan or await _plan(ctx, job, states, bound, refused)
     epoch = ctx.ledger.next_epoch(job_name)
+    if epoch != meet.epoch:
+        raise RefusedError(f"job {job_name}: epoch {epoch - 1} was started by somebody else")
     ctx.ledger.open_epoch(
         job_name,
         epoch,
@@ -127,43 +197,55 @@ async def launch(
         incident_id=incident_id,
         at=ctx.clock.now(),
     )
-    await _start_ranks(ctx, job, epoch, machines, plan)
+    await _start_ranks(ctx, ctx.ledger.job(job_name), machines, plan, rendezvous)
     if incident_id is None:
         ctx.ledger.set_job(job_name, state=JobState.RUNNING)
         await make_ready(ctx, job)
-    return Launched(epoch=epoch, step=plan.step, tier=plan.tier, reasons=plan.reasons)
+    told = restore_plan.explain(plan)
+    return Launched(epoch=epoch, step=plan.step, tier=plan.tier, reasons=plan.reasons, restore=told)
 
 
 async def first_steps(ctx: Context, job_name: str, epoch: int, timeout_s: float) -> None:
     """Wait until every rank of ``epoch`` has completed a step.
 
     Raises:
+        DamagedError: ranks refused the checkpoint that they were to resume from.
         RecoveryError: a rank failed, or time ran out.
     """
     job = ctx.ledger.job(job_name)
-    machines = [ctx.ledger.machine(name) for name in job.machines]
+    machines = ctx.ledger.machines_named(job.machines)
     deadline = ctx.clock.now() + timeout_s
-    while ctx.clock.now() < deadline:
-        answers = await fleet.ask(ctx, machines, lambda agent, _: agent.state(timeout_s=2.0))
-        ranks = [
-            rank
-            for state in fleet.answered(answers).values()
-            for run in state.jobs
-            if run.job == job_name and run.epoch == epoch
-            for rank in run.ranks
+    known: dict[str, tuple[RankState, ...]] = {}
+    for look in itertools.count():
+        if ctx.clock.now() >= deadline:
+            break
+        # Those whose ranks have all made a step are asked less often: there may be a thousand.
+        asked = [
+            machine for machine in machines if look % _LOOKS == 0 or not _stepped(known.get(machine.name))
         ]
+        answers = await fleet.ask(ctx, asked, lambda agent, _: agent.state(timeout_s=2.0, shards=False))
+        for name, state in fleet.answered(answers).items():
+            known[name] = tuple(
+                rank for run in state.jobs if run.job == job_name and run.epoch == epoch for rank in run.ranks
+            )
+        ranks = [rank for found in known.values() for rank in found]
         if fallen := [rank for rank in ranks if rank.phase is RankPhase.EXITED and rank.exit_code]:
+            if damaged := [rank.damaged for rank in fallen if rank.damaged]:
+                raise DamagedError(damaged[0])
             raise RecoveryError(
                 f"epoch {epoch}: rank {fallen[0].rank} ended with status {fallen[0].exit_code} again"
             )
-        if len(ranks) == job.spec.world_size and all(
-            rank.steps_done > 0 or rank.exit_code == 0 for rank in ranks
-        ):
+        if len(ranks) == job.spec.world_size and _stepped(ranks):
             return
         if ctx.ledger.job(job_name).state is JobState.STOPPED:
             raise RefusedError(f"job {job_name} was stopped")
         await asyncio.sleep(0.05)
     raise RecoveryError(f"epoch {epoch}: no step from every rank within {timeout_s:.0f} s")
+
+
+def _stepped(ranks: Sequence[RankState] | None) -> bool:
+    """All of them made a step in this epoch, or ended well."""
+    return bool(ranks) and all(rank.steps_done > 0 or rank.exit_code == 0 for rank in ranks or ())
 
 
 def _with_machines(ctx: Context, job: Job) -> Job:
@@ -184,11 +266,47 @@ def _merge_pending_update(ctx: Context, job: Job) -> Job:
     return updated
 
 
-async def _plan(ctx: Context, job: Job, machines: Sequence[Machine], bound: int | None) -> RestorePlan:
-    answers = await fleet.ask(ctx, machines, lambda agent, _: agent.state(timeout_s=3.0))
-    states = fleet.all_or_raise(answers)
+async def _settle(ctx: Context, machines: Sequence[Machine], job: Job) -> list[AgentState]:
+    """What the machines hold once nothing of the job runs there.
+
+    An attempt that was killed half way may have started some ranks: nothing of it may go on.
+    """
+
+    async def settle(agent: AgentClient, machine: Machine) -> AgentState:
+        await agent.fence(Fence(job=job.name, epoch=job.epoch, incarnation=machine.incarnation))
+        return await agent.state(timeout_s=3.0)
+
+    answers = await fleet.ask(ctx, machines, settle)
+    if unreachable := fleet.lost(answers):
+        raise UnavailableError(f"job {job.name}: no answer from {listed(unreachable)}")
+    return list(fleet.all_or_raise(answers).values())
+
+
+async def _give_up_checkpoint(ctx: Context, job: str, epoch: int, why: str) -> None:
+    """Mark the checkpoint in S3 that ``epoch`` refused, there and in the ledger; may be repeated.
+
+    Raises:
+        RecoveryError: there is none to be marked, and the next plan would name the same state again.
+    """
+    step = next(each.start_step for each in ctx.ledger.epochs(job) if each.epoch == epoch)
+    refused = [each for each in ctx.ledger.checkpoints(job) if each.step == step]
+    if not refused:  # the plan was made of what the bucket has: the ledger may have missed a manifest
+        listed_now = await asyncio.to_thread(remote.list_remote, ctx.store, job)
+        refused = [each for each in listed_now if each.step == step]
+    if not refused:
+        raise RecoveryError(
+            f"epoch {epoch} refused step {step}, but S3 has no checkpoint of that step: {why}"
+        )
+    for checkpoint in refused:
+        ctx.ledger.refuse_checkpoint(checkpoint, f"refused: {why}")
+        await asyncio.to_thread(remote.mark_suspect, ctx.store, checkpoint, f"refused: {why}")
+
+
+async def _plan(
+    ctx: Context, job: Job, states: Sequence[AgentState], bound: int | None, refused: Sequence[str] = ()
+) -> RestorePlan:
     epochs = ctx.ledger.epochs(job.name)
-    shards = [shard for state in states.values() for shard in state.shards if shard.job == job.name]
+    shards = [shard for state in states for shard in state.shards if shard.job == job.name]
     machine_of = {rank: job.machine_of(rank) for rank in range(job.spec.world_size)}
 
     def choose(remotes: Sequence[RemoteCheckpoint]) -> RestorePlan:
@@ -198,6 +316,7 @@ async def _plan(ctx: Context, job: Job, machines: Sequence[Machine], bound: int 
             job.spec.world_size,
             machine_of,
             bound,
+            refused=refused,
         )
 
     plan = choose(ctx.ledger.checkpoints(job.name, include_suspect=False))
@@ -208,20 +327,22 @@ async def _plan(ctx: Context, job: Job, machines: Sequence[Machine], bound: int 
 
 
 async def _start_ranks(
-    ctx: Context, job: Job, epoch: int, machines: Sequence[Machine], plan: RestorePlan
+    ctx: Context, job: Job, machines: Sequence[Machine], plan: RestorePlan, rendezvous: Rendezvous
 ) -> None:
-    by_name = {machine.name: machine for machine in machines}
+    epoch = job.epoch
     backup = placement.backups(len(machines), job.spec.ranks_per_machine, job.spec.parallelism)
-    first = machines[0]
-    rendezvous, *_ = await asyncio.gather(
-        ctx.agent(first).open_rendezvous(
-            OpenRendezvous(
-                job=job.name, epoch=epoch, incarnation=first.incarnation, world_size=job.spec.world_size
-            )
-        ),
-        _fetch_missing(ctx, job, epoch, by_name, plan),
-        _prepare_code(ctx, job, machines),
-    )
+    fleet.all_or_raise(await fleet.prepare_code(ctx, job, job.code_version, machines))
+    holders = ctx.ledger.machines_named(list(restore_plan.machines(plan)))
+    address_of = {machine.name: machine.data_address for machine in holders}
+
+    def by_machine(sources: Sequence[ShardSource]) -> dict[str, list[ShardSource]]:
+        found = defaultdict(list)
+        for each in sources:
+            address = address_of.get(each.machine, "")
+            found[job.machine_of(each.rank)].append(each.model_copy(update={"address": address}))
+        return found
+
+    sources, fallbacks = by_machine(plan.sources), by_machine(plan.fallbacks)
 
     def order(machine: Machine) -> Start:
         slot = job.machines.index(machine.name)
@@ -240,49 +361,17 @@ async def _start_ranks(
             rendezvous=rendezvous,
             restore=RestoreOrder(
                 step=plan.step,
+                epoch=plan.epoch,
                 tier=plan.tier,
-                sources=tuple(s for s in plan.sources if s.rank in ranks),
+                sources=tuple(sources[machine.name]),
+                fallbacks=tuple(fallbacks[machine.name]),
                 key=plan.remote.key if plan.remote else "",
             ),
             peer=peer.data_address if peer else "",
             peer_machine=peer.name if peer else "",
             s3_every_steps=job.spec.checkpoint.s3_every_steps,
+            disk_every_steps=job.spec.checkpoint.disk_every_steps,
+            retention=job.spec.checkpoint.retention,
         )
 
     fleet.all_or_raise(await fleet.ask(ctx, machines, lambda agent, machine: agent.start(order(machine))))
-
-
-async def _fetch_missing(
-    ctx: Context, job: Job, epoch: int, machines: dict[str, Machine], plan: RestorePlan
-) -> None:
-    """Shards whose rank runs elsewhere now move there, machine to machine, all at once."""
-
-    async def fetch(rank: int, source: str) -> None:
-        here = machines[job.machine_of(rank)]
-        await ctx.agent(here).fetch_shard(
-            FetchShard(
-                job=job.name,
-                epoch=epoch,
-                incarnation=here.incarnation,
-                rank=rank,
-                step=plan.step,
-                source=ctx.ledger.machine(source).data_address,
-            )
-        )
-
-    moves = [s for s in plan.sources if s.machine != job.machine_of(s.rank)]
-    try:
-        await asyncio.gather(*(fetch(move.rank, move.machine) for move in moves))
-    except UnavailableError as error:
-        raise CheckpointError(f"job {job.name} step {plan.step}: {error}") from error
-
-
-async def _prepare_code(ctx: Context, job: Job, machines: Sequence[Machine]) -> None:
-    answers = await fleet.ask(
-        ctx,
-        machines,
-        lambda agent, machine: agent.prepare_code(
-            PrepareCode(job=job.name, version=job.code_version, incarnation=machine.incarnation)
-        ),
-    )
-    fleet.all_or_raise(answers)

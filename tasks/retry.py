@@ -1,4 +1,4 @@
-"""Step: choose the rung of the ladder: retry, rollback, replay, or ask a human."""
+"""Step: the ladder. Choose the rung that is due, and climb it: retry, evict, rollback, replay, a human, stop."""
 
 from __future__ import annotations
 
@@ -7,30 +7,139 @@ from typing import Any
 from prefect import task
 from prefect.logging import get_run_logger
 
-from holdfast.models.alert import Incident, IncidentState, Rung
-from holdfast.policies import code, ladder
+from holdfast.errors import LimitError, StoppedError
+from holdfast.models.alert import Blame, Incident, IncidentState, Rung, Verdict
+from holdfast.models.base import Frozen
+from holdfast.policies import code, ladder, offences, repeated, suspects, switches
 from holdfast.tasks.case import Case
 from holdfast.tasks.context import Context
+from holdfast.tasks.replay import replay
+from holdfast.tasks.rollback import rollback
+
+
+class Tried(Frozen):
+    """What a rung did."""
+
+    did: str
+    """For the summary, after the suspects' names."""
+    verdict: Verdict
+    """With whom to evict before the job starts again."""
+
+    @property
+    def said(self) -> str:
+        """In words."""
+        return f"{self.verdict.named} {self.did}"
+
+
+async def escalate(case: Case, verdict: Verdict, failed: str = "failed stop-time diagnosis") -> Tried:
+    """Climb one rung when ``verdict`` names no culprit; the ladder of the incident's class says which.
+
+    Args:
+        case: the incident.
+        verdict: what the diagnosis found.
+        failed: what to say of machines that it accuses.
+
+    Raises:
+        LimitError: the ladder is spent, a human decides.
+        StoppedError: the ladder is spent, the job is to be stopped.
+    """
+    if verdict.suspects:
+        must_be_few(case, verdict)
+        return Tried(did=failed, verdict=verdict)
+    match await climb(case, verdict.blame is Blame.CODE):
+        case Rung.RETRY:
+            return Tried(did="no machine at fault; retried in place", verdict=verdict)
+        case Rung.EVICT:
+            accused = verdict.model_copy(
+                update={"suspects": accused_by_alerts(case), "blame": Blame.MACHINES}
+            )
+            return Tried(did="accused by the alerts", verdict=accused)
+        case Rung.ROLLBACK:
+            version = await rollback(case, "no machine at fault")
+            return Tried(did=f"rolled the code back to {version}", verdict=verdict)
+        case Rung.REPLAY:
+            replayed = await replay(case)
+            if replayed.blame is Blame.CODE:
+                version = await rollback(case, "every machine shows the fault in replay")
+                return Tried(
+                    did=f"every group fails in replay; rolled the code back to {version}", verdict=replayed
+                )
+            did = "accused by dual-phase replay" if replayed.suspects else "not reproduced by replay"
+            return Tried(did=did, verdict=replayed)
+        case Rung.STOP:
+            raise StoppedError("all rungs of the ladder are spent")
+        case _:
+            raise LimitError("all rungs of the ladder are spent: " + "; ".join(tried_in_words(case)))
+
+
+def must_be_few(case: Case, verdict: Verdict) -> None:
+    """Refuse an over-eviction that rests on comparisons; machines that surely fail go, however many.
+
+    Raises:
+        LimitError: more machines are accused than may be evicted at once.
+    """
+    limit = case.ctx.policy.aggregate.limit(len(case.job_now().machines))
+    if verdict.confidence < 1 and len(verdict.suspects) > limit:
+        raise LimitError(f"{verdict.named} are accused, more than the over-eviction limit of {limit}")
 
 
 @task(task_run_name="choose the rung")
-async def climb(case: Case) -> Rung:
+async def climb(case: Case, common_cause: bool = False) -> Rung:
     """The next rung for this job: higher when lower ones did not bring progress."""
 
     async def act() -> dict[str, Any]:
-        ctx = case.ctx
-        job = case.job_now()
+        policy = case.ctx.policy.ladder
         decision = ladder.next_rung(
-            history=past_incidents(ctx, case.incident),
-            done_rungs=tuple(Rung(str((a.result or {})["rung"])) for a in case.done("rung")),
-            policy=ctx.policy.ladder,
-            can_rollback=code.last_good(ctx.ledger.versions(job.name), job.code_version) is not None,
+            past_incidents(case.ctx, case.incident),
+            tuple(Rung(str((a.result or {})["rung"])) for a in case.done("rung")),
+            policy.of(case.incident_class),
+            policy.progress_steps,
+            circumstances(case, common_cause),
+            policy.code_changed_s,
         )
         return {"rung": decision.rung.value, "reasons": list(decision.reasons)}
 
     done = await case.once("rung", f"e{case.broken_epoch}", {}, act)
     get_run_logger().info("rung: %s (%s)", done["rung"], "; ".join(done["reasons"]))
     return Rung(str(done["rung"]))
+
+
+def circumstances(case: Case, common_cause: bool = False) -> ladder.Circumstances:
+    """What is known beside the symptom, from the ledger."""
+    ctx, job, policy = case.ctx, case.job_now(), case.ctx.policy
+    now = ctx.clock.now()
+    waited = any((action.result or {}).get("waited_for") for action in case.done("await"))
+    # What all machines missed and what came back is no machine's fault.
+    accused = () if waited else accused_by_alerts(case)
+    again = {alert.machine or "" for alert in repeated.find(case.incident.alerts, policy.classify)}
+    weights = offences.weigh(
+        ctx.ledger.offences(since=now - 10 * policy.ladder.offence_half_life_s),
+        now,
+        policy.ladder.offence_half_life_s,
+    )
+    changed_at = code.changed_at(ctx.ledger.epochs(job.name), job.submitted_at)
+    return ladder.Circumstances(
+        can_rollback=code.last_good(ctx.ledger.versions(job.name), job.code_version) is not None,
+        code_changed_s_ago=None if changed_at is None else max(0.0, case.incident.detected_at - changed_at),
+        accused=accused,
+        # A network fault that came twice within its window is evicted at once (BR), as is a repeat offender.
+        offenders=offences.offenders(weights, policy.ladder.offender) | again,
+        switch=switches.shared(accused, case.incident.alerts, policy.detect.network.switches),
+        common_cause=common_cause,
+    )
+
+
+def accused_by_alerts(case: Case) -> tuple[str, ...]:
+    """Machines of the job that the incident's alerts speak against, within the over-eviction limit."""
+    job = case.job_now()
+    named = suspects.named(case.incident.alerts, case.incident.machine, job)
+    return named if len(named) <= case.ctx.policy.aggregate.limit(len(job.machines)) else ()
+
+
+def tried_in_words(case: Case) -> list[str]:
+    """The reasons of the newest choice of a rung."""
+    chosen = case.done("rung")
+    return [str(line) for line in (chosen[-1].result or {})["reasons"]] if chosen else []
 
 
 def past_incidents(ctx: Context, incident: Incident) -> list[ladder.PastIncident]:

@@ -8,7 +8,6 @@ from prefect import task
 from prefect.logging import get_run_logger
 
 from holdfast.errors import LimitError
-from holdfast.models.agent import PrepareCode
 from holdfast.policies import code
 from holdfast.tasks import fleet
 from holdfast.tasks.case import Case
@@ -57,12 +56,6 @@ async def apply_update(case: Case) -> str:
 async def _switch(case: Case, version: str) -> None:
     """Check the version out everywhere first; the job names it only when every machine can start it."""
     ctx = case.ctx
-    answers = await fleet.ask(
-        ctx,
-        case.machines_now(),
-        lambda agent, machine: agent.prepare_code(
-            PrepareCode(job=case.job, version=version, incarnation=machine.incarnation)
-        ),
-    )
+    answers = await fleet.prepare_code(ctx, case.job_now(), version, case.machines_now())
     fleet.all_or_raise(answers)
     ctx.ledger.set_job(case.job, code_version=version)

@@ -8,10 +8,11 @@ from typing import Any
 from prefect import task
 from prefect.logging import get_run_logger
 
-from holdfast.errors import NoStandbyError
-from holdfast.models.agent import PrepareCode
+from holdfast.errors import HoldfastError, NoStandbyError
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine, MachineState
+from holdfast.policies.listed import listed
+from holdfast.policies.machine_groups import group_of
 from holdfast.tasks import fleet
 from holdfast.tasks.case import Case
 from holdfast.tasks.context import Context
@@ -47,27 +48,32 @@ async def _swap(case: Case, slot: int, old: str) -> str:
         machines = list(ledger.job(case.job).machines)
         if machines[slot] != old:
             return {"slot": slot, "from": old, "to": machines[slot]}
-        new = await _claim(case.ctx, case.job, machines)
+        asked_at = case.ctx.clock.now()
+        new = await _claim(case.ctx, case.job, machines, old)
+        waited_s = round(case.ctx.clock.now() - asked_at, 3)
         machines[slot] = new.name
         ledger.set_job(case.job, machines=tuple(machines))
-        return {"slot": slot, "from": old, "to": new.name}
+        return {"slot": slot, "from": old, "to": new.name, "waited_s": waited_s}
 
     return str((await case.once("swap", old, {"slot": slot}, act))["to"])
 
 
-async def _claim(ctx: Context, job: str, taken: list[str]) -> Machine:
-    """A standby for ``job``; first one that an attempt claimed and was killed before it could place it."""
+async def _claim(ctx: Context, job: str, taken: list[str], old: str) -> Machine:
+    """A standby for ``job`` in the place of ``old``, of its kind.
+
+    First one that an attempt claimed and was killed before it could place it.
+    """
     for machine in ctx.ledger.machines(state=MachineState.ACTIVE, job=job):
         if machine.name not in taken:
             return machine
     try:
-        return ctx.ledger.claim_standbys(job, 1)[0]
+        return ctx.ledger.claim_standbys(job, 1, excluded(ctx, old))[0]
     except NoStandbyError:
-        await _provision_for_now(ctx)
+        await _provision_for_now(ctx, group_of(old, ctx.policy.spare_pool))
     deadline = ctx.clock.now() + ctx.policy.standby.wait_s
     while True:
         try:
-            return ctx.ledger.claim_standbys(job, 1)[0]
+            return ctx.ledger.claim_standbys(job, 1, excluded(ctx, old))[0]
         except NoStandbyError:
             if ctx.clock.now() > deadline:
                 raise NoStandbyError(
@@ -77,20 +83,26 @@ async def _claim(ctx: Context, job: str, taken: list[str]) -> Machine:
         await asyncio.sleep(0.1)
 
 
-async def _provision_for_now(ctx: Context) -> None:
-    if not ctx.ledger.machines(state=MachineState.PROVISIONING):
-        ctx.ledger.add_provisioning(await asyncio.to_thread(ctx.driver.provision, 1))
+def excluded(ctx: Context, old: str) -> list[str]:
+    """Standbys of another group than ``old``'s: they cannot take its place."""
+    policy = ctx.policy.spare_pool
+    if not policy.groups:
+        return []
+    group = group_of(old, policy)
+    standbys = ctx.ledger.machines(state=MachineState.STANDBY)
+    return [known.name for known in standbys if group_of(known.name, policy) != group]
+
+
+async def _provision_for_now(ctx: Context, group: str) -> None:
+    on_the_way = ctx.ledger.machines(state=MachineState.PROVISIONING)
+    if not any(group_of(known.name, ctx.policy.spare_pool) == group for known in on_the_way):
+        asked = (1, group) if group else (1,)
+        ctx.ledger.add_provisioning(await asyncio.to_thread(ctx.driver.provision, *asked))
 
 
 async def make_ready(ctx: Context, job: Job) -> None:
     """Check the job's code out on all standbys, so that a swap need not wait for it; failures do not matter."""
-    await fleet.ask(
-        ctx,
-        ctx.ledger.machines(state=MachineState.STANDBY),
-        lambda agent, machine: agent.prepare_code(
-            PrepareCode(job=job.name, version=job.code_version, incarnation=machine.incarnation)
-        ),
-    )
+    await fleet.prepare_code(ctx, job, job.code_version, ctx.ledger.machines(state=MachineState.STANDBY))
 
 
 @task(task_run_name="replenish the standby pool")
@@ -102,25 +114,37 @@ async def replenish(case: Case) -> list[str]:
     await make_ready(case.ctx, case.job_now())
 
     async def act() -> dict[str, Any]:
-        return {"provisioned": await provision_shortfall(case.ctx)}
+        try:
+            return {"provisioned": await provision_shortfall(case.ctx)}
+        except HoldfastError as error:
+            # The job is back: the schedule fills the pool, a recovery does not wait for it.
+            get_run_logger().warning("the pool was not replenished: %s", error)
+            return {"provisioned": [], "error": str(error)}
 
     names = list((await case.once("replenish", f"e{case.broken_epoch}", {}, act))["provisioned"])
     if names:
-        get_run_logger().info("provisioning %s", ", ".join(names))
+        get_run_logger().info("provisioning %s", listed(names))
     return names
 
 
 async def provision_shortfall(ctx: Context) -> list[str]:
-    """Provision target minus (standby + provisioning) machines; returns their names."""
+    """Provision target minus (standby + provisioning) machines, by group; returns their names."""
     pool = ctx.ledger.pool()
     # Before the schedule sized the pool for the first time, the policy's minimum counts.
     target = pool.target if pool.at else ctx.policy.spare_pool.minimum
-    here = ctx.ledger.machines(state=MachineState.STANDBY) + ctx.ledger.machines(
-        state=MachineState.PROVISIONING
-    )
-    short = target - len(here)
-    if short <= 0:
-        return []
-    names = await asyncio.to_thread(ctx.driver.provision, short)
-    ctx.ledger.add_provisioning(names)
+    here = [
+        machine.name
+        for state in (MachineState.STANDBY, MachineState.PROVISIONING)
+        for machine in ctx.ledger.machines(state=state)
+    ]
+    policy = ctx.policy.spare_pool
+    names: list[str] = []
+    for group, wanted in (pool.groups or {"": target}).items():
+        mine = [name for name in here if not pool.groups or group_of(name, policy) == group]
+        if (short := wanted - len(mine)) > 0:
+            asked = (short, group) if group else (short,)
+            made = await asyncio.to_thread(ctx.driver.provision, *asked)
+            # At once: what is provisioned and not in the ledger would be provisioned again.
+            ctx.ledger.add_provisioning(made)
+            names += made
     return names

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from holdfast.models.alert import Alert, Incident, Verdict
 from holdfast.models.history import Action
+from holdfast.policies.lost_time import account
+from holdfast.policies.timeline import incident_phases
 
 _LONGEST = 300
 
@@ -17,8 +19,13 @@ def escape(text: object) -> str:
     return "".join(f"\\{c}" if c in "\\`*_{}[]<>#|!" else c for c in flat)
 
 
-def markdown(incident: Incident, actions: Sequence[Action], summary: str, verdict: Verdict) -> str:
-    """The incident report: what was seen, considered and done, with times in seconds since the first alert."""
+def markdown(
+    incident: Incident, actions: Sequence[Action], summary: str, verdict: Verdict, now: float | None = None
+) -> str:
+    """The incident report: what was seen, considered and done, with times in seconds since the first alert.
+
+    ``now`` (Unix seconds) ends the account of the time that it took; None: there is none.
+    """
     zero = incident.detected_at
     lines = [
         f"# {escape(incident.id)}: {escape(incident.incident_class.value)}",
@@ -35,9 +42,21 @@ def markdown(incident: Incident, actions: Sequence[Action], summary: str, verdic
         lines.append(f"| | and {len(incident.alerts) - 20} more | | | |")
     if verdict.evidence:
         lines += ["", "## Evidence", "", *(f"- {escape(line)}" for line in verdict.evidence)]
+    lines += _restored(actions)
     lines += ["", "## Actions", "", "| after | took | action | result |", "|--:|--:|---|---|"]
     lines += [_action(action, zero) for action in actions]
+    if now is not None:
+        lines += ["", "## Where the time went", "", "| phase | seconds |", "|---|--:|"]
+        lines += [
+            f"| {name.replace('_', ' ')} | {value:.2f} |" for name, value in _spent(incident, actions, now)
+        ]
     return "\n".join(lines) + "\n"
+
+
+def _spent(incident: Incident, actions: Sequence[Action], now: float) -> list[tuple[str, float]]:
+    since = incident.detected_at
+    spent = account(incident_phases(incident, actions, since, now), since, now).by_phase()
+    return [*spent.items(), ("from detection until this report", now - since)]
 
 
 def suspects(incident: Incident, verdict: Verdict) -> list[dict[str, str]]:
@@ -62,6 +81,23 @@ def _signal(alert: Alert, zero: float) -> str:
         f"| {alert.at - zero:+.2f} s | {alert.kind.value} | {escape(alert.machine or '')} | {rank} "
         f"| {escape(json.dumps(evidence, default=str))} |"
     )
+
+
+def _restored(actions: Sequence[Action]) -> list[str]:
+    """Each choice of what to resume from: newer steps that were skipped, the sources, and why."""
+    lines: list[str] = []
+    for action in actions:
+        result = action.result or {}
+        if action.kind != "start" or "epoch" not in result:
+            continue
+        lines += [
+            "",
+            f"## Restored in epoch {escape(result['epoch'])}: step {escape(result.get('step'))}",
+            "",
+        ]
+        told = [*result.get("reasons", ()), *result.get("restore", ())]
+        lines += [f"- {escape(line)}" for line in dict.fromkeys(told)]
+    return lines
 
 
 def _action(action: Action, zero: float) -> str:

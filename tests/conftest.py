@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+from hypothesis import HealthCheck, settings
+
+# Tables are as wide as this, wherever the tests run; rich looks once, when the CLI is imported.
+os.environ["COLUMNS"] = "200"
+
+# A timing never decides a test. `.ci/run` asks for "repeatable": what it refuses, a second run refuses as well.
+settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("repeatable", settings.get_profile("explore"), derandomize=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "explore"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -18,16 +18,17 @@ ROOT = Path(__file__).resolve().parents[1]
 LINKED = ("flows", "tasks", "policies", "storage", "deployments")
 PACKAGE = ROOT / "holdfast"
 
-# What each part may import of the others. `base` is models, errors, clock, settings, paths, secret: the lowest layer.
-BASE = {"models", "errors", "clock", "settings", "paths", "secret", "holdfast"}
-BELOW_TASKS = BASE | {"policies", "storage", "drivers", "agent"}
+# What each part may import of the others. `base` is models, errors, clock, settings, paths, secret, tls: the lowest.
+BASE = {"models", "errors", "clock", "settings", "paths", "secret", "tls", "listen", "refusal", "holdfast"}
+BELOW_TASKS = BASE | {"policies", "storage", "drivers", "agent", "plugins"}
 MAY_IMPORT = {
     "models": {"models"},
     "policies": {"models", "policies", "errors"},
+    "plugins": BASE | {"plugins", "policies"},
     "storage": BASE | {"storage"},
-    "drivers": BASE | {"drivers"},
+    "drivers": BASE | {"drivers", "plugins"},
     # The catalogue of Xids is a policy; faults are imported by ranks of machines that were armed for them.
-    "agent": BASE | {"agent", "storage", "session", "inject", "policies"},
+    "agent": BASE | {"agent", "storage", "session", "inject", "policies", "plugins"},
     "session": BASE | {"session", "storage", "agent"},
     "tasks": BELOW_TASKS | {"tasks"},
     "flows": BASE | {"tasks", "flows"},
@@ -202,6 +203,10 @@ def test_wheel_carries_everything_that_runs(tmp_path: Path) -> None:
         assert there <= names, sorted(there - names)[:5]
     assert {f"holdfast/policies/{path.name}" for path in (ROOT / "policies").glob("*.yaml")} <= names
     assert "holdfast/py.typed" in names
+    static = Path("deployments/gateway/page/static")
+    there = {f"holdfast/{path.relative_to(ROOT)}" for path in (ROOT / static).rglob("*") if path.is_file()}
+    assert len(there) > 10
+    assert there <= names, sorted(there - names)
 
     # The installed package finds its own manifest and policy.
     script = (

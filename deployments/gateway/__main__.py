@@ -10,18 +10,21 @@ import socket
 import sys
 from pathlib import Path
 
-import httpx
 import uvicorn
 
-from holdfast import secret
+from holdfast import secret, tls
+from holdfast.agent.client import agents_client
 from holdfast.clock import SystemClock
 from holdfast.deployments.gateway.acts import TaskActs
 from holdfast.deployments.gateway.app import create_app
 from holdfast.deployments.gateway.metrics import Metrics
+from holdfast.deployments.gateway.prefect_events import PrefectEvents
 from holdfast.deployments.gateway.probe import HttpProber
+from holdfast.deployments.gateway.stacks import HttpStacks
 from holdfast.deployments.worker.environment import client_environment, socket_path
 from holdfast.errors import HoldfastError, SettingsError
-from holdfast.policies.policy import Policy
+from holdfast.listen import KEEP_ALIVE_S, listen, many_files
+from holdfast.plugins.policy import site_policy
 from holdfast.settings import Settings, load
 from holdfast.storage.ledger import Ledger
 
@@ -34,23 +37,42 @@ async def serve(settings: Settings, listening: socket.socket) -> None:
 
     ledger = Ledger(settings.database)
     await asyncio.to_thread(ledger.create)
-    metrics, policy = Metrics(), Policy.load(settings.policy_file)
-    runs = PrefectRuns(settings.home, socket_path(settings.home), metrics)
-    async with httpx.AsyncClient(limits=httpx.Limits(max_connections=256), trust_env=False) as http:
+    metrics, policy = Metrics(), site_policy(settings.policy_file, usable=True)
+    runs = PrefectRuns(settings.home, socket_path(settings.home), metrics, settings.work_pool)
+    certified = tls.of(settings)
+    async with agents_client(certified.http()) as http:
+
+        async def opening() -> None:
+            await runs.open()
+            await events.open()
+
+        async def closing() -> None:
+            await events.close()
+            await runs.close()
+
+        shared = secret.of(settings)
         app = create_app(
             settings,
             ledger,
             SystemClock(),
             runs,
-            prober=HttpProber(http, policy.gateway, metrics),
+            prober=HttpProber(http, policy.gateway, metrics, certified, shared),
             acts=TaskActs(),
-            secret=secret.read(settings.secret_path),
+            secret=shared,
+            stacks=HttpStacks(http, shared, certified),
             policy=policy,
             metrics=metrics,
-            opening=runs.open,
-            closing=runs.close,
+            leader=f"{os.uname().nodename}:{settings.port}",
+            opening=opening,
+            closing=closing,
         )
-        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="on")
+        events = PrefectEvents(app.state.gateway.correlator)
+
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="on", timeout_keep_alive=KEEP_ALIVE_S
+        )
+        config.load()
+        config.ssl = certified.server()
         await uvicorn.Server(config).serve(sockets=[listening])
     ledger.close()
 
@@ -58,7 +80,7 @@ async def serve(settings: Settings, listening: socket.socket) -> None:
 def _listen(settings: Settings) -> socket.socket:
     """The gateway's socket, taken before anything else is done."""
     try:
-        return socket.create_server((settings.host, settings.port), backlog=2048)
+        return listen(settings.host, settings.port, backlog=2048)
     except OSError as error:
         raise SettingsError(
             f"HOLDFAST_PORT = {settings.port} on {settings.host}: {error.strerror}. Stop what listens there, or "
@@ -76,6 +98,7 @@ def main() -> None:
     try:
         settings = load(arguments.home.resolve())
         os.environ.update(client_environment(settings))
+        many_files()
         asyncio.run(serve(settings, _listen(settings)))
     except HoldfastError as error:
         sys.exit(f"gateway: {error}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from holdfast.models.machine import Scope
+from holdfast.models.agent import StackDump
+from holdfast.models.machine import Machine, Scope
 
 
 class Acts(Protocol):
@@ -23,6 +24,10 @@ class Acts(Protocol):
         """Stop the job for good and free its machines."""
         ...
 
+    async def halt(self, job: str) -> None:
+        """Stop the job's ranks and leave it to a person; its machines stay with it."""
+        ...
+
     async def free(self, job: str) -> None:
         """Give the machines of an ended job back to the standby pool."""
         ...
@@ -33,6 +38,10 @@ class Acts(Protocol):
 
     async def release(self, machine: str) -> None:
         """Start an evicted machine anew."""
+        ...
+
+    async def stacks(self, machine: Machine, job: str, epoch: int) -> list[StackDump]:
+        """Have the machine's agent take the stacks of a job's ranks now."""
         ...
 
 
@@ -57,6 +66,12 @@ class TaskActs:
 
         await pause.stop(job)
 
+    async def halt(self, job: str) -> None:
+        """Stop the job's ranks and leave it to a person; its machines stay with it."""
+        from holdfast.tasks import context, pause  # noqa: PLC0415
+
+        await pause.halt(context.context(), job)
+
     async def free(self, job: str) -> None:
         """Give the machines of an ended job back to the standby pool."""
         from holdfast.tasks import context, pause  # noqa: PLC0415
@@ -65,12 +80,18 @@ class TaskActs:
 
     async def take_out(self, machine: str, reason: str, scope: Scope) -> None:
         """Evict and cordon a machine that serves no job."""
-        from holdfast.tasks import context, evict  # noqa: PLC0415
+        from holdfast.tasks import context, pause  # noqa: PLC0415
 
-        await evict.take_out(context.context(), machine, reason, scope)
+        await pause.take_out(context.context(), machine, reason, scope)
 
     async def release(self, machine: str) -> None:
         """Start an evicted machine anew."""
         from holdfast.tasks import context  # noqa: PLC0415
 
         await asyncio.to_thread(context.context().driver.release, machine)
+
+    async def stacks(self, machine: Machine, job: str, epoch: int) -> list[StackDump]:
+        """Have the machine's agent take the stacks of a job's ranks now."""
+        from holdfast.tasks import context  # noqa: PLC0415
+
+        return await context.context().agent(machine).stacks(job, epoch)

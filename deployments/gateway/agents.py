@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 
 from fastapi import APIRouter
 
@@ -11,19 +10,10 @@ from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.outcome import Outcome, What
 from holdfast.deployments.gateway.tidy import tidy
 from holdfast.errors import HoldfastError, RefusedError, StaleError, UnknownError
-from holdfast.models.agent import Heartbeat, Register, Report
+from holdfast.models.agent import Heard, Heartbeat, Register, Report
 from holdfast.models.alert import Alert
 from holdfast.models.base import Frozen
 from holdfast.models.machine import Machine, MachineState
-
-TOUCH_S = 5.0
-"""The ledger hears of a living machine at most so often."""
-
-
-class Heard(Frozen):
-    """Answer to a heartbeat."""
-
-    ok: bool = True
 
 
 class Taken(Frozen):
@@ -36,11 +26,10 @@ def routes(gateway: Gateway) -> APIRouter:
     """The routes, for this gateway."""
     router = APIRouter(prefix="/v1/agents")
     site = gateway.site
-    touched_at: dict[str, float] = {}
 
     @router.post("/register")
     async def register(body: Register) -> Machine:
-        machine, before = await asyncio.to_thread(site.ledger.register, body)
+        machine, before = await asyncio.to_thread(site.ledger.register, body, not gateway.admissions.on)
         site.fleet.registered(machine, site.clock.now())
         anew = before is not None and before.incarnation != machine.incarnation
         if before is not None and anew and before.state is MachineState.ACTIVE:
@@ -49,27 +38,30 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @router.post("/heartbeat")
     async def heartbeat(body: Heartbeat) -> Heard:
-        await admit(gateway, body.machine, body.incarnation)
+        machine = await admit(gateway, body.machine, body.incarnation)
         now = site.clock.now()
-        site.fleet.observe(body, now)
-        gateway.hangs.observe(body)
+        gateway.observe(body)
         site.metrics.heartbeats.labels("taken").inc()
-        if now - touched_at.get(body.machine, 0.0) >= TOUCH_S:
-            touched_at[body.machine] = now
-            site.spawn(_touch(gateway, body, now), f"touch {body.machine}")
+        site.fleet.heard[body.machine, body.incarnation] = now
         for run in body.jobs:
-            await gateway.progress.note_run(body.machine, run)
-        return Heard()
+            await gateway.progress.note_run(body.machine, run, body.at)
+        return Heard(
+            lease_s=site.lease_s,
+            renews=machine.state is not MachineState.DRAINING,
+            witnesses=site.fleet.witnesses(body.machine),
+        )
 
     @router.post("/events")
     async def events(body: Report) -> Taken:
         await admit(gateway, body.machine, body.incarnation)
         if body.job is not None and body.epoch is not None:
-            await gateway.progress.note(body.job, body.epoch, body.machine, body.started)
+            await gateway.progress.note(body.job, body.epoch, body.machine, body.started, body.at)
         outcomes = [await _take(gateway, body, alert) for alert in body.alerts]
         for checkpoint in body.checkpoints:
             if checkpoint.job in site.fleet.jobs:
                 await asyncio.to_thread(site.ledger.record_checkpoint, checkpoint)
+        if body.job is not None and body.dropped:
+            await asyncio.to_thread(site.ledger.forget_checkpoints, body.job, body.dropped)
         if body.job is not None and body.epoch is not None:
             await gateway.progress.note_done(body.job, body.epoch, body.done)
         return Taken(outcomes=tuple(outcomes))
@@ -108,9 +100,3 @@ async def _take(gateway: Gateway, report: Report, alert: Alert) -> Outcome:
         return Outcome(outcome=What.REFUSED, message=str(error), error=type(error).__name__)
     (outcome,) = await gateway.correlator.accept_all([known])
     return outcome
-
-
-async def _touch(gateway: Gateway, beat: Heartbeat, now: float) -> None:
-    """A note for people: whether it arrives does not matter."""
-    with contextlib.suppress(HoldfastError):
-        await asyncio.to_thread(gateway.site.ledger.touch, beat.machine, beat.incarnation, now)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -35,9 +35,11 @@ class Webhook(BaseModel):
     """A payload."""
 
     model_config = ConfigDict(extra="ignore")
-    version: str = "4"
+    version: Literal["4"] = "4"
     status: str = "firing"
     alerts: list[WebhookAlert] = Field(max_length=MAX_ALERTS)
+    truncatedAlerts: int = Field(0, ge=0)  # noqa: N815
+    """Alerts of the group that Alertmanager left out (``max_alerts`` of its webhook): nobody tells which."""
 
 
 def parse(sent: WebhookAlert, group_status: str, now: float) -> Alert:
@@ -98,9 +100,11 @@ def _evidence(sent: WebhookAlert) -> dict[str, Any]:
     for name in ("xid", "step"):
         if sent.labels.get(name, "").isdecimal() and len(sent.labels[name]) <= 9:
             evidence[name] = int(sent.labels[name])
-    for name in ("check", "metric", "value", "class", "text"):
+    for name in ("check", "device", "metric", "value", "class", "text"):
         if name in sent.labels:
             evidence[name] = sent.labels[name][:MAX_TEXT]
+    if told := sent.annotations.get("summary") or sent.annotations.get("description"):
+        evidence["detail"] = told[:MAX_TEXT]
     return evidence
 
 

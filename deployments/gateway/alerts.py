@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from holdfast.deployments.gateway import alertmanager
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.outcome import Outcome
+from holdfast.deployments.gateway.site import log
 from holdfast.deployments.gateway.tidy import tidy
 from holdfast.errors import HoldfastError, UnavailableError
 from holdfast.models.alert import Alert
@@ -23,10 +24,14 @@ def routes(gateway: Gateway) -> APIRouter:
         return await gateway.correlator.accept(tidy(body))
 
     @router.post("/alertmanager")
-    async def webhook(body: alertmanager.Webhook) -> dict[str, list[dict[str, Any]]]:
+    async def webhook(body: alertmanager.Webhook) -> dict[str, Any]:
         # One answer per alert, and 200 for all: Alertmanager would repeat the others with the refused one.
         # Only when the ledger is away it is told to come again (503).
-        return {"results": [await _one(gateway, sent, body.status) for sent in body.alerts]}
+        results = [await _one(gateway, sent, body.status) for sent in body.alerts]
+        if body.truncatedAlerts:
+            gateway.site.metrics.truncated.inc(body.truncatedAlerts)
+            log.warning("alertmanager left %d alerts out: set max_alerts: 0", body.truncatedAlerts)
+        return {"results": results, "truncated": body.truncatedAlerts}
 
     return router
 

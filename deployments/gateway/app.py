@@ -12,15 +12,21 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from holdfast import __version__
 from holdfast.clock import Clock
-from holdfast.deployments.gateway import agents, alerts, jobs, read
+from holdfast.deployments.gateway import agents, alerts, by_hand, jobs, read
 from holdfast.deployments.gateway.acts import Acts
 from holdfast.deployments.gateway.auth import Door, body_of
 from holdfast.deployments.gateway.gateway import Gateway
+from holdfast.deployments.gateway.leadership import Leadership
 from holdfast.deployments.gateway.metrics import Metrics
+from holdfast.deployments.gateway.page import entrance, views
+from holdfast.deployments.gateway.page.session import Sessions
 from holdfast.deployments.gateway.probe import Prober
 from holdfast.deployments.gateway.runs import Runs
+from holdfast.deployments.gateway.stacks import StackReader
 from holdfast.errors import HoldfastError, SettingsError
+from holdfast.plugins.policy import site_policy
 from holdfast.policies.policy import Policy
+from holdfast.secret import Keys
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
 
@@ -35,36 +41,45 @@ def create_app(
     *,
     prober: Prober,
     acts: Acts,
-    secret: str,
+    secret: str | Keys,
     policy: Policy | None = None,
     metrics: Metrics | None = None,
+    stacks: StackReader | None = None,
+    leader: str = "",
     opening: Hook | None = None,
     closing: Hook | None = None,
 ) -> FastAPI:
     """The application; its :class:`Gateway` is ``app.state.gateway``.
 
     The lifespan starts and stops the loops; without it (tests) nothing happens by itself. ``opening`` and
-    ``closing`` run at its ends.
+    ``closing`` run at its ends. With ``leader``, its name among the gateways of this ledger, the loops run and
+    requests are served only while it leads.
     """
     gateway = Gateway(
         settings,
         ledger,
         clock,
-        policy or Policy.load(settings.policy_file),
+        policy or site_policy(settings.policy_file, usable=True),
         runs=runs,
         prober=prober,
         acts=acts,
         metrics=metrics or Metrics(),
+        stacks=stacks,
     )
+
+    leadership = Leadership(ledger, gateway, leader, settings.own_gateway) if leader else None
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         if opening:
             await opening()
-        await gateway.resume()
-        gateway.start()
+        if leadership:
+            await leadership.open()
+        else:
+            await gateway.resume()
+            gateway.start()
         yield
-        await gateway.stop()
+        await (leadership.close() if leadership else gateway.stop())
         if closing:
             await closing()
 
@@ -72,11 +87,21 @@ def create_app(
         title="Holdfast gateway", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None
     )
     app.state.gateway = gateway
-    for part in (agents, alerts, jobs, read):
+    for part in (agents, alerts, jobs, by_hand, read):
         app.include_router(part.routes(gateway))
+    sessions = Sessions(secret, settings.port)
+    app.include_router(views.routes(gateway))
+    app.include_router(entrance.routes(gateway, sessions))
 
     @app.get("/healthz")
     async def healthz() -> dict[str, bool]:
+        return {"ok": True}
+
+    @app.get("/readyz")
+    async def readyz() -> dict[str, bool]:
+        """For a load balancer: only the gateway that leads is ready."""
+        if leadership and not leadership.leads:
+            raise leadership.refuse()
         return {"ok": True}
 
     @app.get("/metrics")
@@ -91,7 +116,9 @@ def create_app(
     async def malformed(_: Request, error: RequestValidationError) -> JSONResponse:
         return JSONResponse(body_of(SettingsError(_first(error))), status_code=SettingsError.status)
 
-    app.add_middleware(Door, secret=secret, metrics=gateway.site.metrics)
+    app.add_middleware(
+        Door, secret=secret, metrics=gateway.site.metrics, sessions=sessions, leadership=leadership
+    )
     return app
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from holdfast.deployments.gateway import gate
 from holdfast.deployments.gateway.facts import Facts, gather
-from holdfast.deployments.gateway.identity import identified
+from holdfast.deployments.gateway.fleet import WATCHED
 from holdfast.deployments.gateway.memory import Memory
 from holdfast.deployments.gateway.observations import Observations
 from holdfast.deployments.gateway.outcome import Outcome, What
@@ -19,12 +18,15 @@ from holdfast.deployments.gateway.settling import Settling
 from holdfast.deployments.gateway.signs import before, injected_at
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.deployments.gateway.spares import Spares
+from holdfast.deployments.gateway.turns import Turns
 from holdfast.errors import HoldfastError, StaleError, UnavailableError, UnknownError
-from holdfast.models.alert import Alert, AlertKind, Classification, Incident
+from holdfast.models.alert import MACHINE_KINDS, Alert, AlertKind, Classification, Incident
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine
 from holdfast.policies import exits
 from holdfast.policies.classify import JobContext, Wait, classify
+from holdfast.policies.importance import Importance, importance
+from holdfast.policies.screening import identity
 
 PROBE_AGAIN_S = 0.1
 AT_OPENING = 16
@@ -50,12 +52,14 @@ class Correlator:
         self._starter = starter
         self._prober = prober
         self.memory = Memory()
+        self.heard: Callable[[Alert], None] = lambda _: None
+        """Told of every firing alert of the present, whatever becomes of it."""
         self._spares = Spares(site)
         self._settling: dict[str, Settling] = {}
         self._observed = Observations(site.policy.classify.network_window_s)
-        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._turns = Turns()
         self._launching: dict[str, list[Alert]] = {}
-        self._full: dict[str, tuple[Incident, float]] = {}
+        self._full: dict[tuple[str, Importance], tuple[Incident, float]] = {}
 
     async def accept(self, alert: Alert) -> Outcome:
         """Take one alert.
@@ -76,6 +80,10 @@ class Correlator:
         self._count(alert, outcome.outcome)
         return outcome
 
+    def now(self) -> float:
+        """The gateway's clock."""
+        return self._site.clock.now()
+
     async def accept_all(self, alerts: Iterable[Alert]) -> list[Outcome]:
         """Take several; a refused one does not keep the others out."""
         outcomes = []
@@ -93,7 +101,10 @@ class Correlator:
         site = self._site
         received_at = site.clock.now()
         gate.must_fire(alert, received_at, site.policy.classify.max_age_s)
-        alert = identified(alert, site.policy.classify)
+        self.heard(alert)
+        if alert.kind in MACHINE_KINDS:
+            # Fixed before job and epoch are filled in: the next report of it will lack them too.
+            alert = alert.model_copy(update={"fingerprint": identity(alert, site.policy.classify)})
         if owner := self.memory.owner(alert.key, received_at):
             return Outcome(incident=owner, outcome=What.DUPLICATE, message=f"{owner} has this signal already")
         if more := self._more_of_the_same(alert, received_at):
@@ -113,7 +124,15 @@ class Correlator:
         alert = alert.model_copy(update={"job": job_name})
         if job_name in self._launching:
             return self._hold_back(alert)
-        async with self._locks[job_name]:
+        return await self._take_turn(alert, job_name, received_at)
+
+    async def _take_turn(self, alert: Alert, job: str, received_at: float) -> Outcome:
+        if not exits.is_cascade(alert):
+            async with self._turns.of_other(job, received_at):
+                return await self._correlate(alert, received_at)
+        if self._turns.echo_crowded(job):
+            return Outcome(outcome=What.SUPPRESSED, message="more echoes at once than anybody reads")
+        async with self._turns.of_echo(job):
             return await self._correlate(alert, received_at)
 
     async def _correlate(self, alert: Alert, received_at: float) -> Outcome:
@@ -129,22 +148,27 @@ class Correlator:
             return await self._join(alert, acting)
         gate.must_be_newest(alert, facts.job, facts.epoch_opened_at)
         if why := gate.why_ignored(alert, facts.job, facts.last_state):
-            await self._record(alert, None, f"{What.IGNORED}: {why}")
+            # A dead machine of a job that has ended is found dead again and again.
+            if not self.memory.ignored_lately(alert.key, received_at):
+                await self._record(alert, None, f"{What.IGNORED}: {why}")
             return Outcome(outcome=What.IGNORED, message=why)
         if alert.epoch is None:
             alert = alert.model_copy(update={"epoch": facts.job.epoch, "fingerprint": alert.key})
         if acting:
-            return await self._decide(facts, Settling(received_at, {alert.key: alert}))
+            alone = Settling(received_at)
+            alone.add(alert, self._weigh(alert))
+            return await self._decide(facts, alone)
         settling = self._settling.setdefault(name, Settling(received_at))
-        if not settling.add(alert):
+        if not settling.add(alert, self._weigh(alert)):
             return Outcome(outcome=What.SETTLING, message="known, or more than anybody reads")
         if exits.is_cascade(alert):
             self._look_for_the_dead(facts.job, settling)
         return await self._decide(facts, settling, alert)
 
     async def _join(self, alert: Alert, acting: Incident) -> Outcome:
-        if not self.memory.may_join(acting.id):
-            self._full[acting.job] = (acting, self._site.clock.now() + FULL_FOR_S)
+        weight = self._weigh(alert)
+        if not self.memory.may_join(acting.id, weight):
+            self._full[acting.job, weight] = (acting, self._site.clock.now() + FULL_FOR_S)
             return Outcome(incident=acting.id, outcome=What.SUPPRESSED, message="it has evidence enough")
         self.memory.take(alert.key, acting.id)
         try:
@@ -157,7 +181,7 @@ class Correlator:
 
     def _more_of_the_same(self, alert: Alert, now: float) -> Outcome | None:
         """In an alert storm: what would change nothing is answered without asking the ledger."""
-        incident, until = self._full.get(alert.job or "", (None, 0.0))
+        incident, until = self._full.get((alert.job or "", self._weigh(alert)), (None, 0.0))
         if incident and now <= until and alert.epoch == incident.epoch and alert.kind not in gate.HUMAN_KINDS:
             return Outcome(incident=incident.id, outcome=What.SUPPRESSED, message="it has evidence enough")
         settling = self._settling.get(alert.job or "")
@@ -169,10 +193,14 @@ class Correlator:
         """Ask the policy what the job's alerts mean, and do it."""
         job, now = facts.job, self._site.clock.now()
         alerts = list(settling.alerts.values())
+        if self._root_may_wait(job.name, settling):
+            return Outcome(outcome=What.SETTLING, message="the root may be among the alerts that wait")
         context = JobContext(
             job=job,
             now=now,
             unreachable=frozenset(settling.unreachable),
+            doubtful=self._site.silent(job.machines),
+            doubt_s=self._site.lease_s,
             code_changed_at=facts.code_changed_at,
         )
         known = {alert.key for alert in alerts}
@@ -186,15 +214,27 @@ class Correlator:
         if self._settling.get(job.name) is settling:
             del self._settling[job.name]
         if isinstance(decision, Classification):
-            return await self._open(facts, settling, decision)
+            return await self._open(facts, settling, decision, earlier)
         self._observed.add(job.name, alerts)
         for alert in alerts:
             await self._record(alert, None, f"{What.IGNORED}: {decision.reason}")
         return Outcome(outcome=What.IGNORED, message=decision.reason)
 
-    async def _open(self, facts: Facts, settling: Settling, found: Classification) -> Outcome:
+    def _root_may_wait(self, job: str, settling: Settling) -> bool:
+        """Only echoes so far, and something else came in time but did not have its turn yet: it decides."""
+        since = self._turns.root_since(job)
+        return (
+            since is not None
+            and since <= settling.until
+            and all(exits.is_cascade(alert) for alert in settling.alerts.values())
+        )
+
+    async def _open(
+        self, facts: Facts, settling: Settling, found: Classification, earlier: Sequence[Alert]
+    ) -> Outcome:
         site, job = self._site, facts.job
-        alerts = sorted(settling.alerts.values(), key=exits.is_cascade)
+        # What was noted earlier without acting on it is part of the story: it may have decided the class.
+        alerts = [*sorted(settling.alerts.values(), key=exits.is_cascade), *earlier]
         first, rest = alerts[:AT_OPENING], alerts[AT_OPENING:]
         try:
             incident = await asyncio.to_thread(
@@ -238,7 +278,7 @@ class Correlator:
                 if job := self._site.fleet.jobs.get(name):
                     self._look_for_the_dead(job, settling)
                 continue
-            async with self._locks[name]:
+            async with self._turns.of_decision(name):
                 if self._settling.get(name) is settling:
                     await self._settle(name, settling)
 
@@ -263,7 +303,13 @@ class Correlator:
     async def _probe(self, job: Job, settling: Settling) -> None:
         machines = self._site.fleet.machines
         asked = [machines[name] for name in job.machines if name in machines]
-        probes = await probe_all(self._prober, asked)
+        doubtful = self._site.silent(job.machines)
+        probes = await probe_all(self._prober, [one for one in asked if one.state in WATCHED])
+        for probe in probes:
+            if probe.alive:
+                self._site.fleet.answered(probe.machine, self._site.clock.now())
+        if self._site.silent(job.machines) < doubtful:
+            settling.until = min(settling.until, self._site.clock.now())  # less is waited for
         dead = [probe for probe in probes if not probe.alive and probe.sure]
         settling.unreachable.update(probe.machine for probe in dead)
         for probe in dead:
@@ -303,6 +349,9 @@ class Correlator:
         return Outcome(outcome=What.SETTLING, message=f"job {alert.job} is being started")
 
     # Bookkeeping
+
+    def _weigh(self, alert: Alert) -> Importance:
+        return importance(alert, self._site.policy.classify)
 
     def _count(self, alert: Alert, what: What) -> None:
         self._site.metrics.alerts.labels(alert.kind, what).inc()

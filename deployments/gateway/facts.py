@@ -19,7 +19,7 @@ class Facts:
     machine: Machine | None
     """The machine that was asked for."""
     acting: Incident | None
-    """The oldest open incident."""
+    """The oldest open incident, without its alerts."""
     last_state: IncidentState | None
     """State of the acting, else of the newest incident."""
     epoch_opened_at: float
@@ -35,8 +35,8 @@ def gather(ledger: Ledger, job_name: str, machine_name: str | None) -> Facts:
         UnknownError: no such job or machine.
     """
     job = ledger.job(job_name)
-    acting = ledger.acting(job_name)
-    newest = [acting] if acting else ledger.incidents(job=job_name, limit=1)
+    acting = ledger.acting(job_name, evidence=False)
+    newest = [acting] if acting else ledger.incidents(job=job_name, limit=1, evidence=False)
     epochs = [epoch for epoch in ledger.epochs(job_name) if epoch.opened_at >= job.submitted_at]
     return Facts(
         job=job,

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from holdfast.errors import NotFiringError, StaleError, UnknownError
-from holdfast.models.alert import Alert, AlertKind, IncidentState
+from holdfast.models.alert import MACHINE_KINDS, Alert, AlertKind, IncidentState
 from holdfast.models.job import Job, JobState
 from holdfast.models.machine import Machine
 
-MACHINE_KINDS = frozenset({AlertKind.MACHINE_LOST, AlertKind.XID, AlertKind.GPU_LOST, AlertKind.HOST_FAULT})
-"""Faults of a machine: true for as long as this incarnation of it serves the job, whatever the epoch."""
 HUMAN_KINDS = frozenset({AlertKind.MANUAL, AlertKind.CODE_UPDATE})
 """Asked for by a person: kept and done later rather than swallowed by another incident."""
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from holdfast.clock import Clock
 from holdfast.deployments.gateway.acts import Acts
+from holdfast.deployments.gateway.admissions import Admissions
+from holdfast.deployments.gateway.approvals import Approvals
 from holdfast.deployments.gateway.carry_over import CarryOver
 from holdfast.deployments.gateway.correlate import Correlator
+from holdfast.deployments.gateway.detectors.clocks import Clocks
 from holdfast.deployments.gateway.detectors.exits import UnheardExits
 from holdfast.deployments.gateway.detectors.hang import Hangs
 from holdfast.deployments.gateway.detectors.heartbeats import SilentMachines
+from holdfast.deployments.gateway.detectors.stragglers import Stragglers
+from holdfast.deployments.gateway.detectors.switches import Switches
+from holdfast.deployments.gateway.detectors.throughput import Throughput
 from holdfast.deployments.gateway.dispatch import Dispatcher
 from holdfast.deployments.gateway.fleet import Fleet
 from holdfast.deployments.gateway.metrics import Metrics
@@ -22,12 +29,20 @@ from holdfast.deployments.gateway.reconcile import Reconciler
 from holdfast.deployments.gateway.release import Releases
 from holdfast.deployments.gateway.runs import Runs
 from holdfast.deployments.gateway.site import Site, log
+from holdfast.deployments.gateway.stacks import StackReader
+from holdfast.deployments.gateway.step_times import StepTimes
+from holdfast.deployments.gateway.times import Times
+from holdfast.errors import HoldfastError
+from holdfast.models.agent import Heartbeat
 from holdfast.policies.policy import Policy
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
 
 REFRESH_S = 0.5
+TOUCH_S = 5.0
+"""The ledger hears of living machines so often, of all at once."""
 RECONCILE_S = 1.0
+TIMES_S = 15.0
 
 
 @dataclass(frozen=True)
@@ -53,6 +68,7 @@ class Gateway:
         prober: Prober,
         acts: Acts,
         metrics: Metrics,
+        stacks: StackReader | None = None,
     ) -> None:
         self.site = Site(
             settings=settings,
@@ -66,13 +82,30 @@ class Gateway:
         self.dispatcher = Dispatcher(self.site, runs)
         self.correlator = Correlator(self.site, self.dispatcher, prober)
         self.carry_over = CarryOver(self.site, self.correlator)
-        self.reconciler = Reconciler(self.site, runs, self.dispatcher, self.carry_over)
+        self.reconciler = Reconciler(self.site, runs, self.dispatcher, self.carry_over, acts)
+        self.approvals = Approvals(self.site, runs)
+        self.admissions = Admissions(self.site, runs)
         self.progress = Progress(self.site)
         self.silent = SilentMachines(self.site, prober, self.correlator)
-        self.hangs = Hangs(self.site, self.correlator)
+        self.hangs = Hangs(self.site, self.correlator, stacks)
         self.exits = UnheardExits(self.site, self.correlator)
+        self.throughput = Throughput(self.site, self.correlator)
+        self.stragglers = Stragglers(self.site, self.correlator)
+        self.clocks = Clocks(self.site, self.correlator)
+        self.switches = Switches(self.site, self.correlator)
+        self.correlator.heard = self.switches.observe
+        self.times = Times(self.site)
+        self.step_times = StepTimes()
         self.releases = Releases(self.site, acts.free)
         self._loops: list[asyncio.Task[None]] = []
+
+    def observe(self, beat: Heartbeat) -> None:
+        """Show a heartbeat of an admitted machine to all who go by them."""
+        now = self.site.clock.now()
+        self.site.fleet.observe(beat, now)
+        self.step_times.observe(beat, self.site.fleet.jobs, now)
+        for detector in (self.hangs, self.throughput, self.clocks):
+            detector.observe(beat)
 
     async def resume(self) -> None:
         """Take up what was going on when the last gateway ended. Silence counts from now on."""
@@ -83,16 +116,24 @@ class Gateway:
 
     def start(self) -> None:
         """Start the loops."""
+        detect = self.site.policy.detect
         for loop in (
             Loop("refresh", self._refresh, REFRESH_S),
+            Loop("touch", self.touch, TOUCH_S),
             Loop("settle", self.correlator.settle, 0.02),
             Loop("silent machines", self.silent.tick, 0.2),
             Loop("hangs", self.hangs.tick, 0.5),
             Loop("unheard exits", self.exits.tick, 0.5),
+            Loop("throughput", self.throughput.tick, detect.throughput.every_s),
+            Loop("stragglers", self.stragglers.tick, detect.straggler.every_s),
+            Loop("switches", self.switches.tick, detect.intervals.network_s),
+            Loop("clocks", self.clocks.tick, detect.intervals.network_s),
             Loop("prefect", self.dispatcher.ping, 2.0),
             Loop("reconcile", self.reconciler.tick, RECONCILE_S),
             Loop("progress", self.progress.watch, 1.0),
+            Loop("admissions", self.admissions.tick, 1.0),
             Loop("release", self.releases.tick, 2.0),
+            Loop("times", self.times.tick, TIMES_S),
         ):
             self._loops.append(asyncio.create_task(self._repeat(loop), name=loop.name))
 
@@ -113,6 +154,13 @@ class Gateway:
                 log.exception("%s: this round failed", loop.name)
                 await self.site.clock.sleep(RECONCILE_S)
             await self.site.clock.sleep(loop.every_s)
+
+    async def touch(self) -> None:
+        """Note in the ledger whom we heard: for people, so whether it arrives does not matter."""
+        heard, self.site.fleet.heard = self.site.fleet.heard, {}
+        if heard:
+            with contextlib.suppress(HoldfastError):
+                await asyncio.to_thread(self.site.ledger.touch, heard)
 
     async def _refresh(self) -> None:
         await self.site.refresh()

@@ -1,9 +1,8 @@
-"""Routes that change jobs and machines: what people ask for."""
+"""Routes that change jobs: what people ask for."""
 
 from __future__ import annotations
 
 import asyncio
-import uuid
 from typing import Literal
 
 from fastapi import APIRouter
@@ -13,12 +12,9 @@ from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.launch import seat, start, submit
 from holdfast.deployments.gateway.outcome import Outcome, What
 from holdfast.errors import RefusedError
-from holdfast.models.alert import Alert, AlertKind, IncidentClass, IncidentState
+from holdfast.models.alert import Alert, AlertKind, IncidentState
 from holdfast.models.base import Frozen
 from holdfast.models.job import Job, JobSpec, JobState
-from holdfast.models.machine import Machine, MachineState, Scope
-
-OUT = (MachineState.CORDONED, MachineState.GONE)
 
 
 class Submit(Frozen):
@@ -41,13 +37,6 @@ class Update(Frozen):
     when: Literal["now", "lazy"] = "now"
     note: str = Field("", max_length=2000)
     by: str = Field("", max_length=200)
-
-
-class Evict(Frozen):
-    """Why a machine is taken out, and for whom."""
-
-    scope: Scope = Scope.CLUSTER
-    reason: str = Field("asked for by hand", max_length=2000)
 
 
 def routes(gateway: Gateway) -> APIRouter:
@@ -92,37 +81,6 @@ def routes(gateway: Gateway) -> APIRouter:
     async def update(name: str, body: Update) -> Outcome:
         return await _update(gateway, await site.job(name), body)
 
-    @router.post("/machines/{name}/evict")
-    async def evict(name: str, body: Evict) -> Outcome:
-        machine = await site.machine(name)
-        if machine.state in OUT:
-            raise RefusedError(f"machine {name} is {machine.state} already ({machine.cordon_reason})")
-        if machine.job is None:
-            await gateway.acts.take_out(name, body.reason, body.scope)
-            return Outcome(outcome=What.CORDONED, message=f"machine {name} is out of service")
-        return await gateway.correlator.accept(_eviction(machine, body, site.clock.now()))
-
-    @router.post("/machines/{name}/release")
-    async def release(name: str) -> Machine:
-        machine = await site.machine(name)
-        if machine.state not in OUT:
-            raise RefusedError(f"machine {name} is {machine.state}: only an evicted one can be released")
-        await asyncio.to_thread(
-            ledger.set_machine, name, state=MachineState.PROVISIONING, cordon_scope=None, cordon_reason=None
-        )
-        try:
-            await gateway.acts.release(name)
-        except Exception:
-            await asyncio.to_thread(
-                ledger.set_machine,
-                name,
-                state=machine.state,
-                cordon_scope=machine.cordon_scope,
-                cordon_reason=machine.cordon_reason,
-            )
-            raise
-        return await site.machine(name)
-
     return router
 
 
@@ -160,21 +118,3 @@ async def _update(gateway: Gateway, job: Job, update: Update) -> Outcome:
         evidence={"version": update.version, "when": "now", "text": update.note, "by": update.by},
     )
     return await gateway.correlator.accept(alert)
-
-
-def _eviction(machine: Machine, body: Evict, now: float) -> Alert:
-    return Alert(
-        kind=AlertKind.MANUAL,
-        job=machine.job,
-        machine=machine.name,
-        incarnation=machine.incarnation,
-        at=now,
-        # Asked for twice is asked for once more.
-        fingerprint=f"evict:{machine.name}:{uuid.uuid4().hex}",
-        evidence={
-            "by": "somebody",
-            "text": body.reason,
-            "class": IncidentClass.MACHINE_FAULT.value,
-            "scope": body.scope.value,
-        },
-    )

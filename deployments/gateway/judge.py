@@ -43,6 +43,11 @@ def _silent(run: Run, actions: Sequence[Action], now: float, policy: GatewayPoli
     return f"its run has been silent for {now - last:.0f} s (limit {limit:.0f} s)"
 
 
+def attempts_spent(incident: Incident, actions: Sequence[Action]) -> int:
+    """Attempts whose playbook began; a run that never came to its first step does not count."""
+    return int(incident.first_task_at is not None) + sum(action.kind == "attempt" for action in actions)
+
+
 def backoff_s(attempt: int) -> float:
     """Pause before the attempt after ``attempt``: none before the second, then 1, 2, 4, 8 s."""
     return 0.0 if attempt < 2 else float(min(2 ** (attempt - 2), 8))

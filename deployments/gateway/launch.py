@@ -22,8 +22,12 @@ async def submit(gateway: Gateway, spec: JobSpec, code_version: str) -> Job:
     ledger = gateway.site.ledger
     standing_by = await asyncio.to_thread(ledger.machines, MachineState.STANDBY)
     if len(standing_by) < spec.machines:
+        coming = await asyncio.to_thread(ledger.machines, MachineState.PROVISIONING)
+        more = (
+            f" ({len(coming)} more start, or are under delivery checks: `holdfast status`)" if coming else ""
+        )
         raise NoStandbyError(
-            f"job {spec.name} wants {spec.machines} machines, {len(standing_by)} stand by: ask for fewer "
+            f"job {spec.name} wants {spec.machines} machines, {len(standing_by)} stand by{more}: ask for fewer "
             "(`machines` in the job file), or add some (`holdfast pool`)"
         )
     await asyncio.to_thread(ledger.add_job, spec, code_version)

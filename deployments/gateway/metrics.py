@@ -13,6 +13,9 @@ class Metrics:
         self.unauthorized = self._counter("unauthorized", "Requests with a missing or wrong secret.", "route")
         self.heartbeats = self._counter("heartbeats", "Heartbeats by outcome.", "outcome")
         self.alerts = self._counter("alerts", "Alerts by kind and what became of them.", "kind", "outcome")
+        self.truncated = self._counter(
+            "alertmanager_truncated_alerts", "Alerts that Alertmanager left out of a group."
+        )
         self.incidents = self._counter("incidents", "Incidents opened, by class.", "incident_class")
         self.cordons = self._counter("standby_cordons", "Standbys taken out of the pool, by reason.", "kind")
         self.attempts = self._counter(
@@ -24,6 +27,7 @@ class Metrics:
         self.loop_errors = self._counter("loop_errors", "Failed rounds of a background loop.", "loop")
         self.accept_s = self._histogram("alert_accept_seconds", "Alert received to incident in the ledger.")
         self.dispatch_s = self._histogram("dispatch_seconds", "Incident opened to flow run created.")
+        self.alone = self._gauge("gateway_alone", "1 while no machine is heard: then none is accused.")
         self.prefect_up = self._gauge("prefect_up", "1 when Prefect's API answered the last call.")
         self.machines = self._gauge("machines", "Machines by state.", "state")
         self.open_incidents = self._gauge(
@@ -31,6 +35,23 @@ class Metrics:
         )
         self.job_step = self._gauge("job_step", "Newest step of a job.", "job")
         self.job_epoch = self._gauge("job_epoch", "Newest epoch of a job.", "job")
+        self.job_ettr = self._gauge(
+            "job_ettr",
+            "Productive over wall-clock time: of the job's life, and in the window.",
+            "job",
+            "over",
+        )
+        self.job_wall_s = self._gauge("job_wall_seconds", "Wall-clock time of a job.", "job")
+        self.job_productive_s = self._gauge(
+            "job_productive_seconds", "Time in which new steps were made.", "job"
+        )
+        self.job_lost_s = self._gauge(
+            "job_lost_seconds",
+            "Time lost, by phase and incident class; with the productive time it adds up to the wall-clock time.",
+            "job",
+            "phase",
+            "incident_class",
+        )
 
     def render(self) -> bytes:
         """All metrics in Prometheus text format."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 
-from holdfast.models.alert import Alert, AlertKind
+from holdfast.models.alert import MACHINE_KINDS, Alert, AlertKind
 
 PER_JOB = 64
-KINDS = (AlertKind.XID, AlertKind.HOST_FAULT)
+OF_AN_EPOCH = frozenset({AlertKind.RANK_LOG})
+"""What these say is over with the epoch; a machine's faults outlive it."""
 
 
 class Observations:
@@ -19,14 +20,14 @@ class Observations:
 
     def add(self, job: str, alerts: list[Alert]) -> None:
         """Keep those that are observations."""
-        kept = [alert for alert in alerts if alert.kind in KINDS]
+        kept = [alert for alert in alerts if alert.kind in MACHINE_KINDS or alert.kind in OF_AN_EPOCH]
         if kept:
             self._seen.setdefault(job, deque(maxlen=PER_JOB)).extend(kept)
 
     def of(self, job: str, epoch: int, now: float) -> list[Alert]:
-        """Those of the window, as of the present epoch: a machine's faults outlive it."""
+        """Those of the window, as of the present epoch."""
         return [
             alert.model_copy(update={"epoch": epoch, "fingerprint": alert.key})
             for alert in self._seen.get(job, ())
-            if now - alert.at <= self._window_s
+            if now - alert.at <= self._window_s and (alert.kind not in OF_AN_EPOCH or alert.epoch == epoch)
         ]

@@ -20,7 +20,7 @@ _children: list[subprocess.Popen[bytes]] = []
 
 
 def spawn(home: Path, incident: Incident) -> str:
-    """Start the playbook of the incident's attempt; it outlives the gateway. Returns ``offline:PID:STARTED``."""
+    """Start the playbook of the incident's attempt; it outlives the gateway. Returns ``offline:HOST:PID:STARTED``."""
     # Asking the ended ones for their status takes them out of the process table.
     _children[:] = [child for child in _children if child.poll() is None]
     log_dir(home).mkdir(parents=True, exist_ok=True)
@@ -41,7 +41,7 @@ def spawn(home: Path, incident: Incident) -> str:
             env=os.environ | {"HOLDFAST_HOME": str(home.resolve())},
         )
     _children.append(process)
-    return f"{_PREFIX}{process.pid}:{psutil.Process(process.pid).create_time():.2f}"
+    return f"{_PREFIX}{os.uname().nodename}:{process.pid}:{psutil.Process(process.pid).create_time():.2f}"
 
 
 def is_offline(run_id: str) -> bool:
@@ -50,24 +50,31 @@ def is_offline(run_id: str) -> bool:
 
 
 def read(run_id: str) -> Run:
-    """Its process as a run: running, or ended (whether well, the incident says)."""
-    pid, _, started = run_id.removeprefix(_PREFIX).partition(":")
-    alive = bool(lives(pid, started))
+    """Its process as a run: running, or ended (whether well, the incident says). One of another host runs."""
+    pid, _, started = run_id.removeprefix(_PREFIX).rpartition(":")
+    alive = lives(pid, started)
+    over = alive is False
     return Run(
         id=run_id,
-        phase=Phase.RUNNING if alive else Phase.ENDED,
-        state="Offline" if alive else "Offline process ended",
-        since=float(started) if alive else 0.0,
+        phase=Phase.ENDED if over else Phase.RUNNING,
+        state="Offline process ended" if over else "Offline",
+        since=0.0 if over else float(started),
         alive=alive,
     )
 
 
 def lives(pid: str | None, started: str = "") -> bool | None:
-    """Whether a process of this host lives; ``started`` tells it from a later one with its number."""
-    if not pid or not pid.isdecimal():
+    """Whether a process lives, if that can be seen from here.
+
+    Args:
+        pid: its number, or ``host:number``; None is returned for one of another host.
+        started: tells it from a later one with its number.
+    """
+    host, _, number = (pid or "").rpartition(":")
+    if host not in ("", os.uname().nodename) or not number.isdecimal():
         return None
     try:
-        process = psutil.Process(int(pid))
+        process = psutil.Process(int(number))
         return process.status() != psutil.STATUS_ZOMBIE and started in ("", f"{process.create_time():.2f}")
     except psutil.Error:
         return False

@@ -12,6 +12,7 @@ from uuid import UUID
 import httpx
 from prefect.client.orchestration import PrefectClient, get_client
 from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.responses import SetStateStatus
 from prefect.exceptions import ObjectNotFound
 
 from holdfast.deployments.gateway import offline
@@ -36,13 +37,14 @@ _PHASES = {
 class PrefectRuns:
     """Creates and reads runs; pokes the playbook worker so that it need not poll."""
 
-    def __init__(self, home: Path, worker_socket: Path, metrics: Metrics) -> None:
+    def __init__(self, home: Path, worker_socket: Path, metrics: Metrics, work_pool: str) -> None:
         self._home = home
         self._worker_socket = worker_socket
         self._metrics = metrics
+        self._work_pool = work_pool
         self._stack = AsyncExitStack()
         self._client: PrefectClient | None = None
-        self._deployments: dict[IncidentClass, UUID] = {}
+        self._deployments: dict[str, UUID] = {}
 
     async def open(self) -> None:
         """Open the client; whether anybody answers shows later."""
@@ -54,23 +56,37 @@ class PrefectRuns:
 
     async def create(self, incident: Incident) -> str:
         """Create the run, then tell the worker."""
-        deployment_id = await self._deployment(incident.incident_class)
+        return await self._create(
+            _name(incident.incident_class),
+            parameters(incident),
+            idempotency_key(incident),
+            name=run_name(incident),
+            tags=[f"job:{incident.job}", f"incident:{incident.id}"],
+        )
+
+    async def start(self, deployment: str, parameters: dict[str, object], key: str) -> None:
+        """Create the run, then tell the worker."""
+        await self._create(deployment, parameters, key)
+
+    async def _create(
+        self,
+        deployment: str,
+        parameters: dict[str, object],
+        key: str,
+        name: str | None = None,
+        tags: list[str] | None = None,
+    ) -> str:
+        deployment_id = await self._deployment(deployment)
         async with self._asking() as client:
             try:
                 run = await client.create_flow_run_from_deployment(
-                    deployment_id,
-                    parameters=parameters(incident),
-                    name=run_name(incident),
-                    idempotency_key=idempotency_key(incident),
-                    tags=[f"job:{incident.job}", f"incident:{incident.id}"],
+                    deployment_id, parameters=parameters, name=name, idempotency_key=key, tags=tags
                 )
             except (ObjectNotFound, httpx.HTTPStatusError) as error:
                 # The deployment may have been made anew under another id.
-                self._deployments.pop(incident.incident_class, None)
-                raise UnavailableError(
-                    f"Prefect refused a run of {incident.incident_class}: {error}"
-                ) from error
-        await self._poke(str(run.id))
+                self._deployments.pop(deployment, None)
+                raise UnavailableError(f"Prefect refused a run of {deployment}: {error}") from error
+        await self._poke(run)
         return str(run.id)
 
     async def read(self, run_id: str) -> Run | None:
@@ -86,8 +102,7 @@ class PrefectRuns:
                 found = await client.read_flow_run(flow_run_id)
             except ObjectNotFound:
                 return None
-        alive = offline.lives(found.infrastructure_pid) if self._worker_socket.exists() else None
-        return _run(found, alive)
+        return _run(found, offline.lives(found.infrastructure_pid))
 
     async def ping(self) -> None:
         """Ask for health; the first time also for all deployments, so that no incident waits for that."""
@@ -98,16 +113,30 @@ class PrefectRuns:
                 # A request that changes something needs a CSRF token first where the server wants one.
                 await client.read_deployments(limit=1)
         for incident_class in IncidentClass:
-            await self._deployment(incident_class)
+            await self._deployment(_name(incident_class))
+
+    async def resume(self, run_id: str, answer: dict[str, object]) -> None:
+        """Resume a suspended run; a process without Prefect reads the ledger by itself."""
+        if offline.is_offline(run_id):
+            return
+        async with self._asking() as client:
+            try:
+                found = await client.resume_flow_run(UUID(run_id), run_input=answer)
+                run = await client.read_flow_run(UUID(run_id))
+            except (ObjectNotFound, httpx.HTTPStatusError, ValueError) as error:
+                raise UnavailableError(f"Prefect did not resume run {run_id}: {error}") from error
+        # Prefect answers 200 also when it refuses the input.
+        if found.status is SetStateStatus.REJECT and found.state and found.state.is_paused():
+            raise UnavailableError(f"Prefect did not resume run {run_id}: {found.details}")
+        await self._poke(run)
 
     async def offline(self, incident: Incident) -> str:
         """Run the playbook in a process of its own, with a private server."""
         return await asyncio.to_thread(offline.spawn, self._home, incident)
 
-    async def _deployment(self, incident_class: IncidentClass) -> UUID:
-        if known := self._deployments.get(incident_class):
+    async def _deployment(self, flow: str) -> UUID:
+        if known := self._deployments.get(flow):
             return known
-        flow = incident_class.value.replace("_", "-")
         async with self._asking() as client:
             try:
                 found = await client.read_deployment_by_name(f"{flow}/{flow}")
@@ -115,7 +144,7 @@ class PrefectRuns:
                 raise UnavailableError(
                     f"Prefect has no deployment {flow}/{flow}: run `prefect deploy --all`"
                 ) from None
-        self._deployments[incident_class] = found.id
+        self._deployments[flow] = found.id
         return found.id
 
     @asynccontextmanager
@@ -131,12 +160,14 @@ class PrefectRuns:
         except (httpx.HTTPError, RuntimeError) as error:
             raise UnavailableError(f"Prefect's API: {type(error).__name__} {error}".rstrip()) from error
 
-    async def _poke(self, run_id: str) -> None:
-        """Best effort: a worker that does not listen finds the run when it polls."""
+    async def _poke(self, run: FlowRun) -> None:
+        """Best effort: a worker that does not listen finds the run when it polls. Runs of other pools are not its."""
+        if run.work_pool_name not in (None, self._work_pool):
+            return
         try:
             async with asyncio.timeout(POKE_TIMEOUT_S):
                 _, writer = await asyncio.open_unix_connection(self._worker_socket)
-                writer.write(f"{run_id}\n".encode())
+                writer.write(f"{run.id}\n".encode())
                 await writer.drain()
                 writer.close()
                 await writer.wait_closed()
@@ -144,6 +175,10 @@ class PrefectRuns:
             self._metrics.pokes.labels("failed").inc()
         else:
             self._metrics.pokes.labels("sent").inc()
+
+
+def _name(incident_class: IncidentClass) -> str:
+    return incident_class.value.replace("_", "-")
 
 
 def _run(found: FlowRun, alive: bool | None) -> Run:

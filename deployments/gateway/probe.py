@@ -8,10 +8,14 @@ from typing import Protocol
 
 import httpx
 
+from holdfast.agent.contact import asked_by_gateway
 from holdfast.deployments.gateway.metrics import Metrics
 from holdfast.models.base import Frozen
 from holdfast.models.machine import Machine
 from holdfast.policies.policy import GatewayPolicy
+from holdfast.refusal import is_silence, said
+from holdfast.secret import Keys, keys
+from holdfast.tls import PLAIN, Tls
 
 CONFIRM_AFTER_S = 0.05
 AT_ONCE = 128
@@ -41,7 +45,17 @@ class Prober(Protocol):
 class HttpProber:
     """GET /healthz. One failure is confirmed by the next: a refused connection at once, silence by waiting."""
 
-    def __init__(self, http: httpx.AsyncClient, policy: GatewayPolicy, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        http: httpx.AsyncClient,
+        policy: GatewayPolicy,
+        metrics: Metrics,
+        tls: Tls = PLAIN,
+        secret: str | Keys = "",
+    ) -> None:
+        """With ``secret`` agents know the gateway by it, and count its question as a sign of life."""
+        self._tls = tls
+        self._secret = keys(secret) if secret else None
         self._http = http
         self._policy = policy
         self._metrics = metrics
@@ -63,11 +77,19 @@ class HttpProber:
     async def _ask(self, machine: Machine) -> str | None:
         """None when the agent of this machine answered, else why not."""
         try:
+            self._tls.refresh()
             answer = await self._http.get(
-                f"http://{machine.address}/healthz", timeout=self._policy.probe_timeout_s
+                f"{self._tls.scheme}://{machine.address}/healthz",
+                timeout=self._policy.probe_timeout_s,
+                headers=asked_by_gateway(self._secret) if self._secret else None,
+                extensions=self._tls.to_agent(),
             )
-        except httpx.ConnectError:
-            return _REFUSED
+        except httpx.ConnectError as error:
+            # Without a way to its host nothing is known of it.
+            if is_silence(error):
+                return said(error)
+            # Something listens there, but with a certificate that is not trusted: that is no sign of death.
+            return f"{error}" if "certificate" in str(error).lower() else _REFUSED
         except httpx.HTTPError as error:
             return f"no answer within {self._policy.probe_timeout_s:g} s ({type(error).__name__})"
         return None if _is(answer, machine) else _ANOTHER

@@ -26,9 +26,16 @@ class Progress:
         self._marked: dict[str, tuple[int, int]] = {}
         self._watched: dict[str, list[Incident]] = {}
         self._done: dict[str, tuple[int, set[int]]] = {}
+        self._heard: dict[str, float] = {}
 
-    async def note(self, job_name: str, epoch: int, machine: str, marks: Sequence[StepMark]) -> None:
-        """Take the steps that the machine of rank 0 completed; others' are dropped (they say the same)."""
+    async def note(
+        self, job_name: str, epoch: int, machine: str, marks: Sequence[StepMark], sent_at: float = 0.0
+    ) -> None:
+        """Take the steps that the machine of rank 0 completed; others' are dropped (they say the same).
+
+        The clock of the machine is not trusted: what counts is when the report arrived here. Of the machine's
+        own times (``sent_at``: when it sent the report; 0: not said) only differences are used.
+        """
         job = self._site.fleet.jobs.get(job_name)
         if job is None or not marks or not job.machines or machine != job.machines[0] or epoch < 1:
             return
@@ -38,11 +45,14 @@ class Progress:
                 return
             new = [mark for mark in marks if epoch > marked_epoch or mark.step > marked_step]
             if new:
-                await self._mark(job_name, epoch, sorted(new, key=lambda mark: mark.step))
+                new.sort(key=lambda mark: mark.step)
+                now = self._site.clock.now()
+                await self._mark(job_name, epoch, on_our_clock(new, sent_at, now, self._heard.get(job_name)))
+                self._heard[job_name] = now
 
-    async def note_run(self, machine: str, run: JobOnMachine) -> None:
-        """Take what a heartbeat says about one job."""
-        await self.note(run.job, run.epoch, machine, run.marks)
+    async def note_run(self, machine: str, run: JobOnMachine, sent_at: float = 0.0) -> None:
+        """Take what a heartbeat, sent at ``sent_at`` on the machine's clock, says about one job."""
+        await self.note(run.job, run.epoch, machine, run.marks, sent_at)
         ended = [rank.rank for rank in run.ranks if rank.phase is RankPhase.EXITED and rank.exit_code == 0]
         await self.note_done(run.job, run.epoch, ended)
 
@@ -67,7 +77,9 @@ class Progress:
         for job in list(self._site.fleet.jobs.values()):
             # Read under the lock: what a mark proves meanwhile must not be judged again from older rows.
             async with self._locks[job.name]:
-                incidents = await asyncio.to_thread(self._site.ledger.incidents, job.name, None, LOOK_BACK)
+                incidents = await asyncio.to_thread(
+                    self._site.ledger.incidents, job.name, limit=LOOK_BACK, evidence=False
+                )
                 self._watched[job.name] = [known for known in incidents if _unproved(known, job)]
                 if self._watched[job.name]:
                     await self._prove(job.name, None, [])
@@ -77,9 +89,18 @@ class Progress:
         ledger = self._site.ledger
         try:
             if self._marked.get(job_name, (0, 0))[0] != epoch:
-                await asyncio.to_thread(ledger.mark, job_name, epoch, first.step, first.at)
-            if last.step > first.step or self._marked.get(job_name, (0, 0))[0] == epoch:
-                await asyncio.to_thread(ledger.mark, job_name, epoch, last.step, last.at, len(marks))
+                begun = first.at - first.s
+                await asyncio.to_thread(
+                    ledger.mark, job_name, epoch, first.step, first.at, 1, begun, first.stall_s
+                )
+                rest = marks[1:]
+            else:
+                rest = marks
+            if rest:
+                stall_s = sum(mark.stall_s for mark in rest)
+                await asyncio.to_thread(
+                    ledger.mark, job_name, epoch, last.step, last.at, len(rest), None, stall_s
+                )
         except UnknownError:
             # The playbook opens an epoch in the ledger before it starts ranks: this is no epoch of ours.
             return
@@ -110,6 +131,19 @@ class Progress:
         await asyncio.to_thread(ledger.close_epoch, job.name, job.epoch, "done", now)
         done = await asyncio.to_thread(ledger.set_job, job.name, state=JobState.DONE, done_at=now)
         self._site.fleet.jobs[job.name] = done
+
+
+def on_our_clock(
+    marks: Sequence[StepMark], sent_at: float, now: float, heard_at: float | None
+) -> list[StepMark]:
+    """Marks with the times at which they were made on the gateway's clock.
+
+    A mark is as old as the machine says it was when it sent it, but neither younger than nothing nor older
+    than the job's previous report: a wrong clock, or one that jumps, moves it within that span only.
+    """
+    oldest = now - heard_at if heard_at is not None else float("inf")
+    ages = [min(max(0.0, sent_at - mark.at), oldest) if sent_at else 0.0 for mark in marks]
+    return [mark.model_copy(update={"at": now - age}) for mark, age in zip(marks, ages, strict=True)]
 
 
 def _unproved(incident: Incident, job: Job) -> bool:

@@ -6,13 +6,14 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
+from holdfast.deployments.gateway import times
+from holdfast.deployments.gateway.fleet import OUT_OF_SERVICE
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.checkpoint import RemoteCheckpoint
 from holdfast.models.history import Pool
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine, MachineState
-from holdfast.policies.ettr import ettr
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
 
@@ -53,9 +54,28 @@ def routes(gateway: Gateway) -> APIRouter:
             "pending_version": ledger.pending_version(name),
         }
 
+    @router.get("/jobs/{name}/time")
+    def time(name: str) -> dict[str, Any]:
+        return times.of(gateway.site, ledger.job(name))
+
     @router.get("/machines")
     def machines() -> list[Machine]:
         return ledger.machines()
+
+    @router.get("/targets")
+    def targets() -> list[dict[str, Any]]:
+        """Agents in service, for Prometheus' HTTP service discovery.
+
+        https://prometheus.io/docs/prometheus/latest/http_sd/
+        """
+        return [
+            {
+                "targets": [machine.address],
+                "labels": {"machine": machine.name, "incarnation": machine.incarnation},
+            }
+            for machine in list(gateway.site.fleet.machines.values())
+            if machine.address and machine.state not in OUT_OF_SERVICE
+        ]
 
     @router.get("/incidents")
     def incidents(
@@ -75,7 +95,11 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @router.get("/pool")
     def pool() -> dict[str, Any]:
-        return _pool(gateway)
+        from holdfast.tasks.pool import plans  # noqa: PLC0415  (scipy: only who asks pays for it)
+
+        policy, now = gateway.site.policy.spare_pool, gateway.site.clock.now()
+        listed = [plan.model_dump(mode="json") for plan in plans(ledger, policy, now)]
+        return _pool(gateway) | {"plans": listed, "policy": policy.model_dump(mode="json")}
 
     @router.get("/checkpoints")
     def checkpoints(job: str) -> list[RemoteCheckpoint]:
@@ -88,8 +112,7 @@ def routes(gateway: Gateway) -> APIRouter:
 def _job(gateway: Gateway, job: Job) -> dict[str, Any]:
     """One job of the status. Ranks as the newest heartbeats have them."""
     site = gateway.site
-    epochs = [row for row in site.ledger.epochs(job.name) if row.opened_at >= job.submitted_at]
-    now = job.done_at or site.clock.now()
+    time = times.of(site, job)
     ranks = [
         {"rank": rank.rank, "machine": machine, "pid": rank.pid, "step": rank.step, "phase": rank.phase.value}
         for machine, rank in site.fleet.ranks(job)
@@ -99,7 +122,7 @@ def _job(gateway: Gateway, job: Job) -> dict[str, Any]:
         "state": job.state.value,
         "epoch": job.epoch,
         "step": max([site.ledger.max_step(job.name), *(int(rank["step"]) for rank in ranks)]),
-        "ettr": round(ettr(epochs, now).ettr, 4),
+        **time,
         "code_version": job.code_version,
         "machines": list(job.machines),
         "world_size": job.spec.world_size,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
+from holdfast.deployments.gateway.acts import Acts
+from holdfast.deployments.gateway.approvals import Approvals
 from holdfast.deployments.gateway.carry_over import CarryOver
 from holdfast.deployments.gateway.dispatch import Dispatcher
-from holdfast.deployments.gateway.judge import backoff_s, why_again, why_moot
+from holdfast.deployments.gateway.judge import attempts_spent, backoff_s, why_again, why_moot
 from holdfast.deployments.gateway.runs import Phase, Run, Runs
 from holdfast.deployments.gateway.site import Site, log
-from holdfast.errors import StaleError, UnavailableError
-from holdfast.models.alert import Incident, IncidentState
+from holdfast.errors import HoldfastError, StaleError, UnavailableError
+from holdfast.models.alert import Incident, IncidentClass, IncidentState
 
 AWAY_FACTOR = 2
 """A run that shows no sign for so many times the policy's patience with Prefect is started without it."""
@@ -19,8 +21,12 @@ AWAY_FACTOR = 2
 class Reconciler:
     """Sees to it that every open incident has a playbook at work, or is closed."""
 
-    def __init__(self, site: Site, runs: Runs, dispatcher: Dispatcher, carry_over: CarryOver) -> None:
+    def __init__(
+        self, site: Site, runs: Runs, dispatcher: Dispatcher, carry_over: CarryOver, acts: Acts
+    ) -> None:
         self._site = site
+        self._acts = acts
+        self._approvals = Approvals(site, runs)
         self._runs = runs
         self._dispatcher = dispatcher
         self._carry_over = carry_over
@@ -29,7 +35,7 @@ class Reconciler:
     async def tick(self) -> None:
         """One round."""
         ledger = self._site.ledger
-        incidents = await asyncio.to_thread(ledger.incidents, None, IncidentState.OPEN)
+        incidents = await asyncio.to_thread(ledger.incidents, state=IncidentState.OPEN, evidence=False)
         acting: dict[str, Incident] = {}
         for incident in reversed(incidents):
             acting.setdefault(incident.job, incident)
@@ -62,6 +68,8 @@ class Reconciler:
         ledger = self._site.ledger
         job = await asyncio.to_thread(ledger.job, incident.job)
         versions = await asyncio.to_thread(ledger.versions, incident.job)
+        if incident.incident_class is IncidentClass.CODE_UPDATE:
+            incident = await asyncio.to_thread(ledger.incident, incident.id)  # its alert names the version
         if why := why_moot(incident, job, versions):
             log.info("%s: dismissed: %s", incident.id, why)
             await asyncio.to_thread(
@@ -73,6 +81,10 @@ class Reconciler:
     async def _compare(self, incident: Incident, run: Run | None) -> None:
         now = self._site.clock.now()
         actions = await asyncio.to_thread(self._site.ledger.actions, incident.id)
+        if run is not None and run.phase is Phase.SUSPENDED:
+            await self._approvals.look(incident, actions)
+        if run is not None and run.alive is None:
+            run = run.model_copy(update={"alive": await self._renews(incident)})
         why = why_again(run, actions, now, self._site.policy.gateway)
         if not why:
             return
@@ -80,6 +92,12 @@ class Reconciler:
         if run is not None and ended and now - run.since < backoff_s(incident.attempt):
             return
         await self._again(incident, why)
+
+    async def _renews(self, incident: Incident) -> bool | None:
+        """Whether a run on another host lives, by the job's lease; None: it holds none (yet, or any more)."""
+        lease = await asyncio.to_thread(self._site.ledger.job_lease, incident.job)
+        mine = lease is not None and (lease.incident_id, lease.attempt) == (incident.id, incident.attempt)
+        return lease.live if lease is not None and mine else None
 
     async def _without_prefect(self, incident: Incident, away_s: float) -> None:
         """Prefect is away in mid-flight. A playbook survives that for a while: see whether it still acts."""
@@ -94,12 +112,9 @@ class Reconciler:
 
     async def _again(self, incident: Incident, why: str) -> None:
         ledger, limit = self._site.ledger, self._site.policy.gateway.max_attempts
-        if incident.attempt >= limit:
-            summary = f"{incident.attempt} attempts did not recover it (the last: {why}): a human must look"
-            log.error("%s: %s", incident.id, summary)
-            await asyncio.to_thread(
-                ledger.set_incident, incident.id, state=IncidentState.NEEDS_HUMAN, summary=summary
-            )
+        spent = attempts_spent(incident, await asyncio.to_thread(ledger.actions, incident.id))
+        if spent >= limit:
+            await self._give_up(incident, f"{spent} attempts did not recover it (the last: {why})")
             return
         try:
             newer = await asyncio.to_thread(ledger.next_attempt, incident.id, incident.attempt)
@@ -109,6 +124,15 @@ class Reconciler:
         self._site.metrics.attempts.labels(_reason(why)).inc()
         log.warning("%s: attempt %d, because %s", incident.id, newer.attempt, why)
         self._dispatcher.start(newer)
+
+    async def _give_up(self, incident: Incident, why: str) -> None:
+        """As a playbook does that meets a limit: the ranks are stopped, the job has failed, a human must look."""
+        log.error("%s: %s", incident.id, why)
+        try:
+            await self._acts.halt(incident.job)
+        except HoldfastError as error:
+            log.warning("%s: its ranks could not be stopped: %s", incident.id, error)
+        await asyncio.to_thread(self._site.ledger.give_up, incident.id, f"{why}: a human must look")
 
     def _count(self, incidents: list[Incident]) -> None:
         gauge = self._site.metrics.open_incidents

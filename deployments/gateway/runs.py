@@ -43,6 +43,14 @@ class Runs(Protocol):
         """
         ...
 
+    async def start(self, deployment: str, parameters: dict[str, object], key: str) -> None:
+        """Start a run of a deployment that is no incident's playbook; one run per ``key``.
+
+        Raises:
+            UnavailableError: Prefect did not answer, or has no such deployment yet.
+        """
+        ...
+
     async def read(self, run_id: str) -> Run | None:
         """The run, or None when there is none of that id.
 
@@ -56,6 +64,14 @@ class Runs(Protocol):
 
         Raises:
             UnavailableError: it does not answer, or has not all deployments.
+        """
+        ...
+
+    async def resume(self, run_id: str, answer: dict[str, object]) -> None:
+        """Resume a suspended run with the input that it waits for; one that is not suspended is left alone.
+
+        Raises:
+            UnavailableError: Prefect did not answer, or does not take the input.
         """
         ...
 

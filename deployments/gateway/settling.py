@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from holdfast.models.alert import Alert
-from holdfast.policies.exits import is_cascade
+from holdfast.policies.importance import Importance
 
 PER_JOB = 256
 
@@ -23,19 +23,23 @@ class Settling:
     probe_at: float | None = 0.0
     """Probe the job's agents from this time on; None while that is done."""
 
+    weights: dict[str, Importance] = field(default_factory=dict)
+    """Of the alerts, by key."""
+
     @property
     def full(self) -> bool:
-        """There is room for a root only."""
+        """There is room only for what says more than something that is here."""
         return len(self.alerts) >= PER_JOB
 
-    def add(self, alert: Alert) -> bool:
-        """Take an alert; False when it is known or there is no room. A root finds room at an echo's cost."""
+    def add(self, alert: Alert, weight: Importance) -> bool:
+        """Take an alert; False when it is known or there is no room. What says more finds room at others' cost."""
         if alert.key in self.alerts:
             return False
         if self.full:
-            echo = next((key for key, known in self.alerts.items() if is_cascade(known)), None)
-            if echo is None or is_cascade(alert):
+            least = min(self.weights, key=lambda key: self.weights[key])
+            if self.weights[least] >= weight:
                 return False
-            del self.alerts[echo]
+            del self.alerts[least], self.weights[least]
         self.alerts[alert.key] = alert
+        self.weights[alert.key] = weight
         return True

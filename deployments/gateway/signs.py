@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from holdfast.deployments.gateway import gate
-from holdfast.models.alert import Alert, Incident
+from holdfast.models.alert import MACHINE_KINDS, Alert, Incident
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine, MachineState
 
@@ -25,7 +25,7 @@ def injected_at(alerts: Iterable[Alert]) -> float | None:
 
 def still_true(alert: Alert, incident: Incident, job: Job, machines: Mapping[str, Machine]) -> bool:
     """It came while the incident was worked on, is not what that repaired, and did not go away by it."""
-    if alert.kind in gate.MACHINE_KINDS:
+    if alert.kind in MACHINE_KINDS:
         machine = machines.get(alert.machine or "")
         return (
             machine is not None

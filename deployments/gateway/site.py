@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ from holdfast.deployments.gateway.fleet import Fleet
 from holdfast.deployments.gateway.metrics import Metrics
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine
+from holdfast.policies import silence
 from holdfast.policies.policy import Policy
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
@@ -42,6 +43,21 @@ class Site:
         """Wait until nothing is going on in the background (tests, shutdown)."""
         while self.tasks:
             await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    @property
+    def window_s(self) -> float:
+        """Silence of a machine that calls for a probe."""
+        return silence.window_s(self.settings.heartbeat_s, self.policy.gateway)
+
+    @property
+    def lease_s(self) -> float:
+        """Silence after which a machine is given up that does not refuse a connection."""
+        return silence.lease_s(self.settings.heartbeat_s, self.policy.gateway)
+
+    def silent(self, machines: Iterable[str]) -> frozenset[str]:
+        """Those of ``machines`` that should have said something by now."""
+        now = self.clock.now()
+        return frozenset(name for name in machines if self.fleet.silent_s(name, now) > self.window_s)
 
     async def job(self, name: str) -> Job:
         """The job as the ledger has it now.

@@ -30,10 +30,15 @@ def tidy(alert: Alert) -> Alert:
     return cleaned
 
 
+def clean(text: str) -> str:
+    """The text as every database takes it."""
+    # PostgreSQL refuses NUL, and no database takes half a surrogate pair.
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
+
+
 def _clean(value: Any, depth: int) -> Any:
     if isinstance(value, str):
-        # PostgreSQL refuses NUL, and no database takes half a surrogate pair.
-        return value.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
+        return clean(value)
     if isinstance(value, dict):
         if depth >= MAX_DEPTH:
             return "(nested too deep)"

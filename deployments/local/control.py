@@ -16,11 +16,15 @@ from holdfast.deployments.local import bringup, envfile, pidfile, ports
 from holdfast.deployments.local import machines as local_machines
 from holdfast.deployments.local.supervisor import NAME as SUPERVISOR
 from holdfast.deployments.local.supervisor import STOP_S
+from holdfast.errors import SettingsError, UnavailableError
+from holdfast.paths import log_dir
 from holdfast.settings import Settings, load
 from holdfast.storage.ledger import Ledger
 
 Progress = Callable[[str], None]
 
+LOCAL_MOST = 64
+_LOOK_S = 1.0
 DOWN_S = 6 * STOP_S
 """The supervisor stops its services one after the other."""
 
@@ -48,6 +52,11 @@ def up(
         UnavailableError: a service or machine did not come up (with the last lines of its log).
     """
     settings = _settings(where, port)
+    if settings.driver == "local" and machines > LOCAL_MOST:
+        raise SettingsError(
+            f"--machines {machines}: expected {LOCAL_MOST} at most, as all are processes of this host. "
+            "HOLDFAST_DRIVER names an engine that has more."
+        )
     if is_up(settings.home):
         running = load(settings.home)
         progress(f"services of {running.home} are up already: gateway {running.gateway}")
@@ -63,6 +72,24 @@ def up(
         raise
     progress(f"up: gateway {settings.gateway}, Prefect UI {settings.prefect_api.removesuffix('/api')}")
     return settings
+
+
+def stay(settings: Settings) -> None:
+    """Wait for SIGTERM or SIGINT, then stop the services; machines are left running. For containers.
+
+    Raises:
+        UnavailableError: the supervisor ended by itself.
+    """
+    asked = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: asked.set())
+    while not asked.wait(_LOOK_S):
+        _reap()
+        if not is_up(settings.home):
+            raise UnavailableError(
+                f"the supervisor ended: see {log_dir(settings.home) / f'{SUPERVISOR}.log'}."
+            )
+    _stop_services(settings.home)
 
 
 def down(where: Settings | Path, progress: Progress = print) -> None:
@@ -81,9 +108,17 @@ def down(where: Settings | Path, progress: Progress = print) -> None:
     if _stop_services(home):
         progress("services are stopped")
     driver = drivers.from_settings(settings)
+    driver.withdraw()
     if driver.machines():
         local_machines.retire_all(settings, driver)
         progress("machines are gone")
+
+
+def _reap() -> None:
+    """As process 1 of a container we inherit what others leave behind."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _settings(where: Settings | Path, port: int | None) -> Settings:
@@ -96,7 +131,11 @@ def _settings(where: Settings | Path, port: int | None) -> Settings:
 
 def _prepare(settings: Settings) -> None:
     settings.home.mkdir(parents=True, exist_ok=True)
-    secret.create(settings.secret_path)
+    if not settings.shared_secret.get_secret_value():
+        secret.create(settings.secret_path)
+    if settings.driver == "local":
+        # Machines elsewhere have no such file: they use the shared secret, as all did before.
+        secret.create(settings.home / "s3-secret")
     envfile.remember(settings)
     if not settings.s3_endpoint:
         # A bucket of the embedded server is a folder.

@@ -29,10 +29,16 @@ def chosen(settings: Settings) -> dict[str, str]:
     values = {}
     for name in sorted(settings.model_fields_set - {"home"}):
         value = getattr(settings, name)
-        if isinstance(value, SecretStr) or value is None:
+        if isinstance(value, SecretStr) or value is None or _mounted(settings, name):
             continue
         values[f"{_PREFIX}{name.upper()}"] = str(value)
     return values
+
+
+def _mounted(settings: Settings, name: str) -> bool:
+    """It comes from the folder of secrets, and stays there."""
+    folder = settings.secrets_dir
+    return folder is not None and (folder / f"{_PREFIX}{name}".lower()).exists()
 
 
 def _lines(path: Path) -> list[str]:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
-from holdfast import drivers, secret
+from holdfast import drivers, secret, tls
 from holdfast.drivers.base import Driver
 from holdfast.errors import UnavailableError, UnknownError
 from holdfast.models.job import JobState
@@ -20,6 +21,7 @@ from holdfast.storage.ledger import Ledger
 
 REGISTERED_S = 120.0
 """How long new machines may take to start their fork servers, check themselves and register."""
+RETIRED_AT_ONCE = 16
 _LAST_LINES = 15
 _OVER = (JobState.STOPPED, JobState.FAILED, JobState.DONE)
 
@@ -41,12 +43,13 @@ def have(settings: Settings, wanted: int, progress: Callable[[str], None], over:
     new = set(driver.provision(wanted - len(alive)))
     progress(f"{len(new)} machines are starting")
     until = time.monotonic() + REGISTERED_S
-    headers = {"Authorization": f"Bearer {secret.read(settings.secret_path)}"}
-    with httpx.Client(base_url=settings.gateway, headers=headers, trust_env=False) as http:
-        while missing := new - _registered(http):
+    headers = {"Authorization": secret.of(settings).header}
+    certified = tls.of(settings).http()
+    with httpx.Client(headers=headers, trust_env=False, **certified) as http:
+        while missing := new - _registered(http, settings.gateways):
             dead = missing - {machine.name for machine in driver.machines() if machine.alive}
             if dead or time.monotonic() > until:
-                raise UnavailableError(_why(settings, min(dead or missing)))
+                raise UnavailableError(_why(settings, driver, min(dead or missing)))
             if over.wait(0.1):
                 return
     progress(f"{len(new)} machines are ready")
@@ -54,8 +57,8 @@ def have(settings: Settings, wanted: int, progress: Callable[[str], None], over:
 
 def retire_all(settings: Settings, driver: Driver) -> None:
     """End every machine; the ledger forgets them, and notes jobs that ran on them as stopped."""
-    for machine in driver.machines():
-        driver.retire(machine.name)
+    with ThreadPoolExecutor(RETIRED_AT_ONCE) as beside:
+        list(beside.map(driver.retire, [machine.name for machine in driver.machines()]))
     ledger = Ledger(settings.database)
     try:
         for job in ledger.jobs():
@@ -68,17 +71,21 @@ def retire_all(settings: Settings, driver: Driver) -> None:
         ledger.close()
 
 
-def _registered(http: httpx.Client) -> set[str]:
-    try:
-        answer = http.get("/v1/machines")
-        answer.raise_for_status()
-    except httpx.HTTPError:
-        return set()
+def _registered(http: httpx.Client, gateways: Sequence[str]) -> set[str]:
+    """As the gateway that leads says; the others refuse, or are away."""
     unready = (MachineState.PROVISIONING, MachineState.GONE)
-    return {machine["name"] for machine in answer.json() if machine["state"] not in unready}
+    for url in gateways:
+        with contextlib.suppress(httpx.HTTPError):
+            answer = http.get(f"{url}/v1/machines")
+            answer.raise_for_status()
+            return {machine["name"] for machine in answer.json() if machine["state"] not in unready}
+    return set()
 
 
-def _why(settings: Settings, name: str) -> str:
+def _why(settings: Settings, driver: Driver, name: str) -> str:
+    if settings.driver != "local":
+        said = next((each.detail for each in driver.machines() if each.name == name), "") or "not listed"
+        return f"machine {name} did not register within {REGISTERED_S:.0f} s; {driver.name} says: {said}."
     log = machine_dir(settings.home, name) / "agent.log"
     try:
         last = "\n".join(f"  {line}" for line in log.read_text(errors="replace").splitlines()[-_LAST_LINES:])

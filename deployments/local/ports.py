@@ -14,7 +14,9 @@ def check(settings: Settings) -> None:
     Raises:
         SettingsError: one is not; names it and says what to do.
     """
-    needed = {"gateway": settings.port}
+    needed = {}
+    if not settings.gateway_url:
+        needed["gateway"] = settings.port
     if not settings.prefect_api_url:
         needed["Prefect server"] = settings.port + 1
     if not settings.s3_endpoint:

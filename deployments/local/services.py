@@ -13,11 +13,12 @@ from pathlib import Path
 
 import httpx
 
-from holdfast import secret
+from holdfast import secret, tls
 from holdfast.deployments.worker.environment import client_environment, server_environment, socket_path
 from holdfast.errors import SettingsError
 from holdfast.paths import log_dir
 from holdfast.settings import Settings
+from holdfast.tls import PLAIN, Tls
 
 PROBE_TIMEOUT_S = 1.0
 
@@ -35,6 +36,8 @@ class Service:
     socket: Path | None = None
     port: int | None = None
     """The TCP port that it needs."""
+    tls: Tls = PLAIN
+    """How it is asked, if by TLS."""
     says: str = ""
     """What it does, for messages."""
 
@@ -44,7 +47,9 @@ class Service:
 
     def healthy(self) -> bool:
         """Whether it answers; bounded by :data:`PROBE_TIMEOUT_S`."""
-        return _answers(self.url) if self.url else self.socket is not None and _is_ready(self.socket)
+        return (
+            _answers(self.url, self.tls) if self.url else self.socket is not None and _is_ready(self.socket)
+        )
 
 
 def embedded(settings: Settings) -> list[Service]:
@@ -66,7 +71,8 @@ def embedded(settings: Settings) -> list[Service]:
                 "gateway",
                 (sys.executable, "-P", "-m", "holdfast.deployments.gateway", "--home", str(home)),
                 common,
-                url=f"http://{settings.host}:{settings.port}/healthz",
+                url=f"{settings.own_gateway}/healthz",
+                tls=tls.of(settings),
                 port=settings.port,
                 says="alert gateway",
             )
@@ -85,7 +91,7 @@ def embedded(settings: Settings) -> list[Service]:
 
 def _prefect(settings: Settings) -> Service:
     port = settings.port + 1
-    command = (sys.executable, "-P", "-m", "prefect", "server", "start")
+    command = (sys.executable, "-P", "-m", "holdfast.deployments.local.prefect_server", "server", "start")
     return Service(
         "prefect",
         (*command, "--host", settings.host, "--port", str(port)),
@@ -98,7 +104,7 @@ def _prefect(settings: Settings) -> Service:
 
 def _s3(settings: Settings) -> Service:
     port = settings.port + 2
-    key = settings.s3_secret_key.get_secret_value() or secret.read(settings.secret_path)
+    key = settings.s3_secret_key.get_secret_value() or secret.read(settings.s3_secret_path)
     data = settings.home.resolve() / "s3"
     return Service(
         "s3",
@@ -121,9 +127,9 @@ def _rclone() -> str:
     return found
 
 
-def _answers(url: str) -> bool:
+def _answers(url: str, certified: Tls) -> bool:
     try:
-        return httpx.get(url, timeout=PROBE_TIMEOUT_S, trust_env=False).status_code < 500
+        return httpx.get(url, timeout=PROBE_TIMEOUT_S, trust_env=False, **certified.http()).status_code < 500
     except httpx.HTTPError:
         return False
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import os
 import signal
 from pathlib import Path
 
+from holdfast import drivers
 from holdfast.deployments.worker.environment import client_environment, socket_path
+from holdfast.listen import many_files
 from holdfast.settings import Settings, load
 
 
@@ -22,8 +25,9 @@ async def serve(settings: Settings) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    pool = WarmPool(settings.warm_runs, manifest.modules(manifest.read()))
-    worker = HoldfastWorker(settings.work_pool, pool=pool, name=f"holdfast-{os.uname().nodename}")
+    preloaded = [*manifest.modules(manifest.all_deployments()), *drivers.modules(settings.driver)]
+    pool = WarmPool(settings.warm_runs, preloaded)
+    worker = HoldfastWorker(settings.work_pool, pool=pool, name=worker_name(settings.home))
     path = socket_path(settings.home)
     server = await pokes.listen(path, worker)
     try:
@@ -33,12 +37,20 @@ async def serve(settings: Settings) -> None:
         path.unlink(missing_ok=True)
 
 
+def worker_name(home: Path) -> str:
+    """By host and home: the same after a restart, another one for every worker of a pool."""
+    return (
+        f"holdfast-{os.uname().nodename}-{hashlib.blake2s(bytes(home.resolve()), digest_size=3).hexdigest()}"
+    )
+
+
 def main() -> None:
     """Parse the command line and serve."""
     parser = argparse.ArgumentParser(prog="python -m holdfast.deployments.worker", description=__doc__)
     parser.add_argument("--home", type=Path, required=True, help="the project's .holdfast folder")
     settings = load(parser.parse_args().home.resolve())
     os.environ.update(client_environment(settings))
+    many_files()  # the processes of playbooks inherit it
     asyncio.run(serve(settings))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from holdfast.paths import run_dir
 from holdfast.settings import Settings
@@ -18,7 +19,9 @@ def client_environment(settings: Settings) -> dict[str, str]:
     The version check is off because it costs every short-lived client one more request.
     """
     home = settings.home.resolve()
+    auth = settings.prefect_auth.get_secret_value()
     return {
+        **({"PREFECT_API_AUTH_STRING": auth} if auth else {}),
         "HOLDFAST_HOME": str(home),
         "PREFECT_HOME": str(home / "prefect"),
         "PREFECT_PROFILES_PATH": str(home / "prefect" / "profiles.toml"),
@@ -32,14 +35,27 @@ def client_environment(settings: Settings) -> dict[str, str]:
     }
 
 
+def client_settings(settings: Settings) -> dict[Any, Any]:
+    """The same where Prefect may have been imported before, under another environment."""
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL  # noqa: PLC0415
+
+    return {
+        PREFECT_API_URL: settings.prefect_api,
+        PREFECT_API_AUTH_STRING: settings.prefect_auth.get_secret_value() or None,
+    }
+
+
 def server_environment(settings: Settings) -> dict[str, str]:
-    """What the embedded Prefect server needs: SQLite in HOME, leases that outlive a restart.
+    """What the embedded Prefect server needs: its database, leases that outlive a restart.
 
     Concurrency leases in memory leak their slots when the server restarts, hence the file system.
     """
     home = settings.home.resolve()
+    auth = settings.prefect_auth.get_secret_value()
     return client_environment(settings) | {
-        "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{home / 'prefect' / 'prefect.db'}",
+        **({"PREFECT_SERVER_API_AUTH_STRING": auth} if auth else {}),
+        "PREFECT_API_DATABASE_CONNECTION_URL": settings.prefect_database_url
+        or f"sqlite+aiosqlite:///{home / 'prefect' / 'prefect.db'}",
         "PREFECT_SERVER_API_HOST": settings.host,
         "PREFECT_SERVER_API_PORT": str(settings.port + 1),
         "PREFECT_UI_API_URL": settings.prefect_api,

@@ -9,7 +9,9 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from holdfast import plugins
 from holdfast.errors import SettingsError
+from holdfast.plugins import Group
 
 # In a checkout a link to the file in the repository's root, in a wheel a copy of it.
 PATH = Path(__file__).resolve().parent.parent / "prefect.yaml"
@@ -71,6 +73,28 @@ def read(path: Path = PATH) -> tuple[Deployment, ...]:
             f"{path} has no `deployments`: it should be Holdfast's prefect.yaml, not {loaded!r}"
         )
     return tuple(_deployment(entry, path) for entry in entries)
+
+
+def of_packages() -> tuple[Deployment, ...]:
+    """The playbooks of other packages that can be imported, each with the deployment that the built-in ones have."""
+    flows, _ = plugins.load(Group.PLAYBOOKS)
+    entries = {found.plugin.name: found.plugin.value for found in plugins.installed(Group.PLAYBOOKS)}
+    return tuple(
+        Deployment(
+            name=name.replace("_", "-"),
+            entrypoint=entries[name],
+            description=(flow.__doc__ or "").strip().partition("\n")[0],
+            tags=("holdfast", "incident"),
+            parameters={"incident": {}},
+            work_pool=WorkPool(name="holdfast"),
+        )
+        for name, flow in flows.items()
+    )
+
+
+def all_deployments() -> tuple[Deployment, ...]:
+    """Those of ``prefect.yaml``, then those of other packages."""
+    return (*read(), *of_packages())
 
 
 def modules(deployments: tuple[Deployment, ...]) -> list[str]:

@@ -52,11 +52,14 @@ def run(settings: Settings, incident: Incident, attempt: int) -> None:
 
 def _playbook(incident: Incident) -> Any:
     wanted = incident.incident_class.value.replace("_", "-")
-    for deployment in manifest.read():
+    for deployment in manifest.all_deployments():
         if deployment.name == wanted:
             module, _, flow = deployment.entrypoint.partition(":")
             return getattr(importlib.import_module(module), flow)
-    raise SettingsError(f"prefect.yaml has no deployment {wanted!r}, which incident {incident.id} needs")
+    raise SettingsError(
+        f"neither prefect.yaml nor an installed package has the deployment {wanted!r}, which incident "
+        f"{incident.id} needs"
+    )
 
 
 def main() -> None:

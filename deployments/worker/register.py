@@ -8,7 +8,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from holdfast.deployments.worker import manifest
-from holdfast.deployments.worker.environment import client_environment
+from holdfast.deployments.worker.environment import client_environment, client_settings
 from holdfast.errors import SettingsError, UnavailableError
 from holdfast.settings import Settings
 
@@ -22,7 +22,7 @@ POOL_TYPE = "holdfast"
 def preload(settings: Settings) -> None:
     """Do what takes time and needs no server: import Prefect and every flow."""
     os.environ.update(client_environment(settings))
-    for module in manifest.modules(manifest.read()):
+    for module in manifest.modules(manifest.all_deployments()):
         # One that fails is reported by :func:`register`, with its deployment.
         with contextlib.suppress(Exception):
             importlib.import_module(module)
@@ -41,12 +41,12 @@ async def register(settings: Settings) -> list[str]:
     os.environ.update(client_environment(settings))
     import httpx  # noqa: PLC0415
     from prefect.client.orchestration import get_client  # noqa: PLC0415
-    from prefect.settings import PREFECT_API_URL, temporary_settings  # noqa: PLC0415
+    from prefect.settings import temporary_settings  # noqa: PLC0415
 
-    deployments = manifest.read()
+    deployments = manifest.all_deployments()
     try:
         # Prefect may have been imported before, under another environment.
-        with temporary_settings({PREFECT_API_URL: settings.prefect_api}):
+        with temporary_settings(client_settings(settings)):
             client = get_client()
         async with client:
             await _pool(client, settings.work_pool)

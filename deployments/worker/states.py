@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Any
 from uuid import UUID
 
@@ -23,6 +24,7 @@ from prefect.utilities.engine import propose_state
 
 from holdfast.errors import RefusedError
 
+HOST = os.uname().nodename
 _WORKER_LABEL = "prefect.worker.name"
 
 
@@ -83,6 +85,7 @@ async def sweep(client: PrefectClient, pool: str, worker: str, under_way: set[UU
         work_pool_filter=WorkPoolFilter(name=WorkPoolFilterName(any_=[pool])),
     ):
         mine = seen.labels.get(_WORKER_LABEL) == worker and seen.id not in under_way
-        pid = seen.infrastructure_pid or ""
-        if mine and pid.isdecimal() and not psutil.pid_exists(int(pid)):
+        # As the process worker of Prefect writes it: whose process it is shows by the host.
+        host, _, pid = (seen.infrastructure_pid or "").rpartition(":")
+        if mine and host == HOST and pid.isdecimal() and not psutil.pid_exists(int(pid)):
             await finish(client, seen.id, "its worker")

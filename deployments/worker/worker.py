@@ -176,7 +176,7 @@ class HoldfastWorker(BaseWorker[BaseJobConfiguration, BaseVariables, HoldfastWor
         """
         await asyncio.sleep(LABEL_DELAY_S)
         with contextlib.suppress(httpx.HTTPError, ObjectNotFound):
-            await self.client.update_flow_run(flow_run_id, infrastructure_pid=str(pid))
+            await self.client.update_flow_run(flow_run_id, infrastructure_pid=f"{states.HOST}:{pid}")
             await self._give_worker_labels_to_flow_run(flow_run_id)
 
     async def _report_end(self, run: _Run, status: int) -> None:

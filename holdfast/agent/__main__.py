@@ -12,6 +12,7 @@ from pathlib import Path
 
 from holdfast import secret, settings
 from holdfast.errors import HoldfastError, SettingsError
+from holdfast.listen import facing
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
@@ -21,7 +22,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser("holdfast.agent", description="The agent of one machine.")
     parser.add_argument("--machine", required=True, help="name of this machine")
     parser.add_argument("--home", required=True, type=Path, help="the project's .holdfast folder")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on, reachable by all machines")
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on, reachable by all machines; auto: the one that faces the gateway",
+    )
     options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -38,10 +43,11 @@ async def _run(machine: str, home: Path, host: str) -> int:
     if not home.is_dir():
         raise SettingsError(f"--home {home}: no such folder. `holdfast up` makes it.")
     chosen = settings.load(home)
+    host = facing(chosen.gateway) if host == "auto" else host
     from holdfast.agent.daemon import Agent  # noqa: PLC0415  (wrong arguments are refused at once)
 
     try:
-        agent = Agent(machine, home, chosen, secret.read(chosen.secret_path), host)
+        agent = Agent(machine, home, chosen, secret.of(chosen), host)
     except OSError as error:
         raise SettingsError(f"--host {host}: cannot listen there ({error.strerror})") from None
     return await agent.run()

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import math
 import socket
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from holdfast.models.agent import RankPhase, RankState, StepMark
+from holdfast.models.agent import RankPhase, RankState, StepMark, StepTimes
+from holdfast.policies.jumps import Jump, jump
+from holdfast.policies.policy import Policy
+from holdfast.policies.thresholds import MetricLimits
 
 _MAX_DATAGRAM = 256 * 1024
 _MAX_MARKS = 4096
+_MAX_PHASES = 32
 _EWMA = 0.2  # weight of the newest step's duration
+_MAX_TIMES = 8
+_MAX_PHASE_NAME = 40
 
 
 class BoardEvents(Protocol):
@@ -32,9 +39,30 @@ class BoardEvents(Protocol):
         """A rank reported a loss or gradient norm that is not finite (told once per run)."""
         ...
 
+    def jumped(self, rank: int, step: int, metric: str, jump: Jump) -> None:
+        """A rank's loss or gradient norm jumped (told once until it is back)."""
+        ...
+
     def saved(self, rank: int, step: int, path: Path) -> None:
         """A shard is complete in shared memory."""
         ...
+
+    def skipped(self, rank: int, step: int) -> None:
+        """A save was left out, since the one before was not done."""
+        ...
+
+    def restored(self, rank: int, cost: Mapping[str, Any]) -> None:
+        """A rank has its state; ``cost`` as in the message (:mod:`holdfast.agent.wire`)."""
+        ...
+
+
+@dataclass
+class Metric:
+    """One metric of one rank over its last steps."""
+
+    values: deque[float]
+    high: int = 0
+    """Steps in a row that were a jump."""
 
 
 @dataclass
@@ -51,10 +79,22 @@ class Row:
     step_s: float = 0.0
     paused: bool = False
     replicated_step: int = 0
+    restored: dict[str, Any] | None = None
+    """How it got its state, and what that cost."""
     failed: dict[str, Any] | None = None
     replayed: dict[str, Any] | None = None
     not_finite: str = ""
     phases: dict[str, float] = field(default_factory=dict)
+    """Of the last step."""
+    usual_phases: dict[str, float] = field(default_factory=dict)
+    mfu: float | None = None
+    metrics: dict[str, Metric] = field(default_factory=dict)
+
+    @property
+    def damaged(self) -> str:
+        """What it said of a checkpoint whose bytes are not those that were saved."""
+        said = self.failed or {}
+        return str(said.get("message", "")) if said.get("error_type") == "DamagedError" else ""
 
     def state(self, pid: int, exit_code: int | None, cpu_s: float, letter: str, exited: bool) -> RankState:
         """This row with what the agent knows of the process."""
@@ -71,22 +111,34 @@ class Row:
             loss=_finite(self.loss),
             grad_norm=_finite(self.grad_norm),
             step_s=self.step_s,
+            mfu=_finite(self.mfu),
+            phases={name: round(seconds, 6) for name, seconds in self.usual_phases.items()},
             cpu_s=cpu_s,
             process_state=letter,
             exit_code=exit_code,
             paused=self.paused,
+            damaged=self.damaged,
         )
 
 
 class Board:
     """Listens for the ranks of one run (job and epoch)."""
 
-    def __init__(self, path: Path, epoch: int, ranks: Iterable[int], events: BoardEvents) -> None:
+    def __init__(
+        self,
+        path: Path,
+        epoch: int,
+        ranks: Iterable[int],
+        events: BoardEvents,
+        limits: MetricLimits | None = None,
+    ) -> None:
         self.rows = {rank: Row(rank) for rank in ranks}
         self.marks: deque[StepMark] = deque(maxlen=_MAX_MARKS)
+        self.times: deque[StepTimes] = deque(maxlen=_MAX_TIMES)
         self.path = path
         self._epoch = epoch
         self._events = events
+        self._limits = limits or Policy.load().detect.metrics
         self._lowest = min(self.rows)
         self._told_not_finite = False
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -117,6 +169,8 @@ class Board:
         """Forget marks up to time ``at``: the gateway has them."""
         while self.marks and self.marks[0].at <= at:
             self.marks.popleft()
+        while self.times and self.times[0].at <= at:
+            self.times.popleft()
 
     def _take(self, message: dict[str, Any]) -> None:
         if message["epoch"] != self._epoch:
@@ -132,16 +186,34 @@ class Board:
         row.activity = ""
         seconds = float(message.get("s") or 0.0)
         row.step_s = seconds if row.step_s == 0.0 else row.step_s + _EWMA * (seconds - row.step_s)
-        row.phases = {str(name): float(value) for name, value in (message.get("phases") or {}).items()}
+        row.phases = _phases(message.get("phases") or {})
+        row.usual_phases = {
+            name: _mean(row.usual_phases.get(name), spent) for name, spent in row.phases.items()
+        }
         row.loss, row.grad_norm = _number(message.get("loss")), _number(message.get("grad_norm"))
+        row.mfu = _number(message.get("mfu"))
         if row.rank == self._lowest:
-            mark = StepMark(step=row.step, at=row.step_at)
+            stall_s = min(seconds, row.phases.get("checkpoint", 0.0))
+            mark = StepMark(step=row.step, at=row.step_at, s=max(0.0, seconds), stall_s=max(0.0, stall_s))
             self.marks.append(mark)
+            self.times.append(StepTimes(step=row.step, at=row.step_at, s=mark.s, phases=row.phases))
             if row.steps_done == 1:
                 self._events.first_step(mark)
         for metric, value in (("loss", row.loss), ("grad_norm", row.grad_norm)):
             if value is not None and not math.isfinite(value):
                 self._tell_not_finite(row, metric, str(value))
+            elif value is not None:
+                self._judge(row, metric, value)
+
+    def _judge(self, row: Row, name: str, value: float) -> None:
+        """A value that stays high for some steps is a jump; one step alone is a bad batch."""
+        limits = self._limits
+        metric = row.metrics.setdefault(name, Metric(deque(maxlen=limits.history)))
+        found = jump(metric.values, value, limits)
+        metric.high = metric.high + 1 if found else 0
+        if found and metric.high == limits.jump_steps:
+            self._events.jumped(row.rank, row.step, name, found)
+        metric.values.append(value)
 
     def _tell_not_finite(self, row: Row, metric: str, value: str) -> None:
         row.not_finite = row.not_finite or f"{metric} {value} at step {row.step}"
@@ -154,6 +226,13 @@ class Board:
 
     def _on_saved(self, row: Row, message: dict[str, Any]) -> None:
         self._events.saved(row.rank, int(message["step"]), Path(message["path"]))
+
+    def _on_skipped(self, row: Row, message: dict[str, Any]) -> None:
+        self._events.skipped(row.rank, int(message["step"]))
+
+    def _on_restored(self, row: Row, message: dict[str, Any]) -> None:
+        row.restored = message
+        self._events.restored(row.rank, message)
 
     def _on_held(self, row: Row, _message: dict[str, Any]) -> None:
         row.paused = True
@@ -168,9 +247,20 @@ class Board:
         row.failed = message
 
 
+def _phases(told: dict[str, Any]) -> dict[str, float]:
+    """What a rank said of its phases, bounded in number and length: a script may name them as it likes."""
+    kept = itertools.islice(told.items(), _MAX_PHASES)
+    found = {str(name)[:_MAX_PHASE_NAME]: float(value) for name, value in kept}
+    return {name: value for name, value in found.items() if math.isfinite(value) and value >= 0}
+
+
 def _number(value: float | str | None) -> float | None:
     """A number that may have travelled as ``"nan"``, ``"inf"`` or ``"-inf"``."""
     return None if value is None else float(value)
+
+
+def _mean(before: float | None, value: float) -> float:
+    return value if before is None else before + _EWMA * (value - before)
 
 
 def _finite(value: float | None) -> float | None:

@@ -1,12 +1,8 @@
-"""Body of the carrier process: moves checkpoints and code between this machine's disk and the object store."""
+"""Body of the carrier process: moves checkpoints to the object store and code from it."""
 
 from __future__ import annotations
 
-import json
-import os
-import shutil
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -15,31 +11,34 @@ from pathlib import Path
 from typing import Any
 
 import boto3.s3.transfer  # noqa: F401  (loaded in the fork server, so that no carrier waits for it)
-import xxhash
 
-from holdfast.errors import CheckpointError, HoldfastError, UnavailableError
-from holdfast.models.checkpoint import RemoteCheckpoint
+from holdfast.errors import HoldfastError, UnavailableError
+from holdfast.models.checkpoint import RemoteCheckpoint, Retention
+from holdfast.policies import retention
 from holdfast.settings import Settings
-from holdfast.storage import code
+from holdfast.storage import code, publish, tidy
 from holdfast.storage.objects import ObjectStore, from_settings
-from holdfast.storage.remote import MANIFEST, Manifest, RemoteFile, object_key, read_manifest
+from holdfast.storage.publish import Uploaded
+from holdfast.storage.tidy import Tidied
 
 _THREADS = 8
-_POLL_S = 0.2
-METADATA = ".metadata"
+_THREADS_UPLOADS = 32
+_URGENT = frozenset({"checkout"})
 
 
 def serve(connection: Connection, settings: Settings) -> None:
     """Answer requests ``(id, operation, arguments)`` with ``(id, ok, result or (error name, message))``."""
     store = from_settings(settings)
     answering = threading.Lock()
-    with ThreadPoolExecutor(_THREADS) as pool:
+    # What a start waits for never queues behind uploads.
+    with ThreadPoolExecutor(_THREADS) as urgent, ThreadPoolExecutor(_THREADS_UPLOADS) as beside:
         while True:
             try:
                 number, operation, arguments = connection.recv()
             except EOFError:
                 return
             work = partial(_OPERATIONS[operation], store, **arguments)
+            pool = urgent if operation in _URGENT else beside
             pool.submit(_answer, answering, connection, number, work)
 
 
@@ -59,105 +58,21 @@ def checkout(store: ObjectStore, job: str, version: str, folder: str) -> None:
     code.checkout(store, job, version, Path(folder))
 
 
-def put_part(store: ObjectStore, path: str, key: str, rank: int) -> int:
-    """Upload one rank's part of a checkpoint, then say that it is there; returns its size in bytes."""
-    digest, nbytes = _digest_of(Path(path)), os.path.getsize(path)
-    with open(path, "rb") as file:
-        store.put_stream(object_key(key, _file_of(rank)), file)
-    part = {"nbytes": nbytes, "digest": digest}
-    store.put(_part_key(key, rank), json.dumps(part).encode())
-    return nbytes
+def put_part(store: ObjectStore, path: str, key: str, object_nbytes: int, within_s: float) -> Uploaded:
+    """Upload one rank's part of a checkpoint from its shard file."""
+    return publish.put_rank(store, Path(path), key, object_nbytes=object_nbytes, within_s=within_s)
 
 
-def finish(
-    store: ObjectStore,
-    *,
-    key: str,
-    job: str,
-    step: int,
-    epoch: int,
-    world_size: int,
-    metadata: bytes,
-    wait_s: float,
-) -> RemoteCheckpoint:
-    """Wait for the parts of all ranks, then write ``.metadata`` and, last, the manifest that makes it count.
-
-    Raises:
-        CheckpointError: some parts did not come within ``wait_s`` seconds.
-    """
-    _await_parts(store, key, world_size, wait_s)
-    files = [
-        RemoteFile(name=_file_of(rank), **json.loads(store.get(_part_key(key, rank))))
-        for rank in range(world_size)
-    ]
-    store.put(object_key(key, METADATA), metadata)
-    files.append(RemoteFile(name=METADATA, nbytes=len(metadata), digest=xxhash.xxh3_128_hexdigest(metadata)))
-    manifest = Manifest(
-        job=job,
-        step=step,
-        epoch=epoch,
-        world_size=world_size,
-        saved_at=time.time(),
-        nbytes=sum(file.nbytes for file in files),
-        files=tuple(files),
-    )
-    store.put(object_key(key, MANIFEST), manifest.model_dump_json().encode())
-    return RemoteCheckpoint(key=key, **manifest.model_dump(exclude={"format", "files"}))
+def finish(store: ObjectStore, **checkpoint: Any) -> RemoteCheckpoint:
+    """Wait for all ranks' parts, then make the checkpoint count."""
+    return publish.finish(store, **checkpoint)
 
 
-def download(store: ObjectStore, key: str, folder: str) -> None:
-    """Have a whole checkpoint in ``folder``, every file checked; the manifest appears last.
-
-    Raises:
-        CheckpointError: there is no manifest, or a file is not what the manifest says.
-    """
-    target = Path(folder)
-    if (target / MANIFEST).exists():
-        return
-    manifest = read_manifest(store, key)
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
-    with ThreadPoolExecutor(_THREADS) as pool:
-        list(pool.map(partial(_fetch, store, key, target), manifest.files))
-    (target / MANIFEST).write_text(manifest.model_dump_json())
-
-
-def _fetch(store: ObjectStore, key: str, target: Path, file: RemoteFile) -> None:
-    path = target / Path(file.name).name
-    nbytes = store.fetch(object_key(key, file.name), path)
-    digest = _digest_of(path)
-    if (nbytes, digest) != (file.nbytes, file.digest):
-        raise CheckpointError(
-            f"checkpoint {key}: {file.name} has {nbytes} bytes, digest {digest}; its manifest says "
-            f"{file.nbytes}, {file.digest}. Restore an older one."
-        )
-
-
-def _await_parts(store: ObjectStore, key: str, world_size: int, wait_s: float) -> None:
-    deadline = time.monotonic() + wait_s
-    wanted = {_part_key(key, rank) for rank in range(world_size)}
-    while missing := wanted - {found.key for found in store.list(object_key(key, "parts/"))}:
-        if time.monotonic() > deadline:
-            raise CheckpointError(f"checkpoint {key}: {len(missing)} of {world_size} parts never came")
-        time.sleep(_POLL_S)
-
-
-def _file_of(rank: int) -> str:
-    return f"__{rank}_0.distcp"  # the name that a stock writer gives
-
-
-def _part_key(key: str, rank: int) -> str:
-    return object_key(key, f"parts/{rank}.json")
-
-
-def _digest_of(path: Path) -> str:
-    digest = xxhash.xxh3_128()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
+def tidy_up(store: ObjectStore, job: str, rules: Retention, grace_s: float) -> Tidied:
+    """Delete what is not to be kept of a job's checkpoints, and the garbage of broken uploads."""
+    return tidy.tidy(store, job, partial(retention.keep, rules=rules), grace_s=grace_s)
 
 
 _OPERATIONS: dict[str, Callable[..., Any]] = {
-    operation.__name__: operation for operation in (checkout, put_part, finish, download)
+    operation.__name__: operation for operation in (checkout, put_part, finish, tidy_up)
 }

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Self, TypeVar
+import functools
+from collections.abc import Hashable, Mapping
+from typing import Any, Self, TypeVar, cast
 
 import httpx
 from pydantic import BaseModel, TypeAdapter
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_fixed
 
 from holdfast import errors
+from holdfast.agent.transport import AgentTransport
 from holdfast.models import agent as wire
 from holdfast.models.alert import Finding
+from holdfast.refusal import is_silence, said
+from holdfast.secret import Keys, keys
+from holdfast.tls import PLAIN, Tls
 
 Answer = TypeVar("Answer")
 
+CONNECT_S = 5.0
+"""To reach a host, whatever it is asked: time for a first packet that is lost twice (sent again after 1 s and 3 s)."""
+_AGAIN = (httpx.ConnectError, httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)
 _BY_NAME = {kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type)}
 
 
@@ -38,12 +47,21 @@ class AgentClient:
     """One agent. Use as an async context manager, or share ``http`` among many agents."""
 
     def __init__(
-        self, address: str, secret: str, *, http: httpx.AsyncClient | None = None, timeout_s: float = 5.0
+        self,
+        address: str,
+        secret: str | Keys,
+        *,
+        http: httpx.AsyncClient | None = None,
+        timeout_s: float = 5.0,
+        tls: Tls = PLAIN,
     ) -> None:
+        """``http`` must trust what ``tls`` does (:meth:`~holdfast.tls.Tls.http`)."""
         self.address = address
-        self._http = http or httpx.AsyncClient()
+        tls.refresh()
+        self._tls = tls
+        self._http = http or httpx.AsyncClient(**tls.http())
         self._owned = http is None
-        self._headers = {"Authorization": f"Bearer {secret}"}
+        self._headers = {"Authorization": keys(secret).header}
         self._timeout_s = timeout_s
 
     async def __aenter__(self) -> Self:
@@ -53,13 +71,18 @@ class AgentClient:
         if self._owned:
             await self._http.aclose()
 
-    async def state(self, *, timeout_s: float | None = None) -> wire.AgentState:
-        """All that the agent knows: ranks, shards, fences."""
-        return await self._call("GET", "/v1/state", None, wire.AgentState, timeout_s)
+    async def state(self, *, timeout_s: float | None = None, shards: bool = True) -> wire.AgentState:
+        """All that the agent knows: ranks, fences, and the shards, if they are asked for: they are most of it."""
+        path = "/v1/state" if shards else "/v1/state?shards=no"
+        return await self._call("GET", path, None, wire.AgentState, timeout_s)
 
-    async def fence(self, command: wire.Fence) -> list[int]:
+    async def contact(self, *, timeout_s: float) -> wire.Contact:
+        """How it stands with the gateway."""
+        return await self._call("GET", "/v1/contact", None, wire.Contact, timeout_s)
+
+    async def fence(self, command: wire.Fence, *, connect_s: float = CONNECT_S) -> list[int]:
         """Stop ranks up to an epoch and refuse such epochs; returns the ranks that were stopped."""
-        return await self._call("POST", "/v1/fence", command, list[int], 10.0)
+        return await self._call("POST", "/v1/fence", command, list[int], 10.0, connect_s=connect_s)
 
     async def open_rendezvous(self, command: wire.OpenRendezvous) -> wire.Rendezvous:
         """Host the store of an epoch."""
@@ -73,22 +96,36 @@ class AgentClient:
         """Hold the ranks at a step boundary, or let them go."""
         await self._call("POST", "/v1/hold", command, type(None))
 
-    async def fetch_shard(self, command: wire.FetchShard) -> None:
-        """Pull a shard from another machine's memory into this one's."""
-        await self._call("POST", "/v1/shards/fetch", command, type(None), 60.0)
+    async def persist(self, command: wire.Persist) -> None:
+        """Have shards of a step uploaded."""
+        await self._call("POST", "/v1/persist", command, type(None))
 
     async def prepare_code(self, command: wire.PrepareCode) -> None:
         """Have a code version checked out."""
         await self._call("POST", "/v1/code", command, type(None), 60.0)
 
+    async def code(self, job: str, version: str) -> bytes:
+        """The archive of a code version that the machine has checked out."""
+        return (await self._send("GET", f"/v1/code/{job}/{version}", None, None)).content
+
     async def diagnose(self, command: wire.Diagnose) -> list[Finding]:
         """Run one stop-time check."""
         return await self._call("POST", "/v1/diagnose", command, list[Finding], command.timeout_s + 5.0)
+
+    async def command(self, command: wire.Command) -> dict[str, Any]:
+        """Have a command of another package done there; what it returned."""
+        return await self._call("POST", "/v1/command", command, dict[str, Any], command.timeout_s + 5.0)
 
     async def stacks(self, job: str, epoch: int) -> list[wire.StackDump]:
         """Stacks of all rank processes of a job on this machine, and of their children."""
         return await self._call(
             "GET", f"/v1/stacks?job={job}&epoch={epoch}", None, list[wire.StackDump], 30.0
+        )
+
+    async def flight_records(self, job: str, epoch: int) -> list[wire.FlightRecord]:
+        """What the collectives of a job's ranks on this machine recorded."""
+        return await self._call(
+            "GET", f"/v1/flight?job={job}&epoch={epoch}", None, list[wire.FlightRecord], 10.0
         )
 
     async def replay_results(self, job: str, epoch: int) -> list[wire.RankResult] | None:
@@ -108,10 +145,27 @@ class AgentClient:
         body: BaseModel | None,
         answer: type[Answer] | object,
         timeout_s: float | None = None,
+        *,
+        connect_s: float = CONNECT_S,
     ) -> Answer:
-        # Commands are safe to repeat, so one that did not arrive is sent again, once.
+        response = await self._send(method, path, body, timeout_s, connect_s=connect_s)
+        found: Answer = _adapter(cast(Hashable, answer)).validate_json(response.content)
+        return found
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: BaseModel | None,
+        timeout_s: float | None,
+        *,
+        connect_s: float = CONNECT_S,
+    ) -> httpx.Response:
+        limit_s = timeout_s or self._timeout_s
+        # Commands are safe to repeat, so one that did not arrive is sent again, once; also when the connection, kept
+        # from an earlier command, was closed by the other side in that moment.
         async for attempt in AsyncRetrying(
-            retry=retry_if_exception_type(httpx.ConnectError),
+            retry=retry_if_exception_type(_AGAIN),
             stop=stop_after_attempt(2),
             wait=wait_fixed(0.05),
             reraise=True,
@@ -120,18 +174,39 @@ class AgentClient:
                 try:
                     response = await self._http.request(
                         method,
-                        f"http://{self.address}{path}",
+                        f"{self._tls.scheme}://{self.address}{path}",
                         content=None if body is None else body.model_dump_json(),
                         headers=self._headers | {"Content-Type": "application/json"},
-                        timeout=timeout_s or self._timeout_s,
+                        timeout=httpx.Timeout(limit_s, connect=min(limit_s, connect_s)),
+                        extensions=self._tls.to_agent(),
                     )
-                except httpx.ConnectError:
-                    if attempt.retry_state.attempt_number < 2:
-                        raise
-                    raise errors.UnavailableError(f"agent at {self.address}: connection refused") from None
                 except httpx.HTTPError as error:
-                    raise errors.UnavailableError(
-                        f"agent at {self.address}: {type(error).__name__} {error}".rstrip()
-                    ) from None
+                    if isinstance(error, _AGAIN) and attempt.retry_state.attempt_number < 2:
+                        raise
+                    raise _unanswered(self.address, error) from None
         raise_for(response)
-        return TypeAdapter(answer).validate_json(response.content)  # type: ignore[arg-type]
+        return response
+
+
+def agents_client(tls: Mapping[str, Any]) -> httpx.AsyncClient:
+    """To share among very many agents; ``tls`` as :meth:`holdfast.tls.Tls.http` has it."""
+    return httpx.AsyncClient(transport=AgentTransport(**tls), trust_env=False)
+
+
+@functools.cache
+def _adapter(answer: Hashable) -> TypeAdapter[Any]:
+    """Made once per kind: that of a list takes longer than reading a small one."""
+    return TypeAdapter(cast(Any, answer))
+
+
+def _unanswered(address: str, error: httpx.HTTPError) -> errors.UnavailableError:
+    """What it means: no way to the host, nothing came back, nobody listens, or the connection broke."""
+    if isinstance(error, httpx.ConnectError):
+        if is_silence(error):
+            return errors.SilentError(f"agent at {address}: {said(error)}")
+        # A certificate that is not trusted is told as such.
+        why = str(error) if "certificate" in str(error).lower() else "connection refused"
+        return errors.UnavailableError(f"agent at {address}: {why}")
+    silent = isinstance(error, httpx.TimeoutException)
+    kind = errors.SilentError if silent else errors.UnavailableError
+    return kind(f"agent at {address}: {type(error).__name__} {error}".rstrip())

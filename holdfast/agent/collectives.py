@@ -61,6 +61,14 @@ class Outcome:
     bytes_per_s: float = 0.0
     backend: str = ""
     error: str = ""
+    wrong: str = ""
+    """What is wrong with what was computed; empty: nothing."""
+    value: float | None = None
+    """Seconds that it took, to be compared with others'."""
+    digest: str = ""
+    """Of all that was computed, to be compared with others'."""
+    kind: str = ""
+    """Hardware and library that value and digest are of."""
 
     def write(self, path: Path) -> None:
         """Leave it in ``path``, whole or not at all."""
@@ -104,22 +112,27 @@ def _run(part: Part, exchange: Callable[[Part, torch.device], Outcome]) -> None:
     if dist.is_initialized():
         dist.destroy_process_group()
     if part.stay:
-        _stay(Path(part.stay))
+        stay(Path(part.stay))
 
 
-def _stay(order: Path) -> None:
+def stay(order: Path) -> None:
     """Run one more check, if the order for it comes in time."""
-    deadline = time.monotonic() + STAY_S
+    deadline, pause = time.monotonic() + STAY_S, _POLL_S
     claimed = order.with_suffix(".taken")
     while time.monotonic() < deadline:
         try:
             order.rename(claimed)
         except FileNotFoundError:
-            time.sleep(_POLL_S)
+            time.sleep(pause)
+            # The next tier comes soon or not at all; ranks that start meanwhile should have the cores.
+            pause = min(1.1 * pause, 0.1)
             continue
         told = json.loads(claimed.read_text())
         claimed.unlink()
-        {"all_to_all": all_to_all, "all_gather": all_gather}[told["check"]](Part(**told["part"]))
+        from holdfast.agent import computing  # noqa: PLC0415  (it builds on this module)
+
+        checks = (all_to_all, all_gather, computing.matmul, computing.bitwise)
+        {check.__name__: check for check in checks}[told["check"]](Part(**told["part"]))
         return
 
 
@@ -220,8 +233,10 @@ def _pattern(source: int, target: int, nbytes: int) -> torch.Tensor:
     """Bytes that differ with their place, sender and receiver; any shift or swap shows."""
     import torch  # noqa: PLC0415
 
-    place = torch.arange(nbytes, dtype=torch.int32)
-    return (place * 31 + (place >> 8) * 17 + source * 7 + target * 13 + 1).to(torch.uint8)
+    # Of place p: 31 p + 17 (p // 256) + 7 source + 13 target + 1, in bytes that wrap round.
+    page = torch.arange(256).mul_(31).add_(source * 7 + target * 13 + 1).to(torch.uint8)
+    pages = torch.arange(-(-nbytes // 256)).mul_(17).to(torch.uint8)
+    return (pages.unsqueeze(1) + page).flatten()[:nbytes]
 
 
 def _wrong(got: torch.Tensor, expected: torch.Tensor) -> int:

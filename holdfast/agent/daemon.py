@@ -8,46 +8,74 @@ import json
 import logging
 import os
 import signal
-import socket
 import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import uvicorn
 
+from holdfast import tls
 from holdfast.agent import server, wire
 from holdfast.agent.bench import Bench
 from holdfast.agent.carrier import Carrier
+from holdfast.agent.contact import Standing
+from holdfast.agent.disk import DiskTier
 from holdfast.agent.forkserver import ForkServer
 from holdfast.agent.inspection import Inspector
+from holdfast.agent.inspection.detectors import detectors
+from holdfast.agent.inspection.roots import Roots
 from holdfast.agent.jobs import Jobs
+from holdfast.agent.lease import Lease
 from holdfast.agent.memory import Memory
 from holdfast.agent.metrics import Metrics
+from holdfast.agent.rank_logs import RankLogs
 from holdfast.agent.replication import Replicator
 from holdfast.agent.reporter import Reporter
 from holdfast.agent.run import Run
 from holdfast.agent.shard_port import ShardPort
 from holdfast.agent.supply import Supply
-from holdfast.agent.uploads import Uploads
+from holdfast.agent.uploads import UploadLimits, Uploads
 from holdfast.agent.watch import RunEvents, Watch
 from holdfast.errors import StaleError
+from holdfast.listen import KEEP_ALIVE_S, listen
 from holdfast.models import agent as messages
-from holdfast.models.alert import Alert, Finding
+from holdfast.models.alert import Alert, AlertKind, Finding
 from holdfast.models.checkpoint import RemoteCheckpoint
 from holdfast.paths import ENV_MACHINE_DIR, machine_dir, shm_dir
+from holdfast.plugins.policy import site_policy
+from holdfast.secret import Keys, keys
 from holdfast.settings import Settings
+from holdfast.storage import objects
 
 _log = logging.getLogger(__name__)
 
 EXIT_STALE = 3
 ENV_ARM_FAULTS = "HOLDFAST_ARM_FAULTS"
-_SELF_CHECK_S = 10.0
+# Per machine, until a job says how many it wants.
+_RANKS = 2
 
 
 class _Http(uvicorn.Server):
-    """Leaves signals to the agent, which has ranks to stop; uvicorn would raise them again when it ends."""
+    """Leaves signals to the agent, which has ranks to stop; uvicorn would raise them again when it ends.
+
+    And sleeps until it is to end: uvicorn's own loop looks ten times a second, half of what wakes an agent at rest.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._ended = asyncio.Event()
+
+    def end(self) -> None:
+        """Stop serving."""
+        self.should_exit = True
+        self._ended.set()
+
+    async def main_loop(self) -> None:
+        """Until :meth:`end`."""
+        await self._ended.wait()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -58,60 +86,96 @@ class _Http(uvicorn.Server):
 class Agent:
     """Commands arrive through :mod:`holdfast.agent.server`; :meth:`run` is the process's life."""
 
-    def __init__(self, machine: str, home: Path, settings: Settings, secret: str, host: str) -> None:
+    def __init__(self, machine: str, home: Path, settings: Settings, secret: str | Keys, host: str) -> None:
         self.machine = machine
         self.incarnation = uuid.uuid4().hex[:12]
-        self.secret = secret
+        self.secret = secret = keys(secret)
+        self._tls = tls.of(settings)
         self.metrics = Metrics()
+        self._home = home
+        policy = site_policy(settings.policy_file).detect
         self.folder = machine_dir(home, machine)
-        self.memory = Memory(machine, shm_dir(home, machine))
+        self.memory = Memory(machine, shm_dir(home, machine), self.folder / "ckpt")
         self._prepare_process()
         self.forks = ForkServer([name.strip() for name in settings.preload.split(",") if name.strip()])
         self._settings = settings
         self._host = host
-        self._socket = socket.create_server((host, 0), backlog=256)
+        self._socket = listen(host, 0, backlog=256)
         self.address = f"{host}:{self._socket.getsockname()[1]}"
-        self._port = ShardPort(self.memory, secret, host)
-        self._reporter = Reporter(settings.gateway, secret, self.metrics)
+        self._port = ShardPort(self.memory, secret, host, self._tls)
+        self.standing = Standing()
+        self._reporter = Reporter(
+            ",".join(settings.gateways), secret, self.metrics, tls=self._tls, standing=self.standing
+        )
         self._carrier = Carrier(self.forks, settings)
-        self._bench = Bench(self.forks.fork)
-        self._replicator = Replicator(secret, self.metrics)
-        uploads = Uploads(self._carrier, self.memory, self.folder / "ckpt", self.metrics, self._uploaded)
+        self._bench = Bench(self.forks.run)
+        self._ranks = _RANKS
+        self._replicator = Replicator(secret, self.metrics, self._tls)
+        limits = UploadLimits(
+            settings.s3_upload_s, settings.s3_parts_s, settings.s3_object_mib << 20, settings.s3_tidy_s
+        )
+        self._uploads = Uploads(
+            self._carrier, self.memory, limits, self.metrics, done=self._uploaded, dropped=self._dropped
+        )
         self._watch = Watch(
             machine=machine,
             incarnation=self.incarnation,
             report=self._reporter.report,
             replicator=self._replicator,
-            uploads=uploads,
+            uploads=self._uploads,
+            disk=DiskTier(self.memory, settings.disk_mib << 20, self.metrics),
             metrics=self.metrics,
         )
-        self._supply = Supply(self._carrier, self.memory, self.folder, secret)
+        self._supply = Supply(
+            self._carrier, self.memory, self.folder, secret, objects.arguments(settings), tls=self._tls
+        )
         self.jobs = Jobs(
             forks=self.forks,
             memory=self.memory,
             supply=self._supply,
             metrics=self.metrics,
             host=host,
-            make_run=lambda start: Run(start, machine, self.folder, self.memory),
+            make_run=lambda start: Run(start, machine, self.folder, self.memory, policy.metrics),
             events=lambda run: RunEvents(self._watch, run),
             on_exit=self._watch.exited,
         )
-        self._inspector = Inspector(machine, home, settings, self._emit)
+        roots = Roots.of(home, machine, settings)
+        looking, self._vitals = detectors(machine, home, settings, policy, roots)
+        self._inspector = Inspector(machine, looking, policy.intervals, self._emit)
+        self._rank_logs = RankLogs(self.jobs.runs, self._watch, policy.intervals.rank_log_s)
+        self._lease = Lease(
+            self.standing,
+            secret,
+            knock=lambda patience_s: self._reporter.knock(self._heartbeat(), patience_s),
+            runs=lambda: any(run.running for run in self.jobs.runs.values()),
+            stop=self._stop_cut_off,
+            tls=self._tls,
+        )
 
     async def run(self) -> int:
         """Serve until a signal (status 0) or until this incarnation is stale (status 3)."""
         config = uvicorn.Config(
-            server.build(self), log_config=None, access_log=False, lifespan="off", http="h11", ws="none"
+            server.build(self),
+            log_config=None,
+            access_log=False,
+            date_header=False,  # uvicorn's loop would refresh it
+            lifespan="off",
+            http="h11",
+            ws="none",
+            timeout_keep_alive=KEEP_ALIVE_S,
         )
+        config.load()
+        config.ssl = self._tls.server()
         http = _Http(config)
         for number in (signal.SIGTERM, signal.SIGINT):
-            asyncio.get_running_loop().add_signal_handler(number, setattr, http, "should_exit", True)
+            asyncio.get_running_loop().add_signal_handler(number, http.end)
         self._write_card()
         serving = asyncio.create_task(http.serve(sockets=[self._socket]))
-        background = [asyncio.create_task(self._speak()), asyncio.create_task(self._inspector.run())]
+        watching = (self._speak(), self._inspector.run(), self._rank_logs.run(), self._lease.run())
+        background = [asyncio.create_task(each) for each in watching]
         for task in background:
             # Detectors and reporting never end by themselves: if one does, so does the agent.
-            task.add_done_callback(lambda _: setattr(http, "should_exit", True))
+            task.add_done_callback(lambda _: http.end())
         try:
             await serving
             return self._status(background)
@@ -135,6 +199,19 @@ class Agent:
             self._watch.report(run, started=marks)
         return stopped
 
+    async def _stop_cut_off(self, why: str) -> None:
+        """End all ranks, refuse their epochs from now on, and say so when the gateway is back."""
+        self.metrics.cut_off.inc()
+        await asyncio.gather(*(self._end_cut_off(run, why) for run in list(self.jobs.runs.values())))
+
+    async def _end_cut_off(self, run: Run, why: str) -> None:
+        start = run.start
+        fence = messages.Fence(job=start.job, epoch=start.epoch, incarnation=self.incarnation)
+        stopped = await self.jobs.fence(fence)
+        if stopped and start.replay is None:
+            found = {"error_type": "CutOff", "message": why, "cause": "network", "cascade": False}
+            self._watch.alert(run, AlertKind.RANK_EXIT, stopped[0], found)
+
     async def open_rendezvous(self, command: messages.OpenRendezvous) -> messages.Rendezvous:
         """Host the store of an epoch."""
         self._check(command.incarnation)
@@ -143,6 +220,7 @@ class Agent:
     async def start(self, command: messages.Start) -> list[messages.RankState]:
         """Start this machine's ranks."""
         self._check(command.incarnation)
+        self._ranks = len(command.ranks)
         return await self.jobs.start(command)
 
     async def hold(self, command: messages.Hold) -> None:
@@ -150,16 +228,20 @@ class Agent:
         self._check(command.incarnation)
         self.jobs.hold(command)
 
-    async def fetch_shard(self, command: messages.FetchShard) -> None:
-        """Pull a shard into this machine's memory."""
+    async def persist(self, command: messages.Persist) -> None:
+        """Have shards of a step that is in memory uploaded."""
         self._check(command.incarnation)
-        self.jobs.refuse_stale(command.job, command.epoch)
-        await self._supply.shard(command)
+        await self._uploads.persist(command)
 
     async def prepare_code(self, command: messages.PrepareCode) -> None:
         """Have a code version checked out."""
         self._check(command.incarnation)
-        await self._supply.code(command.job, command.version)
+        self._ranks = command.ranks or self._ranks
+        await self._supply.code(command.job, command.version, command.neighbours)
+
+    async def code_archive(self, job: str, version: str) -> bytes:
+        """The archive of a code version that is checked out here."""
+        return await self._supply.archive(job, version)
 
     async def diagnose(self, command: messages.Diagnose) -> list[Finding]:
         """Run one stop-time check."""
@@ -167,8 +249,15 @@ class Agent:
         from holdfast.agent import diagnostics  # noqa: PLC0415  (seldom needed)
 
         return await diagnostics.run_check(
-            command, self.forks.fork, machine=self.machine, inspector=self._inspector, bench=self._bench
+            command, self.forks.run, machine=self.machine, inspector=self._inspector, bench=self._bench
         )
+
+    async def command(self, command: messages.Command) -> dict[str, Any]:
+        """Do a command of another package on this machine."""
+        self._check(command.incarnation)
+        from holdfast.agent import plugged  # noqa: PLC0415  (seldom needed)
+
+        return await plugged.command(command, self.machine, self._home)
 
     async def stacks(self, job: str, epoch: int) -> list[messages.StackDump]:
         """Stacks of the rank processes of a job and of their children."""
@@ -178,15 +267,24 @@ class Agent:
         alive = {rank: process.pid for rank, process in run.processes.items() if not process.gone.done()}
         return await stacks.dump(self.machine, alive)
 
-    async def state(self) -> messages.AgentState:
+    async def flight_records(self, job: str, epoch: int) -> list[messages.FlightRecord]:
+        """What the collectives of a job's ranks recorded; those that live are asked to write it now."""
+        from holdfast.agent import flight  # noqa: PLC0415  (seldom needed)
+
+        run = self.jobs.run(job, epoch)
+        ranks = {rank: 0 if known.gone.done() else known.pid for rank, known in run.processes.items()}
+        return await flight.collect(run.flight_folder, ranks)
+
+    async def state(self, *, shards: bool = True) -> messages.AgentState:
         """Everything the agent knows."""
         return messages.AgentState(
             machine=self.machine,
             incarnation=self.incarnation,
             jobs=self._snapshots(),
-            shards=await asyncio.to_thread(self.memory.shards),
+            shards=await asyncio.to_thread(self.memory.shards) if shards else (),
             fences=dict(self.jobs.fences),
             warm=self.forks.warm,
+            spares_missing=max(0, self._spares_wanted() - self.forks.waiting),
             info={"pid": os.getpid(), "logs": str(self.folder / "logs")},
         )
 
@@ -224,29 +322,34 @@ class Agent:
         """Warm up, check the machine, register, then report for ever."""
         await self.forks.warm_up()
         await self._carrier.start()
+        spares = asyncio.create_task(self.forks.keep_spares(self._spares_wanted))
         message = messages.Register(
             machine=self.machine,
             incarnation=self.incarnation,
             address=self.address,
             data_address=self._port.address,
             pid=os.getpid(),
-            checks=tuple(await self._self_check()),
+            checks=tuple(await self._inspector.self_check()),
         )
-        await self._reporter.run(message, self._settings.heartbeat_s, self._heartbeat, self._delivered)
-
-    async def _self_check(self) -> list[Finding]:
         try:
-            return await asyncio.wait_for(self._inspector.inspect(), _SELF_CHECK_S)
-        except TimeoutError:
-            detail = f"inspection not done within {_SELF_CHECK_S:.0f} s"
-            return [Finding(check="inspect", machine=self.machine, ok=False, detail=detail)]
+            await self._reporter.run(message, self._settings.heartbeat_s, self._heartbeat, self._delivered)
+        finally:
+            spares.cancel()
+
+    def _spares_wanted(self) -> int:
+        """For one recovery: the ranks, those of the checks inside and between machines, and two stores."""
+        return 2 * self._ranks + 4
 
     def _snapshots(self) -> tuple[messages.JobOnMachine, ...]:
         return tuple(run.snapshot() for run in self.jobs.runs.values() if run.start.replay is None)
 
     def _heartbeat(self) -> messages.Heartbeat:
         return messages.Heartbeat(
-            machine=self.machine, incarnation=self.incarnation, at=time.time(), jobs=self._snapshots()
+            machine=self.machine,
+            incarnation=self.incarnation,
+            at=time.time(),
+            jobs=self._snapshots(),
+            vitals=self._vitals(),
         )
 
     def _delivered(self, beat: messages.Heartbeat) -> None:
@@ -260,11 +363,19 @@ class Agent:
         running = [run.start for run in self.jobs.runs.values() if run.start.replay is None and run.running]
         known: dict[str, object] = {"incarnation": alert.incarnation or self.incarnation}
         if alert.job is None and running:
-            known |= {"job": running[0].job, "epoch": running[0].epoch}
+            # What hits one epoch and then the next is two signals.
+            known |= {
+                "job": running[0].job,
+                "epoch": running[0].epoch,
+                "fingerprint": f"{alert.key}:e{running[0].epoch}",
+            }
         self._report(alerts=(alert.model_copy(update=known),))
 
     def _uploaded(self, remote: RemoteCheckpoint) -> None:
         self._report(job=remote.job, epoch=remote.epoch, checkpoints=(remote,))
+
+    def _dropped(self, job: str, keys: tuple[str, ...]) -> None:
+        self._report(job=job, dropped=keys)
 
     def _report(self, **content: object) -> None:
         fields = {"machine": self.machine, "incarnation": self.incarnation, **content}

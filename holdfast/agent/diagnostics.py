@@ -10,16 +10,17 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from holdfast.agent import collectives
+from holdfast.agent import collectives, computing, interfaces, plugged, vendor
 from holdfast.agent.bench import Bench, Forked, ForkFn
 from holdfast.agent.collectives import Outcome, Part
 from holdfast.agent.inspection import Inspector
+from holdfast.agent.machine_state import NvmlSettings, put_back
 from holdfast.errors import SettingsError
-from holdfast.models.agent import Diagnose
+from holdfast.models.agent import Check, Diagnose
 from holdfast.models.alert import Finding
 from holdfast.paths import ENV_MACHINE_DIR
 
@@ -48,29 +49,50 @@ async def run_check(
         SettingsError: the command lacks what its check needs.
     """
     machine = machine or Path(os.environ.get(ENV_MACHINE_DIR, "this machine")).name
-    if command.check == "inspect":
-        if inspector is None:
+    match command.check:
+        case Check.INSPECT if inspector is None:
             raise SettingsError("diagnose: check = 'inspect' needs the agent's inspector.")
-        return await inspector.inspect()
+        case Check.INSPECT if inspector is not None:
+            return await inspector.inspect()
+        case Check.VENDOR:
+            return await _restoring(machine, vendor.check(machine, _limit(command.timeout_s)))
+        case Check.MATMUL | Check.BITWISE:
+            return await _restoring(machine, _in_processes(command, machine, bench or Bench(fork)))
+        case Check.NIC:
+            return await asyncio.to_thread(interfaces.check, machine, _limit(command.timeout_s))
+        case Check.FLIGHT_RECORDER:
+            raise SettingsError("diagnose: check = 'flight_recorder' has a request of its own (/v1/flight).")
+    if command.check not in _TARGETS:
+        return await plugged.diagnose(command, machine)
+    return await _in_processes(command, machine, bench or Bench(fork))
+
+
+async def _restoring(machine: str, check: Awaitable[list[Finding]]) -> list[Finding]:
+    """The findings of a check, and what it changed about the machine; that is put back."""
+    settings = NvmlSettings()
+    before = await asyncio.to_thread(settings.read)
+    found = await check
+    return [*found, *await asyncio.to_thread(put_back, machine, settings, before)]
+
+
+async def _in_processes(command: Diagnose, machine: str, bench: Bench) -> list[Finding]:
+    """Run a check that takes processes, fresh ones or such as did well just before."""
     started = time.perf_counter()
-    with_peer = command.check == "all_gather"
-    if with_peer:
-        parts, target = [_pair_part(command, machine)], collectives.all_gather
-    else:
-        parts, target = _own_parts(command), collectives.all_to_all
+    with_peer = command.check == Check.ALL_GATHER
+    parts = [_pair_part(command, machine)] if with_peer else _own_parts(command)
     folder = Path(tempfile.mkdtemp(prefix="holdfast-check-"))
     try:
         parts = [replace(part, folder=str(folder)) for part in parts]
-        outcomes = await _run(parts, target, bench or Bench(fork), command.timeout_s)
+        outcomes = await _run(parts, _TARGETS[command.check], bench, command.timeout_s)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    judge = _judge_pair if with_peer else _judge_own
+    judge = _JUDGES.get(command.check, _judge_computed)
     seconds = time.perf_counter() - started
     return [found.model_copy(update={"seconds": seconds}) for found in judge(command, machine, outcomes)]
 
 
 def _own_parts(command: Diagnose) -> list[Part]:
-    size = max(2, command.processes)
+    size = max(2, command.processes) if command.check == Check.ALL_TO_ALL else command.processes
     limit = _limit(command.timeout_s)
     return [Part(rank=rank, size=size, folder="", timeout_s=limit) for rank in range(size)]
 
@@ -185,3 +207,33 @@ def _judge_pair(command: Diagnose, machine: str, outcomes: Mapping[int, Outcome]
             )
         )
     return found
+
+
+def _judge_computed(command: Diagnose, machine: str, outcomes: Mapping[int, Outcome]) -> list[Finding]:
+    """A wrong product is the machine's own fault, for certain; values and digests are compared elsewhere."""
+    return [
+        Finding(
+            check=command.check,
+            machine=machine,
+            rank=rank,
+            ok=not (outcome.wrong or outcome.error),
+            sure=bool(outcome.wrong),
+            detail=f"process {rank}: {outcome.wrong or outcome.error or outcome.digest or 'right'}",
+            value=outcome.value,
+            digest=outcome.digest,
+            kind=outcome.kind,
+        )
+        for rank, outcome in sorted(outcomes.items())
+    ]
+
+
+_TARGETS: dict[str, Callable[[Part], None]] = {
+    Check.ALL_TO_ALL: collectives.all_to_all,
+    Check.ALL_GATHER: collectives.all_gather,
+    Check.MATMUL: computing.matmul,
+    Check.BITWISE: computing.bitwise,
+}
+_JUDGES: dict[str, Callable[[Diagnose, str, Mapping[int, Outcome]], list[Finding]]] = {
+    Check.ALL_TO_ALL: _judge_own,
+    Check.ALL_GATHER: _judge_pair,
+}

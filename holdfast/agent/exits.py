@@ -7,36 +7,10 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.policies.patterns import RANK_LOG_FILE, Match, registry
+
 LOG_TAIL_CHARS = 2000
 TRACEBACK_CHARS = 4000
-
-# What a rank says whose peer died: it is a victim, the cause is elsewhere. Texts of torch 2.13's gloo and NCCL
-# back ends and of its store; matched against error type and message, or the log when the process aborted.
-CASCADE = re.compile(
-    "|".join(
-        (
-            r"Connection closed by peer",
-            r"Connection reset by peer",
-            r"Connection refused",
-            r"Broken pipe",
-            r"Application timeout caused pair closure",
-            r"Timed out waiting \d+ms for (recv|send) operation",
-            r"gloo.*(Read|Write) error",
-            r"Gloo connectFullMesh failed",
-            r"recvValueWithTimeout failed",
-            r"(send|recv)Bytes failed",
-            r"failed to recv, got 0 bytes",
-            r"client socket has (failed|timed out)",
-            r"Socket Timeout",
-            r"wait timeout after \d+ms, keys",
-            r"Dist(Backend|Network|Store)Error",
-            r"ncclRemoteError",
-            r"ncclSystemError",
-            r"remote process exited or there was a network error",
-            r"Watchdog caught collective operation timeout",
-        )
-    )
-)
 
 _LAST_LINE = re.compile(
     r"^(?:[\w.]+\.)?(\w*(?:Error|Exception|Interrupt|Exit|Warning)\w*)(?:: (.*))?$", re.MULTILINE
@@ -67,11 +41,28 @@ def from_log(log: str) -> dict[str, str]:
     }
 
 
+def reason(exit_code: int | None, error_type: str, message: str, log: str) -> Match | None:
+    """The known pattern that says why the rank ended: in its last words, else in the log.
+
+    In a log, a cause outweighs the lost peer that follows from it, and the first cause those that follow.
+    """
+    words = f"{error_type}: {message}"
+    patterns = registry(RANK_LOG_FILE)
+    if (said := patterns.match(words.replace("\n", " "))) is not None:
+        return said
+    if signal_name(exit_code) is None:
+        return None  # it told its error itself: what else the log holds did not end it
+    found = patterns.matches(log)
+    causes = [match for match in found if not match.pattern.cascade]
+    return next(iter(causes or found), None)
+
+
 def is_cascade(exit_code: int | None, error_type: str, message: str, log: str) -> bool:
-    """Whether the rank ended because a peer did."""
-    if CASCADE.search(f"{error_type}: {message}"):
-        return True
-    return signal_name(exit_code) == "SIGABRT" and CASCADE.search(log) is not None
+    """Whether the rank ended because a peer did: it says so, or aborted with nothing else in its log."""
+    found = reason(exit_code, error_type, message, log)
+    if found is None or not found.pattern.cascade:
+        return False
+    return bool(error_type) or signal_name(exit_code) == "SIGABRT"
 
 
 def evidence(exit_code: int | None, failed: Mapping[str, Any] | None, log: str) -> dict[str, Any]:
@@ -84,6 +75,10 @@ def evidence(exit_code: int | None, failed: Mapping[str, Any] | None, log: str) 
     """
     said = failed or from_log(log)
     error_type, message = str(said.get("error_type") or ""), str(said.get("message") or "")
+    found = reason(exit_code, error_type, message, log)
+    known = {"pattern": found.pattern.name, "cause": found.pattern.cause} if found else {}
+    if said.get("at") is not None:
+        known["failed_at"] = said["at"]
     return {
         "exit_code": exit_code,
         "signal": signal_name(exit_code),
@@ -93,4 +88,5 @@ def evidence(exit_code: int | None, failed: Mapping[str, Any] | None, log: str) 
         "user_frame": said.get("user_frame"),
         "cascade": is_cascade(exit_code, error_type, message, log),
         "log_tail": log[-LOG_TAIL_CHARS:],
+        **known,
     }

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 
 from holdfast.agent import rendezvous
 from holdfast.agent.board import BoardEvents
@@ -65,6 +66,8 @@ class Jobs:
             self.fences[command.job] = max(self.fences.get(command.job, 0), command.epoch)
         async with self._locks[command.job]:
             stopped = await self._end(command.job, command.epoch)
+            for name in [name for name in self._stores if base_job(name) == command.job]:
+                await self._end_store(name, command.epoch)  # where machines met for checks
         self._metrics.fence_seconds.observe(time.perf_counter() - begun)
         return stopped
 
@@ -88,9 +91,7 @@ class Jobs:
         self.refuse_stale(command.job, command.epoch)
         if (running := self._same(command)) is not None:
             return list(running.states())
-        code, checkpoint = await asyncio.gather(
-            self._supply.code(command.job, command.code_version), self._supply.checkpoint(command)
-        )
+        code = await self._supply.code(command.job, command.code_version)
         async with self._locks[command.job]:
             self.refuse_stale(command.job, command.epoch)
             if (running := self._same(command)) is not None:
@@ -98,12 +99,11 @@ class Jobs:
             await self._end(command.job, command.epoch - 1)
             if command.replay is None:
                 await self._end_replays(command.job)
-            restored = self._supply.restored(command, checkpoint)
             if command.replay is None:
                 self._memory.resume_after(command.job, command.restore.step)
                 self._memory.accept_from[command.job] = command.epoch
             run = self._make_run(command)
-            await run.launch(self._forks, code, restored, self._events(run), self._on_exit)
+            await self._launch(run, code)
             self.runs[command.job] = run
         self._metrics.start_seconds.observe(time.perf_counter() - begun)
         return list(run.states())
@@ -126,7 +126,6 @@ class Jobs:
             self.fences.pop(job, None)
             self._memory.accept_from.pop(job, None)
             await asyncio.to_thread(self._memory.forget, job)
-            await asyncio.to_thread(self._supply.forget, job)
 
     def run(self, job: str, epoch: int) -> Run:
         """The run of a job's epoch.
@@ -160,6 +159,26 @@ class Jobs:
         await stop([*processes, *(process for _, process, _ in self._stores.values())])
         for run in self.runs.values():
             run.close()
+
+    async def _launch(self, run: Run, code: Path) -> None:
+        """Fork the ranks, and meanwhile bring their state; when either fails, no rank is left.
+
+        Raises:
+            CheckpointError: a rank's state cannot be had from any source.
+        """
+
+        async def bring(rank: int) -> None:
+            run.hand_over(rank, await self._supply.restored(run.start, rank))
+
+        ranks = run.start.ranks if run.start.restore.tier is not None else ()
+        bringing = asyncio.gather(*(bring(rank) for rank in ranks))
+        try:
+            await run.launch(self._forks, code, self._events(run), self._on_exit)
+            await bringing
+        except BaseException:
+            bringing.cancel()
+            await run.stop()
+            raise
 
     def _same(self, command: Start) -> Run | None:
         run = self.runs.get(command.job)

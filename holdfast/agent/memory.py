@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import mmap
 import shutil
 from pathlib import Path
 
-from holdfast.errors import CheckpointError
+from holdfast.errors import CheckpointError, DamagedError
 from holdfast.models.checkpoint import Shard, Tier
 from holdfast.storage.checkpoints import buffers
 
-_FOLDERS = {Tier.MEMORY: "own", Tier.PEER: "peer"}
+_FOLDERS = {Tier.MEMORY: "own", Tier.PEER: "peer", Tier.DISK: "disk"}
 
 
 def base_job(job: str) -> str:
@@ -18,13 +19,25 @@ def base_job(job: str) -> str:
 
 
 class Memory:
-    """Folders ``own/<job>/`` (written by ranks) and ``peer/<job>/`` (copies for neighbours)."""
+    """Folders ``own/<job>/`` (written by ranks) and ``peer/<job>/`` (copies for neighbours).
 
-    def __init__(self, machine: str, root: Path) -> None:
+    With them goes ``disk/<job>/``, where a job that wants it has its shards on the machine's disk as well.
+    """
+
+    def __init__(self, machine: str, root: Path, disk: Path | None = None) -> None:
         self.root = root
+        self._disk = disk or root
         self.accept_from: dict[str, int] = {}
         """Per job, the oldest epoch of which the shard port still takes copies: the one that runs here."""
         self._machine = machine
+        self._maps: dict[Path, tuple[int, mmap.mmap]] = {}
+        # What an agent before this one was about to upload when it died: nobody gives it back.
+        shutil.rmtree(self.transfers, ignore_errors=True)
+
+    @property
+    def transfers(self) -> Path:
+        """Where shards lie that are lent to an upload."""
+        return self.root / "transfers"
 
     def own(self, job: str) -> Path:
         """Where the ranks of ``job`` on this machine keep their shards."""
@@ -33,6 +46,10 @@ class Memory:
     def peer(self, job: str) -> Path:
         """Where copies of other machines' shards lie."""
         return self.root / "peer" / job
+
+    def disk(self, job: str) -> Path:
+        """Where shards of ``job`` lie that outlive a loss of the memory."""
+        return self._disk / "disk" / job
 
     def shards(self) -> tuple[Shard, ...]:
         """Every complete shard that lies here."""
@@ -46,32 +63,38 @@ class Memory:
                 tier=tier,
                 nbytes=header.file_nbytes,
                 digest=header.digest,
+                world_size=header.world_size,
             )
             for tier, name in _FOLDERS.items()
-            for folder in sorted(self.root.glob(f"{name}/*"))
+            for folder in sorted((self._disk if tier is Tier.DISK else self.root).glob(f"{name}/*"))
             for _, header in buffers.inventory(folder)
         )
 
-    def find(self, job: str, rank: int, step: int) -> tuple[Path, buffers.ShardHeader] | None:
-        """The shard of ``rank`` at ``step``, of the newest epoch that has one; the machine's own first."""
+    def find(
+        self, job: str, rank: int, step: int, saved_by: int = 0
+    ) -> tuple[Path, buffers.ShardHeader] | None:
+        """The shard of ``rank`` at ``step`` that epoch ``saved_by`` saved; the machine's own first.
+
+        0: of the newest epoch that has one.
+        """
         found = [
             (header.epoch, order, path, header)
-            for order, folder in enumerate((self.peer(job), self.own(job)))
+            for order, folder in enumerate((self.disk(job), self.peer(job), self.own(job)))
             for path, header in buffers.inventory(folder)
-            if (header.rank, header.step) == (rank, step)
+            if (header.rank, header.step) == (rank, step) and saved_by in (0, header.epoch)
         ]
         if not found:
             return None
         _, _, path, header = max(found, key=lambda item: item[:2])
         return path, header
 
-    def require(self, job: str, rank: int, step: int) -> tuple[Path, buffers.ShardHeader]:
+    def require(self, job: str, rank: int, step: int, saved_by: int = 0) -> tuple[Path, buffers.ShardHeader]:
         """As :meth:`find`.
 
         Raises:
             CheckpointError: there is no such shard here.
         """
-        if (found := self.find(job, rank, step)) is None:
+        if (found := self.find(job, rank, step, saved_by)) is None:
             has = sorted(shard.step for shard in self.shards() if (shard.job, shard.rank) == (job, rank))
             raise CheckpointError(
                 f"machine {self._machine}: no shard of job {job!r} rank {rank} at step {step} "
@@ -79,12 +102,53 @@ class Memory:
             )
         return found
 
+    def mapped(self, path: Path, file_nbytes: int) -> mmap.mmap:
+        """The shard file at ``path``, mapped for writing; a mapping is kept, for its pages are costly to map anew.
+
+        Raises:
+            CheckpointError: shared memory is full.
+        """
+        known = self._maps.get(path)
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            found = None
+        usable = found is not None and found.st_size == file_nbytes and found.st_nlink == 1
+        if known is None or not usable or found is None or known[0] != found.st_ino:
+            self._maps.pop(path, None)
+            made = buffers.create(path, file_nbytes)
+            known = self._maps[path] = (path.stat().st_ino, made)
+        return known[1]
+
+    def require_whole(
+        self, job: str, rank: int, step: int, saved_by: int = 0
+    ) -> tuple[Path, buffers.ShardHeader]:
+        """As :meth:`require`, with every byte verified. A damaged shard is discarded, and the next one tried.
+
+        Raises:
+            DamagedError: all that were here are damaged; names them.
+            CheckpointError: there was none.
+        """
+        damaged: list[str] = []
+        while (found := self.find(job, rank, step, saved_by)) is not None:
+            try:
+                return found[0], buffers.verify(found[0])
+            except CheckpointError as error:
+                buffers.discard(found[0])
+                tier = next(tier for tier, name in _FOLDERS.items() if found[0].parent.parent.name == name)
+                damaged.append(f"job {job!r} step {step} rank {rank} ({tier} of {self._machine}): {error}")
+        if damaged:
+            raise DamagedError("; ".join(damaged))
+        return self.require(job, rank, step, saved_by)
+
     def resume_after(self, job: str, step: int) -> None:
         """Forget shards beyond ``step``: training goes on from there, they belong to no future."""
-        for folder in (self.own(job), self.peer(job)):
+        for folder in (self.own(job), self.peer(job), self.disk(job)):
             buffers.discard_newer(folder, step)
 
     def forget(self, job: str) -> None:
         """Drop every shard of ``job``."""
-        for folder in (self.own(job), self.peer(job)):
+        for folder in (self.own(job), self.peer(job), self.disk(job)):
             shutil.rmtree(folder, ignore_errors=True)
+            for path in [path for path in self._maps if path.parent == folder]:
+                del self._maps[path]

@@ -33,7 +33,22 @@ class Metrics:
             "holdfast_replication_seconds", "Sending one shard to the peer."
         )
         self.uploads = self._counter("holdfast_uploads", "Shards for S3, by outcome.", "outcome")
+        self.disk_copies = self._counter(
+            "holdfast_disk_copies", "Shards for the disk, by outcome.", "outcome"
+        )
+        self.saves_skipped = self._counter(
+            "holdfast_saves_skipped", "Saves left out, since the one before was not done.", "job"
+        )
+        self.restore_seconds = self._histogram(
+            "holdfast_restore_seconds", "A rank's wait for its state and its load, by tier.", "tier"
+        )
+        self.restore_nbytes = self._counter(
+            "holdfast_restore_read_bytes", "Read from S3 by ranks that restored.", "tier"
+        )
         self.reports_dropped = self._counter("holdfast_reports_dropped", "Events lost to a full buffer.")
+        self.cut_off = self._counter(
+            "holdfast_cut_off", "Times that ranks were ended because the gateway could not be reached."
+        )
         self.heartbeats_failed = self._counter(
             "holdfast_heartbeats_failed", "Heartbeats that did not arrive."
         )
@@ -45,5 +60,5 @@ class Metrics:
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
 
-    def _histogram(self, name: str, text: str) -> Histogram:
-        return Histogram(name, text, buckets=_SECONDS, registry=self.registry)
+    def _histogram(self, name: str, text: str, *labels: str) -> Histogram:
+        return Histogram(name, text, labels, buckets=_SECONDS, registry=self.registry)

@@ -6,6 +6,7 @@ Loaded in the fork server beforehand; imports nothing heavy itself.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -14,16 +15,20 @@ import os
 import runpy
 import signal
 import sys
+import time
 import traceback
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from holdfast.agent import wire
+from holdfast.agent import flight_thread, wire
 
 NICE = 10  # the control plane on the same host stays responsive
+REHEARSAL = "holdfast.session.rehearsal"
 _PR_SET_PDEATHSIG = 1
 _TRACEBACK_CHARS = 4000
 
@@ -50,10 +55,22 @@ def bootstrap(target: Callable[..., None], args: tuple[Any, ...]) -> None:
     os.setpgid(0, 0)
     os.nice(NICE)
     _leave_fork_server()
+    _leave_finalizers()
     gc.freeze()  # collections need not touch, and so copy, the pages shared with the fork server
-    if target is not run_rank:
-        arm_faults()
-    target(*args)
+    _enter_target(target, args)
+
+
+def wait(orders: Connection[Any, Any], settled: Connection[Any, Any]) -> None:
+    """Body of a spare process: settle, wait to be told what to run, run it."""
+    _touch()
+    with contextlib.suppress(BrokenPipeError), settled:  # it may be wanted already
+        settled.send(True)
+    try:
+        target, args = orders.recv()
+    except EOFError:
+        return
+    orders.close()
+    _enter_target(target, args)
 
 
 def nothing() -> None:
@@ -77,6 +94,7 @@ def run_rank(order: RankOrder) -> None:
     """Run the user's script as torchrun would; an uncaught exception is told to the agent first."""
     _redirect(order.log)
     os.environ.update(order.env)
+    flight_thread.start(order.rank)
     _limit_threads()
     arm_faults()
     script = _enter(order)
@@ -95,6 +113,28 @@ def run_rank(order: RankOrder) -> None:
         atexit._run_exitfuncs()
 
 
+def _enter_target(target: Callable[..., None], args: tuple[Any, ...]) -> None:
+    if target not in (run_rank, wait):  # a rank enters its own environment first
+        arm_faults()
+    target(*args)
+
+
+def _touch() -> None:
+    """Train, save and restore once, small: what a rank's first step would set up or copy is there then.
+
+    Not where torch has CUDA: the step would start the driver before the rank's environment says which devices are
+    visible.
+    """
+    torch, rehearsal = sys.modules.get("torch"), sys.modules.get(REHEARSAL)
+    if torch is None or rehearsal is None or torch.version.cuda is not None or torch.version.hip is not None:
+        return
+    torch.set_num_threads(1)
+    try:
+        rehearsal.rehearse()
+    except Exception:  # only time is lost; the rank that comes of this process will say what is wrong
+        traceback.print_exc()
+
+
 def _leave_fork_server() -> None:
     """Give up what ties this process to the agent's fork server.
 
@@ -105,6 +145,15 @@ def _leave_fork_server() -> None:
     if server._forkserver_alive_fd is not None:
         os.close(server._forkserver_alive_fd)
     server.__init__()  # the module's functions are bound to this object
+
+
+def _leave_finalizers() -> None:
+    """Forget what the fork server's modules want done when it ends.
+
+    It is the server's to do, not that of every process that ends before it; and it takes tens of milliseconds of each
+    rank that has lost its peer, just when a recovery begins. What the script registers is its own.
+    """
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]
 
 
 def _redirect(log: str) -> None:
@@ -148,6 +197,7 @@ def _failure(order: RankOrder, error: BaseException, trace: TracebackType | None
         "t": "failed",
         "rank": order.rank,
         "epoch": order.epoch,
+        "at": time.time(),
         "error_type": type(error).__name__,
         "message": str(error)[:1000],
         "traceback": text[-_TRACEBACK_CHARS:],

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.context import ForkServerProcess
+from pathlib import Path
 
 import psutil
 
@@ -16,6 +17,7 @@ from holdfast.errors import UnavailableError
 
 _GONE_S = 8.0
 _CHILDREN_GONE_S = 3.0
+_KERNEL_LISTS_CHILDREN = Path("/proc/thread-self/children").exists()
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -108,10 +110,26 @@ def _open_pidfd(pid: int) -> int | None:
 
 def _descendants(pids: Iterable[int]) -> list[psutil.Process]:
     found: list[psutil.Process] = []
-    for pid in pids:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            found += psutil.Process(pid).children(recursive=True)
+    look = list(pids)
+    while look:
+        children = _children(look.pop())
+        look += [child.pid for child in children]
+        found += children
     return found
+
+
+def _children(pid: int) -> list[psutil.Process]:
+    """From the kernel's own list; psutil would read every process of the machine."""
+    with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError, FileNotFoundError):
+        if not _KERNEL_LISTS_CHILDREN:
+            return psutil.Process(pid).children()
+        found = []
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                told = Path(f"/proc/{pid}/task/{thread}/children").read_text()
+                found += [psutil.Process(int(child)) for child in told.split()]
+        return found
+    return []
 
 
 def _await_gone(processes: Sequence[psutil.Process]) -> None:

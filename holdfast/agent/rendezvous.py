@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
+import os
 import signal
-from multiprocessing.connection import Connection
+import tempfile
+import time
 from multiprocessing.context import ForkServerProcess
+from pathlib import Path
 
 from holdfast.agent.forkserver import ForkServer
 from holdfast.errors import UnavailableError
 
 _OPEN_S = 12.0
+_POLL_S = 0.002
 
 
-def serve(answer: Connection, host: str) -> None:
-    """Body of the store's process: host a TCPStore on a free port, say which, stay until killed."""
+def serve(answer: str, host: str) -> None:
+    """Body of the store's process: host a TCPStore on a free port, say which in a file, stay until killed."""
     import torch.distributed as dist  # noqa: PLC0415  (the agent itself never loads torch)
 
     store = dist.TCPStore(  # type: ignore[attr-defined]
         host, 0, None, is_master=True, wait_for_workers=False
     )
-    answer.send(store.port)
-    answer.close()
+    new = f"{answer}.new"
+    Path(new).write_text(str(store.port))
+    os.rename(new, answer)
     while True:
         signal.pause()
 
@@ -33,16 +37,16 @@ async def open_store(forks: ForkServer, host: str) -> tuple[ForkServerProcess, i
     Raises:
         UnavailableError: it did not come up in time.
     """
-    ours, theirs = multiprocessing.Pipe(duplex=False)
-    process = await forks.fork_soon(serve, (theirs, host))
-    theirs.close()
-    try:
-        if await asyncio.to_thread(ours.poll, _OPEN_S):
-            return process, int(ours.recv())
-        reason = f"no answer in {_OPEN_S:.0f} s"
-    except (EOFError, OSError):
-        reason = "its process died: see agent.log"
-    finally:
-        ours.close()
+    with tempfile.TemporaryDirectory(prefix="holdfast-store-") as folder:
+        answer = Path(folder) / "port"
+        process = await forks.run_soon(serve, (str(answer), host))
+        deadline = time.monotonic() + _OPEN_S
+        while process.exitcode is None and time.monotonic() < deadline:
+            if answer.exists():
+                return process, int(answer.read_text())
+            await asyncio.sleep(_POLL_S)
+    reason = (
+        f"no answer in {_OPEN_S:.0f} s" if process.exitcode is None else "its process died: see agent.log"
+    )
     process.kill()
     raise UnavailableError(f"rendezvous store on {host} did not start: {reason}")

@@ -12,6 +12,9 @@ from holdfast.agent import shard_port
 from holdfast.agent.metrics import Metrics
 from holdfast.agent.run import Run
 from holdfast.errors import HoldfastError, UnavailableError
+from holdfast.secret import Keys, keys
+from holdfast.storage.checkpoints import buffers
+from holdfast.tls import PLAIN, Tls
 
 _log = logging.getLogger(__name__)
 
@@ -22,13 +25,17 @@ _QUIET_S = 1.0  # after a failure the ranks are not held up again for so long
 class Replicator:
     """Sends each saved shard to the run's peer. Per rank one transfer at a time; only the newest waits."""
 
-    def __init__(self, secret: str, metrics: Metrics) -> None:
-        self._secret = secret
+    def __init__(self, secret: str | Keys, metrics: Metrics, tls: Tls = PLAIN) -> None:
+        self._secret = keys(secret)
+        self._tls = tls
         self._metrics = metrics
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="replicate")
         self._lock = threading.Lock()
         self._waiting: dict[tuple[str, int], tuple[int, Path] | None] = {}
         self._quiet_until: dict[str, float] = {}
+        self._described: dict[
+            str, tuple[str, int, str]
+        ] = {}  # job -> peer, epoch, and plan whose .metadata it has
 
     def saved(self, run: Run, rank: int, step: int, path: Path) -> None:
         """A shard is complete: have it copied. Called on the event loop; returns at once. May be repeated."""
@@ -66,7 +73,9 @@ class Replicator:
             return False
         begun = time.perf_counter()
         try:
-            shard_port.push(peer, self._secret, path)
+            header = shard_port.push(peer, self._secret.current, path, self._tls)
+            if header.rank == 0:
+                self._describe(peer, path, header)
         except HoldfastError as error:
             _log.warning("copy of %s to %s failed: %s", path.name, peer, error)
             if isinstance(error, UnavailableError):
@@ -80,3 +89,17 @@ class Replicator:
         self._metrics.replications.labels("ok").inc()
         self._metrics.replication_seconds.observe(time.perf_counter() - begun)
         return True
+
+    def _describe(self, peer: str, path: Path, header: buffers.ShardHeader) -> None:
+        """Once per plan, epoch and peer: without the ``.metadata`` no checkpoint can be completed from copies."""
+        if self._described.get(header.job) == (peer, header.epoch, header.plan):
+            return
+        metadata = buffers.metadata_path(path.parent, header.plan)
+        try:
+            shard_port.push_metadata(
+                peer, self._secret.current, header.job, header.plan, metadata, tls=self._tls
+            )
+        except (HoldfastError, OSError) as error:
+            _log.warning("%s is not on the peer: %s", metadata.name, error)
+            return
+        self._described[header.job] = (peer, header.epoch, header.plan)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +17,41 @@ from holdfast.agent.memory import Memory
 from holdfast.agent.rank_main import RankOrder, run_rank
 from holdfast.agent.ranks import Watched, stop
 from holdfast.models.agent import JobOnMachine, RankResult, RankState, Start
+from holdfast.policies.thresholds import MetricLimits
+
+FLIGHT_ENTRIES = 512
+"""Collectives that each rank's flight recorder keeps."""
 
 
 @dataclass(frozen=True)
 class Restored:
-    """Where a rank finds the state that it resumes from."""
+    """Where a rank finds the state that it resumes from: the content of its ticket."""
 
     step: int
-    tier: str | None
-    path: str
+    tier: str
+    path: str = ""
+    """A shard in memory, already verified."""
+    key: str = ""
+    """A checkpoint in S3."""
+    job: str = ""
+    """Whose checkpoint that must be."""
+    alone: bool = False
+    """Whether this rank reads it by itself, while others have their shards."""
+    store: Mapping[str, str] = field(default_factory=dict)
+    """How to reach S3."""
 
 
 class Run:
     """Call :meth:`launch` once, then :meth:`stop` at some time; everything else only looks."""
 
-    def __init__(self, start: Start, machine: str, folder: Path, memory: Memory) -> None:
+    def __init__(
+        self,
+        start: Start,
+        machine: str,
+        folder: Path,
+        memory: Memory,
+        limits: MetricLimits | None = None,
+    ) -> None:
         self.start = start
         self.machine = machine
         self.folder = folder
@@ -40,6 +60,7 @@ class Run:
         self.processes: dict[int, Watched] = {}
         self.board: Board | None = None
         self._memory = memory
+        self._limits = limits
 
     @property
     def name(self) -> str:
@@ -59,22 +80,30 @@ class Run:
         self,
         forks: ForkServer,
         code: Path,
-        restored: Mapping[int, Restored],
         events: BoardEvents,
         on_exit: Callable[[Run, Watched], None],
     ) -> None:
-        """Fork all ranks; when it raises, none is left."""
-        self.board = Board(self._memory.root / "sock" / self.name, self.start.epoch, self.start.ranks, events)
+        """Fork all ranks; when it raises, none is left. They wait for their tickets when they come to restore."""
+        socket = self._memory.root / "sock" / self.name
+        self.board = Board(socket, self.start.epoch, self.start.ranks, events, self._limits)
         self.log(0).parent.mkdir(parents=True, exist_ok=True)
         self._memory.own(self.start.job).mkdir(parents=True, exist_ok=True)
         try:
             for rank in self.start.ranks:
-                order = self._order(rank, code, restored[rank])
-                process = await forks.fork_soon(run_rank, (order,))
+                order = self._order(rank, code)
+                process = await forks.run_soon(run_rank, (order,))
                 self.processes[rank] = Watched(process, rank, lambda ended: on_exit(self, ended))
         except BaseException:
             await self.stop()
             raise
+
+    def hand_over(self, rank: int, restored: Restored) -> None:
+        """Tell a rank where the state is that it waits for. May hold a secret: readable by its owner only."""
+        path = self._ticket_path(rank)
+        fresh = path.with_suffix(".new")
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump(asdict(restored), file)
+        fresh.rename(path)
 
     async def stop(self) -> list[int]:
         """End every rank; returns those that still ran."""
@@ -89,6 +118,12 @@ class Run:
             self.board.close()
         for rank in self.controls:
             self._control_path(rank).unlink(missing_ok=True)
+            self._ticket_path(rank).unlink(missing_ok=True)
+
+    @property
+    def flight_folder(self) -> Path:
+        """Where the ranks' flight recordings go, named by their rank."""
+        return self.log(0).parent / f"e{self.start.epoch}-flight"
 
     def states(self) -> tuple[RankState, ...]:
         """State of every rank."""
@@ -102,6 +137,7 @@ class Run:
             epoch=self.start.epoch,
             ranks=self.states(),
             marks=tuple(self.board.marks) if self.board else (),
+            times=tuple(self.board.times) if self.board else (),
             replicated_step=min((row.replicated_step for row in rows), default=0),
         )
 
@@ -147,7 +183,10 @@ class Run:
     def _control_path(self, rank: int) -> Path:
         return self._memory.root / "control" / f"{self.name}-r{rank}"
 
-    def _order(self, rank: int, code: Path, restored: Restored) -> RankOrder:
+    def _ticket_path(self, rank: int) -> Path:
+        return self._memory.root / "control" / f"{self.name}-r{rank}.ticket"
+
+    def _order(self, rank: int, code: Path) -> RankOrder:
         path = self._control_path(rank)
         path.parent.mkdir(parents=True, exist_ok=True)
         self.controls[rank] = wire.Control(path, create=True)
@@ -160,10 +199,10 @@ class Run:
             cwd=str(code),
             log=str(self.log(rank)),
             socket=str(self.board.path),
-            env=_torchrun(self.start, rank) | self.start.env | self._environment(rank, restored),
+            env=_torchrun(self.start, rank) | self.start.env | self._environment(rank),
         )
 
-    def _environment(self, rank: int, restored: Restored) -> dict[str, str]:
+    def _environment(self, rank: int) -> dict[str, str]:
         start = self.start
         env: dict[str, Any] = {
             wire.ENV_JOB: start.job,
@@ -172,10 +211,21 @@ class Run:
             wire.ENV_SOCKET: self.board.path if self.board else "",
             wire.ENV_CONTROL: self._control_path(rank),
             wire.ENV_SHARDS: self._memory.own(start.job),
-            wire.ENV_RESTORE: json.dumps(vars(restored)),
+            wire.ENV_RESTORE: json.dumps(
+                {
+                    "step": start.restore.step,
+                    "ticket": str(self._ticket_path(rank)) if start.restore.tier else "",
+                }
+            ),
             wire.ENV_S3_EVERY: start.s3_every_steps,
             wire.ENV_PEER: "1" if start.peer and start.replay is None else "0",
         }
+        if "TORCH_FR_DUMP_TEMP_FILE" not in start.env:
+            self.flight_folder.mkdir(parents=True, exist_ok=True)
+            env |= {
+                "TORCH_FR_BUFFER_SIZE": FLIGHT_ENTRIES,
+                "TORCH_FR_DUMP_TEMP_FILE": f"{self.flight_folder}/",
+            }
         if start.replay is not None:
             env[wire.ENV_REPLAY_STEPS] = start.replay.steps
         return {name: str(value) for name, value in env.items()}

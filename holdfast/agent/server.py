@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from holdfast.agent.contact import is_gateway
 from holdfast.errors import HoldfastError, SettingsError, UnauthorizedError
 from holdfast.models import agent as wire
-from holdfast.secret import matches
 
 if TYPE_CHECKING:
     from holdfast.agent.daemon import Agent
@@ -41,16 +41,20 @@ def build(agent: Agent) -> Starlette:
             Route("/healthz", api.healthz),
             Route("/metrics", api.guarded(api.metrics)),
             Route("/v1/state", api.guarded(api.state)),
+            Route("/v1/contact", api.guarded(api.contact)),
             Route("/v1/stacks", api.guarded(api.stacks)),
+            Route("/v1/flight", api.guarded(api.flight)),
             Route("/v1/replay", api.guarded(api.replay)),
             Route("/v1/jobs/{job}", api.guarded(api.forget), methods=["DELETE"]),
             command("/v1/fence", wire.Fence, agent.fence),
             command("/v1/rendezvous", wire.OpenRendezvous, agent.open_rendezvous),
+            Route("/v1/code/{job}/{version}", api.guarded(api.code)),
             command("/v1/start", wire.Start, agent.start),
             command("/v1/hold", wire.Hold, agent.hold),
-            command("/v1/shards/fetch", wire.FetchShard, agent.fetch_shard),
+            command("/v1/persist", wire.Persist, agent.persist),
             command("/v1/code", wire.PrepareCode, agent.prepare_code),
             command("/v1/diagnose", wire.Diagnose, agent.diagnose),
+            command("/v1/command", wire.Command, agent.command),
         ]
     )
 
@@ -67,7 +71,7 @@ class _Api:
         async def guarded(request: Request) -> Response:
             metrics, path = self._agent.metrics, request.scope["route"].path
             try:
-                if not matches(request.headers.get("authorization"), self._agent.secret):
+                if not self._agent.secret.match(request.headers.get("authorization")):
                     metrics.unauthorized.inc()
                     raise UnauthorizedError("missing or wrong secret: use the project's secret file")
                 response = await handle(request)
@@ -83,26 +87,41 @@ class _Api:
 
         return guarded
 
-    async def healthz(self, _request: Request) -> Response:
+    async def healthz(self, request: Request) -> Response:
         """Whether the agent answers; says nothing secret."""
         agent = self._agent
+        if is_gateway(request.headers, agent.secret):
+            agent.standing.asked()
         return _json({"machine": agent.machine, "incarnation": agent.incarnation, "warm": agent.forks.warm})
 
     async def metrics(self, _request: Request) -> Response:
         """Prometheus metrics."""
         return Response(self._agent.render_metrics(), media_type="text/plain; version=0.0.4")
 
-    async def state(self, _request: Request) -> Response:
-        """Everything the agent knows."""
-        return _json(await self._agent.state())
+    async def state(self, request: Request) -> Response:
+        """Everything the agent knows; with ``?shards=no`` all but the shards."""
+        return _json(await self._agent.state(shards=request.query_params.get("shards") != "no"))
+
+    async def contact(self, _request: Request) -> Response:
+        """How it stands with the gateway, for a machine that does not hear it."""
+        return _json(self._agent.standing.contact())
 
     async def stacks(self, request: Request) -> Response:
         """Stacks of a job's rank processes."""
         return _json(await self._agent.stacks(*_job_and_epoch(request)))
 
+    async def flight(self, request: Request) -> Response:
+        """Flight records of a job's ranks."""
+        return _json(await self._agent.flight_records(*_job_and_epoch(request)))
+
     async def replay(self, request: Request) -> Response:
         """Results of a replay, or null."""
         return _json(self._agent.jobs.replay_results(*_job_and_epoch(request)))
+
+    async def code(self, request: Request) -> Response:
+        """The archive of a code version, for a machine that has none."""
+        archive = await self._agent.code_archive(request.path_params["job"], request.path_params["version"])
+        return Response(archive, media_type="application/gzip")
 
     async def forget(self, request: Request) -> Response:
         """Drop everything of a job."""

@@ -2,7 +2,12 @@
 
 A request is one line of JSON with the shared secret, then (push) exactly the shard's bytes; the answer is one
 line of JSON, then (pull) exactly the shard's bytes. One request per connection. The header page is not sent:
-the receiver writes its own once it has checked the digest of what came, so a torn transfer never counts.
+the receiver writes its own once it has checked the digest of what came, so a torn transfer never counts. The
+kernel moves the bytes from one file to the other's pages: the only other look at them is the digest's, while they
+are still in the cache.
+
+With rank 0's shards goes, once per plan, the checkpoint's global ``.metadata``: so a checkpoint can be completed
+from copies alone.
 """
 
 from __future__ import annotations
@@ -10,18 +15,22 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import mmap
 import re
 import socket
+import ssl
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from holdfast import errors
 from holdfast.agent.memory import Memory
-from holdfast.secret import matches
+from holdfast.secret import Keys, keys
 from holdfast.storage.checkpoints import buffers
+from holdfast.tls import PLAIN, Tls
 
 _log = logging.getLogger(__name__)
 
@@ -30,15 +39,19 @@ _SILENCE_S = 5.0  # longest wait for the next bytes
 _SLOWEST_BYTES_S = 20e6  # a transfer slower than this is given up
 _LINE_BYTES = 16 * 1024
 _MAX_CONNECTIONS = 32
+_PIECE_BYTES = 1 << 20  # at most so much is received at once: it is still in the cache for the digest
+_METADATA_BYTES = 4 << 30
+_PLAN = re.compile(r"\d+(\.\d+)*")
 _JOB = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 
 class ShardPort:
     """Serves this machine's shards and takes copies of its neighbours'. One thread per connection, bounded."""
 
-    def __init__(self, memory: Memory, secret: str, host: str) -> None:
+    def __init__(self, memory: Memory, secret: str | Keys, host: str, tls: Tls = PLAIN) -> None:
         self._memory = memory
-        self._secret = secret
+        self._secret = keys(secret)
+        self._context = tls.server()
         self._locks: defaultdict[tuple[str, int], threading.Lock] = defaultdict(threading.Lock)
         self._free = threading.BoundedSemaphore(_MAX_CONNECTIONS)
         self._listener = socket.create_server((host, 0), backlog=128)
@@ -65,29 +78,44 @@ class ShardPort:
 
     def _serve(self, connection: socket.socket) -> None:
         try:
-            with connection:
+            with self._secured(connection) as secured:
                 try:
-                    self._answer(connection)
+                    self._answer(secured)
                 except errors.HoldfastError as error:
-                    _send_line(connection, {"error": type(error).__name__, "message": str(error)})
+                    _send_line(secured, {"error": type(error).__name__, "message": str(error)})
         except OSError as error:
             _log.info("shard connection lost: %s", error)
         finally:
             self._free.release()
 
+    def _secured(self, connection: socket.socket) -> socket.socket:
+        """The handshake is bounded by the connection's own timeout."""
+        if self._context is None:
+            return connection
+        try:
+            return self._context.wrap_socket(connection, server_side=True)
+        except OSError:
+            connection.close()
+            raise
+
     def _answer(self, connection: socket.socket) -> None:
         request = _read_line(connection)
-        if not matches(f"Bearer {request.get('secret')}", self._secret):
+        if not self._secret.accepts(str(request.get("secret"))):
             raise errors.UnauthorizedError("data port: missing or wrong secret")
         job, operation = str(request.get("job")), request.get("op")
         if not _JOB.fullmatch(job):
             raise errors.UnknownError(f"data port: job {job!r} is not a job's name")
         if operation == "push":
             self._take(connection, job, request)
+        elif operation == "metadata":
+            self._take_metadata(connection, job, str(request.get("plan")), int(request["nbytes"]))
         elif operation == "pull":
-            self._give(connection, job, int(request["rank"]), int(request["step"]))
+            self._give(connection, job, *_which(request))
+        elif operation == "check":
+            self._memory.require_whole(job, *_which(request))
+            _send_line(connection, {"ok": True})
         else:
-            raise errors.UnknownError(f"data port: op {operation!r}, expected push or pull")
+            raise errors.UnknownError(f"data port: op {operation!r}, expected push, metadata, pull or check")
 
     def _take(self, connection: socket.socket, job: str, request: dict[str, Any]) -> None:
         header = _header(request["header"], job)
@@ -95,16 +123,37 @@ class ShardPort:
         if header.epoch < oldest:
             raise errors.StaleError(f"shard of job {job!r} epoch {header.epoch}: epoch {oldest} runs here")
         with self._locks[(job, header.rank)]:
-            receive(connection, self._memory.peer(job), header)
+            receive(connection, self._memory.peer(job), header, self._memory.mapped)
         _send_line(connection, {"ok": True})
 
-    def _give(self, connection: socket.socket, job: str, rank: int, step: int) -> None:
-        path, header = self._memory.require(job, rank, step)
+    def _take_metadata(self, connection: socket.socket, job: str, plan: str, nbytes: int) -> None:
+        if not _PLAN.fullmatch(plan) or not 0 <= nbytes <= _METADATA_BYTES:
+            raise errors.UnknownError(f"data port: plan {plan!r} of {nbytes} bytes is no plan")
+        data = bytearray(nbytes)
+        with memoryview(data) as body:
+            _receive_into(connection, body, lambda _: None)
+        folder = self._memory.peer(job)
+        folder.mkdir(parents=True, exist_ok=True)
+        fresh = folder / f".metadata-{plan}.new"
+        fresh.write_bytes(data)
+        fresh.rename(buffers.metadata_path(folder, plan))
+        self._forget_plans(folder, plan)
+        _send_line(connection, {"ok": True})
+
+    def _forget_plans(self, folder: Path, newest: str) -> None:
+        """Only those count that some shard was saved by."""
+        used = {header.plan for _, header in buffers.inventory(folder)} | {newest}
+        kept = {buffers.metadata_path(folder, plan) for plan in used}
+        for path in set(folder.glob("metadata-*.pickle")) - kept:
+            path.unlink(missing_ok=True)
+
+    def _give(self, connection: socket.socket, job: str, rank: int, step: int, saved_by: int) -> None:
+        path, header = self._memory.require(job, rank, step, saved_by)
         _send_line(connection, {"ok": True, "header": header.model_dump()})
         _send_shard(connection, path, header)
 
 
-def push(address: str, secret: str, path: Path) -> buffers.ShardHeader:
+def push(address: str, secret: str, path: Path, tls: Tls = PLAIN) -> buffers.ShardHeader:
     """Send the complete shard at ``path`` to another machine, which keeps it as a peer's copy.
 
     Raises:
@@ -115,22 +164,47 @@ def push(address: str, secret: str, path: Path) -> buffers.ShardHeader:
     if header is None:
         raise errors.CheckpointError(f"shard {path}: not complete, nothing to send")
     request = {"secret": secret, "op": "push", "job": header.job, "header": header.model_dump()}
-    with _connected(address) as connection:
+    with _connected(address, tls) as connection:
         _send_line(connection, request)
         _send_shard(connection, path, header)
         _raise_for(_read_line(connection))
     return header
 
 
-def pull(address: str, secret: str, *, job: str, rank: int, step: int, folder: Path) -> Path:
+def push_metadata(address: str, secret: str, job: str, plan: str, path: Path, *, tls: Tls = PLAIN) -> None:
+    """Send the global ``.metadata`` of a plan to the machine that keeps the copy of rank 0's shard.
+
+    Raises:
+        UnavailableError: the other side is away, slow or busy.
+        OSError: there is no such file.
+    """
+    nbytes = path.stat().st_size
+    request = {"secret": secret, "op": "metadata", "job": job, "plan": plan, "nbytes": nbytes}
+    with path.open("rb") as file, _connected(address, tls) as connection:
+        _send_line(connection, request)
+        connection.sendfile(file, 0, nbytes)
+        _raise_for(_read_line(connection))
+
+
+def pull(
+    address: str,
+    secret: str,
+    *,
+    job: str,
+    rank: int,
+    step: int,
+    folder: Path,
+    saved_by: int = 0,
+    tls: Tls = PLAIN,
+) -> Path:
     """Copy a shard from another machine into ``folder``, over the slot that is not the newest; its path.
 
     Raises:
         UnavailableError: the other side is away, slow or busy.
         CheckpointError: it has no such shard, or it changed under the transfer.
     """
-    request = {"secret": secret, "op": "pull", "job": job, "rank": rank, "step": step}
-    with _connected(address) as connection:
+    request = {"secret": secret, "op": "pull", "job": job, "rank": rank, "step": step, "saved_by": saved_by}
+    with _connected(address, tls) as connection:
         _send_line(connection, request)
         answer = _read_line(connection)
         _raise_for(answer)
@@ -140,31 +214,55 @@ def pull(address: str, secret: str, *, job: str, rank: int, step: int, folder: P
         return receive(connection, folder, header)
 
 
-def receive(connection: socket.socket, folder: Path, header: buffers.ShardHeader) -> Path:
+def check(
+    address: str, secret: str, *, job: str, rank: int, step: int, saved_by: int = 0, tls: Tls = PLAIN
+) -> None:
+    """Have another machine verify its shard, and discard it when it is damaged.
+
+    Raises:
+        UnavailableError: the other side is away, slow or busy.
+        DamagedError: it was damaged.
+        CheckpointError: it has no such shard.
+    """
+    request = {"secret": secret, "op": "check", "job": job, "rank": rank, "step": step, "saved_by": saved_by}
+    with _connected(address, tls) as connection:
+        _send_line(connection, request)
+        _raise_for(_read_line(connection))
+
+
+def receive(
+    connection: socket.socket,
+    folder: Path,
+    header: buffers.ShardHeader,
+    mapped: Callable[[Path, int], mmap.mmap] = buffers.create,
+) -> Path:
     """Take a shard's bytes into the slot of ``folder`` that is not the newest; commit if the digest is right."""
     path = buffers.slot_to_overwrite(folder, header.rank)
-    with buffers.create(path, header.file_nbytes) as buffer:
-        buffers.begin(buffer)
-        with memoryview(buffer) as whole, whole[buffers.HEADER_BYTES :] as body:
-            _receive_into(connection, body)
-        if (found := buffers.digest_of(buffer, header)) != header.digest:
-            raise errors.CheckpointError(
-                f"shard of job {header.job!r} rank {header.rank} step {header.step}: digest {found} after the "
-                f"transfer, expected {header.digest}. It was overwritten meanwhile or damaged on the way."
-            )
-        buffers.commit(buffer, header)
+    buffer = mapped(path, header.file_nbytes)
+    buffers.begin(buffer)
+    digest = buffers.StreamDigest(header)
+    with memoryview(buffer) as whole, whole[buffers.HEADER_BYTES :] as body:
+        _receive_into(connection, body, digest.update)
+    if (found := digest.finish()) != header.digest:
+        raise errors.CheckpointError(
+            f"shard of job {header.job!r} rank {header.rank} step {header.step}: digest {found} after the "
+            f"transfer, expected {header.digest}. It was overwritten meanwhile or damaged on the way."
+        )
+    buffers.commit(buffer, header)
     return path
 
 
-def _receive_into(connection: socket.socket, body: memoryview) -> None:
+def _receive_into(connection: socket.socket, body: memoryview, arrived: Callable[[memoryview], None]) -> None:
+    """Fill ``body``; ``arrived`` sees each piece right after it came."""
     deadline = time.monotonic() + _SILENCE_S + len(body) / _SLOWEST_BYTES_S
     done = 0
     while done < len(body):
         if time.monotonic() > deadline:
             raise errors.UnavailableError(f"transfer too slow: {done} of {len(body)} bytes came in time")
-        count = connection.recv_into(body[done:])
+        count = connection.recv_into(body[done : done + _PIECE_BYTES])
         if count == 0:
             raise errors.UnavailableError(f"connection ended after {done} of {len(body)} bytes")
+        arrived(body[done : done + count])
         done += count
 
 
@@ -174,12 +272,17 @@ def _send_shard(connection: socket.socket, path: Path, header: buffers.ShardHead
 
 
 @contextlib.contextmanager
-def _connected(address: str) -> Any:
+def _connected(address: str, tls: Tls) -> Any:
     host, _, port = address.rpartition(":")
     try:
         with socket.create_connection((host, int(port)), timeout=CONNECT_S) as connection:
             connection.settimeout(_SILENCE_S)
-            yield connection
+            context = tls.client()
+            if context is None:
+                yield connection
+                return
+            with context.wrap_socket(connection, server_hostname=tls.agent_name(host)) as secured:
+                yield secured
     except (OSError, ValueError) as error:
         raise errors.UnavailableError(f"data port {address}: {error}") from error
 
@@ -188,11 +291,16 @@ def _read_line(connection: socket.socket) -> dict[str, Any]:
     """One JSON line, and not a byte more: what follows is a shard's."""
     line = bytearray()
     while not line.endswith(b"\n"):
-        # Peek, so that bytes behind the line stay in the socket.
-        seen = connection.recv(_LINE_BYTES, socket.MSG_PEEK)
-        if not seen:
+        if isinstance(connection, ssl.SSLSocket):
+            # TLS cannot peek: byte by byte, from its own buffer.
+            came = connection.recv(1)
+        else:
+            # Peek, so that bytes behind the line stay in the socket.
+            seen = connection.recv(_LINE_BYTES, socket.MSG_PEEK)
+            came = connection.recv(seen.find(b"\n") + 1 or len(seen)) if seen else b""
+        if not came:
             raise errors.UnavailableError("connection ended before an answer")
-        line += connection.recv(seen.find(b"\n") + 1 or len(seen))
+        line += came
         if len(line) > _LINE_BYTES:
             raise errors.RefusedError(f"data port: request line over {_LINE_BYTES} bytes")
     try:
@@ -206,6 +314,11 @@ def _read_line(connection: socket.socket) -> dict[str, Any]:
 
 def _send_line(connection: socket.socket, message: dict[str, Any]) -> None:
     connection.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _which(request: dict[str, Any]) -> tuple[int, int, int]:
+    """Rank, step and the epoch that saved it (0: any)."""
+    return int(request["rank"]), int(request["step"]), int(request.get("saved_by", 0))
 
 
 def _header(raw: Any, job: str) -> buffers.ShardHeader:

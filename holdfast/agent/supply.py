@@ -3,103 +3,164 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
+import logging
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from holdfast.agent import shard_port
 from holdfast.agent.carrier import Carrier
+from holdfast.agent.client import AgentClient
 from holdfast.agent.memory import Memory, base_job
 from holdfast.agent.run import Restored
-from holdfast.errors import CheckpointError
-from holdfast.models.agent import FetchShard, Start
-from holdfast.models.checkpoint import Tier
-from holdfast.storage.remote import MANIFEST
+from holdfast.errors import CheckpointError, HoldfastError, UnavailableError, UnknownError
+from holdfast.models.agent import Start
+from holdfast.models.checkpoint import RestoreOrder, Tier
+from holdfast.secret import Keys, keys
+from holdfast.storage import code
+from holdfast.tls import PLAIN, Tls
+
+_log = logging.getLogger(__name__)
 
 _CHECKOUT_S = 50.0
-_DOWNLOAD_S = 600.0
 
 
 class Supply:
-    """Checkouts, downloads and shards, each brought here once however often it is asked for."""
+    """Checkouts and shards, each brought here once however often it is asked for."""
 
-    def __init__(self, carrier: Carrier, memory: Memory, folder: Path, secret: str) -> None:
+    def __init__(
+        self,
+        carrier: Carrier,
+        memory: Memory,
+        folder: Path,
+        secret: str | Keys,
+        store: Mapping[str, str],
+        *,
+        tls: Tls = PLAIN,
+    ) -> None:
+        """``store`` says how ranks reach S3."""
         self._carrier = carrier
+        self._store = store
         self._memory = memory
         self._folder = folder
-        self._secret = secret
+        self._secret = keys(secret)
+        self._tls = tls
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
-    async def code(self, job: str, version: str) -> Path:
-        """The checkout of a code version, made if it is not there."""
-        folder = self._folder / "code" / base_job(job) / version
+    async def code(self, job: str, version: str, neighbours: Sequence[str] = ()) -> Path:
+        """The checkout of a code version, made if it is not there: from ``neighbours``, then from S3."""
+        folder = self._checkout(job, version)
         async with self._locks[str(folder)]:
-            if not folder.is_dir():
+            if not folder.is_dir() and not await self._from_neighbours(job, version, neighbours, folder):
                 await self._carrier.call(
                     "checkout", _CHECKOUT_S, job=base_job(job), version=version, folder=str(folder)
                 )
         return folder
 
-    async def checkpoint(self, start: Start) -> Path | None:
-        """The folder with the checkpoint that ``start`` resumes from, if that one lies in the object store."""
-        if start.restore.tier is not Tier.S3:
-            return None
-        kept = self._folder / "ckpt" / base_job(start.job)
-        folder = kept / start.restore.key.rstrip("/").rpartition("/")[2]
-        async with self._locks[str(folder)]:
-            if not (folder / MANIFEST).exists():
-                for old in kept.glob("step-*"):
-                    await asyncio.to_thread(shutil.rmtree, old, ignore_errors=True)
-                await self._carrier.call("download", _DOWNLOAD_S, key=start.restore.key, folder=str(folder))
-        return folder
-
-    async def shard(self, command: FetchShard) -> None:
-        """Have a shard in this machine's memory, where its rank will look for it and write the next ones."""
-        job = base_job(command.job)
-        async with self._locks[f"shard {job} {command.rank}"]:
-            if self._memory.find(job, command.rank, command.step) is None:
-                await asyncio.to_thread(
-                    shard_port.pull,
-                    command.source,
-                    self._secret,
-                    job=job,
-                    rank=command.rank,
-                    step=command.step,
-                    folder=self._memory.own(job),
-                )
-
-    def restored(self, start: Start, checkpoint: Path | None) -> dict[int, Restored]:
-        """Where each rank of ``start`` finds its state.
+    async def archive(self, job: str, version: str) -> bytes:
+        """The archive of a checkout, for other machines.
 
         Raises:
-            CheckpointError: a shard is not here.
+            UnknownError: it is not here.
+        """
+        if ".." in (job, version):
+            raise UnknownError(f"code version {version!r} of job {job!r} is outside the checkouts")
+        try:
+            return await asyncio.to_thread(code.packed(self._checkout(job, version)).read_bytes)
+        except OSError:
+            raise UnknownError(f"code version {version!r} of job {job!r} is not on this machine") from None
+
+    def _checkout(self, job: str, version: str) -> Path:
+        return self._folder / "code" / base_job(job) / version
+
+    async def _from_neighbours(self, job: str, version: str, neighbours: Sequence[str], folder: Path) -> bool:
+        """Whether one of the neighbours had it."""
+        for address in neighbours:
+            try:
+                async with AgentClient(address, self._secret, tls=self._tls) as agent:
+                    archive = await agent.code(base_job(job), version)
+                await asyncio.to_thread(code.place, archive, version, folder)
+            except HoldfastError as error:
+                _log.info("code %s from %s: %s", version, address, error)
+            else:
+                return True
+        return False
+
+    async def restored(self, start: Start, rank: int) -> Restored:
+        """Where a rank finds its state: the cheapest source that is whole. Shards of other machines come here.
+
+        Raises:
+            CheckpointError: every source was refused; names them.
         """
         order = start.restore
-        if order.tier is None:
-            return {rank: Restored(order.step, None, "") for rank in start.ranks}
+        assert order.tier is not None
         if order.tier is Tier.S3:
-            return {rank: Restored(order.step, order.tier.value, str(checkpoint)) for rank in start.ranks}
-        job = base_job(start.job)
-        return {
-            rank: Restored(
-                order.step, Tier.MEMORY.value, str(self._memory.require(job, shard, order.step)[0])
+            return self._in_store(start, alone=False)
+        job, shard = base_job(start.job), _shard_of(start, rank)
+        refused: list[str] = []
+        async with self._locks[f"shard {job} {shard}"]:
+            try:
+                return await self._here(job, shard, order)
+            except CheckpointError as error:
+                refused.append(str(error))
+            for source in (each for each in (*order.sources, *order.fallbacks) if each.rank == shard):
+                try:
+                    if source.tier is Tier.S3:
+                        return self._in_store(start, alone=True)
+                    if source.address:
+                        await self._pull(job, shard, order, source.address)
+                        return await self._here(job, shard, order)
+                except (CheckpointError, UnavailableError) as error:
+                    refused.append(
+                        f"job {job!r} step {order.step} rank {shard} ({source.tier} of {source.machine}): {error}"
+                    )
+        raise CheckpointError("; ".join(refused))
+
+    async def _here(self, job: str, rank: int, order: RestoreOrder) -> Restored:
+        path, header = await asyncio.to_thread(self._memory.require_whole, job, rank, order.step, order.epoch)
+        return Restored(header.step, Tier.MEMORY.value, path=str(path))
+
+    async def _pull(self, job: str, rank: int, order: RestoreOrder, address: str) -> None:
+        which: Any = {"job": job, "rank": rank, "step": order.step, "saved_by": order.epoch}
+        pull = partial(
+            shard_port.pull,
+            address,
+            self._secret.current,
+            folder=self._memory.own(job),
+            tls=self._tls,
+            **which,
+        )
+        try:
+            await asyncio.to_thread(pull)
+        except CheckpointError:
+            # Was it the way or the source? If the source, it discards its copy, and no plan names it again.
+            await asyncio.to_thread(
+                partial(shard_port.check, address, self._secret.current, tls=self._tls, **which)
             )
-            for rank, shard in _shards_of(start).items()
-        }
+            raise
 
-    def forget(self, job: str) -> None:
-        """Drop what was downloaded for a job that ended."""
-        shutil.rmtree(self._folder / "ckpt" / job, ignore_errors=True)
+    def _in_store(self, start: Start, *, alone: bool) -> Restored:
+        order = start.restore
+        return Restored(
+            order.step,
+            Tier.S3.value,
+            key=order.key,
+            job=base_job(start.job),
+            alone=alone,
+            store=self._store,
+        )
 
 
-def _shards_of(start: Start) -> dict[int, int]:
-    """Rank -> the rank whose shard it resumes from.
+def _shard_of(start: Start, rank: int) -> int:
+    """The rank whose shard ``rank`` resumes from.
 
     In a replay ranks are numbered anew, so its i-th rank on this machine takes the i-th source.
     """
     if start.replay is None or not start.restore.sources:
-        return {rank: rank for rank in start.ranks}
+        return rank
     sources = [source.rank for source in start.restore.sources]
     if len(sources) < len(start.ranks):
         raise CheckpointError(f"replay {start.job!r}: {len(sources)} sources for {len(start.ranks)} ranks")
-    return dict(zip(start.ranks, sources, strict=False))
+    return sources[start.ranks.index(rank)]

@@ -1,125 +1,248 @@
-"""Every k steps: the shards of this machine to the object store, beside the training."""
+"""Shards of this machine to the object store, beside the training: every k steps, and on command."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-from collections import Counter
-from collections.abc import Callable
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.agent.carrier import Carrier
 from holdfast.agent.memory import Memory
 from holdfast.agent.metrics import Metrics
+from holdfast.agent.newest import Newest
 from holdfast.agent.run import Run
 from holdfast.errors import CheckpointError, HoldfastError
-from holdfast.models.checkpoint import RemoteCheckpoint
+from holdfast.models.agent import Persist
+from holdfast.models.checkpoint import RemoteCheckpoint, Retention
+from holdfast.policies.upload_pace import Pace
 from holdfast.storage import remote
 from holdfast.storage.checkpoints import buffers
+from holdfast.storage.tidy import Tidied
 
 _log = logging.getLogger(__name__)
 
-_PART_S = 600.0  # bound on one part's upload
-_PARTS_S = 120.0  # how long rank 0's machine waits for the others' parts
-_AT_ONCE = 2  # uploads under way per rank; a slow store skips checkpoints, it does not pile them up
+_TIDY_S = 300.0  # bound on one look for what is to be deleted
+_AT_ONCE = 2  # shards of one rank that are lent at a time
+_COMPLETING = 4  # checkpoints of one job that wait here for other machines' parts
+
+
+@dataclass(frozen=True)
+class UploadLimits:
+    """Bounds of uploads (``HOLDFAST_S3_*``)."""
+
+    part_s: float
+    """For one rank's part of a checkpoint."""
+    parts_s: float
+    """How long one machine waits for the others' parts."""
+    object_nbytes: int
+    """A rank's part is split into objects of at least this size."""
+    tidy_s: float = 600.0
+    """Between two looks for what is to be deleted."""
+
+    @property
+    def grace_s(self) -> float:
+        """No upload takes so long: whatever is older and incomplete is garbage."""
+        return 2 * (self.part_s + self.parts_s) + 120.0
+
+
+@dataclass(frozen=True)
+class _Loan:
+    """A shard that is lent to its upload: it takes memory until it is given back."""
+
+    slot: Path
+    name: Path
+    header: buffers.ShardHeader
+
+    @property
+    def key(self) -> str:
+        return remote.checkpoint_key(self.header.job, self.header.step, self.header.epoch)
+
+    def read_metadata(self) -> bytes:
+        """The checkpoint's ``.metadata``, which lies beside rank 0's shard and beside its copy; else nothing.
+
+        Read at once: a later plan, or the job's end, may remove it.
+        """
+        if self.header.rank:
+            return b""
+        return buffers.metadata_path(self.slot.parent, self.header.plan).read_bytes()
 
 
 class Uploads:
-    """Copies a due shard aside at once (its slot is reused soon), then has the carrier upload it."""
+    """Lends due shards to the carrier process, and gives them back.
+
+    Memory is bounded: while an upload is under way the slot's next save takes a new file, and while two are,
+    steps that become due are left out and counted, never queued.
+    """
 
     def __init__(
         self,
         carrier: Carrier,
         memory: Memory,
-        folder: Path,
+        limits: UploadLimits,
         metrics: Metrics,
+        *,
         done: Callable[[RemoteCheckpoint], None],
+        dropped: Callable[[str, tuple[str, ...]], None],
     ) -> None:
         self._carrier = carrier
         self._memory = memory
-        self._folder = folder
+        self._limits = limits
         self._metrics = metrics
         self._done = done
-        self._under_way: Counter[tuple[str, int]] = Counter()
-        self._newest: dict[tuple[str, int], int] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._dropped = dropped
+        self._tidied_at: dict[str, float] = {}
+        self._pace: defaultdict[tuple[str, int], Pace] = defaultdict(Pace)
+        self._under_way: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
+        self._completing: Counter[str] = Counter()
+        self._newest = Newest()
+        self._tasks: set[asyncio.Task[object]] = set()
 
     def saved(self, run: Run, rank: int, step: int, path: Path) -> None:
-        """A shard is complete in memory: upload it if its step is due."""
-        every = run.start.s3_every_steps
-        if every == 0 or step % every or run.start.replay is not None:
+        """A shard is complete in memory: upload it if its step is due. May be said twice."""
+        who, every = (run.start.job, rank), run.start.s3_every_steps
+        pace = self._pace[who]
+        if run.start.replay is not None or not pace.due(step, every):
             return
-        if step <= self._newest.get((run.name, rank), 0):
-            return  # said twice
-        self._newest[(run.name, rank)] = step
-        key = (run.start.job, rank)
-        if self._under_way[key] >= _AT_ONCE:
+        if not self._newest.take(run, rank, step):
+            return
+        if len(self._under_way[who]) >= _AT_ONCE or self._completing[run.start.job] >= _COMPLETING:
+            self._pace[who] = pace.skipped()
             self._metrics.uploads.labels("skipped").inc()
             _log.warning("step %d of job %s is not uploaded: the store is behind", step, run.start.job)
             return
-        self._under_way[key] += 1
-        task = asyncio.get_running_loop().create_task(self._upload(run, rank, step, path))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: self._under_way.subtract([key]))
-
-    async def _upload(self, run: Run, rank: int, step: int, path: Path) -> None:
-        start = run.start
-        key = remote.checkpoint_key(start.job, step, start.epoch)
-        staged = self._folder / start.job / "staging" / f"{step}-e{start.epoch}-r{rank}"
         try:
-            # Read before the copy ends: a later plan may replace it.
-            metadata = await asyncio.to_thread(self._stage, run, rank, step, path, staged)
-            await self._carrier.call("put_part", _PART_S, path=str(staged), key=key, rank=rank)
-            if rank == 0:
-                await self._finish(run, step, key, metadata)
-            self._metrics.uploads.labels("ok").inc()
+            loan = self._lend(rank, step, path)
+        except CheckpointError as error:
+            self._failed(f"rank {rank} step {step} of job {run.start.job}", error)
+            return
+        self._under_way[who].add(loan.key)
+        self._soon(self._due(loan, run, pace))
+
+    async def persist(self, order: Persist) -> None:
+        """Have what this machine holds of one step uploaded, due or not; returns when nothing can harm it any more.
+
+        What is under way already is not sent twice.
+
+        Raises:
+            CheckpointError: a shard, or rank 0's ``.metadata``, is not here.
+        """
+        key = remote.checkpoint_key(order.job, order.step, order.shard_epoch)
+        loans: list[_Loan] = []
+        try:
+            for rank in order.ranks:
+                if key not in self._under_way[order.job, rank]:
+                    slot, _ = self._memory.require(order.job, rank, order.step)
+                    loans.append(self._lend(rank, order.step, slot))
+                    if loans[-1].key != key:
+                        raise CheckpointError(f"machine holds {loans[-1].key} of rank {rank}, not {key}")
+            metadata = [await asyncio.to_thread(loan.read_metadata) for loan in loans]
+        except (CheckpointError, OSError) as error:
+            for loan in loans:
+                buffers.release(loan.slot, loan.name)
+            raise CheckpointError(f"{key} cannot be saved from this machine: {error}") from error
+        for loan, each in zip(loans, metadata, strict=True):
+            self._under_way[order.job, loan.header.rank].add(key)
+            self._soon(self._upload(loan, each, order.world_size))
+
+    async def _due(self, loan: _Loan, run: Run, pace: Pace) -> None:
+        """A periodic upload; one that ends in time lets the pace grow again."""
+        who = (loan.header.job, loan.header.rank)
+        try:
+            metadata = await asyncio.to_thread(loan.read_metadata)
+        except OSError as error:
+            buffers.release(loan.slot, loan.name)
+            self._under_way[who].discard(loan.key)
+            self._failed(f"rank 0 of checkpoint {loan.key}", error)
+            return
+        if not await self._upload(loan, metadata, run.start.world_size):
+            return
+        if self._pace[who] == pace:
+            self._pace[who] = pace.kept_up()
+        if loan.header.rank == 0:
+            await self._tidy(loan.header.job, run.start.retention)
+
+    async def _upload(self, loan: _Loan, metadata: bytes, world_size: int) -> bool:
+        """Send a loan and give it back, then complete the checkpoint if it is rank 0's; whether that went well."""
+        header = loan.header
+        try:
+            try:
+                await self._send(loan)
+            finally:
+                buffers.release(loan.slot, loan.name)
+                self._under_way[header.job, header.rank].discard(loan.key)
+            if header.rank == 0:
+                await self._complete(loan, world_size, metadata)
         except (HoldfastError, OSError) as error:
-            self._metrics.uploads.labels("failed").inc()
-            _log.warning("rank %d of checkpoint %s is not in the object store: %s", rank, key, error)
-        finally:
-            staged.unlink(missing_ok=True)
+            self._failed(f"rank {header.rank} of checkpoint {loan.key}", error)
+            return False
+        self._metrics.uploads.labels("ok").inc()
+        return True
 
-    def _stage(self, run: Run, rank: int, step: int, path: Path, staged: Path) -> bytes:
-        metadata = b""
-        if rank == 0:
-            metadata = buffers.metadata_path(self._memory.own(run.start.job), run.start.epoch).read_bytes()
-        copy_owned(path, step, staged)
-        return metadata
-
-    async def _finish(self, run: Run, step: int, key: str, metadata: bytes) -> None:
-        start = run.start
-        uploaded = await self._carrier.call(
-            "finish",
-            _PARTS_S + 60.0,
-            key=key,
-            job=start.job,
-            step=step,
-            epoch=start.epoch,
-            world_size=start.world_size,
-            metadata=metadata,
-            wait_s=_PARTS_S,
+    async def _send(self, loan: _Loan) -> None:
+        try:
+            await asyncio.to_thread(buffers.reserve, loan.slot, loan.header.file_nbytes)
+        except CheckpointError as error:
+            _log.warning("%s: the next save has to wait for memory", error)
+        await self._carrier.call(
+            "put_part",
+            self._limits.part_s + 30.0,
+            path=str(loan.name),
+            key=loan.key,
+            object_nbytes=self._limits.object_nbytes,
+            within_s=self._limits.part_s,
         )
+
+    async def _complete(self, loan: _Loan, world_size: int, metadata: bytes) -> None:
+        header = loan.header
+        self._completing[header.job] += 1
+        try:
+            uploaded: RemoteCheckpoint = await self._carrier.call(
+                "finish",
+                self._limits.parts_s + 60.0,
+                key=loan.key,
+                job=header.job,
+                step=header.step,
+                epoch=header.epoch,
+                world_size=world_size,
+                metadata=metadata,
+                wait_s=self._limits.parts_s,
+            )
+        finally:
+            self._completing[header.job] -= 1
         self._done(uploaded)
 
+    async def _tidy(self, job: str, rules: Retention) -> None:
+        """Now and then, by the machine that completes the job's checkpoints."""
+        now = time.monotonic()
+        if now < self._tidied_at.get(job, -self._limits.tidy_s) + self._limits.tidy_s:
+            return
+        self._tidied_at[job] = now
+        try:
+            tidied: Tidied = await self._carrier.call(
+                "tidy_up", _TIDY_S, job=job, rules=rules, grace_s=self._limits.grace_s
+            )
+        except HoldfastError as error:
+            _log.warning("checkpoints of job %s are not tidied up: %s", job, error)
+            return
+        if tidied.objects or tidied.uploads:
+            _log.info("job %s: deleted %d objects, %d bytes", job, tidied.objects, tidied.nbytes)
+        if tidied.dropped:
+            self._dropped(job, tidied.dropped)
 
-def copy_owned(path: Path, step: int, target: Path) -> None:
-    """Copy the part of a shard that its rank contributes to the checkpoint.
+    def _lend(self, rank: int, step: int, slot: Path) -> _Loan:
+        """Take a shard out of the way of the saves to come: a link, no copy."""
+        name = self._memory.transfers / f"{slot.parent.parent.name}-{slot.parent.name}-{rank}-{step}.shard"
+        return _Loan(slot, name, buffers.lend(slot, step, name))
 
-    Raises:
-        CheckpointError: the shard is not that of ``step``, or was overwritten during the copy.
-    """
-    header = buffers.read_header(path)
-    if header is None or header.step != step:
-        raise CheckpointError(f"shard {path} no longer holds step {step}")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("rb") as source, target.open("wb") as out:
-        offset, left = header.payload_offset, header.owned_nbytes
-        while left:
-            count = os.sendfile(out.fileno(), source.fileno(), offset, left)
-            if count == 0:
-                raise CheckpointError(f"shard {path} is shorter than its header says")
-            offset, left = offset + count, left - count
-    if buffers.read_header(path) != header:
-        raise CheckpointError(f"shard {path}: step {step} was overwritten during the copy")
+    def _failed(self, what: str, error: Exception) -> None:
+        self._metrics.uploads.labels("failed").inc()
+        _log.warning("%s is not in the object store: %s", what, error)
+
+    def _soon(self, work: Coroutine[None, None, object]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from holdfast.agent import exits
+from holdfast.agent.disk import DiskTier
 from holdfast.agent.metrics import Metrics
 from holdfast.agent.ranks import Watched
 from holdfast.agent.replication import Replicator
@@ -16,6 +17,7 @@ from holdfast.agent.run import Run
 from holdfast.agent.uploads import Uploads
 from holdfast.models.agent import Report, StepMark
 from holdfast.models.alert import Alert, AlertKind
+from holdfast.policies.jumps import Jump
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +33,7 @@ class Watch:
         report: Callable[[Report], None],
         replicator: Replicator,
         uploads: Uploads,
+        disk: DiskTier,
         metrics: Metrics,
     ) -> None:
         self.machine = machine
@@ -38,6 +41,7 @@ class Watch:
         self.send = report
         self.replicator = replicator
         self.uploads = uploads
+        self.disk = disk
         self.metrics = metrics
 
     def exited(self, run: Run, process: Watched) -> None:
@@ -102,6 +106,13 @@ class RunEvents:
             found = {"step": step, "metric": metric, "value": value}
             self._watch.alert(self._run, AlertKind.NON_FINITE, rank, found)
 
+    def jumped(self, rank: int, step: int, metric: str, jump: Jump) -> None:
+        """Alert."""
+        if not self._silent:
+            self._watch.alert(
+                self._run, AlertKind.METRIC_JUMP, rank, {"step": step, "metric": metric, **jump.model_dump()}
+            )
+
     def saved(self, rank: int, step: int, path: Path) -> None:
         """Copy the shard to the peer, and to the object store if its step is due."""
         if self._silent:
@@ -109,3 +120,14 @@ class RunEvents:
         if self._run.start.peer:
             self._watch.replicator.saved(self._run, rank, step, path)
         self._watch.uploads.saved(self._run, rank, step, path)
+        self._watch.disk.saved(self._run, rank, step, path)
+
+    def skipped(self, rank: int, step: int) -> None:
+        """Count it."""
+        self._watch.metrics.saves_skipped.labels(self._run.start.job).inc()
+
+    def restored(self, rank: int, cost: Mapping[str, Any]) -> None:
+        """Say what it cost, by where the state came from."""
+        metrics, tier = self._watch.metrics, str(cost["tier"])
+        metrics.restore_seconds.labels(tier).observe(float(cost["s"]))
+        metrics.restore_nbytes.labels(tier).inc(float(cost.get("read_nbytes") or 0))

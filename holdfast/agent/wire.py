@@ -22,10 +22,11 @@ ENV_MACHINE = "HOLDFAST_MACHINE"
 ENV_SOCKET = "HOLDFAST_AGENT_SOCKET"  # path of the agent's datagram socket
 ENV_CONTROL = "HOLDFAST_CONTROL"  # path of this rank's control page
 ENV_SHARDS = "HOLDFAST_SHARDS"  # folder in shared memory for this rank's shard files and metadata
-ENV_RESTORE = "HOLDFAST_RESTORE"  # JSON: {"step": int, "tier": "memory" | "s3" | null, "path": str}
+ENV_RESTORE = "HOLDFAST_RESTORE"  # JSON: {"step": int, "ticket": str}: the ticket says where the state is
 ENV_REPLAY_STEPS = "HOLDFAST_REPLAY_STEPS"  # set in a replay: run so many steps, save nothing
 ENV_S3_EVERY = "HOLDFAST_S3_EVERY"
 ENV_PEER = "HOLDFAST_PEER"  # "1" when the agent copies shards to a peer
+ENV_PATIENCE = "HOLDFAST_SAVE_PATIENCE_S"  # how long a save waits for the one before instead of being skipped
 ENV_FAULTS = "HOLDFAST_FAULTS"  # folder of injected faults of this machine (demo and tests)
 
 # Control page: hold_at_step (-1: none), replicated_step (newest step whose shard of this rank lies on the peer).
@@ -85,11 +86,14 @@ class Sender:
 
 
 # Messages, by their "t" (all carry "rank" and "epoch"):
-#   step      {"step", "at", "s" (duration, seconds), "loss" | null, "grad_norm" | null, "phases": {name: s}}
+#   step      {"step", "at", "s" (duration, seconds), "loss" | null, "grad_norm" | null, "phases": {name: s},
+#             "mfu" (if known)}
 #             non-finite numbers travel as the strings "nan", "inf", "-inf"
 #   activity  {"name": "eval" | "checkpoint" | "compile" | ... | ""}   entered (or left: "") a phase
 #   saved     {"step", "path", "nbytes"}     a shard is complete in shared memory
+#   skipped   {"step", "skipped"}            a save was left out (the one before was not done), so many so far
+#   restored  {"tier", "step", "s", and from S3 "requests", "read_nbytes", "received_nbytes", "amplification"}
 #   held      {"step"} / released {}         waits at a boundary as told / goes on
 #   replayed  {"ok": bool, "detail": str}    a replay's outcome
-#   failed    {"error_type", "message", "traceback", "user_frame": "file:line in func" | null}
+#   failed    {"at", "error_type", "message", "traceback", "user_frame": "file:line in func" | null}
 #             an uncaught exception of the script (sent by the rank's bootstrap)

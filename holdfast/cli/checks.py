@@ -12,12 +12,13 @@ from pathlib import Path
 
 import httpx
 
-from holdfast import secret
+from holdfast import secret, tls
 from holdfast import settings as settings_module
 from holdfast.errors import SettingsError
 from holdfast.models.base import Frozen
 from holdfast.paths import SHM
 from holdfast.settings import Settings
+from holdfast.tls import PLAIN, Tls
 
 SHM_NEEDED_BYTES = 1 << 30
 DISK_NEEDED_BYTES = 2 << 30
@@ -34,12 +35,18 @@ class Check(Frozen):
 
 def run_all() -> list[Check]:
     """All checks; those of a project only inside one."""
-    results = [python(), torch(), shared_memory(), py_spy()]
+    from holdfast.cli import site_checks  # noqa: PLC0415  (it has the same kind of results)
+
+    results = [python(), torch(), *site_checks.prefect(), shared_memory(), py_spy(), site_checks.nvml()]
+    results += site_checks.plug_ins()
     try:
         settings = settings_module.load()
     except SettingsError as error:
         return [*results, Check(name="project", ok=False, found="none here", advice=str(error))]
-    return [*results, disk(settings), secret_file(settings), *services(settings)]
+    results += [disk(settings), secret_file(settings), *services(settings), site_checks.clock(settings)]
+    if results[-2].ok:
+        results.append(site_checks.s3_rights(settings))
+    return results
 
 
 def python() -> Check:
@@ -116,6 +123,8 @@ def disk(settings: Settings, needed_bytes: int = DISK_NEEDED_BYTES) -> Check:
 
 def secret_file(settings: Settings) -> Check:
     """The shared secret is there and only its owner reads it."""
+    if settings.shared_secret.get_secret_value():
+        return Check(name="secret", ok=True, found="HOLDFAST_SHARED_SECRET")
     try:
         secret.read(settings.secret_path)
     except SettingsError as error:
@@ -126,15 +135,15 @@ def secret_file(settings: Settings) -> Check:
 def services(settings: Settings) -> list[Check]:
     """Gateway, Prefect and S3: each answers, or is down with its port free."""
     return [
-        _service("gateway", f"{settings.gateway}/healthz", settings.gateway_url),
+        _service("gateway", f"{settings.gateway}/healthz", settings.gateway_url, tls.of(settings)),
         _service("prefect", f"{settings.prefect_api}/health", settings.prefect_api_url),
         _service("s3", settings.s3, settings.s3_endpoint),
     ]
 
 
-def _service(name: str, url: str, elsewhere: str) -> Check:
+def _service(name: str, url: str, elsewhere: str, certified: Tls = PLAIN) -> Check:
     try:
-        status = httpx.get(url, timeout=2.0, trust_env=False).status_code
+        status = httpx.get(url, timeout=2.0, trust_env=False, **certified.http()).status_code
     except httpx.HTTPError as error:
         return _unreachable(name, url, elsewhere, error)
     # S3 answers an unsigned request with 403: it is up.

@@ -10,7 +10,7 @@ from holdfast.cli.output import AsJson, out, print_json
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Check Python, torch, shared memory, py-spy, ports, services and the secret; say what to do."""
+    """Check everything that a new site gets wrong, and say how to mend it. Status 1 when something is wrong."""
     results = checks.run_all()
     if as_json:
         print_json(results)

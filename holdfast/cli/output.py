@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -17,7 +17,7 @@ from rich.text import Text
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 _COLOURS = {
     "running": "green",
@@ -55,6 +55,24 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[obje
 def say(text: str) -> None:
     """Print one line, as it is."""
     out.print(text, markup=False, soft_wrap=True)
+
+
+def tell(as_json: bool, line: str, **facts: object) -> None:
+    """What was done: one line for people, or the ``facts`` and the line as JSON."""
+    if as_json:
+        print_json({**facts, "message": line})
+    else:
+        say(line)
+
+
+def progress(as_json: bool) -> Callable[[str], None]:
+    """Where lines go that come before the outcome: not between the JSON."""
+    return say_aside if as_json else say
+
+
+def say_aside(text: str) -> None:
+    """Print one line on standard error."""
+    err.print(text, markup=False, soft_wrap=True)
 
 
 def state(value: object) -> Text:

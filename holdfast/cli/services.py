@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from holdfast import settings as settings_module
-from holdfast.cli.output import say
+from holdfast.cli.output import AsJson, progress, tell
 from holdfast.errors import SettingsError
 from holdfast.settings import HOME_NAME
 
@@ -19,28 +19,40 @@ Home = Annotated[
 
 def up(
     machines: Annotated[
-        int, typer.Option(min=0, max=64, help="Local machines to have, standbys included.")
+        int, typer.Option(min=0, max=10_000, help="Machines to have, standbys included.")
     ] = 6,
     port: Annotated[
         int | None,
         typer.Option(min=1, max=65533, help="Gateway's port; Prefect and S3 take the next two."),
     ] = None,
     home: Home = None,
+    foreground: Annotated[
+        bool,
+        typer.Option("--foreground", help="Stay until SIGTERM, then stop the services, not the machines."),
+    ] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Start the control plane and local machines; what runs already is left alone."""
+    """Start the control plane and machines; what runs already is left alone."""
     from holdfast.deployments.local import control  # noqa: PLC0415  (the training image has no control plane)
 
-    control.up(new_home(home), machines, say, port=port)
-    say("next: `holdfast submit JOBFILE`, `holdfast status`, `holdfast down`")
+    folder, aside = new_home(home), progress(as_json)
+    settings = control.up(folder, machines, aside, port=port)
+    gateway = settings_module.load(folder).gateway
+    aside(f"status page: {gateway}/ui/ (log in with the secret file's content)")
+    line = "next: `holdfast submit JOBFILE`, `holdfast status`, `holdfast down`"
+    tell(as_json, line, home=folder, gateway=gateway, page=f"{gateway}/ui/")
+    if foreground:
+        control.stay(settings)
 
 
-def down(home: Home = None) -> None:
+def down(home: Home = None, as_json: AsJson = False) -> None:
     """Stop the machines and the control plane; state stays for the next `holdfast up`."""
     folder = home.resolve() if home else settings_module.find_home()
     from holdfast.deployments.local import control  # noqa: PLC0415
 
-    control.down(folder, say)
-    say("down; state is kept: `holdfast up` brings the services and their history back")
+    control.down(folder, progress(as_json))
+    line = "down; state is kept: `holdfast up` brings the services and their history back"
+    tell(as_json, line, home=folder)
 
 
 def new_home(named: Path | None) -> Path:

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.cli import context
-from holdfast.cli.output import AsJson, ago, print_json, print_table, say, state
+from holdfast.cli.output import AsJson, ago, print_json, print_table, say, seconds, state
 
 
 def status(as_json: AsJson = False) -> None:
-    """Jobs (state, epoch, step, ETTR), machines, ranks and open incidents."""
+    """Jobs (state, epoch, step, ETTR, where time was lost), machines, ranks and open incidents."""
     with context.gateway() as gateway:
-        facts = gateway.status()
+        facts = gateway.status() | {"page": gateway.page}
     if as_json:
         print_json(facts)
         return
@@ -20,6 +20,7 @@ def status(as_json: AsJson = False) -> None:
     _machines(facts)
     _ranks(facts)
     _incidents(facts)
+    say(f"Status page: {facts['page']}")
 
 
 def _jobs(facts: Mapping[str, Any]) -> None:
@@ -30,13 +31,26 @@ def _jobs(facts: Mapping[str, Any]) -> None:
             job["epoch"],
             job["step"],
             percent(job.get("ettr")),
+            percent(job.get("ettr_window")),
+            most_lost(job.get("lost_by_phase_s") or {}),
             job.get("code_version"),
         )
         for job in facts["jobs"]
     ]
-    print_table(
-        "Jobs", ("NAME", "STATE", "EPOCH", "STEP", "ETTR", "CODE"), rows, "none; `holdfast submit JOBFILE`"
-    )
+    columns = ("NAME", "STATE", "EPOCH", "STEP", "ETTR", "LAST HOUR", "MOST LOST TO", "CODE")
+    print_table("Jobs", columns, rows, "none; `holdfast submit JOBFILE`")
+    lost = [
+        (
+            job["name"],
+            row["phase"].replace("_", " "),
+            row["incident_class"] or "no incident",
+            seconds(row["seconds"]),
+        )
+        for job in facts["jobs"]
+        for row in sorted(job.get("lost", ()), key=lambda row: -row["seconds"])
+    ]
+    if lost:
+        print_table("Lost time", ("JOB", "PHASE", "INCIDENT CLASS", "LOST"), lost, "")
 
 
 def _machines(facts: Mapping[str, Any]) -> None:
@@ -71,6 +85,12 @@ def _incidents(facts: Mapping[str, Any]) -> None:
         where = f" on {incident['machine']}" if incident.get("machine") else ""
         name = incident["id"]
         say(f"open incident {name}: {incident['incident_class']}{where} (`holdfast incident {name}`)")
+
+
+def most_lost(by_phase: Mapping[str, float]) -> str:
+    """The phases that cost most: ``undetected 3 min, restarting 40 s``."""
+    most = sorted(by_phase.items(), key=lambda item: -item[1])[:2]
+    return ", ".join(f"{phase.replace('_', ' ')} {seconds(value)}" for phase, value in most)
 
 
 def percent(value: float | None) -> str:

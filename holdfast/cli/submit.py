@@ -10,7 +10,7 @@ import typer
 
 from holdfast.cli import context, jobfile, sources
 from holdfast.cli.gateway import Gateway
-from holdfast.cli.output import say
+from holdfast.cli.output import AsJson, progress, tell
 from holdfast.errors import RecoveryError, RefusedError
 from holdfast.models.alert import AlertKind, Incident, IncidentClass
 from holdfast.models.job import JobSpec, JobState
@@ -27,6 +27,7 @@ def submit(
     wait_s: Annotated[
         float, typer.Option("--wait", min=0, help="Seconds to wait for the first step; 0: do not.")
     ] = 60.0,
+    as_json: AsJson = False,
 ) -> None:
     """Store the job's code, start the job on free machines, and wait for its first step."""
     spec = jobfile.read(job_file)
@@ -38,12 +39,15 @@ def submit(
         version = sources.store(settings, spec.name, code)
         job = gateway.submit(spec.model_copy(update={"code": str(code)}), version)
         where = f" on {', '.join(job.machines)}" if job.machines else ""
-        say(f"{job.name}: submitted with code {version}{where}.")
+        line = f"{job.name}: submitted with code {version}{where}."
+        step = 0
         if wait_s:
+            progress(as_json)(line)
             step = first_step(gateway, spec, wait_s)
-            say(
+            line = (
                 f"{job.name}: step {step}. Follow it with `holdfast status`." if step else _slow(spec, wait_s)
             )
+        tell(as_json, line, job=job.name, code_version=version, machines=job.machines, step=step)
 
 
 def refuse_running(gateway: Gateway, name: str) -> None:

@@ -7,23 +7,11 @@ from collections.abc import Sequence
 from html import escape
 
 from holdfast.demo.report import IncidentLine, Report
+from holdfast.policies.lost_time import Phase
 
 WIDTH, HEIGHT = 1040, 340
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 96, 28
-_ORDER = (
-    "detect",
-    "dispatch",
-    "pause",
-    "diagnose",
-    "decide",
-    "replay",
-    "replace machine",
-    "change code",
-    "start",
-    "first step",
-    "recompute",
-    "between",
-)
+_ORDER = tuple(phase.value for phase in Phase)
 _COLOURS = (
     "#e07a3f",
     "#3f8fe0",
@@ -90,11 +78,9 @@ def bars(lines: Sequence[IncidentLine]) -> str:
 
 
 def phase_names(lines: Sequence[IncidentLine]) -> list[str]:
-    """All phases in the order of an incident that has them all; what the list does not know, before the start."""
-    names = list(dict.fromkeys(name for line in lines for name in line.phases))
-    return sorted(
-        names, key=lambda name: _ORDER.index(name) if name in _ORDER else _ORDER.index("start") - 0.5
-    )
+    """The phases that occur, in the order in which an incident goes through them."""
+    names = {name for line in lines for name in line.phases}
+    return [name for name in _ORDER if name in names]
 
 
 def ticks(until: float, most: int = 8) -> list[float]:

@@ -44,6 +44,9 @@ the first task's from the accepted alert.</p>
 <h2>Where the time went</h2>
 <p class="soft">Seconds from the fault (a planned change: from its alert) to the first new step.</p>
 $bars<div class="wide">$phases</div>
+<h2>Lost time of the whole job</h2>
+<p class="soft">With the productive time it adds up to the wall-clock time; overlaps count once.</p>
+<div class="wide">$lost</div>
 <h2>What the playbooks did</h2>$actions
 </body></html>
 """)
@@ -63,6 +66,7 @@ def render(report: Report) -> str:
         incidents=_incidents(report),
         bars=chart.bars(report.incidents),
         phases=_phases(report.incidents),
+        lost=_lost(report),
         actions="".join(_actions(line) for line in report.incidents),
     )
 
@@ -105,6 +109,16 @@ def _phases(lines: tuple[IncidentLine, ...]) -> str:
         for line in lines
     ]
     return table(("Incident", *(f"n:{name}" for name in names)), rows)
+
+
+def _lost(report: Report) -> str:
+    phases = [
+        (name.replace("_", " "), f"n:{seconds(value)}") for name, value in report.lost_by_phase_s.items()
+    ]
+    classes = [
+        (name or "no incident", f"n:{seconds(value)}") for name, value in report.lost_by_class_s.items()
+    ]
+    return table(("Phase", "n:Lost"), phases) + table(("Incident class", "n:Lost"), classes)
 
 
 def _actions(line: IncidentLine) -> str:

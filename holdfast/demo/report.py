@@ -12,8 +12,8 @@ from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.base import Frozen
 from holdfast.models.history import Action, ActionState
 from holdfast.models.job import JobState
-
-FIRST_STEP, RECOMPUTE = "first step", "recompute"
+from holdfast.policies.lost_time import account
+from holdfast.policies.timeline import incident_phases
 
 
 class ActionLine(Frozen):
@@ -61,6 +61,9 @@ class Report(Frozen):
     steps_total: int
     steps_recomputed: int
     wall_s: float
+    lost_by_phase_s: dict[str, float] = Field(default_factory=dict)
+    """What the rest of the wall-clock time went to."""
+    lost_by_class_s: dict[str, float] = Field(default_factory=dict)
     started_at: float
     job: str
     reference_job: str
@@ -102,46 +105,13 @@ def incident_line(incident: Incident, actions: Sequence[Action], injected: Injec
     )
 
 
-# What people call a playbook's actions; an action of another kind goes by its own name.
-_PHASES = {
-    "hold": "pause",
-    "check": "diagnose",
-    "stacks": "diagnose",
-    "suspect": "diagnose",
-    "rung": "decide",
-    "evict": "replace machine",
-    "swap": "replace machine",
-    "update": "change code",
-    "rollback": "change code",
-    "verify": FIRST_STEP,
-}
-# Done beside or after the recovery, which does not wait for them.
-_ASIDE = {"replenish", "report"}
-
-
 def phases(incident: Incident, actions: Sequence[Action], since: float) -> dict[str, float]:
-    """Where an incident's time went, from ``since`` to the first new step, without gaps or overlaps.
-
-    Each instant belongs to the newest action that had begun by then; before the first action it is ``detect``
-    and ``dispatch``, between two actions ``between``. Once all are done, ``recompute``: steps are done again.
-    """
+    """Where an incident's time went, from ``since`` to the first new step; seconds without gaps or overlaps."""
     end = incident.recovered_at or incident.closed_at
     if end is None:
         return {}
-    steps = sorted((row for row in actions if row.kind not in _ASIDE), key=lambda row: row.begun_at)
-    cuts = [(since, "detect"), (incident.detected_at, "dispatch")]
-    last_done = max((row.done_at or row.begun_at for row in steps), default=incident.detected_at)
-    for row in steps:
-        cuts.append((row.begun_at, _PHASES.get(row.kind, row.kind)))
-        if row.done_at is not None:
-            cuts.append((row.done_at, RECOMPUTE if row.done_at >= last_done else "between"))
-    cuts.sort(key=lambda cut: cut[0])
-    spent: dict[str, float] = {}
-    for (start, name), (stop, _) in zip(cuts, [*cuts[1:], (end, "")], strict=True):
-        length = min(stop, end) - start
-        if length > 0:
-            spent[name] = spent.get(name, 0.0) + length
-    return {name: _round(length) for name, length in spent.items()}
+    found = account(incident_phases(incident, actions, since, end), since, end)
+    return {name: _round(length) for name, length in found.by_phase().items()}
 
 
 def evicted(actions: Sequence[Action]) -> list[str]:

@@ -126,9 +126,10 @@ class Run:
                 reports.incident_line(row, ledger.actions(row.id), by_incident.get(row.id))
                 for row in incidents
             ]
-            epochs = ledger.epochs(self._job)
+            history = ledger.history(self._job)
+        epochs = history.epochs
         ended = next((epoch.last_step_at for epoch in reversed(epochs) if epoch.last_step_at), time.time())
-        measured = ettr.ettr(epochs, ended)
+        measured = ettr.measure(history, ended)
         started = epochs[0].opened_at if epochs else ended
         equal = comparison is not None and comparison.equal
         state = observer.samples[-1].state if observer.samples else ""
@@ -140,6 +141,8 @@ class Run:
             steps_total=self._steps,
             steps_recomputed=measured.steps_recomputed,
             wall_s=round(ended - started, 3),
+            lost_by_phase_s=measured.account.by_phase(),
+            lost_by_class_s=measured.account.by_class(),
             started_at=started,
             job=self._job,
             reference_job=self.reference,

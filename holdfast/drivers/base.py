@@ -35,8 +35,18 @@ class Driver(Protocol):
         """
         ...
 
-    def provision(self, n: int) -> list[str]:
-        """Ask for ``n`` new machines; returns their names. Their agents register when they are ready."""
+    def provision(self, n: int, group: str = "") -> list[str]:
+        """Ask for ``n`` new machines; returns their names. Their agents register when they are ready.
+
+        ``group`` names the kind of machine (``spare_pool.groups`` of the policy file); empty: the engine's usual.
+
+        Raises:
+            SettingsError: ``n`` is negative, or the engine has no such group.
+        """
+        ...
+
+    def withdraw(self) -> None:
+        """Take back requests for machines that the engine did not answer yet, when the site goes down."""
         ...
 
     def release(self, machine: str) -> None:

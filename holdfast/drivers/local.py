@@ -50,15 +50,20 @@ class LocalDriver:
         """All machines that were provisioned and not retired."""
         return [self._supplied(name) for name in self._roster.read().names]
 
-    def provision(self, n: int) -> list[str]:
+    def provision(self, n: int, group: str = "") -> list[str]:
         """Start the agents of ``n`` new machines; names are never used twice.
 
         Raises:
-            SettingsError: ``n`` is negative.
+            SettingsError: ``n`` is negative, or a ``group`` is asked for: this host has one kind of machine.
             UnavailableError: an agent could not be started; then none of the ``n`` is left.
         """
         if n < 0:
             raise SettingsError(f"provision: n = {n}, expected 0 or more.")
+        if group:
+            raise SettingsError(
+                f"provision: group = {group!r}, but the local driver has one kind of machine. "
+                "Take the group out of spare_pool.groups in the policy file."
+            )
         names = self._roster.add(n) if n else []
         try:
             for name in names:
@@ -68,6 +73,9 @@ class LocalDriver:
                 self.retire(name)
             raise
         return names
+
+    def withdraw(self) -> None:
+        """Nothing waits here."""
 
     def evict(self, machine: str, scope: Scope, reason: str) -> None:
         """Kill everything that runs on ``machine``, wipe its memory, mark its folder.

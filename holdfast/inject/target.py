@@ -10,10 +10,9 @@ from typing import Any
 import httpx
 import psutil
 
-from holdfast import secret, settings
+from holdfast import drivers, secret, settings, tls
 from holdfast.agent.client import raise_for
 from holdfast.drivers import processes
-from holdfast.drivers.local import LocalDriver
 from holdfast.errors import RefusedError, UnavailableError, UnknownError
 from holdfast.models.agent import AgentState, RankPhase
 from holdfast.paths import machine_dir
@@ -28,19 +27,22 @@ class Target:
 
     Raises:
         UnknownError: the project has no such machine.
-        RefusedError: the machine is dead already.
+        RefusedError: the machine is dead already, or runs on another host.
     """
 
     def __init__(self, home: Path, machine: str) -> None:
         self.home = home.resolve()
         self.machine = machine
         self.folder = machine_dir(self.home, machine)
-        known = {each.name: each for each in LocalDriver(self.home).machines()}
+        known = {each.name: each for each in drivers.from_settings(self.settings).machines()}
         if machine not in known:
             names = ", ".join(known) or "none"
             raise UnknownError(f"unknown machine {machine!r}. Machines: {names}.")
         if not known[machine].alive:
             raise RefusedError(f"machine {machine} is not up ({known[machine].detail}): nothing to break.")
+        if self.settings.driver != "local" and processes.find_agent(self.folder) is None:
+            # Process numbers of another host are somebody else's here.
+            raise RefusedError(f"machine {machine} does not run on this host: inject faults where it runs.")
 
     @property
     def settings(self) -> Settings:
@@ -118,13 +120,19 @@ class Target:
             address = json.loads((self.folder / "agent.json").read_text())["address"]
         except (OSError, ValueError, KeyError):
             raise UnavailableError(f"machine {self.machine} is starting: try again in a second.") from None
-        return AgentState.model_validate(_call(self.settings, "GET", f"http://{address}/v1/state"))
+        return AgentState.model_validate(
+            _call(self.settings, "GET", f"{tls.of(self.settings).scheme}://{address}/v1/state")
+        )
 
 
 def _call(known: Settings, method: str, url: str, body: dict[str, Any] | None = None) -> Any:
-    headers = {"Authorization": f"Bearer {secret.read(known.secret_path)}"}
+    headers = {"Authorization": secret.of(known).header}
+    certified = tls.of(known)
     try:
-        answer = httpx.request(method, url, json=body, headers=headers, timeout=10.0)
+        with httpx.Client(timeout=10.0, **certified.http()) as http:
+            # Of the two only agents may have a name of their own in their certificate.
+            named = {} if url.startswith(known.gateway) else certified.to_agent()
+            answer = http.request(method, url, json=body, headers=headers, extensions=named)
     except httpx.HTTPError as error:
         raise UnavailableError(f"{url}: {type(error).__name__} {error}".rstrip()) from None
     raise_for(answer)

@@ -9,7 +9,32 @@ from pydantic import Field
 
 from holdfast.models.alert import Alert, Finding
 from holdfast.models.base import Frozen
-from holdfast.models.checkpoint import RemoteCheckpoint, RestoreOrder, Shard
+from holdfast.models.checkpoint import RemoteCheckpoint, RestoreOrder, Retention, Shard
+from holdfast.models.open_enum import OpenEnum
+
+
+class Check(OpenEnum):
+    """Stop-time checks that an agent runs, cheapest first; a ladder's tiers are some of them.
+
+    Other packages declare more (:mod:`holdfast.plugins`, diagnosers).
+    """
+
+    INSPECT = "inspect"
+    """Look at the machine: kernel log, GPUs, host, disks, network."""
+    VENDOR = "vendor"
+    """The vendor's own diagnostics, where they are installed."""
+    MATMUL = "matmul"
+    """A fixed matrix product per GPU, or per rank on the processor: right, and as fast as the others'."""
+    ALL_TO_ALL = "all_to_all"
+    """Among the processes of each machine."""
+    ALL_GATHER = "all_gather"
+    """Between neighbours, every byte compared; then suspects with good machines."""
+    NIC = "nic"
+    """A transfer through each network interface of the machine."""
+    BITWISE = "bitwise"
+    """One step of the same small model everywhere; the results compared bit for bit."""
+    FLIGHT_RECORDER = "flight_recorder"
+    """What the ranks' collectives recorded before they died."""
 
 
 class RankPhase(StrEnum):
@@ -38,11 +63,17 @@ class RankState(Frozen):
     grad_norm: float | None = None
     step_s: float = 0.0
     """Exponentially weighted mean duration of a step, seconds."""
+    mfu: float | None = None
+    """Model FLOPs utilisation of its last step, if it told."""
+    phases: dict[str, float] = Field(default_factory=dict)
+    """Exponentially weighted mean seconds in each phase of a step."""
     cpu_s: float = 0.0
     process_state: str = ""
     """State letter of /proc (``T`` is stopped, ``D`` waits for a device)."""
     exit_code: int | None = None
     paused: bool = False
+    damaged: str = ""
+    """Why it refused the checkpoint that it was to resume from, when that is how it ended."""
 
 
 class StepMark(Frozen):
@@ -50,6 +81,22 @@ class StepMark(Frozen):
 
     step: int
     at: float
+    s: float = Field(0.0, ge=0)
+    """How long it took, seconds."""
+    stall_s: float = Field(0.0, ge=0)
+    """Of it: how long training stood still for a checkpoint."""
+
+
+class StepTimes(Frozen):
+    """Where the time of one step of one rank went."""
+
+    step: int
+    at: float
+    """When it was complete, Unix seconds of the machine's clock."""
+    s: float = Field(0.0, ge=0)
+    """How long it took, seconds."""
+    phases: dict[str, float] = Field(default_factory=dict)
+    """Seconds of each named part of it, in the order in which they first ended."""
 
 
 class JobOnMachine(Frozen):
@@ -60,6 +107,8 @@ class JobOnMachine(Frozen):
     ranks: tuple[RankState, ...] = ()
     marks: tuple[StepMark, ...] = ()
     """Steps that the machine's lowest rank completed since the previous heartbeat."""
+    times: tuple[StepTimes, ...] = ()
+    """The newest of these steps by phase, at most eight: a heartbeat's size must not follow the steps' pace."""
     replicated_step: int = 0
     """Newest step of which all of this machine's shards lie on the peer."""
 
@@ -76,6 +125,15 @@ class Register(Frozen):
     """Results of the self-checks that a standby passes before it may join."""
 
 
+class Vitals(Frozen):
+    """What a machine's GPUs and ports do. None: it has none, or they do not tell."""
+
+    gpu_busy: float | None = None
+    """Mean utilisation of its GPUs, 0 to 1."""
+    traffic_bytes_s: float | None = None
+    """What its ports sent and received per second between the last two looks."""
+
+
 class Heartbeat(Frozen):
     """What an agent says every interval."""
 
@@ -83,6 +141,35 @@ class Heartbeat(Frozen):
     incarnation: str
     at: float
     jobs: tuple[JobOnMachine, ...] = ()
+    vitals: Vitals | None = None
+
+
+class Witness(Frozen):
+    """Another machine, which can be asked whether it hears the gateway."""
+
+    name: str
+    address: str
+
+
+class Heard(Frozen):
+    """The gateway's answer to a heartbeat."""
+
+    ok: bool = True
+    lease_s: float = Field(0.0, ge=0)
+    """The machine's ranks may run so long from this heartbeat on, seconds; 0: no limit was named."""
+    renews: bool = True
+    """False: the machine is being evicted; what it was granted before is not prolonged."""
+    witnesses: tuple[Witness, ...] = ()
+    """Machines elsewhere in the fleet."""
+
+
+class Contact(Frozen):
+    """How an agent stands with the gateway, by its own clock."""
+
+    heard_s: float
+    """Seconds since the gateway last answered it."""
+    since_s: float
+    """For so many seconds it has been answered without a gap."""
 
 
 class Report(Frozen):
@@ -90,6 +177,8 @@ class Report(Frozen):
 
     machine: str
     incarnation: str
+    at: float = 0.0
+    """When it was sent, on the machine's clock; 0: not said."""
     alerts: tuple[Alert, ...] = ()
     started: tuple[StepMark, ...] = ()
     """Steps that should not wait for a heartbeat: an epoch's first, and the last ones before a fence."""
@@ -99,6 +188,8 @@ class Report(Frozen):
     """Ranks that ended with status 0."""
     checkpoints: tuple[RemoteCheckpoint, ...] = ()
     """Checkpoints whose manifest was just written to S3."""
+    dropped: tuple[str, ...] = ()
+    """Keys of checkpoints of ``job`` that were just removed from S3."""
 
 
 class Fence(Frozen):
@@ -152,6 +243,9 @@ class Start(Frozen):
     peer_machine: str = ""
     s3_every_steps: int = 0
     """0: no checkpoints in S3."""
+    disk_every_steps: int = 0
+    """0: no copies on the machine's disk."""
+    retention: Retention = Retention()
     replay: Replay | None = None
 
 
@@ -164,16 +258,23 @@ class Hold(Frozen):
     at_step: int | None
 
 
-class FetchShard(Frozen):
-    """Copy one shard from another machine's memory into this one's, for a coming epoch."""
+class Persist(Frozen):
+    """Upload this machine's shards of one step to the object store, whether or not the step is due.
+
+    Answered when they cannot be overwritten or forgotten any more; the upload goes on by itself.
+    """
 
     job: str
     epoch: int
+    """The job's newest epoch."""
     incarnation: str
-    rank: int
     step: int
-    source: str
-    """``host:port`` (data address) of the machine that has it."""
+    shard_epoch: int
+    """Epoch that saved the step."""
+    world_size: int
+    """Of that epoch."""
+    ranks: tuple[int, ...]
+    """Whose shards; with rank 0 the machine also completes the checkpoint when all parts are there."""
 
 
 class PrepareCode(Frozen):
@@ -182,19 +283,22 @@ class PrepareCode(Frozen):
     job: str
     version: str
     incarnation: str
+    ranks: int = Field(0, ge=0, description="Ranks per machine of the job; 0: as before.")
+    neighbours: tuple[str, ...] = Field((), description="Agents that may have it; asked before S3 is.")
 
 
 class Diagnose(Frozen):
     """Run stop-time checks in fresh processes.
 
-    ``inspect`` looks at the machine; ``all_to_all`` runs among processes on this machine; ``all_gather`` runs
-    with ``peers`` (data moves both ways, integrity checked).
+    :class:`Check` says which there are. ``all_gather`` runs with ``peer`` (data moves both ways, integrity checked);
+    all others look at this machine alone.
     """
 
     job: str
     epoch: int
     incarnation: str
-    check: str = Field(pattern=r"^(inspect|all_to_all|all_gather)$")
+    check: str = Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")
+    """One of :class:`Check`, or a diagnoser that is installed on the machine."""
     processes: int = 2
     peer: str = ""
     """The neighbour's machine name (``all_gather``)."""
@@ -202,6 +306,17 @@ class Diagnose(Frozen):
     """This machine's position in the pair (``all_gather``)."""
     rendezvous: Rendezvous | None = None
     timeout_s: float = 30.0
+
+
+class Command(Frozen):
+    """Have a command of another package done on this machine (:mod:`holdfast.plugins`). Safe to repeat."""
+
+    job: str
+    epoch: int
+    incarnation: str
+    name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")
+    values: dict[str, Any] = Field(default_factory=dict)
+    timeout_s: float = Field(30.0, gt=0)
 
 
 class Frame(Frozen):
@@ -226,6 +341,22 @@ class StackDump(Frozen):
     error: str = ""
 
 
+class FlightRecord(Frozen):
+    """How far one rank came in one process group, as PyTorch's flight recorder has it."""
+
+    rank: int
+    group: str
+    """Name of the group, the same on all of its members."""
+    ranks: tuple[int, ...] = ()
+    """Its members, as far as the record tells."""
+    enqueued: int
+    """Number of the newest collective that the rank issued; -1: none."""
+    completed: int
+    """Number of the newest that was completed."""
+    operation: str = ""
+    """The newest one, such as ``gloo:all_reduce``."""
+
+
 class RankResult(Frozen):
     """How a replayed rank ended."""
 
@@ -245,4 +376,6 @@ class AgentState(Frozen):
     fences: dict[str, int] = Field(default_factory=dict)
     warm: bool = False
     """The fork server has its libraries loaded."""
+    spares_missing: int = 0
+    """Spare processes that a recovery would take and that do not wait yet."""
     info: dict[str, Any] = Field(default_factory=dict)

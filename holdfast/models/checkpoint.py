@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from pydantic import Field
+
 from holdfast.models.base import Frozen
 
 
@@ -12,11 +14,12 @@ class Tier(StrEnum):
 
     MEMORY = "memory"
     PEER = "peer"
+    DISK = "disk"
     S3 = "s3"
 
 
 class Shard(Frozen):
-    """A complete shard of one rank at one step, in the memory of one machine."""
+    """A complete shard of one rank at one step, in the memory (or on the disk) of one machine."""
 
     job: str
     rank: int
@@ -25,9 +28,11 @@ class Shard(Frozen):
     machine: str
     """The machine whose agent holds these bytes."""
     tier: Tier
-    """``memory`` on the machine whose rank wrote it, ``peer`` on the machine that keeps a copy."""
+    """``memory`` on the machine whose rank wrote it, ``peer`` on the machine that keeps a copy, ``disk``."""
     nbytes: int
     digest: str
+    world_size: int = 0
+    """Ranks of the job that saved it; 0: not told."""
 
 
 class RemoteCheckpoint(Frozen):
@@ -45,12 +50,34 @@ class RemoteCheckpoint(Frozen):
     nbytes: int = 0
 
 
+class Retention(Frozen):
+    """What to keep of a job's checkpoints in S3."""
+
+    keep_last: int = Field(3, ge=1, description="Newest checkpoints that may be restored.")
+    keep_every: int = Field(
+        0, ge=0, description="Also every checkpoint of a multiple of so many steps; 0: none."
+    )
+
+
 class ShardSource(Frozen):
     """Where one rank's shard comes from in a restore."""
 
     rank: int
     machine: str
+    """Empty when ``tier`` is ``s3``."""
     tier: Tier
+    reason: str = ""
+    """Why this source and no cheaper one."""
+    address: str = ""
+    """``host:port`` of the machine's data port, when the shard has to be fetched from there."""
+
+
+class SkippedStep(Frozen):
+    """A step newer than the restored one that was not taken, and why."""
+
+    step: int
+    epoch: int
+    reason: str
 
 
 class RestorePlan(Frozen):
@@ -58,11 +85,19 @@ class RestorePlan(Frozen):
 
     step: int
     """The step after which training resumes; 0: from scratch."""
+    epoch: int = 0
+    """The epoch that saved it."""
     tier: Tier | None
-    """``memory`` when all shards lie in agents' memory, ``s3``, or None (from scratch)."""
+    """``s3`` when all ranks read the checkpoint there, together; ``memory`` when shards lie on machines, as
+    ``sources`` says (some ranks may lack one and read S3 alone); None: from scratch."""
     sources: tuple[ShardSource, ...] = ()
-    """One per rank, when ``tier`` is ``memory``."""
+    """The cheapest for each rank, when ``tier`` is ``memory``."""
+    fallbacks: tuple[ShardSource, ...] = ()
+    """Further sources of the same step, per rank cheapest first: for when the first one is refused."""
     remote: RemoteCheckpoint | None = None
+    """The checkpoint of this step in S3, when it is read or may have to be."""
+    skipped: tuple[SkippedStep, ...] = ()
+    """Newer steps, newest first."""
     reasons: tuple[str, ...] = ()
 
 
@@ -70,8 +105,12 @@ class RestoreOrder(Frozen):
     """What an agent and its ranks are told: part of a start command."""
 
     step: int = 0
+    epoch: int = 0
+    """The epoch that saved the shards; 0: any."""
     tier: Tier | None = None
     sources: tuple[ShardSource, ...] = ()
     """For the ranks of this machine."""
+    fallbacks: tuple[ShardSource, ...] = ()
+    """Further sources for these ranks, per rank cheapest first."""
     key: str = ""
-    """S3 prefix, when ``tier`` is ``s3``."""
+    """S3 prefix, when ``tier`` or the tier of a source is ``s3``."""

@@ -7,7 +7,9 @@ from typing import Any
 
 from pydantic import Field
 
+from holdfast.models.alert import Incident
 from holdfast.models.base import Frozen
+from holdfast.models.job import JobState
 
 
 class Epoch(Frozen):
@@ -31,6 +33,28 @@ class Epoch(Frozen):
     last_step_at: float | None = None
     closed_at: float | None = None
     close_reason: str | None = None
+
+
+class Stretch(Frozen):
+    """Consecutive steps of one epoch, as step reports told them. Unix seconds of the gateway's clock."""
+
+    job: str
+    epoch: int
+    first_step: int
+    last_step: int
+    begun_at: float
+    """When its first step began."""
+    ended_at: float
+    stall_s: float = 0.0
+    """How long training stood still for checkpoints in it."""
+
+
+class StateChange(Frozen):
+    """A job entered a state."""
+
+    job: str
+    state: JobState
+    at: float
 
 
 class CodeVersion(Frozen):
@@ -69,10 +93,57 @@ class Action(Frozen):
     begun_at: float
     done_at: float | None = None
 
+    @property
+    def waited_s(self) -> float:
+        """How much of it was spent waiting for machines or people, from its begin on (seconds)."""
+        return float(self.result.get("waited_s") or 0.0)
+
+
+class Offence(Frozen):
+    """One time that a machine was accused and evicted, in whatever job."""
+
+    machine: str
+    at: float
+    """Unix seconds."""
+
 
 class Pool(Frozen):
     """How many standbys there should be, and why."""
 
     target: int = Field(ge=0)
+    """Of all groups together."""
     reason: str = ""
     at: float = 0.0
+    groups: dict[str, int] = Field(default_factory=dict)
+    """Target of each group of machines; empty: there is one group, of all machines."""
+
+
+class ByHand(Frozen):
+    """Something that a person had done to a machine or an incident: who, when and why."""
+
+    id: int
+    at: float
+    """When it was asked for, Unix seconds."""
+    by: str
+    """The name that the person gave."""
+    via: str
+    """``page`` or ``api`` (the command line)."""
+    act: str
+    """``evict``, ``release``, ``approve`` or ``refuse``."""
+    target: str
+    """The machine or incident."""
+    reason: str
+    state: ActionState = ActionState.INTENT
+    outcome: str = ""
+    """What came of it, or why it was not done."""
+    done_at: float | None = None
+
+
+class History(Frozen):
+    """What a job's time is accounted from: everything since its submission, oldest first. Alerts left out."""
+
+    epochs: tuple[Epoch, ...] = ()
+    stretches: tuple[Stretch, ...] = ()
+    incidents: tuple[Incident, ...] = ()
+    actions: tuple[Action, ...] = ()
+    states: tuple[StateChange, ...] = ()

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from holdfast.models.base import Frozen
+from holdfast.models.checkpoint import Retention
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 
@@ -51,6 +52,10 @@ class CheckpointPolicy(Frozen):
 
     s3_every_steps: int = Field(20, ge=1, description="Steps between checkpoints in S3.")
     peer: bool = Field(True, description="Copy every step to a peer machine's memory.")
+    disk_every_steps: int = Field(
+        0, ge=0, description="Steps between copies on the machines' own disks; 0: none."
+    )
+    retention: Retention = Field(Retention(), description="What is kept of the checkpoints in S3.")
 
 
 class JobSpec(Frozen):

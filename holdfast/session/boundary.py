@@ -2,51 +2,74 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Callable
+from pathlib import Path
 
 from holdfast.agent.wire import NO_HOLD, Control
 from holdfast.session.report import Reporter
 
 REPLICATION_S = 1.0
-"""Longest wait for the peer's copy; training must not depend on it."""
+"""After so long a save counts without the peer's copy; training must not depend on it."""
 LATE_S = 0.05
-"""Longest wait while the peer is already behind."""
+"""The same while the peer is already behind."""
 
 
 class Boundary:
     """Reads the control page between steps."""
 
-    def __init__(self, control: Control, reporter: Reporter) -> None:
+    def __init__(self, control: Control, reporter: Reporter, *, has_peer: bool) -> None:
         self._control = control
         self._reporter = reporter
+        self._has_peer = has_peer
         self.late_copies = 0
-        """Steps that went on without the peer's copy."""
+        """Saves that count without the peer's copy."""
         self._late = False
+        self._lock = threading.Lock()
+        self._waiting: tuple[int, str, int] | None = None
+        self._told = False
+        self._since = 0.0
 
-    def wait_for_copy(self, step: int, announce: Callable[[], bool]) -> bool:
-        """Wait, bounded, until the peer has ``step``; ``announce`` is repeated until the agent took it."""
-        told = announce()
-        deadline = time.monotonic() + (LATE_S if self._late else REPLICATION_S)
-        pause = 0.0001
-        while self._control.replicated_step < step:
-            if time.monotonic() > deadline:
+    @property
+    def longest_s(self) -> float:
+        """Longest wait for a copy."""
+        return LATE_S if self._late else REPLICATION_S
+
+    def saved(self, step: int, path: Path, nbytes: int) -> None:
+        """A shard is complete: tell the agent. Called from the thread that saves."""
+        with self._lock:
+            self._waiting = (step, str(path), nbytes)
+            self._since = time.monotonic()
+            self._told = self._tell()
+
+    def has_copy(self) -> bool:
+        """Whether the peer has the newest shard, or is too late. Tells the agent again if it was not there."""
+        with self._lock:
+            if self._waiting is None:
+                return True
+            self._told = self._told or self._tell()
+            if not self._has_peer or self._control.replicated_step >= self._waiting[0]:
+                self._late = False
+            elif time.monotonic() - self._since > self.longest_s:
                 self._late = True
                 self.late_copies += 1
+            else:
                 return False
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.002)
-            told = told or announce()
-        self._late = False
-        return True
+            self._waiting = None
+            return True
+
+    def must_hold(self, step: int) -> bool:
+        """Whether the agent holds this rank at or before ``step``."""
+        at = self._control.hold_at_step
+        return at != NO_HOLD and step >= at
 
     def hold(self, step: int) -> None:
         """Wait while the agent holds this rank at or before ``step``."""
-        if not self._must_hold(step):
+        if not self.must_hold(step):
             return
         self._reporter.send("held", step=step)
         pause, said = 0.002, time.monotonic()
-        while self._must_hold(step):
+        while self.must_hold(step):
             time.sleep(pause)
             pause = min(pause * 1.2, 0.02)
             if time.monotonic() - said > 0.5:  # a datagram may be lost
@@ -54,6 +77,7 @@ class Boundary:
                 said = time.monotonic()
         self._reporter.send("released")
 
-    def _must_hold(self, step: int) -> bool:
-        at = self._control.hold_at_step
-        return at != NO_HOLD and step >= at
+    def _tell(self) -> bool:
+        assert self._waiting is not None
+        step, path, nbytes = self._waiting
+        return self._reporter.send("saved", step=step, path=path, nbytes=nbytes)

@@ -13,10 +13,13 @@ from holdfast.errors import SettingsError
 
 @dataclass(frozen=True)
 class RestoreFrom:
-    """Where this rank's state is: a shard file or a checkpoint directory; ``path`` None: from scratch."""
+    """What this rank resumes from; neither ticket nor path: from scratch."""
 
     step: int = 0
+    ticket: Path | None = None
+    """Appears when the state is where the rank can have it, and says where that is."""
     path: Path | None = None
+    """A shard file or a checkpoint directory that is there already."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,7 @@ class Context:
     """A rank under an agent."""
 
     job: str
+    machine: str
     epoch: int
     rank: int
     world_size: int
@@ -34,6 +38,9 @@ class Context:
     replay_steps: int | None
     """Set in a replay: run so many steps, save nothing."""
     has_peer: bool
+    local_world_size: int = 1
+    patience_s: float | None = None
+    """How long a save waits for the one before it instead of being skipped; None: hardly."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Context | None:
@@ -48,6 +55,7 @@ class Context:
             replay = environ.get(wire.ENV_REPLAY_STEPS)
             return cls(
                 job=environ[wire.ENV_JOB],
+                machine=environ.get(wire.ENV_MACHINE, ""),
                 epoch=int(environ[wire.ENV_EPOCH]),
                 rank=int(environ.get("RANK", "0")),
                 world_size=int(environ.get("WORLD_SIZE", "1")),
@@ -57,6 +65,8 @@ class Context:
                 restore=_restore(environ.get(wire.ENV_RESTORE, "")),
                 replay_steps=int(replay) if replay else None,
                 has_peer=environ.get(wire.ENV_PEER) == "1",
+                local_world_size=int(environ.get("LOCAL_WORLD_SIZE", "1")),
+                patience_s=float(environ[wire.ENV_PATIENCE]) if environ.get(wire.ENV_PATIENCE) else None,
             )
         except (KeyError, ValueError) as error:
             raise SettingsError(
@@ -67,5 +77,9 @@ class Context:
 
 def _restore(text: str) -> RestoreFrom:
     order = json.loads(text) if text else {}
-    path = order.get("path")
-    return RestoreFrom(step=int(order.get("step") or 0), path=Path(path) if path else None)
+    ticket, path = order.get("ticket"), order.get("path")
+    return RestoreFrom(
+        step=int(order.get("step") or 0),
+        ticket=Path(ticket) if ticket else None,
+        path=Path(path) if path else None,
+    )

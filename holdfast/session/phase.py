@@ -18,6 +18,10 @@ class Phases:
         self.seconds: dict[str, float] = {}
         self.reporter = reporter
 
+    def add(self, name: str, spent: float) -> None:
+        """Add ``spent`` seconds to a phase."""
+        self.seconds[name] = round(self.seconds.get(name, 0.0) + spent, 6)
+
     def take(self) -> dict[str, float]:
         """The seconds so far, and start over."""
         taken, self.seconds = self.seconds, {}
@@ -43,6 +47,6 @@ class Phase:
     ) -> None:
         phases = self._phases
         spent = perf_counter() - self._began
-        phases.seconds[self._name] = round(phases.seconds.get(self._name, 0.0) + spent, 6)
+        phases.add(self._name, spent)
         if self._name in EXEMPT and phases.reporter:
             phases.reporter.send("activity", name="")

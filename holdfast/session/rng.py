@@ -29,6 +29,11 @@ def capture() -> dict[str, Any]:
     return state
 
 
+def items(rank: int) -> dict[str, Any]:
+    """The random state of this process under the full names that it has in a checkpoint."""
+    return {f"{key(rank)}.{name}": each for name, each in capture().items()}
+
+
 def saved_ranks(names: Iterable[str]) -> list[int]:
     """Ranks whose random state is among a checkpoint's flat key ``names``."""
     return sorted({int(name.removeprefix(PREFIX).split(".")[0]) for name in names if name.startswith(PREFIX)})

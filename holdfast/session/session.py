@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Mapping
-from typing import Any, SupportsFloat
+from typing import Any, Literal, SupportsFloat
 
 from holdfast.agent.wire import Control, Sender
 from holdfast.session.boundary import Boundary
@@ -14,8 +14,11 @@ from holdfast.session.context import Context
 from holdfast.session.phase import Phase, Phases
 from holdfast.session.report import Reporter, encode
 from holdfast.session.restore import restore
-from holdfast.session.saver import Saver
+from holdfast.session.saver import Counts, Saver
+from holdfast.session.ticket import redeem
 from holdfast.storage.checkpoints.buffers import discard_newer
+
+Overlap = Literal["optimizer", "all"]
 
 
 class Session:
@@ -35,10 +38,11 @@ class Session:
         self._reporter: Reporter | None = None
         if context:
             self._reporter = Reporter(Sender(context.socket), context.rank, context.epoch)
-            self._boundary = Boundary(Control(context.control), self._reporter)
-            self._saver = Saver(context)
+            self._boundary = Boundary(Control(context.control), self._reporter, has_peer=context.has_peer)
+            self._saver = Saver(context, self._boundary, self._reporter)
         self._phases = Phases(self._reporter)
         self._step = self._start = 0
+        self._step_s = 0.0
         self._good = True
         self._at_boundary = False
         self._stepped = time.perf_counter()
@@ -50,14 +54,25 @@ class Session:
             state: name to module, optimizer or other ``Stateful``; the same names as in :meth:`checkpoint`.
 
         Raises:
-            CheckpointError: the shard is torn, or does not fit ``state``.
+            DamagedError: the checkpoint's bytes are not those that were saved.
+            CheckpointError: it is missing, or does not fit ``state``; or shared memory has no room for its saves.
+            UnavailableError: S3 does not answer.
         """
-        context = self._context
-        if context and context.restore.path:
-            restore(state, context.restore.path, context.rank)
+        context, shard = self._context, None
+        if context and context.restore.ticket:
+            cost, shard = redeem(context.restore.ticket, self._saver.tree_of(state), context.rank)
+            if self._reporter:
+                self._reporter.send("restored", **cost)
+            self._step = self._start = context.restore.step
+        elif context and context.restore.path:
+            shard = context.restore.path
+            restore(self._saver.tree_of(state), shard, context.rank)
             self._step = self._start = context.restore.step
         if context and context.replay_steps is None:
             discard_newer(context.shards, self._start, context.rank)
+            self._saver.require_room(state)
+            if shard is not None and shard.is_file():
+                self._saver.keep_plan(shard)
         self._stepped = time.perf_counter()
         return self._start
 
@@ -69,9 +84,20 @@ class Session:
         return Phase(self._phases, name)
 
     def step(
-        self, step: int, loss: SupportsFloat | None = None, grad_norm: SupportsFloat | None = None
+        self,
+        step: int,
+        loss: SupportsFloat | None = None,
+        grad_norm: SupportsFloat | None = None,
+        mfu: SupportsFloat | None = None,
     ) -> None:
-        """Report that ``step`` (counted from 1) is complete, with its numbers."""
+        """Report that ``step`` (counted from 1) is complete, with its numbers.
+
+        Args:
+            step: its number.
+            loss: of this rank or of all, as the script has it.
+            grad_norm: before clipping.
+            mfu: model FLOPs utilisation of the step, 0 to 1, where the script knows it.
+        """
         context, reporter = self._context, self._reporter
         if context is None or reporter is None:
             return
@@ -81,6 +107,8 @@ class Session:
             "grad_norm": None if grad_norm is None else float(grad_norm),
         }
         bad = [f"{name} {each} at step {step}" for name, each in numbers.items() if not _finite(each)]
+        if stalled_s := self._saver.take_stall():
+            self._phases.add("checkpoint", stalled_s)
         reporter.send(
             "step",
             step=step,
@@ -88,8 +116,10 @@ class Session:
             s=round(now - self._stepped, 6),
             loss=encode(numbers["loss"]),
             grad_norm=encode(numbers["grad_norm"]),
+            **({} if mfu is None else {"mfu": encode(float(mfu))}),
             phases=self._phases.take(),
         )
+        self._step_s = now - self._stepped
         self._stepped, self._step, self._good = now, step, not bad
         if context.replay_steps is not None and bad:
             self._end_replay(ok=False, detail=", ".join(bad))
@@ -97,34 +127,61 @@ class Session:
             self._pause_or_end()
         self._at_boundary = True
 
-    def checkpoint(self, state: Mapping[str, Any]) -> None:
+    def checkpoint(self, state: Mapping[str, Any], *, overlap: Overlap = "optimizer") -> None:
         """Save ``state`` as of the last reported step. All ranks must call it. Nothing is saved in a replay.
 
-        A step whose loss or gradient norm is not finite on any rank is not saved.
+        What the optimizers in ``state`` update (parameters, optimizer state) is copied while the next step
+        computes; every ``torch.optim`` optimizer waits for that copy before it steps. All else (buffers such as
+        running statistics, data position, random state, extras) is copied before this returns. A step whose loss
+        or gradient norm is not finite on any rank is not saved; nor is one that comes before the last save is
+        complete (:attr:`counts`).
+
+        Args:
+            state: as in :meth:`restore`.
+            overlap: ``all`` copies every tensor while the next step computes: for state that is updated without
+                an optimizer of torch. Then call :meth:`wait` before any of it changes.
 
         Raises:
             CheckpointError: the state cannot be saved, or shared memory is full.
         """
-        context, reporter = self._context, self._reporter
-        if context is None or reporter is None:
+        context = self._context
+        if context is None:
             return
         step = self._step
         if context.replay_steps is None and step > self._start:
-            path = self._saver.save(state, step, good=self._good)
-            if path:
-                nbytes = path.stat().st_size
-                self._tell_saved(reporter, step, str(path), nbytes)
+            everything, began = overlap == "all", time.perf_counter()
+            self._saver.save(state, step, good=self._good, everything=everything, step_s=self._step_s)
+            self._phases.add("checkpoint", time.perf_counter() - began)
         self._pause_or_end()
         self._at_boundary = False
 
-    def _tell_saved(self, reporter: Reporter, step: int, path: str, nbytes: int) -> None:
-        def announce() -> bool:
-            return reporter.send("saved", step=step, path=path, nbytes=nbytes)
+    def wait(self) -> None:
+        """Wait until no copy of the state is under way: needed before it is changed by anything but an optimizer.
 
-        if self._context and self._context.has_peer:
-            self._boundary.wait_for_copy(step, announce)
-        else:
-            announce()
+        ``torch.optim`` optimizers wait by themselves. For other ways to change parameters in place (an optimizer
+        of your own, ``tensor.data``, ``load_state_dict`` in the middle of training). Cheap when there is no copy.
+        """
+        if self._context:
+            self._saver.wait()
+
+    def flush(self, timeout_s: float = 60.0) -> bool:
+        """Wait until the last save is complete in memory and on the peer; False when it is not within ``timeout_s``."""
+        return self._saver.flush(timeout_s) if self._context else True
+
+    @property
+    def active(self) -> bool:
+        """Whether an agent started this process; if not, every call is a no-op."""
+        return self._context is not None
+
+    @property
+    def replaying(self) -> bool:
+        """Whether this is a replay: a few steps to find a machine that computes wrongly, of which nothing is kept."""
+        return self._context is not None and self._context.replay_steps is not None
+
+    @property
+    def counts(self) -> Counts:
+        """Saves completed, skipped and given up so far."""
+        return self._saver.counts if self._context else Counts()
 
     def _pause_or_end(self) -> None:
         context = self._context
@@ -132,6 +189,8 @@ class Session:
             return
         if context.replay_steps is not None and self._step >= self._start + context.replay_steps:
             self._end_replay(ok=True)
+        if self._boundary.must_hold(self._step):
+            self._saver.flush(self._boundary.longest_s)
         self._boundary.hold(self._step)
 
     def _end_replay(self, *, ok: bool, detail: str = "") -> None:

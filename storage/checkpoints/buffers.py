@@ -81,15 +81,16 @@ def metadata_path(folder: Path, epoch: int | str) -> Path:
 def create(path: Path, file_nbytes: int) -> mmap.mmap:
     """Map the shard file at ``path`` for writing, made anew unless one of that size is there.
 
-    A file of another size is replaced, never resized: whoever still has it mapped keeps the old bytes.
+    A file of another size, or one that is lent (:func:`lend`), is replaced, never changed: whoever still has
+    it mapped or has another name for it keeps the old bytes.
 
     Raises:
         CheckpointError: shared memory is full, or the folder cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists() or path.stat().st_size != file_nbytes:
-            _allocate(path, file_nbytes)
+        if not path.exists() or path.stat().st_size != file_nbytes or is_lent(path):
+            _renew(path, file_nbytes)
         descriptor = os.open(path, os.O_RDWR)
         try:
             return mmap.mmap(descriptor, file_nbytes)
@@ -102,9 +103,74 @@ def create(path: Path, file_nbytes: int) -> mmap.mmap:
         ) from error
 
 
+def lend(path: Path, step: int, name: Path) -> ShardHeader:
+    """Give the shard of ``step`` at ``path`` a second ``name``, under which its bytes stay as they are.
+
+    For transfers that take longer than a step, without a copy: whoever saves into the slot next finds the file
+    lent and takes a new one in its place. A save that began in the same moment may still hit the old one, so
+    after the transfer the header under ``name`` must be read again: only if it is the same was nothing changed.
+
+    Raises:
+        CheckpointError: the slot does not hold a complete shard of ``step`` (any more), or memory is full.
+    """
+    try:
+        name.parent.mkdir(parents=True, exist_ok=True)
+        name.unlink(missing_ok=True)
+        os.link(path, name)
+    except OSError as error:
+        raise CheckpointError(
+            f"shard {path} cannot be lent as {name} ({error.strerror}): step {step} stays in memory only"
+        ) from error
+    header = read_header(name)
+    if header is None or header.step != step:
+        name.unlink(missing_ok=True)
+        raise CheckpointError(f"shard {path} no longer holds step {step}")
+    return header
+
+
+def is_lent(path: Path) -> bool:
+    """Whether the file at ``path`` has another name: its bytes must not be changed."""
+    try:
+        return path.stat().st_nlink > 1
+    except FileNotFoundError:
+        return False
+
+
+def reserve(path: Path, file_nbytes: int) -> None:
+    """Have a successor ready for the lent file at ``path``, so that the next save need not wait for its pages.
+
+    Raises:
+        CheckpointError: shared memory is full.
+    """
+    try:
+        _allocate(path.with_suffix(".reserved"), file_nbytes)
+    except OSError as error:
+        raise CheckpointError(
+            f"no {file_nbytes} bytes for a successor of {path}: {error.strerror}"
+        ) from error
+
+
+def release(path: Path, name: Path) -> None:
+    """End a loan, and drop a successor that nobody took."""
+    name.unlink(missing_ok=True)
+    path.with_suffix(".reserved").unlink(missing_ok=True)
+
+
+def _renew(path: Path, file_nbytes: int) -> None:
+    """Put an empty file in place of ``path``: the one that was reserved for it, if there is one."""
+    reserved = path.with_suffix(".reserved")
+    try:
+        if reserved.stat().st_size == file_nbytes:
+            reserved.rename(path)
+            return
+    except FileNotFoundError:
+        pass
+    _allocate(path, file_nbytes)
+
+
 def _allocate(path: Path, file_nbytes: int) -> None:
     """Put an empty file with all its pages reserved in place of ``path`` (a hole would be a SIGBUS later)."""
-    fresh = path.with_suffix(".new")
+    fresh = path.with_suffix(path.suffix + ".new")
     descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         os.posix_fallocate(descriptor, 0, file_nbytes)
@@ -174,18 +240,57 @@ def digest_of(buf: bytes | memoryview | mmap.mmap, header: ShardHeader) -> str:
     return digest.hexdigest()
 
 
+class StreamDigest:
+    """As :func:`digest_of`, of a file's bytes behind the header page that come one piece after the other."""
+
+    def __init__(self, header: ShardHeader) -> None:
+        self._digest = xxhash.xxh3_128()
+        self._at = HEADER_BYTES
+        meta_end = header.meta_offset + header.meta_nbytes
+        if header.payload_offset < meta_end:
+            raise CheckpointError(
+                f"shard header of rank {header.rank}: the payload begins inside the metadata"
+            )
+        self._ranges = (
+            (header.meta_offset, meta_end),
+            (header.payload_offset, header.payload_offset + header.payload_nbytes),
+        )
+
+    def update(self, piece: memoryview) -> None:
+        """The next bytes."""
+        for start, end in self._ranges:
+            first, last = max(start, self._at), min(end, self._at + len(piece))
+            if first < last:
+                with piece[first - self._at : last - self._at] as part:
+                    self._digest.update(part)
+        self._at += len(piece)
+
+    def finish(self) -> str:
+        """The digest, when all bytes came."""
+        return self._digest.hexdigest()
+
+
+def require_header(path: Path) -> ShardHeader:
+    """The header of the shard at ``path``.
+
+    Raises:
+        CheckpointError: it is missing, incomplete or short.
+    """
+    if (header := read_header(path)) is None:
+        raise CheckpointError(
+            f"shard of rank {rank_of(path)} at {path}: missing, incomplete or cut short. "
+            "Restore this rank from another copy or from S3."
+        )
+    return header
+
+
 def verify(path: Path) -> ShardHeader:
     """Read the whole shard at ``path`` and check it against its header.
 
     Raises:
         CheckpointError: it is missing, incomplete, short, or its bytes are not those that were saved.
     """
-    header = read_header(path)
-    if header is None:
-        raise CheckpointError(
-            f"shard of rank {rank_of(path)} at {path}: missing, incomplete or cut short. "
-            "Restore this rank from another copy or from S3."
-        )
+    header = require_header(path)
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as buf:
         found = digest_of(buf, header)
     if found != header.digest:
@@ -220,10 +325,15 @@ def discard_newer(folder: Path, step: int, rank: int | None = None) -> list[Path
     gone = []
     for path, header in inventory(folder):
         if header.step > step and rank in (None, header.rank):
-            with path.open("r+b") as file:
-                file.write(_PREFIX.pack(MAGIC, EMPTY, 0, 0))
+            discard(path)
             gone.append(path)
     return gone
+
+
+def discard(path: Path) -> None:
+    """Mark the shard at ``path`` empty."""
+    with path.open("r+b") as file:
+        file.write(_PREFIX.pack(MAGIC, EMPTY, 0, 0))
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -19,9 +19,15 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.default_planner import create_default_global_save_plan
-from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
-from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
+from torch.distributed.checkpoint.metadata import (
+    STORAGE_TYPES,
+    BytesStorageMetadata,
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorProperties,
+    TensorStorageMetadata,
+)
 
 ALIGNMENT = 64
 _LOCAL_HEADER_NBYTES = 30
@@ -87,36 +93,77 @@ class Place:
     data_at: int | None = None
     """Start of a tensor's own bytes; None for other items."""
     data_nbytes: int = 0
+    row: int = 0
+    """First row, within the box that the rank holds."""
+    rows: int = 1
+    """Rows of that box."""
 
 
 @dataclass(frozen=True)
-class Placed:
-    """An item of the plan and its place."""
+class Piece:
+    """What is saved as one item: an object, a box of a tensor, or some rows of that box."""
 
-    item: WriteItem
-    place: Place
-
-    @property
-    def index(self) -> MetadataIndex:
-        """What the item is called in the checkpoint's metadata."""
-        return self.item.index
+    fqn: str
+    size: torch.Size | None
+    """Size of the whole tensor; None for an object."""
+    properties: TensorProperties | None
+    offsets: torch.Size | None
+    """Where the box that this rank holds begins in the tensor."""
+    sizes: torch.Size | None
+    start: int = 0
+    stop: int = 1
+    """Rows of the box along its first dimension."""
+    slot_nbytes: int = 0
+    """Room for an object."""
 
     @property
     def is_tensor(self) -> bool:
         """False for objects that are pickled."""
-        return self.item.type != WriteItemType.BYTE_IO
+        return self.size is not None
+
+    @property
+    def held(self) -> MetadataIndex:
+        """What the box is called in this rank's state."""
+        return MetadataIndex(self.fqn, self.offsets)
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is all of what the rank holds."""
+        return not self.sizes or (self.start, self.stop) == (0, self.sizes[0])
+
+    @property
+    def index(self) -> MetadataIndex:
+        """What it is called in the checkpoint's metadata."""
+        if not self.offsets:
+            return MetadataIndex(self.fqn, self.offsets)
+        return MetadataIndex(self.fqn, (self.offsets[0] + self.start, *self.offsets[1:]))
 
     @property
     def shape(self) -> torch.Size:
-        """Shape of this rank's part of the tensor."""
-        assert self.item.tensor_data is not None
-        return torch.Size(self.item.tensor_data.chunk.sizes)
+        """Its own shape."""
+        assert self.sizes is not None
+        return torch.Size((self.stop - self.start, *self.sizes[1:])) if self.sizes else self.sizes
 
     @property
     def dtype(self) -> torch.dtype:
         """Type of the tensor's elements."""
-        assert self.item.tensor_data is not None
-        return self.item.tensor_data.properties.dtype
+        assert self.properties is not None
+        return self.properties.dtype
+
+    @property
+    def chunk(self) -> ChunkStorageMetadata:
+        """As the checkpoint's metadata describes it."""
+        index = self.index
+        assert index.offset is not None
+        return ChunkStorageMetadata(index.offset, self.shape)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A piece and its place."""
+
+    piece: Piece
+    place: Place
 
 
 @dataclass(frozen=True)
@@ -134,54 +181,84 @@ class ShardLayout:
 
 
 def lay_out(
-    plan: str, owned: Sequence[WriteItem], local: SavePlan, objects: Mapping[MetadataIndex, int]
+    plan: str, owned: Sequence[Piece], rest: Sequence[Piece], planner_data: Mapping[str, Any]
 ) -> ShardLayout:
-    """Place this rank's owned items first, then the rest of its local items.
+    """Place this rank's owned pieces first, then the rest of what it holds.
 
     Args:
         plan: identifies this layout on all ranks.
-        owned: the items that the global plan left to this rank.
-        local: everything this rank has.
-        objects: size in bytes of each non-tensor item, pickled.
+        owned: what the global plan gave to this rank.
+        rest: what others save, too: so that the rank can be restored from its own file alone.
+        planner_data: how flat names were made of nested ones.
     """
-    mine = {item.index for item in owned}
-    rest = [item for item in local.items if item.index not in mine]
     placed: list[Placed] = []
     end = owned_nbytes = 0
-    for number, item in enumerate((*owned, *rest)):
+    for number, piece in enumerate((*owned, *rest)):
         if number == len(owned):
             owned_nbytes = end
-        placed.append(_place(item, end, objects))
-        end = align(placed[-1].place.offset + placed[-1].place.length)
-    owned_nbytes = owned_nbytes if rest else end
+        placed.append(Placed(piece, _place(piece, end)))
+        end += align(placed[-1].place.length)
     return ShardLayout(
         plan=plan,
         items=tuple(placed),
         owned=len(owned),
-        owned_nbytes=owned_nbytes,
+        owned_nbytes=owned_nbytes if rest else end,
         payload_nbytes=end,
-        metadata=_local_metadata(local, placed),
+        metadata=_local_metadata(placed, planner_data),
     )
 
 
-def _place(item: WriteItem, offset: int, objects: Mapping[MetadataIndex, int]) -> Placed:
-    if item.type == WriteItemType.BYTE_IO:
-        return Placed(item, Place(offset, slot_nbytes(objects[item.index])))
-    probe = Placed(item, Place(offset, 0))
-    form = zip_form(probe.shape, probe.dtype)
-    return Placed(item, Place(offset, form.nbytes, offset + len(form.head), form.data_nbytes))
+def read_layout(
+    plan: str, metadata: Metadata, raw: bytes, owned_nbytes: int, payload_nbytes: int
+) -> ShardLayout:
+    """The layout of a shard file that is there, of what it says of itself: a new epoch can save by it at once.
+
+    Args:
+        plan: the file's.
+        metadata: of the file's items.
+        raw: the bytes that ``metadata`` was read from.
+        owned_nbytes: leading part of the payload that the global plan gave this rank.
+        payload_nbytes: all of the payload.
+    """
+    places: Mapping[MetadataIndex, Place] = metadata.storage_data
+    placed = tuple(
+        Placed(_piece(index, place, metadata.state_dict_metadata[index.fqn]), place)
+        for index, place in places.items()
+    )
+    owned = sum(each.place.offset < owned_nbytes for each in placed)
+    return ShardLayout(plan, placed, owned, owned_nbytes, payload_nbytes, raw)
 
 
-def _local_metadata(local: SavePlan, placed: Sequence[Placed]) -> bytes:
-    """Metadata as if this rank's items were the whole checkpoint."""
-    _, metadata = create_default_global_save_plan([local])
-    metadata.planner_data = local.planner_data
-    metadata.storage_data = {each.index: each.place for each in placed}
-    return pickle.dumps(metadata)
+def _piece(index: MetadataIndex, place: Place, known: STORAGE_TYPES) -> Piece:
+    if not isinstance(known, TensorStorageMetadata):
+        return Piece(index.fqn, None, None, None, None, slot_nbytes=place.length)
+    chunk = next(each for each in known.chunks if each.offsets == index.offset)
+    if not chunk.sizes:
+        return Piece(index.fqn, known.size, known.properties, chunk.offsets, chunk.sizes)
+    offsets = torch.Size((chunk.offsets[0] - place.row, *chunk.offsets[1:]))
+    sizes = torch.Size((place.rows, *chunk.sizes[1:]))
+    return Piece(
+        index.fqn, known.size, known.properties, offsets, sizes, place.row, place.row + chunk.sizes[0]
+    )
 
 
-def load_metadata(data: bytes) -> Metadata:
-    """The metadata of a shard file whose digest was verified."""
-    metadata: Any = pickle.loads(data)
-    assert isinstance(metadata, Metadata)
-    return metadata
+def _place(piece: Piece, offset: int) -> Place:
+    if not piece.is_tensor:
+        return Place(offset, piece.slot_nbytes)
+    form = zip_form(piece.shape, piece.dtype)
+    rows = piece.sizes[0] if piece.sizes else 1
+    return Place(offset, form.nbytes, offset + len(form.head), form.data_nbytes, piece.start, rows)
+
+
+def _local_metadata(placed: Sequence[Placed], planner_data: Mapping[str, Any]) -> bytes:
+    """Metadata as if this rank's pieces were the whole checkpoint."""
+    held: dict[str, STORAGE_TYPES] = {}
+    for piece in (each.piece for each in placed):
+        if piece.size is None or piece.properties is None:
+            held[piece.fqn] = BytesStorageMetadata()
+            continue
+        tensor = held.setdefault(piece.fqn, TensorStorageMetadata(piece.properties, piece.size, []))
+        assert isinstance(tensor, TensorStorageMetadata)
+        tensor.chunks.append(piece.chunk)
+    places = {each.piece.index: each.place for each in placed}
+    return pickle.dumps(Metadata(held, dict(planner_data), places))

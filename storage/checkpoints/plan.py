@@ -1,92 +1,156 @@
-"""Who writes what: one plan for all ranks, made of stock torch.distributed.checkpoint parts.
+"""Who writes what: one plan for all ranks, in the layout of torch.distributed.checkpoint.
 
-Every rank lists what it has; rank 0 removes duplicates so that each item is written once and the bytes are
+Every rank describes what it has; rank 0 shares it out so that each box is written once and the bytes are
 spread evenly; each rank lays its shard file out; rank 0 writes the checkpoint's ``.metadata``. All of it is
-collective and happens once per epoch, and again only when the state's structure changes.
+collective and happens at the first save, and again only when the state's structure changes. A rank that resumes
+from a shard file takes its part of the plan from there (:func:`plan_of`).
 """
 
 from __future__ import annotations
 
-import pickle
+import io
 import re
+from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import distributed as dist
-from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
-from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, _StorageInfo
-from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta
-from torch.distributed.checkpoint.planner import SavePlan, WriteItemType
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner, create_default_local_save_plan
 from torch.distributed.checkpoint.utils import _DistWrapper
 
+from holdfast.errors import CheckpointError
+from holdfast.storage.checkpoints import buffers
 from holdfast.storage.checkpoints.buffers import metadata_path
-from holdfast.storage.checkpoints.layout import ShardLayout, dump_object, lay_out
+from holdfast.storage.checkpoints.describe import Description, Held, Outline, describe
+from holdfast.storage.checkpoints.global_plan import Assignment, GlobalPlan, plan_globally
+from holdfast.storage.checkpoints.layout import ShardLayout, lay_out, read_layout
+from holdfast.storage.checkpoints.safe_metadata import load_metadata
 
 _EPOCH_OF = re.compile(r"metadata-(\d+)[.\d]*\.pickle$")
 
 
-def make_plan(nested: Mapping[str, Any], folder: Path, epoch: int, number: int) -> ShardLayout:
-    """Agree on a plan with all ranks and return this rank's layout. Collective.
+@dataclass(frozen=True)
+class Planned:
+    """A rank's part of a plan."""
+
+    layout: ShardLayout
+    differing: tuple[str, ...]
+    """Objects whose content differs between ranks under one name."""
+
+
+def make_plan(
+    nested: Mapping[str, Any], folder: Path, epoch: int, number: int, *, machine: str = "", private: str = ""
+) -> Planned:
+    """Agree on a plan with all ranks and return this rank's part. Collective.
 
     Args:
         nested: the state to save, as nested dictionaries.
         folder: this rank's shard folder; rank 0 writes the global ``.metadata`` there.
         epoch: of the job.
         number: of the plan within the epoch, equal on all ranks.
+        machine: where this rank runs; the bytes are spread over machines as well.
+        private: key of ``nested`` that no other rank has.
+
+    Raises:
+        CheckpointError: ranks disagree about a tensor, or their parts do not make it up.
     """
     world = _DistWrapper(None, dist.is_available() and dist.is_initialized(), 0)
     planner = DefaultSavePlanner()
     planner.set_up_planner(dict(nested), is_coordinator=world.is_coordinator)
     local = planner.create_local_plan()
-    merged: list[Metadata] = []
-
-    def deduplicate(plans: list[SavePlan]) -> list[SavePlan]:
-        chosen, metadata = planner.create_global_plan(plans)
-        merged.append(metadata)
-        return [SavePlan(plan.items) for plan in chosen]
-
-    mine: SavePlan = world.reduce_scatter("plan", lambda: local, deduplicate)
+    held = describe(local.items, planner.state_dict, local.planner_data, machine, private)
+    digests = world.all_gather_object(held.description.digest)
+    outline = held.shared if digests.index(held.description.digest) == world.get_rank() else None
     plan = f"{epoch}.{number}"
-    layout = lay_out(plan, mine.items, local, object_sizes(planner.state_dict, local))
+    made: list[GlobalPlan] = []
 
-    def publish(places: list[dict[MetadataIndex, _StorageInfo]]) -> None:
-        metadata = merged[0]
-        metadata.storage_data = {index: info for part in places for index, info in part.items()}
-        metadata.storage_meta = StorageMeta(save_id=plan)
-        metadata.version = CURRENT_DCP_VERSION
-        write_metadata(folder, epoch, plan, pickle.dumps(metadata))
+    def share(told: list[tuple[Description, Outline | None]]) -> list[Assignment]:
+        outlines = {each.digest: outline for each, outline in told if outline is not None}
+        made.append(plan_globally([each for each, _ in told], outlines))
+        return made[0].assignments()
 
-    world.all_reduce("lay out", lambda: stock_places(layout, world.get_rank()), publish)
-    return layout
+    try:
+        mine: Assignment = world.reduce_scatter("plan", lambda: (held.description, outline), share)
+    except CheckpointException as error:
+        cause = next((cause for cause, _ in error.failures.values()), error)
+        raise CheckpointError(f"no plan for the state given to Session.checkpoint(): {cause}") from error
+    if made:
+        content = io.BytesIO()
+        made[0].write_metadata(plan, content)
+        write_metadata(folder, epoch, plan, content.getbuffer())
+    return Planned(layout_of(plan, held, mine), mine.differing)
 
 
-def object_sizes(flat: Mapping[str, Any], local: SavePlan) -> dict[MetadataIndex, int]:
-    """Bytes of each non-tensor item, pickled."""
-    return {
-        item.index: len(dump_object(flat[item.index.fqn]))
-        for item in local.items
-        if item.type == WriteItemType.BYTE_IO
+def plan_of(path: Path, folder: Path, rank: int, world_size: int) -> ShardLayout | None:
+    """The layout of the shard at ``path``, to save by again; None when ``rank`` cannot.
+
+    Args:
+        path: the file that the rank was restored from.
+        folder: this rank's shard folder; for rank 0 the plan's global ``.metadata`` must lie there.
+        rank: whose file it must be.
+        world_size: at which it must have been saved.
+    """
+    header = buffers.read_header(path)
+    if header is None or (header.rank, header.world_size) != (rank, world_size):
+        return None
+    if rank == 0 and not metadata_path(folder, header.plan).exists():
+        return None
+    with path.open("rb") as file:
+        file.seek(header.meta_offset)
+        raw = file.read(header.meta_nbytes)
+    metadata = load_metadata(raw, f"shard {path}")
+    return read_layout(header.plan, metadata, raw, header.owned_nbytes, header.payload_nbytes)
+
+
+def fits(layout: ShardLayout, flat: Mapping[str, Any]) -> bool:
+    """Whether the boxes of ``layout`` are those that this rank holds now: shapes, placements and types.
+
+    Args:
+        layout: of an earlier epoch.
+        flat: the state by full name.
+    """
+    then = {
+        (each.piece.fqn, each.piece.size, each.piece.offsets, each.piece.sizes, each.piece.dtype)
+        if each.piece.is_tensor
+        else (each.piece.fqn,)
+        for each in layout.items
     }
+    now: set[tuple[object, ...]] = set()
+    for item in create_default_local_save_plan(dict(flat), True).items:
+        data = item.tensor_data
+        if data is None:
+            now.add((item.index.fqn,))
+        else:
+            now.add((item.index.fqn, data.size, data.chunk.offsets, data.chunk.sizes, data.properties.dtype))
+    return then == now
 
 
-def stock_places(layout: ShardLayout, rank: int) -> dict[MetadataIndex, _StorageInfo]:
-    """The owned items as a stock file system reader finds them."""
-    name = f"__{rank}_0.distcp"
-    return {
-        each.index: _StorageInfo(name, each.place.offset, each.place.length)
-        for each in layout.items[: layout.owned]
-    }
+def layout_of(plan: str, held: Held, mine: Assignment) -> ShardLayout:
+    """Lay out what a rank holds: first what it was assigned, then the rest."""
+    owned = [
+        held.piece(*each)
+        for each in zip(mine.item.tolist(), mine.start.tolist(), mine.stop.tolist(), strict=True)
+    ]
+    rows: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for item, start, stop in zip(mine.item.tolist(), mine.start.tolist(), mine.stop.tolist(), strict=True):
+        rows[item].append((start, stop))
+    rest = [piece for number in range(len(held.items)) for piece in held.rest(number, rows[number])]
+    planner_data = held.shared.planner_data | held.description.private.planner_data
+    return lay_out(plan, owned, rest, planner_data)
 
 
-def write_metadata(folder: Path, epoch: int, plan: str, data: bytes) -> None:
-    """Put the global ``.metadata`` in place under the epoch's and the plan's name; drop old epochs' files."""
+def write_metadata(folder: Path, epoch: int, plan: str, data: bytes | memoryview) -> None:
+    """Put the global ``.metadata`` in place under the epoch's and the plan's name; drop those of no use any more."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in (plan, str(epoch)):
         fresh = folder / f".metadata-{name}.new"
         fresh.write_bytes(data)
         fresh.rename(metadata_path(folder, name))
-    for path in folder.glob("metadata-*.pickle"):
+    used = {metadata_path(folder, header.plan) for _, header in buffers.inventory(folder)}
+    for path in set(folder.glob("metadata-*.pickle")) - used:
         match = _EPOCH_OF.match(path.name)
         # The epoch before may still be on its way to S3.
         if match and int(match[1]) < epoch - 1:

@@ -7,6 +7,7 @@ import mmap
 import os
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,26 +22,31 @@ from torch.futures import Future
 
 from holdfast.errors import CheckpointError
 from holdfast.storage.checkpoints import buffers
-from holdfast.storage.checkpoints.layout import Place, load_metadata
+from holdfast.storage.checkpoints.layout import Place
+from holdfast.storage.checkpoints.remote_reader import RemoteReader, first_line
+from holdfast.storage.checkpoints.safe_load import SafeLoadPlanner
+from holdfast.storage.checkpoints.safe_metadata import load_metadata
 from holdfast.storage.checkpoints.writer import tensor_view
+from holdfast.storage.remote import METADATA
 
 Template = Callable[[Metadata], dict[str, Any]]
 """Given what a checkpoint holds, the nested dictionaries to load it into (tensors are filled in place)."""
 
 
-def load(path: Path, template: Template) -> dict[str, Any]:
+def load(path: Path, template: Template, *, verified: bool = False) -> dict[str, Any]:
     """Load a shard file (this rank alone) or a checkpoint directory (collective) and return its state.
 
     Raises:
         CheckpointError: missing, torn, changed, or without a key that the state has.
     """
-    reader: StorageReader = FileSystemReader(path) if path.is_dir() else ShardReader(path)
-    alone = not path.is_dir()
     try:
+        if not path.is_dir():
+            return _load_own(ShardReader(path, verified=verified), template, nullcontext())
+        reader = DirectoryReader(path)
         state = template(reader.read_metadata())
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*assuming the intent is to load in a single process")
-            dcp_load(state, storage_reader=reader, no_dist=alone)
+            dcp_load(state, storage_reader=reader, planner=SafeLoadPlanner())
     except (CheckpointException, OSError, RuntimeError, ValueError, EOFError, KeyError) as error:
         raise CheckpointError(
             f"checkpoint {path}: {_first_line(error)}. The state given to Session.restore() must have "
@@ -49,19 +55,56 @@ def load(path: Path, template: Template) -> dict[str, Any]:
     return state
 
 
+def _load_own(
+    reader: ShardReader | RemoteReader, template: Template, planning: AbstractContextManager[None]
+) -> dict[str, Any]:
+    """As ``torch.distributed.checkpoint.load``, without gathering every rank's list of items on one."""
+    metadata, planner = reader.read_metadata(), SafeLoadPlanner()
+    with planning:
+        state = template(metadata)
+        planner.set_up_planner(state, metadata)
+        plan = planner.finish_plan(reader.prepare_local_plan(planner.create_local_plan()))
+    reader.set_up_storage_reader(metadata, is_coordinator=False)
+    reader.read_data(plan, planner).wait()
+    return state
+
+
+def load_remote(reader: RemoteReader, template: Template) -> dict[str, Any]:
+    """Load a checkpoint in S3 and return its state. Collective, unless the reader was made for one rank.
+
+    Raises:
+        DamagedError: bytes are missing or not those that were saved.
+        CheckpointError: no such checkpoint, or without a key that the state has.
+        UnavailableError: S3 does not answer.
+    """
+    return _load_own(reader, template, reader.together())
+
+
 def _first_line(error: BaseException) -> str:
     if isinstance(error, CheckpointException) and error.failures:
         rank, (cause, _) = next(iter(error.failures.items()))
         return f"rank {rank}: {cause}"
-    return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+    return first_line(error)
+
+
+class DirectoryReader(FileSystemReader):
+    """Stock, except that ``.metadata`` is read with the restricted unpickler."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """The checkpoint's metadata."""
+        return load_metadata((Path(self.path) / METADATA).read_bytes(), f"checkpoint {self.path}")
 
 
 class ShardReader(StorageReader):
-    """A ``torch.distributed.checkpoint`` reader over one shard file. Its bytes are verified first."""
+    """A ``torch.distributed.checkpoint`` reader over one shard file. Its bytes are verified first.
 
-    def __init__(self, path: Path) -> None:
+    Tensors are read as views of the mapped file: the copy into the parameter is the only one.
+    """
+
+    def __init__(self, path: Path, *, verified: bool = False) -> None:
+        """``verified``: the agent has just done so; the header alone is looked at again."""
         self.path = path
-        self.header = buffers.verify(path)
+        self.header = buffers.require_header(path) if verified else buffers.verify(path)
         with path.open("rb") as file:
             # A private mapping: tensors over it may be written to, the file never is.
             self._buf = mmap.mmap(file.fileno(), self.header.file_nbytes, access=mmap.ACCESS_COPY)
@@ -75,7 +118,9 @@ class ShardReader(StorageReader):
         """Metadata of this rank's items."""
         if self._metadata is None:
             start = self.header.meta_offset
-            self._metadata = load_metadata(self._buf[start : start + self.header.meta_nbytes])
+            self._metadata = load_metadata(
+                self._buf[start : start + self.header.meta_nbytes], f"shard {self.path}"
+            )
         return self._metadata
 
     def set_up_storage_reader(

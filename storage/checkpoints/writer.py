@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import mmap
 import pickle
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
+import xxhash
 from torch import Tensor
 from torch.distributed.checkpoint.utils import find_state_dict_object
+from torch.nn import Parameter
 
 from holdfast.storage.checkpoints import buffers
 from holdfast.storage.checkpoints.buffers import HEADER_BYTES, ShardHeader
-from holdfast.storage.checkpoints.layout import Placed, ShardLayout, align, dump_object, zip_form
+from holdfast.storage.checkpoints.layout import Piece, Placed, ShardLayout, align, dump_object, zip_form
+from holdfast.storage.checkpoints.transfer import DeviceLane, Move, Transfer, copy_all, pin, unpin
 
 
 @dataclass(frozen=True)
@@ -29,7 +33,7 @@ class Owner:
 
 @dataclass(frozen=True)
 class Contents:
-    """Values of all items of a layout at one step: what :meth:`ShardWriter.fill` copies."""
+    """Values of all items of a layout at one step: what a save copies."""
 
     tensors: list[Tensor]
     objects: list[bytes]
@@ -42,6 +46,55 @@ class _Slot:
     path: Path
     buf: mmap.mmap
     targets: list[Tensor]
+    held: dict[int, bytes] = field(default_factory=dict)
+    """Objects that lie there, by their offset."""
+
+
+class Save:
+    """One save under way: :meth:`run` finishes it, in a thread or at once."""
+
+    def __init__(self, slot: _Slot, header: ShardHeader, transfer: Transfer, names: list[str]) -> None:
+        self.path = slot.path
+        self.step = header.step
+        self.torn: list[str] = []
+        """Tensors that changed during the copy: the save does not count."""
+        self._slot = slot
+        self._header = header
+        self._transfer = transfer
+        self._names = names
+        self._digest = xxhash.xxh3_128()
+        self._digested = header.payload_offset
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the shard file."""
+        return self._header.file_nbytes
+
+    def wait(self) -> None:
+        """Return when tensors may change."""
+        self._transfer.wait()
+
+    def run(self) -> bool:
+        """Copy, take the digest, commit; False when the shard cannot be used because a tensor changed."""
+        header = self._header
+        with memoryview(self._slot.buf) as view:
+            self._update(view, header.meta_offset, header.meta_offset + header.meta_nbytes)
+            self._transfer.run(lambda end: self._reached(view, end))
+            self.torn = [self._names[number] for number in self._transfer.changed]
+            if self.torn:
+                return False
+            self._reached(view, header.payload_offset + header.payload_nbytes)
+        digest = self._digest.hexdigest()
+        buffers.commit(self._slot.buf, header.model_copy(update={"digest": digest}))
+        return True
+
+    def _reached(self, view: memoryview, end: int) -> None:
+        self._update(view, self._digested, end)
+        self._digested = end
+
+    def _update(self, view: memoryview, start: int, end: int) -> None:
+        with view[start:end] as part:
+            self._digest.update(part)
 
 
 @dataclass
@@ -57,49 +110,100 @@ class ShardWriter:
     _slots: dict[Path, _Slot] = field(default_factory=dict)
     _pickled: dict[str, tuple[bytes, bytes]] = field(default_factory=dict)
     _next: Path | None = None
+    _lane: DeviceLane | None = None
 
     def __post_init__(self) -> None:
-        self._tensor_items = [each for each in self.layout.items if each.is_tensor]
-        self._object_items = [each for each in self.layout.items if not each.is_tensor]
-        self._names = {each.index.fqn for each in self.layout.items}
+        self._tensor_items = [each for each in self.layout.items if each.piece.is_tensor]
+        self._object_items = [each for each in self.layout.items if not each.piece.is_tensor]
+        self._names = {each.piece.fqn for each in self.layout.items}
+        # How each DTensor is placed; the boxes of the plan are only right for these.
+        self._specs: list[Any] = []
         self.payload_offset = align(HEADER_BYTES + len(self.layout.metadata), HEADER_BYTES)
         self.file_nbytes = self.payload_offset + self.layout.payload_nbytes
 
-    def collect(self, flat: dict[str, Any]) -> Contents | None:
+    def prepare(self) -> None:
+        """Map the slots that hold no shard to be kept, so that the first saves need not wait for their pages.
+
+        Raises:
+            CheckpointError: shared memory is full.
+        """
+        first = buffers.slot_to_overwrite(self.folder, self.owner.rank)
+        for path in (first, self._other(first)):
+            if path == first or buffers.read_header(path) is None:
+                self._slot(path)
+
+    def collect(self, flat: Mapping[str, Any]) -> Contents | None:
         """The values of ``flat`` in the layout's order; None when they do not fit it any more."""
         if flat.keys() != self._names:
             return None
-        try:
-            tensors = [find_state_dict_object(flat, each.index) for each in self._tensor_items]
-        except (ValueError, IndexError, AttributeError):
+        tensors = self._tensors(flat)
+        if tensors is None:
             return None
-        if not all(_fits(tensor, each) for tensor, each in zip(tensors, self._tensor_items, strict=True)):
-            return None
-        objects = [self._dump(each.index.fqn, flat[each.index.fqn]) for each in self._object_items]
+        objects = [self._dump(each.piece.fqn, flat[each.piece.fqn]) for each in self._object_items]
         sizes = zip(objects, self._object_items, strict=True)
         if any(len(data) > each.place.length for data, each in sizes):
             return None
         return Contents(tensors, objects)
 
-    def save(self, contents: Contents, step: int) -> Path:
-        """Write one complete shard of ``step`` over the older one and return its path."""
+    def start(
+        self, contents: Contents, step: int, steady: Callable[[str, Tensor], bool] = lambda *_: True
+    ) -> Save:
+        """Begin a save of ``step`` over the older slot: objects and what is not ``steady`` are copied at once.
+
+        Args:
+            contents: of the step.
+            step: the last completed step.
+            steady: by name and tensor, whether it stays as it is until :meth:`Save.wait` has returned.
+        """
         slot = self._slot(self._next or buffers.slot_to_overwrite(self.folder, self.owner.rank))
         buffers.begin(slot.buf)
-        self._fill(slot, contents)
-        header = self._header(step)
-        header = header.model_copy(update={"digest": buffers.digest_of(slot.buf, header)})
-        buffers.commit(slot.buf, header)
-        a, b = (buffers.shard_path(self.folder, self.owner.rank, name) for name in buffers.SLOTS)
-        self._next = b if slot.path == a else a
-        return slot.path
-
-    @torch.no_grad()
-    def _fill(self, slot: _Slot, contents: Contents) -> None:
-        if slot.targets:
-            torch._foreach_copy_(slot.targets, contents.tensors)
+        self._next = self._other(slot.path)
+        moves, names, at_once = [], [], []
+        for each, source, target in zip(self._tensor_items, contents.tensors, slot.targets, strict=True):
+            assert each.place.data_at is not None
+            move = Move(source, target, self.payload_offset + each.place.data_at)
+            if steady(each.piece.fqn, source):
+                moves.append(move)
+                names.append(each.piece.fqn)
+            else:
+                at_once.append(move)
+        copy_all(at_once)
         for each, data in zip(self._object_items, contents.objects, strict=True):
             start = self.payload_offset + each.place.offset
-            slot.buf[start : start + each.place.length] = data.ljust(each.place.length, b"\0")
+            if slot.held.get(start) is not data:
+                slot.buf[start : start + each.place.length] = data.ljust(each.place.length, b"\0")
+                slot.held[start] = data
+        if self._lane is None and any(move.source.is_cuda for move in moves):
+            self._lane = DeviceLane()
+        return Save(slot, self._header(step), Transfer(moves, self._lane), names)
+
+    def save(self, contents: Contents, step: int) -> Path:
+        """Write one complete shard of ``step`` over the older one and return its path."""
+        save = self.start(contents, step)
+        save.run()
+        return save.path
+
+    def _tensors(self, flat: Mapping[str, Any]) -> list[Tensor] | None:
+        """The tensors in the layout's order; None when one is missing or is sharded or made otherwise."""
+        found = [flat[each.piece.fqn] for each in self._tensor_items]
+        specs = [getattr(each, "_spec", None) for each in found]
+        if any(
+            spec is not known and spec != known
+            for spec, known in zip(specs, self._specs or specs, strict=True)
+        ):
+            return None
+        try:
+            tensors = [_held(flat, each.piece) for each in self._tensor_items]
+        except (ValueError, IndexError, AttributeError):
+            return None
+        if not all(_fits(tensor, each) for tensor, each in zip(tensors, self._tensor_items, strict=True)):
+            return None
+        self._specs = specs
+        return tensors
+
+    def _other(self, path: Path) -> Path:
+        a, b = (buffers.shard_path(self.folder, self.owner.rank, name) for name in buffers.SLOTS)
+        return b if path == a else a
 
     def _dump(self, name: str, value: object) -> bytes:
         """Pickled for torch.load; the slow part is skipped while the value is what it was."""
@@ -113,8 +217,13 @@ class ShardWriter:
         return known[1]
 
     def _slot(self, path: Path) -> _Slot:
-        if path not in self._slots:
+        if path not in self._slots or buffers.is_lent(path):
+            on_device = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+            if on_device and path in self._slots:
+                unpin(self._slots[path].buf)
             buf = buffers.create(path, self.file_nbytes)
+            if on_device:
+                pin(buf)
             buffers.begin(buf)
             self._slots[path] = _Slot(path, buf, self._carve(buf))
         return self._slots[path]
@@ -126,13 +235,13 @@ class ShardWriter:
         )
         targets = []
         for each in self._tensor_items:
-            form = zip_form(each.shape, each.dtype)
+            form = zip_form(each.piece.shape, each.piece.dtype)
             start = self.payload_offset + each.place.offset
             data_at = start + len(form.head)
             data_end = data_at + form.data_nbytes
             buf[start:data_at] = form.head
             buf[data_end : data_end + len(form.tail)] = form.tail
-            targets.append(tensor_view(buf, data_at, each.shape, each.dtype))
+            targets.append(tensor_view(buf, data_at, each.piece.shape, each.piece.dtype))
         return targets
 
     def _header(self, step: int) -> ShardHeader:
@@ -162,4 +271,13 @@ def tensor_view(buf: mmap.mmap, offset: int, shape: torch.Size, dtype: torch.dty
 
 
 def _fits(value: object, each: Placed) -> bool:
-    return isinstance(value, Tensor) and value.shape == each.shape and value.dtype == each.dtype
+    return isinstance(value, Tensor) and value.shape == each.piece.shape and value.dtype == each.piece.dtype
+
+
+def _held(flat: Mapping[str, Any], piece: Piece) -> Tensor:
+    """What ``flat`` holds of a piece."""
+    found = flat[piece.fqn]
+    if piece.whole and type(found) in (Tensor, Parameter):
+        return cast(Tensor, found)
+    box: Tensor = find_state_dict_object(cast(dict[str, Any], flat), piece.held)
+    return box if piece.whole or box.shape != piece.sizes else box[piece.start : piece.stop]

@@ -12,20 +12,30 @@ from holdfast.errors import StaleError, UnknownError
 from holdfast.models.history import Action, ActionState
 from holdfast.storage.ledger.connection import Connection
 from holdfast.storage.ledger.incidents import incident_row, must_be_open
+from holdfast.storage.ledger.leases import must_hold
 from holdfast.storage.ledger.schema import ActionRow
 
 
 class Actions(Connection):
     """What playbooks meant to do and what came of it; how a second run knows what is done already."""
 
-    def begin(self, incident_id: str, attempt: int, key: str, kind: str, intent: Mapping[str, Any]) -> Action:
+    def begin(  # noqa: PLR0917
+        self,
+        incident_id: str,
+        attempt: int,
+        key: str,
+        kind: str,
+        intent: Mapping[str, Any],
+        holder: str = "",
+    ) -> Action:
         """Write down an intent before acting. A key that is there already is returned as it stands.
 
         Its ``state`` tells what to do: ``done`` skip it, ``intent`` or ``failed`` do it (again).
 
         Raises:
             UnknownError: no such incident.
-            StaleError: a newer attempt works on the incident, or it is closed: stop at once.
+            StaleError: a newer attempt works on the incident, or it is closed, or the job's lease is not
+                ``holder``'s any more (empty: not looked at): stop at once.
         """
         with self._write() as session:
             # The lock on the incident makes concurrent begins of one key take turns.
@@ -36,6 +46,8 @@ class Actions(Connection):
                     f"incident {incident_id!r}: attempt {attempt} was replaced by {incident.attempt}, so it "
                     f"may not begin {key!r}. This run must end."
                 )
+            if holder:
+                must_hold(session, incident.job, holder)
             row = _find(session, incident_id, key)
             if row is None:
                 row = ActionRow(

@@ -47,6 +47,12 @@ class Alerts(Connection):
         with self._read() as session:
             return [_recorded(row) for row in session.scalars(query)]
 
+    def alerts_of(self, machine: str, limit: int = 100) -> list[RecordedAlert]:
+        """The newest ``limit`` alerts about one machine, newest first."""
+        query = select(AlertRow).where(AlertRow.machine == machine).order_by(AlertRow.id.desc()).limit(limit)
+        with self._read() as session:
+            return [_recorded(row) for row in session.scalars(query)]
+
 
 def _recorded(row: AlertRow) -> RecordedAlert:
     known = {"incident_id": row.incident_id, "outcome": row.outcome, "recorded_at": row.recorded_at}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import select
+from collections.abc import Collection
+
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from holdfast.models.checkpoint import RemoteCheckpoint
@@ -12,6 +14,13 @@ from holdfast.storage.ledger.schema import CheckpointRow, JobRow, SuspicionRow
 
 class Checkpoints(Connection):
     """Which checkpoints were completed, and which of them must not be trusted."""
+
+    def refuse_checkpoint(self, checkpoint: RemoteCheckpoint, reason: str) -> None:
+        """Mark one checkpoint suspect whose bytes were found damaged; those before and after it stand."""
+        with self._write() as session:
+            row = session.get(CheckpointRow, (checkpoint.job, checkpoint.step, checkpoint.epoch))
+            if row is not None and not row.suspect:
+                row.suspect, row.suspect_reason = True, reason
 
     @repeat_on_conflict
     def record_checkpoint(self, checkpoint: RemoteCheckpoint) -> RemoteCheckpoint:
@@ -37,6 +46,12 @@ class Checkpoints(Connection):
         newest = (CheckpointRow.step.desc(), CheckpointRow.epoch.desc())
         with self._read() as session:
             return [row.to(RemoteCheckpoint) for row in session.scalars(query.order_by(*newest))]
+
+    def forget_checkpoints(self, job: str, keys: Collection[str]) -> None:
+        """Forget checkpoints of ``job`` that were removed from S3; unknown ones are no error."""
+        gone = (CheckpointRow.job == job) & CheckpointRow.key.in_(keys)
+        with self._write() as session:
+            session.execute(delete(CheckpointRow).where(gone))
 
     def mark_suspect(self, job: str, from_step: int, reason: str) -> list[RemoteCheckpoint]:
         """Mark every checkpoint of ``from_step`` or later suspect; returns all of those, newest first.

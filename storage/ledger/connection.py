@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,14 +12,21 @@ from typing import Any, ParamSpec, TypeVar
 
 import pydantic_core
 from sqlalchemy import Connection as SqlConnection
-from sqlalchemy import Engine, StaticPool, create_engine, event, make_url
+from sqlalchemy import Engine, StaticPool, create_engine, event, inspect, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError, NoSuchModuleError
 from sqlalchemy.orm import Session
-from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
+from tenacity import (
+    retry,
+    retry_if_exception,
+    retry_if_exception_type,
+    stop_after_attempt,
+    stop_after_delay,
+    wait_random,
+)
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import SettingsError, UnavailableError
-from holdfast.storage.ledger.schema import SCHEMA_VERSION, Base, MetaRow
+from holdfast.storage.ledger import migrate
 
 BUSY_TIMEOUT_S = 10
 CONNECT_TIMEOUT_S = 5
@@ -49,42 +58,39 @@ class Connection:
         self._engine = _engine(url)
         self._writing = self._engine.execution_options(holdfast_write=True)
         self._where = self._engine.url.render_as_string(hide_password=True)
+        self._checked = False
+        self._guard: Callable[[Session], None] | None = None
 
-    def create(self) -> None:
-        """Make the tables that are missing. Any number of processes may do so at once.
+    def create(self) -> tuple[str | None, str]:
+        """Make the tables, or bring them up to date; the schema's revisions before and after.
+
+        Any number of processes may do so at once.
 
         Raises:
-            SettingsError: the ledger was made by another version of Holdfast.
+            SettingsError: the ledger was made by a newer Holdfast.
             UnavailableError: the database does not answer.
         """
         if self._engine.dialect.name == "sqlite" and self._engine.url.database:
             Path(self._engine.url.database).parent.mkdir(parents=True, exist_ok=True)
         try:
-            found = self._create()
+            with self._writing.begin() as connection:
+                done = migrate.upgrade(connection, self._where)
         except DBAPIError as error:
             raise self._unavailable(error) from error
-        if found != SCHEMA_VERSION:
-            raise SettingsError(
-                f"ledger {self._where} has schema version {found}, this Holdfast needs {SCHEMA_VERSION}. "
-                "Use the Holdfast that made it, or move it away and run `holdfast up`."
-            )
+        self._checked = True
+        return done
 
-    # PostgreSQL has no lock to make tables under: the process that loses the race looks again.
-    @retry(
-        retry=retry_if_exception_type(DBAPIError),
-        stop=stop_after_attempt(10),
-        wait=wait_random(0.01, 0.2),
-        reraise=True,
-    )
-    def _create(self) -> int:
-        with self._writing.begin() as connection:
-            Base.metadata.create_all(connection)
-        with Session(self._writing) as session, session.begin():
-            row = session.get(MetaRow, "schema")
-            if row is None:
-                session.add(MetaRow(key="schema", value=str(SCHEMA_VERSION)))
-                return SCHEMA_VERSION
-            return int(row.value)
+    def revision(self) -> str | None:
+        """The schema's revision as the database has it; None: no tables, or those of before migrations.
+
+        Raises:
+            UnavailableError: the database does not answer.
+        """
+        try:
+            with self._engine.begin() as connection:
+                return migrate.revision(connection)
+        except DBAPIError as error:
+            raise self._unavailable(error) from error
 
     def close(self) -> None:
         """Close all connections. Used again, it connects again."""
@@ -100,17 +106,30 @@ class Connection:
     def _write(self) -> Iterator[Session]:
         """One transaction: all of it happens, or nothing. On SQLite it has the database to itself."""
         with self._session(self._writing) as session:
+            if self._guard is not None:
+                self._guard(session)
             yield session
 
     @contextmanager
     def _session(self, engine: Engine) -> Iterator[Session]:
         try:
+            if not self._checked:
+                self._check()
             with Session(engine, expire_on_commit=False) as session, session.begin():
                 yield session
         except IntegrityError:
             raise
         except DBAPIError as error:
             raise self._unavailable(error) from error
+
+    def _check(self) -> None:
+        """Before the first use: the tables are those that this Holdfast knows."""
+        with self._engine.begin() as connection:
+            found = migrate.revision(connection)
+            if found is None and not inspect(connection).has_table("jobs"):
+                return  # the statement itself says what is missing
+        migrate.check(found, self._where)
+        self._checked = True
 
     def _unavailable(self, error: DBAPIError) -> UnavailableError:
         cause = str(error.orig).strip().splitlines()
@@ -137,7 +156,7 @@ def _engine(url: str) -> Engine:
         engine = create_engine(parsed, **options)
     except (ArgumentError, NoSuchModuleError) as error:
         raise SettingsError(
-            f"database_url {url!r} is not a SQLAlchemy URL: {error}. "
+            f"database_url {_without_password(url)!r} is not a SQLAlchemy URL: {type(error).__name__}. "
             "Expected sqlite:///PATH or postgresql+psycopg://USER@HOST/DATABASE."
         ) from error
     except ModuleNotFoundError as error:
@@ -150,13 +169,18 @@ def _engine(url: str) -> Engine:
     return engine
 
 
+def _without_password(url: str) -> str:
+    """The URL for messages, also of one that cannot be parsed."""
+    return re.sub(r"(://[^/?#]*:)[^/?#]*@", r"\1***@", url)
+
+
 def _prepare_sqlite(engine: Engine) -> None:
     @event.listens_for(engine, "connect")
     def connected(connection: Any, _record: object) -> None:
         # We begin transactions ourselves: the driver would begin late, and then a reader that starts to
         # write fails with "database is locked" at once, whatever the busy timeout.
         connection.isolation_level = None
-        connection.execute("PRAGMA journal_mode=WAL")
+        write_ahead(connection)
         # In WAL mode this loses nothing when a process dies; only the host's power can take the last commits.
         connection.execute("PRAGMA synchronous=NORMAL")
         connection.execute("PRAGMA foreign_keys=ON")
@@ -165,6 +189,25 @@ def _prepare_sqlite(engine: Engine) -> None:
     def began(connection: SqlConnection) -> None:
         write = connection.get_execution_options().get("holdfast_write", False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+
+def _busy(error: BaseException) -> bool:
+    return isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode == sqlite3.SQLITE_BUSY
+
+
+@retry(
+    retry=retry_if_exception(_busy),
+    stop=stop_after_delay(BUSY_TIMEOUT_S),
+    wait=wait_random(0.005, 0.05),
+    reraise=True,
+)
+def write_ahead(connection: sqlite3.Connection) -> None:
+    """Set WAL mode, which a new file does not have yet.
+
+    Two connections that do so at once both hold the file for reading and both want it alone: SQLite tells one of
+    them "database is locked" at once, because to wait as the busy timeout says would never end.
+    """
+    connection.execute("PRAGMA journal_mode=WAL")
 
 
 def _dump_json(value: object) -> str:

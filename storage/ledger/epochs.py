@@ -8,9 +8,12 @@ from sqlalchemy import func, select, update
 from sqlalchemy.orm import Session
 
 from holdfast.errors import UnknownError
-from holdfast.models.history import Epoch
+from holdfast.models.history import Epoch, Stretch
 from holdfast.storage.ledger.connection import Connection, repeat_on_conflict
-from holdfast.storage.ledger.schema import EpochRow, JobRow
+from holdfast.storage.ledger.schema import EpochRow, JobRow, StretchRow
+
+STRETCH_S = 300.0
+"""A stretch of steps is at most so long; within one, steps count as even."""
 
 
 class Epochs(Connection):
@@ -53,20 +56,48 @@ class Epochs(Connection):
                 session.flush()
             return row.to(Epoch)
 
-    def mark(self, job: str, epoch: int, step: int, at: float, steps: int = 1) -> None:
+    def mark(  # noqa: PLR0917
+        self,
+        job: str,
+        epoch: int,
+        step: int,
+        at: float,
+        steps: int = 1,
+        begun_at: float | None = None,
+        stall_s: float = 0.0,
+    ) -> None:
         """Note that ``step`` was complete at ``at``, the last of ``steps`` reported together.
 
-        Reports that are older than what is known change nothing.
+        Reports that are older than what is known change nothing; no step is older than its epoch.
+
+        Args:
+            job: the job.
+            epoch: its epoch that did the steps.
+            step: the newest of them.
+            at: Unix seconds, of the gateway's clock.
+            steps: how many.
+            begun_at: when the first of them began, if nothing was noted of this epoch yet.
+            stall_s: how long training stood still for checkpoints in them.
 
         Raises:
             UnknownError: no such epoch.
         """
         with self._write() as session:
             row = _epoch_row(session, job, epoch)
+            at = max(at, row.opened_at)
             if row.first_step is None or row.first_step_at is None:
                 row.first_step, row.first_step_at = step - steps + 1, at
             if row.last_step is None or step > row.last_step:
+                since = row.last_step_at if row.last_step is not None else begun_at
+                first = row.first_step if row.last_step is None else row.last_step + 1
                 row.last_step, row.last_step_at = step, at
+                _stretch(session, row, first, max(row.opened_at, at if since is None else since), stall_s)
+
+    def stretches(self, job: str, since: float = 0.0) -> list[Stretch]:
+        """Stretches of steps that ended after ``since`` (Unix seconds), oldest first."""
+        query = select(StretchRow).where(StretchRow.job == job, StretchRow.ended_at >= since)
+        with self._read() as session:
+            return [row.to(Stretch) for row in session.scalars(query.order_by(StretchRow.id))]
 
     def close_epoch(self, job: str, epoch: int, reason: str, at: float | None = None) -> None:
         """Record that an epoch ended, and why. The first reason stands.
@@ -96,6 +127,34 @@ class Epochs(Connection):
         )
         with self._read() as session:
             return session.scalar(query) or 0
+
+
+def _stretch(session: Session, row: EpochRow, first: int | None, begun_at: float, stall_s: float) -> None:
+    """Extend the epoch's newest stretch, or begin another: each is short enough to be taken as even."""
+    step, at = row.last_step or 0, row.last_step_at or 0.0
+    mine = (StretchRow.job == row.job) & (StretchRow.epoch == row.epoch)
+    newest = session.scalars(select(StretchRow).where(mine).order_by(StretchRow.id.desc()).limit(1)).first()
+    if newest is not None and at - newest.begun_at <= STRETCH_S and not _new_ground(session, newest, step):
+        newest.last_step, newest.ended_at, newest.stall_s = step, at, newest.stall_s + stall_s
+        return
+    session.add(
+        StretchRow(
+            job=row.job,
+            epoch=row.epoch,
+            first_step=first,
+            last_step=step,
+            begun_at=min(begun_at, at),
+            ended_at=at,
+            stall_s=stall_s,
+        )
+    )
+
+
+def _new_ground(session: Session, newest: StretchRow, step: int) -> bool:
+    """The stretch did steps again that an older epoch had done, and ``step`` is beyond those."""
+    older = (EpochRow.job == newest.job) & (EpochRow.epoch < newest.epoch)
+    reached = session.scalar(select(func.max(EpochRow.last_step)).where(older)) or 0
+    return newest.last_step <= reached < step
 
 
 def _epoch_row(session: Session, job: str, epoch: int) -> EpochRow:

@@ -9,19 +9,20 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from holdfast.errors import StaleError, UnknownError
-from holdfast.models.alert import Alert, Classification, Incident, IncidentClass, IncidentState
+from holdfast.models.alert import Alert, Classification, Incident, IncidentState, RecordedClass
+from holdfast.models.job import JobState
 from holdfast.storage.ledger.connection import Connection
 from holdfast.storage.ledger.jobs import job_row
 from holdfast.storage.ledger.schema import IncidentAlertRow, IncidentRow
 
-MAX_ALERTS_PER_EPOCH = 256
+MAX_ALERTS_PER_EPOCH = 512
 """Alerts that an incident keeps of one epoch; an alert storm of a big job ends up in the alert log only."""
 
 
 class IncidentChanges(TypedDict, total=False):
     """What may be changed on an incident; its attempt grows by :meth:`Incidents.next_attempt` only."""
 
-    incident_class: IncidentClass
+    incident_class: RecordedClass
     state: IncidentState
     epoch: int
     machine: str | None
@@ -95,23 +96,31 @@ class Incidents(Connection):
             return _incident(session, incident_row(session, incident_id))
 
     def incidents(
-        self, job: str | None = None, state: IncidentState | None = None, limit: int | None = None
+        self,
+        job: str | None = None,
+        state: IncidentState | None = None,
+        limit: int | None = None,
+        *,
+        evidence: bool = True,
     ) -> list[Incident]:
-        """Incidents, newest first."""
+        """Incidents, newest first; without ``evidence`` they carry no alerts, which are most of what is read."""
         query = select(IncidentRow).order_by(IncidentRow.opened_at.desc(), IncidentRow.n.desc()).limit(limit)
         if job is not None:
             query = query.where(IncidentRow.job == job)
         if state is not None:
             query = query.where(IncidentRow.state == state)
         with self._read() as session:
-            return [_incident(session, row) for row in session.scalars(query).all()]
+            return [_incident(session, row, evidence=evidence) for row in session.scalars(query).all()]
 
-    def acting(self, job: str) -> Incident | None:
-        """The oldest open incident of the job: only its playbook may act on the job."""
+    def acting(self, job: str, *, evidence: bool = True) -> Incident | None:
+        """The oldest open incident of the job: only its playbook may act on the job.
+
+        Without ``evidence`` it carries no alerts.
+        """
         query = select(IncidentRow).where(IncidentRow.job == job, IncidentRow.state == IncidentState.OPEN)
         with self._read() as session:
             row = session.scalars(query.order_by(IncidentRow.n).limit(1)).first()
-            return _incident(session, row) if row else None
+            return _incident(session, row, evidence=evidence) if row else None
 
     def set_incident(self, incident_id: str, **changes: Unpack[IncidentChanges]) -> Incident:
         """Change what is given. One that is no longer open gets ``closed_at`` now unless told otherwise.
@@ -131,7 +140,20 @@ class Incidents(Connection):
                 row.closed_at = self._clock.now()
             return _incident(session, row)
 
-    def join(self, incident_id: str, alerts: Iterable[Alert]) -> Incident:
+    def give_up(self, incident_id: str, summary: str, at: float | None = None) -> Incident:
+        """Leave it to a human: the incident needs one, and its job has failed. Both or neither.
+
+        Raises:
+            UnknownError: no such incident.
+        """
+        with self._write() as session:
+            row = incident_row(session, incident_id, lock=True)
+            job_row(session, row.job, lock=True).state = JobState.FAILED
+            row.state, row.summary = IncidentState.NEEDS_HUMAN, summary
+            row.closed_at = row.closed_at or at or self._clock.now()
+            return _incident(session, row)
+
+    def join(self, incident_id: str, alerts: Iterable[Alert]) -> None:
         """Add alerts to an open incident; those with a key that it already has change nothing.
 
         Raises:
@@ -142,7 +164,6 @@ class Incidents(Connection):
             row = incident_row(session, incident_id, lock=True)
             must_be_open(row)
             _add_alerts(session, incident_id, alerts)
-            return _incident(session, row)
 
     def next_attempt(self, incident_id: str, expected: int) -> Incident:
         """Start the attempt after ``expected``; from now on runs of older attempts cannot act.
@@ -184,9 +205,9 @@ def must_be_open(row: IncidentRow) -> None:
         raise StaleError(f"incident {row.id!r} is {row.state}, not open: nothing is done for it any more.")
 
 
-def _incident(session: Session, row: IncidentRow) -> Incident:
+def _incident(session: Session, row: IncidentRow, *, evidence: bool = True) -> Incident:
     query = select(IncidentAlertRow.body).where(IncidentAlertRow.incident_id == row.id)
-    alerts = session.scalars(query.order_by(IncidentAlertRow.id)).all()
+    alerts = session.scalars(query.order_by(IncidentAlertRow.id)).all() if evidence else ()
     fields = {name: getattr(row, name) for name in Incident.model_fields if name != "alerts"}
     return Incident.model_validate({**fields, "alerts": alerts})
 

@@ -8,9 +8,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from holdfast.errors import RefusedError, UnknownError
+from holdfast.models.history import StateChange
 from holdfast.models.job import Job, JobSpec, JobState
 from holdfast.storage.ledger.connection import Connection, repeat_on_conflict
-from holdfast.storage.ledger.schema import JobRow
+from holdfast.storage.ledger.schema import JobRow, StateChangeRow
 
 ENDED = frozenset({JobState.STOPPED, JobState.FAILED, JobState.DONE})
 
@@ -40,6 +41,7 @@ class Jobs(Connection):
                 row = JobRow(name=spec.name, epoch=0, incidents=0)
                 session.add(row)
             row.spec = spec.model_dump(mode="json")
+            # Not a change that anybody waits for: the job's time begins with its first epoch.
             row.state = JobState.PAUSED
             row.code_version = code_version
             row.machines = []
@@ -80,7 +82,7 @@ class Jobs(Connection):
         with self._write() as session:
             row = job_row(session, name, lock=True)
             if state is not None:
-                row.state = state
+                _note(session, row, state, self._clock.now())
             if code_version is not None:
                 row.code_version = code_version
             if machines is not None:
@@ -90,6 +92,12 @@ class Jobs(Connection):
             elif state is JobState.DONE and row.done_at is None:
                 row.done_at = self._clock.now()
             return row.to(Job)
+
+    def state_changes(self, job: str, since: float = 0.0) -> list[StateChange]:
+        """Every state that the job entered after ``since`` (Unix seconds), oldest first."""
+        query = select(StateChangeRow).where(StateChangeRow.job == job, StateChangeRow.at >= since)
+        with self._read() as session:
+            return [row.to(StateChange) for row in session.scalars(query.order_by(StateChangeRow.id))]
 
     def next_epoch(self, name: str) -> int:
         """Take the next epoch number: nobody else gets it.
@@ -101,6 +109,12 @@ class Jobs(Connection):
             row = job_row(session, name, lock=True)
             row.epoch += 1
             return row.epoch
+
+
+def _note(session: Session, row: JobRow, state: JobState, at: float) -> None:
+    if row.state is not state:
+        session.add(StateChangeRow(job=row.name, state=state, at=at))
+    row.state = state
 
 
 def job_row(session: Session, name: str, lock: bool = False) -> JobRow:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from holdfast.storage.ledger.actions import Actions
 from holdfast.storage.ledger.alerts import Alerts
+from holdfast.storage.ledger.by_hand import ByHands
 from holdfast.storage.ledger.checkpoints import Checkpoints
 from holdfast.storage.ledger.epochs import Epochs
+from holdfast.storage.ledger.histories import Histories
 from holdfast.storage.ledger.incidents import Incidents
 from holdfast.storage.ledger.jobs import Jobs
+from holdfast.storage.ledger.leases import Leases
 from holdfast.storage.ledger.machines import Machines
 from holdfast.storage.ledger.pending import PendingUpdates
 from holdfast.storage.ledger.pool import Pools
@@ -15,7 +18,19 @@ from holdfast.storage.ledger.versions import Versions
 
 
 class Ledger(
-    Jobs, Machines, Versions, PendingUpdates, Alerts, Incidents, Actions, Epochs, Checkpoints, Pools
+    Jobs,
+    Machines,
+    Versions,
+    PendingUpdates,
+    Alerts,
+    Incidents,
+    Actions,
+    ByHands,
+    Epochs,
+    Histories,
+    Checkpoints,
+    Pools,
+    Leases,
 ):
     """All of it behind one object, one module per noun.
 

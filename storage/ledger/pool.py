@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+
 from sqlalchemy import or_, select
 
 from holdfast.models.alert import IncidentClass
-from holdfast.models.history import ActionState, Pool
+from holdfast.models.history import ActionState, Offence, Pool
 from holdfast.storage.ledger.connection import Connection
-from holdfast.storage.ledger.schema import ActionRow, EpochRow, IncidentRow, PoolRow
+from holdfast.storage.ledger.schema import ActionRow, EpochRow, IncidentRow, PoolGroupRow, PoolRow
 
 DAY_S = 86_400.0
 
@@ -15,29 +18,40 @@ DAY_S = 86_400.0
 class Pools(Connection):
     """How many standbys there should be, and how often machines fail."""
 
-    def set_pool(self, target: int, reason: str) -> Pool:
-        """Set the target size, with the reasoning behind it."""
+    def set_pool(self, target: int, reason: str, groups: Mapping[str, int] | None = None) -> Pool:
+        """Set the target size, with the reasoning behind it, and its parts by group of machines."""
         with self._write() as session:
             row = PoolRow(target=target, reason=reason, at=self._clock.now())
             session.add(row)
-            return row.to(Pool)
+            session.flush()
+            for name, part in (groups or {}).items():
+                session.add(PoolGroupRow(pool_id=row.id, name=name, target=part))
+            return _pool(row, groups or {})
 
     def pool(self) -> Pool:
         """The target size; 0 before it was ever set."""
         with self._read() as session:
             row = session.scalars(select(PoolRow).order_by(PoolRow.id.desc()).limit(1)).first()
-            return row.to(Pool) if row else Pool(target=0, reason="never set", at=0.0)
+            if row is None:
+                return Pool(target=0, reason="never set", at=0.0)
+            parts = session.scalars(select(PoolGroupRow).where(PoolGroupRow.pool_id == row.id))
+            return _pool(row, {part.name: part.target for part in parts})
 
     def machine_days(self, since: float) -> float:
         """Days that machines spent in jobs after ``since`` (Unix seconds), summed over machines."""
+        return sum(self.days_by_machine(since).values())
+
+    def days_by_machine(self, since: float) -> dict[str, float]:
+        """Days that each machine spent in jobs after ``since`` (Unix seconds)."""
         now = self._clock.now()
         query = select(EpochRow).where(or_(EpochRow.closed_at.is_(None), EpochRow.closed_at > since))
+        days: dict[str, float] = defaultdict(float)
         with self._read() as session:
-            seconds = sum(
-                len(row.machines) * max(0.0, (row.closed_at or now) - max(row.opened_at, since))
-                for row in session.scalars(query)
-            )
-        return seconds / DAY_S
+            for row in session.scalars(query):
+                spent = max(0.0, (row.closed_at or now) - max(row.opened_at, since)) / DAY_S
+                for machine in row.machines:
+                    days[machine] += spent
+        return dict(days)
 
     def evictions(self, since: float) -> list[float]:
         """When machines were evicted after ``since``, oldest first (Unix seconds): the breaker's window."""
@@ -47,8 +61,23 @@ class Pools(Connection):
         with self._read() as session:
             return [at for at in session.scalars(query.order_by(ActionRow.done_at)) if at is not None]
 
+    def offences(self, since: float) -> list[Offence]:
+        """Every eviction after ``since`` (Unix seconds), of any job, oldest first: what machines answer for."""
+        query = select(ActionRow.key, ActionRow.done_at).where(
+            ActionRow.kind == "evict", ActionRow.state == ActionState.DONE, ActionRow.done_at > since
+        )
+        with self._read() as session:
+            return [
+                Offence(machine=key.removeprefix("evict:"), at=at)
+                for key, at in session.execute(query.order_by(ActionRow.done_at))
+            ]
+
     def machine_failures(self, since: float) -> int:
-        """Machines evicted after ``since`` (Unix seconds) because they themselves failed.
+        """Machines evicted after ``since`` (Unix seconds) because they themselves failed."""
+        return sum(self.failures_by_machine(since).values())
+
+    def failures_by_machine(self, since: float) -> dict[str, int]:
+        """How often each machine was evicted after ``since`` (Unix seconds) because it itself failed.
 
         Counts evictions of incidents of class ``machine_fault`` and of the machine that another incident
         names; healthy machines that an over-eviction took along do not count.
@@ -59,7 +88,14 @@ class Pools(Connection):
             .where(ActionRow.kind == "evict", ActionRow.state == ActionState.DONE, ActionRow.done_at > since)
         )
         with self._read() as session:
-            return sum(
-                kind is IncidentClass.MACHINE_FAULT or key == f"evict:{machine}"
-                for key, machine, kind in session.execute(query)
+            return dict(
+                Counter(
+                    key.removeprefix("evict:")
+                    for key, machine, kind in session.execute(query)
+                    if kind is IncidentClass.MACHINE_FAULT or key == f"evict:{machine}"
+                )
             )
+
+
+def _pool(row: PoolRow, groups: Mapping[str, int]) -> Pool:
+    return Pool(target=row.target, reason=row.reason, at=row.at, groups=dict(groups))

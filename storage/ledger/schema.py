@@ -7,7 +7,18 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel
-from sqlalchemy import JSON, Double, Enum, ForeignKeyConstraint, Index, String, UniqueConstraint
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Dialect,
+    Double,
+    Enum,
+    ForeignKeyConstraint,
+    Index,
+    String,
+    TypeDecorator,
+    UniqueConstraint,
+)
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from holdfast.models.alert import AlertKind, IncidentClass, IncidentState
@@ -15,7 +26,24 @@ from holdfast.models.history import ActionState
 from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState, Scope
 
-SCHEMA_VERSION = 1
+HEAD = "0002"
+"""The newest migration (`migrations/versions`): what the tables below are."""
+
+
+class RecordedClassColumn(TypeDecorator[IncidentClass]):
+    """Stored as its name; one that another package brought stays readable when that is gone."""
+
+    impl = String(32)
+    cache_ok = True
+
+    def process_bind_param(self, value: IncidentClass | None, dialect: Dialect) -> str | None:
+        """Its name."""
+        return None if value is None else str(value.value)
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> IncidentClass | None:
+        """The class of that name."""
+        return None if value is None else IncidentClass.declare(value)
+
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -41,7 +69,7 @@ class Base(DeclarativeBase):
 
 
 class MetaRow(Base):
-    """Facts about the ledger itself (its schema version)."""
+    """Single facts, such as code updates that wait."""
 
     __tablename__ = "meta"
     key: Mapped[str] = mapped_column(primary_key=True)
@@ -124,7 +152,7 @@ class IncidentRow(Base):
     id: Mapped[str] = mapped_column(primary_key=True)
     job: Mapped[str]
     n: Mapped[int]
-    incident_class: Mapped[IncidentClass]
+    incident_class: Mapped[IncidentClass] = mapped_column(RecordedClassColumn())
     state: Mapped[IncidentState]
     epoch: Mapped[int]
     attempt: Mapped[int]
@@ -179,6 +207,22 @@ class ActionRow(Base):
     done_at: Mapped[float | None]
 
 
+class ByHandRow(Base):
+    """What people had done to machines and incidents."""
+
+    __tablename__ = "by_hand"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    at: Mapped[float]
+    by: Mapped[str]
+    via: Mapped[str]
+    act: Mapped[str]
+    target: Mapped[str] = mapped_column(index=True)
+    reason: Mapped[str]
+    state: Mapped[ActionState]
+    outcome: Mapped[str] = mapped_column(default="")
+    done_at: Mapped[float | None]
+
+
 class EpochRow(Base):
     """One generation of a job's ranks."""
 
@@ -199,6 +243,31 @@ class EpochRow(Base):
     close_reason: Mapped[str | None]
 
 
+class StretchRow(Base):
+    """Consecutive steps of an epoch, cut every few minutes: what ETTR is computed from."""
+
+    __tablename__ = "stretches"
+    __table_args__ = (Index("stretches_by_epoch", "job", "epoch", "id"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    job: Mapped[str]
+    epoch: Mapped[int]
+    first_step: Mapped[int]
+    last_step: Mapped[int]
+    begun_at: Mapped[float]
+    ended_at: Mapped[float]
+    stall_s: Mapped[float] = mapped_column(default=0.0)
+
+
+class StateChangeRow(Base):
+    """Every change of a job's state, with its time."""
+
+    __tablename__ = "job_states"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    job: Mapped[str] = mapped_column(index=True)
+    state: Mapped[JobState]
+    at: Mapped[float]
+
+
 class CheckpointRow(Base):
     """One checkpoint in S3."""
 
@@ -211,7 +280,7 @@ class CheckpointRow(Base):
     suspect: Mapped[bool]
     suspect_reason: Mapped[str]
     saved_at: Mapped[float]
-    nbytes: Mapped[int]
+    nbytes: Mapped[int] = mapped_column(BigInteger)
 
 
 class SuspicionRow(Base):
@@ -233,3 +302,37 @@ class PoolRow(Base):
     target: Mapped[int]
     reason: Mapped[str]
     at: Mapped[float]
+
+
+class PoolGroupRow(Base):
+    """The part of a pool size that falls to one group of machines."""
+
+    __tablename__ = "pool_groups"
+    __table_args__ = (ForeignKeyConstraint(["pool_id"], ["pool.id"]),)
+    pool_id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    target: Mapped[int]
+
+
+class JobLeaseRow(Base):
+    """The one playbook run that may act on a job."""
+
+    __tablename__ = "job_leases"
+    job: Mapped[str] = mapped_column(primary_key=True)
+    incident_id: Mapped[str]
+    attempt: Mapped[int]
+    run: Mapped[str]
+    """Its flow run."""
+    holder: Mapped[str]
+    """The process that took it, with a word of its own: the same run started twice is two holders."""
+    until: Mapped[float]
+
+
+class LeaderRow(Base):
+    """The one of several gateways that acts."""
+
+    __tablename__ = "leaders"
+    name: Mapped[str] = mapped_column(primary_key=True)
+    holder: Mapped[str]
+    url: Mapped[str]
+    until: Mapped[float]

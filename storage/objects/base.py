@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -21,6 +21,15 @@ class ObjectInfo(Frozen):
     """Unix seconds, on the store's clock."""
 
 
+class Unfinished(Frozen):
+    """A multipart upload that was begun, and neither completed nor aborted."""
+
+    key: str
+    upload_id: str
+    active_at: float
+    """When it was begun or its newest part came: Unix seconds, on the store's clock."""
+
+
 class ObjectStore(Protocol):
     """One bucket. Objects appear whole or not at all; writing a key again replaces it.
 
@@ -30,12 +39,25 @@ class ObjectStore(Protocol):
     :class:`~holdfast.errors.UnknownError` when the bucket (or the object that is asked for) does not exist.
     """
 
+    @property
+    def bucket(self) -> str:
+        """Its name."""
+        ...
+
     def put(self, key: str, body: Body) -> None:
         """Store a small object (at most 5 GiB; meant for some MiB) in one request."""
         ...
 
     def put_stream(self, key: str, body: BinaryIO) -> None:
         """Store a large object in parts sent in parallel; the stream needs no length and is read once."""
+        ...
+
+    def put_view(self, key: str, view: memoryview, *, within_s: float) -> None:
+        """Store bytes of any length straight from memory; large ones in parts sent in parallel.
+
+        They are sent where they lie, without a copy of the whole or of a part. Given up, and aborted, after
+        ``within_s`` seconds (plus one request's own bound).
+        """
         ...
 
     def get(self, key: str) -> bytes:
@@ -62,8 +84,27 @@ class ObjectStore(Protocol):
         """Objects whose keys start with ``prefix``, in order of keys, as of the call."""
         ...
 
+    def folders(self, prefix: str) -> tuple[str, ...]:
+        """What follows ``prefix`` up to the next slash, each once and in order, as whole prefixes.
+
+        Costs a request per thousand folders, however many objects are in them.
+        """
+        ...
+
     def delete(self, key: str) -> None:
         """Remove an object; one that is not there is no error."""
+        ...
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        """Remove objects, a thousand per request; those that are not there are no error."""
+        ...
+
+    def unfinished(self, prefix: str) -> tuple[Unfinished, ...]:
+        """Multipart uploads under ``prefix`` that are under way or were left behind."""
+        ...
+
+    def abort(self, upload: Unfinished) -> None:
+        """Drop an unfinished upload with its parts; one that is not there is no error."""
         ...
 
     def ensure_bucket(self) -> None:

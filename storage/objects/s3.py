@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -18,7 +18,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from holdfast.errors import UnavailableError, UnknownError
-from holdfast.storage.objects.base import Body, ObjectInfo
+from holdfast.storage.objects import multipart
+from holdfast.storage.objects.base import Body, ObjectInfo, Unfinished
 from holdfast.storage.objects.failures import MISSING_CODES, code_of, explain, is_transient
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ READ_TIMEOUT_S = 20.0
 ATTEMPTS = 3
 PART_BYTES = 16 << 20
 PART_THREADS = 4
+DELETE_AT_ONCE = 1000
 
 _TRANSFER = TransferConfig(
     multipart_threshold=PART_BYTES, multipart_chunksize=PART_BYTES, max_concurrency=PART_THREADS
@@ -93,6 +95,29 @@ class S3Store:
         with self._explained(key):
             # s3transfer closes nothing and reads parts into memory: PART_BYTES x PART_THREADS at most.
             self._transfers().upload_fileobj(body, self.bucket, key, Config=_TRANSFER)
+
+    def put_view(self, key: str, view: memoryview, *, within_s: float) -> None:
+        """Store bytes straight from memory; more than one part's worth in parallel parts."""
+        deadline = multipart.Deadline(f"upload of {key!r} to S3 at {self.endpoint}", within_s)
+
+        def whole() -> None:
+            deadline.check()
+            self._client().put_object(Bucket=self.bucket, Key=key, Body=multipart.body_of(view))
+
+        if len(view) <= PART_BYTES:
+            self._call(key, whole)
+            return
+        with self._explained(key):
+            multipart.send(
+                self._client(),
+                self.bucket,
+                key,
+                view,
+                part_bytes=PART_BYTES,
+                threads=PART_THREADS,
+                retry=self._retrying(),
+                deadline=deadline,
+            )
 
     def get(self, key: str) -> bytes:
         """The whole object."""
@@ -172,6 +197,92 @@ class S3Store:
 
         return iter(sorted(self._call(prefix, read), key=lambda found: found.key))
 
+    def folders(self, prefix: str) -> tuple[str, ...]:
+        """Prefixes one slash below ``prefix``."""
+
+        def read() -> frozenset[str]:
+            pages = self._client().get_paginator("list_objects_v2")
+            return frozenset(
+                found["Prefix"]
+                for page in pages.paginate(Bucket=self.bucket, Prefix=prefix, Delimiter="/")
+                for found in page.get("CommonPrefixes", ())
+            )
+
+        return tuple(sorted(self._call(prefix, read)))
+
+    def unfinished(self, prefix: str) -> tuple[Unfinished, ...]:
+        """Multipart uploads under ``prefix`` that were begun and not ended."""
+
+        def read() -> tuple[Unfinished, ...] | None:
+            pages = self._client().get_paginator("list_multipart_uploads")
+            try:
+                return tuple(
+                    Unfinished(
+                        key=found["Key"],
+                        upload_id=found["UploadId"],
+                        active_at=max(
+                            found["Initiated"].timestamp(), self._newest_part(found["Key"], found["UploadId"])
+                        ),
+                    )
+                    for page in pages.paginate(Bucket=self.bucket, Prefix=prefix)
+                    for found in page.get("Uploads", ())
+                )
+            except ClientError as error:
+                # What rclone says when there is none, and of a missing bucket.
+                if code_of(error) != "NoSuchUpload":
+                    raise
+                return None
+
+        found = self._call(prefix, read)
+        if found is None and not self._has_bucket():
+            raise explain(_no_bucket(), self.endpoint, self.bucket, prefix)
+        return found or ()
+
+    def _newest_part(self, key: str, upload_id: str) -> float:
+        """When the newest part of an upload came; 0 without parts, or when it has ended meanwhile."""
+        try:
+            pages = self._client().get_paginator("list_parts")
+            listed = pages.paginate(Bucket=self.bucket, Key=key, UploadId=upload_id)
+            times = [part["LastModified"].timestamp() for page in listed for part in page.get("Parts", ())]
+        except ClientError as error:
+            if code_of(error) != "NoSuchUpload":
+                raise
+            times = []
+        return max(times, default=0.0)
+
+    def abort(self, upload: Unfinished) -> None:
+        """Drop an unfinished upload, if it is there."""
+
+        def ask() -> None:
+            try:
+                self._client().abort_multipart_upload(
+                    Bucket=self.bucket, Key=upload.key, UploadId=upload.upload_id
+                )
+            except ClientError as error:
+                if code_of(error) != "NoSuchUpload":
+                    raise
+
+        self._call(upload.key, ask)
+
+    def delete_many(self, keys: Iterable[str]) -> None:
+        """Remove objects, as many per request as S3 takes."""
+        listed = tuple(keys)
+        for at in range(0, len(listed), DELETE_AT_ONCE):
+            self._delete_some(listed[at : at + DELETE_AT_ONCE])
+
+    def _delete_some(self, keys: Sequence[str]) -> None:
+        answer = self._call(
+            keys[0],
+            lambda: self._client().delete_objects(
+                Bucket=self.bucket, Delete={"Objects": [{"Key": key} for key in keys], "Quiet": True}
+            ),
+        )
+        if failed := [each for each in answer.get("Errors", ()) if each.get("Code") not in MISSING_CODES]:
+            raise UnavailableError(
+                f"S3 at {self.endpoint} did not delete {len(failed)} of {len(keys)} objects, the first "
+                f"{failed[0].get('Key')!r}: {failed[0].get('Code')} {failed[0].get('Message')}."
+            )
+
     def delete(self, key: str) -> None:
         """Remove an object, if it is there."""
         try:
@@ -228,14 +339,16 @@ class S3Store:
         return self._call("", ask)
 
     def _call(self, key: str, request: Callable[[], T]) -> T:
-        retrying = Retrying(
+        with self._explained(key):
+            return self._retrying()(request)
+
+    def _retrying(self) -> Retrying:
+        return Retrying(
             retry=retry_if_exception(is_transient),
             stop=stop_after_attempt(self._attempts),
             wait=wait_random_exponential(multiplier=0.1, max=1.0),
             reraise=True,
         )
-        with self._explained(key):
-            return retrying(request)
 
     @contextmanager
     def _explained(self, key: str) -> Iterator[None]:

@@ -21,12 +21,12 @@ from holdfast.errors import (
     SettingsError,
     StaleError,
     UnauthorizedError,
-    UnavailableError,
     UnknownError,
 )
-from holdfast.models.agent import Fence, FetchShard, Hold, PrepareCode, RankPhase, Replay
+from holdfast.models.agent import Fence, Hold, PrepareCode, RankPhase, Replay
 from holdfast.models.alert import AlertKind
 from holdfast.models.checkpoint import RestoreOrder, ShardSource, Tier
+from holdfast.storage import code
 from tests.agent.gateway import FakeGateway, events, eventually, until
 from tests.agent.shards import write_shard
 from tests.agent.site import AgentProcess, card
@@ -34,6 +34,14 @@ from tests.agent.site import AgentProcess, card
 pytestmark = pytest.mark.e2e
 
 SLEEP = "import time\ntime.sleep(600)\n"
+READS_TICKET = """
+import json, os, pathlib, time
+ticket = pathlib.Path(json.loads(os.environ["HOLDFAST_RESTORE"])["ticket"])
+while not ticket.exists():
+    time.sleep(0.01)
+print(ticket.read_text())
+"""
+
 STEPS = """
 import json, os, time
 from holdfast.agent.wire import Control, Sender
@@ -72,7 +80,7 @@ async def test_ranks_run_as_under_torchrun(agent: AgentProcess, gateway: FakeGat
     first, bye = agent.log("env", 1).splitlines()
     code = str(agent.folder / "code" / "env" / "0123456789ab")
     assert json.loads(first) == [
-        "1", "1", "2", "127.0.0.1", "e", str(agent.folder), "--x", "1", code, code, NICE, "__main__",
+        "1", "1", "2", "127.0.0.1", "e", str(agent.folder), "--x", "1", code, code, os.nice(0) + NICE, "__main__",
     ]  # fmt: skip
     assert bye == "bye"
     assert gateway.alerts(AlertKind.RANK_EXIT, "env") == []
@@ -213,8 +221,8 @@ async def test_hold_reaches_the_control_page(agent: AgentProcess) -> None:
 
 
 async def test_restore_from_memory_points_at_the_shard(agent: AgentProcess) -> None:
-    """Each rank learns its shard's path; later steps are forgotten; a missing shard refuses the start."""
-    agent.script("mem", "import os\nprint(os.environ['HOLDFAST_RESTORE'])\n")
+    """Each rank's ticket has its shard's path; later steps are forgotten; a missing shard refuses the start."""
+    agent.script("mem", READS_TICKET)
     own, peer = agent.shm / "own" / "mem", agent.shm / "peer" / "mem"
     for step in (4, 5):
         write_shard(own, 0, step, job="mem")
@@ -224,10 +232,13 @@ async def test_restore_from_memory_points_at_the_shard(agent: AgentProcess) -> N
         missing = RestoreOrder(step=5, tier=Tier.MEMORY, sources=sources)
         with pytest.raises(CheckpointError, match="rank 1 at step 5"):
             await client.start(agent.start("mem", restore=missing))
+        assert not [job for job in (await client.state()).jobs if job.job == "mem"], "no rank is left"
         order = RestoreOrder(step=4, tier=Tier.MEMORY, sources=sources)
         await client.start(agent.start("mem", restore=order))
-        until(lambda: agent.log("mem", 1))
-        assert json.loads(agent.log("mem", 1)) == {"step": 4, "tier": "memory", "path": str(shard)}
+        until(lambda: agent.log("mem", 1).endswith("}\n"))
+        told = json.loads(agent.log("mem", 1).splitlines()[-1])
+        assert (told["step"], told["tier"], told["path"]) == (4, "memory", str(shard))
+        assert (told["key"], told["store"]) == ("", {})
         assert {s.step for s in (await client.state()).shards if s.job == "mem"} == {4}
         await client.forget("mem")
         state = await client.state()
@@ -276,15 +287,17 @@ async def test_stale_and_wrong_commands_are_refused(agent: AgentProcess) -> None
         assert "holdfast_unauthorized_total 2.0" in (await http.get("/metrics", headers=good)).text
 
 
-async def test_a_fetch_from_nowhere_is_a_clear_error(agent: AgentProcess) -> None:
-    """A source that is gone does not hang the command."""
+async def test_a_source_that_is_gone_is_a_clear_error(agent: AgentProcess) -> None:
+    """It is named and does not hang the start; no rank is left."""
+    agent.script("gone", READS_TICKET)
+    sources = tuple(
+        ShardSource(rank=rank, machine="m9", tier=Tier.PEER, address="127.0.0.1:1") for rank in (0, 1)
+    )
+    order = RestoreOrder(step=1, tier=Tier.MEMORY, sources=sources)
     async with agent.client as client:
-        with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1"):
-            await client.fetch_shard(
-                FetchShard(
-                    job="x", epoch=1, incarnation=agent.incarnation, rank=0, step=1, source="127.0.0.1:1"
-                )
-            )
+        with pytest.raises(CheckpointError, match=r"peer of m9\): data port 127\.0\.0\.1:1"):
+            await client.start(agent.start("gone", restore=order))
+        assert not [job for job in (await client.state()).jobs if job.job == "gone"]
 
 
 async def test_machine_fault_alerts_carry_the_running_job(agent: AgentProcess, gateway: FakeGateway) -> None:
@@ -373,3 +386,29 @@ def test_wrong_input_is_one_line(
     assert done.returncode == 1
     assert said in done.stderr
     assert "Traceback" not in done.stderr
+
+
+async def test_code_comes_from_a_neighbour_when_there_is_no_s3(
+    agent: AgentProcess, home: Path, gateway: FakeGateway, tmp_path: Path
+) -> None:
+    """A machine that joined late asks the others; what it got, it can give on."""
+    (tmp_path / "train.py").write_text("print('hello')\n")
+    version, archive = code.pack(tmp_path)
+    code.place(archive, version, agent.folder / "code" / "shared" / version)
+    address = card(agent)["address"]
+    late = AgentProcess(
+        home, "m9", gateway, HOLDFAST_PRELOAD="json", HOLDFAST_S3_ENDPOINT="http://127.0.0.1:1"
+    )
+    try:
+        late.ready()
+        order = PrepareCode(
+            job="shared", version=version, incarnation=late.incarnation, neighbours=("127.0.0.1:1", address)
+        )
+        async with late.client as client:
+            await client.prepare_code(order)
+            assert await client.code("shared", version) == archive
+            with pytest.raises(UnknownError, match="not on this machine"):
+                await client.code("shared", "0" * 12)
+        assert (late.folder / "code" / "shared" / version / "train.py").read_text() == "print('hello')\n"
+    finally:
+        late.stop()

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import pytest
 from holdfast.agent.board import Board
 from holdfast.agent.wire import Sender
 from holdfast.models.agent import RankPhase, StepMark
+from holdfast.policies.jumps import Jump
 
 
 class Heard:
@@ -25,9 +26,18 @@ class Heard:
     def not_finite(self, rank: int, step: int, metric: str, value: str) -> None:
         self.all.append(("nan", rank, step, metric, value))
 
+    def jumped(self, rank: int, step: int, metric: str, jump: Jump) -> None:
+        self.all.append(("jump", rank, step, metric, round(jump.factor)))
+
     def saved(self, rank: int, step: int, path: Path) -> None:
         self.all.append(("saved", rank, step, path.name))
         self.heard.set()
+
+    def skipped(self, rank: int, step: int) -> None:
+        self.all.append(("skipped", rank, step))
+
+    def restored(self, rank: int, cost: Mapping[str, Any]) -> None:
+        self.all.append(("restored", rank, cost["tier"]))
 
 
 Say = Callable[..., None]
@@ -56,6 +66,13 @@ async def say(board: Board) -> Say:
     return send
 
 
+async def test_skipped_saves_and_restores_are_told(say: Say, heard: Heard) -> None:
+    """They become metrics."""
+    say("restored", tier="peer", step=3, s=0.5)
+    say("skipped", step=4, skipped=1)
+    assert heard.all == [("restored", 2, "peer"), ("skipped", 2, 4)]
+
+
 async def test_steps_make_the_state(board: Board, say: Say) -> None:
     """Step, loss and duration of a rank come from its datagrams."""
     say("activity", name="eval")
@@ -78,6 +95,34 @@ async def test_marks_follow_the_lowest_rank(board: Board, say: Say, heard: Heard
     assert heard.all == [("first", 11)]
     board.take_marks_until(11.0)
     assert [mark.step for mark in board.marks] == [12]
+
+
+async def test_phases_of_steps_become_means_and_the_newest_steps_in_full(board: Board, say: Say) -> None:
+    """Every rank tells a mean per phase; the lowest rank also its newest steps, until they were delivered."""
+    for step in range(1, 21):
+        for rank in (2, 5):
+            phases = {"forward": 0.2, "backward": 0.4} | ({"eval": 5.0} if step == 20 else {})
+            say("step", rank, step=step, at=float(step), s=0.7, phases=phases)
+    state = board.rows[5].state(78, None, 0, "S", exited=False)
+    assert state.phases == {"forward": 0.2, "backward": 0.4, "eval": 5.0}
+    assert [(one.step, one.s) for one in board.times] == [(step, 0.7) for step in range(13, 21)]
+    assert board.times[-1].phases == {"forward": 0.2, "backward": 0.4, "eval": 5.0}
+    say("step", 5, step=21, at=21.0, s=0.7, phases={"forward": 0.7, "backward": 0.4})
+    assert board.rows[5].usual_phases == pytest.approx({"forward": 0.3, "backward": 0.4})
+    board.take_marks_until(18.0)
+    assert [one.step for one in board.times] == [19, 20]
+
+
+async def test_phases_are_bounded_whatever_a_script_names_them(board: Board, say: Say) -> None:
+    """A phase per sample would grow heartbeats without end: the first thirty-two count, with short names."""
+    for step in range(1, 4):
+        say("step", step=step, at=1.0, s=0.1, phases={f"{step}-{n}-{'x' * 500}": 0.1 for n in range(100)})
+    mean = board.rows[2].usual_phases
+    assert len(mean) == 32
+    assert max(map(len, mean)) == 40
+    assert all(len(one.phases) == 32 for one in board.times)
+    say("step", step=4, at=1.0, s=0.1, phases={"fine": 0.1, "wrong": -1.0, "odd": float("inf")})
+    assert board.rows[2].phases == {"fine": 0.1}
 
 
 async def test_the_first_bad_number_is_told_once(board: Board, say: Say, heard: Heard) -> None:
@@ -106,3 +151,31 @@ async def test_datagrams_arrive_without_asking(board: Board, heard: Heard) -> No
     Sender(str(board.path)).send({"t": "saved", "rank": 2, "epoch": 3, "step": 1, "path": "/x/f"})
     await asyncio.wait_for(heard.heard.wait(), 2)
     assert heard.all == [("saved", 2, 1, "f")]
+
+
+async def test_a_loss_that_stays_five_times_as_high_is_a_jump(say: Say, heard: Heard) -> None:
+    """One step alone is a bad batch; told once while it lasts, and again when it comes again."""
+
+    def steps(first: int, *losses: float) -> list[tuple[Any, ...]]:
+        heard.all.clear()
+        for number, loss in enumerate(losses):
+            say("step", step=first + number, at=1.0, s=0.1, loss=loss, grad_norm=1.0)
+        return [event for event in heard.all if event[0] == "jump"]
+
+    assert steps(1, *[2.0] * 30) == []
+    assert steps(31, 14.0, 2.0, 2.0) == []
+    assert steps(34, 14.0, 14.0, 14.0, 14.0) == [("jump", 2, 35, "loss", 7)]
+    assert steps(38, 2.0, 2.0, 14.0, 14.0) == [("jump", 2, 41, "loss", 7)]
+
+
+async def test_phases_and_utilisation_are_in_the_state(board: Board, say: Say) -> None:
+    """Usual seconds of each phase, for whoever looks for stragglers."""
+    for step in range(1, 30):
+        say("step", step=step, at=1.0, s=0.3, phases={"forward": 0.1, "backward": 0.2}, mfu=0.4)
+    state = board.rows[2].state(1, None, 0.0, "R", False)
+    assert state.mfu == 0.4
+    assert state.phases == {"forward": pytest.approx(0.1), "backward": pytest.approx(0.2)}
+    say("step", step=30, at=1.0, s=0.3, phases={f"p{number}": 1.0 for number in range(500)}, mfu="nan")
+    state = board.rows[2].state(1, None, 0.0, "R", False)
+    assert state.mfu is None
+    assert len(state.phases) <= 32

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from holdfast.agent.collectives import Outcome, Part
 from holdfast.agent.diagnostics import ForkFn, run_check
 from holdfast.errors import SettingsError
 from holdfast.models.agent import Diagnose, Rendezvous
+from tests.agent.forks import forking
 
 
 class Ended:
@@ -195,20 +194,8 @@ def serve_store(folder: str) -> None:
 @pytest.fixture(scope="module")
 def fork() -> Iterator[ForkFn]:
     """A fork server with torch loaded; what it forked is gone afterwards."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "torch.distributed"])
-    forked: list[ForkServerProcess] = []
-
-    def start(target: Callable[..., None], args: tuple[Any, ...]) -> ForkServerProcess:
-        process = context.Process(target=target, args=args)
-        process.start()
-        forked.append(process)
-        return process
-
-    yield start
-    for process in forked:
-        process.kill()
-        process.join()
+    with forking("torch", "torch.distributed") as start:
+        yield start
 
 
 @pytest.fixture

@@ -66,3 +66,34 @@ def test_evidence_is_bounded() -> None:
     assert len(found["traceback"]) == 4000
     assert len(found["log_tail"]) == 2000
     assert len(found["message"]) == 1000
+
+
+def test_the_pattern_and_the_cause_are_named() -> None:
+    """From the registry of log patterns."""
+    found = exits.evidence(
+        1,
+        {
+            "error_type": "AcceleratorError",
+            "message": "CUDA error: an illegal memory access\nwas",
+            "at": 12.5,
+        },
+        "",
+    )
+    assert (found["pattern"], found["cause"], found["failed_at"]) == ("cuda_error", "gpu", 12.5)
+    full = {"error_type": "OSError", "message": "[Errno 28] No space left on device"}
+    assert exits.evidence(1, full, "")["cause"] == "disk_space"
+    assert "cause" not in exits.evidence(1, None, TRACE)
+
+
+def test_in_a_log_the_cause_outweighs_the_lost_peer() -> None:
+    """The rank aborted: first its own CUDA error, then the watchdog."""
+    log = (
+        "CUDA error: an illegal memory access was encountered\nWatchdog caught collective operation timeout\n"
+    )
+    found = exits.evidence(-6, None, log)
+    assert (found["cascade"], found["pattern"]) == (False, "cuda_illegal_access")
+
+
+def test_a_kill_is_no_echo_whatever_the_log_says() -> None:
+    """SIGKILL comes from outside."""
+    assert not exits.evidence(-9, None, "Connection closed by peer\n")["cascade"]

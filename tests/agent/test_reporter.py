@@ -11,7 +11,7 @@ import pytest
 from holdfast.agent import reporter as module
 from holdfast.agent.metrics import Metrics
 from holdfast.agent.reporter import Reporter
-from holdfast.errors import StaleError
+from holdfast.errors import StaleError, UnauthorizedError
 from holdfast.models.agent import Heartbeat, Register, Report
 
 REGISTER = Register(machine="m0", incarnation="i", address="a:1", data_address="a:2", pid=1)
@@ -108,6 +108,19 @@ async def test_a_replaced_incarnation_is_told() -> None:
         await asyncio.wait_for(run(reporter), 5)
 
 
+async def test_a_wrong_secret_ends_it_before_the_machine_is_known_only() -> None:
+    """At the first registration a person must act; later the gateway is asked again."""
+    _, reporter = make(lambda path, n: error(401, "UnauthorizedError"))
+    with pytest.raises(UnauthorizedError, match="secret file"):
+        await asyncio.wait_for(run(reporter), 5)
+    wire, reporter = make(lambda path, n: error(401, "UnauthorizedError") if path == "events" else OK)
+    reporter.report(report(0))
+    task = run(reporter)
+    await wire.until(lambda: wire.count("events") == 1 and wire.count("heartbeat") > 3)
+    assert not task.done()
+    task.cancel()
+
+
 async def test_a_refused_event_does_not_block_the_next() -> None:
     """What the gateway will never take is dropped."""
     wire, reporter = make(lambda path, n: error(422, "SettingsError") if (path, n) == ("events", 1) else OK)
@@ -115,7 +128,7 @@ async def test_a_refused_event_does_not_block_the_next() -> None:
     reporter.report(report(1))
     task = run(reporter)
     await wire.until(lambda: wire.count("events") == 2)
-    assert wire.seen[-1][1]["done"] == [1] or wire.count("events") == 2
+    assert [body["done"] for path, body in wire.seen if path == "events"] == [[0], [1]]
     task.cancel()
 
 
@@ -127,3 +140,35 @@ async def test_the_buffer_is_bounded() -> None:
     assert len(reporter._events) == 1000
     assert reporter._events[0].done == (200,)
     assert b"holdfast_reports_dropped_total 200.0" in reporter._metrics.render()
+
+
+async def test_of_several_gateways_the_one_that_leads_is_kept_to() -> None:
+    """One that stands by (503) or is away is left for the next; then the agent stays there, events in order."""
+    asked: list[tuple[str, str]] = []
+    leader = ["g2"]
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        asked.append((request.url.host, request.url.path.rpartition("/")[2]))
+        if request.url.host == "away":
+            raise httpx.ConnectError("refused")
+        return OK if request.url.host == leader[0] else error(503, "UnavailableError")
+
+    http = httpx.AsyncClient(transport=httpx.MockTransport(handle))
+    reporter = Reporter("http://g1, http://away,http://g2", "s", Metrics(), http)
+    reporter.report(report(0))
+    task = run(reporter)
+
+    async def until(condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(5):
+            while not condition():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    await until(lambda: ("g2", "events") in asked and ("g2", "heartbeat") in asked)
+    registered = [host for host, path in asked if path == "register"]
+    assert registered == ["g1", "away", "g2"]
+    leader[0] = "g1"
+    await until(lambda: ("g1", "heartbeat") in asked)
+    asked.clear()
+    await until(lambda: len(asked) >= 3)
+    assert {host for host, _ in asked} == {"g1"}
+    task.cancel()

@@ -10,7 +10,7 @@ import pytest
 from holdfast.agent import shard_port
 from holdfast.agent.memory import Memory
 from holdfast.agent.shard_port import ShardPort
-from holdfast.errors import CheckpointError, StaleError, UnauthorizedError, UnavailableError
+from holdfast.errors import CheckpointError, StaleError, UnauthorizedError, UnavailableError, UnknownError
 from holdfast.models.checkpoint import Tier
 from holdfast.storage.checkpoints import buffers
 from tests.agent.shards import write_shard
@@ -122,3 +122,30 @@ def test_nobody_there_is_unavailable(tmp_path: Path, port: ShardPort) -> None:
     port.close()
     with pytest.raises(UnavailableError, match=port.address):
         shard_port.push(port.address, SECRET, write_shard(tmp_path / "mine"))
+
+
+def test_the_checkpoints_metadata_is_on_the_peer_too(tmp_path: Path, memory: Memory, port: ShardPort) -> None:
+    """One per plan that a shard there was saved by; older plans go."""
+    for plan in ("1.1", "1.2"):
+        path = tmp_path / plan
+        path.write_bytes(b"places of " + plan.encode())
+        shard_port.push_metadata(port.address, SECRET, "toy", plan, path)
+    (kept,) = memory.peer("toy").glob("metadata-*")
+    assert kept == buffers.metadata_path(memory.peer("toy"), "1.2")
+    assert kept.read_bytes() == b"places of 1.2"
+    with pytest.raises(UnknownError, match="is no plan"):
+        shard_port.push_metadata(port.address, SECRET, "toy", "../../x", path)
+
+
+def test_a_machine_that_falls_silent_in_the_middle_is_given_up(
+    tmp_path: Path, memory: Memory, port: ShardPort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed while it is the peer: the sender is told within its bound, and its own shard is untouched."""
+    path = write_shard(tmp_path / "mine", payload=b"x" * (8 << 20))
+    before = path.read_bytes()
+    with socket.create_server(("127.0.0.1", 0)) as dead:
+        monkeypatch.setattr(shard_port, "_SILENCE_S", 0.2)
+        address = f"127.0.0.1:{dead.getsockname()[1]}"
+        with pytest.raises(UnavailableError, match=address):
+            shard_port.push(address, SECRET, path)
+    assert path.read_bytes() == before

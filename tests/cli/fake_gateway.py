@@ -13,6 +13,8 @@ from holdfast.errors import HoldfastError, NoStandbyError, UnauthorizedError, Un
 from holdfast.models.alert import Incident
 from holdfast.models.job import Job, JobSpec, JobState
 from holdfast.models.machine import Machine, MachineState
+from holdfast.policies import spare_pool
+from holdfast.policies.policy import Policy
 
 
 class FakeGateway:
@@ -29,6 +31,7 @@ class FakeGateway:
         }
         self.incidents: list[Incident] = []
         self.step = 0
+        self.groups: tuple[str, ...] = ("",)
         self.on_submit: Callable[[Job], None] = lambda job: None
 
     def add_job(self, spec: JobSpec, state: JobState = JobState.RUNNING) -> Job:
@@ -60,7 +63,8 @@ class FakeGateway:
             case ["GET" | "POST", "jobs", name, *_]:
                 if name not in self.jobs:
                     raise UnknownError(f"job {name!r} is unknown; jobs: {', '.join(self.jobs) or 'none'}.")
-                return self.jobs[name].model_dump(mode="json")
+                told = self.jobs[name].model_dump(mode="json")
+                return {"job": told, "epochs": []} if request.url.path.endswith("/history") else told
             case ["GET", "machines"]:
                 return [machine.model_dump(mode="json") for machine in self.machines.values()]
             case ["POST", "machines", name, _]:
@@ -78,11 +82,31 @@ class FakeGateway:
                 if found is None:
                     raise UnknownError(f"incident {name!r} is unknown.")
                 return {"incident": found.model_dump(mode="json"), "actions": [_ACTION], "alerts": []}
+            case ["POST", "incidents", name, "approve"] if name in {row.id for row in self.incidents}:
+                return self.incidents[0].model_dump(mode="json")
+            case ["POST", "incidents", name, _]:
+                raise UnknownError(f"incident {name!r} is unknown.")
             case ["GET", "pool"]:
-                return {"target": 2, "reason": "P99 of 4 machines", "standbys": ["m4", "m5"]}
+                return self._pool()
             case ["GET", "checkpoints"]:
                 return [_CHECKPOINT]
         raise UnknownError(f"no route {request.url.path}")
+
+    def _pool(self) -> dict[str, Any]:
+        policy = Policy.load().spare_pool
+        plans = [
+            spare_pool.plan(
+                spare_pool.History(group=name, machines=4, failures=2, machine_days=100.0), policy
+            )
+            for name in self.groups
+        ]
+        return {
+            "target": 2,
+            "reason": "P99 of 4 machines",
+            "standbys": ["m4", "m5"],
+            "plans": [plan.model_dump(mode="json") for plan in plans],
+            "policy": policy.model_dump(mode="json"),
+        }
 
     def _known(self) -> set[str | None]:
         return {None, *self.jobs}
@@ -105,6 +129,9 @@ class FakeGateway:
                     "epoch": job.epoch,
                     "step": self.step,
                     "ettr": 0.97,
+                    "ettr_window": 0.5,
+                    "lost_by_phase_s": {"undetected": 90.0, "pausing": 1.0},
+                    "lost": [{"phase": "undetected", "incident_class": "job_hang", "seconds": 90.0}],
                     "code_version": job.code_version,
                     "machines": list(job.machines),
                     "ranks": [rank],

@@ -49,9 +49,7 @@ def stored(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Path]]:
     return seen
 
 
-@pytest.mark.parametrize(
-    "command", ["status", "incidents", "machines", "pool", "checkpoints gpt", "incident gpt-1"]
-)
+@pytest.mark.parametrize("command", ["status", "incidents", "machines", "pool", "incident gpt-1"])
 def test_every_listing_prints_json(cli: Cli, gateway: FakeGateway, command: str) -> None:
     """``--json`` gives one JSON document and nothing else."""
     gateway.add_job(SPEC)
@@ -61,12 +59,51 @@ def test_every_listing_prints_json(cli: Cli, gateway: FakeGateway, command: str)
     assert json.loads(result.out)
 
 
+@pytest.mark.parametrize(
+    ("command", "facts"),
+    [
+        ("pause gpt", {"job": "gpt", "command": "pause"}),
+        ("resume gpt", {"job": "gpt", "command": "resume"}),
+        ("stop gpt", {"job": "gpt", "command": "stop"}),
+        ("evict m1 --reason hot", {"machine": "m1", "scope": "cluster"}),
+        ("release m1", {"machine": "m1"}),
+        ("approve gpt-1 --no", {"incident": "gpt-1", "approved": False}),
+        ("wait gpt --timeout 0.01", {"job": "gpt", "status": 2}),
+    ],
+)
+def test_every_act_is_told_as_json(
+    cli: Cli, gateway: FakeGateway, command: str, facts: dict[str, object]
+) -> None:
+    """What was done, by name, and the line for people beside it."""
+    gateway.add_job(SPEC)
+    gateway.incidents.append(INCIDENT)
+    result = cli(*command.split(), "--json")
+    told = json.loads(result.out)
+    assert result.status == told.get("status", 0)
+    assert told.items() >= facts.items()
+    assert told["message"]
+
+
+def test_a_submission_is_told_as_json(
+    cli: Cli, gateway: FakeGateway, job_file: Path, stored: list[tuple[str, Path]]
+) -> None:
+    """Progress goes to standard error."""
+    gateway.on_submit = lambda job: setattr(gateway, "step", 3)
+    result = cli("submit", str(job_file), "--json")
+    assert json.loads(result.out).items() >= {"job": "gpt", "code_version": "v1", "step": 3}.items()
+    assert "submitted" in result.err
+
+
 def test_status_names_jobs_machines_and_ranks(cli: Cli, gateway: FakeGateway) -> None:
     """The table has the same facts as the JSON."""
     gateway.add_job(SPEC)
     out = cli("status").out
+    assert "/ui/" in out
     assert "gpt" in out
     assert "97.0 %" in out
+    assert "50.0 %" in out
+    assert "undetected 90 s, pausing 1.00 s" in out
+    assert "job_hang" in out
     assert "4242" in out
     assert "127.0.0.1:1" in out
 

@@ -92,7 +92,7 @@ def test_malformed_setting(cli: Cli, project: Path) -> None:
     refused(cli("status"), "HOLDFAST_PORT", "'high'", "integer")
 
 
-@pytest.mark.parametrize("verb", ["pause", "resume", "stop", "update", "checkpoints"])
+@pytest.mark.parametrize("verb", ["pause", "resume", "stop", "update"])
 def test_unknown_job(cli: Cli, gateway: FakeGateway, verb: str, store: list[str]) -> None:
     """The gateway's refusal is passed on in its own words, and nothing is stored."""
     gateway.add_job(SPEC)

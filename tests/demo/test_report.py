@@ -37,6 +37,8 @@ def a_report(*, ok: bool = True) -> report.Report:
         steps_total=100,
         steps_recomputed=3,
         wall_s=60.0,
+        lost_by_phase_s={"undetected": 2.5},
+        lost_by_class_s={"job_crash": 2.0, "": 0.5},
         started_at=990.0,
         job="demo-1",
         reference_job="demo-1-reference",
@@ -58,7 +60,7 @@ def test_phases_have_no_gaps() -> None:
     """Every second from the fault to the first new step is in exactly one phase."""
     phases = report.phases(INCIDENT, ACTIONS, 1000.0)
     assert phases == pytest.approx(
-        {"detect": 0.2, "dispatch": 0.2, "pause": 0.2, "between": 0.1, "start": 0.8, "recompute": 0.5}
+        {"undetected": 0.2, "deciding": 0.3, "pausing": 0.2, "restoring": 0.8, "restarting": 0.5}
     )
     assert sum(phases.values()) == pytest.approx(2.0)
 

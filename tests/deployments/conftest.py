@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deployments.gateway_kit import Kit
+from holdfast.testing.gateway_kit import Kit
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 from holdfast.models.alert import Alert, AlertKind, IncidentClass, IncidentState
 from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState
-from tests.deployments.gateway_kit import JOB, Kit, start_epoch
+from holdfast.testing.gateway_kit import JOB, Kit, start_epoch
 
 
 async def test_killed_rank_opens_an_incident_and_starts_its_playbook_once(kit: Kit) -> None:

@@ -9,7 +9,7 @@ from holdfast.errors import RecoveryError
 from holdfast.models.alert import IncidentClass, IncidentState
 from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState
-from tests.deployments.gateway_kit import JOB, SECRET, Kit, rank
+from holdfast.testing.gateway_kit import JOB, SECRET, Kit, rank
 
 SPEC = {"name": "new", "script": "train.py", "machines": 2, "ranks_per_machine": 2}
 
@@ -125,6 +125,28 @@ async def test_alertmanager_refusals_are_told_one_by_one(kit: Kit) -> None:
         ("refused", "SettingsError"),
         ("opened", None),
     ]
+
+
+async def test_alertmanager_mixed_and_truncated_groups(kit: Kit) -> None:
+    """Resolved alerts beside firing ones, in a group that was cut: the firing one acts, the rest is told."""
+    await kit.running_job()
+    body = _webhook(
+        _xid(kit, machine="m0", status="resolved", fingerprint="old"), _xid(kit), _xid(kit, fingerprint="abc")
+    )
+    answer = await kit.post("/v1/alerts/alertmanager", body | {"truncatedAlerts": 7})
+    await kit.settled()
+    assert [one["outcome"] for one in answer["results"]] == ["refused", "opened", "duplicate"]
+    assert answer["truncated"] == 7
+    assert kit.metric("alertmanager_truncated_alerts_total") == 7
+    (incident,) = kit.incidents()
+    assert incident.machine == "m1"
+
+
+async def test_another_version_of_the_webhook_is_refused(kit: Kit) -> None:
+    """With the field, the value and what was expected."""
+    answer = await kit.post("/v1/alerts/alertmanager", _webhook() | {"version": "5"}, 422)
+    assert "body.version = '5'" in answer["message"]
+    assert "'4'" in answer["message"]
 
 
 async def test_hostile_labels_are_data(kit: Kit) -> None:

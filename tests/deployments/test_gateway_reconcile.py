@@ -6,7 +6,7 @@ from holdfast.deployments.gateway.judge import backoff_s
 from holdfast.deployments.gateway.runs import Phase
 from holdfast.models.alert import IncidentState
 from holdfast.models.job import JobState
-from tests.deployments.gateway_kit import JOB, Kit, start_epoch
+from holdfast.testing.gateway_kit import JOB, Kit, start_epoch
 
 FIRST, SECOND = f"{JOB}-1#1", f"{JOB}-1#2"
 
@@ -101,11 +101,12 @@ async def test_closed_incident_is_left_alone(kit: Kit) -> None:
 
 
 async def test_after_the_last_attempt_a_human_is_asked(kit: Kit) -> None:
-    """Attempts are bounded; the job is left as it is."""
+    """Attempts are bounded; then it is as if a playbook had met a limit: ranks stopped, job failed."""
     await kit.running_job()
     await kit.crash()
     kit.ledger.set_job(JOB, state=JobState.RECOVERING)
     for _ in range(20):
+        begin_attempt(kit)
         for key in list(kit.runs.runs):
             if kit.runs.runs[key].phase is Phase.RUNNING:
                 kit.runs.set(key, Phase.FAILED)
@@ -114,7 +115,80 @@ async def test_after_the_last_attempt_a_human_is_asked(kit: Kit) -> None:
     assert incident.state is IncidentState.NEEDS_HUMAN
     assert "6 attempts" in incident.summary
     assert len(kit.runs.created) == 6
-    assert kit.ledger.job(JOB).state is JobState.RECOVERING
+    assert kit.ledger.job(JOB).state is JobState.FAILED
+    assert ("halt", JOB) in kit.acts.calls
+
+
+async def test_runs_that_never_began_are_no_attempts(kit: Kit) -> None:
+    """A worker that is away must not use the incident's attempts up."""
+    await kit.running_job()
+    await kit.crash()
+    for _ in range(20):
+        for key in list(kit.runs.runs):
+            if kit.runs.runs[key].phase is Phase.RUNNING:
+                kit.runs.set(key, Phase.WAITING)
+        await kit.tick(20)
+    (incident,) = kit.incidents()
+    assert incident.state is IncidentState.OPEN
+    assert len(kit.runs.created) > 6
+
+
+async def test_unanswered_question_gets_the_default_at_its_deadline(kit: Kit) -> None:
+    """The run stays suspended until then; the answer is in the ledger before the run goes on."""
+    await ask(kit, deadline_s=60.0)
+    await kit.tick(59)
+    assert kit.runs.resumed == []
+    await kit.tick(2)
+    ((run, answer),) = kit.runs.resumed
+    assert run == FIRST
+    assert (answer["approve"], answer["by"]) == (False, "the policy file")
+    assert kit.ledger.actions(f"{JOB}-1")[-1].result == answer
+    assert kit.runs.created == [FIRST]
+
+
+@pytest.mark.parametrize("approve", [True, False])
+async def test_a_person_answers_on_the_command_line(kit: Kit, approve: bool) -> None:
+    """Once: a second answer finds no question."""
+    await ask(kit)
+    body = {"approve": approve, "by": "ann", "reason": "leaf 2 is being replaced"}
+    await kit.post(f"/v1/incidents/{JOB}-1/approve", body)
+    assert kit.runs.resumed == [(FIRST, body)]
+    assert kit.ledger.actions(f"{JOB}-1")[-1].result == body
+    await kit.post(f"/v1/incidents/{JOB}-1/approve", body, status=409)
+    await kit.post(f"/v1/incidents/{JOB}-9/approve", body, status=404)
+
+
+async def test_an_answer_that_prefect_missed_is_given_again(kit: Kit) -> None:
+    """Prefect was away when the person answered; the run is resumed once it is back."""
+    await ask(kit)
+    kit.runs.away = True
+    await kit.post(f"/v1/incidents/{JOB}-1/approve", {"approve": True})
+    assert kit.runs.resumed == []
+    kit.runs.away = False
+    await kit.tick()
+    assert [answer["approve"] for _, answer in kit.runs.resumed] == [True]
+    await kit.tick()
+    assert len(kit.runs.resumed) == 1
+
+
+def begin_attempt(kit: Kit) -> None:
+    """As the playbook's first step does."""
+    (incident,) = kit.incidents()
+    if incident.state is not IncidentState.OPEN:
+        return
+    if incident.first_task_at is None:
+        kit.ledger.set_incident(incident.id, first_task_at=kit.clock.now())
+    elif incident.attempt > 1:
+        kit.ledger.begin(incident.id, incident.attempt, f"attempt:{incident.attempt}", "attempt", {})
+
+
+async def ask(kit: Kit, deadline_s: float = 1e6) -> None:
+    """A crash whose playbook asks before it evicts."""
+    await kit.running_job()
+    await kit.crash()
+    intent = {"question": "evict m0?", "deadline": kit.clock.now() + deadline_s, "default": "refuse"}
+    kit.ledger.begin(f"{JOB}-1", 1, "approve:m0", "approve", intent)
+    kit.runs.set(FIRST, Phase.SUSPENDED)
 
 
 def test_attempts_slow_down() -> None:

@@ -24,6 +24,7 @@ from holdfast.errors import SettingsError
 from holdfast.paths import log_dir
 from holdfast.settings import Settings
 from tests.deployments.worker_kit import ROOT, gone, wait_for
+from tests.e2e.waiting import free_ports
 
 Start = Callable[..., subprocess.Popen[bytes]]
 
@@ -118,17 +119,19 @@ def test_pid_file_of_another_process_is_not_believed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("offset", "who"), [(0, "gateway"), (1, "Prefect server"), (2, "S3 server")])
 def test_taken_port_is_named_with_the_way_out(tmp_path: Path, offset: int, who: str) -> None:
     """Which port, who needs it, what to do."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(SettingsError, match=rf"port {port} .*{who}.*holdfast up --port N"):
-            ports.check(Settings(home=tmp_path, port=port - offset))
+    first = free_ports()
+    told = rf"port {first + offset} .*{who}.*holdfast up --port N"
+    with socket.create_server(("127.0.0.1", first + offset)), pytest.raises(SettingsError, match=told):
+        ports.check(Settings(home=tmp_path, port=first))
 
 
 def test_ports_of_services_elsewhere_are_not_needed(tmp_path: Path) -> None:
-    """An external Prefect server has its own."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1] - 1
-        ports.check(Settings(home=tmp_path, port=port, prefect_api_url="http://elsewhere/api"))
+    """An external Prefect server has its own; a gateway that somebody started here has ours already."""
+    first = free_ports()
+    with socket.create_server(("127.0.0.1", first + 1)):
+        ports.check(Settings(home=tmp_path, port=first, prefect_api_url="http://elsewhere/api"))
+    with socket.create_server(("127.0.0.1", first)):
+        ports.check(Settings(home=tmp_path, port=first, gateway_url=f"http://127.0.0.1:{first}"))
 
 
 def test_services_elsewhere_are_not_started(tmp_path: Path) -> None:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import psutil
 import pytest
+import yaml
 
 from holdfast.deployments.local import control, pidfile
+from holdfast.drivers.local import LocalDriver
 from holdfast.errors import SettingsError, UnavailableError
 from holdfast.settings import Settings
-from tests.deployments.worker_kit import free_port, wait_for
+from tests.deployments.worker_kit import wait_for
+from tests.e2e.waiting import free_ports
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -29,18 +34,6 @@ def home(tmp_path: Path) -> Iterator[Path]:
     os.environ.update(before)
 
 
-def free_ports() -> int:
-    """The first of three free ports in a row."""
-    while True:
-        base = free_port()
-        try:
-            for port in range(base, base + 3):
-                socket.create_server(("127.0.0.1", port)).close()
-        except OSError:
-            continue
-        return base
-
-
 def of_home(home: Path) -> list[psutil.Process]:
     """Every process that was started for ``home``."""
     return [
@@ -53,7 +46,8 @@ def test_up_twice_kill_and_down(home: Path) -> None:
     said: list[str] = []
     settings = control.up(home, 1, said.append, port=free_ports())
     assert control.is_up(home)
-    assert any("7 deployments" in line for line in said)
+    declared = yaml.safe_load((Path(__file__).parents[2] / "prefect.yaml").read_text())["deployments"]
+    assert any(f"{len(declared)} deployments" in line for line in said)
     assert any("1 machines are ready" in line for line in said)
     assert httpx.get(f"{settings.gateway}/healthz").status_code == 200
 
@@ -92,7 +86,7 @@ def test_taken_port_leaves_nothing(home: Path) -> None:
 
 def test_unreachable_s3_stops_everything_again(home: Path) -> None:
     """The message names the setting; no process is left."""
-    settings = Settings(home=home, port=free_ports(), s3_endpoint=f"http://127.0.0.1:{free_port()}")
+    settings = Settings(home=home, port=free_ports(), s3_endpoint=f"http://127.0.0.1:{free_ports(1)}")
     with pytest.raises(SettingsError, match="HOLDFAST_S3_ENDPOINT"):
         control.up(settings, 0, lambda _: None)
     wait_for("no process", lambda: not of_home(home), deadline_s=10)
@@ -107,3 +101,26 @@ def test_service_that_dies_stops_everything_and_shows_its_log(home: Path, tmp_pa
         control.up(settings, 0, lambda _: None)
     assert "no_such_threshold" in str(raised.value)
     wait_for("no process", lambda: not of_home(home), deadline_s=10)
+
+
+@pytest.mark.thorough
+def test_foreground_ends_services_at_sigterm_and_leaves_machines(home: Path) -> None:
+    """A container of the control plane that is replaced does not take the job's machines with it."""
+    command = [sys.executable, "-P", "-c", "from holdfast.cli.main import run; run()", "up", "--foreground"]
+    options = ["--machines", "1", "--home", str(home), "--port", str(free_ports())]
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("HOLDFAST_", "PREFECT_"))}
+    with subprocess.Popen([*command, *options], env=clean, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        wait_for("all is up", lambda: "status page" in process.stdout.readline(), deadline_s=120)
+        assert control.is_up(home)
+        process.terminate()
+        assert process.wait(60) == 0
+    assert not control.is_up(home)
+    assert [machine.alive for machine in LocalDriver(home).machines()] == [True]
+
+
+def test_more_machines_than_a_host_carries_are_refused(home: Path) -> None:
+    """Before anything is started; with an engine they are welcome."""
+    with pytest.raises(SettingsError, match="65: expected 64 at most"):
+        control.up(home, 65, lambda _: None)
+    assert not home.exists()

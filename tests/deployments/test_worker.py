@@ -14,7 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.deployments.worker_kit import Api, Worker, free_port, gone, prefect_server, wait_for, worker
+from tests.deployments.worker_kit import Api, Worker, gone, prefect_server, wait_for, worker
+from tests.e2e.waiting import free_ports
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -154,6 +155,7 @@ def test_cancelled_run_ends_cancelled_and_its_process_is_gone(api: Api, own: Wor
     assert len(lines(tmp_path / "out")) == 1
 
 
+@pytest.mark.thorough
 def test_stopped_process_of_a_cancelled_run_is_killed(api: Api, own: Worker, tmp_path: Path) -> None:
     """A process that cannot react is killed after the grace period, and the run still ends Cancelled."""
     run, pid = begun(api, own, tmp_path)
@@ -205,6 +207,7 @@ def test_run_that_died_with_its_worker_is_reported_by_the_next(api: Api, own: Wo
     assert "its worker" in api.message(run)
 
 
+@pytest.mark.thorough
 def test_restarted_worker_replaces_the_stale_socket(api: Api, own: Worker, tmp_path: Path) -> None:
     """A killed worker leaves its socket behind; the next one takes over."""
     own.process.kill()
@@ -214,6 +217,7 @@ def test_restarted_worker_replaces_the_stale_socket(api: Api, own: Worker, tmp_p
         second.wait_ready()
 
 
+@pytest.mark.thorough
 def test_dead_warm_process_is_replaced(own: Worker) -> None:
     """Something kills a process while it waits; the next poll makes a new one."""
     # Forked processes keep the command line of the fork server, whose only children they are.
@@ -228,7 +232,7 @@ def test_dead_warm_process_is_replaced(own: Worker) -> None:
 
 def test_worker_waits_for_an_api_that_is_not_there_yet(api: Api, tmp_path: Path) -> None:
     """Started before the server, it retries instead of dying, and then works."""
-    port = free_port()
+    port = free_ports(1)
     target = api.url.removeprefix("http://").removesuffix("/api")
     with worker(tmp_path / "home", f"http://127.0.0.1:{port}/api", pool_of(tmp_path)) as early:
         wait_for("its socket", lambda: early.say("status"))

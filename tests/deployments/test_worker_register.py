@@ -13,8 +13,10 @@ import pytest
 
 from holdfast.deployments.worker import manifest
 from holdfast.errors import UnavailableError
+from holdfast.scaffold import playbook
 from holdfast.settings import Settings
-from tests.deployments.worker_kit import ROOT, Api, free_port, prefect_server, wait_for
+from tests.deployments.worker_kit import ROOT, Api, prefect_server, wait_for
+from tests.e2e.waiting import free_ports
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -74,7 +76,7 @@ def test_schedule_makes_runs(api: Api, settings: Settings) -> None:
 
 def test_absent_api_is_named(tmp_path: Path) -> None:
     """The message has the address."""
-    url = f"http://127.0.0.1:{free_port()}/api"
+    url = f"http://127.0.0.1:{free_ports(1)}/api"
     code = (
         "import asyncio, sys; from pathlib import Path; from holdfast.settings import Settings;"
         "from holdfast.deployments.worker.register import register\n"
@@ -87,9 +89,11 @@ def test_absent_api_is_named(tmp_path: Path) -> None:
     assert url in said
 
 
-def test_prefects_own_command_applies_the_same_file(api: Api, settings: Settings, tmp_path: Path) -> None:
-    """`prefect deploy --all` needs the work pool and nothing else; a pool of type process will do."""
-    env = os.environ | {"PREFECT_API_URL": api.url, "PREFECT_HOME": str(tmp_path), "DO_NOT_TRACK": "1"}
+def deploy_all(api: Api, home: Path, folder: Path) -> None:
+    """`prefect deploy --all` in ``folder``: needs the work pool and nothing else; a pool of type process will do."""
+    env = os.environ | {"PREFECT_API_URL": api.url, "PREFECT_HOME": str(home), "DO_NOT_TRACK": "1"}
+    # As if the package in the folder were installed.
+    env["PYTHONPATH"] = str(folder)
     prefect = [sys.executable, "-m", "prefect", "--no-prompt"]
     if not any(pool["name"] == "holdfast" for pool in api.ask("POST", "/work_pools/filter", {})):
         create = [*prefect, "work-pool", "create", "holdfast", "--type", "process"]
@@ -97,11 +101,33 @@ def test_prefects_own_command_applies_the_same_file(api: Api, settings: Settings
     applied = subprocess.run(
         [*prefect, "deploy", "--all"],
         env=env,
-        cwd=ROOT,
+        cwd=folder,
         check=False,
         capture_output=True,
         text=True,
         timeout=110,
     )
     assert applied.returncode == 0, applied.stdout + applied.stderr
+
+
+def test_prefects_own_command_applies_the_same_file(api: Api, settings: Settings, tmp_path: Path) -> None:
+    """The deployments of this repository."""
+    deploy_all(api, tmp_path, ROOT)
     assert {each.name for each in manifest.read()} <= set(deployments(api))
+
+
+def test_prefects_own_command_applies_playbooks_of_other_repositories(
+    api: Api, settings: Settings, tmp_path: Path
+) -> None:
+    """The example's, and one as `holdfast new playbook` writes it: each with its flow, pool and tags."""
+    playbook.write("fan_fault", tmp_path / "site-playbooks")
+    for folder in (ROOT / "examples" / "playbooks", tmp_path / "site-playbooks"):
+        deploy_all(api, tmp_path, folder)
+    found = deployments(api)
+    for name, entrypoint in {
+        "thermal-throttling": "hot_gpus.thermal_throttling:thermal_throttling",
+        "fan-fault": "site_playbooks.fan_fault:fan_fault",
+    }.items():
+        assert found[name]["entrypoint"] == entrypoint
+        assert found[name]["work_pool_name"] == "holdfast"
+        assert {"holdfast", "incident"} <= set(found[name]["tags"])

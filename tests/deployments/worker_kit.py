@@ -19,15 +19,10 @@ from uuid import UUID
 import httpx
 import psutil
 
+from tests.e2e.waiting import end, free_ports
+
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 90.0
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 T = TypeVar("T")
@@ -46,14 +41,15 @@ def wait_for(what: str, probe: Callable[[], T | None], deadline_s: float = DEADL
 @contextmanager
 def prefect_server(folder: Path) -> Iterator[str]:
     """A server on SQLite in ``folder``; yields the URL of its API."""
-    port = free_port()
+    port = free_ports(1)
     env = os.environ | {
         "PREFECT_HOME": str(folder),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_UI_ENABLED": "false",
         "DO_NOT_TRACK": "1",
     }
-    command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    server = (sys.executable, "-m", "holdfast.deployments.local.prefect_server", "server", "start")
+    command = [*server, "--host", "127.0.0.1", "--port", str(port)]
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
             command, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
@@ -78,12 +74,17 @@ def prefect_server(folder: Path) -> Iterator[str]:
             process.wait()
 
 
+def _client() -> httpx.Client:
+    """Without kept connections: the server closes idle ones after five seconds, perhaps just when one is used."""
+    return httpx.Client(timeout=30, limits=httpx.Limits(max_keepalive_connections=0))
+
+
 @dataclass
 class Api:
     """The few calls that the tests make, over plain HTTP."""
 
     url: str
-    http: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=30))
+    http: httpx.Client = field(default_factory=_client)
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """Call and decode; SQLite's server answers 503 while another writer holds its lock."""
@@ -117,7 +118,8 @@ class Api:
 
     def pid(self, run: str) -> int:
         """Process of the run, once known."""
-        return int(self.ask("GET", f"/flow_runs/{run}")["infrastructure_pid"] or 0)
+        named: str = self.ask("GET", f"/flow_runs/{run}")["infrastructure_pid"] or "0"
+        return int(named.rpartition(":")[2])
 
     def cancel(self, run: str) -> None:
         """What the UI's button does."""
@@ -196,13 +198,7 @@ def worker(home: Path, api_url: str, pool: str) -> Iterator[Worker]:
     try:
         yield Worker(home, process)
     finally:
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        end(process)
 
 
 def gone(processes: list[psutil.Process]) -> bool:

@@ -183,6 +183,12 @@ def test_negative_number_of_machines_is_refused(tmp_path: Path) -> None:
         LocalDriver(tmp_path, agent=TOY).provision(-1)
 
 
+def test_a_group_of_machines_is_refused(tmp_path: Path) -> None:
+    """One host has one kind of machine; the message says where the group comes from."""
+    with pytest.raises(SettingsError, match=r"group = 'h100'.*spare_pool.groups"):
+        LocalDriver(tmp_path, agent=TOY).provision(1, "h100")
+
+
 def test_scan_of_the_process_table_is_quick(tmp_path: Path) -> None:
     """Eviction is on the recovery path."""
     start = time.perf_counter()

@@ -12,17 +12,16 @@ from typing import Any
 import httpx
 import psutil
 
-from holdfast import secret, settings
+from holdfast import drivers, secret, settings, tls
 from holdfast.deployments.local import control, pidfile
 from holdfast.deployments.local.services import embedded
-from holdfast.drivers.local import LocalDriver
 from holdfast.inject import Injected, inject
 from holdfast.models.agent import AgentState, RankPhase
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.history import Epoch
-from holdfast.models.job import CheckpointPolicy, Job, JobSpec, JobState, Mode
+from holdfast.models.job import CheckpointPolicy, Job, JobSpec, JobState, Mode, Parallelism
 from holdfast.models.machine import MachineState
-from holdfast.paths import shm_dir
+from holdfast.paths import log_dir, shm_dir
 from holdfast.settings import Settings
 from holdfast.storage import code, objects
 from holdfast.storage.ledger import Ledger
@@ -34,11 +33,15 @@ FOR_EVER = 100_000
 """Steps of a job that the test stops."""
 OVER = (JobState.STOPPED, JobState.DONE)
 
-# Dozens of evictions in a few minutes are the purpose here; Prefect is taken for away a little sooner.
+# Dozens of evictions in a few minutes are the purpose here, also of machines that were broken, and repaired, by an
+# earlier test; Prefect is taken for away a little sooner.
 POLICY = """\
 breaker: {at_least: 1000}
+ladder: {offender: 1000}
 spare_pool: {minimum: 1}
-gateway: {offline_after_s: 4}
+gateway: {offline_after_s: 10}
+approval: {rules: [{incident_class: silent_corruption}]}
+diagnose: {slow_interval_s: 0.2}
 """
 
 
@@ -49,21 +52,36 @@ class Site:
         self.home = home.resolve()
         self.settings: Settings = settings.load(self.home)
         self.ledger = Ledger(self.settings.database)
-        self.driver = LocalDriver(self.home)
+        self.driver = drivers.from_settings(self.settings)
         self.store = objects.from_settings(self.settings)
-        self.headers = {"Authorization": f"Bearer {secret.read(self.settings.secret_path)}"}
-        self.http = httpx.Client(base_url=self.settings.gateway, headers=self.headers, timeout=60)
-        self.prefect = httpx.Client(base_url=self.settings.prefect_api, timeout=60)
+        self.tls = tls.of(self.settings)
+        self.renew_secret()
+        user, _, password = self.settings.prefect_auth.get_secret_value().partition(":")
+        auth = (user, password) if user else None
+        self.prefect = httpx.Client(base_url=self.settings.prefect_api, timeout=60, auth=auth)
 
     @classmethod
-    def up(cls, home: Path, machines: int) -> Site:
-        """Start everything in ``home``."""
+    def up(cls, home: Path, machines: int, policy: str = POLICY, **more: Any) -> Site:
+        """Start everything in ``home``, with ``more`` settings than usual."""
         home.mkdir(parents=True, exist_ok=True)
-        policy = home / "policy.yaml"
-        policy.write_text(POLICY)
-        chosen = Settings(home=home, port=free_ports(), policy_file=policy)
+        file = home / "policy.yaml"
+        file.write_text(policy)
+        chosen = Settings(home=home, port=free_ports(), policy_file=file, **more)
         control.up(chosen, machines, print)
         return cls(home)
+
+    @classmethod
+    def start(cls, home: Path, machines: int) -> Site:
+        """Start everything that the settings in ``home`` say."""
+        control.up(home, machines, print)
+        return cls(home)
+
+    def renew_secret(self) -> None:
+        """Talk to the gateway with the secret that its file holds now."""
+        self.headers = {"Authorization": secret.of(self.settings).header}
+        self.http = httpx.Client(
+            base_url=self.settings.gateway, headers=self.headers, timeout=60, **self.tls.http()
+        )
 
     def down(self) -> None:
         """Stop everything."""
@@ -79,9 +97,12 @@ class Site:
         machines: int = 2,
         spare: int = 1,
         s3_every: int = 20,
+        disk_every: int = 0,
         code_dir: Path = EXAMPLES,
+        script: str = "train_gpt.py",
         mode: Mode = Mode.ACT,
         first: int = 3,
+        parallelism: Parallelism = Parallelism(),  # noqa: B008  (frozen)
     ) -> Job:
         """Submit the example at a tiny size, once there are machines for it and ``spare`` standbys more.
 
@@ -90,12 +111,13 @@ class Site:
         self.have_standbys(machines + spare)
         spec = JobSpec(
             name=name,
-            script="train_gpt.py",
+            script=script,
             args=("--steps", str(steps), *TINY, *args),
             code=str(code_dir),
             machines=machines,
             ranks_per_machine=1,
-            checkpoint=CheckpointPolicy(s3_every_steps=s3_every),
+            parallelism=parallelism,
+            checkpoint=CheckpointPolicy(s3_every_steps=s3_every, disk_every_steps=disk_every),
             mode=mode,
         )
         version = code.store(self.store, name, code_dir)
@@ -173,8 +195,9 @@ class Site:
         return "; ".join([*lines, str(self.job(name))])
 
     def done(self, incident: Incident) -> Counter[str]:
-        """How often each kind of action was done."""
-        return Counter(action.kind for action in self.ledger.actions(incident.id) if action.state == "done")
+        """How often each kind of action was done; that a later attempt began is no action."""
+        actions = self.ledger.actions(incident.id)
+        return Counter(a.kind for a in actions if a.state == "done" and a.kind != "attempt")
 
     def epochs(self, name: str) -> list[Epoch]:
         """Epochs of a job, oldest first."""
@@ -217,7 +240,8 @@ class Site:
         """What the machine's agent says; None when it does not answer."""
         address = self.ledger.machine(machine).address
         try:
-            answer = httpx.get(f"http://{address}/v1/state", headers=self.headers, timeout=10)
+            url = f"{self.tls.scheme}://{address}/v1/state"
+            answer = httpx.get(url, headers=self.headers, timeout=10, **self.tls.http())
             answer.raise_for_status()
         except httpx.HTTPError:
             return None
@@ -286,6 +310,17 @@ class Site:
         """Wait until every service answers."""
         waiting = embedded(self.settings)
         wait_for("all services answer", lambda: all(service.healthy() for service in waiting))
+
+    def evidence(self) -> str:
+        """What a person would look at first."""
+        log = log_dir(self.home) / "gateway.log"
+        return "\n".join(
+            [
+                *(f"machine {each}" for each in self.ledger.machines()),
+                *(f"incident {each}" for each in self.ledger.incidents()[-5:]),
+                *(log.read_text().splitlines()[-60:] if log.exists() else ()),
+            ]
+        )
 
     def counts(self) -> dict[str, Any]:
         """What must not change when nothing is to be done."""

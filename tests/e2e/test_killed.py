@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import psutil
 import pytest
+from _pytest.mark import ParameterSet
 
 from holdfast.models.alert import Incident, IncidentClass, IncidentState
 from holdfast.models.history import Epoch
@@ -43,6 +44,11 @@ class Kill:
         return f"{self.playbook.value}-{self.action}-{who}".replace("_", "-").replace(":", "-")
 
 
+def _more(kill: Kill) -> ParameterSet:
+    """One that `make test-thorough` runs."""
+    return pytest.param(kill, marks=pytest.mark.thorough)
+
+
 FAULT, CRASH, CODE = IncidentClass.MACHINE_FAULT, IncidentClass.JOB_CRASH, IncidentClass.USER_CODE_ERROR
 # The whole table (three playbooks x their actions x four sets of victims) takes a quarter of an hour. Left out:
 # worker and gateway alone after most actions (each alone is covered once per playbook that acts on machines),
@@ -51,22 +57,22 @@ FAULT, CRASH, CODE = IncidentClass.MACHINE_FAULT, IncidentClass.JOB_CRASH, Incid
 # the next.
 KILLS = (
     Kill(FAULT, "pause", ("playbook",)),
-    Kill(FAULT, "pause", ALL),
-    Kill(FAULT, "evict", ("playbook",)),
-    Kill(CRASH, "pause", ("playbook",)),
+    _more(Kill(FAULT, "pause", ALL)),
+    _more(Kill(FAULT, "evict", ("playbook",))),
+    _more(Kill(CRASH, "pause", ("playbook",))),
     Kill(FAULT, "evict", ALL),
     Kill(FAULT, "swap", ("playbook",)),
     Kill(CRASH, "check:inspect", ("playbook",)),
     Kill(FAULT, "swap", ("gateway",)),
-    Kill(FAULT, "start", ("playbook",)),
-    Kill(CRASH, "rung", ("playbook",)),
+    _more(Kill(FAULT, "start", ("playbook",))),
+    _more(Kill(CRASH, "rung", ("playbook",))),
     Kill(FAULT, "start", ALL),
     Kill(FAULT, "verify", ("playbook",)),
     Kill(CODE, "rollback", ("playbook",)),
     Kill(FAULT, "evict", ("worker",)),
     Kill(CRASH, "start", ("playbook",)),
     Kill(CRASH, "rung", ALL),
-    Kill(CODE, "rollback", ALL),
+    _more(Kill(CODE, "rollback", ALL)),
 )
 
 
@@ -153,8 +159,8 @@ def playbook_of(site: Site, incident_id: str) -> psutil.Process | None:
     incident = site.ledger.incident(incident_id)
     if incident.flow_run_id is None:
         return None
-    pid = site.flow_run(incident)["infrastructure_pid"]
-    return psutil.Process(int(pid)) if pid and psutil.pid_exists(int(pid)) else None
+    pid = int((site.flow_run(incident)["infrastructure_pid"] or "0").rpartition(":")[2])
+    return psutil.Process(pid) if pid and psutil.pid_exists(pid) else None
 
 
 def is_done(site: Site, incident_id: str, action: str) -> bool:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
+from holdfast import secret
 from holdfast.inject.code_bug import with_bug
 from holdfast.models.alert import Incident, IncidentClass, IncidentState
 from holdfast.models.job import JobState, Mode
+from holdfast.models.machine import MachineState
 from tests.e2e.site import EXAMPLES, Site
 from tests.e2e.waiting import wait_for
 
@@ -27,10 +32,10 @@ def test_observe_mode_touches_nothing(site: Site, name: str) -> None:
     assert site.evicted() == set()
     assert site.ledger.actions(incident.id) == []
 
-    # The machine is broken, and the next check would say so: it is repaired before others use it.
+    # Nobody was allowed to evict it while it trained; into the pool it does not go.
     site.http.post(f"/v1/jobs/{name}/stop").raise_for_status()
-    site.http.post(f"/v1/machines/{before[0]}/evict", json={}).raise_for_status()
     assert site.evicted() == {before[0]}
+    assert "Xid 79" in (site.ledger.machine(before[0]).cordon_reason or "")
 
 
 def test_bug_in_the_first_version_asks_a_human(site: Site, name: str, tmp_path: Path) -> None:
@@ -49,6 +54,41 @@ def test_bug_in_the_first_version_asks_a_human(site: Site, name: str, tmp_path: 
     assert site.evicted() == set()
     assert [epoch.epoch for epoch in site.epochs(name)] == [1]
     assert site.pids(name) == {}
+
+
+def test_empty_pool_gets_a_machine_while_the_job_waits(site: Site, name: str) -> None:
+    """No standby is left: the engine is asked for a machine, and the job goes on with it."""
+    site.release_evicted()
+    site.have_standbys(len([each for each in site.ledger.machines() if each.state is not MachineState.GONE]))
+    before = site.submit(name, spare=0).machines
+    for standby in site.standbys():
+        site.http.post(f"/v1/machines/{standby}/evict", json={}).raise_for_status()
+        wait_for(f"{standby} is gone", lambda standby=standby: site.agent(standby) is None)
+    wait_for("the pool is empty", lambda: not site.standbys())
+    known = {machine.name for machine in site.ledger.machines()}
+    site.fault("xid-79", before[1])
+
+    incident = site.wait_recovered(name)
+    kept, new = site.job(name).machines
+    assert kept == before[0]
+    assert new not in known
+    (swap,) = [action for action in site.ledger.actions(incident.id) if action.kind == "swap"]
+    assert swap.waited_s > 0
+
+
+def test_agent_with_a_wrong_secret_is_refused(site: Site, tmp_path: Path) -> None:
+    """It says what to do and ends; the gateway counts it and does not know the machine."""
+    secret.create(tmp_path / "secret")
+    command = [sys.executable, "-m", "holdfast.agent", "--machine", "stranger", "--home", str(tmp_path)]
+    env = os.environ | {"HOLDFAST_PORT": str(site.settings.port), "HOLDFAST_PRELOAD": "json"}
+    ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=90, check=False)
+    assert ended.returncode == 1
+    assert "does not accept this machine's secret" in ended.stderr
+    assert "HOLDFAST_SECRET_FILE" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert "stranger" not in {machine.name for machine in site.ledger.machines()}
+    counted = site.http.get("/metrics").text
+    assert 'holdfast_unauthorized_total{route="agents"}' in counted
 
 
 def wait_closed(site: Site, name: str) -> Incident:

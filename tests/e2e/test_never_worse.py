@@ -69,6 +69,26 @@ def test_recovery_goes_on_without_s3(site: Site, name: str) -> None:
     )
 
 
+def test_machine_that_joined_without_s3_takes_part(site: Site, name: str) -> None:
+    """S3 hangs, and the only standby was made since: it gets the job's code from the other machines."""
+    before = site.submit(name).machines
+    old = {machine.name for machine in site.ledger.machines()}
+    s3 = site.service("s3")
+    s3.suspend()
+    try:
+        for machine in site.standbys():
+            site.http.post(f"/v1/machines/{machine}/evict", json={}).raise_for_status()
+        site.fault("kill-rank", before[1])  # a recovery ends with replenishing the pool
+        site.wait_recovered(name)
+        wait_for("a new standby", site.standbys)
+        site.fault("kill-machine", before[0])
+        site.wait_recovered(name, 2)
+        site.wait_more_steps(name)
+        assert not set(site.job(name).machines) <= old
+    finally:
+        s3.resume()
+
+
 def test_dead_agent_costs_its_machine(site: Site, name: str) -> None:
     """Only the agent is killed: its ranks die with it, and the machine is replaced."""
     before = site.submit(name).machines

@@ -41,6 +41,23 @@ def test_incident_is_readable_in_the_prefect_ui(site: Site, name: str, tmp_path:
     assert "Signals" in shown
 
 
+def test_the_pools_reasoning_is_shown_with_its_plot(site: Site, tmp_path: Path) -> None:
+    """The schedule's artifact: size, why, and a plot that the browser draws."""
+    browser = Chromium(tmp_path)
+    run_id = site.run_deployment("resize-standby-pool", {"sizing": {"dry_run": True}})
+    (artifact,) = wait_for(
+        "the artifact", lambda: [one for one in site.artifacts(run_id) if one["key"] == "standby-pool"]
+    )
+    ui = site.settings.prefect_api.removesuffix("/api")
+    screenshot = tmp_path / "pool.png"
+    shown = browser.look(f"{ui}/artifacts/artifact/{artifact['id']}", screenshot, (1400, 1600))
+    assert "Standby pool:" in shown
+    assert "machine-days" in shown
+    assert '<img src="data:image/svg+xml;base64,' in shown
+    # Text alone leaves most scan lines of the middle third alike; the plot lies there.
+    assert shades(screenshot)[2] > 200, "the plot is not drawn"
+
+
 def ended(site: Site, incident: Incident) -> dict[str, object] | None:
     """The incident's run, once Prefect has its end and its tasks on record."""
     run = site.flow_run(incident)

@@ -1,8 +1,9 @@
-"""Waiting for conditions, and ports that nobody uses."""
+"""Waiting for conditions and for the ends of processes, and ports that nobody uses."""
 
 from __future__ import annotations
 
 import socket
+import subprocess
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -26,9 +27,22 @@ def wait_for(
         time.sleep(every_s)
 
 
-def free_ports(count: int = 3) -> int:
-    """The first of ``count`` free ports in a row, outside the range that the kernel hands out."""
-    for base in range(21_000 + time.monotonic_ns() % 8_000, 32_000, count):
+def end(process: subprocess.Popen[bytes], patience_s: float = 30.0) -> None:
+    """Ask a process to end, and kill it when it does not."""
+    process.terminate()
+    try:
+        process.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def free_ports(count: int = 3, low: int = 21_000, spread: int = 8_000, high: int = 32_000) -> int:
+    """The first of ``count`` free ports in a row, outside the range that the kernel hands out.
+
+    The search begins up to ``spread`` above ``low``, so that two that look at once begin apart.
+    """
+    for base in range(low + time.monotonic_ns() % spread, high, count):
         try:
             with ExitStack() as held:
                 for port in range(base, base + count):

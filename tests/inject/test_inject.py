@@ -12,9 +12,10 @@ from typing import Any
 import psutil
 import pytest
 
-from holdfast import secret
-from holdfast.agent.inspection.kernel_log import parse
+from holdfast import drivers, secret
+from holdfast.agent.inspection.xid_line import parse
 from holdfast.drivers import processes
+from holdfast.drivers.base import Supplied
 from holdfast.drivers.local import LocalDriver, machine_dir, shm_dir
 from holdfast.errors import RefusedError, UnknownError
 from holdfast.inject import FAULTS, inject
@@ -202,3 +203,25 @@ def test_code_bug_ships_a_version_with_a_bug(home: Path, monkeypatch: pytest.Mon
     assert [call[:2] for call in calls] == [("GET", "/v1/jobs/gpt"), ("POST", "/v1/jobs/gpt/update")]
     assert calls[1][2]["version"] == "badbadbadbad"
     assert calls[1][2]["when"] == "now"
+
+
+def test_machine_on_another_host_is_not_broken_from_here(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process numbers are somebody else's here: a card of a process that does not run here names nobody."""
+    (home / "settings.env").write_text("HOLDFAST_DRIVER=slurm\n")
+    folder = machine_dir(home, "node1")
+    folder.mkdir(parents=True)
+    victim = psutil.Process().pid
+    (folder / "agent.json").write_text(
+        json.dumps({"pid": victim, "create_time": 1.0, "address": "10.0.0.1:1"})
+    )
+
+    class Elsewhere:
+        """Slurm says that it runs."""
+
+        def machines(self) -> list[Supplied]:
+            return [Supplied(name="node1", alive=True)]
+
+    monkeypatch.setattr(drivers, "from_settings", lambda _: Elsewhere())
+    with pytest.raises(RefusedError, match="does not run on this host"):
+        inject(home, "kill-machine", "node1")
+    assert folder.exists()

@@ -275,7 +275,7 @@ def test_a_network_check_needs_to_fail_twice_within_its_window() -> None:
     assert isinstance(classify([nic(NOW), nic(NOW)], context()), NoAction)
     assert isinstance(classify([nic(NOW - 400), nic(NOW)], context()), NoAction)
     found = classified(nic(NOW - 200), nic(NOW))
-    assert (found.incident_class, found.machine) == (IncidentClass.MACHINE_FAULT, "m1")
+    assert (found.incident_class, found.machine) == (IncidentClass.NETWORK_FAULT, "m1")
 
 
 def test_an_ordinary_host_fault_is_no_incident() -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import RefusedError
-from holdfast.models.history import Epoch
+from holdfast.models.history import Epoch, History
 from holdfast.policies.ettr import ettr, expected, sliding
 from tests.policies.make import epoch
 
@@ -71,7 +71,7 @@ def test_an_epoch_that_only_recomputes_brings_nothing() -> None:
 def test_no_epochs_is_zero() -> None:
     """Before the first start."""
     assert ettr([], 10.0).ettr == 0.0
-    assert sliding([], 10.0) == 0.0
+    assert sliding(History(), 10.0).ettr == 0.0
     assert ettr([epoch(1, 10.0, None, None)], 10.0).ettr == 0.0
 
 
@@ -84,10 +84,11 @@ def test_the_order_of_rows_does_not_matter() -> None:
 def test_the_sliding_hour_forgets() -> None:
     """An old stop does not weigh on the present."""
     rows = [epoch(1, 0.0, (1, 1.0), (10, 10.0)), epoch(2, 5000.0, (11, 5001.0), (10_010, 15_000.0))]
-    assert sliding(rows, 15_000.0) == pytest.approx(1.0)
-    assert sliding(rows, 4_000.0) == 0.0
+    history = History(epochs=tuple(rows))
+    assert sliding(history, 15_000.0).ettr == pytest.approx(1.0)
+    assert sliding(History(epochs=tuple(rows[:1])), 4_000.0).ettr == 0.0
     assert ettr(rows, 15_000.0).ettr < 0.7
-    assert sliding(rows[:1], 10.0) == pytest.approx(1.0)
+    assert sliding(History(epochs=tuple(rows[:1])), 10.0).ettr == pytest.approx(1.0)
 
 
 def test_the_expected_ratio_is_the_published_formula() -> None:

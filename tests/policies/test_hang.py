@@ -74,6 +74,17 @@ def test_busy_waiting_collectives_need_unchanged_stacks() -> None:
     assert judged(ranks(cpu_cores=1.0, silent_s=40.0, stacks_unchanged=True)).hang
 
 
+def test_gpus_that_spin_without_traffic_are_idle() -> None:
+    """Busy processors, busy GPUs, and no bytes on any port: all wait inside a collective."""
+    spinning = {"cpu_cores": 1.0, "gpu_busy": 1.0, "traffic_bytes_s": 0.0}
+    found = judged(ranks(**spinning))
+    assert found.hang
+    assert set(found.signals) == {"silent", "idle"}
+    for other in ({"traffic_bytes_s": 5e6}, {"gpu_busy": 0.6}, {"traffic_bytes_s": None}, {"gpu_busy": None}):
+        assert not judged([*ranks(7, **spinning), rank(7, **(spinning | other))]).hang
+    assert not judged(ranks(silent_s=1.0, **spinning)).hang
+
+
 def test_the_rank_that_is_behind_is_suspected() -> None:
     """It did not complete the step that the others did."""
     found = judged([*ranks(7), rank(7, steps_done=39)])

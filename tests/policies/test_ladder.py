@@ -7,19 +7,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.models.alert import IncidentClass, Rung
-from holdfast.policies.ladder import PastIncident, next_rung
-from holdfast.policies.policy import Policy
+from holdfast.policies.ladder import Circumstances, PastIncident, RungDecision, next_rung, order
+from holdfast.policies.policy import ClassLadder, Policy
 
 LADDER = Policy.load().ladder
 CRASH = IncidentClass.JOB_CRASH
+BACK = Circumstances(can_rollback=True)
 
 
 def past(*rungs: Rung, progress: int = 0, kind: IncidentClass = CRASH) -> PastIncident:
     return PastIncident(incident_class=kind, epoch=1, at=0.0, rungs=rungs, progressed_steps=progress)
 
 
-def rung(history: list[PastIncident], done: tuple[Rung, ...] = (), can_rollback: bool = True) -> Rung:
-    return next_rung(history, done, LADDER, can_rollback).rung
+def decide(
+    history: list[PastIncident],
+    done: tuple[Rung, ...] | list[Rung] = (),
+    seen: Circumstances = BACK,
+    kind: IncidentClass = CRASH,
+    **changes: object,
+) -> RungDecision:
+    ladder = LADDER.of(kind).model_copy(update=changes)
+    return next_rung(history, done, ladder, LADDER.progress_steps, seen, LADDER.code_changed_s)
+
+
+def rung(history: list[PastIncident], done: tuple[Rung, ...] = ()) -> Rung:
+    return decide(history, done).rung
 
 
 def test_the_ladder_is_climbed_within_one_incident() -> None:
@@ -52,7 +64,7 @@ def test_only_incidents_after_the_last_progress_count() -> None:
 
 def test_without_an_older_version_the_rollback_is_skipped() -> None:
     """And the reasons say so."""
-    decision = next_rung([past(Rung.RETRY)], (), LADDER, can_rollback=False)
+    decision = decide([past(Rung.RETRY)], seen=Circumstances())
     assert decision.rung is Rung.REPLAY
     assert any("no earlier good code version" in reason for reason in decision.reasons)
 
@@ -71,11 +83,77 @@ def test_what_an_incident_without_rungs_counts_as(kind: IncidentClass, expected:
     assert rung([past(kind=kind)]) is expected
 
 
-def test_a_rung_with_zero_budget_is_never_tried() -> None:
-    """Sites without spare capacity may switch replay off."""
-    policy = LADDER.model_copy(update={"attempts": {Rung.RETRY: 2}})
-    assert next_rung([], (Rung.RETRY,), policy, True).rung is Rung.RETRY
-    assert next_rung([], (Rung.RETRY, Rung.RETRY), policy, True).rung is Rung.HUMAN
+def test_a_ladder_is_what_the_policy_file_says() -> None:
+    """Sites without spare capacity may leave replay out, try twice, and end with stopping."""
+    twice = {"rungs": (Rung.RETRY, Rung.RETRY), "end": Rung.STOP}
+    assert decide([], (Rung.RETRY,), **twice).rung is Rung.RETRY
+    spent = decide([], (Rung.RETRY, Rung.RETRY), **twice)
+    assert spent.rung is Rung.STOP
+    assert "the job is stopped" in spent.reasons[-1]
+
+
+def test_new_code_is_rolled_back_before_a_retry() -> None:
+    """The same crash, minutes after a change."""
+    seen = BACK.model_copy(update={"code_changed_s_ago": 30.0})
+    assert decide([], seen=seen).rung is Rung.ROLLBACK
+    assert any("the code changed 30 s before" in reason for reason in decide([], seen=seen).reasons)
+    assert decide([], seen=BACK.model_copy(update={"code_changed_s_ago": 1e6})).rung is Rung.RETRY
+    assert decide([], seen=Circumstances(code_changed_s_ago=30.0)).rung is Rung.RETRY
+
+
+def test_a_repeat_offender_goes_before_a_retry() -> None:
+    """The same crash, on a machine that was evicted often of late."""
+    seen = BACK.model_copy(update={"accused": ("m1",), "offenders": frozenset({"m1", "m7"})})
+    assert decide([], seen=seen).rung is Rung.EVICT
+    elsewhere = BACK.model_copy(update={"accused": ("m1",), "offenders": frozenset({"m7"})})
+    assert decide([], seen=elsewhere).rung is Rung.RETRY
+
+
+def test_machines_of_one_switch_are_not_evicted() -> None:
+    """Not even repeat offenders: the switch is what they share."""
+    seen = BACK.model_copy(
+        update={"accused": ("m1", "m2"), "offenders": frozenset({"m1"}), "switch": "leaf-1"}
+    )
+    climbed: list[Rung] = []
+    while not climbed or climbed[-1] is not Rung.HUMAN:
+        climbed.append(decide([], climbed, seen, IncidentClass.NETWORK_FAULT).rung)
+    assert Rung.EVICT not in climbed
+    assert Rung.RETRY in climbed
+
+
+def test_without_an_accused_machine_nobody_is_evicted() -> None:
+    """The rung is skipped, with its reason."""
+    decision = decide([], (Rung.RETRY,), kind=IncidentClass.NETWORK_FAULT)
+    assert decision.rung is Rung.REPLAY
+    assert "evict: the alerts accuse no machine" in decision.reasons
+
+
+def test_a_common_cause_rolls_back_first() -> None:
+    """Every machine shows the fault: code or data."""
+    assert decide([], seen=BACK.model_copy(update={"common_cause": True})).rung is Rung.ROLLBACK
+
+
+SEEN = st.builds(
+    Circumstances,
+    can_rollback=st.booleans(),
+    code_changed_s_ago=st.none() | st.floats(0, 1e7),
+    accused=st.sampled_from([(), ("m1",), ("m1", "m2")]),
+    offenders=st.frozensets(st.sampled_from(["m1", "m2", "m3"])),
+    switch=st.sampled_from(["", "leaf-1"]),
+    common_cause=st.booleans(),
+)
+
+
+@given(SEEN, st.sampled_from(list(IncidentClass)))
+def test_whatever_the_circumstances_the_ladder_ends(seen: Circumstances, kind: IncidentClass) -> None:
+    """Each attempt uses budget up; rungs are reordered, at most an eviction is added."""
+    ladder: ClassLadder = LADDER.of(kind)
+    rungs, _ = order(ladder, seen, LADDER.code_changed_s)
+    assert set(rungs) <= {*ladder.rungs, Rung.EVICT}
+    climbed: list[Rung] = []
+    while (found := decide([], climbed, seen, kind).rung) is not ladder.end:
+        climbed.append(found)
+    assert len(climbed) <= len(ladder.rungs) + 1
 
 
 RUNGS = st.sampled_from([Rung.RETRY, Rung.ROLLBACK, Rung.REPLAY])
@@ -85,7 +163,7 @@ RUNGS = st.sampled_from([Rung.RETRY, Rung.ROLLBACK, Rung.REPLAY])
 def test_a_spent_rung_is_never_chosen(history: list[list[Rung]], done: list[Rung], rollback: bool) -> None:
     """Bounded: without progress every answer uses budget up, so a human comes in the end."""
     listed = [past(*rungs) for rungs in history if rungs]
-    decision = next_rung(listed, done, LADDER, rollback)
+    decision = decide(listed, done, Circumstances(can_rollback=rollback))
     used = [*done, *(r for p in listed for r in p.rungs)].count(decision.rung)
-    assert decision.rung is Rung.HUMAN or used < LADDER.attempts[decision.rung]
+    assert decision.rung is Rung.HUMAN or used < LADDER.of(CRASH).rungs.count(decision.rung)
     assert decision.reasons

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import RefusedError
@@ -28,7 +28,6 @@ def inside(machines: int, per: int, parallelism: Parallelism, mapping: dict[int,
 
 
 @given(shapes())
-@settings(deadline=None)
 def test_a_bijection_without_fixed_points(shape: tuple[int, int, Parallelism]) -> None:
     """Every machine keeps exactly one other's copy, never its own."""
     machines, per, parallelism = shape
@@ -41,7 +40,6 @@ def test_a_bijection_without_fixed_points(shape: tuple[int, int, Parallelism]) -
 
 
 @given(shapes())
-@settings(deadline=None)
 def test_crosses_groups_is_true_only_when_it_is(shape: tuple[int, int, Parallelism]) -> None:
     """Evicting any parallel group of a rank leaves its copy alive; otherwise the answer says so."""
     machines, per, parallelism = shape
@@ -51,7 +49,6 @@ def test_crosses_groups_is_true_only_when_it_is(shape: tuple[int, int, Paralleli
 
 
 @given(st.integers(2, 8), st.integers(2, 8))
-@settings(deadline=None)
 def test_a_grid_of_pipeline_and_data_groups_can_always_be_crossed(pp: int, dp: int) -> None:
     """One machine per (stage, replica): another stage of another replica keeps the copy."""
     backup = backups(pp * dp, 8, Parallelism(tp=8, pp=pp))

@@ -161,5 +161,96 @@ def test_the_answer_is_the_newest_reachable_step_within_the_bound(
     assert plan.step == max([0, *memory, *good])
     if plan.tier is Tier.MEMORY:
         there = {(s.rank, s.machine, s.tier) for s in shards if s.step == plan.step}
-        assert {(s.rank, s.machine, s.tier) for s in plan.sources} <= there
+        assert {(s.rank, s.machine, s.tier) for s in plan.sources if s.tier is not Tier.S3} <= there
         assert [s.rank for s in plan.sources] == [0, 1, 2, 3]
+
+
+def test_a_rank_whose_machines_lost_it_reads_s3_at_the_same_step() -> None:
+    """The others keep their memory: only the rank that lacks its shard pays for S3."""
+    plan = choose(own(6, (0, 1, 2)), [remote(6), remote(4)], 4, HOMES)
+    assert (plan.step, plan.tier, plan.remote) == (6, Tier.MEMORY, remote(6))
+    assert [source.tier for source in plan.sources] == [Tier.MEMORY] * 3 + [Tier.S3]
+    assert "no machine has its shard" in plan.sources[3].reason
+
+
+def test_memory_anywhere_goes_before_the_own_disk_and_disk_before_s3() -> None:
+    """The order of cost, with what comes next if a source is refused."""
+    held = [shard(0, 5, "m0", Tier.DISK), shard(0, 5, "m3", Tier.PEER), shard(0, 5, "m3", Tier.DISK)]
+    plan = choose(held, [remote(5, world_size=1)], 1, {0: "m0"})
+    order = [(each.machine, each.tier) for each in (*plan.sources, *plan.fallbacks)]
+    assert order == [("m3", Tier.PEER), ("m0", Tier.DISK), ("m3", Tier.DISK), ("", Tier.S3)]
+    assert all(each.reason for each in (*plan.sources, *plan.fallbacks))
+
+
+def test_what_lies_on_disks_only_is_said_to_be_there() -> None:
+    """Not in memory: the agents were started anew."""
+    plan = choose([*own(5, (0, 1, 2)), shard(3, 5, "m3", Tier.DISK)], [], 4, HOMES)
+    assert plan.tier is Tier.MEMORY
+    assert "step 5 of epoch 1 is on machines for all 4 ranks" in plan.reasons
+    assert "from a disk, in no machine's memory: rank 3" in plan.reasons
+
+
+def test_shards_of_another_world_size_are_not_mistaken_for_a_whole_step() -> None:
+    """Two ranks of a job of four are not a job of two."""
+    wide = [each.model_copy(update={"world_size": 4}) for each in own(9)]
+    plan = choose(wide, [remote(5)], 2, HOMES)
+    assert (plan.step, plan.tier) == (5, Tier.S3)
+    assert [(each.step, "4 ranks, not 2" in each.reason) for each in plan.skipped] == [(9, True)]
+
+
+def test_every_skipped_step_and_every_source_says_why() -> None:
+    """Newest first: beyond the bound, incomplete, suspect."""
+    plan = choose(
+        own(9) + own(7, (0,)) + own(4), [remote(6, suspect=True)], 4, HOMES, bound=8, refused=["rank 0"]
+    )
+    assert [(each.step, each.reason) for each in plan.skipped] == [
+        (9, "beyond the bound: only steps up to 8 may be restored"),
+        (7, "lacks rank 1, 2, 3; not in S3"),
+        (6, "suspect in S3"),
+    ]
+    assert plan.step == 4
+    assert plan.reasons[0] == "refused: rank 0"
+    assert all(source.reason for source in plan.sources)
+
+
+_TIERS = st.sampled_from([Tier.MEMORY, Tier.PEER, Tier.DISK])
+
+
+@given(
+    st.sets(st.tuples(st.integers(0, 3), st.integers(1, 5), st.sampled_from(["m0", "m1", "m2"]), _TIERS)),
+    st.sets(st.tuples(st.integers(1, 5), st.booleans())),
+    st.none() | st.integers(0, 5),
+)
+def test_each_rank_takes_its_cheapest_source_and_nothing_is_left_unsaid(
+    held: set[tuple[int, int, str, Tier]], saved: set[tuple[int, bool]], bound: int | None
+) -> None:
+    """Against brute force: step, order of cost per rank, and a reason for every newer step that is known of."""
+    shards = [shard(r, s, m, tier) for r, s, m, tier in held]
+    plan = choose(shards, [remote(s, bad) for s, bad in saved], 4, HOMES, bound)
+    known = {s for _, s, _, _ in held} | {s for s, _ in saved}
+    assert {each.step for each in plan.skipped} == {s for s in known if s > plan.step}
+    assert all(each.reason for each in plan.skipped)
+    in_s3 = (plan.step, False) in saved
+    if plan.tier is not Tier.MEMORY:
+        return
+    assert [s.rank for s in plan.sources] == [0, 1, 2, 3]
+    for rank in range(4):
+        mine = {(m, tier) for r, s, m, tier in held if (r, s) == (rank, plan.step)}
+        listed = [s for s in (*plan.sources, *plan.fallbacks) if s.rank == rank]
+        assert {(s.machine, s.tier) for s in listed} == mine | ({("", Tier.S3)} if in_s3 else set())
+        cost = [(s.tier is Tier.S3, s.tier is Tier.DISK, s.machine != HOMES[rank]) for s in listed]
+        assert cost == sorted(cost)
+
+
+def test_planning_for_ten_thousand_ranks_is_linear() -> None:
+    """Work grows with the shards: 10,240 ranks, three steps, three copies; a quadratic search would not end."""
+    homes = {rank: f"m{rank // 8}" for rank in range(10_240)}
+    held = [
+        shard(rank, step, f"m{(rank // 8 + shift) % 1_280}", tier)
+        for rank in homes
+        for step in (7, 8, 9)
+        for shift, tier in ((0, Tier.MEMORY), (1, Tier.PEER), (0, Tier.DISK))
+        if (rank, step) != (5_000, 9)
+    ]
+    plan = choose(held, [remote(3)], 10_240, homes)
+    assert (plan.step, len(plan.sources), len(plan.fallbacks)) == (8, 10_240, 2 * 10_240)

@@ -8,6 +8,7 @@ import os
 import runpy
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -84,6 +85,8 @@ class FakeAgent:
             wire.ENV_CONTROL: str(control),
             wire.ENV_SHARDS: str(self.shards),
             wire.ENV_PEER: "1",
+            # Steps of tests take no time: without this, every other save would be skipped.
+            wire.ENV_PATIENCE: "30",
             wire.ENV_RESTORE: json.dumps({"step": step, "tier": None, "path": str(path) if path else ""}),
             "RANK": str(rank),
             "WORLD_SIZE": str(self.world_size),
@@ -122,10 +125,20 @@ class FakeAgent:
         return self.folder / f"e{self.epoch}.log"
 
     def join(self, timeout_s: float = 60.0) -> list[int | None]:
-        """Wait for all ranks and return their exit statuses."""
+        """Wait for all ranks and return their exit statuses; of one that does not end, the output has the stacks."""
         deadline = time.monotonic() + timeout_s
         for rank in self.ranks:
             rank.join(max(0.0, deadline - time.monotonic()))
+            if rank.is_alive():
+                dump = subprocess.run(
+                    ["py-spy", "dump", "--native", "--pid", str(rank.pid)],
+                    capture_output=True,
+                    text=True,
+                    timeout=30,
+                    check=False,
+                )
+                with self.log.open("a") as log:
+                    log.write(f"\nstill running after {timeout_s:.0f} s:\n{dump.stdout}{dump.stderr}\n")
         return [rank.exitcode for rank in self.ranks]
 
     def kill(self) -> None:
@@ -143,7 +156,7 @@ class FakeAgent:
             if each["t"] == kind and each["epoch"] == self.epoch and rank in (None, each["rank"])
         ]
 
-    def wait_for(self, condition: Callable[[], Any], timeout_s: float = 30.0) -> None:
+    def wait_for(self, condition: Callable[[], Any], timeout_s: float = 90.0) -> None:
         """Wait until ``condition`` holds; fails with the ranks' output when it does not in time."""
         deadline = time.monotonic() + timeout_s
         while not condition():

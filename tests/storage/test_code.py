@@ -70,7 +70,8 @@ def test_checkouts_equal_what_was_stored(objects: ObjectStore, tmp_path: Path) -
     assert os.access(dest / "run.sh", os.X_OK)
     assert not os.access(dest / "train.py", os.X_OK) or os.stat(dest / "train.py").st_mode & 0o111 == 0
     assert code.pack(dest).version == version
-    assert [path.name for path in (tmp_path / "m0").iterdir()] == [version]
+    assert code.packed(dest).read_bytes() == objects.get(code.key("gpt", version))
+    assert {path.name for path in (tmp_path / "m0").iterdir()} == {version, f"{version}.tar.gz"}
 
 
 def test_git_says_what_is_code(git_repository: Path) -> None:
@@ -198,7 +199,7 @@ def test_checkouts_at_once_do_not_disturb_one_another(objects: ObjectStore, tmp_
     for thread in threads:
         thread.join()
     assert seen == [50] * 8
-    assert list(dest.parent.iterdir()) == [dest]
+    assert set(dest.parent.iterdir()) == {dest, code.packed(dest)}
 
 
 def test_a_folder_that_cannot_be_written_is_named(objects: ObjectStore, tmp_path: Path) -> None:

@@ -43,13 +43,20 @@ def test_the_report_tells_signals_evidence_and_actions() -> None:
         done_at=101.25,
     )
     text = markdown(
-        incident(alerts=(alert,)), [action], "evicted m1", Verdict(suspects=("m1",), evidence=("m1 is odd",))
+        incident(alerts=(alert,)),
+        [action],
+        "evicted m1",
+        Verdict(suspects=("m1",), evidence=("m1 is odd",)),
+        102.0,
     )
     assert "**evicted m1**" in text
     assert "| -0.50 s | rank_exit | m1 | 2 |" in text
     assert "SIGKILL" in text
     assert "- m1 is odd" in text
     assert "| +1.00 s | 0.25 s | evict:m1 |" in text
+    assert "| deciding | 1.75 |" in text
+    assert "| swapping | 0.25 |" in text
+    assert "| from detection until this report | 2.00 |" in text
 
 
 def test_an_alert_storm_makes_a_bounded_report() -> None:
@@ -66,3 +73,26 @@ def test_suspects_name_their_accuser() -> None:
         ("m1", "root alert"),
     ]
     assert rows[0]["why"] == "check on m3: bad"
+
+
+def test_the_report_says_what_was_restored_and_why() -> None:
+    """Each attempt with its skipped steps and its sources; a reason is said once."""
+    start = Action(
+        incident_id="gpt-1",
+        key="start:after-e3",
+        kind="start",
+        state=ActionState.DONE,
+        result={
+            "epoch": 4,
+            "step": 8,
+            "reasons": ["refused: rank 1", "step 9 of epoch 3 skipped: lacks rank 1"],
+            "restore": ["step 9 of epoch 3 skipped: lacks rank 1", "rank 0, 1 from peer: m1"],
+        },
+        begun_at=101.0,
+        done_at=102.0,
+    )
+    text = markdown(incident(), [start], "restarted", Verdict())
+    assert "## Restored in epoch 4: step 8" in text
+    assert "- refused: rank 1" in text
+    assert "- rank 0, 1 from peer: m1" in text
+    assert text.count("- step 9 of epoch 3 skipped") == 1

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from holdfast.deployments.gateway.correlate import Correlator
 from holdfast.deployments.gateway.site import Site, log
+from holdfast.deployments.gateway.stacks import StackHistory, StackReader
 from holdfast.models.agent import Heartbeat, RankState
 from holdfast.models.alert import Alert, AlertKind
 from holdfast.models.job import Job, JobState
@@ -64,9 +65,11 @@ class _History:
 class Hangs:
     """Watches all running jobs."""
 
-    def __init__(self, site: Site, correlator: Correlator) -> None:
+    def __init__(self, site: Site, correlator: Correlator, stacks: StackReader | None = None) -> None:
         self._site = site
         self._correlator = correlator
+        self._stacks = stacks
+        self._samples: dict[str, StackHistory] = {}
         self._policy = site.policy.hang
         self._exempt = frozenset(self._policy.activity_limits_s)
         self._ranks: dict[tuple[str, str, int], _History] = {}
@@ -91,6 +94,7 @@ class Hangs:
         for key in [key for key in self._ranks if not _current(key, jobs)]:
             del self._ranks[key]
         self._told_at = {name: at for name, at in self._told_at.items() if name in jobs}
+        self._samples = {name: known for name, known in self._samples.items() if name in jobs}
         for job in list(jobs.values()):
             if job.state is JobState.RUNNING:
                 await self._judge(job)
@@ -99,16 +103,35 @@ class Hangs:
         facts = self._facts(job)
         vote = hang.vote(facts, self._policy, job_state=job.state)
         now = self._site.clock.now()
+        self._sample(job, vote, now)
         if not vote.hang or now - self._told_at.get(job.name, 0.0) < AGAIN_S:
             return
         self._told_at[job.name] = now
-        if await asyncio.to_thread(self._site.ledger.acting, job.name):
+        if await asyncio.to_thread(self._site.ledger.acting, job.name, evidence=False):
             return
         log.warning("job %s hangs: %s", job.name, "; ".join(vote.reasons))
         await self._correlator.accept_all([_alert(job, vote, now)])
 
+    def _sample(self, job: Job, vote: hang.HangVote, now: float) -> None:
+        """Have the stacks of a job read that is silent for too long; forget them once it is not."""
+        if "silent" not in vote.signals or vote.exempt:
+            self._samples.pop(job.name, None)
+            return
+        known = self._samples.get(job.name)
+        if known is None or known.epoch != job.epoch:
+            known = self._samples[job.name] = StackHistory(job.epoch)
+        if self._stacks is None or vote.hang or now - known.asked_at < self._policy.stacks_every_s:
+            return
+        known.asked_at = now
+        self._site.spawn(self._read(self._stacks, job, known), f"stacks of {job.name}")
+
+    async def _read(self, stacks: StackReader, job: Job, known: StackHistory) -> None:
+        known.add(await stacks.read(job, self._site.fleet.machines))
+
     def _facts(self, job: Job) -> list[hang.HangFacts]:
         facts = []
+        samples = self._samples.get(job.name)
+        same = samples.unchanged(self._policy.stacks_samples) if samples else frozenset()
         for machine, rank in self._site.fleet.ranks(job):
             known = self._ranks.get((job.name, machine, rank.rank))
             if known is None or not known.cpu:
@@ -121,6 +144,8 @@ class Hangs:
                     earlier=known.earlier(),
                     longest_gap_s=known.longest_gap_s,
                     stopped_since=known.stopped_since,
+                    stacks_unchanged=rank.rank in same,
+                    vitals=self._site.fleet.vitals(machine),
                 )
             )
         return facts

@@ -1,23 +1,21 @@
 """Machines that went silent: heartbeats are missing, and a probe confirms that the agent is gone.
 
 MS (MegaScale): a missed heartbeat starts recovery. Here only together with a probe that fails too: an agent that
-cannot reach the gateway, or a gateway that was busy, must not cost a machine.
+cannot reach the gateway, or a gateway that was busy, must not cost a machine. And when nobody is heard, it is the
+gateway whose network is gone.
 """
 
 from __future__ import annotations
 
 from holdfast.deployments.gateway.correlate import Correlator
+from holdfast.deployments.gateway.fleet import WATCHED
 from holdfast.deployments.gateway.probe import Probe, Prober, probe_all
 from holdfast.deployments.gateway.site import Site, log
-from holdfast.models.machine import Machine, MachineState
+from holdfast.models.machine import Machine
+from holdfast.policies import silence
 
-MIN_SILENCE_S = 1.5
-"""Heartbeats are never missed sooner than this, however short their interval."""
-UNSURE_SILENCE_S = 5.0
-"""A machine whose agent does not refuse, but does not answer either, may be busy: it gets so long at least."""
 OWN_PAUSE_S = 1.0
 """A round that comes so much too late says that the gateway itself stood still: silence then proves nothing."""
-WATCHED = (MachineState.ACTIVE, MachineState.STANDBY)
 
 
 class SilentMachines:
@@ -29,17 +27,12 @@ class SilentMachines:
         self._correlator = correlator
         self._ticked_at = site.clock.now()
         self._asked_at: dict[str, float] = {}
-
-    @property
-    def window_s(self) -> float:
-        """Silence that calls for a probe."""
-        missed = self._site.policy.gateway.missed_heartbeats * self._site.settings.heartbeat_s
-        return max(MIN_SILENCE_S, missed)
+        self._alone = False
 
     async def tick(self) -> None:
         """One round."""
         now = self._site.clock.now()
-        if now - self._ticked_at > OWN_PAUSE_S + self.window_s:
+        if now - self._ticked_at > OWN_PAUSE_S + self._site.window_s:
             self._site.fleet.grace(now)
         self._ticked_at = now
         silent = [machine for machine in self._site.fleet.machines.values() if self._is_due(machine, now)]
@@ -49,8 +42,11 @@ class SilentMachines:
         for machine in silent:
             self._asked_at[machine.name] = now
         for probe in await probe_all(self._prober, silent):
-            if not probe.alive:
+            if probe.alive:
+                self._site.fleet.answered(probe.machine, self._site.clock.now())
+            else:
                 await self._lost(self._site.fleet.machines[probe.machine], probe)
+        self._note_alone()
         self._ticked_at = self._site.clock.now()
 
     def _is_due(self, machine: Machine, now: float) -> bool:
@@ -58,12 +54,36 @@ class SilentMachines:
         if machine.state not in WATCHED or not machine.incarnation:
             return False
         silent_s = self._site.fleet.silent_s(machine.name, now)
-        return min(silent_s, now - self._asked_at.get(machine.name, 0.0)) > self.window_s
+        return min(silent_s, now - self._asked_at.get(machine.name, 0.0)) > self._site.window_s
 
     async def _lost(self, machine: Machine, probe: Probe) -> None:
+        self._note_alone()
         silent_s = self._site.fleet.silent_s(machine.name, self._site.clock.now())
         # It may have spoken while it was asked.
-        if silent_s <= (self.window_s if probe.sure else max(UNSURE_SILENCE_S, 3 * self.window_s)):
+        if silent_s <= (self._site.window_s if probe.sure else self._site.lease_s):
+            return
+        if not probe.sure and self._is_alone(but=machine.name):
             return
         log.warning("machine %s: no heartbeat for %.1f s, and %s", machine.name, silent_s, probe.detail)
         await self._correlator.lost(machine, probe.detail, missed_s=silent_s)
+
+    def _is_alone(self, but: str = "") -> bool:
+        """Nobody is heard, ``but`` one machine aside."""
+        now, fleet = self._site.clock.now(), self._site.fleet
+        watched = [m for m in fleet.machines.values() if m.state in WATCHED and m.name != but]
+        return silence.is_alone([fleet.silent_s(m.name, now) for m in watched], self._site.lease_s / 2)
+
+    def _note_alone(self) -> None:
+        """Say it once, and when it is over."""
+        watched = sum(machine.state in WATCHED for machine in self._site.fleet.machines.values())
+        alone, before = watched > 1 and self._is_alone(), self._alone
+        self._alone = alone
+        self._site.metrics.alone.set(alone)
+        if alone and not before:
+            log.error(
+                "no machine is heard: this gateway's own network is taken for cut off, nobody is accused"
+            )
+        elif before and not alone:
+            # The others come back one after the other: what they did not say meanwhile accuses none of them.
+            self._site.fleet.grace(self._site.clock.now())
+            log.warning("machines are heard again")

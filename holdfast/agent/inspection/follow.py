@@ -10,19 +10,19 @@ _MAX_LINE_BYTES = 16 << 10
 
 
 class Follower:
-    """New lines of ``path`` since this follower was made. A file that appears later is read from its start.
+    """New lines of ``path`` since this follower was made; of a file that appears later, or ``from_start``, all.
 
     One poll reads at most 1 MiB, so a storm of lines takes bounded time and memory; the rest waits for the
     next poll. A line longer than 16 KiB is cut.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, from_start: bool = False) -> None:
         self._path = path
         self._file: int | None = None
         self._identity: tuple[int, int] | None = None
         self._offset = 0
         self._partial = b""
-        self._open(at_end=True)
+        self._open(at_end=not from_start)
 
     def lines(self) -> list[str]:
         """Lines that were completed since the last call. An unreadable or missing file has none."""

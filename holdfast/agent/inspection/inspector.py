@@ -7,17 +7,20 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import TypeVar
 
-from holdfast.agent.inspection.base import Detector, Limits
-from holdfast.agent.inspection.gpu import GpuDetector
-from holdfast.agent.inspection.host import HostDetector
-from holdfast.agent.inspection.kernel_log import KernelLogDetector, kernel_log_path
-from holdfast.models.alert import Alert, Finding
-from holdfast.settings import Settings
+from holdfast.agent.inspection.base import Detector
+from holdfast.models.alert import Alert, AlertKind, Finding
+from holdfast.policies.thresholds import IntervalsPolicy
 
 log = logging.getLogger(__name__)
+Result = TypeVar("Result")
 _REMEMBERED = 1024
+_INSPECT_S = 8.0
+"""Longest wait for one detector when all are asked at once."""
+SELF_CHECKS = 4
+SELF_CHECK_PAUSE_S = 3.0
 
 
 class Inspector:
@@ -25,31 +28,26 @@ class Inspector:
 
     Alerts name the machine; job, epoch and incarnation are for the agent to add. Their fingerprints hold the
     time at which this inspector was made, so that what a later incarnation sees is a new signal.
+
+    A detector that blocks has a thread of its own: one that is stuck in a driver holds up no other.
     """
 
     def __init__(
         self,
         machine: str,
-        home: Path,
-        settings: Settings,
+        detectors: Sequence[Detector],
+        intervals: IntervalsPolicy,
         emit: Callable[[Alert], None],
-        *,
-        limits: Limits | None = None,
-        detectors: Sequence[Detector] | None = None,
     ) -> None:
-        self._limits = limits or Limits()
+        self._machine = machine
+        self._intervals = intervals
         self._emit = emit
         self._made_at = time.time()
         self._reported: OrderedDict[str, float] = OrderedDict()
-        self._detectors: tuple[Detector, ...] = (
-            tuple(detectors)
-            if detectors is not None
-            else (
-                KernelLogDetector(machine, kernel_log_path(home, machine, settings), self._limits),
-                GpuDetector(machine, self._limits),
-                HostDetector(machine, home, self._limits),
-            )
-        )
+        self._detectors = tuple(detectors)
+        self._threads: dict[str, Executor] = {
+            each.name: ThreadPoolExecutor(1, f"inspect-{each.name}") for each in detectors if each.blocking
+        }
 
     async def run(self) -> None:
         """Look for ever; ends only by cancellation."""
@@ -58,14 +56,31 @@ class Inspector:
                 group.create_task(self._watch(detector), name=f"inspect {detector.name}")
 
     async def inspect(self) -> list[Finding]:
-        """Look at everything now. A detector that fails is a finding, not an exception."""
+        """Look at everything now. A detector that fails or does not answer is a finding, not an exception."""
         found = await asyncio.gather(*(self._inspect(detector) for detector in self._detectors))
         return [finding for findings in found for finding in findings]
+
+    async def self_check(
+        self, times: int = SELF_CHECKS, pause_s: float = SELF_CHECK_PAUSE_S
+    ) -> list[Finding]:
+        """Look at everything before the machine joins; what another cause explains as well is looked at again.
+
+        A busy host makes a detector late; only what stays so, or is sure, may keep the machine out.
+        """
+        found = await self.inspect()
+        for _ in range(times - 1):
+            failed = [finding for finding in found if not finding.ok]
+            if not failed or any(finding.sure for finding in failed):
+                break
+            log.warning("self-check: %s; looking again", "; ".join(f"{f.check}: {f.detail}" for f in failed))
+            await asyncio.sleep(pause_s)
+            found = await self.inspect()
+        return found
 
     async def _watch(self, detector: Detector) -> None:
         while True:
             try:
-                alerts = await asyncio.to_thread(detector.poll) if detector.blocking else detector.poll()
+                alerts = await self._poll(detector)
             except Exception:  # one broken detector must not end the others
                 log.exception("inspection: detector %s failed", detector.name)
                 alerts = []
@@ -73,16 +88,58 @@ class Inspector:
                 self._report(alert)
             await asyncio.sleep(detector.interval_s)
 
+    async def _poll(self, detector: Detector) -> list[Alert]:
+        """Poll; when that takes longer than a stall, say so once and go on waiting."""
+        if not detector.blocking:
+            return detector.poll()
+        polling = asyncio.ensure_future(self._call(detector, detector.poll))
+        done, _ = await asyncio.wait([polling], timeout=self._intervals.stalled_s)
+        if not done:
+            log.error(
+                "inspection: detector %s has not returned for %.0f s",
+                detector.name,
+                self._intervals.stalled_s,
+            )
+            if detector.name == "gpu":
+                self._report(self._stalled())
+        return await polling
+
     async def _inspect(self, detector: Detector) -> list[Finding]:
         started = time.perf_counter()
-        found = await asyncio.to_thread(detector.inspect) if detector.blocking else detector.inspect()
+        try:
+            found = await asyncio.wait_for(self._call(detector, detector.inspect), _INSPECT_S)
+        except TimeoutError:
+            found = [self._unsaid(detector, f"no answer within {_INSPECT_S:.0f} s")]
+        except Exception as error:
+            log.exception("inspection: detector %s failed", detector.name)
+            found = [self._unsaid(detector, f"failed: {error}")]
         seconds = time.perf_counter() - started
         return [finding.model_copy(update={"seconds": seconds}) for finding in found]
+
+    async def _call(self, detector: Detector, call: Callable[[], Result]) -> Result:
+        thread = self._threads.get(detector.name)
+        if thread is None:
+            return call()
+        return await asyncio.get_running_loop().run_in_executor(thread, call)
+
+    def _unsaid(self, detector: Detector, detail: str) -> Finding:
+        return Finding(check=detector.name, machine=self._machine, ok=False, detail=detail[:300])
+
+    def _stalled(self) -> Alert:
+        waited = self._intervals.stalled_s
+        error = f"the driver has not answered for {waited:.0f} s"
+        return Alert(
+            kind=AlertKind.GPU_LOST,
+            machine=self._machine,
+            at=time.time(),
+            fingerprint=f"gpu_stalled:{self._machine}",
+            evidence={"device": "driver", "error": error, "detail": error, "value": waited, "limit": waited},
+        )
 
     def _report(self, alert: Alert) -> None:
         fingerprint = f"{alert.fingerprint or alert.key}:{self._made_at:.3f}"
         last = self._reported.get(fingerprint)
-        if last is not None and alert.at - last < self._limits.repeat_s:
+        if last is not None and alert.at - last < self._intervals.repeat_s:
             return
         self._reported[fingerprint] = alert.at
         self._reported.move_to_end(fingerprint)

@@ -1,128 +1,169 @@
-"""NVIDIA's Xid and SXid lines in the kernel log."""
+"""The kernel log: Xids, out-of-memory kills, panics, segmentation faults, failing disks and file systems."""
 
 from __future__ import annotations
 
-import re
+import os
+import stat
 import time
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Protocol
 
-from holdfast.agent.inspection.base import Limits
 from holdfast.agent.inspection.follow import Follower
+from holdfast.agent.inspection.kmsg import Kmsg
+from holdfast.agent.inspection.nvml_events import xid_alert
+from holdfast.agent.inspection.xid_line import XidLine, parse
 from holdfast.models.alert import Alert, AlertKind, Finding
-from holdfast.models.base import Frozen
-from holdfast.paths import machine_dir
-from holdfast.policies import xid
-from holdfast.settings import Settings
+from holdfast.policies.patterns import KERNEL_LOG_FILE, Match, registry
+from holdfast.policies.thresholds import IntervalsPolicy
 
-# NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.
-# NVRM: Xid (0000:03:00): 31, Ch 00000010, ...                     NVRM: GPU at PCI:... : no Xid
-# nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 28006, Non-fatal, Link 46 MC TS crumbstore MCTO
-_XID = re.compile(r"\b(?P<kind>S?Xid)\s*\((?:PCI:)?(?P<pci>[0-9A-Fa-f:.]+)\):?\s*(?P<code>\d+)\b(?P<rest>.*)")
-_FATAL_SXID = re.compile(r"^\s*,\s*fatal\b", re.IGNORECASE)
-_PID = re.compile(r"\bpid='?(\d+)'?")
-_NAME = re.compile(r"\bname='?([^,'<>]+)'?")
 _REMEMBERED = 64
+_XID_HINT = "Xid"
 
 
-class XidLine(Frozen):
-    """One line of the kernel log that reports an Xid (GPU) or SXid (NVSwitch)."""
+class Lines(Protocol):
+    """Something that hands out new lines."""
 
-    xid: int
-    pci: str
-    switch: bool
-    lost: bool
-    pid: int | None
-    process: str
-    line: str
+    def lines(self) -> list[str]:
+        """Lines since the last call."""
+        ...
 
 
-def parse(line: str) -> XidLine | None:
-    """The Xid that ``line`` reports; None when it reports none."""
-    match = _XID.search(line)
-    if match is None:
-        return None
-    code, switch, rest = int(match["code"]), match["kind"] == "SXid", match["rest"]
-    pid, name = _PID.search(rest), _NAME.search(rest)
-    return XidLine(
-        xid=code,
-        pci=match["pci"].lower(),
-        switch=switch,
-        # Switch codes are numbers of another catalogue: the driver says itself which are fatal.
-        lost=bool(_FATAL_SXID.match(rest)) if switch else xid.lookup(code).lost,
-        pid=int(pid[1]) if pid else None,
-        process=name[1].strip() if name else "",
-        line=line.strip()[:1000],
-    )
-
-
-def kernel_log_path(home: Path, machine: str, settings: Settings) -> Path:
-    """The kernel log that the machine's agent follows."""
-    return Path(settings.kernel_log) if settings.kernel_log else machine_dir(home, machine) / "kernel.log"
-
-
-class KernelLogDetector:
-    """Follows one kernel log; only lines written after it was made count."""
+class KernelLog:
+    """A detector that follows one kernel log; only lines written after it was made count."""
 
     name = "kernel_log"
     blocking = False
 
-    def __init__(self, machine: str, path: Path, limits: Limits) -> None:
-        self.interval_s = limits.kernel_log_s
+    def __init__(
+        self,
+        machine: str,
+        path: Path,
+        intervals: IntervalsPolicy,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.interval_s = intervals.kernel_log_s
         self._machine = machine
-        self._recent_s = limits.recent_s
-        self._follower = Follower(path)
-        self._seen: OrderedDict[str, tuple[float, XidLine]] = OrderedDict()
-        self._pending: list[Alert] = []
+        self._recent_s = intervals.recent_s
+        self._clock = clock
+        self._patterns = registry(KERNEL_LOG_FILE)
+        self._lines = follow(path)
+        self._seen: OrderedDict[str, tuple[float, Alert]] = OrderedDict()
+        self._pending: dict[str, Alert] = {}
 
     def poll(self) -> list[Alert]:
-        """One alert per Xid and GPU; a storm of one Xid within one poll is one alert."""
+        """One alert per fault and device; a storm of one within one poll is one alert that says how many."""
         self._read()
-        alerts, self._pending = self._pending, []
+        alerts, self._pending = list(self._pending.values()), {}
         return alerts
 
     def inspect(self) -> list[Finding]:
-        """Lost GPUs among the Xids of the last minutes, the newest lines included."""
+        """Lost GPUs among the Xids of the last minutes, the newest lines included; and what else was seen."""
         self._read()
-        since = time.time() - self._recent_s
-        seen = [found for at, found in self._seen.values() if at >= since]
-        lost = [found for found in seen if found.lost]
-        others = ", ".join(f"{found.xid} at {found.pci}" for found in seen if not found.lost)
+        since = self._clock() - self._recent_s
+        seen = [alert for at, alert in self._seen.values() if at >= since]
+        lost = [alert for alert in seen if _is_lost(alert)]
+        others = ", ".join(_short(alert) for alert in seen if not _is_lost(alert))
         if not lost:
-            detail = f"Xids, none of which loses the GPU: {others}" if others else "no Xid"
-            return [Finding(check=self.name, machine=self._machine, ok=True, detail=detail)]
+            detail = f"nothing that loses a GPU: {others}" if others else "no fault"
+            return [Finding(check=self.name, machine=self._machine, ok=True, detail=detail[:500])]
         return [
-            Finding(check=self.name, machine=self._machine, ok=False, sure=True, detail=found.line)
-            for found in lost
+            Finding(
+                check=self.name,
+                machine=self._machine,
+                ok=False,
+                sure=True,
+                detail=str(alert.evidence["line"]),
+            )
+            for alert in lost
         ]
 
     def _read(self) -> None:
-        now = time.time()
-        fresh: dict[str, XidLine] = {}
-        for line in self._follower.lines():
-            if (found := parse(line)) is not None:
-                fresh.setdefault(_key(found), found)
-        for key, found in fresh.items():
-            self._seen[key] = (now, found)
-            self._seen.move_to_end(key)
+        now = self._clock()
+        for line in self._lines.lines():
+            alert = self._judge(line, now)
+            if alert is None:
+                continue
+            before = self._pending.get(alert.key)
+            count = int(before.evidence["count"]) + 1 if before else 1
+            first = before or alert
+            self._pending[alert.key] = first.model_copy(
+                update={"evidence": first.evidence | {"count": count}}
+            )
+            self._seen[alert.key] = (now, first)
+            self._seen.move_to_end(alert.key)
         while len(self._seen) > _REMEMBERED:
             self._seen.popitem(last=False)
-        self._pending += [self._alert(key, found, now) for key, found in fresh.items()]
 
-    def _alert(self, key: str, found: XidLine, at: float) -> Alert:
-        evidence = found.model_dump(exclude_none=True)
-        if found.switch:
-            # Not an Xid: readers would look its number up in the wrong catalogue.
-            evidence |= {"check": "nvswitch_fatal" if found.lost else "nvswitch_error"}
-            evidence |= {"value": evidence.pop("xid"), "limit": "none"}
-        return Alert(
-            kind=AlertKind.HOST_FAULT if found.switch else AlertKind.XID,
-            machine=self._machine,
-            at=at,
-            fingerprint=f"xid:{self._machine}:{key}",
-            evidence=evidence,
-        )
+    def _judge(self, line: str, now: float) -> Alert | None:
+        if _XID_HINT in line and (found := parse(line)) is not None:
+            return (
+                _switch_alert(self._machine, found, now) if found.switch else _xid(self._machine, found, now)
+            )
+        matched = self._patterns.match(line)
+        return _alert(self._machine, matched, now) if matched else None
 
 
-def _key(found: XidLine) -> str:
-    return f"{'s' if found.switch else ''}{found.xid}:{found.pci}"
+def follow(path: Path) -> Lines:
+    """Follow a file, or the kernel's ring buffer when ``path`` is a device."""
+    try:
+        device = stat.S_ISCHR(os.stat(path).st_mode)
+    except OSError:
+        device = False
+    return Kmsg(path) if device else Follower(path)
+
+
+def _xid(machine: str, found: XidLine, at: float) -> Alert:
+    known = found.model_dump(exclude_none=True, exclude={"xid", "switch", "link"})
+    alert = xid_alert(machine, found.xid, found.pci, at, known)
+    # Xid 154 is news whenever the action that it names is another one.
+    changed = f":{found.action}" if found.name.startswith("GPU recovery:") else ""
+    return alert.model_copy(update={"fingerprint": f"{alert.fingerprint}{changed}"})
+
+
+def _switch_alert(machine: str, found: XidLine, at: float) -> Alert:
+    evidence: dict[str, Any] = {
+        "sxid": found.xid,
+        "pci": found.pci,
+        "fatal": found.lost,
+        "action": found.action,
+        "line": found.line,
+    }
+    link = {"link": found.link} if found.link is not None else {}
+    return Alert(
+        kind=AlertKind.SXID,
+        machine=machine,
+        at=at,
+        fingerprint=f"sxid:{machine}:{found.xid}:{found.pci}:{found.link}",
+        evidence=evidence | link,
+    )
+
+
+def _alert(machine: str, matched: Match, at: float) -> Alert:
+    pattern = matched.pattern
+    groups: dict[str, Any] = {
+        name: int(value) if value.isdecimal() and len(value) < 16 else value
+        for name, value in matched.groups.items()
+    }
+    evidence = {"pattern": pattern.name, **pattern.evidence, **groups, "line": matched.line}
+    # A kill or a fault of each process is news of its own; the same disk failing again is not.
+    which = groups.get("pid") or groups.get("device") or groups.get("pci") or ""
+    return Alert(
+        kind=pattern.kind,
+        machine=machine,
+        at=at,
+        fingerprint=f"{pattern.name}:{machine}:{which}",
+        evidence=evidence | {"detail": matched.line[:300]},
+    )
+
+
+def _is_lost(alert: Alert) -> bool:
+    return alert.kind is AlertKind.GPU_LOST or bool(alert.evidence.get("lost") or alert.evidence.get("fatal"))
+
+
+def _short(alert: Alert) -> str:
+    evidence = alert.evidence
+    code = evidence.get("xid") or evidence.get("sxid")
+    where = evidence.get("pci") or evidence.get("device") or evidence.get("process") or ""
+    return f"{alert.kind.value}{f' {code}' if code else ''} at {where}" if where else alert.kind.value

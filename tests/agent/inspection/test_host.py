@@ -1,66 +1,346 @@
-"""Host inspection: memory, disk, and patience."""
+"""Memory, pressure, kills, mounts and remote storage."""
 
 from __future__ import annotations
 
+import errno
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, ClassVar
 
-from holdfast.agent.inspection.base import Limits
-from holdfast.agent.inspection.host import HostDetector, HostReader, Reading
+import pytest
+
+from holdfast.agent.inspection.base import Sign
+from holdfast.agent.inspection.memory import Memory
+from holdfast.agent.inspection.mount_helper import look
+from holdfast.agent.inspection.mount_probe import MountProbe
+from holdfast.agent.inspection.mounts import Mounts
+from holdfast.agent.inspection.object_store import ObjectStore
+from holdfast.agent.inspection.oom_kills import OomKills
+from holdfast.agent.inspection.pressure import Pressure
+from holdfast.agent.inspection.steady import Steady
 from holdfast.models.alert import AlertKind
+from tests.agent.inspection.kit import LIMITS, HandClock, kinds, polls, steady
+from tests.agent.inspection.sysfs import write
 
 
 class Script:
-    """Readings by hand."""
+    """A check whose signs are set by hand."""
 
-    def __init__(self) -> None:
-        self.readings: list[Reading] = []
+    name = "script"
 
-    def __call__(self) -> list[Reading]:
-        return self.readings
+    def __init__(self, misses: int = 1) -> None:
+        self.misses = misses
+        self.ok = True
 
-
-def reading(check: str, *, ok: bool, at_once: bool = False) -> Reading:
-    return Reading(check=check, value=0, limit=1, ok=ok, detail=check, at_once=at_once)
-
-
-def test_this_host_passes(tmp_path: Path) -> None:
-    """The default limits do not accuse a machine that works."""
-    findings = HostDetector("m0", tmp_path, Limits()).inspect()
-    assert {finding.check for finding in findings} == {"memory_low", "disk_full", "filesystem_readonly"}
-    assert all(finding.ok for finding in findings)
+    def look(self) -> list[Sign]:
+        return [Sign(kind=AlertKind.DISK_FULL, ok=self.ok, detail="d", device="/x", misses=self.misses)]
 
 
-def test_limits_can_be_set(tmp_path: Path) -> None:
-    """A limit that cannot be met fails."""
-    readings = HostReader(tmp_path, Limits(disk_free_bytes=1 << 60))()
-    assert {each.check for each in readings if not each.ok} == {"disk_full"}
-
-
-def test_missing_disk_is_a_disk_fault(tmp_path: Path) -> None:
-    """A file system that does not answer is a fault, not an exception."""
-    findings = HostDetector("m0", tmp_path / "gone", Limits()).inspect()
-    assert "disk_fault" in {finding.check for finding in findings if not finding.ok}
-
-
-def test_alert_waits_for_misses_in_a_row_and_fires_once(tmp_path: Path) -> None:
+def test_alert_waits_for_misses_in_a_row_and_fires_once() -> None:
     """A dip is not a fault; a lasting one is one alert; a second one after recovery is another."""
+    script, clock = Script(misses=2), HandClock()
+    detector = steady(script, clock)
+    counts, fingerprints = [], set()
+    for ok in (False, True, False, False, False, True, False, False):
+        script.ok = ok
+        clock.now += 1
+        alerts = detector.poll()
+        counts.append(len(alerts))
+        fingerprints |= {alert.fingerprint for alert in alerts}
+    assert counts == [0, 0, 0, 1, 0, 0, 0, 1]
+    assert len(fingerprints) == 2
+
+
+def test_fault_that_does_not_pass_fires_at_once() -> None:
+    """With its device and words as evidence."""
     script = Script()
-    detector = HostDetector("m0", tmp_path, Limits(misses=2), script)
-
-    def polls(*goods: bool) -> list[int]:
-        counts = []
-        for ok in goods:
-            script.readings = [reading("memory_low", ok=ok)]
-            counts.append(len(detector.poll()))
-        return counts
-
-    assert polls(False, True, False, False, False, True, False, False) == [0, 0, 0, 1, 0, 0, 0, 1]
+    script.ok = False
+    [alert] = steady(script, HandClock()).poll()
+    assert (alert.kind, alert.machine) == (AlertKind.DISK_FULL, "m0")
+    assert alert.evidence == {"detail": "d", "device": "/x"}
 
 
-def test_fault_that_does_not_pass_fires_at_once(tmp_path: Path) -> None:
-    """A disk that is gone does not come back in two seconds."""
-    script = Script()
-    script.readings = [reading("disk_fault", ok=False, at_once=True)]
-    [alert] = HostDetector("m0", tmp_path, Limits(), script).poll()
-    assert alert.kind is AlertKind.HOST_FAULT
-    assert alert.evidence["check"] == "disk_fault"
+def test_an_inspection_holds_against_a_machine_only_what_is_its_own() -> None:
+    """A service that is away would otherwise cost every machine that registers meanwhile."""
+
+    class All:
+        name = "all"
+
+        def look(self) -> list[Sign]:
+            return [
+                Sign(kind=kind, ok=False, detail="d", misses=misses)
+                for kind, misses in (
+                    (AlertKind.STORAGE_UNREACHABLE, 1),
+                    (AlertKind.GPU_THROTTLED, 3),
+                    (AlertKind.GPU_SETTINGS, 3),
+                    (AlertKind.DISK_FULL, 3),
+                    (AlertKind.GPU_LOST, 1),
+                )
+            ]
+
+    findings = steady(All(), HandClock()).inspect()
+    assert [finding.check for finding in findings if not finding.ok] == ["disk_full", "gpu_lost"]
+    assert all(finding.detail == "d" for finding in findings)
+
+
+# Memory and pressure
+
+
+def test_this_hosts_memory_passes() -> None:
+    """The default limit does not accuse a machine that works; one that cannot be met does."""
+    assert all(sign.ok for sign in Memory(LIMITS.host).look())
+    strict = LIMITS.host.model_copy(update={"memory_free_share": 0.9999})
+    assert kinds(polls(steady(Memory(strict), HandClock()), 5)) == [AlertKind.MEMORY_PRESSURE]
+
+
+def test_pressure_that_lasts_is_told(tmp_path: Path) -> None:
+    """Per resource: some wait for a processor, all stall for memory."""
+    detector = steady(Pressure(tmp_path, LIMITS.host), HandClock())
+    assert detector.poll() == []  # a kernel without PSI
+
+    def press(cpu: float, memory: float) -> None:
+        write(tmp_path / "pressure/cpu", f"some avg10=0.0 avg60={cpu} avg300=0.0 total=1\nfull avg60=0.0")
+        write(tmp_path / "pressure/memory", f"some avg60=99.0 total=1\nfull avg10=0 avg60={memory} total=1")
+
+    press(79.0, 10.0)
+    assert polls(detector, 5) == []
+    press(95.5, 60.0)
+    found = polls(detector, 5)
+    assert kinds(found) == [AlertKind.CPU_PRESSURE, AlertKind.MEMORY_PRESSURE]
+    assert (found[0].evidence["value"], found[0].evidence["limit"]) == (0.955, 0.8)
+    press(0.0, 0.0)
+    assert polls(detector, 3) == []
+
+
+@pytest.mark.parametrize("text", ["", "some avg60=x", "full", "some avg10=1 total=2"])
+def test_pressure_that_makes_no_sense_is_none(tmp_path: Path, text: str) -> None:
+    """Nothing is read into it."""
+    write(tmp_path / "pressure/cpu", text)
+    assert Pressure(tmp_path, LIMITS.host).look() == []
+
+
+def test_kills_are_counted_where_the_kernel_log_cannot_be_read(tmp_path: Path) -> None:
+    """Of the host and of the own container; old ones do not count."""
+    proc, sys = tmp_path / "proc", tmp_path / "sys"
+    write(proc / "vmstat", "pgfault 12\noom_kill 4")
+    detector = steady(OomKills(proc, sys), HandClock())
+    assert detector.poll() == []
+    write(proc / "vmstat", "pgfault 12\noom_kill 6")
+    [alert] = detector.poll()
+    assert (alert.kind, alert.evidence["value"], alert.evidence["cgroup"]) == (AlertKind.OOM_KILL, 2, False)
+    assert detector.poll() == []
+    write(sys / "fs/cgroup/memory.events", "low 0\noom 3\noom_kill 1")
+    assert detector.poll() == []  # its first value
+    write(sys / "fs/cgroup/memory.events", "low 0\noom 4\noom_kill 2")
+    [alert] = detector.poll()
+    assert alert.evidence["cgroup"] is True
+
+
+# Mounts
+
+
+class ScriptedProbe:
+    """A mount that answers what it is told to."""
+
+    answers: ClassVar[dict[str, Any]] = {}
+    stuck_s = 7.0
+
+    def __init__(self, path: Path, timeout_s: float) -> None:
+        self.path = path
+
+    def look(self) -> dict[str, Any] | None:
+        found: dict[str, Any] | None = self.answers[str(self.path)]
+        return found
+
+
+def good(**changes: Any) -> dict[str, Any]:
+    return {"free_bytes": 1 << 40, "inodes": 100, "inodes_free": 90, "read_only": False, **changes}
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind", "lasts"),
+    [
+        (None, AlertKind.MOUNT_UNRESPONSIVE, False),
+        ({"error": "Stale file handle", "errno": "ESTALE"}, AlertKind.MOUNT_UNRESPONSIVE, False),
+        ({"error": "not connected", "errno": "ENOTCONN"}, AlertKind.MOUNT_UNRESPONSIVE, False),
+        ({"error": "Input/output error", "errno": "EIO"}, AlertKind.DISK_FAULT, False),
+        ({"error": "No such file or directory", "errno": "ENOENT"}, AlertKind.DISK_FAULT, False),
+        (good(read_only=True), AlertKind.MOUNT_READONLY, False),
+        (good(free_bytes=1 << 20), AlertKind.DISK_FULL, True),
+        (good(inodes_free=0), AlertKind.INODES_FULL, True),
+    ],
+)
+def test_mounts(answer: dict[str, Any] | None, kind: AlertKind, lasts: bool) -> None:
+    """What does not pass by itself fires at once; little space has to last."""
+    limits = LIMITS.storage.model_copy(update={"paths": ("/data",)})
+    ScriptedProbe.answers = {"/own": good(), "/data": answer}
+    detector = steady(Mounts(Path("/own"), limits, ScriptedProbe), HandClock())
+    first = detector.poll()
+    found = first + polls(detector, limits.misses + 2)
+    assert kinds(found) == [kind]
+    assert found[0].evidence["device"] == "/data"
+    assert bool(first) is not lasts
+
+
+def test_a_mount_that_stays_away_is_told_again() -> None:
+    """Not at every look, but as often as a port that stays down: that it lasts is evidence."""
+    ScriptedProbe.answers = {"/own": None}
+    clock = HandClock()
+    detector = Steady("m0", Mounts(Path("/own"), LIMITS.storage, ScriptedProbe), 2, again_s=30, clock=clock)
+    told = []
+    for _ in range(40):
+        clock.now += 2
+        told += detector.poll()
+    assert len(told) == 3
+    assert len({alert.fingerprint for alert in told}) == 3
+
+
+def test_file_systems_that_count_no_inodes_are_not_full() -> None:
+    """Such as btrfs and many network file systems."""
+    ScriptedProbe.answers = {"/own": good(inodes=0, inodes_free=0)}
+    assert all(sign.ok for sign in Mounts(Path("/own"), LIMITS.storage, ScriptedProbe).look())
+
+
+def test_the_helper_looks_at_real_file_systems(tmp_path: Path) -> None:
+    """Through a process of its own, which stays for the next look."""
+    probe = MountProbe(tmp_path, 10.0)
+    try:
+        found = probe.look()
+        assert found is not None
+        assert found["free_bytes"] > 0
+        assert not found["read_only"]
+        helper = probe._helper
+        assert helper is not None
+        assert probe.look() is not None
+        assert probe._helper is helper
+    finally:
+        probe.close()
+
+
+def test_a_path_that_is_gone_is_an_error(tmp_path: Path) -> None:
+    """Named as the system does."""
+    assert look(str(tmp_path / "gone"))["errno"] == errno.errorcode[errno.ENOENT]
+    detector = steady(Mounts(tmp_path / "gone", LIMITS.storage), HandClock())
+    assert kinds(detector.poll()) == [AlertKind.DISK_FAULT]
+
+
+def test_a_mount_that_does_not_answer_does_not_hold_up_the_agent(tmp_path: Path) -> None:
+    """The helper is stopped, as if stuck in the kernel: one short wait, then none until it is gone."""
+    probe = MountProbe(tmp_path, 0.2)
+    try:
+        assert probe.look() is not None
+        stuck = probe._helper
+        assert stuck is not None
+        os.kill(stuck.pid, signal.SIGSTOP)
+        assert probe.look() is None
+        assert probe.stuck_s > 0.2
+        # It was killed, and a stopped process dies of that: the next look has a new helper.
+        stuck.wait(10)
+        assert probe.look() is not None
+        assert probe.stuck_s == 0.0
+    finally:
+        probe.close()
+
+
+def test_a_host_that_is_slow_is_not_taken_for_a_dead_mount(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A helper that could run is given more time than one that the kernel holds."""
+    slow = tmp_path / "slow.py"
+    slow.write_text(
+        "import sys, time\nfor line in sys.stdin:\n    time.sleep(0.3)\n    print('{}', flush=True)\n"
+    )
+    monkeypatch.setattr("holdfast.agent.inspection.mount_probe.HELPER", slow)
+    monkeypatch.setattr("holdfast.agent.inspection.mount_probe._PATIENCE", 200)
+    probe = MountProbe(tmp_path, 0.1)
+    try:
+        assert probe.look() == {}
+        assert probe.stuck_s == 0.0
+    finally:
+        probe.close()
+
+
+def test_while_a_helper_cannot_die_no_second_one_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that waits for a dead server survives SIGKILL: there is never more than one per mount."""
+    probe = MountProbe(tmp_path, 0.1)
+    try:
+        assert probe.look() is not None
+        stuck = probe._helper
+        assert stuck is not None
+        monkeypatch.setattr(stuck, "kill", lambda: None)
+        os.kill(stuck.pid, signal.SIGSTOP)
+        assert [probe.look() for _ in range(3)] == [None, None, None]
+        assert probe._helper is stuck
+        monkeypatch.undo()
+        os.kill(stuck.pid, signal.SIGCONT)
+        stuck.kill()
+        stuck.wait(10)
+        assert probe.look() is not None
+    finally:
+        probe.close()
+
+
+# Remote storage
+
+
+class Answering(BaseHTTPRequestHandler):
+    """Answers with the status that the server was told."""
+
+    def do_HEAD(self) -> None:
+        self.send_response(self.server.status)  # type: ignore[attr-defined]
+        self.end_headers()
+
+    def log_message(self, *arguments: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def endpoint() -> Iterator[ThreadingHTTPServer]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def store(port: int, timeout_s: float = 5.0) -> ObjectStore:
+    limits = LIMITS.storage.model_copy(update={"s3_timeout_s": timeout_s})
+    return ObjectStore(f"http://127.0.0.1:{port}", limits)
+
+
+def test_any_answer_will_do(endpoint: ThreadingHTTPServer) -> None:
+    """A refusal is an answer; an error of the server is none."""
+    check = store(endpoint.server_port)
+    for status, ok in ((200, True), (403, True), (503, False)):
+        endpoint.status = status  # type: ignore[attr-defined]
+        assert [sign.ok for sign in check.look()] == [ok]
+
+
+def test_an_endpoint_that_is_away_is_told_at_the_second_look() -> None:
+    """Nobody listens; and one that takes connections and says nothing is given up."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    detector = steady(store(port), HandClock())
+    assert detector.poll() == []
+    [alert] = detector.poll()
+    assert alert.kind is AlertKind.STORAGE_UNREACHABLE
+    assert "ConnectError" in alert.evidence["error"]
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert [sign.ok for sign in store(silent.getsockname()[1], 0.1).look()] == [False]
+
+
+def test_an_inspection_on_command_does_not_wait_for_s3() -> None:
+    """An S3 that hangs is reported by polling alone: recoveries ask for inspections."""
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        detector = Steady("m0", store(hanging.getsockname()[1], 0.2), 30.0, blocking=True, on_command=False)
+        assert detector.inspect() == []
+        polled = [detector.poll() for _ in range(5)]
+    assert [alert.kind for alerts in polled for alert in alerts] == [AlertKind.STORAGE_UNREACHABLE]

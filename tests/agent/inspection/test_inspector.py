@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import pytest
+
 from holdfast.agent.inspection import Inspector
-from holdfast.agent.inspection.base import Limits
+from holdfast.agent.inspection.detectors import detectors
+from holdfast.agent.inspection.roots import Roots
 from holdfast.inject.xid_79 import LINE
+from holdfast.models.agent import Vitals
 from holdfast.models.alert import Alert, AlertKind, Finding
 from holdfast.paths import machine_dir
 from holdfast.settings import Settings
+from tests.agent.inspection.kit import LIMITS
 
 
 class Scripted:
@@ -59,42 +65,42 @@ async def until(condition: Callable[[], object], timeout_s: float = 5.0) -> None
         await asyncio.sleep(0.002)
 
 
-def inspector(tmp_path: Path, seen: list[Alert], *detectors: Scripted) -> Inspector:
-    return Inspector("m0", tmp_path, Settings(), seen.append, detectors=detectors)
+def inspector(seen: list[Alert], *detectors: Scripted) -> Inspector:
+    return Inspector("m0", detectors, LIMITS.intervals, seen.append)
 
 
-async def test_detector_that_fails_does_not_end_the_others(tmp_path: Path) -> None:
+async def test_detector_that_fails_does_not_end_the_others() -> None:
     """It is logged and tried again."""
     broken, good = Scripted("broken", RuntimeError("no"), [alert(1.0)]), Scripted("good", [alert(1.0, "g")])
     seen: list[Alert] = []
-    async with running(inspector(tmp_path, seen, broken, good)):
+    async with running(inspector(seen, broken, good)):
         await until(lambda: len(seen) == 2)
     assert broken.polls >= 2
 
 
-async def test_same_signal_is_not_repeated_within_the_window(tmp_path: Path) -> None:
+async def test_same_signal_is_not_repeated_within_the_window() -> None:
     """Five seconds later it is news again."""
     detector = Scripted("d", [alert(1.0)], [alert(2.0)], [alert(7.0)], [])
     seen: list[Alert] = []
-    async with running(inspector(tmp_path, seen, detector)):
+    async with running(inspector(seen, detector)):
         await until(lambda: detector.polls > 4)
     assert [each.at for each in seen] == [1.0, 7.0]
 
 
-async def test_next_incarnation_sees_a_new_signal(tmp_path: Path) -> None:
+async def test_next_incarnation_sees_a_new_signal() -> None:
     """Fingerprints differ between inspectors, so that a repaired machine's next fault is no duplicate."""
     seen: list[Alert] = []
     for _ in range(2):
         before = len(seen)
-        async with running(inspector(tmp_path, seen, Scripted("d", [alert(1.0)], []))):
+        async with running(inspector(seen, Scripted("d", [alert(1.0)], []))):
             await until(lambda before=before: len(seen) > before)  # type: ignore[misc]
         await asyncio.sleep(0.002)
     assert seen[0].fingerprint != seen[1].fingerprint
 
 
-async def test_inspection_asks_every_detector(tmp_path: Path) -> None:
+async def test_inspection_asks_every_detector() -> None:
     """In threads where they may block; each finding says how long it took."""
-    findings = await inspector(tmp_path, [], Scripted("a"), Scripted("b", blocking=True)).inspect()
+    findings = await inspector([], Scripted("a"), Scripted("b", blocking=True)).inspect()
     assert [finding.check for finding in findings] == ["a", "b"]
     assert all(finding.seconds > 0 for finding in findings)
 
@@ -104,10 +110,79 @@ async def test_real_detectors_report_a_line_in_the_machines_kernel_log(tmp_path:
     folder = machine_dir(tmp_path, "m0")
     folder.mkdir(parents=True)
     seen: list[Alert] = []
-    real = Inspector("m0", tmp_path, Settings(), seen.append, limits=Limits(kernel_log_s=0.01))
+    home, settings = tmp_path, Settings()
+    all_of_them, vitals = detectors("m0", home, settings, LIMITS, Roots.of(home, "m0", settings))
+    real = Inspector("m0", all_of_them, LIMITS.intervals, seen.append)
     async with running(real):
         (folder / "kernel.log").write_text(f"{LINE}\n")
         await until(lambda: seen)
         findings = await real.inspect()
     assert seen[0].evidence["xid"] == 79
+    assert vitals() == Vitals()
     assert any(finding.sure for finding in findings if finding.check == "kernel_log")
+
+
+class Stuck(Scripted):
+    """A detector whose device does not answer until it is let go."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, [], blocking=True)
+        self.released = threading.Event()
+
+    def poll(self) -> list[Alert]:
+        self.released.wait(30)
+        return super().poll()
+
+
+async def test_a_driver_that_does_not_answer_has_lost_its_gpus() -> None:
+    """Said once, while the other detectors go on; and once it answers, it is polled again."""
+    stuck, other = Stuck("gpu"), Scripted("other", [alert(1.0)], [], blocking=True)
+    seen: list[Alert] = []
+    quick = LIMITS.intervals.model_copy(update={"stalled_s": 0.05})
+    async with running(Inspector("m0", [stuck, other], quick, seen.append)):
+        await until(lambda: len(seen) == 2)
+        polled = other.polls
+        await until(lambda: other.polls > polled + 2)
+        stuck.released.set()
+        await until(lambda: stuck.polls > 1)
+    assert {each.kind for each in seen} == {AlertKind.XID, AlertKind.GPU_LOST}
+
+
+async def test_a_detector_that_fails_or_hangs_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An inspection on command always ends."""
+    monkeypatch.setattr("holdfast.agent.inspection.inspector._INSPECT_S", 0.05)
+    stuck = Stuck("gpu")
+
+    def inspect() -> list[Finding]:
+        stuck.released.wait(30)
+        return []
+
+    stuck.inspect = inspect  # type: ignore[method-assign]
+    broken = Scripted("broken", [])
+    broken.inspect = lambda: 1 / 0  # type: ignore[assignment, method-assign, return-value]
+    findings = await inspector([], stuck, broken, Scripted("fine", [])).inspect()
+    stuck.released.set()
+    assert [(each.check, each.ok) for each in findings] == [
+        ("gpu", False),
+        ("broken", False),
+        ("fine", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("failing", "sure", "looks"), [(0, False, 1), (1, False, 2), (9, False, 3), (9, True, 1)]
+)
+async def test_only_what_stays_or_is_sure_fails_the_self_check(failing: int, sure: bool, looks: int) -> None:
+    """A busy host makes a detector late: it is asked again before the machine joins."""
+    asked = 0
+
+    def inspect() -> list[Finding]:
+        nonlocal asked
+        asked += 1
+        return [Finding(check="late", machine="m0", ok=asked > failing, sure=sure)]
+
+    late = Scripted("late", [])
+    late.inspect = inspect  # type: ignore[method-assign]
+    (finding,) = await inspector([], late).self_check(times=3, pause_s=0.0)
+    assert asked == looks
+    assert finding.ok is (failing < looks)

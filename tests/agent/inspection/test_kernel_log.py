@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from holdfast.agent.inspection.base import Limits
-from holdfast.agent.inspection.kernel_log import KernelLogDetector, kernel_log_path, parse
+from holdfast.agent.inspection.kernel_log import KernelLog
+from holdfast.agent.inspection.kmsg import Kmsg, text_of
+from holdfast.agent.inspection.roots import Roots
+from holdfast.agent.inspection.xid_line import parse
 from holdfast.inject.xid_79 import LINE
 from holdfast.models.alert import AlertKind
 from holdfast.paths import machine_dir
 from holdfast.settings import Settings
+from tests.agent.inspection.kit import LIMITS, HandClock
 
 XID_31 = (
     "Nov 21 09:49:01 host kernel: [  123.4] NVRM: Xid (PCI:0000:3B:00): 31, pid=4711, name=python3, "
@@ -30,9 +36,9 @@ XID_31 = (
         (
             "6,1234,999,-;NVRM: Xid (PCI:0001:00:00.0): 94, pid='<unknown>', name=<unknown>",
             94,
-            "0001:00:00.0",
+            "0001:00:00",
         ),
-        ("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32", 12028, "0000:c1:00.0"),
+        ("nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 12028, Non-fatal, Link 32", 12028, "0000:c1:00"),
     ],
 )
 def test_forms_of_xid_lines_are_understood(line: str, xid: int, pci: str) -> None:
@@ -87,7 +93,7 @@ def write(log: Path, *lines: str) -> None:
 
 def test_xid_line_makes_an_alert_with_evidence(log: Path) -> None:
     """The alert names machine, code, device and line."""
-    detector = KernelLogDetector("m0", log, Limits())
+    detector = KernelLog("m0", log, LIMITS.intervals)
     write(log, "noise", LINE)
     [alert] = detector.poll()
     assert alert.kind is AlertKind.XID
@@ -99,26 +105,29 @@ def test_xid_line_makes_an_alert_with_evidence(log: Path) -> None:
 
 
 def test_switch_error_is_not_taken_for_an_xid(log: Path) -> None:
-    """Number 79 of a switch means something else; the alert is a host fault without an Xid."""
-    detector = KernelLogDetector("m0", log, Limits())
+    """Number 79 of a switch means something else."""
+    detector = KernelLog("m0", log, LIMITS.intervals)
     write(log, "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 79, Non-fatal, Link 30")
     [alert] = detector.poll()
-    assert alert.kind is AlertKind.HOST_FAULT
-    assert alert.evidence["check"] == "nvswitch_error"
+    assert alert.kind is AlertKind.SXID
     assert "xid" not in alert.evidence
+    assert (alert.evidence["sxid"], alert.evidence["link"], alert.evidence["fatal"]) == (79, 30, False)
     assert detector.inspect()[0].ok
+    write(log, "nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up")
+    assert [alert.evidence["action"] for alert in detector.poll()] == ["reset_gpu"]
 
 
 def test_storm_of_one_xid_is_one_alert(log: Path) -> None:
     """A driver may write thousands of lines a second."""
-    detector = KernelLogDetector("m0", log, Limits())
+    detector = KernelLog("m0", log, LIMITS.intervals)
     write(log, *[LINE] * 1000, XID_31)
-    assert [alert.evidence["xid"] for alert in detector.poll()] == [79, 31]
+    alerts = detector.poll()
+    assert [(alert.evidence["xid"], alert.evidence["count"]) for alert in alerts] == [(79, 1000), (31, 1)]
 
 
 def test_inspection_finds_a_lost_gpu_that_was_not_polled_yet(log: Path) -> None:
     """A lost GPU is sure, and the alert is not lost to the inspection."""
-    detector = KernelLogDetector("m0", log, Limits())
+    detector = KernelLog("m0", log, LIMITS.intervals)
     write(log, LINE)
     [finding] = detector.inspect()
     assert not finding.ok
@@ -129,7 +138,7 @@ def test_inspection_finds_a_lost_gpu_that_was_not_polled_yet(log: Path) -> None:
 
 def test_xid_of_the_application_is_no_machine_fault(log: Path) -> None:
     """Code 31 comes from user code as often as not."""
-    detector = KernelLogDetector("m0", log, Limits())
+    detector = KernelLog("m0", log, LIMITS.intervals)
     write(log, XID_31)
     [finding] = detector.inspect()
     assert finding.ok
@@ -138,15 +147,221 @@ def test_xid_of_the_application_is_no_machine_fault(log: Path) -> None:
 
 def test_old_xids_are_not_found_again(log: Path) -> None:
     """What is older than the window has had its incident."""
-    detector = KernelLogDetector("m0", log, Limits(recent_s=1e-9))
+    clock = HandClock()
+    detector = KernelLog("m0", log, LIMITS.intervals, clock)
     write(log, LINE)
     detector.poll()
+    clock.now += LIMITS.intervals.recent_s + 1
     assert detector.inspect()[0].ok
 
 
-def test_log_is_the_machines_own_unless_set(tmp_path: Path) -> None:
-    """On real machines the setting names the host's log."""
-    assert kernel_log_path(tmp_path, "m0", Settings()) == machine_dir(tmp_path, "m0") / "kernel.log"
-    assert kernel_log_path(tmp_path, "m0", Settings(kernel_log="/var/log/kern.log")) == Path(
-        "/var/log/kern.log"
+@pytest.mark.parametrize(
+    ("words", "action", "lost"),
+    [
+        ("from 0x0 (None) to 0x1 (GPU Reset Required)", "reset_gpu", True),
+        ("from 0x0 (None) to 0x2 (Node Reboot Required)", "restart_machine", True),
+        ("from 0x0 (None) to 0x2 (OS Reboot)", "restart_machine", True),
+        ("from 0x0 (None) to 0x3 (Drain P2P)", "restart_app", False),
+        ("from 0x0 (None) to 0x4 (Drain and Reset)", "reset_gpu", True),
+        ("from 0x1 (GPU Reset Required) to 0x0 (None)", "ignore", False),
+        ("from 0x0 (None) to 0x9 (Something New)", "ignore", False),
+    ],
+)
+def test_xid_154_says_itself_what_to_do(words: str, action: str, lost: bool) -> None:
+    """The driver's recovery action changed; back to none is good news."""
+    found = parse(f"NVRM: Xid (PCI:0008:01:00): 154, GPU recovery action changed {words}")
+    assert found is not None
+    assert (found.action, found.lost) == (action, lost)
+
+
+def test_each_change_of_the_recovery_action_is_news(log: Path) -> None:
+    """Reset, then reboot: two signals of the same code and GPU."""
+    detector = KernelLog("m0", log, LIMITS.intervals)
+    line = "NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed"
+    write(log, f"{line} from 0x0 (None) to 0x1 (GPU Reset Required)")
+    write(log, f"{line} from 0x1 (GPU Reset Required) to 0x2 (Node Reboot Required)")
+    assert [alert.evidence["action"] for alert in detector.poll()] == ["reset_gpu", "restart_machine"]
+
+
+def test_unknown_codes_are_told_and_lose_nothing() -> None:
+    """A code of a newer driver is one for the vendor."""
+    found = parse("NVRM: Xid (PCI:0000:3b:00): 999, something new")
+    assert found is not None
+    assert (found.lost, found.action) == (False, "contact_support")
+
+
+def test_instance_of_a_partitioned_gpu_is_evidence() -> None:
+    """MIG: the address carries the instance."""
+    found = parse("NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=2194, name=python3, Contained: SM")
+    assert found is not None
+    assert (found.pci, found.instance, found.pid) == ("0000:01:00", 5, 2194)
+
+
+OTHERS = [
+    ("Out of memory: Killed process 4711 (python3) total-vm:1kB", "oom_kill", {"pid": 4711, "cgroup": False}),
+    (
+        "Memory cgroup out of memory: Killed process 12 (pt_data_worker) total-vm:9kB, anon-rss:1kB",
+        "oom_kill",
+        {"process": "pt_data_worker", "cgroup": True},
+    ),
+    (
+        "Kernel panic - not syncing: Fatal exception",
+        "kernel_panic",
+        {"what": "panic", "reason": "Fatal exception"},
+    ),
+    ("watchdog: BUG: soft lockup - CPU#3 stuck for 22s! [python3:1]", "kernel_panic", {"what": "lockup"}),
+    ("BUG: unable to handle page fault for address: ffff", "kernel_panic", {"what": "oops"}),
+    (
+        "python3[4711]: segfault at 10 ip 00007f12 sp 00007ffd error 4 in libnccl.so.2.27.3[7f12+2000] likely",
+        "segfault",
+        {"library": "libnccl.so.2.27.3", "pid": 4711, "process": "python3"},
+    ),
+    (
+        "traps: python3[99] general protection fault ip:7f sp:7f error:0 in libtorch_cuda.so[7f+1]",
+        None,
+        {},
+    ),
+    (
+        "EXT4-fs error (device nvme0n1p1): ext4_find_entry:1455: inode #2: comm ls: reading directory",
+        "filesystem_error",
+        {"device": "nvme0n1p1", "filesystem": "ext4"},
+    ),
+    (
+        "XFS (dm-0): Corruption detected. Unmount and run xfs_repair",
+        "filesystem_error",
+        {"device": "dm-0"},
+    ),
+    ("XFS (sdb1): Mounting V5 Filesystem", None, {}),
+    ("EXT4-fs (sda1): Remounting filesystem read-only", "filesystem_error", {"device": "sda1"}),
+    ("BTRFS critical (device sdc): corrupt leaf", "filesystem_error", {"filesystem": "btrfs"}),
+    ("nfs: server 10.0.0.1 not responding, still trying", "mount_unresponsive", {"device": "10.0.0.1"}),
+    ("nfs: server 10.0.0.1 OK", None, {}),
+    ("blk_update_request: I/O error, dev sda, sector 12 op 0x0:(READ)", "disk_fault", {"device": "sda"}),
+    ("I/O error, dev nvme1n1, sector 1 op 0x1:(WRITE)", "disk_fault", {"device": "nvme1n1"}),
+    ("Buffer I/O error on dev sda1, logical block 0", "disk_fault", {"device": "sda1"}),
+    ("nvme nvme0: I/O 24 QID 3 timeout, reset controller", "host_fault", {"check": "disk_reset"}),
+    ("I/O error, dev loop3, sector 1 op 0x0:(READ)", None, {}),
+    ("ata1: hard resetting link", "host_fault", {"device": "ata1"}),
+    (
+        "LustreError: 11-0: fs-OST0001: This client was evicted by fs-OST0001",
+        "mount_unresponsive",
+        {"filesystem": "lustre"},
+    ),
+    ("LustreError: 1:0:(ldlm.c:7:f()) some noise", None, {}),
+    ("nvme nvme0: controller is down; will reset: CSTS=0xffffffff", "disk_fault", {"device": "nvme0"}),
+    ("nvme nvme0: 8/0/0 default/read/poll queues", None, {}),
+    ("mce: [Hardware Error]: Machine check events logged", "host_fault", {"check": "machine_check"}),
+    ("INFO: task python3:4711 blocked for more than 120 seconds.", "host_fault", {"check": "hung_task"}),
+    ("NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.", "gpu_lost", {"pci": "0000:3b:00.0"}),
+    ("NVRM: GPU at PCI:0000:3b:00: GPU-2d3f-uuid", None, {}),
+    ("NVRM: GPU 0000:c1:00.0: RmInitAdapter failed! (0x26:0x56:1474)", "gpu_lost", {"pci": "0000:c1:00.0"}),
+    ("usb 1-1: new high-speed USB device number 2", None, {}),
+    ("python3[1]: just a message about segfault at noon", None, {}),
+]
+
+
+@pytest.mark.parametrize(("line", "kind", "evidence"), OTHERS)
+def test_other_faults_are_recognised(
+    log: Path, line: str, kind: str | None, evidence: dict[str, object]
+) -> None:
+    """What the kernel prints about memory, itself, processes, file systems and disks."""
+    detector = KernelLog("m0", log, LIMITS.intervals)
+    write(log, f"[12345.678901] {line}")
+    alerts = detector.poll()
+    assert [alert.kind.value for alert in alerts] == ([kind] if kind else [])
+    if alerts:
+        assert evidence.items() <= alerts[0].evidence.items()
+        assert line in alerts[0].evidence["line"]
+
+
+def test_kills_of_several_processes_are_several_signals(log: Path) -> None:
+    """The pid tells them apart; the same disk failing again is the same fault."""
+    detector = KernelLog("m0", log, LIMITS.intervals)
+    kill = "Out of memory: Killed process {} (python3)"
+    write(log, kill.format(1), kill.format(2), *["I/O error, dev sda, sector 1"] * 50)
+    alerts = detector.poll()
+    assert [alert.kind for alert in alerts] == [AlertKind.OOM_KILL, AlertKind.OOM_KILL, AlertKind.DISK_FAULT]
+    assert alerts[-1].evidence["count"] == 50
+
+
+@given(st.binary(max_size=4096))
+def test_no_bytes_do_harm(data: bytes) -> None:
+    """Whatever stands in the log: no exception, and evidence is bounded and printable."""
+    line = data.decode(errors="replace")
+    for text in (line, f"NVRM: Xid (PCI:0000:3b:00): 79, {line}", f"Kernel panic - not syncing: {line}"):
+        found = parse(text)
+        if found is not None:
+            assert len(found.line) <= 1000
+            assert found.line.isprintable()
+
+
+def test_hostile_lines_are_data(log: Path) -> None:
+    """Escape sequences, markup, shell text, and megabytes without a newline."""
+    detector = KernelLog("m0", log, LIMITS.intervals)
+    hostile = "\x1b[2J$(touch /tmp/x)`id`<script>|**bold**\u202e"
+    write(log, f"NVRM: Xid (PCI:0000:3b:00): 31, name={hostile}, x", "y" * (4 << 20))
+    alerts = detector.poll()
+    while not alerts or len(detector.poll()):
+        alerts = alerts or detector.poll()
+    evidence = alerts[0].evidence
+    assert evidence["line"].isprintable()
+    assert "\\x1b[2J" in evidence["line"]
+    write(log, LINE)
+    later = [alert for _ in range(8) for alert in detector.poll()]
+    assert [alert.evidence["xid"] for alert in later] == [79]
+
+
+def test_text_of_a_kmsg_record() -> None:
+    """Prefix and key lines are not the text (Documentation/ABI/testing/dev-kmsg)."""
+    assert text_of(b"6,339,5140900,-;NET: Registered PF_INET6\n SUBSYSTEM=net\n DEVICE=+x\n") == (
+        "NET: Registered PF_INET6"
     )
+    assert text_of(b"") == ""
+
+
+@pytest.fixture
+def kmsg() -> Path:
+    """The kernel's own ring buffer, if this host lets us write to it."""
+    path = Path("/dev/kmsg")
+    try:
+        descriptor = os.open(path, os.O_WRONLY)
+    except OSError:
+        pytest.skip("/dev/kmsg cannot be written here")
+    os.close(descriptor)
+    return path
+
+
+def test_the_real_ring_buffer_is_followed(kmsg: Path) -> None:
+    """From now on: a line written to /dev/kmsg comes back as an alert."""
+    follower = Kmsg(kmsg)
+    marker = f"holdfast test {os.getpid()}"
+    try:
+        with kmsg.open("w") as file:
+            file.write(f"{marker}\n")
+    except OSError:
+        pytest.skip("/dev/kmsg takes no lines here")
+    lines = follower.lines()
+    follower.close()
+    if not lines:
+        pytest.skip("/dev/kmsg shows nothing here")
+    assert lines[-1] == marker
+
+
+def test_a_kernel_log_that_cannot_be_read_says_nothing(tmp_path: Path) -> None:
+    """No permission, no file: no lines and no exception."""
+    assert Kmsg(tmp_path / "nothing").lines() == []
+
+
+def test_log_is_the_machines_own_unless_set(tmp_path: Path) -> None:
+    """With the local driver a file in the machine's folder; the setting names another."""
+    local = Roots.of(tmp_path, "m0", Settings())
+    assert local.kernel_log == machine_dir(tmp_path, "m0") / "kernel.log"
+    assert local.sys == machine_dir(tmp_path, "m0") / "sys"
+    named = Roots.of(tmp_path, "m0", Settings(kernel_log="/var/log/kern.log"))
+    assert named.kernel_log == Path("/var/log/kern.log")
+
+
+def test_on_a_machine_of_its_own_the_kernel_itself_is_watched(tmp_path: Path) -> None:
+    """Any driver but the local one."""
+    roots = Roots.of(tmp_path, "m0", Settings.model_construct(driver="slurm", kernel_log=""))
+    assert (roots.kernel_log, roots.sys, roots.proc) == (Path("/dev/kmsg"), Path("/sys"), Path("/proc"))

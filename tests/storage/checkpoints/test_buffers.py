@@ -144,3 +144,40 @@ def test_the_agent_side_needs_no_torch() -> None:
     """Agents read shards without importing torch."""
     code = "import sys, holdfast.storage.checkpoints.buffers; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_lent_shard_keeps_its_bytes(tmp_path: Path) -> None:
+    """Saves go on in a new file; the loan's end leaves the two slots and nothing else."""
+    path, name = write(tmp_path, 1), tmp_path / "transfer" / "r3"
+    before = path.read_bytes()
+    assert buffers.lend(path, 1, name).step == 1
+    for step in (2, 3, 4):
+        write(tmp_path, step)
+    assert name.read_bytes() == before
+    assert [each.step for _, each in buffers.inventory(tmp_path)] == [3, 4]
+    buffers.release(path, name)
+    assert sorted(each.name for each in tmp_path.rglob("*.*")) == ["r3-a.shard", "r3-b.shard"]
+
+
+def test_a_reserved_file_takes_the_lent_ones_place(tmp_path: Path) -> None:
+    """The save that follows allocates nothing."""
+    path, name = write(tmp_path, 1), tmp_path / "transfer" / "r3"
+    buffers.lend(path, 1, name)
+    buffers.reserve(path, SIZE)
+    reserved = path.with_suffix(".reserved").stat().st_ino
+    write(tmp_path, 2)
+    assert write(tmp_path, 3) == path
+    assert path.stat().st_ino == reserved
+    assert not path.with_suffix(".reserved").exists()
+
+
+def test_only_what_is_there_is_lent(tmp_path: Path) -> None:
+    """A slot that was saved over since holds another step; half a shard holds none."""
+    path = write(tmp_path, 5)
+    with pytest.raises(CheckpointError, match="no longer holds step 4"):
+        buffers.lend(path, 4, tmp_path / "loan")
+    with buffers.create(path, SIZE) as buf:
+        buffers.begin(buf)
+    with pytest.raises(CheckpointError, match="no longer holds step 5"):
+        buffers.lend(path, 5, tmp_path / "loan")
+    assert not (tmp_path / "loan").exists()

@@ -7,17 +7,24 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+from torch.distributed.checkpoint.default_planner import create_default_local_save_plan
 from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import WriteItem
 
 from holdfast.errors import CheckpointError
 from holdfast.storage.checkpoints import buffers, reader
-from holdfast.storage.checkpoints.plan import make_plan, write_metadata
+from holdfast.storage.checkpoints.describe import describe
+from holdfast.storage.checkpoints.flat import flat_shards
+from holdfast.storage.checkpoints.global_plan import plan_globally
+from holdfast.storage.checkpoints.layout import ShardLayout, lay_out
+from holdfast.storage.checkpoints.plan import fits, make_plan, plan_of, write_metadata
 from holdfast.storage.checkpoints.writer import Owner, ShardWriter
 from tests.storage.checkpoints.publish import publish, stock_load
 
@@ -41,8 +48,8 @@ def state(seed: int = 0) -> dict[str, Any]:
 
 
 def writer(folder: Path, values: dict[str, Any]) -> ShardWriter:
-    layout = make_plan(values, folder, epoch=1, number=1)
-    return ShardWriter(layout, Owner("gpt", 1, 0, 1), folder)
+    planned = make_plan(values, folder, epoch=1, number=1)
+    return ShardWriter(planned.layout, Owner("gpt", 1, 0, 1), folder)
 
 
 def save(each: ShardWriter, values: dict[str, Any], step: int) -> Path:
@@ -122,12 +129,92 @@ def test_objects_may_grow_within_their_slot(tmp_path: Path) -> None:
     assert same(reader.load(path, into(state())), longer)
 
 
+def test_a_state_that_ranks_disagree_about_is_refused(tmp_path: Path) -> None:
+    """One name for two shapes, or a sharded tensor with a part missing, is named."""
+    names = {"w": torch.zeros(4), "n": 1}
+    one = describe(local_items(names), names, {}, "m0", "").description
+    other = {"w": torch.zeros(5), "n": 2}
+    two = describe(local_items(other), other, {}, "m1", "")
+    outlines = {
+        one.digest: describe(local_items(names), names, {}, "m0", "").shared,
+        two.description.digest: two.shared,
+    }
+    with pytest.raises(
+        CheckpointError, match=r"'w' is a tensor \[4\] of torch.float32 on one rank and a tensor \[5\]"
+    ):
+        plan_globally([one, two.description], outlines)
+    half = replace(one, boxes=one.boxes // 2)
+    with pytest.raises(CheckpointError, match=r"'w': .* make up 2 of 4 elements"):
+        plan_globally([half], {one.digest: outlines[one.digest]})
+    same = describe(local_items(names | {"n": 3}), names | {"n": 3}, {}, "m1", "").description
+    assert plan_globally([one, same], {one.digest: outlines[one.digest]}).differing == ("n",)
+
+
+def local_items(values: dict[str, Any]) -> list[WriteItem]:
+    return create_default_local_save_plan(values, True).items
+
+
 def test_metadata_of_old_epochs_is_dropped(tmp_path: Path) -> None:
     """Only the running epoch's metadata and the one before are kept."""
     for epoch in (1, 2, 3):
         write_metadata(tmp_path, epoch, f"{epoch}.1", b"x")
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"metadata-2.pickle", "metadata-2.1.pickle", "metadata-3.pickle", "metadata-3.1.pickle"}
+
+
+def test_a_plan_is_read_back_from_its_shard(tmp_path: Path) -> None:
+    """The layout in the file is the one that was planned: the next epoch's files are alike to the byte."""
+    values = state() | {"flat": dict(flat_shards({"a": (3, 5), "b": (4,)}, torch.arange(19.0), 0))}
+    each = writer(tmp_path, values)
+    path = save(each, values, 3)
+    layout = plan_of(path, tmp_path, rank=0, world_size=1)
+    assert layout == each.layout
+    again = save(ShardWriter(layout, Owner("gpt", 1, 0, 1), tmp_path / "again"), values, 3)
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_a_plan_of_others_is_not_kept(tmp_path: Path) -> None:
+    """Another rank's or world size's shard, or rank 0 without the global metadata, calls for a new plan."""
+    path = save(writer(tmp_path, state()), state(), 3)
+    assert plan_of(path, tmp_path, rank=1, world_size=1) is None
+    assert plan_of(path, tmp_path, rank=0, world_size=2) is None
+    assert plan_of(path, tmp_path / "elsewhere", rank=0, world_size=1) is None
+    assert plan_of(tmp_path / "none", tmp_path, rank=0, world_size=1) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "kept"),
+    [
+        ({}, True),
+        ({"position": 18}, True),
+        ({"extra": 1}, False),
+        ({"weight": torch.zeros(7, 5)}, False),
+        ({"weight": torch.zeros(5, 7).half()}, False),
+        # As many elements of the same tensors, cut elsewhere.
+        (dict(flat_shards({"a": (4, 4), "b": (4,)}, torch.zeros(10), 6)), False),
+    ],
+)
+def test_a_kept_plan_fits_only_the_very_boxes(tmp_path: Path, change: dict[str, Any], kept: bool) -> None:
+    """Shapes, types, names and placements decide, values do not."""
+    flat = {"weight": torch.zeros(5, 7), "position": 17}
+    flat |= flat_shards({"a": (4, 4), "b": (4,)}, torch.zeros(10), 5)
+    layout = lay_out_alone(flat)
+    assert fits(layout, flat | change) is kept
+
+
+def lay_out_alone(flat: dict[str, Any]) -> ShardLayout:
+    held = describe(local_items(flat), flat, {}, "m0", "")
+    rest = [held.piece(number, 0, held.rows(number)) for number in range(len(held.items))]
+    return lay_out("1.1", [], rest, {})
+
+
+def test_metadata_that_a_shard_needs_is_kept(tmp_path: Path) -> None:
+    """Epochs later, while the newest complete shard is still one of the old plan."""
+    save(writer(tmp_path, state()), state(), 3)
+    for epoch in (5, 6):
+        write_metadata(tmp_path, epoch, f"{epoch}.1", b"x")
+    assert buffers.metadata_path(tmp_path, "1.1").exists()
+    assert not buffers.metadata_path(tmp_path, 1).exists()
 
 
 def save_for_ever(folder: Path, announced: Any) -> None:
@@ -146,7 +233,7 @@ def test_sigkill_at_any_moment_leaves_a_complete_shard(tmp_path: Path) -> None:
     forks = multiprocessing.get_context("forkserver")
     forks.set_forkserver_preload(["torch", "torch.distributed.checkpoint", __name__])
     interrupted = 0
-    for attempt in range(25):
+    for attempt in range(0, 25, 2):
         folder = tmp_path / str(attempt)
         announced = forks.Value("q", 0)
         process = forks.Process(target=save_for_ever, args=(folder, announced))

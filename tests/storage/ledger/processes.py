@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy import update
 
-from holdfast.errors import NoStandbyError, StaleError
+from holdfast.errors import NoStandbyError, RefusedError, StaleError
 from holdfast.storage.ledger import Ledger
 from holdfast.storage.ledger.schema import JobRow
 from tests.storage.ledger.samples import alert, classified, register
@@ -87,7 +87,7 @@ def everything(ledger: Ledger, number: int) -> float:
     for turn in range(20):
         begun = time.monotonic()
         register(ledger, f"n{number}", f"i{turn}")
-        ledger.touch(f"n{number}", f"i{turn}", time.time())
+        ledger.touch({(f"n{number}", f"i{turn}"): time.time()})
         ledger.machines()
         ledger.mark("gpt", 1, number * 100 + turn, time.time())
         ledger.record_alert(alert(rank=number), None, "x")
@@ -103,3 +103,17 @@ def hang_in_a_transaction(url: str, ready: Connection) -> None:
         session.execute(update(JobRow).values(epoch=99))
         ready.send("in transaction")
         time.sleep(600)
+
+
+def take_and_act(ledger: Ledger, number: int) -> bool:
+    holder = f"worker-{number}"
+    try:
+        ledger.take_job("gpt-1", 1, f"run-{number}", holder, 60)
+    except RefusedError:
+        return False
+    ledger.begin("gpt-1", 1, f"evict:by-{number}", "evict", {"by": holder}, holder=holder)
+    return True
+
+
+def lead(ledger: Ledger, number: int) -> str:
+    return ledger.lead(f"gateway-{number}", "", 60).holder

@@ -1,12 +1,13 @@
+import sqlite3
 from pathlib import Path
 
 import pytest
 
 from holdfast.errors import SettingsError, UnavailableError
 from holdfast.storage.ledger import Ledger
-from holdfast.storage.ledger.schema import MetaRow
+from holdfast.storage.ledger.connection import write_ahead
+from tests.e2e.waiting import free_ports
 from tests.storage.ledger.samples import running_job
-from tests.storage.servers import free_port
 
 
 def test_a_ledger_survives_being_closed(tmp_path: Path) -> None:
@@ -22,11 +23,42 @@ def test_a_ledger_survives_being_closed(tmp_path: Path) -> None:
     second.close()
 
 
+def test_a_new_file_that_another_reads_is_waited_for(tmp_path: Path) -> None:
+    """As when two processes make the same ledger at once: SQLite answers one of them "locked" at once."""
+    other, ours = (sqlite3.connect(tmp_path / "ledger.db", isolation_level=None) for _ in range(2))
+    other.execute("CREATE TABLE t (x)")
+    other.execute("BEGIN")
+    other.execute("SELECT * FROM t").fetchall()
+    with pytest.raises(sqlite3.OperationalError, match="database is locked"):
+        ours.execute("PRAGMA busy_timeout=0").connection.execute("PRAGMA journal_mode=WAL")
+    tried: list[str] = []
+
+    def let_go_at_the_second_try(statement: str) -> None:
+        tried.append(statement)
+        if len(tried) == 2:
+            other.execute("COMMIT")
+
+    ours.set_trace_callback(let_go_at_the_second_try)
+    write_ahead(ours)
+    assert len(tried) >= 2
+    assert ours.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    other.close()
+    ours.close()
+
+
 @pytest.mark.parametrize("url", ["ledger.db", "nosuch://x", ""])
 def test_a_wrong_url_is_named(url: str) -> None:
     """With what was expected."""
     with pytest.raises(SettingsError, match="Expected sqlite:///PATH or postgresql"):
         Ledger(url)
+
+
+def test_a_wrong_url_is_named_without_its_password() -> None:
+    """It ends up in logs."""
+    with pytest.raises(SettingsError) as caught:
+        Ledger("nosuch://me:hunter2@host/x")
+    assert "hunter2" not in str(caught.value)
+    assert "me:***@host" in str(caught.value)
 
 
 def test_a_ledger_without_tables_says_what_to_do(tmp_path: Path) -> None:
@@ -40,7 +72,7 @@ def test_a_ledger_without_tables_says_what_to_do(tmp_path: Path) -> None:
 def test_a_database_that_is_away_is_unavailable() -> None:
     """And its password stays out of the message."""
     pytest.importorskip("psycopg", reason="psycopg is not installed")
-    ledger = Ledger(f"postgresql+psycopg://me:hidden@127.0.0.1:{free_port()}/x")
+    ledger = Ledger(f"postgresql+psycopg://me:hidden@127.0.0.1:{free_ports(1)}/x")
     with pytest.raises(UnavailableError, match="does not answer") as caught:
         ledger.jobs()
     assert "hidden" not in str(caught.value)
@@ -51,17 +83,3 @@ def test_a_file_that_is_no_database_is_unavailable(tmp_path: Path) -> None:
     (tmp_path / "ledger.db").write_bytes(b"not a database, but long enough to be read as one" * 99)
     with pytest.raises(UnavailableError, match=r"ledger\.db does not answer: file is not a database"):
         Ledger(f"sqlite:///{tmp_path}/ledger.db").create()
-
-
-def test_another_schema_version_is_refused(tmp_path: Path) -> None:
-    """Before anything is read wrongly."""
-    url = f"sqlite:///{tmp_path}/ledger.db"
-    ledger = Ledger(url)
-    ledger.create()
-    with ledger._write() as session:
-        row = session.get(MetaRow, "schema")
-        assert row is not None
-        row.value = "999"
-    with pytest.raises(SettingsError, match="schema version 999, this Holdfast needs 1"):
-        ledger.create()
-    ledger.close()

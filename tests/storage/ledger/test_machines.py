@@ -1,7 +1,7 @@
 import pytest
 
 from holdfast.clock import FakeClock
-from holdfast.errors import NoStandbyError, StaleError, UnknownError
+from holdfast.errors import NoStandbyError, UnknownError
 from holdfast.models.alert import Finding
 from holdfast.models.machine import MachineState, Scope
 from holdfast.storage.ledger import Ledger
@@ -64,22 +64,40 @@ def test_a_failed_self_check_keeps_a_machine_out_of_the_pool(ledger: Ledger) -> 
         ledger.claim_standbys("gpt", 1)
 
 
-def test_a_replaced_incarnation_is_told_so(ledger: Ledger, clock: FakeClock) -> None:
-    """Its heartbeat changes nothing."""
+def test_heartbeats_of_many_are_noted_together(ledger: Ledger, clock: FakeClock) -> None:
+    """That of a replaced incarnation, of a stranger, or one that comes late changes nothing."""
     register(ledger, "m0", "old")
     register(ledger, "m0", "new")
-    with pytest.raises(StaleError, match=r"'old' was replaced by 'new'"):
-        ledger.touch("m0", "old", clock.now() + 9)
-    assert ledger.machine("m0").seen_at == clock.now()
+    register(ledger, "m1")
+    ledger.touch({})
+    now = clock.now()
+    ledger.touch({("m0", "old"): now + 9, ("m1", "i1"): now + 2, ("m9", "i1"): now + 2})
+    ledger.touch({("m1", "i1"): now + 1})
+    assert [machine.seen_at for machine in ledger.machines()] == [now, now + 2]
+
+
+def test_machines_are_read_together_in_the_order_asked(ledger: Ledger) -> None:
+    """However many; a stranger among them is named."""
+    for number in range(3):
+        register(ledger, f"m{number}")
+    names = ["m2", "m0", "m2"]
+    assert [machine.name for machine in ledger.machines_named(names)] == names
+    assert ledger.machines_named(names)[0] == ledger.machine("m2")
+    assert ledger.machines_named([]) == []
     with pytest.raises(UnknownError, match="no machine 'm9'"):
-        ledger.touch("m9", "i1", 1.0)
+        ledger.machines_named(["m0", "m9"])
 
 
-def test_late_heartbeats_do_not_turn_time_back(ledger: Ledger, clock: FakeClock) -> None:
-    """The newest word of a machine counts."""
-    register(ledger, "m0")
-    ledger.touch("m0", "i1", clock.now() + 2)
-    assert ledger.touch("m0", "i1", clock.now() + 1).seen_at == clock.now() + 2
+def test_machines_are_given_back_together(ledger: Ledger) -> None:
+    """One that was evicted meanwhile stays out."""
+    for number in range(3):
+        register(ledger, f"m{number}")
+    ledger.claim_standbys("gpt", 3)
+    ledger.set_machine("m1", state=MachineState.CORDONED, cordon_scope=Scope.CLUSTER)
+    ledger.give_back(["m0", "m1", "m2"])
+    states = [(machine.state, machine.job) for machine in ledger.machines()]
+    standby = (MachineState.STANDBY, None)
+    assert states == [standby, (MachineState.CORDONED, "gpt"), standby]
 
 
 def test_standbys_are_claimed_all_or_none(ledger: Ledger) -> None:

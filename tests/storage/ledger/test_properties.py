@@ -31,7 +31,7 @@ def _ledger() -> Ledger:
 
 
 @given(POOL_CALLS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_machine_has_one_owner_at_a_time(calls: list[tuple[str, str | int]]) -> None:
     """Claims give standbys only, all or none, and never one that is somebody's or cordoned."""
     ledger, standing_by = _ledger(), set[str]()
@@ -63,7 +63,7 @@ def test_a_machine_has_one_owner_at_a_time(calls: list[tuple[str, str | int]]) -
 
 
 @given(st.lists(st.tuples(st.sampled_from(["next", "begin"]), st.integers(1, 6)), max_size=25))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_attempts_only_grow_and_fence_those_before(calls: list[tuple[str, int]]) -> None:
     """Nothing that an old attempt asks for is written."""
     ledger, current, begun = _ledger(), 1, set[str]()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Any, BinaryIO
 import pytest
 
 from holdfast.errors import UnavailableError, UnknownError
-from holdfast.storage.objects import ObjectStore
+from holdfast.storage.objects import ObjectStore, s3
+from holdfast.storage.objects.s3 import S3Store
 from tests.storage.conftest import MakeStore
 
 MIB = 1 << 20
@@ -173,6 +175,10 @@ def test_a_missing_bucket_is_named(make_store: MakeStore, tmp_path: Path) -> Non
     asks: list[Callable[[], object]] = [
         lambda: store.put("k", b""),
         lambda: store.put_stream("k", io.BytesIO(b"x" * 40 * MIB)),
+        lambda: store.put_view("k", pattern(40 * MIB), within_s=60),
+        lambda: store.folders(""),
+        lambda: store.unfinished(""),
+        lambda: store.delete_many(["k"]),
         lambda: store.get("k"),
         lambda: store.get_range("k", 0, 1),
         lambda: store.fetch("k", tmp_path / "k"),
@@ -199,3 +205,62 @@ def test_wrong_credentials_are_named(make_store: MakeStore, rclone_endpoint: str
         ) as caught:
             ask()
         assert "wrong-one" not in str(caught.value)
+
+
+def pattern(nbytes: int) -> memoryview:
+    """Bytes that differ from place to place."""
+    return memoryview(b"".join(n.to_bytes(8, "little") for n in range(nbytes // 8 + 1)))[:nbytes]
+
+
+@pytest.mark.parametrize("nbytes", [0, 5, 300_000, 16 * MIB, 16 * MIB + 1, 40 * MIB + 3])
+def test_memory_is_stored_as_it_lies(store: ObjectStore, nbytes: int) -> None:
+    """In one request or in parts; the object is whole, and no upload is left open."""
+    view = pattern(nbytes)
+    store.put_view("k", view, within_s=60)
+    assert store.head("k").nbytes == nbytes
+    assert store.get("k") == view
+    assert store.unfinished("") == ()
+
+
+def test_an_upload_that_is_late_is_given_up(store: ObjectStore) -> None:
+    """No object, and no parts that nobody would ever find."""
+    for nbytes in (5, 40 * MIB):
+        with pytest.raises(UnavailableError, match=r"'late' .* not done within 0 s, given up"):
+            store.put_view("late", pattern(nbytes), within_s=0)
+    assert not store.exists("late")
+    assert store.unfinished("") == ()
+
+
+def test_folders_are_what_lies_below_a_prefix(store: ObjectStore) -> None:
+    """Each once, whatever is in it; plain objects are none."""
+    for key in ("a/x/1", "a/x/2", "a/y/z/1", "a/plain", "b/x/1"):
+        store.put(key, b"1")
+    assert store.folders("a/") == ("a/x/", "a/y/")
+    assert store.folders("") == ("a/", "b/")
+    assert store.folders("nothing/") == ()
+
+
+def test_many_objects_are_deleted_at_once(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than one request takes; missing ones do not matter."""
+    monkeypatch.setattr(s3, "DELETE_AT_ONCE", 10)
+    for n in range(23):
+        store.put(f"d/{n}", b"")
+    store.put("kept", b"")
+    store.delete_many([*(f"d/{n}" for n in range(23)), "d/never"])
+    store.delete_many([])
+    assert [found.key for found in store.list("")] == ["kept"]
+
+
+def test_an_unfinished_upload_is_found_and_dropped(store: S3Store) -> None:
+    """As a process leaves it that was killed between two parts; others' stay."""
+    client = store._client()
+    for key in ("a/torn", "b/other"):
+        upload = client.create_multipart_upload(Bucket=store.bucket, Key=key)["UploadId"]
+        client.upload_part(Bucket=store.bucket, Key=key, UploadId=upload, PartNumber=1, Body=b"x" * 5 * MIB)
+    (found,) = store.unfinished("a/")
+    assert found.key == "a/torn"
+    assert abs(found.active_at - time.time()) < 3600  # also where the store makes up when it was begun
+    store.abort(found)
+    store.abort(found)
+    assert [each.key for each in store.unfinished("")] == ["b/other"]
+    assert list(store.list("")) == []

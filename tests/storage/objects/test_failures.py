@@ -14,8 +14,8 @@ from holdfast.errors import SettingsError, UnavailableError
 from holdfast.settings import Settings
 from holdfast.storage import objects
 from holdfast.storage.objects.s3 import S3Store
+from tests.e2e.waiting import free_ports
 from tests.storage.objects.stubs import scripted, silent
-from tests.storage.servers import free_port
 
 
 def _store(endpoint: str, attempts: int = 3) -> S3Store:
@@ -56,7 +56,7 @@ def test_a_refusal_is_not_retried() -> None:
 
 def test_an_unreachable_endpoint_is_named(tmp_path: Path) -> None:
     """By every method, with the setting to check, within seconds."""
-    endpoint = f"http://127.0.0.1:{free_port()}"
+    endpoint = f"http://127.0.0.1:{free_ports(1)}"
     store = _store(endpoint)
     asks: list[Callable[[], object]] = [
         lambda: store.put("k", b"x"),

@@ -1,0 +1,71 @@
+"""Descriptions of a job's state at full size, to time the global plan: no tensors, no processes."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch.distributed.checkpoint.metadata import TensorProperties
+
+from holdfast.storage.checkpoints.describe import Description, Kind, Outline
+from holdfast.storage.checkpoints.sharing import Ints
+
+RANKS, TENSORS, RANKS_PER_MACHINE = 10_240, 500, 8
+_WIDTH = 10_240  # rows of every tensor: one or more for each rank
+
+Told = tuple[list[Description], dict[str, Outline]]
+
+
+def sharded(ranks: int = RANKS, tensors: int = TENSORS) -> Told:
+    """FSDP over all ranks: every box differs."""
+    return _described(ranks, tensors, shards=ranks, stages=1)
+
+
+def replicated(ranks: int = RANKS, tensors: int = TENSORS) -> Told:
+    """Plain data parallelism: all ranks hold the same."""
+    return _described(ranks, tensors, shards=1, stages=1)
+
+
+def three_dimensional(ranks: int = RANKS, tensors: int = TENSORS) -> Told:
+    """Tensor parallel 8, pipeline 16, data parallel the rest, replicated."""
+    return _described(ranks, tensors, shards=8, stages=16)
+
+
+def _described(ranks: int, tensors: int, shards: int, stages: int) -> Told:
+    properties = TensorProperties(torch.bfloat16)
+    outlines = [
+        Outline(
+            tuple(
+                Kind(f"model.stage{stage}.layers.{number}.weight", torch.Size((_WIDTH, 64)), properties)
+                for number in range(tensors)
+            ),
+            {
+                f"model.stage{stage}.layers.{number}.weight": (
+                    "model",
+                    f"stage{stage}.layers.{number}.weight",
+                )
+                for number in range(tensors)
+            },
+        )
+        for stage in range(stages)
+    ]
+    digests = [outline.digest() for outline in outlines]
+    boxes = [_boxes(tensors, shard, shards) for shard in range(shards)]
+    nothing = Outline((), {})
+    return [
+        Description(
+            machine=f"m{rank // RANKS_PER_MACHINE}",
+            digest=digests[rank // shards % stages],
+            private=nothing,
+            boxes=boxes[rank % shards].copy(),
+            row_nbytes=np.full(tensors, 64 * 2, np.int64),
+            contents=np.zeros(tensors, np.int64),
+        )
+        for rank in range(ranks)
+    ], dict(zip(digests, outlines, strict=True))
+
+
+def _boxes(tensors: int, shard: int, shards: int) -> Ints:
+    boxes = np.zeros((tensors, 2, 2), np.int64)
+    boxes[:, 0, 0] = shard * (_WIDTH // shards)
+    boxes[:, 1] = _WIDTH // shards, 64
+    return boxes

@@ -1,0 +1,73 @@
+"""Routes of the page itself: its files, login and logout."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+from pydantic import Field
+
+from holdfast.deployments.gateway.gateway import Gateway
+from holdfast.deployments.gateway.page import assets
+from holdfast.deployments.gateway.page.session import LIFE_S, Session, Sessions
+from holdfast.deployments.gateway.tidy import clean
+from holdfast.errors import UnauthorizedError, UnknownError
+from holdfast.models.base import Frozen
+
+
+class Login(Frozen):
+    """What a person types."""
+
+    secret: str = Field(min_length=1, max_length=500)
+    by: str = Field(min_length=1, max_length=100)
+
+
+def routes(gateway: Gateway, sessions: Sessions) -> APIRouter:
+    """The routes, for this gateway."""
+    router = APIRouter()
+    files = assets.load()
+
+    @router.get("/")
+    async def root() -> Response:
+        return RedirectResponse("/ui/")
+
+    @router.post("/ui/login")
+    async def login(request: Request, body: Login, response: Response) -> Session:
+        try:
+            cookie, session = sessions.login(body.secret, clean(body.by).strip() or "somebody")
+        except UnauthorizedError:
+            gateway.site.metrics.unauthorized.labels("ui").inc()
+            raise
+        response.set_cookie(
+            sessions.cookie,
+            cookie,
+            max_age=LIFE_S,
+            path="/",
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
+        return session
+
+    @router.post("/ui/logout")
+    async def logout(response: Response) -> dict[str, bool]:
+        response.delete_cookie(sessions.cookie, path="/", httponly=True, samesite="strict")
+        return {"ok": True}
+
+    @router.get("/ui/session")
+    async def session(request: Request) -> Session:
+        found = sessions.read(request.cookies.get(sessions.cookie))
+        if found is None:
+            raise UnauthorizedError("nobody is logged in")
+        return found
+
+    @router.get("/ui/{path:path}")
+    async def file(request: Request, path: str) -> Response:
+        asset = files.get(path or "index.html")
+        if asset is None:
+            raise UnknownError("the status page has no such file")
+        headers = assets.SECURITY | {"ETag": asset.etag, "Cache-Control": "no-cache"}
+        if request.headers.get("if-none-match") == asset.etag:
+            return Response(status_code=304, headers=headers)
+        return Response(asset.body, media_type=asset.media_type, headers=headers)
+
+    return router

@@ -1,0 +1,124 @@
+"""The first view: jobs, machines, what waits for a person, recent incidents, the pool."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.deployments.gateway import times
+from holdfast.deployments.gateway.approvals import asked
+from holdfast.deployments.gateway.gateway import Gateway
+from holdfast.models.alert import Incident, IncidentState
+from holdfast.models.history import Action
+from holdfast.models.job import Job
+from holdfast.models.machine import Machine, MachineState
+
+RECENT = 30
+
+
+def overview(gateway: Gateway) -> dict[str, Any]:
+    """The whole view. Blocks for the ledger."""
+    ledger = gateway.site.ledger
+    jobs, machines = ledger.jobs(), ledger.machines()
+    still_open = ledger.incidents(state=IncidentState.OPEN)
+    recent = {row.id: row for row in (*still_open, *ledger.incidents(limit=RECENT))}
+    away = gateway.dispatcher.prefect_away_since
+    return {
+        "jobs": [_job(gateway, job, still_open) for job in jobs],
+        "machines": columns(machines),
+        "incidents": [incident_line(row) for row in sorted(recent.values(), key=lambda row: -row.opened_at)],
+        "asks": [ask for row in still_open if (ask := question(row, ledger.actions(row.id)))],
+        "pool": _pool(gateway, machines),
+        "prefect": {"ui": prefect_ui(gateway), "up": away is None, "away_since": away},
+    }
+
+
+def columns(machines: list[Machine]) -> dict[str, list[Any]]:
+    """One list per field: a thousand machines are a few lists."""
+    return {
+        "name": [row.name for row in machines],
+        "state": [row.state.value for row in machines],
+        "job": [row.job for row in machines],
+        "scope": [row.cordon_scope.value if row.cordon_scope else None for row in machines],
+        "reason": [row.cordon_reason for row in machines],
+        "seen_at": [round(row.seen_at) for row in machines],
+        "address": [row.address for row in machines],
+    }
+
+
+def incident_line(row: Incident) -> dict[str, Any]:
+    """What a list of incidents shows of one."""
+    return {
+        "id": row.id,
+        "job": row.job,
+        "class": row.incident_class.value,
+        "state": row.state.value,
+        "machine": row.machine,
+        "rank": row.rank,
+        "detected_at": row.detected_at,
+        "recovered_at": row.recovered_at,
+        "closed_at": row.closed_at,
+        "summary": row.summary[:500],
+    }
+
+
+def question(incident: Incident, actions: list[Action]) -> dict[str, Any] | None:
+    """What the incident's playbook asks a person, if it asks anything."""
+    action = asked(actions)
+    if action is None:
+        return None
+    return {
+        "incident": incident.id,
+        "job": incident.job,
+        "question": str(action.intent.get("question", "")),
+        "since": action.begun_at,
+        "deadline": action.intent.get("deadline"),
+        "default": action.intent.get("default"),
+    }
+
+
+def prefect_ui(gateway: Gateway) -> str | None:
+    """Where the Prefect UI is; None: its address is none that a browser should follow."""
+    api = gateway.site.settings.prefect_api
+    return api.removesuffix("/api") if api.startswith(("http://", "https://")) else None
+
+
+def job_facts(gateway: Gateway, job: Job) -> dict[str, Any]:
+    """What every view says of a job."""
+    spec = job.spec
+    seen = max((run.step for _, run in gateway.site.fleet.ranks(job)), default=0)
+    return {
+        "name": job.name,
+        "state": job.state.value,
+        "mode": spec.mode.value,
+        "epoch": job.epoch,
+        "step": max(gateway.site.ledger.max_step(job.name), seen),
+        "code_version": job.code_version,
+        "machines": len(job.machines),
+        "world_size": spec.world_size,
+        "tp": spec.parallelism.tp,
+        "pp": spec.parallelism.pp,
+        "dp": spec.parallelism.dp(spec.world_size),
+        "submitted_at": job.submitted_at,
+        "done_at": job.done_at,
+    }
+
+
+def _job(gateway: Gateway, job: Job, still_open: list[Incident]) -> dict[str, Any]:
+    mine = [row for row in still_open if row.job == job.name]
+    # The oldest open incident is the one that is worked on.
+    acting = min(mine, key=lambda row: row.opened_at, default=None)
+    return {
+        **job_facts(gateway, job),
+        **times.of(gateway.site, job),
+        "incident": incident_line(acting) if acting else None,
+    }
+
+
+def _pool(gateway: Gateway, machines: list[Machine]) -> dict[str, Any]:
+    pool = gateway.site.ledger.pool()
+    return {
+        "target": pool.target,
+        "reason": pool.reason,
+        "standbys": sum(row.state is MachineState.STANDBY for row in machines),
+        "provisioning": sum(row.state is MachineState.PROVISIONING for row in machines),
+    }

@@ -1,0 +1,79 @@
+// One incident, to be read from top to bottom: what happened, what spoke for it, what was done, how long it took.
+
+import { asksBox } from "./asks.js";
+import { clock, h, jobLink, lostStack, part, percent, seconds, state, table, words } from "./dom.js";
+import { actTable, fact } from "./machines.js";
+
+export function incidentView(main, id) {
+  main.append(h("h1", {}, `Incident ${id}`));
+  const asks = part(main, "asks");
+  const facts = part(main, "facts-part");
+  const time = part(main, "time", "Where the time went");
+  const decisions = part(main, "decisions", "Decisions and actions");
+  const signals = part(main, "signals", "Signals and evidence");
+  const byHand = part(main, "audit", "By hand");
+  return {
+    title: id,
+    sources: [{
+      path: `/v1/page/incidents/${encodeURIComponent(id)}`,
+      every: () => 1500,
+      draw(view) {
+        asks.draw(view.ask ? [view.ask] : [], asksBox);
+        facts.draw([view.incident, view.flow_run], () => head(view));
+        time.draw([view.phases, view.until], () => [
+          h("p", { class: "soft" }, `From detection to ${view.incident.recovered_at ? "the first new step" : view.incident.closed_at ? "its end" : "now"}: ${seconds(view.until - view.incident.detected_at)}`),
+          lostStack(0, view.phases, "Time by phase"),
+        ]);
+        decisions.draw(view.actions, () => actions(view));
+        signals.draw(view.alerts, () => view.alerts.length ? view.alerts.map((alert) => signal(alert, view.incident.detected_at)) : h("p", { class: "soft" }, "none"));
+        byHand.section.hidden = !view.by_hand.length;
+        byHand.draw(view.by_hand, actTable);
+      },
+    }],
+  };
+}
+
+function head({ incident, flow_run: run }) {
+  return [
+    incident.summary ? h("p", { class: "summary" }, incident.summary) : null,
+    h("dl", { class: "facts" },
+      fact("State", state(incident.state)), fact("Class", words(incident.incident_class)), fact("Job", [jobLink(incident.job), ` epoch ${incident.epoch}, attempt ${incident.attempt}`]),
+      incident.machine ? fact("Machine", h("a", { href: `#/machines/${encodeURIComponent(incident.machine)}` }, incident.machine)) : null,
+      incident.rank !== null ? fact("Rank", incident.rank) : null, fact("Confidence", percent(incident.confidence)),
+      fact("Detected", clock(incident.detected_at)), incident.recovered_at ? fact("First new step", clock(incident.recovered_at)) : null,
+      run ? fact("Flow run", h("a", { href: run, rel: "noreferrer" }, "in the Prefect UI")) : null),
+    incident.reasons.length ? [h("h3", {}, "Why this class"), h("ul", { class: "reasons" }, incident.reasons.map((reason) => h("li", {}, reason)))] : null,
+  ].flat();
+}
+
+function actions({ actions: rows, incident, until }) {
+  const zero = incident.detected_at;
+  const end = Math.max(until, ...rows.map((row) => row.done_at ?? row.begun_at));
+  return table("Actions", ["#After", "#Took", "When", "Action", "Outcome"], rows.map((row) => {
+    const took = (row.done_at ?? end) - row.begun_at;
+    const bar = h("span", { class: `bar phase-${row.phase ?? "diagnosing"}` });
+    bar.style.marginInlineStart = `${(100 * Math.max(0, row.begun_at - zero)) / (end - zero || 1)}%`;
+    bar.style.inlineSize = `${Math.max(1, (100 * took) / (end - zero || 1))}%`;
+    return [`+${seconds(row.begun_at - zero)}`, row.done_at ? seconds(took) : "under way", h("span", { class: "lane", "aria-hidden": "true" }, bar),
+      row.key, [row.state === "failed" ? state("failed") : null, h("span", { class: "long" }, outcome(row))]];
+  }), "nothing was done yet");
+}
+
+function outcome(row) {
+  const told = Object.keys(row.result ?? {}).length ? row.result : row.intent;
+  return Object.entries(told ?? {}).filter(([key]) => key !== "at").map(([key, value]) => `${words(key)}: ${brief(value)}`).join("; ").slice(0, 600);
+}
+
+const brief = (value) => (typeof value === "object" && value !== null ? JSON.stringify(value) : String(value));
+
+const LONG = ["traceback", "log_tail"];
+
+function signal(alert, zero) {
+  const evidence = Object.entries(alert.evidence ?? {}).filter(([, value]) => value !== null && value !== "");
+  const short = evidence.filter(([key]) => !LONG.includes(key));
+  return h("article", { class: "signal" },
+    h("h3", {}, words(alert.kind), h("span", { class: "soft" }, ` ${alert.machine ?? ""}${alert.rank === null ? "" : ` rank ${alert.rank}`} · ${alert.recorded_at >= zero ? "+" : "−"}${seconds(Math.abs(alert.recorded_at - zero))} · ${alert.outcome}`)),
+    short.length ? h("dl", { class: "facts" }, short.map(([key, value]) => fact(words(key), brief(value)))) : null,
+    evidence.filter(([key]) => LONG.includes(key)).map(([key, value]) =>
+      h("details", { open: key === "traceback" }, h("summary", {}, words(key)), h("pre", { tabindex: "0" }, String(value)))));
+}

@@ -1,0 +1,72 @@
+"""Routes of what the status page draws: one JSON per view, polled with ETag; and a rank's stack, taken on demand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from holdfast.deployments.gateway.gateway import Gateway
+from holdfast.deployments.gateway.page.answers import Answers
+from holdfast.deployments.gateway.page.incident_view import incident_view
+from holdfast.deployments.gateway.page.job_view import job_view
+from holdfast.deployments.gateway.page.overview import overview
+from holdfast.deployments.gateway.page.rank_view import rank_view, ranks_view, steps_view
+from holdfast.errors import UnknownError
+
+STACKS_AT_ONCE = 2
+
+
+def routes(gateway: Gateway) -> APIRouter:
+    """The routes, for this gateway."""
+    router = APIRouter(prefix="/v1/page")
+    site, answers, turn = gateway.site, Answers(), asyncio.Semaphore(STACKS_AT_ONCE)
+
+    async def give(request: Request, key: str, make: Callable[[], Mapping[str, Any]]) -> Response:
+        return await answers.give(request, key, make, site.clock.now())
+
+    @router.get("/overview")
+    async def first(request: Request) -> Response:
+        return await give(request, "overview", lambda: overview(gateway))
+
+    @router.get("/by-hand")
+    async def by_hand(request: Request) -> Response:
+        def make() -> dict[str, Any]:
+            return {"by_hand": [entry.model_dump(mode="json") for entry in site.ledger.by_hand()]}
+
+        return await give(request, "by-hand", make)
+
+    @router.get("/jobs/{name}")
+    async def job(request: Request, name: str) -> Response:
+        return await give(request, f"job {name}", lambda: job_view(gateway, name))
+
+    @router.get("/jobs/{name}/ranks")
+    async def ranks(request: Request, name: str) -> Response:
+        return await give(request, f"ranks {name}", lambda: ranks_view(gateway, name))
+
+    @router.get("/jobs/{name}/steps")
+    async def steps(request: Request, name: str) -> Response:
+        return await give(request, f"steps {name}", lambda: steps_view(gateway, name))
+
+    @router.get("/jobs/{name}/ranks/{rank}")
+    async def one_rank(request: Request, name: str, rank: int) -> Response:
+        return await give(request, f"rank {name} {rank}", lambda: rank_view(gateway, name, rank))
+
+    @router.get("/jobs/{name}/ranks/{rank}/stack")
+    async def stack(name: str, rank: int) -> dict[str, Any]:
+        known = await site.job(name)
+        if not 0 <= rank < known.spec.world_size or not known.machines:
+            raise UnknownError(f"job {name} runs no rank {rank}")
+        machine = await site.machine(known.machine_of(rank))
+        async with turn:  # a dump stops processes for a moment: people must not add up
+            dumps = await gateway.acts.stacks(machine, name, known.epoch)
+        mine = [dump.model_dump(mode="json") for dump in dumps if dump.rank == rank]
+        return {"rank": rank, "machine": machine.name, "at": site.clock.now(), "stacks": mine}
+
+    @router.get("/incidents/{incident_id}")
+    async def incident(request: Request, incident_id: str) -> Response:
+        return await give(request, f"incident {incident_id}", lambda: incident_view(gateway, incident_id))
+
+    return router

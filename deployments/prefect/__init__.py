@@ -1,0 +1,1 @@
+"""What a team's own Prefect server is given."""

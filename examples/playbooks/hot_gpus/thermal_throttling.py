@@ -1,0 +1,32 @@
+"""Playbook: a GPU is so hot that the hardware slows it down.
+
+The job trains on, slower: nothing is stopped at first. Lower the machine's clocks, watch, and leave it at that when
+the heat is gone. If it comes back, while it is watched or within the policy's memory, evict the machine.
+"""
+
+from holdfast.tasks.case import Case
+from holdfast.tasks.evict import evict
+from holdfast.tasks.pause import hold_at_boundary, pause
+from holdfast.tasks.playbook import Recovered, playbook
+from holdfast.tasks.resume import resume
+from holdfast.tasks.standby import replenish, swap_in
+
+from hot_gpus.steps import lower_clocks, restore_clocks, watch
+
+
+@playbook(would="lower the clocks, watch, and evict the machine if the heat comes back")
+async def thermal_throttling(case: Case) -> Recovered:
+    """Recover the pace of a job whose GPU is held down by heat."""
+    lowered = await lower_clocks(case)
+    verdict = await watch(case)
+    if not verdict.suspects:
+        return Recovered(summary=f"{lowered}; cool since, training never stopped", verdict=verdict)
+
+    await restore_clocks(case)
+    await hold_at_boundary(case)
+    await pause(case)
+    await evict(case, verdict.suspects, "throttles although its clocks were lowered")
+    await swap_in(case)
+    resumed = await resume(case)
+    await replenish(case)
+    return Recovered(summary=f"{verdict.named} evicted: it throttles again; {resumed.said}", verdict=verdict)

@@ -1,0 +1,22 @@
+"""Playbook: a service outside of the job failed it: remote storage, a name server, a license server.
+
+No machine and no code of the job is at fault, so none is touched: wait until the service answers, then start again.
+"""
+
+from holdfast.models.alert import Verdict
+from holdfast.tasks.case import Case
+from holdfast.tasks.pause import pause
+from holdfast.tasks.playbook import Recovered, playbook
+from holdfast.tasks.resume import resume
+from holdfast.tasks.retry import escalate
+from holdfast.tasks.services import await_healthy
+
+
+@playbook(would="wait for the service, then start again in place")
+async def external_service(case: Case) -> Recovered:
+    """Recover a job that an outside service failed."""
+    await pause(case)
+    waited = await await_healthy(case)
+    tried = await escalate(case, Verdict())
+    resumed = await resume(case)
+    return Recovered(summary=f"{waited}{tried.did}; {resumed.said}")

@@ -1,0 +1,33 @@
+"""Playbook: the job trains, slower than it did.
+
+While it trains, look at all stacks several times and vote for the parallel group that lags most often (ByteDance,
+arXiv 2509.16293). Only then hold it at a step boundary. When the stacks agree, a fixed product on every GPU and
+transfers on every link find a slow host (MegaScale). A machine that is slow is blocked for this job only.
+"""
+
+from holdfast.tasks.case import Case
+from holdfast.tasks.diagnose import diagnose
+from holdfast.tasks.evict import evict
+from holdfast.tasks.pause import hold_at_boundary, pause
+from holdfast.tasks.playbook import Recovered, playbook
+from holdfast.tasks.resume import resume
+from holdfast.tasks.retry import escalate
+from holdfast.tasks.slow import vote_slow
+from holdfast.tasks.standby import replenish, swap_in
+
+
+@playbook(would="vote for the slowest parallel group, evict its machines and swap in standbys")
+async def fail_slow(case: Case) -> Recovered:
+    """Recover the pace of a job that became slow."""
+    verdict = await vote_slow(case)
+    await hold_at_boundary(case)
+    await pause(case)
+    if not verdict.suspects:
+        verdict = await diagnose(case)
+    tried = await escalate(case, verdict, "evicted: slow")
+
+    await evict(case, tried.verdict.suspects, "slow")
+    await swap_in(case)
+    resumed = await resume(case)
+    await replenish(case)
+    return Recovered(summary=f"{tried.said}; {resumed.said}", verdict=tried.verdict)

@@ -1,0 +1,28 @@
+"""Playbook: a host's memory or processors ran out, and a rank fell over it.
+
+Something else on the host, or a leak of the job's own: a retry in place frees what the ranks held. When it comes
+again without progress the machine goes, for this job only; after that the code is the suspect.
+"""
+
+from holdfast.tasks.case import Case
+from holdfast.tasks.diagnose import diagnose
+from holdfast.tasks.evict import evict
+from holdfast.tasks.pause import pause
+from holdfast.tasks.playbook import Recovered, playbook
+from holdfast.tasks.resume import resume
+from holdfast.tasks.retry import escalate
+from holdfast.tasks.standby import replenish, swap_in
+
+
+@playbook(would="stop the job, look at the host, and retry in place; evict it when it comes again")
+async def host_pressure(case: Case) -> Recovered:
+    """Recover a job whose host ran out of memory or processors."""
+    await pause(case)
+    verdict = await diagnose(case)
+    tried = await escalate(case, verdict, "is under pressure still")
+
+    await evict(case, tried.verdict.suspects, tried.did)
+    await swap_in(case)
+    resumed = await resume(case)
+    await replenish(case)
+    return Recovered(summary=f"{tried.said}; {resumed.said}", verdict=tried.verdict)

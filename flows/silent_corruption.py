@@ -1,0 +1,30 @@
+"""Playbook: results are wrong without being infinite: a jump of the loss or gradient norm, digests that differ.
+
+As for NaN, later states are suspect. Every machine computes a fixed product and one step of the same small model;
+the odd one is evicted. When all agree, dual-phase replay decides; an unexplained jump is left to a human.
+"""
+
+from holdfast.tasks.case import Case
+from holdfast.tasks.diagnose import diagnose
+from holdfast.tasks.evict import evict
+from holdfast.tasks.pause import pause
+from holdfast.tasks.playbook import Recovered, playbook
+from holdfast.tasks.resume import resume
+from holdfast.tasks.retry import escalate
+from holdfast.tasks.standby import replenish, swap_in
+from holdfast.tasks.suspect import mark_suspect
+
+
+@playbook(would="stop the job, compare what machines compute, and resume from the last good step")
+async def silent_corruption(case: Case) -> Recovered:
+    """Recover a job on which a machine computes wrong results."""
+    await pause(case)
+    await mark_suspect(case, "results are wrong since then")
+    verdict = await diagnose(case)
+    tried = await escalate(case, verdict, "computes wrong results")
+
+    await evict(case, tried.verdict.suspects, "computes wrong results")
+    await swap_in(case)
+    resumed = await resume(case)
+    await replenish(case)
+    return Recovered(summary=f"{tried.said}; {resumed.said}", verdict=tried.verdict)

@@ -1,0 +1,135 @@
+"""What the processes of a stop-time check compute: a fixed matrix product, and one step of a fixed small model.
+
+As :mod:`holdfast.agent.collectives` it runs in processes forked from the machine's fork server; torch is imported
+inside the functions. Each process takes one GPU, or one core when there are no GPUs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import platform
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.agent import collectives
+from holdfast.agent.collectives import Outcome, Part
+
+if TYPE_CHECKING:
+    import torch
+
+ROUNDS = 3
+CPU_SIZE, GPU_SIZE = 512, 8192
+SEED = 20
+
+
+def matmul(part: Part) -> None:
+    """A product of integer matrices, exact in every format and order of summation, checked and timed."""
+    _run(part, _matmul)
+
+
+def bitwise(part: Part) -> None:
+    """One training step of a small transformer with fixed weights and input; what comes out, digested."""
+    _run(part, _bitwise)
+
+
+def _run(part: Part, compute: Callable[[torch.device], Outcome]) -> None:
+    signal.alarm(math.ceil(part.timeout_s) + 1)
+    try:
+        outcome = compute(_device(part))
+    except Exception as error:  # whatever the library raises is the finding
+        outcome = Outcome(error=f"{type(error).__name__}: {error}"[:500])
+    outcome.write(part.outcome_path)
+    if part.stay:
+        collectives.stay(Path(part.stay))
+
+
+def _device(part: Part) -> torch.device:
+    # cuBLAS sums in a fixed order only with this, and reads it when it is loaded.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    import torch  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    if torch.cuda.is_available() and part.rank < torch.cuda.device_count():
+        device = torch.device("cuda", part.rank)
+        torch.cuda.set_device(device)
+        return device
+    return torch.device("cpu")
+
+
+def _kind(device: torch.device) -> str:
+    """Hardware and library: only what is equal here must be equal bit for bit."""
+    import torch  # noqa: PLC0415
+
+    if device.type == "cuda":
+        return f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}, CUDA {torch.version.cuda}"
+    # What the processor can do decides which kernels run.
+    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
+
+
+def _matmul(device: torch.device) -> Outcome:
+    """Freivalds' check: (A B) x equals A (B x), which takes another path through the hardware.
+
+    All numbers are integers small enough that float32 sums of them are exact in any order.
+    """
+    import torch  # noqa: PLC0415
+
+    size = GPU_SIZE if device.type == "cuda" else CPU_SIZE
+    made = torch.Generator().manual_seed(SEED)
+    left, right = (torch.randint(-8, 9, (size, size), generator=made).float().to(device) for _ in range(2))
+    vector = torch.randint(-8, 9, (size,), generator=made).double().to(device)
+    expected = torch.mv(left.double(), torch.mv(right.double(), vector))
+    seconds, wrong = math.inf, 0
+    for _ in range(ROUNDS):
+        product, took = _timed(lambda: torch.mm(left, right), device)
+        seconds = min(seconds, took)
+        wrong = max(wrong, int((torch.mv(product.double(), vector) != expected).sum()))
+    return Outcome(
+        value=seconds, kind=_kind(device), wrong=f"{wrong} of {size} rows are wrong" if wrong else ""
+    )
+
+
+def _timed(compute: Callable[[], torch.Tensor], device: torch.device) -> tuple[torch.Tensor, float]:
+    """The result and its cost in seconds: of the GPU, or of the processor's time (others may use it as well)."""
+    import torch  # noqa: PLC0415
+
+    if device.type != "cuda":
+        started = time.thread_time()
+        result = compute()
+        return result, time.thread_time() - started
+    begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begun.record()
+    result = compute()
+    ended.record()
+    torch.cuda.synchronize(device)
+    return result, float(begun.elapsed_time(ended)) / 1e3
+
+
+def _bitwise(device: torch.device) -> Outcome:
+    """Attention, normalisation, MLP, cross entropy, backward, update: every kernel that training uses."""
+    import torch  # noqa: PLC0415
+    from torch import nn  # noqa: PLC0415
+
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.manual_seed(SEED)
+    width, words, batch, context = (1024, 4096, 8, 512) if device.type == "cuda" else (64, 128, 2, 32)
+    layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True)
+    model = nn.Sequential(nn.Embedding(words, width), layer, nn.Linear(width, words)).to(device)
+    tokens = torch.randint(0, words, (batch, context + 1), generator=torch.Generator().manual_seed(SEED))
+    tokens = tokens.to(device)
+    out = model(tokens[:, :-1])
+    loss = nn.functional.cross_entropy(out.flatten(0, 1), tokens[:, 1:].flatten())
+    loss.backward()  # type: ignore[no-untyped-call]
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    with torch.no_grad():
+        # Adam's first step by hand: torch.optim would load torch._dynamo, seconds of every process.
+        for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+            parameter.sub_(1e-3 * gradient / (gradient.square().sqrt() + 1e-8))
+    digest = hashlib.sha256()
+    for tensor in (loss.detach(), *gradients, *(parameter.detach() for parameter in model.parameters())):
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return Outcome(digest=digest.hexdigest()[:32], kind=_kind(device))

@@ -1,0 +1,91 @@
+"""NVIDIA DCGM, where it is installed: what its health watches saw.
+
+Through ``dcgmi``, whose JSON is that of ``dcgmi/Health.cpp`` and ``dcgmi/DcgmiOutput.cpp`` (github.com/NVIDIA/DCGM).
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.agent.inspection.base import Sign
+from holdfast.models.alert import AlertKind
+
+LEVELS = {"failure": "fail", "warning": "warn"}
+_MAX_OUTPUT = 4 << 20
+
+
+class DcgmHealth:
+    """A check: asks for what DCGM's watches saw; starts no test."""
+
+    name = "dcgm_health"
+
+    def __init__(self, timeout_s: float, command: str = "dcgmi") -> None:
+        self._timeout_s = timeout_s
+        self._command = command
+
+    def look(self) -> list[Sign]:
+        """A sign per system of a GPU or switch that is not well; none without DCGM or its watches."""
+        path = shutil.which(self._command)
+        answer = _json(_run([path, "health", "-c", "-j"], self._timeout_s)) if path else None
+        if answer is None:
+            return []
+        return list(_unhealthy(answer)) or [Sign(kind=AlertKind.DCGM_HEALTH, ok=True, detail="healthy")]
+
+
+def _run(arguments: list[str], timeout_s: float) -> str:
+    """What the tool prints; empty when it does not end in time. Its status says only that something failed."""
+    try:
+        done = subprocess.run(
+            arguments, capture_output=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout[:_MAX_OUTPUT].decode(errors="replace")
+
+
+def _json(text: str) -> dict[str, Any] | None:
+    """The JSON object in the output; lines before it are for people."""
+    try:
+        found = json.loads(text[text.index("{") :])
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _unhealthy(answer: dict[str, Any]) -> Iterator[Sign]:
+    """``body: GPU: children: 0: children: Errors: children: Memory system: value, overflow``."""
+    for group, entities in _items(answer.get("body")):
+        for entity, found in _items(_part(entities, "children")):
+            systems = _part(_part(_part(found, "children"), "Errors"), "children")
+            for system, said in _items(systems):
+                level = LEVELS.get(str(_part(said, "value")).lower())
+                if level:
+                    yield _sign(f"{group} {entity}", system, level, _text(said))
+
+
+def _sign(device: str, system: str, level: str, said: str) -> Sign:
+    return Sign(
+        kind=AlertKind.DCGM_HEALTH,
+        ok=False,
+        detail=f"{device}: {system}: {said}"[:500],
+        device=f"{device} {system}",
+        evidence={"level": level, "system": system},
+        sure=False,
+    )
+
+
+def _text(node: Any) -> str:
+    said = _part(node, "overflow")
+    return " ".join(str(_part(each, "value") or each) for each in said) if isinstance(said, list) else ""
+
+
+def _part(node: Any, name: str) -> Any:
+    return node.get(name) if isinstance(node, dict) else None
+
+
+def _items(node: Any) -> list[tuple[str, Any]]:
+    return list(node.items()) if isinstance(node, dict) else []

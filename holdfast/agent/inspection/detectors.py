@@ -1,0 +1,59 @@
+"""All detectors of one machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast import plugins
+from holdfast.agent.inspection.base import Detector
+from holdfast.agent.inspection.dcgm import DcgmHealth
+from holdfast.agent.inspection.gpu import GpuHealth
+from holdfast.agent.inspection.kernel_log import KernelLog
+from holdfast.agent.inspection.memory import Memory
+from holdfast.agent.inspection.mounts import Mounts
+from holdfast.agent.inspection.network import Network
+from holdfast.agent.inspection.nvml import Nvml
+from holdfast.agent.inspection.nvml_events import XidEvents
+from holdfast.agent.inspection.object_store import ObjectStore
+from holdfast.agent.inspection.oom_kills import OomKills
+from holdfast.agent.inspection.pressure import Pressure
+from holdfast.agent.inspection.roots import Roots
+from holdfast.agent.inspection.steady import Steady
+from holdfast.models.agent import Vitals
+from holdfast.plugins import Group
+from holdfast.policies.thresholds import DetectPolicy
+from holdfast.settings import Settings
+
+
+def detectors(
+    machine: str, home: Path, settings: Settings, policy: DetectPolicy, roots: Roots
+) -> tuple[tuple[Detector, ...], Callable[[], Vitals]]:
+    """One of each kind, and those of other packages; those that find no device stay silent.
+
+    And what tells heartbeats how the machine's GPUs and ports are doing.
+    """
+    every, nvml = policy.intervals, Nvml()
+    gpus = GpuHealth(policy.gpu, nvml, time.monotonic)
+    network = Network(roots.sys, policy.network, time.monotonic)
+    made = (
+        KernelLog(machine, roots.kernel_log, every),
+        XidEvents(machine, every.host_s, nvml),
+        Steady(machine, gpus, every.gpu_s, blocking=True),
+        Steady(machine, DcgmHealth(policy.gpu.dcgm_timeout_s), every.gpu_s, blocking=True),
+        Steady(machine, network, every.network_s),
+        Steady(machine, Memory(policy.host), every.host_s),
+        Steady(machine, Pressure(roots.proc, policy.host), every.host_s),
+        Steady(machine, OomKills(roots.proc, roots.sys), every.host_s),
+        Steady(machine, Mounts(home, policy.storage), every.host_s, blocking=True, again_s=every.network_s),
+        Steady(
+            machine,
+            ObjectStore(settings.s3, policy.storage),
+            every.storage_s,
+            blocking=True,
+            on_command=False,
+        ),
+        *plugins.make(Group.DETECTORS, machine, home, settings).values(),
+    )
+    return made, lambda: Vitals(gpu_busy=gpus.busy, traffic_bytes_s=network.bytes_s)

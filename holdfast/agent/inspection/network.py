@@ -1,0 +1,103 @@
+"""Network ports: down, flapping, slower than they were, breaking or losing packets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from holdfast.agent.inspection import ports
+from holdfast.agent.inspection.base import Sign
+from holdfast.agent.inspection.ports import Port
+from holdfast.agent.inspection.rates import Rates
+from holdfast.models.alert import AlertKind
+from holdfast.policies.thresholds import NetworkLimits
+
+
+class Network:
+    """A port that never was up is not cabled. What a port did before this check was made does not count."""
+
+    name = "network"
+
+    def __init__(self, sys: Path, limits: NetworkLimits, clock: Callable[[], float]) -> None:
+        self._sys = sys
+        self._limits = limits
+        self._clock = clock
+        self._best: dict[str, float] = {}  # device -> its best speed while it was up
+        self._rates = Rates()
+        self._was_down: set[str] = set()
+        self.bytes_s: float | None = None
+        """Traffic of all ports between the last two looks; None: no ports, or one look."""
+        # From now on: what happens before the first look counts as well.
+        self.look()
+
+    def look(self) -> list[Sign]:
+        """Bad signs; a good one per port that is up."""
+        now = self._clock()
+        found = ports.read(self._sys, self._limits.interfaces, self._limits.ignored)
+        grown, seconds = self._rates.growth("bytes", sum(port.bytes for port in found), now)
+        self.bytes_s = grown / seconds if found and seconds else None
+        signs = [sign for port in found for sign in self._of(port, now)]
+        there = {port.device for port in found}
+        return signs + [self._down(name, "gone") for name in self._best if name not in there]
+
+    def _of(self, port: Port, now: float) -> Iterator[Sign]:
+        flaps = self._rates.growth((port.device, "changes"), port.changes or 0, now)[0]
+        errors = list(self._errors(port, now))
+        loss = list(self._loss(port, now))
+        known = port.device in self._best
+        if not port.up:
+            if known:
+                self._was_down.add(port.device)
+                yield self._down(port.device, port.state)
+            return
+        best = self._best[port.device] = max(self._best.get(port.device, 0.0), port.rate or 0.0)
+        # That a port which was reported down came up again is no further fault.
+        expected = 1 if port.device in self._was_down and port.changes_per_flap > 1 else 0
+        self._was_down.discard(port.device)
+        bad = [*errors, *loss]
+        if known and flaps - expected >= port.changes_per_flap:
+            bad.append(self._flap(port, (flaps - expected) // port.changes_per_flap))
+        if port.rate and port.rate < best:
+            bad.append(self._slow(port, best))
+        yield from bad or [
+            Sign(
+                kind=AlertKind.NIC_DOWN, ok=True, detail=f"{port.device} is {port.state}", device=port.device
+            )
+        ]
+
+    def _errors(self, port: Port, now: float) -> Iterator[Sign]:
+        limit = self._limits.errors_per_minute
+        for name, count in port.errors.items():
+            rate = 60 * self._rates.per_s((port.device, name), count, now)
+            if rate > limit:
+                said = f"{port.device}: {rate:.0f} {name} per minute (limit {limit:g})"
+                yield _sign(AlertKind.NIC_ERRORS, port.device, said, rate, limit, counter=name)
+
+    def _loss(self, port: Port, now: float) -> Iterator[Sign]:
+        packets = self._rates.growth((port.device, "packets"), port.packets, now)[0]
+        lost = self._rates.growth((port.device, "lost"), port.lost, now)[0]
+        if packets + lost < self._limits.loss_packets:
+            return
+        share, limit = lost / (packets + lost), self._limits.loss_share
+        if share > limit:
+            said = f"{port.device}: {100 * share:.1f} % of {packets + lost:.0f} packets lost (limit {100 * limit:g} %)"
+            yield _sign(AlertKind.PACKET_LOSS, port.device, said, share, limit)
+
+    def _flap(self, port: Port, times: float) -> Sign:
+        said = f"{port.device} went down and came back {times:.0f} times"
+        return _sign(AlertKind.NIC_FLAPPING, port.device, said, times, None)
+
+    def _slow(self, port: Port, best: float) -> Sign:
+        said = f"{port.device} runs at {port.rate:g} Gbit/s, before at {best:g}"
+        return _sign(AlertKind.NIC_ERRORS, port.device, said, port.rate, best, counter="rate")
+
+    def _down(self, device: str, state: str) -> Sign:
+        return _sign(AlertKind.NIC_DOWN, device, f"{device} is {state}, and was up", None, None, state=state)
+
+
+def _sign(
+    kind: AlertKind, device: str, said: str, value: float | None, limit: float | None, **evidence: str
+) -> Sign:
+    return Sign(
+        kind=kind, ok=False, detail=said, device=device, value=value, limit=limit, evidence=dict(evidence)
+    )

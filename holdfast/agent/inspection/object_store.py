@@ -1,0 +1,40 @@
+"""Remote storage: does the S3 endpoint answer at all?"""
+
+from __future__ import annotations
+
+import httpx
+
+from holdfast.agent.inspection.base import Sign
+from holdfast.models.alert import AlertKind
+from holdfast.policies.thresholds import StorageLimits
+
+
+class ObjectStore:
+    """Any answer below status 500 will do: who is allowed to read what is not asked here."""
+
+    name = "object_store"
+
+    def __init__(self, endpoint: str, limits: StorageLimits) -> None:
+        self._endpoint = endpoint
+        self._limits = limits
+
+    def look(self) -> list[Sign]:
+        """One sign."""
+        error = self._error()
+        return [
+            Sign(
+                kind=AlertKind.STORAGE_UNREACHABLE,
+                ok=not error,
+                detail=f"{self._endpoint}: {error or 'answers'}",
+                device=self._endpoint,
+                evidence={"endpoint": self._endpoint, "error": error},
+                misses=self._limits.s3_misses,
+            )
+        ]
+
+    def _error(self) -> str:
+        try:
+            answer = httpx.head(self._endpoint, timeout=self._limits.s3_timeout_s, follow_redirects=False)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            return f"{type(error).__name__} {error}"[:200]
+        return f"status {answer.status_code}" if answer.status_code >= 500 else ""

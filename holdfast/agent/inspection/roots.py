@@ -1,0 +1,32 @@
+"""Where a machine's kernel shows itself. A machine that is a process tree of a shared host has its own folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.paths import machine_dir
+from holdfast.settings import Settings
+
+KMSG = Path("/dev/kmsg")
+
+
+@dataclass(frozen=True)
+class Roots:
+    """Paths that detectors read."""
+
+    sys: Path
+    proc: Path
+    """Empty for a machine of the local driver, unless a test fills it: what happens to a host that several
+    machines share accuses none of them."""
+    kernel_log: Path
+
+    @classmethod
+    def of(cls, home: Path, machine: str, settings: Settings) -> Roots:
+        """The machine's own kernel; for the local driver, what lies in the machine's folder instead."""
+        if settings.driver != "local":
+            log = Path(settings.kernel_log) if settings.kernel_log else KMSG
+            return cls(Path("/sys"), Path("/proc"), log)
+        folder = machine_dir(home, machine)
+        log = Path(settings.kernel_log) if settings.kernel_log else folder / "kernel.log"
+        return cls(folder / "sys", folder / "proc", log)

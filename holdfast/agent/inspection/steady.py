@@ -1,0 +1,120 @@
+"""From signs to alerts: one when a thing has become bad, after as many bad looks in a row as it asks for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from holdfast.agent.inspection.base import Check, Sign
+from holdfast.models.alert import NETWORK_KINDS, Alert, AlertKind, Finding
+
+REPEATING = NETWORK_KINDS | {AlertKind.MOUNT_UNRESPONSIVE}
+"""These may pass by themselves: that they last is one more signal."""
+
+
+_LEVELS = frozenset(
+    {
+        AlertKind.DISK_FULL,
+        AlertKind.INODES_FULL,
+        AlertKind.MEMORY_PRESSURE,
+        AlertKind.GPU_TEMPERATURE,
+        AlertKind.GPU_PCIE_LINK,
+    }
+)
+"""Bad enough at a single look."""
+_OF_OTHERS = frozenset({AlertKind.STORAGE_UNREACHABLE, AlertKind.CPU_PRESSURE, AlertKind.GPU_SETTINGS})
+"""No reason to do without the machine."""
+
+
+class Steady:
+    """A :class:`~holdfast.agent.inspection.base.Detector` made of a check."""
+
+    def __init__(
+        self,
+        machine: str,
+        check: Check,
+        interval_s: float,
+        *,
+        blocking: bool = False,
+        again_s: float = 0.0,
+        on_command: bool = True,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.name = check.name
+        self.interval_s = interval_s
+        self.blocking = blocking
+        self._machine = machine
+        self._check = check
+        self._clock = clock
+        self._again_s = again_s
+        self._on_command = on_command
+        """Whether :meth:`inspect` looks: a recovery must not wait for what lies outside the machine."""
+        self._bad: dict[str, tuple[int, float]] = {}  # key -> bad looks in a row, time of the first
+        self._told_at: dict[str, float] = {}
+        self._pending: list[Alert] = []
+
+    def poll(self) -> list[Alert]:
+        """Alerts for what became bad, and again for what stays bad where that is evidence."""
+        now = self._clock()
+        bad = {sign.key: sign for sign in self._check.look() if not sign.ok}
+        self._bad = {key: self._again(key, now) for key in bad}
+        due = [self._alert(sign, self._bad[key][1], now) for key, sign in bad.items() if self._due(sign, now)]
+        self._told_at = {key: at for key, at in self._told_at.items() if key in bad}
+        pending, self._pending = self._pending, []
+        return pending + due
+
+    def inspect(self) -> list[Finding]:
+        """Every sign; what has to last, or lies outside the machine, is told and not held against it.
+
+        A look sees a change once: what it saw and may fire at once is kept for the next poll.
+        """
+        if not self._on_command:
+            return []
+        signs, now = self._check.look(), self._clock()
+        for sign in signs:
+            if not sign.ok and sign.misses == 1 and sign.key not in self._bad:
+                self._bad[sign.key], self._told_at[sign.key] = (1, now), now
+                self._pending.append(self._alert(sign, now, now))
+        return [
+            Finding(
+                check=sign.kind.value,
+                machine=self._machine,
+                ok=sign.ok or not _held_against(sign),
+                sure=sign.sure and not sign.ok,
+                detail=sign.detail,
+            )
+            for sign in signs
+        ]
+
+    def _again(self, key: str, now: float) -> tuple[int, float]:
+        looks, since = self._bad.get(key, (0, now))
+        return looks + 1, since
+
+    def _due(self, sign: Sign, now: float) -> bool:
+        looks = self._bad[sign.key][0]
+        again = sign.kind in REPEATING and now - self._told_at.get(sign.key, now) >= self._again_s
+        due = looks == sign.misses or (looks > sign.misses and again)
+        if due:
+            self._told_at[sign.key] = now
+        return due
+
+    def _alert(self, sign: Sign, since: float, now: float) -> Alert:
+        evidence = {"detail": sign.detail, **sign.evidence}
+        evidence |= {
+            name: value
+            for name, value in (("device", sign.device), ("value", sign.value), ("limit", sign.limit))
+            if value not in (None, "")
+        }
+        episode = now if sign.kind in REPEATING else since
+        return Alert(
+            kind=sign.kind,
+            machine=self._machine,
+            at=now,
+            fingerprint=f"{sign.key}:{self._machine}:{episode:.3f}"[:300],
+            evidence=evidence,
+        )
+
+
+def _held_against(sign: Sign) -> bool:
+    """Whether an inspection, which looks once, counts a bad sign as a failure of the machine."""
+    return sign.kind in _LEVELS or (sign.misses == 1 and sign.kind not in _OF_OTHERS)

@@ -1,0 +1,133 @@
+"""What a diagnosis must leave as it found it: GPU clocks, limits and modes.
+
+Its processes end by themselves: each is killed at its deadline, by whoever waits for it and by its own alarm.
+
+EUD was seen to lower the clocks and leave them so (BR): the state is read before and after, what changed is put
+back, and what cannot be put back is a finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from holdfast.models.alert import Finding
+from holdfast.models.base import Frozen
+
+
+class GpuState(Frozen):
+    """The settings of one GPU. None: it does not tell."""
+
+    persistence: int | None = None
+    max_sm_mhz: int | None = None
+    application_sm_mhz: int | None = None
+    application_memory_mhz: int | None = None
+    power_limit_mw: int | None = None
+    compute_mode: int | None = None
+
+
+class MachineState(Frozen):
+    """All of it."""
+
+    gpus: tuple[GpuState, ...] = ()
+
+
+class Settings(Protocol):
+    """Reads and restores."""
+
+    def read(self) -> MachineState:
+        """The state now; empty without GPUs."""
+        ...
+
+    def restore(self, index: int, name: str, before: GpuState) -> str:
+        """Put one setting of one GPU back; returns why it could not be, empty when it was."""
+        ...
+
+
+def changes(before: MachineState, after: MachineState) -> list[tuple[int, str, object, object]]:
+    """(GPU, setting, before, after) of all that differs. Pure."""
+    found: list[tuple[int, str, object, object]] = []
+    if len(before.gpus) != len(after.gpus):
+        found.append((-1, "gpus", len(before.gpus), len(after.gpus)))
+    for index, (was, now) in enumerate(zip(before.gpus, after.gpus, strict=False)):
+        for name in GpuState.model_fields:
+            old, new = getattr(was, name), getattr(now, name)
+            if old is not None and old != new:
+                found.append((index, name, old, new))
+    return found
+
+
+def put_back(machine: str, settings: Settings, before: MachineState) -> list[Finding]:
+    """Compare with ``before``, restore what a check changed, and say so; nothing when nothing changed."""
+    findings = []
+    for index, name, old, new in changes(before, settings.read()):
+        gone = "GPUs appeared or went away"
+        why = gone if index < 0 else settings.restore(index, name, before.gpus[index])
+        what = f"{name} of GPU {index} was {old}, the diagnosis left it at {new}"
+        detail = f"{what}; {f'could not be put back: {why}' if why else 'put back'}"
+        findings.append(Finding(check="machine_state", machine=machine, ok=not why, detail=detail))
+    return findings
+
+
+class NvmlSettings:
+    """The real one, through pynvml."""
+
+    _SETTERS: Mapping[str, str] = {
+        "persistence": "nvmlDeviceSetPersistenceMode",
+        "power_limit_mw": "nvmlDeviceSetPowerManagementLimit",
+        "compute_mode": "nvmlDeviceSetComputeMode",
+    }
+
+    def read(self) -> MachineState:
+        """The state now."""
+        nvml = _nvml()
+        if nvml is None:
+            return MachineState()
+        try:
+            count = nvml.nvmlDeviceGetCount()
+        except nvml.NVMLError:
+            return MachineState()
+        return MachineState(gpus=tuple(self._one(nvml, index) for index in range(count)))
+
+    def restore(self, index: int, name: str, before: GpuState) -> str:
+        """Put one setting back."""
+        nvml = _nvml()
+        try:
+            gpu = nvml.nvmlDeviceGetHandleByIndex(index)
+            if name in self._SETTERS:
+                getattr(nvml, self._SETTERS[name])(gpu, getattr(before, name))
+            elif name.startswith("application_"):
+                memory, core = before.application_memory_mhz, before.application_sm_mhz
+                nvml.nvmlDeviceSetApplicationsClocks(gpu, memory, core)
+            else:
+                nvml.nvmlDeviceResetGpuLockedClocks(gpu)
+        except (nvml.NVMLError, TypeError) as error:
+            return str(error)
+        return ""
+
+    def _one(self, nvml: Any, index: int) -> GpuState:
+        def ask(name: str, *arguments: Any) -> int | None:
+            try:
+                gpu = nvml.nvmlDeviceGetHandleByIndex(index)
+                return int(getattr(nvml, name)(gpu, *arguments))
+            except nvml.NVMLError:
+                return None
+
+        return GpuState(
+            persistence=ask("nvmlDeviceGetPersistenceMode"),
+            max_sm_mhz=ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
+            application_sm_mhz=ask("nvmlDeviceGetApplicationsClock", nvml.NVML_CLOCK_SM),
+            application_memory_mhz=ask("nvmlDeviceGetApplicationsClock", nvml.NVML_CLOCK_MEM),
+            power_limit_mw=ask("nvmlDeviceGetPowerManagementLimit"),
+            compute_mode=ask("nvmlDeviceGetComputeMode"),
+        )
+
+
+def _nvml() -> Any:
+    import pynvml  # noqa: PLC0415  (only where a diagnosis runs)
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    return pynvml

@@ -1,0 +1,83 @@
+"""The vendor's own diagnostics: ``dcgmi diag`` at its quickest level, where it is installed.
+
+Levels 2 and up take minutes to hours: they belong to a machine's own later inspection, not to a recovery. EUD
+finds about 70 % of silent corruption (BR), so a pass proves nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.models.alert import Finding
+
+LEVEL = 1
+
+
+async def check(machine: str, timeout_s: float, program: str = "dcgmi") -> list[Finding]:
+    """One finding per test that failed, or one that says that all passed; none where it is not installed."""
+    found = shutil.which(program)
+    if found is None:
+        return []
+    command = (found, "diag", "-r", str(LEVEL), "-j")
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), timeout_s)
+    except TimeoutError:
+        process.kill()
+        await process.wait()
+        return [_unsure(machine, f"dcgmi diag took longer than {timeout_s:g} s")]
+    try:
+        told = json.loads(out)
+    except ValueError:
+        said = (err or out).decode(errors="replace").strip()[:300]
+        return [_unsure(machine, f"dcgmi diag ended with status {process.returncode}: {said}")]
+    return judge(machine, told)
+
+
+def judge(machine: str, told: Any) -> list[Finding]:
+    """Findings from the JSON of ``dcgmi diag -j`` (DCGM 3 and 4 nest it differently; both list results per GPU)."""
+    tests = list(_tests(told))
+    failed = [
+        Finding(
+            check="vendor",
+            machine=machine,
+            ok=False,
+            sure=True,
+            detail=f"{name} on GPU {gpu}: {why or 'failed'}"[:300],
+        )
+        for name, gpu, status, why in tests
+        if status == "fail"
+    ]
+    if failed or not tests:
+        return failed or [_unsure(machine, "dcgmi diag told of no test")]
+    return [Finding(check="vendor", machine=machine, ok=True, detail=f"{len(tests)} results of dcgmi diag")]
+
+
+def _tests(node: Any, name: str = "") -> Iterator[tuple[str, str, str, str]]:
+    """(test, GPU, status in small letters, what it says) of every result, wherever it is."""
+    if isinstance(node, list):
+        for item in node:
+            yield from _tests(item, name)
+    if not isinstance(node, dict):
+        return
+    name = str(node.get("name") or name)
+    status = node.get("status")
+    if isinstance(status, str):
+        gpu = node.get("gpu_id", node.get("gpu_ids", node.get("entity_id", "?")))
+        said = node.get("warnings") or node.get("info") or ""
+        yield name, str(gpu), status.lower(), said if isinstance(said, str) else json.dumps(said)
+    for value in node.values():
+        yield from _tests(value, name)
+
+
+def _unsure(machine: str, why: str) -> Finding:
+    return Finding(check="vendor", machine=machine, ok=False, detail=why)

@@ -1,0 +1,237 @@
+"""What is sent to the API server: pure functions from names and templates to bodies.
+
+A **machine** is a StatefulSet of one replica, called like the machine, and its pod. Everything about it lies in that
+StatefulSet's metadata, so that any process finds the same state. All of them are owned by one ConfigMap, the
+**roster**, which also keeps the next free number: delete it, and the garbage collector takes all machines away.
+
+Why StatefulSets of one: a machine must come and go alone (the middle one of a StatefulSet of many cannot be taken
+out), never run twice under its name (a Deployment or Job starts the next pod while the last one still ends, or lies on
+a node that does not answer), come back under its name when its pod was deleted by somebody, count in disruption
+budgets with ``maxUnavailable``, and be there on every version of Kubernetes, without operators.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.drivers.kubernetes.api import Object
+from holdfast.errors import SettingsError
+from holdfast.models.base import Frozen
+from holdfast.models.machine import Scope
+
+DOMAIN = "holdfast.dev"
+MACHINE = f"{DOMAIN}/machine"
+"""Label of StatefulSets and pods: the machine's name."""
+ROLE = f"{DOMAIN}/role"
+"""Label ``machine`` of StatefulSets and pods: they are machines of Holdfast."""
+IN_SERVICE = f"{DOMAIN}/in-service"
+"""Label ``true`` of pods, until their machine is taken out: the budget of the base counts these."""
+EVICTED = f"{DOMAIN}/evicted"
+"""Annotation of a StatefulSet (why and when); label and taint of a node (scope)."""
+EVICTED_MACHINES = f"{DOMAIN}/evicted-machines"
+"""Annotation of a node: whose eviction keeps it out."""
+CORDONED = f"{DOMAIN}/cordoned"
+"""Annotation of a node: Holdfast cordoned it, not an administrator."""
+PARKED = f"{DOMAIN}/parked"
+"""Node selector that no node satisfies: a pod that is made again while its machine is being taken out."""
+ROSTER = "holdfast-machines"
+SERVICE = "holdfast-machines"
+"""The headless service that gives pods their names."""
+SELECTOR = f"{ROLE}=machine"
+
+
+class Evicted(Frozen):
+    """Content of a StatefulSet's annotation :data:`EVICTED`."""
+
+    scope: Scope
+    reason: str
+    at: float
+    """Seconds since the Unix epoch."""
+    node: str = ""
+    """Where the machine was."""
+    node_uid: str = ""
+    """Tells a node that was replaced by another of the same name."""
+
+
+def machine(name: str, template: Object, roster: Object, priority_class: str) -> Object:
+    """The StatefulSet of one machine.
+
+    Args:
+        name: the machine's, which the container finds in ``HOLDFAST_MACHINE``.
+        template: ``template`` of the PodTemplate that machines are made from.
+        roster: the ConfigMap that owns it.
+        priority_class: of its pod; empty: as the template says.
+    """
+    labels = {ROLE: "machine", MACHINE: name}
+    pod = copy.deepcopy(template)
+    metadata = pod.setdefault("metadata", {})
+    metadata.pop("creationTimestamp", None)
+    metadata["labels"] = {**(metadata.get("labels") or {}), **labels, IN_SERVICE: "true"}
+    spec = pod["spec"]
+    if priority_class:
+        spec["priorityClassName"] = priority_class
+    _keep_off_evicted(spec)
+    for container in spec["containers"]:
+        kept = [each for each in container.get("env") or [] if each["name"] != "HOLDFAST_MACHINE"]
+        # First: what comes later may refer to it.
+        container["env"] = [{"name": "HOLDFAST_MACHINE", "value": name}, *kept]
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": name, "labels": labels, "ownerReferences": [owner(roster)]},
+        "spec": {
+            "serviceName": SERVICE,
+            "replicas": 1,
+            "selector": {"matchLabels": {MACHINE: name}},
+            # A pod is replaced when the driver says so, never because the StatefulSet was edited.
+            "updateStrategy": {"type": "OnDelete"},
+            "template": pod,
+        },
+    }
+
+
+def owner(roster: Object) -> Object:
+    """The reference by which the roster owns a machine."""
+    metadata = roster["metadata"]
+    return {"apiVersion": "v1", "kind": "ConfigMap", "name": metadata["name"], "uid": metadata["uid"]}
+
+
+def taken_numbers(first: int, n: int, version: str) -> Object:
+    """Patch of the roster: numbers up to ``first + n`` are given, if nobody took any since ``version``."""
+    return {"metadata": {"resourceVersion": version}, "data": {"next": str(first + n)}}
+
+
+def intent_to_evict(why: Evicted) -> Object:
+    """Patch of a StatefulSet: it is being taken out, and a pod that is made again finds no node."""
+    return {
+        "metadata": {"annotations": {EVICTED: why.model_dump_json()}},
+        "spec": {"template": {"spec": {"nodeSelector": {PARKED: "true"}}}},
+    }
+
+
+def out_of_service(uid: str) -> Object:
+    """Patch of the pod ``uid`` whose machine is taken out: what Holdfast removes, its own budget does not keep."""
+    return {"metadata": {"uid": uid, "labels": {IN_SERVICE: None}}}
+
+
+def parked() -> Object:
+    """Patch of a StatefulSet: no pod."""
+    return {"spec": {"replicas": 0}}
+
+
+def in_service() -> Object:
+    """Patch of a StatefulSet: out no more, one pod."""
+    return {
+        "metadata": {"annotations": {EVICTED: None}},
+        "spec": {"replicas": 1, "template": {"spec": {"nodeSelector": {PARKED: None}}}},
+    }
+
+
+def eviction(pod: Object, version: str, grace_s: int) -> Object:
+    """Body for a pod's ``eviction``, of ``policy/v1`` or ``policy/v1beta1``; refused if the pod is another by now."""
+    return {
+        "apiVersion": version,
+        "kind": "Eviction",
+        "metadata": {"name": pod["metadata"]["name"], "namespace": pod["metadata"]["namespace"]},
+        "deleteOptions": {"gracePeriodSeconds": grace_s, "preconditions": {"uid": pod["metadata"]["uid"]}},
+    }
+
+
+def evicted(machine_set: Object) -> Evicted | None:
+    """Why a StatefulSet's machine is out of service; None: it is not."""
+    told = (machine_set["metadata"].get("annotations") or {}).get(EVICTED)
+    return Evicted.model_validate_json(told) if told else None
+
+
+def node_taken_out(node: Object, name: str, scope: Scope) -> Object | None:
+    """Patch of a node that keeps everybody (scope ``cluster``) or only our machines (scope ``job``) off it.
+
+    None: it is so already.
+    """
+    metadata, spec = node["metadata"], node["spec"]
+    annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
+    machines = _machines(annotations)
+    both = Scope.CLUSTER if Scope.CLUSTER in (scope, labels.get(EVICTED)) else scope
+    if name in machines and labels.get(EVICTED) == both:
+        return None
+    new: dict[str, Any] = {EVICTED_MACHINES: json.dumps(sorted({*machines, name}))}
+    patch: Object = {
+        "metadata": {"resourceVersion": metadata["resourceVersion"], "labels": {EVICTED: both.value}}
+    }
+    if both is Scope.CLUSTER:
+        if not spec.get("unschedulable"):
+            new[CORDONED] = "true"
+        patch["spec"] = {
+            "unschedulable": True,
+            "taints": [*_others(spec), {"key": EVICTED, "value": both.value, "effect": "NoSchedule"}],
+        }
+    patch["metadata"]["annotations"] = new
+    return patch
+
+
+def node_given_back(node: Object, name: str) -> Object | None:
+    """Patch of a node whose machine ``name`` was repaired; what an administrator did stays. None: nothing to do."""
+    metadata, spec = node["metadata"], node["spec"]
+    annotations = metadata.get("annotations") or {}
+    machines = _machines(annotations)
+    if name not in machines:
+        return None
+    left = sorted(set(machines) - {name})
+    version = {"resourceVersion": metadata["resourceVersion"]}
+    if left:
+        return {"metadata": {**version, "annotations": {EVICTED_MACHINES: json.dumps(left)}}}
+    patch: Object = {
+        "metadata": {
+            **version,
+            "annotations": {EVICTED_MACHINES: None, CORDONED: None},
+            "labels": {EVICTED: None},
+        },
+        "spec": {"taints": _others(spec) or None},
+    }
+    if annotations.get(CORDONED):
+        patch["spec"]["unschedulable"] = None
+    return patch
+
+
+def is_ready(node: Object) -> bool:
+    """Whether a node's kubelet reports, and reports well."""
+    conditions = (node.get("status") or {}).get("conditions") or []
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def check_template(template: Object, name: str) -> Object:
+    """The ``template`` of a PodTemplate, if machines can be made from it.
+
+    Raises:
+        SettingsError: it has no container.
+    """
+    found: Object = template.get("template") or {}
+    if not (found.get("spec") or {}).get("containers"):
+        raise SettingsError(
+            f"PodTemplate {name!r} has no container: expected the one that runs holdfast.agent."
+        )
+    return found
+
+
+def _keep_off_evicted(spec: Object) -> None:
+    """Require nodes that no eviction of either scope marks, in every term that the template has."""
+    off = {"key": EVICTED, "operator": "DoesNotExist"}
+    node_affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
+    required = node_affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
+    terms = required.get("nodeSelectorTerms") or [{}]
+    # Terms are alternatives: each must ask for it.
+    required["nodeSelectorTerms"] = [
+        {**term, "matchExpressions": [*(term.get("matchExpressions") or []), off]} for term in terms
+    ]
+
+
+def _machines(annotations: Mapping[str, str]) -> list[str]:
+    found: list[str] = json.loads(annotations.get(EVICTED_MACHINES) or "[]")
+    return found
+
+
+def _others(spec: Object) -> list[Object]:
+    return [taint for taint in spec.get("taints") or [] if taint["key"] != EVICTED]

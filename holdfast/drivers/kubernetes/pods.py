@@ -1,0 +1,148 @@
+"""Pods of machines: found, evicted within disruption budgets, and seen gone."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+
+from holdfast.drivers.kubernetes import bodies
+from holdfast.drivers.kubernetes.api import Api, BudgetError, ConflictError, Object, patiently
+from holdfast.drivers.kubernetes.follow import follow
+from holdfast.errors import RefusedError, SettingsError, UnavailableError, UnknownError
+
+GRACE_S = 1
+"""An agent has this long to stop its ranks: they were fenced, and their state is on a peer."""
+FORCE_AFTER_S = 4.0
+"""A pod that is still there then has no kubelet that answers: the API server is told to forget it."""
+_GONE_S = 30.0
+_POLICIES = ("policy/v1", "policy/v1beta1")
+
+
+class Pods:
+    """Pods of machines in one namespace."""
+
+    def __init__(self, api: Api, budget_s: float) -> None:
+        self._api = api
+        self._budget_s = budget_s
+        self._path = f"/api/v1/namespaces/{api.namespace}/pods"
+        self._policies: Sequence[str] = _POLICIES
+
+    def all(self) -> dict[str, Object]:
+        """By machine; of a machine with several (one ends while the next is made) the one that does not end."""
+        found: dict[str, Object] = {}
+        for pod in self._api.get(self._path, labelSelector=bodies.SELECTOR)["items"]:
+            name = pod["metadata"]["labels"][bodies.MACHINE]
+            if name not in found or is_ending(found[name]):
+                found[name] = pod
+        return found
+
+    def of(self, machine: str) -> list[Object]:
+        """All pods of one machine."""
+        selector = f"{bodies.MACHINE}={machine}"
+        pods: list[Object] = self._api.get(self._path, labelSelector=selector)["items"]
+        return pods
+
+    def take_out_of_service(self, pod: Object) -> None:
+        """The base's budget does not count the pod any more: a machine that waits for a node would else hold it."""
+        path = f"{self._path}/{pod['metadata']['name']}"
+        # Another uid is a conflict for newer servers, for older ones the change of a field that cannot change.
+        with contextlib.suppress(UnknownError, ConflictError, SettingsError):
+            self._api.patch(path, bodies.out_of_service(pod["metadata"]["uid"]))
+
+    def evict(self, pod: Object) -> None:
+        """Have the pod leave as soon as disruption budgets allow; harmless when it is gone, or another.
+
+        Raises:
+            UnavailableError: a budget did not allow it for as long as the settings say.
+        """
+        try:
+            patiently(lambda: self._evict_once(pod), BudgetError, timeout_s=self._budget_s)
+        except BudgetError as error:
+            raise UnavailableError(
+                f"{error}. No budget allowed it for {self._budget_s:g} s: wait until the other machines are ready, "
+                "widen the PodDisruptionBudget, or raise HOLDFAST_KUBERNETES_BUDGET_S."
+            ) from None
+
+    def delete(self, pod: Object, grace_s: int) -> None:
+        """Delete this very pod, not one that has its name by now."""
+        path = f"{self._path}/{pod['metadata']['name']}"
+        with contextlib.suppress(UnknownError, ConflictError):
+            self._api.delete(path, gracePeriodSeconds=grace_s, preconditions={"uid": pod["metadata"]["uid"]})
+
+    def wait_gone(self, machine: str) -> None:
+        """Wait until the machine has no pod.
+
+        One that stays is deleted without waiting for its kubelet: what may still run on a node that does not
+        answer is fenced by epoch and incarnation.
+
+        Raises:
+            UnavailableError: pods are still there.
+        """
+        if self._gone_within(machine, FORCE_AFTER_S):
+            return
+        for pod in self.of(machine):
+            self.delete(pod, 0)
+        if not self._gone_within(machine, _GONE_S):
+            names = ", ".join(pod["metadata"]["name"] for pod in self.of(machine))
+            raise UnavailableError(
+                f"machine {machine}: pods {names} are still there {_GONE_S:g} s after deletion."
+            )
+
+    def _gone_within(self, machine: str, timeout_s: float) -> bool:
+        selector = f"{bodies.MACHINE}={machine}"
+        seen = follow(self._api, self._path, timeout_s, labelSelector=selector)
+        return any(not pods for pods in seen)
+
+    def _evict_once(self, pod: Object) -> None:
+        path = f"{self._path}/{pod['metadata']['name']}/eviction"
+        for version in self._policies:
+            try:
+                self._api.create(path, bodies.eviction(pod, version, GRACE_S))
+            except UnknownError:
+                if self._is_gone(pod):
+                    return
+                continue  # an older server does not know this version of the eviction
+            except ConflictError:
+                return  # another pod has its name
+            except BudgetError:
+                raise
+            except RefusedError:
+                if version == self._policies[-1]:
+                    raise
+                continue  # 400: the same, said differently
+            self._policies = (version,)
+            return
+        raise UnavailableError(f"Kubernetes: {path}: the server knows none of {', '.join(self._policies)}.")
+
+    def _is_gone(self, pod: Object) -> bool:
+        try:
+            found = self._api.get(f"{self._path}/{pod['metadata']['name']}")
+        except UnknownError:
+            return True
+        return bool(found["metadata"]["uid"] != pod["metadata"]["uid"])
+
+
+def is_ending(pod: Object) -> bool:
+    """Whether the pod is being deleted."""
+    return "deletionTimestamp" in pod["metadata"]
+
+
+def phase(pod: Object) -> str:
+    """``Pending``, ``Running``, ``Succeeded``, ``Failed`` or ``Unknown``."""
+    return str((pod.get("status") or {}).get("phase", "Pending"))
+
+
+def is_ready(pod: Object) -> bool:
+    """Whether its container runs, and its node vouches for it."""
+    return condition(pod, "Ready").get("status") == "True"
+
+
+def condition(pod: Object, kind: str) -> Mapping[str, str]:
+    """One condition of its status; empty: not there."""
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return next((each for each in conditions if each["type"] == kind), {})
+
+
+def node_of(pod: Object) -> str:
+    """The node that it is on; empty: none yet."""
+    return str(pod["spec"].get("nodeName") or "")

@@ -1,0 +1,123 @@
+"""Slurm's commands: argument lists, a time limit each, and patience while slurmctld is away.
+
+Text formats with explicit fields are read, not ``--json``: those have stayed the same over Slurm's versions, the JSON
+has not, and needs a plugin that not every build has.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+import tenacity
+
+from holdfast.errors import RefusedError, SettingsError, UnavailableError, UnknownError
+from holdfast.models.base import Frozen
+
+Result = TypeVar("Result")
+
+TIMEOUT_S = 15.0
+"""Of one command: squeue gives up on a dead slurmctld by itself after 9 s (22.05)."""
+
+# slurm_strerror() and messages of the commands, 22.05 to 24.11.
+_TRANSIENT = re.compile(
+    r"unable to contact slurm controller|socket timed out|connection (refused|timed out|reset)|zero bytes were"
+    r"|communication (connection )?failure|slurm backup controller in standby|slurmctld.* not (be )?running"
+    r"|temporarily un(available|able)|rate limit|please try again|munge (encode|decode) failed",
+    re.IGNORECASE,
+)
+_DENIED = re.compile(
+    r"access/permission denied|permission denied|invalid user id|user not found|security violation",
+    re.IGNORECASE,
+)
+_UNKNOWN = re.compile(r"invalid node name|invalid job id|node .* not found", re.IGNORECASE)
+
+
+class Answer(Frozen):
+    """How a command ended."""
+
+    status: int
+    out: str = ""
+    err: str = ""
+
+
+class Runner(Protocol):
+    """Runs one command. Tests give their own."""
+
+    def __call__(self, command: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> Answer:
+        """Run ``command`` to its end.
+
+        Raises:
+            FileNotFoundError: there is no such command.
+            subprocess.TimeoutExpired: it did not end in time; it was killed.
+        """
+        ...
+
+
+def run_here(command: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> Answer:
+    """A process of this host."""
+    done = subprocess.run(
+        list(command),
+        env=dict(env),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout_s,
+        check=False,
+    )
+    return Answer(status=done.returncode, out=done.stdout, err=done.stderr)
+
+
+class Commands:
+    """``sbatch``, ``squeue`` and the like, as one user of one cluster."""
+
+    def __init__(self, env: Mapping[str, str], *, patience_s: float, run: Runner = run_here) -> None:
+        self._env, self._run, self._patience_s = env, run, patience_s
+
+    def __call__(self, *command: str) -> str:
+        """What ``command`` prints. Repeated while slurmctld is away: only for commands that bear that.
+
+        Raises:
+            UnavailableError: slurmctld did not answer in time.
+            RefusedError: this user may not do that.
+            UnknownError: no such node or job.
+            SettingsError: anything else that Slurm says against it, or Slurm's commands are not installed.
+        """
+        return self.patiently(lambda: self.once(*command))
+
+    def patiently(self, act: Callable[[], Result]) -> Result:
+        """The result of ``act``, tried again for a while when it raises UnavailableError."""
+        retrying = tenacity.Retrying(
+            retry=tenacity.retry_if_exception_type(UnavailableError),
+            wait=tenacity.wait_random_exponential(multiplier=0.1, max=2.0),
+            stop=tenacity.stop_after_delay(self._patience_s),
+            reraise=True,
+        )
+        return retrying(act)
+
+    def once(self, *command: str) -> str:
+        """As a call, without repeating."""
+        said = " ".join(command)
+        try:
+            answer = self._run(command, env=self._env, timeout_s=TIMEOUT_S)
+        except FileNotFoundError:
+            raise SettingsError(
+                f"no `{command[0]}` on the path: the Slurm driver needs Slurm's commands where Holdfast runs."
+            ) from None
+        except subprocess.TimeoutExpired:
+            raise UnavailableError(f"`{said}` did not end within {TIMEOUT_S:g} s: is slurmctld up?") from None
+        if answer.status == 0:
+            return answer.out
+        told = " ".join(answer.err.split()) or f"exit status {answer.status}"
+        raise _error(told)(f"`{said}`: {told}")
+
+
+def _error(told: str) -> type[Exception]:
+    if _DENIED.search(told):
+        return RefusedError
+    if _UNKNOWN.search(told):
+        return UnknownError
+    return UnavailableError if _TRANSIENT.search(told) else SettingsError

@@ -1,0 +1,451 @@
+"""Machines from Slurm. A machine is a node that we hold in a single-node allocation of its own.
+
+Not one allocation of many nodes: a node's failure ends only its own job, the pool grows and shrinks without resizing
+a job, what Slurm cannot give now waits in its queue, and any user may do it. Machines are named after their nodes, so
+that offences, drains and incidents speak of what the cluster's operators know.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import socket
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from importlib import resources
+from pathlib import Path
+
+from holdfast.drivers.base import Supplied
+from holdfast.drivers.slurm import listing
+from holdfast.drivers.slurm.commands import Commands, Runner, run_here
+from holdfast.drivers.slurm.listing import Allocation, Node
+from holdfast.drivers.slurm.record import Evicted, Held, Record, RecordFile
+from holdfast.errors import HoldfastError, RefusedError, SettingsError, UnavailableError, UnknownError
+from holdfast.models.machine import Scope
+from holdfast.paths import machine_dir
+from holdfast.settings import Settings
+
+MARK = "holdfast: "
+"""With this begins the reason of every node that we drained."""
+POLL_S, POLL_MOST_S = 0.05, 1.0
+_REACH_S = 2.0
+_ANY_NODE, _THIS_NODE = "holdfast group=", "holdfast node="
+# A playbook's own process, or the Slurm job that we may run in, must not shine through into the machines.
+_NOT_INHERITED = ("PREFECT_", "SLURM_", "PMI_", "PMIX_")
+
+
+class SlurmDriver:
+    """Nodes of one cluster for one site. ``agent`` is the command that starts a machine's agent."""
+
+    name = "slurm"
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        agent: Sequence[str] = (),
+        run: Runner = run_here,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        """``run`` runs Slurm's commands, with ``env`` (default: this process's) around them.
+
+        Raises:
+            SettingsError: an option cannot be understood, or the batch script is not there.
+        """
+        self.home = settings.home.resolve()
+        self._start_s, self._kill_s = settings.slurm_start_s, settings.slurm_kill_s
+        self._job_name = settings.slurm_job_name or f"holdfast-{_hash(str(self.home))}"
+        self._script = settings.slurm_script or _packaged_script()
+        if not self._script.is_file():
+            raise SettingsError(f"HOLDFAST_SLURM_SCRIPT = {self._script}: no such file")
+        try:
+            self._options = shlex.split(settings.slurm_options)
+        except ValueError as error:
+            raise SettingsError(f"HOLDFAST_SLURM_OPTIONS = {settings.slurm_options!r}: {error}") from None
+        python = settings.slurm_python or sys.executable
+        inherited = os.environ if env is None else env
+        self._env = {
+            key: value
+            for key, value in inherited.items()
+            if key == "SLURM_CONF" or not key.startswith(_NOT_INHERITED)
+        } | {
+            "HOLDFAST_HOME": str(self.home),
+            "HOLDFAST_PYTHON": python,
+            "HOLDFAST_AGENT": shlex.join(agent or (python, "-P", "-m", "holdfast.agent")),
+        }
+        self._slurm = Commands(self._env, patience_s=settings.slurm_patience_s, run=run)
+        self._file = RecordFile(self.home)
+
+    def machines(self) -> list[Supplied]:
+        """All nodes that we hold or held and did not give back; not what waits in the queue, which has no name.
+
+        Raises:
+            UnavailableError: slurmctld does not answer.
+        """
+        record, jobs = self._look()
+        if not record.machines:
+            return []
+        nodes = self._nodes(record.machines)
+        return [
+            _supplied(name, held, jobs.get(held.job), nodes.get(name))
+            for name, held in record.machines.items()
+        ]
+
+    def provision(self, n: int, group: str = "") -> list[str]:
+        """Ask for ``n`` more nodes; returns the names of those that Slurm gave within ``slurm_start_s``.
+
+        What it did not give yet stays in the queue, counts as asked for the next time, and becomes a machine when it
+        starts. ``group`` is a feature that the nodes must have (``--constraint``).
+
+        Raises:
+            SettingsError: ``n`` is negative, Slurm does not know the feature, or refuses an option.
+            UnavailableError: slurmctld does not answer.
+        """
+        if n < 0:
+            raise SettingsError(f"provision: n = {n}, expected 0 or more.")
+        if n == 0:
+            return []
+        with self._file.changing():
+            record, jobs = self._look(locked=True)
+            kind = f"{_ANY_NODE}{group}"
+            asked = [job.id for job in jobs.values() if job.queued and job.comment.startswith(f"{kind}#")][:n]
+            options = [*self._exclude(record, jobs), *([f"--constraint={group}"] if group else [])]
+            asked += [self._submit(kind, options) for _ in range(n - len(asked))]
+        return self._started(asked)
+
+    def withdraw(self) -> None:
+        """Cancel our jobs that wait for any node.
+
+        Raises:
+            UnavailableError: slurmctld does not answer.
+        """
+        queued = [
+            str(job.id) for job in self._jobs().values() if job.queued and job.comment.startswith(_ANY_NODE)
+        ]
+        if queued:
+            self._slurm("scancel", "--state=PENDING", *queued)
+
+    def evict(self, machine: str, scope: Scope, reason: str) -> None:
+        """End our allocation of the node, all processes first; keep the node out of ours from now on.
+
+        Scope ``cluster``: the node is drained with ``reason``, so that nobody gets it; set down when it does not end
+        our processes in ``slurm_kill_s``, as a dead node. Who may not do that only keeps it from this site. Scope
+        ``job``: others may use the node, this site does not. An allocation that Slurm itself took away (time limit,
+        preemption) is no fault of its node, and nothing is drained.
+
+        Raises:
+            UnknownError: it was never a machine of this site.
+            UnavailableError: slurmctld does not answer, or our processes may still run.
+        """
+        with self._file.changing():
+            record, jobs = self._look(locked=True)
+            held = self._known(record, machine)
+            if held is None:
+                return
+            if held.evicted is None:
+                held = held.model_copy(update={"evicted": Evicted(scope=scope, reason=reason)})
+                record = record.with_machine(machine, held)
+                self._file.write(record)
+            assert held.evicted is not None
+            job = jobs.get(held.job)
+            wanted = scope is Scope.CLUSTER and not (job and job.taken_away)
+            if wanted and not held.evicted.mark and (mark := self._drain(machine, held.evicted.reason)):
+                marked = held.evicted.model_copy(update={"mark": mark})
+                record = record.with_machine(machine, held.model_copy(update={"evicted": marked}))
+                self._file.write(record)
+            self._keep_queued_off(record, jobs)
+        self._end(machine, held.job, f"{MARK}{reason}")
+
+    def release(self, machine: str) -> None:
+        """Put a repaired node to work again: resume it if we drained it, and allocate that very node.
+
+        Raises:
+            UnknownError: it was never a machine of this site, or was given back.
+            RefusedError: somebody else drained the node, or we may not resume it.
+            UnavailableError: slurmctld does not answer.
+        """
+        with self._file.changing():
+            record, jobs = self._look(locked=True)
+            held = self._known(record, machine)
+            if held is None:
+                raise UnknownError(f"machine {machine!r} was given back to Slurm: provision a new one.")
+            job = jobs.get(held.job)
+            if held.evicted is None and job is not None and not job.over:
+                return
+            self._resume(machine)
+            new = self._submit(f"{_THIS_NODE}{machine}", [f"--nodelist={machine}"])
+            self._file.write(record.with_machine(machine, Held(job=new)))
+        self._started([new])
+
+    def retire(self, machine: str) -> None:
+        """Give the node back to Slurm. A drain stays: it is the operators' to lift.
+
+        Raises:
+            UnknownError: it was never a machine of this site.
+            UnavailableError: slurmctld does not answer, or our processes may still run.
+        """
+        record, _ = self._look()
+        held = self._known(record, machine)
+        if held is None:
+            return
+        self._end(machine, held.job, f"{MARK}retired, and its processes did not end")
+        with self._file.changing() as record:
+            self._file.write(record.without(machine))
+
+    def _look(self, *, locked: bool = False) -> tuple[Record, dict[int, Allocation]]:
+        """The record and our jobs in Slurm by id; nodes of jobs that started since are machines from now on."""
+        jobs = self._jobs()
+        if not locked and not _arrived(self._file.read(), jobs):
+            return self._file.read(), jobs
+        if not locked:
+            with self._file.changing():
+                return self._look(locked=True)
+        record = self._file.read()
+        if arrived := _arrived(record, jobs):
+            for job in arrived:
+                record = record.with_machine(job.node, Held(job=job.id))
+            self._file.write(record)
+        return record, jobs
+
+    def _jobs(self) -> dict[int, Allocation]:
+        listed = self._slurm(
+            "squeue",
+            "--noheader",
+            "--all",
+            "--states=all",
+            f"--name={self._job_name}",
+            f"--format={listing.JOB_FORMAT}",
+        )
+        return {job.id: job for job in listing.allocations(listed)}
+
+    def _nodes(self, names: Mapping[str, object]) -> dict[str, Node]:
+        """Those of ``names`` that Slurm knows."""
+        if not names:
+            return {}
+        listed = self._slurm(
+            "sinfo",
+            "--noheader",
+            "--Node",
+            "--all",
+            f"--nodes={','.join(names)}",
+            f"--format={listing.NODE_FORMAT}",
+        )
+        return listing.nodes(listed)
+
+    def _known(self, record: Record, machine: str) -> Held | None:
+        """What the record has of ``machine``; None: it was given back."""
+        if machine in record.machines:
+            return record.machines[machine]
+        if machine in record.retired:
+            return None
+        known = ", ".join(record.machines) or "none"
+        raise UnknownError(f"unknown machine {machine!r}. Machines: {known}.")
+
+    def _exclude(self, record: Record, jobs: Mapping[int, Allocation]) -> list[str]:
+        """Option of sbatch against nodes that are out of service; Slurm itself knows only the drained ones."""
+        out = {name: held for name, held in record.machines.items() if held.evicted or _ended(held, jobs)}
+        known = self._nodes(out)  # with a node that left the configuration, sbatch would refuse
+        return [f"--exclude={','.join(known)}"] if known else []
+
+    def _keep_queued_off(self, record: Record, jobs: Mapping[int, Allocation]) -> None:
+        """Jobs that were queued before an eviction do not know of it."""
+        queued = [job for job in jobs.values() if job.queued and job.comment.startswith(_ANY_NODE)]
+        for job in queued:
+            for option in self._exclude(record, jobs):
+                out = option.partition("=")[2]
+                with suppress(SettingsError, RefusedError, UnknownError):
+                    # It may have started, or ended. An agent on an evicted machine leaves by itself.
+                    self._slurm("scontrol", "update", f"JobId={job.id}", f"ExcNodeList={out}")
+
+    def _submit(self, comment: str, options: Sequence[str]) -> int:
+        """One more allocation; its job's id. ``sbatch`` that got no answer is looked up before it is repeated."""
+        token = f"{comment}#{uuid.uuid4().hex[:12]}"
+        command = [
+            "sbatch",
+            "--parsable",
+            f"--job-name={self._job_name}",
+            f"--comment={token}",
+            "--nodes=1",
+            "--ntasks=1",
+            "--exclusive",
+            "--no-requeue",
+            "--export=ALL",
+            "--output=/dev/null",
+            f"--chdir={self.home}",
+            *self._options,
+            *options,
+            str(self._script),
+        ]
+
+        def submit() -> int:
+            for job in self._jobs().values() if tried else ():
+                if job.comment == token:
+                    return job.id
+            tried.append(True)
+            return int(self._slurm.once(*command).strip().partition(";")[0])
+
+        tried: list[bool] = []
+        return self._slurm.patiently(submit)
+
+    def _started(self, asked: Sequence[int]) -> list[str]:
+        """Nodes of ``asked`` jobs once all run, or when ``slurm_start_s`` is over.
+
+        Raises:
+            UnavailableError: one ended at once; the others stay, and join when their agents register.
+        """
+
+        running: list[str] = []
+        for _ in _looks(self._start_s):
+            _, jobs = self._look()
+            mine = [jobs[each] for each in asked if each in jobs]
+            running = [job.node for job in mine if job.node and not job.over]
+            for job in mine:
+                if job.over and not job.taken_away:
+                    log = machine_dir(self.home, job.node or "NODE") / "agent.log"
+                    raise UnavailableError(
+                        f"Slurm job {job.id} on {job.node or 'no node'} ended at once ({job.state.lower()}): see {log}"
+                    )
+            if not any(job.queued for job in mine):
+                break
+        return running
+
+    def _drain(self, machine: str, reason: str) -> str:
+        """Drain the node; returns the reason it now carries, empty when we may not or it is gone."""
+        mark = f"{MARK}{reason}"
+        node = self._nodes({machine: None}).get(machine)
+        if node is None or node.drained or node.state.startswith("DOWN"):
+            return node.reason if node and node.reason.startswith(MARK) else ""
+        try:
+            self._update(machine, "drain", mark)
+        except (RefusedError, UnknownError):
+            return ""
+        return mark
+
+    def _resume(self, machine: str) -> None:
+        node = self._nodes({machine: None}).get(machine)
+        if node is None:
+            raise UnknownError(
+                f"machine {machine}: Slurm knows no node of that name any more (taken out of slurm.conf?). "
+                "It can be released once slurm.conf has it again."
+            )
+        if not (node.drained or node.state.startswith("DOWN")):
+            return
+        if node.drained and not node.reason.startswith(MARK):
+            raise RefusedError(
+                f"machine {machine} is drained in Slurm by somebody else ({node.reason or 'no reason given'}): "
+                f"resume it there first (`scontrol update nodename={machine} state=resume`)."
+            )
+        self._update(machine, "resume", "")
+
+    def _set_down(self, machine: str, reason: str) -> None:
+        node = self._nodes({machine: None}).get(machine)
+        if node is not None and node.reason and not node.reason.startswith(MARK):
+            reason = f"{node.reason}; {reason}"  # somebody else's word comes first, and stays theirs to lift
+        self._update(machine, "down", reason)
+
+    def _update(self, machine: str, state: str, reason: str) -> None:
+        command = ["scontrol", "update", f"nodename={machine}", f"state={state}"]
+        self._slurm(*command, *([f"reason={reason}"] if reason else []))
+
+    def _end(self, machine: str, job: int, reason: str) -> None:
+        """End the job and all its processes: by its own script, else by Slurm, else by giving the node up."""
+        steps: list[Callable[[], object]] = [
+            # The batch script's trap kills and wipes everything at once; slurmd alone would miss orphans.
+            lambda: self._slurm("scancel", "--batch", "--signal=USR1", str(job)),
+            lambda: self._slurm("scancel", str(job)),
+            lambda: self._set_down(machine, reason),
+        ]
+        if not self._reachable(machine):
+            steps = steps[1:]
+            steps.reverse()
+        for step in steps:
+            if self._is_over(job):
+                return
+            try:
+                step()
+            except (RefusedError, SettingsError, UnknownError):
+                continue
+            if self._wait_over(job):
+                return
+        raise UnavailableError(
+            f"machine {machine}: Slurm job {job} did not end within {self._kill_s:g} s, and its node cannot be set "
+            "down (that takes Slurm's operator rights): its processes may still run."
+        )
+
+    def _wait_over(self, job: int) -> bool:
+        return any(self._is_over(job) for _ in _looks(self._kill_s))
+
+    def _is_over(self, job: int) -> bool:
+        found = self._jobs().get(job)
+        return found is None or found.over
+
+    def _reachable(self, machine: str) -> bool:
+        """Whether the node's slurmd takes connections: Slurm itself notices a dead node only after SlurmdTimeout."""
+        try:
+            told = self._slurm("scontrol", "--oneliner", "show", "node", machine)
+        except HoldfastError:
+            return False
+        fields = dict(field.split("=", 1) for field in told.split() if "=" in field)
+        try:
+            address = (fields.get("NodeAddr", machine), int(fields.get("Port", "6818")))
+            socket.create_connection(address, timeout=_REACH_S).close()
+        except (OSError, ValueError):
+            return False
+        return True
+
+
+def _looks(for_s: float) -> Iterator[None]:
+    """At least one, then more and more seldom: slurmctld has others to answer."""
+    deadline, pause = time.monotonic() + for_s, POLL_S
+    while True:
+        yield
+        if time.monotonic() > deadline:
+            return
+        time.sleep(pause)
+        pause = min(2 * pause, POLL_MOST_S)
+
+
+def _arrived(record: Record, jobs: Mapping[int, Allocation]) -> list[Allocation]:
+    """Jobs on nodes that the record does not have under them; not on evicted machines."""
+    found = []
+    for job in jobs.values():
+        held = record.machines.get(job.node)
+        if job.over or job.queued or not job.node or (held and (held.evicted or held.job >= job.id)):
+            continue
+        found.append(job)
+    return found
+
+
+def _ended(held: Held, jobs: Mapping[int, Allocation]) -> bool:
+    job = jobs.get(held.job)
+    return job is None or job.over
+
+
+def _supplied(name: str, held: Held, job: Allocation | None, node: Node | None) -> Supplied:
+    told = (
+        f"node {node.state.lower()}{'' if node.responds else ', does not respond'}"
+        if node
+        else f"Slurm knows no node {name} any more (taken out of slurm.conf?)"
+    )
+    if held.evicted is not None:
+        return Supplied(
+            name=name, alive=False, detail=f"evicted ({held.evicted.scope}): {held.evicted.reason}; {told}"
+        )
+    if job is None or job.over:
+        ended = f"job {held.job} {'is gone' if job is None else job.state.lower()}"
+        return Supplied(name=name, alive=False, detail=f"{ended}; {told}")
+    if job.queued:
+        return Supplied(name=name, alive=True, detail=f"job {job.id} waits in the queue ({job.reason})")
+    return Supplied(name=name, alive=True, detail=f"job {job.id}; {told}")
+
+
+def _packaged_script() -> Path:
+    return Path(str(resources.files("holdfast"))) / "deployments" / "slurm" / "agent.sbatch"
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -1,0 +1,116 @@
+"""What Slurm's lists say about our allocations and their nodes. Pure."""
+
+from __future__ import annotations
+
+from holdfast.models.base import Frozen
+
+JOB_FORMAT = "%A|%T|%N|%r|%k"
+"""squeue: id, state, node, reason, comment."""
+NODE_FORMAT = "%N|%T|%E"
+"""sinfo: name, state, reason."""
+
+# Job states of https://slurm.schedmd.com/squeue.html
+_QUEUED = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"})
+_OVER = frozenset(
+    {
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "REVOKED",
+        "TIMEOUT",
+    }
+)
+_NOT_THE_NODES_FAULT = frozenset({"DEADLINE", "PREEMPTED", "TIMEOUT"})
+_USABLE = frozenset(
+    {
+        "ALLOCATED",
+        "ALLOC",
+        "COMPLETING",
+        "COMP",
+        "IDLE",
+        "MIXED",
+        "MIX",
+        "PLANNED",
+        "RESERVED",
+        "RESV",
+        "MAINT",
+    }
+)
+
+
+class Allocation(Frozen):
+    """One of our Slurm jobs."""
+
+    id: int
+    state: str
+    node: str = ""
+    reason: str = ""
+    comment: str = ""
+
+    @property
+    def queued(self) -> bool:
+        """It waits for a node."""
+        return self.state in _QUEUED
+
+    @property
+    def over(self) -> bool:
+        """Nothing of it runs any more, as far as Slurm knows."""
+        return self.state in _OVER
+
+    @property
+    def taken_away(self) -> bool:
+        """Slurm ended it for reasons that have nothing to do with the node's health."""
+        return self.state in _NOT_THE_NODES_FAULT
+
+
+class Node(Frozen):
+    """A node as Slurm sees it."""
+
+    name: str
+    state: str
+    """Upper case, without the marks that sinfo appends."""
+    responds: bool = True
+    reason: str = ""
+
+    @property
+    def drained(self) -> bool:
+        """It gets no new jobs, by somebody's word."""
+        return self.state.startswith("DRAIN")
+
+    @property
+    def usable(self) -> bool:
+        """Slurm would start a job there, now or when it is free."""
+        return self.responds and self.state in _USABLE
+
+
+def allocations(text: str) -> list[Allocation]:
+    """From squeue with :data:`JOB_FORMAT`, oldest first."""
+    found = []
+    for line in text.splitlines():
+        fields = line.split("|", 4)
+        if len(fields) != 5 or not fields[0].strip().isdigit():
+            continue
+        identifier, state, node, reason, comment = (field.strip() for field in fields)
+        told = {"state": state.upper(), "node": node, "reason": reason, "comment": comment}
+        found.append(Allocation(id=int(identifier), **told))
+    return sorted(found, key=lambda each: each.id)
+
+
+def nodes(text: str) -> dict[str, Node]:
+    """From sinfo with :data:`NODE_FORMAT`, by name; a node of several partitions is listed once for each."""
+    found = {}
+    for line in text.splitlines():
+        fields = [field.strip() for field in line.split("|", 2)]
+        if len(fields) != 3:
+            continue
+        name, state, reason = fields
+        # https://slurm.schedmd.com/sinfo.html#SECTION_NODE-STATE-CODES
+        plain = state.rstrip("*~#!%$@^-+")
+        reason = "" if reason.lower() == "none" else reason
+        found[name] = Node(name=name, state=plain.upper(), responds="*" not in state, reason=reason)
+    return found

@@ -1,0 +1,71 @@
+"""Which nodes are our machines, in ``HOME/slurm.json``: Slurm forgets ended jobs within minutes, we must not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.drivers.roster import locked
+from holdfast.models.base import Frozen
+from holdfast.models.machine import Scope
+
+
+class Evicted(Frozen):
+    """Why a machine is out of service."""
+
+    scope: Scope
+    reason: str
+    mark: str = ""
+    """The reason that the node carries in Slurm since; empty: it was not drained."""
+
+
+class Held(Frozen):
+    """One machine: a node, and the job that allocates it to us."""
+
+    job: int
+    evicted: Evicted | None = None
+
+
+class Record(Frozen):
+    """All machines by their node's name, and what was given back."""
+
+    machines: Mapping[str, Held] = {}
+    retired: frozenset[str] = frozenset()
+    """Names that were ours once."""
+
+    def with_machine(self, name: str, held: Held) -> Record:
+        """With ``name`` as told."""
+        return Record(machines={**self.machines, name: held}, retired=self.retired - {name})
+
+    def without(self, name: str) -> Record:
+        """Without ``name``, which is remembered as retired."""
+        left = {known: held for known, held in self.machines.items() if known != name}
+        return Record(machines=left, retired=self.retired | {name})
+
+
+class RecordFile:
+    """The record on disk; changes are made by one process at a time."""
+
+    def __init__(self, home: Path) -> None:
+        self._path = home.resolve() / "slurm.json"
+
+    def read(self) -> Record:
+        """The record as it stands."""
+        try:
+            return Record.model_validate_json(self._path.read_bytes())
+        except FileNotFoundError:
+            return Record()
+
+    def write(self, record: Record) -> None:
+        """Replace it; only within :meth:`changing`."""
+        new = self._path.with_suffix(".new")
+        new.write_text(record.model_dump_json(indent=1))
+        os.replace(new, self._path)
+
+    @contextmanager
+    def changing(self) -> Iterator[Record]:
+        """The record, while nobody else changes it."""
+        with locked(self._path.with_suffix(".lock")):
+            yield self.read()

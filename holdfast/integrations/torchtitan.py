@@ -1,0 +1,86 @@
+"""Loops of torchtitan's kind: put :class:`HoldfastCheckpointer` around the checkpointer, change nothing else.
+
+::
+
+    trainer.checkpointer = HoldfastCheckpointer(trainer.checkpointer)
+    trainer.train()
+
+Such a loop calls ``checkpointer.load()`` once and ``checkpointer.save(step)`` after every step, and keeps its state in
+``checkpointer.states``: a dictionary of ``Stateful``, in which containers hold the model's parts and their optimizers.
+Nothing of torchtitan is imported: any loop of that shape will do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, SupportsFloat
+
+from torch import nn
+from torch.optim import Optimizer
+
+from holdfast.session import Session
+
+
+def unwrapped(states: Mapping[str, Any]) -> dict[str, Any]:
+    """``states`` with modules and optimizers in the place of their containers, as a ``Session`` takes them.
+
+    A container of one is replaced under its name, one of several (pipeline stages) under ``name-0``, ``name-1``, ...
+    """
+    found: dict[str, Any] = {}
+    for name, each in states.items():
+        inside = _inside(each)
+        many = len(inside) > 1
+        found |= {f"{name}-{number}" if many else name: one for number, one in enumerate(inside)}
+    return found
+
+
+def _inside(each: Any) -> Sequence[Any]:
+    for attribute, kind in (("model", nn.Module), ("optimizers", Optimizer)):
+        held = getattr(each, attribute, None)
+        if isinstance(held, list | tuple) and held and all(isinstance(one, kind) for one in held):
+            return held
+    return [each]
+
+
+class HoldfastCheckpointer:
+    """A checkpointer that restores what the restore plan chose and saves every step; the one inside goes on as before.
+
+    Without an agent (plain ``torchrun``) only the one inside does anything. All else that it has is there too.
+
+    Args:
+        checkpointer: has ``states``, ``load(step)`` and ``save(step, last_step)``.
+        session: default: one of this process's environment.
+    """
+
+    def __init__(self, checkpointer: Any, session: Session | None = None) -> None:
+        self._inner = checkpointer
+        self._session = session or Session()
+        self._state = unwrapped(checkpointer.states)
+        self._numbers: dict[str, SupportsFloat | None] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def load(self, step: int = -1) -> bool:
+        """Bring back what the restore plan chose; for a job that has nothing yet, what the checkpointer inside has.
+
+        Raises:
+            CheckpointError: see :meth:`holdfast.Session.restore`.
+        """
+        return bool(self._session.restore(self._state) or self._inner.load(step=step))
+
+    def report(self, loss: SupportsFloat | None = None, grad_norm: SupportsFloat | None = None) -> None:
+        """Numbers of the step under way, to be watched for NaN; told with the next :meth:`save`."""
+        self._numbers = {"loss": loss, "grad_norm": grad_norm}
+
+    def save(self, curr_step: int, last_step: bool = False) -> None:
+        """Report the step and save it; then the checkpointer inside does as it is configured.
+
+        Raises:
+            CheckpointError: see :meth:`holdfast.Session.checkpoint`.
+        """
+        numbers, self._numbers = self._numbers, {}
+        self._session.step(curr_step, **numbers)
+        self._session.checkpoint(self._state)
+        if not self._session.replaying:
+            self._inner.save(curr_step, last_step=last_step)

@@ -1,0 +1,98 @@
+"""Hugging Face ``Trainer``: add :class:`HoldfastCallback`, change nothing else.
+
+::
+
+    trainer = Trainer(model, args, train_dataset=data, callbacks=[HoldfastCallback()])
+    trainer.train()
+
+Model, optimizer, scheduler, random state and the trainer's progress are saved after every step and restored before the
+first. Batches that were done before are passed over. Under plain ``torchrun`` the callback does nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from torch import nn
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from holdfast.session import Session, rng
+
+_FIELDS = ("global_step", "total_flos", "num_input_tokens_seen")
+
+
+class _Progress:
+    """Where the trainer is, as a ``Stateful``."""
+
+    def __init__(self, state: TrainerState) -> None:
+        self._state = state
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: getattr(self._state, name) for name in _FIELDS}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        for name in _FIELDS:
+            setattr(self._state, name, saved[name])
+
+
+class HoldfastCallback(TrainerCallback):
+    """Reports steps, saves after each, and restores before the first."""
+
+    def __init__(self, session: Session | None = None) -> None:
+        self._session = session or Session()
+        self._tree: dict[str, Any] = {}
+        self._loss: float | None = None
+        self._epoch, self._skip = -1, 0
+        self._random: dict[str, Any] | None = None
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Restore what the restore plan chose; the trainer counts on from there."""
+        model, optimizer = kwargs["model"], kwargs["optimizer"]
+        self._tree = {
+            "model": model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model,
+            "optimizer": getattr(optimizer, "optimizer", optimizer),
+            "scheduler": getattr(kwargs["lr_scheduler"], "scheduler", kwargs["lr_scheduler"]),
+            "progress": _Progress(state),
+        }
+        if not self._session.restore(self._tree):
+            return
+        loader = kwargs["train_dataloader"]
+        per_epoch = math.ceil(len(loader) / args.gradient_accumulation_steps)
+        epochs, done = divmod(state.global_step, per_epoch)
+        self._epoch = epochs - 1
+        self._skip = done * args.gradient_accumulation_steps
+        self._random = rng.capture() if done else None
+        set_epoch = loader.set_epoch
+        # The trainer counts its epochs from 0 after a restart; the order of the data goes by the job's own.
+        loader.set_epoch = lambda _: set_epoch(self._epoch)
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Pass over the batches of a broken epoch that were done before."""
+        self._epoch += 1
+        kwargs["train_dataloader"].skip_batches, self._skip = self._skip, 0
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Random state as it was: beginning an epoch anew has drawn from it."""
+        if self._random is not None:
+            rng.apply(self._random)
+            self._random = None
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """The loss as the trainer logged it last; reported with the next step."""
+        self._loss = (kwargs.get("logs") or {}).get("loss", self._loss)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Report the step and save it."""
+        self._session.step(state.global_step, loss=self._loss)
+        self._session.checkpoint(self._tree)

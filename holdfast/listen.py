@@ -1,0 +1,54 @@
+"""Listening sockets of our HTTP servers."""
+
+from __future__ import annotations
+
+import resource
+import socket
+from urllib.parse import urlsplit
+
+from holdfast.errors import SettingsError
+
+KEEP_ALIVE_S = 90
+"""Our servers keep an idle connection for so long. Longer than any of our clients do: were it the server that closes,
+a request that is on its way in that moment would be reset."""
+CLIENT_KEEP_ALIVE_S = 70.0
+"""An agent keeps its connection to the gateway: longer than between two heartbeats (60 s at most)."""
+
+
+def listen(host: str, port: int, backlog: int) -> socket.socket:
+    """Listen on ``host:port`` (port 0: a free one), with answers sent at once.
+
+    asyncio turns Nagle's algorithm off only for sockets that it made itself. Left on, an answer in two writes
+    (headers, body) waits for the other side's delayed acknowledgement: 40 ms for every request. Connections
+    inherit the option from the socket that they were accepted on.
+
+    Raises:
+        OSError: the port is in use, or not ours to use.
+    """
+    listener = socket.create_server((host, port), backlog=backlog)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
+
+
+def many_files() -> None:
+    """Let this process open as many files as its user may: a thousand agents keep a connection each."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def facing(url: str) -> str:
+    """This host's address on the way to ``url``; nothing is sent.
+
+    Raises:
+        SettingsError: its host is unknown here, or there is no way to it.
+    """
+    known = urlsplit(url)
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(
+            known.hostname, known.port or 80, type=socket.SOCK_DGRAM
+        )[0]
+        with socket.socket(family, kind) as asked:
+            asked.connect(address)
+            return str(asked.getsockname()[0])
+    except OSError as error:
+        raise SettingsError(f"no way from this host to the gateway at {url}: {error}") from None

@@ -1,0 +1,188 @@
+"""What other packages bring, by entry points: detectors, diagnosers, drivers, commands and playbooks.
+
+A package names its object in its own ``pyproject.toml``::
+
+    [project.entry-points."holdfast.detectors"]
+    fan_speed = "acme_holdfast.fans:FanSpeed"
+
+==================== ==============================================================================================
+group                object
+==================== ==============================================================================================
+holdfast.detectors   ``(machine, home, settings) -> Detector`` (:mod:`holdfast.agent.inspection.base`), on agents
+holdfast.diagnosers  ``(machine, command) -> list[Finding]``: a stop-time check, by name in a ladder's ``tiers``
+holdfast.commands    ``(machine, home, values) -> dict``: what a playbook may have done on a machine
+holdfast.drivers     ``(settings) -> Driver`` (:mod:`holdfast.drivers.base`), by name in ``HOLDFAST_DRIVER``
+holdfast.playbooks   the playbook's flow, named after its incident class; the policy entry is the package's
+                     ``policy.yaml``
+==================== ==============================================================================================
+
+A package that is broken is named in an error with what went wrong, and left out; nothing else suffers.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from holdfast.errors import SettingsError
+from holdfast.models.agent import Check
+from holdfast.models.alert import IncidentClass
+from holdfast.models.base import Frozen
+
+_log = logging.getLogger(__name__)
+
+
+class Group(StrEnum):
+    """The entry point groups."""
+
+    DETECTORS = "holdfast.detectors"
+    DIAGNOSERS = "holdfast.diagnosers"
+    COMMANDS = "holdfast.commands"
+    DRIVERS = "holdfast.drivers"
+    PLAYBOOKS = "holdfast.playbooks"
+
+
+class Plugin(Frozen):
+    """One object that a package brings, and what is wrong with it."""
+
+    group: Group
+    name: str
+    value: str
+    """``module:attribute``."""
+    package: str
+    version: str
+    error: str = ""
+    """Empty: it loads."""
+
+    def __str__(self) -> str:
+        return f"{self.group} {self.name!r} of package {self.package} {self.version}"
+
+
+@dataclass(frozen=True)
+class Found:
+    """An entry point and how it presents itself."""
+
+    plugin: Plugin
+    entry: EntryPoint
+
+    def broken(self, error: str) -> Plugin:
+        """The same with its error, which is logged."""
+        _log.error(
+            "plug-in %s is broken and left out: %s. Mend or uninstall the package.", self.plugin, error
+        )
+        return self.plugin.model_copy(update={"error": error})
+
+
+def installed(group: Group) -> list[Found]:
+    """The entry points of ``group`` in order of package and name; nothing is imported."""
+    listed = []
+    for entry in entry_points(group=group.value):
+        package = entry.dist.name if entry.dist else "unknown"
+        version = entry.dist.version if entry.dist else "unknown"
+        plugin = Plugin(group=group, name=entry.name, value=entry.value, package=package, version=version)
+        listed.append(Found(plugin, entry))
+    return sorted(listed, key=lambda found: (found.plugin.package, found.plugin.name))
+
+
+def load(group: Group) -> tuple[dict[str, Any], list[Plugin]]:
+    """Import what ``group`` brings: objects by name, and what is broken (logged). Never raises."""
+    objects: dict[str, Any] = {}
+    broken = []
+    for found in installed(group):
+        if wrong := unfit(found, objects):
+            broken.append(found.broken(wrong))
+            continue
+        try:
+            objects[found.plugin.name] = _checked(found, found.entry.load())
+        except (Exception, SystemExit) as error:  # whatever foreign code raises
+            broken.append(found.broken(said(error)))
+    return objects, broken
+
+
+def make(group: Group, *arguments: Any) -> dict[str, Any]:
+    """Objects of ``group`` made from ``arguments`` by their factories; what fails is logged and left out."""
+    made = {}
+    factories, _ = load(group)
+    for found in installed(group):
+        factory = factories.get(found.plugin.name)
+        if factory is None:
+            continue
+        try:
+            one = factory(*arguments)
+            if missing := [name for name in _REQUIRED.get(group, ()) if not hasattr(one, name)]:
+                raise TypeError(f"{type(one).__name__} has no {', '.join(missing)}")
+            made[found.plugin.name] = one
+        except (Exception, SystemExit) as error:
+            found.broken(said(error))
+    return made
+
+
+def make_one(group: Group, name: str, *arguments: Any, beside: Collection[str] = ()) -> Any:
+    """The object called ``name``; ``beside`` are the built-in names, for the message.
+
+    Raises:
+        SettingsError: no package brings it, or it is broken.
+    """
+    known = {found.plugin.name: found for found in installed(group)}
+    if name not in known:
+        expected = ", ".join([*beside, *known])
+        raise SettingsError(f"no {group} {name!r}: expected one of {expected} (or install the package)")
+    try:
+        return known[name].entry.load()(*arguments)
+    except (Exception, SystemExit) as error:
+        raise SettingsError(
+            f"plug-in {known[name].plugin} is broken: {said(error)}. Mend or uninstall the package."
+        ) from error
+
+
+@functools.cache
+def declare() -> None:
+    """Make the names of incident classes and checks known that installed packages bring; imports nothing."""
+    for group, kind in ((Group.PLAYBOOKS, IncidentClass), (Group.DIAGNOSERS, Check)):
+        for found in installed(group):
+            if not unfit(found):
+                kind.declare(found.plugin.name)
+
+
+def said(error: BaseException) -> str:
+    """An error of foreign code in one line."""
+    return f"{type(error).__name__}: {error}".splitlines()[0].rstrip(": ")
+
+
+def _checked(found: Found, one: Any) -> Any:
+    if found.plugin.group is not Group.PLAYBOOKS:
+        if not callable(one):
+            raise TypeError(f"{found.plugin.value} is not callable")
+        return one
+    flow = found.plugin.name.replace("_", "-")
+    if getattr(one, "name", None) != flow or not hasattr(one, "fn"):
+        raise TypeError(f"{found.plugin.value} is no playbook whose function is called {found.plugin.name}")
+    return one
+
+
+def unfit(found: Found, taken: Collection[str] = ()) -> str:
+    """Why its name cannot be used; empty when it can."""
+    plugin = found.plugin
+    if plugin.name in taken:
+        return f"the name {plugin.name!r} is taken by another package"
+    if plugin.name in _BUILT_IN.get(plugin.group, ()):
+        return f"the name {plugin.name!r} is one of Holdfast's own"
+    try:
+        if plugin.group in (Group.PLAYBOOKS, Group.DIAGNOSERS):
+            (IncidentClass if plugin.group is Group.PLAYBOOKS else Check).declare(plugin.name)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+_REQUIRED = {Group.DETECTORS: ("name", "interval_s", "blocking", "poll", "inspect")}
+_BUILT_IN: dict[Group, Collection[str]] = {
+    Group.PLAYBOOKS: {str(member.value) for member in IncidentClass},
+    Group.DIAGNOSERS: {str(member.value) for member in Check},
+    Group.DRIVERS: {"local", "slurm", "kubernetes"},
+}

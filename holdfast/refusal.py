@@ -1,0 +1,47 @@
+"""Why a connection could not be made: somebody refused it, or nothing came back."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+
+_SILENT = frozenset(
+    {
+        errno.EHOSTUNREACH,
+        errno.ENETUNREACH,
+        errno.EHOSTDOWN,
+        errno.ENETDOWN,
+        errno.ETIMEDOUT,
+        errno.EADDRNOTAVAIL,
+    }
+)
+
+
+def is_silence(error: BaseException) -> bool:
+    """Whether the network, not the host, kept ``error``'s connection from being made.
+
+    A host that refuses lives, and says that nobody listens; one that cannot be reached may run whatever it likes.
+    """
+    return any(isinstance(each, TimeoutError) or each.errno in _SILENT for each in _causes(error))
+
+
+def said(error: BaseException) -> str:
+    """The kernel's words for it."""
+    numbers = [each.errno for each in _causes(error) if each.errno in _SILENT]
+    return os.strerror(numbers[0]).lower() if numbers and numbers[0] else str(error)
+
+
+def _causes(error: BaseException) -> Iterator[OSError]:
+    """All system errors behind ``error``: HTTP libraries wrap them several times."""
+    look, seen = [error], set[int]()
+    while look:
+        one = look.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, OSError):
+            yield one
+        if isinstance(one, BaseExceptionGroup):
+            look += one.exceptions
+        look += [each for each in (one.__cause__, one.__context__) if each is not None]

@@ -1,0 +1,1 @@
+"""Writes the files of a new playbook into a repository of its own."""

@@ -1,0 +1,1 @@
+"""What if: months of a large job in seconds, under the policies that run in production."""

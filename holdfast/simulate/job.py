@@ -1,0 +1,368 @@
+"""One life of a job: it trains, faults strike, it is recovered by the policies; as discrete events."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from math import exp
+from random import Random
+from typing import Any, TypeVar
+
+import simpy
+
+from holdfast.models.alert import IncidentClass, Rung
+from holdfast.models.checkpoint import Tier
+from holdfast.policies.ladder import PastIncident
+from holdfast.policies.lost_time import Account, Phase, Span, account
+from holdfast.policies.policy import Policy
+from holdfast.simulate.decide import Judge, Judgement, pool_size
+from holdfast.simulate.faults import Fault, Faults
+from holdfast.simulate.saving import Progress
+from holdfast.simulate.scenario import DAY_S, Cause, Scenario, Strategy, Symptom, Variant, at_size
+from holdfast.simulate.supply import Supply
+
+T = TypeVar("T")
+Steps = Generator[simpy.Event, Any, T]
+
+HISTORY = 20
+"""Past incidents that the ladder is told of; older ones lie behind progress."""
+
+REAL_TIME = "eviction on a real-time check"
+STOP_TIME = "eviction by stop-time checks"
+AGGREGATED = "over-eviction by aggregation"
+REPLAYED = "eviction by dual-phase replay"
+ACCUSED = "eviction of the accused"
+REATTEMPT = "reattempt"
+ROLLBACK = "rollback"
+UPDATE = "code update"
+MERGED = "code update merged into a restart"
+HUMAN = "a person"
+LOOK_AT_STACKS = (IncidentClass.JOB_HANG, IncidentClass.FAIL_SLOW)
+
+
+@dataclass
+class Life:
+    """What became of one job. Seconds."""
+
+    account: Account
+    incidents: int = 0
+    evictions: int = 0
+    restarts: int = 0
+    steps: int = 0
+    swaps_short: int = 0
+    """Swaps for which the pool was too small."""
+    mechanisms: Counter[str] = field(default_factory=Counter)
+    """What ended each incident."""
+    classes: Counter[str] = field(default_factory=Counter)
+    tiers: Counter[str] = field(default_factory=Counter)
+    """Where states were restored from."""
+
+
+def live(scenario: Scenario, variant: Variant, policy: Policy, seed: str) -> Life:
+    """Simulate one life; the same seed gives the same faults under every variant."""
+    return _Job(scenario, variant, policy, seed).life()
+
+
+class _Job:
+    def __init__(self, scenario: Scenario, variant: Variant, policy: Policy, seed: str) -> None:
+        self.scenario, self.variant, self.costs = scenario, variant, scenario.costs
+        self.env = simpy.Environment()
+        self.random = Random(f"{seed}:recovery")
+        self.judge = Judge(scenario, variant, policy)
+        size = pool_size(scenario, variant, policy)
+        self.supply = Supply(self.env, scenario, variant.strategy, size, Random(f"{seed}:supply"))
+        self.progress = Progress(scenario, variant)
+        self.end = scenario.days * DAY_S
+        self.found = Life(account((), 0.0, 0.0))
+        self.began = 0.0
+        self.spans: list[Span] = []
+        self.pending: deque[Fault] = deque()
+        self.wake: simpy.Event | None = None
+        """Waited for while the job trains."""
+        self.names = list(self.judge.machines)
+        self.slots = {name: slot for slot, name in enumerate(self.names)}
+        self.next_name = len(self.names)
+        self.evicted_at: list[float] = []
+        self.lost: set[int] = set()
+        self.history: deque[PastIncident] = deque(maxlen=HISTORY)
+        self.cause = ""
+        self.versions = 2
+        self.code_changed_at: float | None = None
+        self.update_waits = False
+        self.epoch = 1
+        self.faults = Faults(self.env, scenario, seed, self._hit, self.names)
+
+    def life(self) -> Life:
+        self.env.process(self._run())
+        self.faults.start()
+        self.env.run(until=self.end)
+        if self.wake is not None:
+            self._book(self.began, self.end)
+        self.found.account = account(self.spans, 0.0, self.end)
+        self.found.steps = self.progress.reached
+        self.found.swaps_short = self.supply.short
+        return self.found
+
+    # Training
+
+    def _run(self) -> Steps[None]:
+        yield from self._start()
+        while True:
+            while self.pending and self._is_over(self.pending[0]):
+                self.pending.popleft()
+            if self.pending:
+                fault, since = self.pending.popleft(), self.env.now
+            else:
+                self.began = self.env.now
+                self.wake = self.env.event()
+                fault = yield self.wake
+                self.wake = None
+                since = self._book(self.began, self.env.now)
+            yield from self._recover(fault, since)
+
+    def _hit(self, fault: Fault) -> None:
+        """A fault strikes: at once when the job trains, else as soon as it does again."""
+        if fault.cause is Cause.PLANNED and not fault.urgent:
+            self.update_waits = True
+            self.env.process(self._merge(fault))
+        elif self.wake is not None and not self.wake.triggered:
+            self.wake.succeed(fault)
+        else:
+            self.pending.append(fault)
+
+    def _merge(self, fault: Fault) -> Steps[None]:
+        """A change that can wait rides on the next restart, or is made after all."""
+        yield self.env.timeout(self.costs.merge_h * 3600)
+        if self.update_waits:
+            self.update_waits = False
+            self._hit(Fault(fault.symptom, fault.cause, fault.machines, urgent=True))
+
+    def _is_over(self, fault: Fault) -> bool:
+        return fault.over or (fault.cause is Cause.MACHINE and not self._present(fault))
+
+    def _present(self, fault: Fault) -> list[str]:
+        """Machines of the fault that the job still uses."""
+        return [name for name in fault.machines if name in self.slots]
+
+    def _book(self, began: float, now: float) -> float:
+        """Account for a stretch of training; returns when its last step ended."""
+        again, new = self.progress.train(now - began)
+        turn = began + again.seconds
+        done = min(now, turn + new.seconds)
+        if again.seconds:
+            self.spans.append(Span(began, turn, Phase.RECOMPUTING, self.cause))
+        if new.seconds:
+            self.spans.append(Span(turn, done, None, "", (0.0,), new.stall_s))
+            if self.history:
+                last = self.history[-1]
+                self.history[-1] = last.model_copy(
+                    update={"progressed_steps": last.progressed_steps + new.steps}
+                )
+        return done
+
+    # Recovery
+
+    def _recover(self, fault: Fault, since: float) -> Steps[None]:
+        symptom = self.scenario.symptoms[fault.symptom]
+        machines = self._present(fault) or [self.names[0]]
+        seen = self.judge.judge(symptom, {name: self.slots[name] for name in machines}, self.env.now)
+        self.cause = seen.incident_class.value
+        self.found.incidents += 1
+        self.found.classes[self.cause] += 1
+        yield from self._notice(symptom, since)
+        yield from self._spend(Phase.DECIDING, self.costs.dispatch_s)
+        yield from self._spend(Phase.PAUSING, self.costs.pause_s)
+        bound = self.progress.position - 1 if symptom.corrupts else None
+        rungs: list[Rung] = []
+        mechanism = yield from self._playbook(fault, symptom, seen, rungs)
+        yield from self._resume(bound)
+        if fault.cause is Cause.TRANSIENT:
+            fault.over = True
+        if self._is_over(fault):
+            self.found.mechanisms[mechanism] += 1
+        else:
+            self.env.process(self._again(fault))
+        self.history.append(
+            PastIncident(
+                incident_class=seen.incident_class, epoch=self.epoch - 1, at=self.env.now, rungs=tuple(rungs)
+            )
+        )
+
+    def _notice(self, symptom: Symptom, since: float) -> Steps[None]:
+        """Until the first alert: the job stands still, or goes on more slowly."""
+        seconds = self._vary(symptom.detect_s if self.variant.inspection else symptom.timeout_s)
+        if symptom.slowdown and seconds:
+            # Steps that are made are made: the lost part of the speed counts as time that nobody noticed.
+            worked = seconds * (1 - symptom.slowdown)
+            yield self.env.timeout(worked)
+            since = self._book(since, self.env.now)
+            seconds -= worked
+        if since < self.env.now:
+            self.spans.append(Span(since, self.env.now, Phase.UNDETECTED, self.cause))
+        yield from self._spend(Phase.UNDETECTED, seconds, vary=False)
+
+    def _playbook(self, fault: Fault, symptom: Symptom, seen: Judgement, rungs: list[Rung]) -> Steps[str]:
+        """The steps of the class's playbook up to the swap; returns what it did."""
+        if seen.incident_class is IncidentClass.MACHINE_FAULT:
+            return (yield from self._evict({*seen.sure, *self._silent(fault, symptom)}, fault, REAL_TIME))
+        if seen.incident_class is IncidentClass.CODE_UPDATE:
+            self._change_code(+1)
+            fault.over = True
+            return UPDATE
+        if seen.incident_class in LOOK_AT_STACKS and self.variant.aggregation:
+            slow = seen.incident_class is IncidentClass.FAIL_SLOW
+            if not slow:  # of a slow job stacks are taken while it trains
+                yield from self._spend(Phase.DIAGNOSING, self.costs.stacks_s)
+            if suspects := self._aggregate(fault, symptom, slow=slow):
+                return (yield from self._evict(suspects, fault, AGGREGATED))
+        if seen.incident_class is IncidentClass.EXTERNAL_SERVICE:
+            yield from self._spend(Phase.WAITING, self.costs.service_s)
+        if self.judge.ladder(seen.incident_class).tiers:
+            yield from self._spend(Phase.DIAGNOSING, self.costs.diagnose_s)
+            broken = self._present(fault) if fault.cause is Cause.MACHINE else []
+            if broken and self.random.random() < symptom.found_share:
+                return (yield from self._evict(set(broken), fault, STOP_TIME))
+        return (yield from self._escalate(fault, seen, rungs))
+
+    def _escalate(self, fault: Fault, seen: Judgement, rungs: list[Rung]) -> Steps[str]:
+        """One rung of the ladder, as the policy says."""
+        compares = IncidentClass.NAN_LOSS, IncidentClass.SILENT_CORRUPTION
+        changed = self.code_changed_at
+        rung = self.judge.rung(
+            seen,
+            tuple(self.history),
+            can_rollback=self.versions > 1,
+            code_changed_s_ago=None if changed is None else self.env.now - changed,
+            common_cause=fault.cause is Cause.CODE and seen.incident_class in compares,
+        )
+        rungs.append(rung)
+        match rung:
+            case Rung.RETRY:
+                return REATTEMPT
+            case Rung.ROLLBACK:
+                return (yield from self._roll_back(fault))
+            case Rung.EVICT:
+                return (yield from self._evict(set(seen.accused), fault, ACCUSED))
+            case Rung.REPLAY:
+                return (yield from self._replay(fault))
+        return (yield from self._person(fault))
+
+    def _roll_back(self, fault: Fault) -> Steps[str]:
+        yield from self._spend(Phase.SWAPPING, self.costs.rollback_s)
+        self._change_code(-1)
+        if fault.cause is Cause.CODE and self.random.random() < self.costs.newest_share:
+            fault.over = True
+        return ROLLBACK
+
+    def _replay(self, fault: Fault) -> Steps[str]:
+        broken = [self.slots[name] for name in self._present(fault)] if fault.cause is Cause.MACHINE else []
+        share = 0.0 if fault.cause is Cause.TRANSIENT else self.costs.reproduced_share
+        found = self.judge.replay(broken, lambda: self.random.random() < share)
+        for _ in range(found.rounds):
+            yield from self._spend(Phase.DIAGNOSING, self.costs.replay_s)
+        if found.blames_code:
+            able = self.versions > 1 and self.variant.rollback
+            return (yield from (self._roll_back(fault) if able else self._person(fault)))
+        named = {self.names[slot] for slot in found.suspects}
+        return (yield from self._evict(named, fault, REPLAYED)) if named else REATTEMPT
+
+    def _change_code(self, versions: int) -> None:
+        self.versions += versions
+        self.code_changed_at = self.env.now
+
+    def _person(self, fault: Fault) -> Steps[str]:
+        """Somebody looks, finds it, and takes out what is broken."""
+        yield from self._spend(Phase.WAITING, self.random.expovariate(1 / self.costs.human_s), vary=False)
+        fault.over = True
+        broken = {name for name in self._present(fault) if fault.cause is Cause.MACHINE}
+        if broken:
+            yield from self._swap(broken)
+        return HUMAN
+
+    def _evict(self, machines: set[str], fault: Fault, mechanism: str) -> Steps[str]:
+        machines = {name for name in machines if name in self.slots}
+        fleet = self.scenario.machines + self.supply.standbys
+        recent = self.evicted_at[-fleet:]
+        if not machines or not self.judge.may_evict(recent, len(machines), fleet, self.env.now):
+            return (yield from self._person(fault))
+        yield from self._swap(machines)
+        return mechanism
+
+    def _swap(self, machines: set[str]) -> Steps[None]:
+        self.evicted_at += [self.env.now] * len(machines)
+        self.found.evictions += len(machines)
+        yield from self._spend(Phase.SWAPPING, self.costs.evict_s)
+        seconds, waiting = self.supply.swap(len(machines))
+        yield from self._spend(Phase.WAITING if waiting else Phase.SWAPPING, seconds)
+        for name in sorted(machines):
+            slot = self.slots.pop(name)
+            self.names[slot] = new = f"m{self.next_name}"
+            self.slots[new] = slot
+            self.next_name += 1
+            self.lost.add(slot)
+
+    def _resume(self, bound: int | None) -> Steps[None]:
+        queue = self.supply.start()
+        if queue:
+            yield from self._spend(Phase.WAITING, queue)
+        memory = self.variant.checkpoint_s is None and self.variant.strategy is not Strategy.REQUEUE
+        plan = self.judge.restore(
+            self.lost, self.progress.position, self.progress.remotes, bound, memory=memory
+        )
+        self.found.tiers[plan.tier.value if plan.tier else "scratch"] += 1
+        if plan.tier:
+            cost = self.costs.memory_s if plan.tier is Tier.MEMORY else self.costs.s3_s
+            yield from self._spend(Phase.RESTORING, cost)
+        self.progress.restore(plan.step)
+        self.lost.clear()
+        yield from self._start()
+
+    def _start(self) -> Steps[None]:
+        if self.update_waits:
+            self.update_waits = False
+            self._change_code(+1)
+            self.found.mechanisms[MERGED] += 1
+        self.epoch += 1
+        self.found.restarts += self.epoch > 2
+        self.judge.epoch(self.epoch, tuple(self.names))
+        yield from self._spend(Phase.RESTARTING, at_size(self.costs.restart_s, self.scenario.machines))
+
+    def _again(self, fault: Fault) -> Steps[None]:
+        """What was not removed comes back."""
+        yield self.env.timeout(self.random.expovariate(1 / self.costs.again_s[fault.cause]))
+        if not self._is_over(fault):
+            self._hit(fault)
+
+    # What diagnosis sees
+
+    def _silent(self, fault: Fault, symptom: Symptom) -> list[str]:
+        """Machines that do not answer when the job is stopped."""
+        return (
+            self._present(fault) if any(sign.kind.value == "machine_lost" for sign in symptom.signs) else []
+        )
+
+    def _aggregate(self, fault: Fault, symptom: Symptom, *, slow: bool) -> set[str]:
+        broken = self._present(fault)
+        if fault.cause is not Cause.MACHINE or not broken or not symptom.stacks:
+            return set()
+        (shows,) = self.random.choices(list(symptom.stacks), list(symptom.stacks.values()))
+        rounds = self.judge.policy.diagnose.slow_rounds if slow else 1
+        return {
+            self.names[slot] for slot in self.judge.aggregate(self.slots[broken[0]], shows, rounds=rounds)
+        }
+
+    # Time
+
+    def _spend(self, phase: Phase, seconds: float, *, vary: bool = True) -> Steps[None]:
+        seconds = self._vary(seconds) if vary else seconds
+        if seconds > 0:
+            self.spans.append(Span(self.env.now, self.env.now + seconds, phase, self.cause))
+            yield self.env.timeout(seconds)
+
+    def _vary(self, seconds: float) -> float:
+        """A duration around ``seconds``, which stays the mean."""
+        spread = self.costs.spread
+        return (
+            seconds * exp(self.random.gauss(-spread * spread / 2, spread)) if spread and seconds else seconds
+        )

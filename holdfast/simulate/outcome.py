@@ -1,0 +1,106 @@
+"""Many lives of a job, summed up: means with confidence intervals."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from pydantic import Field
+from scipy.stats import t as student
+
+from holdfast.models.base import Frozen
+from holdfast.policies.lost_time import US, Phase
+from holdfast.simulate.job import Life
+from holdfast.simulate.scenario import Variant
+
+CONFIDENCE = 0.95
+
+
+class Mean(Frozen):
+    """A mean over replications, with its 95 % confidence interval (Student's t)."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Mean:
+        """Of at least one value; a single one has no interval."""
+        n = len(values)
+        mean = sum(values) / n
+        if n < 2:
+            return cls(mean=mean, low=mean, high=mean)
+        deviation = (sum((value - mean) ** 2 for value in values) / (n - 1)) ** 0.5
+        half = float(student.ppf(0.5 + CONFIDENCE / 2, n - 1)) * deviation / n**0.5
+        return cls(mean=mean, low=mean - half, high=mean + half)
+
+
+class Outcome(Frozen):
+    """What became of one variant. Hours are per replication."""
+
+    variant: Variant
+    title: str
+    replications: int
+    days: float
+    ettr: Mean
+    lost: Mean
+    """Hours, of all phases."""
+    lost_h: dict[str, Mean]
+    """By phase."""
+    lost_by_class_h: dict[str, Mean]
+    """By incident class; ``""``: no incident."""
+    incidents: Mean
+    evictions: Mean
+    swaps_short: Mean
+    """Swaps for which the pool was too small."""
+    mechanisms: dict[str, float]
+    """Share of the incidents that each mechanism ended."""
+    classes: dict[str, float]
+    tiers: dict[str, float]
+    """Share of the restores from each tier."""
+    worst_h: Mean
+    """Longest stretch without a new step."""
+    worst_of_all_h: float
+    steps: Mean
+    seed: int = Field(ge=0)
+
+
+def sum_up(variant: Variant, lives: Sequence[Life], days: float, seed: int) -> Outcome:
+    """Of at least one life."""
+    phases: list[Mapping[str, float]] = [life.account.by_phase() for life in lives]
+    classes: list[Mapping[str, float]] = [life.account.by_class() for life in lives]
+    order = [phase.value for phase in Phase]
+    return Outcome(
+        variant=variant,
+        title=variant.title,
+        replications=len(lives),
+        days=days,
+        ettr=Mean.of([life.account.ratio for life in lives]),
+        lost=Mean.of([(life.account.wall_us - life.account.productive_us) / US / 3600 for life in lives]),
+        lost_h={name: _hours(phases, name) for name in order if any(name in row for row in phases)},
+        lost_by_class_h={
+            name: _hours(classes, name) for name in sorted({name for row in classes for name in row})
+        },
+        incidents=Mean.of([life.incidents for life in lives]),
+        evictions=Mean.of([life.evictions for life in lives]),
+        swaps_short=Mean.of([life.swaps_short for life in lives]),
+        mechanisms=_shares(lives, lambda life: life.mechanisms),
+        classes=_shares(lives, lambda life: life.classes),
+        tiers=_shares(lives, lambda life: life.tiers),
+        worst_h=Mean.of([life.account.worst_us / US / 3600 for life in lives]),
+        worst_of_all_h=max(life.account.worst_us for life in lives) / US / 3600,
+        steps=Mean.of([life.steps for life in lives]),
+        seed=seed,
+    )
+
+
+def _hours(rows: Sequence[Mapping[str, float]], name: str) -> Mean:
+    return Mean.of([row.get(name, 0.0) / 3600 for row in rows])
+
+
+def _shares(lives: Sequence[Life], of: Callable[[Life], Counter[str]]) -> dict[str, float]:
+    total: Counter[str] = Counter()
+    for life in lives:
+        total.update(of(life))
+    whole = sum(total.values())
+    return {name: count / whole for name, count in total.most_common()} if whole else {}

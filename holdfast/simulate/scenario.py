@@ -1,0 +1,272 @@
+"""The data of a simulation, typed; the packaged figures are in ``default.yaml``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from enum import StrEnum
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from holdfast.models.alert import AlertKind
+from holdfast.models.base import Frozen
+from holdfast.models.job import Parallelism
+from holdfast.policies.policy_file import merge, parse, validate
+
+DEFAULT_FILE = Path(__file__).with_name("default.yaml")
+WHAT = "scenario file"
+DAY_S = 86_400.0
+WHOLE = frozenset({"causes", "stacks", "restart_s", "requeue_s"})
+"""Tables and splits, which a file replaces as a whole."""
+
+
+class Cause(StrEnum):
+    """What is really behind a symptom; the policies do not see it."""
+
+    MACHINE = "machine"
+    """One machine is broken: the fault comes back until it is out."""
+    CODE = "code"
+    """The job's code or data: it comes back until rolled back or mended."""
+    TRANSIENT = "transient"
+    """Gone with the next start."""
+    PLANNED = "planned"
+    """No fault: an engineer ships a change."""
+
+
+class Sign(Frozen):
+    """An alert that a symptom raises; job, machine, rank, epoch and time are filled in."""
+
+    kind: AlertKind
+    evidence: dict[str, Any] = Field(default_factory=dict)
+
+
+class Symptom(Frozen):
+    """One row of the incident mix."""
+
+    count: float = Field(ge=0)
+    """How often it was seen, relative to the others."""
+    causes: dict[Cause, float]
+    """Parts of each cause."""
+    signs: tuple[Sign, ...]
+    detect_s: float = Field(ge=0)
+    """Until it is noticed by inspection, heartbeats and votes."""
+    timeout_s: float = Field(ge=0)
+    """Until it is noticed without them: the collective times out, or a person looks."""
+    found_share: float = Field(0.0, ge=0, le=1)
+    """Probability that stop-time checks find the machine at fault."""
+    stacks: dict[str, float] = Field(default_factory=dict)
+    """Parts of what the stacks show when a machine is at fault: ``one`` rank, its pipeline ``group``, ``none``."""
+    corrupts: bool = False
+    """The state after the newest step is bad: it must not be restored."""
+    slowdown: float = Field(0.0, ge=0, lt=1)
+    """The job does not stop but loses this share of its speed until the incident is detected."""
+
+    @model_validator(mode="after")
+    def _has_a_cause(self) -> Symptom:
+        if any(part < 0 for part in self.causes.values()) or not sum(self.causes.values()) > 0:
+            raise ValueError("causes: expected parts of at least 0 that do not all vanish")
+        return self
+
+    def share(self, cause: Cause) -> float:
+        """Probability of ``cause``."""
+        return self.causes.get(cause, 0.0) / sum(self.causes.values())
+
+
+class Costs(Frozen):
+    """How long things take, seconds unless the name says otherwise."""
+
+    dispatch_s: float = Field(ge=0)
+    pause_s: float = Field(ge=0)
+    diagnose_s: float = Field(ge=0)
+    stacks_s: float = Field(ge=0)
+    replay_s: float = Field(ge=0)
+    """One round of both phases."""
+    service_s: float = Field(ge=0)
+    """Until an outside service answers again."""
+    rollback_s: float = Field(ge=0)
+    evict_s: float = Field(ge=0)
+    swap_s: float = Field(ge=0)
+    """A standby takes the place; the restart itself is apart."""
+    restart_s: dict[int, float]
+    """In place, by number of machines: from the start of the processes to the first step."""
+    requeue_s: dict[int, float]
+    """Kill, queue, allocate, set up and start the whole job, by number of machines."""
+    reschedule_share: float = Field(gt=0)
+    """To replace single machines without a standby: this share of a requeue."""
+    memory_s: float = Field(ge=0)
+    """Restore from memory and peers."""
+    s3_s: float = Field(ge=0)
+    """Restore from the remote store."""
+    human_s: float = Field(ge=0)
+    """Until a person has looked, on average."""
+    again_s: dict[Cause, float]
+    """Until a fault that was not removed strikes again, on average, by cause (``machine`` and ``code``)."""
+    reproduced_share: float = Field(ge=0, le=1)
+    """Probability that a phase of a replay reproduces a machine's fault."""
+    newest_share: float = Field(ge=0, le=1)
+    """Probability that a code fault is in the newest change, so that a rollback removes it."""
+    urgent_share: float = Field(ge=0, le=1)
+    """Share of code changes that cannot wait for the next restart."""
+    merge_h: float = Field(gt=0)
+    """Others wait at most so long."""
+    inspect_h: float = Field(gt=0)
+    """Standbys are inspected so often: between two, a broken one is not noticed."""
+    spread: float = Field(ge=0)
+    """Standard deviation of the logarithm of every duration; 0: always as given."""
+
+    @model_validator(mode="after")
+    def _times_are_times(self) -> Costs:
+        for name, table in (("restart_s", self.restart_s), ("requeue_s", self.requeue_s)):
+            if not table or any(size < 1 or seconds < 0 for size, seconds in table.items()):
+                raise ValueError(
+                    f"{name}: expected at least one number of machines with seconds of at least 0"
+                )
+        for cause in (Cause.MACHINE, Cause.CODE):
+            if not self.again_s.get(cause, 0.0) > 0:
+                raise ValueError(f"again_s.{cause.value}: expected seconds above 0")
+        return self
+
+
+class Saving(Frozen):
+    """What checkpoints cost."""
+
+    every_step_share: float = Field(ge=0)
+    """Checkpoint at every step: time that training stands still, as a share of the step."""
+    write_s: float = Field(ge=0)
+    """Checkpoint every k minutes: time that one blocks training."""
+    s3_every_s: float = Field(gt=0)
+    """Beside a checkpoint at every step: one in S3 so often."""
+
+
+class Switch(Frozen):
+    """The catastrophic case."""
+
+    machines: int = Field(ge=1)
+    share: float = Field(ge=0, le=1)
+    """Of all machine faults, those that take a whole switch along."""
+
+
+class Strategy(StrEnum):
+    """How a job gets machines back."""
+
+    REQUEUE = "requeue"
+    """Every interruption sends the whole job back to the queue."""
+    RESCHEDULE = "reschedule"
+    """Machines that are not at fault stay; the others are replaced by the scheduler."""
+    POOL = "pool"
+    """Standbys take over; beyond the pool, the scheduler."""
+    UNLIMITED = "unlimited"
+    """There is always a standby."""
+
+
+class Variant(Frozen):
+    """One way to run the job."""
+
+    name: str = ""
+    strategy: Strategy = Strategy.POOL
+    pool: int | None = Field(None, ge=0)
+    """Standbys; None: as the sizing policy says."""
+    checkpoint_s: float | None = Field(None, gt=0)
+    """Seconds between checkpoints; None: every step, in memory and on a peer."""
+    inspection: bool = True
+    """Faults are noticed by inspection and votes, not by timeouts."""
+    rollback: bool = True
+    aggregation: bool = True
+    replay: bool = True
+
+    @property
+    def title(self) -> str:
+        """Its name, or one made of what it is."""
+        if self.name:
+            return self.name
+        strategy = self.strategy.value + ("" if self.pool is None else f" of {self.pool}")
+        saved = "every step" if self.checkpoint_s is None else f"every {self.checkpoint_s / 60:g} min"
+        off = [
+            name for name in ("inspection", "rollback", "aggregation", "replay") if not getattr(self, name)
+        ]
+        return f"{strategy}, checkpoint {saved}" + (f", no {', no '.join(off)}" if off else "")
+
+
+class Scenario(Frozen):
+    """A job, what befalls it, and the ways of running it that are compared."""
+
+    machines: int = Field(ge=1)
+    ranks_per_machine: int = Field(ge=1)
+    parallelism: Parallelism
+    days: float = Field(gt=0)
+    step_s: float = Field(gt=0)
+    machine_rate: float = Field(ge=0)
+    """Faults caused by a machine, per machine and day."""
+    mix_rate: float = Field(ge=0)
+    """The machine rate at which the symptoms' counts hold: what is not a machine's fault comes this often
+    whatever ``machine_rate`` is."""
+    code_share: float = Field(ge=0)
+    """Of the code faults that the mix has, those that befall this job."""
+    replenish_h: float = Field(gt=0)
+    symptoms: dict[str, Symptom]
+    switch: Switch
+    costs: Costs
+    saving: Saving
+    variants: tuple[Variant, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _is_a_job(self) -> Scenario:
+        size, world = self.parallelism.tp * self.parallelism.pp, self.machines * self.ranks_per_machine
+        if world % size:
+            raise ValueError(f"parallelism: tp x pp = {size} does not divide the {world} ranks")
+        if self.machine_rate > 0 and not self.machine_weights():
+            raise ValueError("symptoms: none has the cause machine, so machine_rate must be 0")
+        return self
+
+    @classmethod
+    def load(cls, path: Path | None = None) -> Scenario:
+        """The packaged scenario, with what ``path`` changes (None: nothing).
+
+        Raises:
+            SettingsError: the file is missing or no YAML, or a key or value is wrong (named with its line).
+        """
+        default = parse(DEFAULT_FILE, WHAT)
+        if path is None:
+            return validate(cls, default.values, default)
+        changes = parse(path, WHAT)
+        return validate(cls, merge(default.values, changes.values, WHOLE), changes)
+
+    def machine_weights(self) -> dict[str, float]:
+        """Symptoms of machine faults, by how often."""
+        weights = {name: row.count * row.share(Cause.MACHINE) for name, row in self.symptoms.items()}
+        return {name: weight for name, weight in weights.items() if weight > 0}
+
+    def other_weights(self) -> dict[tuple[str, Cause], float]:
+        """Symptoms with other causes, by how often."""
+        part = {Cause.CODE: self.code_share}
+        weights = {
+            (name, cause): row.count * row.share(cause) * part.get(cause, 1.0)
+            for name, row in self.symptoms.items()
+            for cause in Cause
+            if cause is not Cause.MACHINE
+        }
+        return {key: weight for key, weight in weights.items() if weight > 0}
+
+    def machine_faults_per_s(self) -> float:
+        """Of the whole job."""
+        return self.machines * self.machine_rate / DAY_S
+
+    def others_per_s(self) -> float:
+        """Of the whole job: as many as the mix has beside the machine faults of ``mix_rate``."""
+        machine, other = sum(self.machine_weights().values()), sum(self.other_weights().values())
+        return self.machines * self.mix_rate / DAY_S * other / machine if machine else 0.0
+
+
+def at_size(table: Mapping[int, float], machines: int) -> float:
+    """Read a table by number of machines: straight between entries over the logarithm, flat beyond them."""
+    sizes = sorted(table)
+    if machines <= sizes[0]:
+        return table[sizes[0]]
+    for low, high in pairwise(sizes):
+        if machines <= high:
+            part = math.log(machines / low) / math.log(high / low)
+            return table[low] + part * (table[high] - table[low])
+    return table[sizes[-1]]

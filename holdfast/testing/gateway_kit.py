@@ -1,0 +1,334 @@
+"""A gateway in this process: real ledger and routes; Prefect, agents and playbook steps are fakes that record."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from holdfast.clock import FakeClock
+from holdfast.deployments.gateway.app import create_app
+from holdfast.deployments.gateway.gateway import Gateway
+from holdfast.deployments.gateway.probe import Probe
+from holdfast.deployments.gateway.runs import Phase, Run, idempotency_key
+from holdfast.errors import HoldfastError, UnavailableError
+from holdfast.models.agent import (
+    Frame,
+    Heartbeat,
+    JobOnMachine,
+    RankPhase,
+    RankState,
+    Register,
+    StackDump,
+    StepMark,
+    StepTimes,
+)
+from holdfast.models.alert import Incident, IncidentState
+from holdfast.models.job import Job, JobSpec, JobState
+from holdfast.models.machine import Machine, MachineState, Scope
+from holdfast.policies.policy import Policy
+from holdfast.settings import Settings
+from holdfast.storage.ledger import Ledger
+
+SECRET = "the-secret"
+JOB = "gpt"
+
+
+class FakeRuns:
+    """Prefect: runs are made once per idempotency key; tests set their states."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+        self.away = False
+        self.back_after: int | None = None
+        self.created: list[str] = []
+        self.calls = 0
+        self.runs: dict[str, Run] = {}
+        self.offline_started: list[tuple[str, int]] = []
+        self.started: list[tuple[str, dict[str, object]]] = []
+        self.resumed: list[tuple[str, dict[str, object]]] = []
+
+    async def create(self, incident: Incident) -> str:
+        self.calls += 1
+        if self.back_after is not None and self.calls > self.back_after:
+            self.away = False
+        if self.away:
+            raise UnavailableError("Prefect's API: ConnectError")
+        key = idempotency_key(incident)
+        if key not in self.runs:
+            self.created.append(key)
+            self.set(key, Phase.RUNNING)
+        return key
+
+    async def start(self, deployment: str, parameters: dict[str, object], key: str) -> None:
+        if self.away:
+            raise UnavailableError("Prefect's API: ConnectError")
+        if key not in self.runs:
+            self.started.append((deployment, parameters))
+            self.set(key, Phase.RUNNING)
+
+    async def read(self, run_id: str) -> Run | None:
+        if self.away and not run_id.startswith("offline"):
+            raise UnavailableError("Prefect's API: ConnectError")
+        return self.runs.get(run_id)
+
+    async def ping(self) -> None:
+        if self.away:
+            raise UnavailableError("Prefect's API: ConnectError")
+
+    async def resume(self, run_id: str, answer: dict[str, object]) -> None:
+        if self.away:
+            raise UnavailableError("Prefect's API: ConnectError")
+        self.resumed.append((run_id, answer))
+        self.set(run_id, Phase.RUNNING)
+
+    async def offline(self, incident: Incident) -> str:
+        self.offline_started.append((incident.id, incident.attempt))
+        run_id = f"offline:{incident.id}:{incident.attempt}"
+        self.set(run_id, Phase.RUNNING, alive=True)
+        return run_id
+
+    def set(self, key: str, phase: Phase, *, alive: bool | None = None) -> None:
+        self.runs[key] = Run(id=key, phase=phase, state=phase.value, since=self._clock.now(), alive=alive)
+
+
+class FakeProber:
+    """Agents: all alive but those in ``dead`` (refuse) and ``slow`` (do not answer in time)."""
+
+    def __init__(self) -> None:
+        self.dead: set[str] = set()
+        self.slow: set[str] = set()
+        self.asked: list[str] = []
+
+    async def probe(self, machine: Machine) -> Probe:
+        self.asked.append(machine.name)
+        if machine.name in self.dead:
+            return Probe(machine=machine.name, alive=False, detail="connection refused")
+        if machine.name in self.slow:
+            return Probe(machine=machine.name, alive=False, detail="no answer", sure=False)
+        return Probe(machine=machine.name, alive=True, detail="answers")
+
+
+class FakeActs:
+    """Playbook steps: the ledger changes as theirs would."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.calls: list[tuple[str, ...]] = []
+        self.launch_error: HoldfastError | None = None
+        self.during_launch: Any = None
+
+    async def launch(self, job: str, reason: str) -> None:
+        self.calls.append(("launch", job, reason))
+        if self.launch_error:
+            raise self.launch_error
+        known = self._ledger.job(job)
+        if not known.machines:
+            claimed = self._ledger.claim_standbys(job, known.spec.machines)
+            self._ledger.set_job(job, machines=[machine.name for machine in claimed])
+        start_epoch(self._ledger, job)
+        if self.during_launch:
+            await self.during_launch()
+        self._ledger.set_job(job, state=JobState.RUNNING)
+
+    async def hold(self, job: str, at_step: int | None) -> None:
+        self.calls.append(("hold", job, str(at_step)))
+        self._ledger.set_job(job, state=JobState.RUNNING if at_step is None else JobState.PAUSED)
+
+    async def stop(self, job: str) -> None:
+        self.calls.append(("stop", job))
+        self._ledger.set_job(job, state=JobState.STOPPED)
+        await self.free(job)
+
+    async def halt(self, job: str) -> None:
+        self.calls.append(("halt", job))
+
+    async def free(self, job: str) -> None:
+        self.calls.append(("free", job))
+        for machine in self._ledger.machines(MachineState.ACTIVE, job):
+            self._ledger.set_machine(machine.name, state=MachineState.STANDBY)
+
+    async def take_out(self, machine: str, reason: str, scope: Scope) -> None:
+        self.calls.append(("take_out", machine))
+        self._ledger.set_machine(
+            machine, state=MachineState.CORDONED, cordon_reason=reason, cordon_scope=scope
+        )
+
+    async def release(self, machine: str) -> None:
+        self.calls.append(("release", machine))
+
+    async def stacks(self, machine: Machine, job: str, epoch: int) -> list[StackDump]:
+        self.calls.append(("stacks", machine.name, job, str(epoch)))
+        frame = Frame(function="all_reduce", file="torch/distributed/<b>c10d</b>.py", line=7)
+        return [
+            StackDump(machine=machine.name, rank=number, pid=9, process_state="S", frames=(frame,))
+            for number in self._ledger.job(job).ranks_of(machine.name)
+        ]
+
+
+@functools.cache
+def _empty_ledger() -> bytes:
+    """A ledger with its tables: made once for a process, as making them takes longer than most scenarios."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "ledger.db"
+        ledger = Ledger(f"sqlite:///{path}")
+        ledger.create()
+        ledger.close()
+        return path.read_bytes()
+
+
+class Kit:
+    """One gateway over one ledger; :meth:`restart` is a second gateway over the same."""
+
+    def __init__(self, folder: Path, policy: Policy | None = None) -> None:
+        self.policy = policy
+        self.errors: list[Exception] = []
+        self.ran: set[str] = set()
+        self.clock = FakeClock()
+        self.settings = Settings(home=folder, heartbeat_s=0.5)
+        path = folder / "ledger.db"
+        if not path.exists():
+            path.write_bytes(_empty_ledger())
+        self.ledger = Ledger(f"sqlite:///{path}", self.clock)
+        self.runs = FakeRuns(self.clock)
+        self.prober = FakeProber()
+        self.acts = FakeActs(self.ledger)
+        self._build()
+
+    def _build(self) -> None:
+        self.app: FastAPI = create_app(
+            self.settings,
+            self.ledger,
+            self.clock,
+            self.runs,
+            prober=self.prober,
+            acts=self.acts,
+            secret=SECRET,
+            policy=self.policy,
+        )
+        self.gateway: Gateway = self.app.state.gateway
+        self.http = httpx.AsyncClient(
+            transport=httpx.ASGITransport(app=self.app),
+            base_url="http://gateway",
+            headers={"Authorization": f"Bearer {SECRET}"},
+        )
+
+    async def restart(self) -> None:
+        """The gateway is killed and started again."""
+        await self.gateway.stop()
+        await self.http.aclose()
+        self._build()
+        await self.gateway.resume()
+        await self.gateway.site.drain()
+
+    async def close(self) -> None:
+        await self.gateway.stop()
+        await self.http.aclose()
+        self.ledger.close()
+
+    async def settled(self) -> None:
+        """Let background work end."""
+        await self.gateway.site.drain()
+
+    async def register(self, name: str, incarnation: str = "i1") -> None:
+        body = Register(
+            machine=name, incarnation=incarnation, address=f"{name}:1", data_address=f"{name}:2", pid=1
+        )
+        await self.post("/v1/agents/register", body.model_dump(mode="json"))
+
+    async def running_job(self, machines: int = 2, ranks: int = 2, standbys: int = 1) -> Job:
+        """A job in epoch 1 on m0.., and standbys."""
+        for number in range(machines + standbys):
+            await self.register(f"m{number}")
+        spec = JobSpec(name=JOB, script="train.py", machines=machines, ranks_per_machine=ranks)
+        self.ledger.add_job(spec, "v1")
+        self.ledger.add_version(JOB, "v1", "key", "first")
+        claimed = self.ledger.claim_standbys(JOB, machines)
+        self.ledger.set_job(JOB, machines=[m.name for m in claimed], state=JobState.RUNNING)
+        start_epoch(self.ledger, JOB)
+        await self.gateway.site.refresh()
+        return self.ledger.job(JOB)
+
+    async def post(self, path: str, body: object = None, status: int = 200) -> Any:
+        answer = await self.http.post(path, json=body)
+        assert answer.status_code == status, answer.text
+        return answer.json()
+
+    async def get(self, path: str, status: int = 200) -> Any:
+        answer = await self.http.get(path)
+        assert answer.status_code == status, answer.text
+        return answer.json()
+
+    async def alert(self, status: int = 200, **fields: Any) -> Any:
+        body = {"kind": "rank_exit", "job": JOB, "at": self.clock.now()} | fields
+        answer = await self.post("/v1/alerts", body, status)
+        await self.settled()
+        return answer
+
+    async def crash(self, rank: int = 0, epoch: int = 1, status: int = 200, **evidence: Any) -> Any:
+        """A rank was killed (``cascade=True``: it only lost a peer)."""
+        if not evidence.get("cascade"):
+            evidence = {"signal": "SIGKILL", "exit_code": -9} | evidence
+        return await self.alert(
+            status, rank=rank, machine=f"m{rank // 2}", epoch=epoch, incarnation="i1", evidence=evidence
+        )
+
+    async def beat(
+        self,
+        machine: str,
+        ranks: list[RankState] | None = None,
+        *,
+        epoch: int = 1,
+        incarnation: str = "i1",
+        marks: dict[int, float] | None = None,
+        times: tuple[StepTimes, ...] = (),
+        status: int = 200,
+    ) -> Any:
+        """A heartbeat; times of ``marks`` are of the machine's own clock, at which the newest was just made."""
+        steps = tuple(StepMark(step=step, at=at) for step, at in (marks or {}).items())
+        runs = (JobOnMachine(job=JOB, epoch=epoch, ranks=tuple(ranks or ()), marks=steps, times=times),)
+        body = Heartbeat(
+            machine=machine,
+            incarnation=incarnation,
+            at=max((marks or {}).values(), default=self.clock.now()),
+            jobs=runs if ranks is not None or marks else (),
+        )
+        answer = await self.post("/v1/agents/heartbeat", body.model_dump(mode="json"), status)
+        await self.settled()
+        return answer
+
+    async def tick(self, seconds: float = 1.0) -> None:
+        """One round of the reconciler, after ``seconds``."""
+        self.clock.advance(seconds)
+        await self.gateway.site.refresh()
+        await self.gateway.reconciler.tick()
+        await self.settled()
+
+    def incidents(self) -> list[Incident]:
+        """All incidents, oldest first."""
+        return self.ledger.incidents()[::-1]
+
+    def close_incident(self, incident_id: str) -> None:
+        """As the playbook's last step does."""
+        self.ledger.set_incident(incident_id, state=IncidentState.RECOVERED)
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.gateway.site.metrics.registry.get_sample_value(f"holdfast_{name}", labels) or 0.0
+
+
+def start_epoch(ledger: Ledger, job: str) -> int:
+    """As ``resume`` does: the next epoch, in the ledger."""
+    epoch = ledger.next_epoch(job)
+    known = ledger.job(job)
+    ledger.open_epoch(job, epoch, ledger.max_step(job), known.code_version, known.machines, "test")
+    return epoch
+
+
+def rank(number: int, step: int, at: float, **fields: Any) -> RankState:
+    """A rank that runs."""
+    known = {"phase": RankPhase.RUNNING, "pid": 100 + number, "steps_done": step, "step_s": 0.1, "cpu_s": 0.0}
+    return RankState.model_validate(known | {"rank": number, "step": step, "step_at": at} | fields)

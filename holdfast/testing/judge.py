@@ -1,0 +1,48 @@
+"""Compare what came out of a scenario with what was expected; each difference is a sentence."""
+
+from __future__ import annotations
+
+from holdfast.testing.play import Played
+from holdfast.testing.scenario import Scenario
+
+
+def wrong_actions(scenario: Scenario, played: Played) -> list[str]:
+    """What was done and should not have been. One of these outweighs everything else."""
+    expected = scenario.expect
+    wrong = [f"evicted {name}" for name in played.evicted if name not in expected.culprits]
+    if scenario.quiet:
+        return wrong + [f"did {kind}" for kind in played.kinds]
+    left = list(expected.actions)
+    for kind in played.kinds:
+        if kind in left:
+            left.remove(kind)
+        else:
+            wrong.append(f"did {kind}")
+    if expected.code is not None and played.job.code_version != expected.code:
+        wrong.append(f"runs code {played.job.code_version}")
+    return wrong
+
+
+def misses(scenario: Scenario, played: Played) -> list[str]:
+    """What should have come out and did not."""
+    expected = scenario.expect
+    if scenario.quiet:
+        acting = [i for i in played.incidents if i.state.value != "dismissed"]
+        return [f"opened {incident.incident_class.value}" for incident in acting]
+    found: list[str] = []
+    if len(played.incidents) != expected.incidents:
+        return [f"{len(played.incidents)} incidents instead of {expected.incidents}: {played.outcomes}"]
+    first = played.incidents[0]
+    if first.incident_class is not expected.incident_class:
+        found.append(f"class {first.incident_class.value}: {'; '.join(first.reasons)}")
+    if set(played.evicted) != set(expected.culprits):
+        found.append(f"evicted {sorted(played.evicted)} instead of {sorted(expected.culprits)}")
+    if expected.scope and {expected.scope.value} != set(played.evicted.values()):
+        found.append(f"scopes {played.evicted}")
+    if played.incidents[-1].state is not expected.ends:
+        found.append(f"ended {first.state.value}: {first.summary}")
+    if tuple(played.kinds) != expected.actions:
+        found.append(f"did {', '.join(played.kinds)}")
+    if first.attempt != expected.attempts:
+        found.append(f"attempt {first.attempt}")
+    return found

@@ -1,0 +1,398 @@
+"""Play one scenario: a real gateway and ledger, real policies and steps, scripted agents; no Prefect, no waiting.
+
+The flows' steps are run as plain functions (a Prefect task's ``fn``): what Prefect adds is tested end to end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from prefect.logging import disable_run_logger
+from prefect.tasks import Task
+
+from holdfast.clock import FakeClock
+from holdfast.deployments.gateway.approvals import asked
+from holdfast.deployments.gateway.runs import Phase
+from holdfast.models.agent import RankPhase, RankState
+from holdfast.models.alert import Alert, AlertKind, Classification, Incident, IncidentClass, IncidentState
+from holdfast.models.history import Action, ActionState
+from holdfast.models.job import Job, JobSpec, JobState, Parallelism
+from holdfast.models.machine import MachineState
+from holdfast.plugins.policy import ENTRY_FILE
+from holdfast.policies.policy import Policy
+from holdfast.policies.policy_file import PolicyFile, parse
+from holdfast.tasks import approve, context, services
+from holdfast.tasks.case import Request
+from holdfast.tasks.context import Context
+from holdfast.tasks.playbook import Playbook
+from holdfast.testing.gateway_kit import JOB, Kit, start_epoch
+from holdfast.testing.scenario import Beats, Scenario, Signal
+from holdfast.testing.world import EmptyStore, ScriptedAgent, ScriptedDriver, World
+
+POLICY = "diagnose: {slow_interval_s: 0}\n"
+ROUNDS = 40
+LONGEST_S = 60.0
+OF_RANKS = (
+    "rank_exit",
+    "rank_log",
+    "hang",
+    "non_finite",
+    "metric_jump",
+    "throughput_decline",
+    "mfu_decline",
+    "straggler",
+)
+
+
+@dataclass
+class Played:
+    """What came out."""
+
+    incidents: list[Incident]
+    actions: list[Action]
+    evicted: dict[str, str]
+    """Machine -> scope."""
+    job: Job
+    outcomes: list[str] = field(default_factory=list)
+    """What the gateway answered to each signal."""
+    errors: list[Exception] = field(default_factory=list)
+    """What runs of playbooks failed with."""
+    commands: list[tuple[str, str]] = field(default_factory=list)
+    """(command, machine) that agents were told, in order."""
+    opened_after_s: float = 0.0
+    """Time on the scenario's clock from the first signal of the incident to its being open."""
+    took_s: float = 0.0
+    """Real time from the first signal to the end of the playbook."""
+
+    @property
+    def kinds(self) -> list[str]:
+        """Kinds of actions in the order in which they began; checks with their tier."""
+        return [a.key.rpartition(":")[0] if a.kind == "check" else a.kind for a in self.actions]
+
+    @property
+    def untouched(self) -> bool:
+        """Nothing was done: no action, no eviction, no new epoch."""
+        return not self.actions and not self.evicted
+
+
+class TickingClock(FakeClock):
+    """The kit's clock, a little later at every look: whoever waits for a deadline comes to it."""
+
+    def __init__(self, clock: FakeClock) -> None:
+        self._clock = clock
+
+    def now(self) -> float:
+        """Seconds since the Unix epoch."""
+        self._clock.advance(0.0005)
+        return self._clock.now()
+
+    async def sleep(self, seconds: float) -> None:
+        """Advance."""
+        await self._clock.sleep(seconds)
+
+
+class ScriptedContext(Context):
+    """The steps' services, with scripted agents."""
+
+    def __init__(self, kit: Kit, world: World, policy: Policy) -> None:
+        super().__init__(kit.settings, TickingClock(kit.clock))
+        self.__dict__ |= {
+            "ledger": kit.ledger,
+            "policy": policy,
+            "driver": ScriptedDriver(world),
+            "store": EmptyStore(),
+        }
+        self._world = world
+
+    def agent(self, machine: Any) -> Any:
+        """The scripted one."""
+        return ScriptedAgent(self._world, machine)
+
+
+@contextlib.contextmanager
+def without_prefect() -> Iterator[None]:
+    """Tasks are their functions; nothing is published."""
+
+    async def nothing(*_: object, **__: object) -> None:
+        return None
+
+    with (
+        disable_run_logger(),
+        patch.object(Task, "__call__", lambda self, *a, **k: self.fn(*a, **k)),
+        patch("holdfast.tasks.report._publish", nothing),
+        patch.object(approve, "_AGAIN_S", 0.0),
+        patch.object(services, "_AGAIN_S", 0.0),
+    ):
+        yield
+
+
+async def play(scenario: Scenario, folder: Path, playbooks: Sequence[Playbook] = ()) -> Played:
+    """Set the stage, send the signals, run what the gateway starts until all is quiet.
+
+    Args:
+        scenario: what happens.
+        folder: an empty one, for the ledger.
+        playbooks: of other packages; their entries are the ``policy.yaml`` of those packages.
+    """
+    policy_file = folder / "policy.yaml"
+    policy_file.write_text(POLICY + scenario.setup.policy)
+    own = {playbook.fn.__name__: playbook for playbook in playbooks}
+    kit = Kit(folder, policy=Policy.load(policy_file, _entries(playbooks)))
+    try:
+        with without_prefect():
+            async with asyncio.timeout(LONGEST_S):
+                return await _play(scenario, kit, own)
+    finally:
+        context.use(None)
+        await kit.close()
+
+
+def _entries(playbooks: Sequence[Playbook]) -> list[PolicyFile]:
+    packages = dict.fromkeys(playbook.fn.__module__.partition(".")[0] for playbook in playbooks)
+    folders = [
+        Path(sys.modules[name].__path__[0]) for name in packages if hasattr(sys.modules[name], "__path__")
+    ]
+    return [parse(folder / ENTRY_FILE) for folder in folders if (folder / ENTRY_FILE).is_file()]
+
+
+async def _play(scenario: Scenario, kit: Kit, own: Mapping[str, Playbook]) -> Played:
+    world = await _stage(scenario, kit)
+    before = kit.ledger.job(JOB)
+    known = {incident.id for incident in kit.incidents()}
+    world.began_at, began = kit.clock.now(), time.perf_counter()
+    outcomes: list[str] = []
+    for signal in scenario.signals:
+        if signal.after_rest:
+            await _until_quiet(scenario, kit, own)
+            # Playbooks take no time here, so the reconciler never saw these open.
+            for ended in (one for one in kit.incidents() if one.closed_at is not None):
+                kit.gateway.correlator.memory.closed(ended.id, ended.closed_at or 0.0)
+        kit.clock.advance(signal.after_s)
+        outcomes += await _send(kit, signal, before)
+    await _until_quiet(scenario, kit, own)
+    took_s = time.perf_counter() - began
+    incidents = [incident for incident in kit.incidents() if incident.id not in known]
+    return Played(
+        incidents=incidents,
+        actions=[
+            action
+            for incident in incidents
+            for action in kit.ledger.actions(incident.id)
+            if action.kind not in ("attempt",) and action.state is ActionState.DONE
+        ],
+        evicted={name: scope.value for name, scope in world.evicted},
+        job=kit.ledger.job(JOB),
+        outcomes=outcomes,
+        errors=kit.errors,
+        commands=world.commands,
+        opened_after_s=incidents[0].opened_at - incidents[0].detected_at if incidents else 0.0,
+        took_s=took_s,
+    )
+
+
+async def _stage(scenario: Scenario, kit: Kit) -> World:
+    setup, ledger = scenario.setup, kit.ledger
+    for number in range(setup.machines + setup.standbys):
+        await kit.register(f"m{number}")
+    spec = JobSpec(
+        name=JOB,
+        script="train.py",
+        machines=setup.machines,
+        ranks_per_machine=setup.ranks,
+        parallelism=Parallelism(tp=setup.tp, pp=setup.pp),
+        mode=setup.mode,
+    )
+    ledger.add_job(spec, "v1")
+    ledger.add_version(JOB, "v1", "key", "first")
+    claimed = ledger.claim_standbys(JOB, setup.machines)
+    ledger.set_job(JOB, machines=[machine.name for machine in claimed], state=JobState.RUNNING)
+    start_epoch(ledger, JOB)
+    kit.clock.advance(3600)
+    if setup.resubmitted:
+        ledger.set_job(JOB, state=JobState.STOPPED)
+        ledger.add_job(spec, "v1")
+        ledger.set_job(JOB, machines=[machine.name for machine in claimed], state=JobState.RUNNING)
+        start_epoch(ledger, JOB)
+    if setup.code_changed_s_ago is not None:
+        kit.clock.advance(3600)
+        ledger.add_version(JOB, "v2", "key2", "second")
+        ledger.set_job(JOB, code_version="v2")
+        start_epoch(ledger, JOB)
+        kit.clock.advance(setup.code_changed_s_ago)
+    _past(scenario, kit)
+    if setup.replaced:
+        ledger.set_machine(setup.replaced, state=MachineState.CORDONED, job=None)
+        (new,) = ledger.claim_standbys(JOB, 1)
+        machines = [new.name if name == setup.replaced else name for name in ledger.job(JOB).machines]
+        ledger.set_job(JOB, machines=machines)
+    ledger.set_job(JOB, state=setup.state)
+    world = World(kit.clock, ledger, JOB, **_sets(scenario.world))
+    world.first_machines, world.first_epoch = ledger.job(JOB).machines, ledger.job(JOB).epoch
+    kit.prober.dead |= world.dead
+    kit.prober.slow |= world.silent
+    await kit.gateway.site.refresh()
+    context.use(ScriptedContext(kit, world, kit.gateway.site.policy))
+    return world
+
+
+def _sets(world: dict[str, Any]) -> dict[str, Any]:
+    return world | {name: set(world[name]) for name in ("dead", "silent") if name in world}
+
+
+def _past(scenario: Scenario, kit: Kit) -> None:
+    """Earlier incidents, as the ledger would have them."""
+    ledger, setup = kit.ledger, scenario.setup
+    for machine, count in setup.offences.items():
+        for _ in range(count):
+            past = _incident(kit, IncidentClass.MACHINE_FAULT)
+            ledger.begin(past.id, 1, f"evict:{machine}", "evict", {})
+            ledger.finish(past.id, f"evict:{machine}")
+            ledger.set_incident(past.id, state=IncidentState.DISMISSED)
+    for rung in setup.crashed_before:
+        past = _incident(kit, IncidentClass.JOB_CRASH)
+        ledger.begin(past.id, 1, "rung:e1", "rung", {})
+        ledger.finish(past.id, "rung:e1", {"rung": rung, "reasons": []})
+        ledger.set_incident(past.id, state=IncidentState.RECOVERED)
+        kit.clock.advance(60)
+
+
+def _incident(kit: Kit, incident_class: IncidentClass) -> Incident:
+    job = kit.ledger.job(JOB)
+    found = Classification(incident_class=incident_class, confidence=1.0, reasons=("earlier",))
+    return kit.ledger.open_incident(JOB, found, job.epoch, [], kit.clock.now())
+
+
+async def _send(kit: Kit, signal: Signal, job: Job) -> list[str]:
+    if signal.beats:
+        await _beats(kit, signal.beats, job)
+        return []
+    if signal.alertmanager is not None:
+        return [await _webhook(kit, signal.alertmanager) for _ in range(signal.times)]
+    return [await _alert(kit, signal, job) for _ in range(signal.times)]
+
+
+async def _alert(kit: Kit, signal: Signal, job: Job) -> str:
+    of_rank = signal.kind in OF_RANKS
+    machine = signal.machine
+    if machine is None and signal.rank is not None and signal.rank < job.spec.world_size:
+        machine = job.machine_of(signal.rank)
+    incarnation = (signal.incarnation or None) if machine else None
+    alert = Alert(
+        kind=AlertKind(signal.kind),
+        job=signal.job,
+        machine=machine,
+        rank=signal.rank,
+        epoch=signal.epoch if signal.epoch is not None else job.epoch if of_rank else None,
+        incarnation=incarnation,
+        at=kit.clock.now() - signal.age_s,
+        firing=signal.firing,
+        fingerprint=signal.fingerprint,
+        evidence=signal.evidence,
+    )
+    answer = await kit.http.post("/v1/alerts", json=alert.model_dump(mode="json"))
+    await kit.settled()
+    body = answer.json()
+    return str(body.get("outcome") or body.get("error"))
+
+
+async def _webhook(kit: Kit, labels: dict[str, Any]) -> str:
+    status = labels.get("status", "firing")
+    sent = {
+        "status": status,
+        "labels": {k: str(v) for k, v in labels.items() if k != "status"},
+        "fingerprint": "f1",
+    }
+    answer = await kit.post("/v1/alerts/alertmanager", {"version": "4", "status": "firing", "alerts": [sent]})
+    await kit.settled()
+    (result,) = answer["results"]
+    return str(result.get("outcome") or result.get("error"))
+
+
+async def _beats(kit: Kit, beats: Beats, job: Job) -> None:
+    """Every half second (or two, in long stretches) a heartbeat of each machine, and a look of the hang detector."""
+    step_at, began = kit.clock.now() - beats.silent_from, kit.clock.now()
+    every_s = 0.5 if beats.for_s < 60 else 2.0
+    while kit.clock.now() - began < beats.for_s:
+        kit.clock.advance(every_s)
+        for name in job.machines:
+            ranks = [_rank(beats, rank, step_at, kit.clock.now() - began) for rank in job.ranks_of(name)]
+            await kit.beat(name, ranks, epoch=job.epoch)
+        await kit.gateway.hangs.tick()
+    await kit.settled()
+
+
+def _rank(beats: Beats, rank: int, step_at: float, passed: float) -> RankState:
+    return RankState(
+        rank=rank,
+        pid=100 + rank,
+        phase=RankPhase.RUNNING,
+        step=beats.steps_done,
+        steps_done=beats.steps_done,
+        step_at=step_at,
+        activity=beats.activity,
+        step_s=beats.step_s if beats.steps_done else 0.0,
+        cpu_s=0.0 if beats.idle else passed,
+        process_state="T" if rank in beats.stopped else beats.process_state,
+        paused=beats.paused,
+    )
+
+
+async def _until_quiet(scenario: Scenario, kit: Kit, own: Mapping[str, Playbook]) -> None:
+    """Let alerts settle, and run each playbook that was started, with the reconciler's rounds between."""
+    ran = kit.ran
+    for _ in range(ROUNDS):
+        await kit.gateway.correlator.settle()
+        await kit.settled()
+        due = [key for key in kit.runs.created if key not in ran]
+        for key in due:
+            ran.add(key)
+            await _run(scenario, kit, key, own)
+        open_ones = kit.ledger.incidents(state=IncidentState.OPEN)
+        if not due and not open_ones and not kit.gateway.correlator.settles:
+            return
+        # What settles may do so for minutes (a switch is named after two rounds).
+        await kit.tick(1.0 if due or open_ones else 5.0)
+    raise AssertionError(f"not quiet after {ROUNDS} rounds: {kit.incidents()}")
+
+
+async def _run(scenario: Scenario, kit: Kit, key: str, own: Mapping[str, Playbook]) -> None:
+    """Run the playbook of one attempt, as the worker would; somebody may answer its question meanwhile."""
+    incident_id, _, attempt = key.partition("#")
+    name = kit.ledger.incident(incident_id).incident_class.value
+    flow = own.get(name) or getattr(import_module(f"holdfast.flows.{name}"), name)
+    async with _answering(scenario, kit, incident_id):
+        try:
+            await flow.fn(Request(id=incident_id, attempt=int(attempt)))
+        except Exception as error:  # the run failed: the reconciler starts the next attempt
+            kit.errors.append(error)
+            kit.runs.set(key, Phase.FAILED)
+            return
+    kit.runs.set(key, Phase.ENDED)
+
+
+@contextlib.asynccontextmanager
+async def _answering(scenario: Scenario, kit: Kit, incident_id: str) -> AsyncIterator[None]:
+    async def answer() -> None:
+        while asked(kit.ledger.actions(incident_id)) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        if scenario.answer is None:
+            kit.clock.advance(kit.gateway.site.policy.approval.deadline_s + 1)
+            return
+        await kit.gateway.approvals.answer(incident_id, scenario.answer == "approve", "ann", "looked at it")
+
+    task = asyncio.create_task(answer())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task

@@ -1,0 +1,143 @@
+"""What a scenario is: YAML, checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import Field
+
+from holdfast.models.alert import IncidentState, RecordedClass
+from holdfast.models.base import Frozen
+from holdfast.models.job import JobState, Mode
+from holdfast.models.machine import Scope
+
+
+class Setup(Frozen):
+    """The job and its past."""
+
+    machines: int = 4
+    ranks: int = 2
+    tp: int = 1
+    pp: int = 1
+    standbys: int = 2
+    mode: Mode = Mode.ACT
+    state: JobState = JobState.RUNNING
+    code_changed_s_ago: float | None = None
+    """The second code version was switched to so long ago (that is epoch 2); None: one version, epoch 1."""
+    offences: dict[str, int] = Field(default_factory=dict)
+    """Machine -> evictions of late, in another job."""
+    crashed_before: tuple[str, ...] = ()
+    """Rungs that earlier incidents of this job tried without progress since."""
+    resubmitted: bool = False
+    """The job was stopped and submitted again under its name."""
+    replaced: str = ""
+    """This machine was evicted earlier; a standby took its place."""
+    policy: str = ""
+    """YAML that the site's policy file holds."""
+
+
+class Signal(Frozen):
+    """One signal, or a stretch of heartbeats."""
+
+    kind: str = ""
+    """An alert's kind; empty: heartbeats (or an Alertmanager payload)."""
+    machine: str | None = None
+    rank: int | None = None
+    epoch: int | None = None
+    """None: the job's present one for ranks and the job, none for machines."""
+    incarnation: str = "i1"
+    """Of the machine; empty: not told."""
+    job: str | None = "gpt"
+    age_s: float = 0.0
+    firing: bool = True
+    fingerprint: str = ""
+    evidence: dict[str, Any] = Field(default_factory=dict)
+    after_s: float = 0.0
+    """Time that passes before it."""
+    after_rest: bool = False
+    """What the signals before it started has come to its end; then ``after_s`` passes."""
+    times: int = 1
+    """Sent so often, at once."""
+    alertmanager: dict[str, Any] | None = None
+    """Labels of a firing alert of an Alertmanager payload; ``status`` among them is the alert's own."""
+    beats: Beats | None = None
+
+
+class Beats(Frozen):
+    """Heartbeats of all ranks over some time, as the hang detector gets them."""
+
+    for_s: float
+    steps_done: int = 50
+    silent_from: float = 0.0
+    """The last step was completed so long before the first beat."""
+    activity: str = ""
+    process_state: str = "S"
+    stopped: tuple[int, ...] = ()
+    idle: bool = True
+    paused: bool = False
+    step_s: float = 0.5
+
+
+class Expected(Frozen):
+    """What must come out. ``class`` empty: nothing at all is done."""
+
+    incident_class: RecordedClass | None = Field(None, alias="class")
+    culprits: tuple[str, ...] = ()
+    """Machines that are evicted, all of them."""
+    scope: Scope | None = None
+    actions: tuple[str, ...] = ()
+    """Kinds of actions, in the order in which they began; ``check`` as ``check:matmul``."""
+    ends: IncidentState = IncidentState.RECOVERED
+    code: Literal["v1", "v2"] | None = None
+    attempts: int = 1
+    incidents: int = 1
+    joined: bool = False
+
+
+class Scenario(Frozen):
+    """One."""
+
+    name: str
+    covers: tuple[str, ...] = ()
+    """Rows of BR table 1, or triggers of the reference, in its words."""
+    setup: Setup = Setup()
+    world: dict[str, Any] = Field(default_factory=dict)
+    signals: tuple[Signal, ...]
+    answer: Literal["approve", "refuse"] | None = None
+    """What a person says when asked; None: nobody does."""
+    expect: Expected = Expected()
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def quiet(self) -> bool:
+        """Nothing may be done."""
+        return self.expect.incident_class is None
+
+
+Signal.model_rebuild()
+Scenario.model_rebuild()
+
+
+def load(path: Path) -> list[Scenario]:
+    """All scenarios of a file, or of all ``*.yaml`` of a folder.
+
+    Raises:
+        ValueError: there is none, one is malformed, or two have one name.
+    """
+    found: list[Scenario] = []
+    for file in sorted(path.glob("*.yaml")) if path.is_dir() else [path]:
+        for entry in yaml.safe_load(file.read_text()):
+            try:
+                found.append(Scenario.model_validate(entry))
+            except ValueError as error:
+                raise ValueError(f"{file.name}: {entry.get('name')}: {error}") from None
+    if not found:
+        raise ValueError(f"{path}: no scenarios")
+    names = [one.name for one in found]
+    if doubled := {name for name in names if names.count(name) > 1}:
+        raise ValueError(f"given twice: {sorted(doubled)}")
+    return found

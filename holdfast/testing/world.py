@@ -1,0 +1,288 @@
+"""A scripted cluster: agents and a driver that answer as a scenario says, and remember what they were told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.clock import FakeClock
+from holdfast.drivers.base import Supplied
+from holdfast.errors import SilentError, UnavailableError, UnknownError
+from holdfast.models import agent as wire
+from holdfast.models.alert import Finding
+from holdfast.models.checkpoint import Shard, Tier
+from holdfast.models.job import Job
+from holdfast.models.machine import Machine, Scope
+from holdfast.storage.ledger import Ledger
+
+WAITING = wire.Frame(function="all_reduce", file="torch/distributed/distributed_c10d.py")
+WORKING = wire.Frame(function="forward", file="train.py")
+
+
+@dataclass
+class World:
+    """What is true underneath. Names are of machines unless said otherwise."""
+
+    clock: FakeClock
+    ledger: Ledger
+    job: str
+    dead: set[str] = field(default_factory=set)
+    """Their agents are gone: connections are refused."""
+    silent: set[str] = field(default_factory=set)
+    """Nothing comes back from them: they are cut off, or have no power."""
+    fails: dict[str, list[str]] = field(default_factory=dict)
+    """Check -> machines that fail it."""
+    surely: dict[str, list[str]] = field(default_factory=dict)
+    """The same, beyond doubt."""
+    odd: list[str] = field(default_factory=list)
+    """They compute another digest."""
+    slow: dict[str, float] = field(default_factory=dict)
+    """How many times slower they are."""
+    bad_links: list[str] = field(default_factory=list)
+    """Every transfer with them fails."""
+    broken_pairs: list[list[str]] = field(default_factory=list)
+    """Only the transfer between these two fails."""
+    replay_fails_with: list[str] = field(default_factory=list)
+    replay_fails_always: bool = False
+    replay_fails_once: bool = False
+    """One group fails, once."""
+    outliers: list[int] = field(default_factory=list)
+    """Ranks that do not wait while the others do."""
+    stopped: list[int] = field(default_factory=list)
+    behind: list[int] = field(default_factory=list)
+    """Ranks that have not come to the collective that the others are in."""
+    answers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """What commands of other packages return, one after the other; the last again and again."""
+    starts_fail: int = 0
+    """So many starts end in another crash."""
+    mends_after_s: float = 0.0
+    """What fails an inspection works again after so long."""
+    step: int = 20
+    started: dict[str, wire.Start] = field(default_factory=dict)
+    replays: dict[str, set[str]] = field(default_factory=dict)
+    commands: list[tuple[str, str]] = field(default_factory=list)
+    """(command, machine), in order."""
+    evicted: list[tuple[str, Scope]] = field(default_factory=list)
+    began_at: float = 0.0
+    first_epoch: int = 1
+    first_machines: tuple[str, ...] = ()
+    """Where the newest state lies: machines of the first epoch."""
+
+    def now_job(self) -> Job:
+        """The job as it stands."""
+        return self.ledger.job(self.job)
+
+    def mended(self) -> bool:
+        """What failed an inspection works again."""
+        return bool(self.mends_after_s) and self.clock.now() - self.began_at >= self.mends_after_s
+
+
+class ScriptedAgent:
+    """The client side of one agent."""
+
+    def __init__(self, world: World, machine: Machine) -> None:
+        self._world = world
+        self._machine = machine
+
+    def _told(self, command: str) -> None:
+        name = self._machine.name
+        self._world.commands.append((command, name))
+        if name in self._world.silent:
+            raise SilentError(f"agent at {self._machine.address}: ConnectTimeout")
+        if name in self._world.dead or any(name == gone for gone, _ in self._world.evicted):
+            raise UnavailableError(f"agent at {self._machine.address}: connection refused")
+
+    async def state(self, *, timeout_s: float | None = None, shards: bool = True) -> wire.AgentState:
+        self._told("state")
+        world, job = self._world, self._world.now_job()
+        start = world.started.get(self._machine.name)
+        jobs = () if start is None else (self._run(start),)
+        return wire.AgentState(
+            machine=self._machine.name,
+            incarnation=self._machine.incarnation,
+            jobs=jobs,
+            shards=self._shards(job),
+        )
+
+    def _run(self, start: wire.Start) -> wire.JobOnMachine:
+        failed = start.epoch - 1 <= self._world.starts_fail
+        ranks = tuple(
+            wire.RankState(
+                rank=rank,
+                pid=100 + rank,
+                phase=wire.RankPhase.EXITED if failed else wire.RankPhase.RUNNING,
+                steps_done=0 if failed else 1,
+                exit_code=1 if failed else None,
+            )
+            for rank in start.ranks
+        )
+        return wire.JobOnMachine(job=start.job, epoch=start.epoch, ranks=ranks)
+
+    def _shards(self, job: Job) -> tuple[Shard, ...]:
+        """Own shards and the left neighbour's copies, at two steps."""
+        machines, name = self._world.first_machines, self._machine.name
+        if name not in machines:
+            return ()
+        held = {name: Tier.MEMORY, machines[machines.index(name) - 1]: Tier.PEER}
+        per = job.spec.ranks_per_machine
+        return tuple(
+            Shard(
+                job=job.name,
+                rank=rank,
+                step=step,
+                epoch=self._world.first_epoch,
+                machine=name,
+                tier=tier,
+                nbytes=1,
+                digest="d",
+            )
+            for owner, tier in held.items()
+            for rank in range(machines.index(owner) * per, (machines.index(owner) + 1) * per)
+            for step in (self._world.step - 10, self._world.step)
+        )
+
+    async def fence(self, command: wire.Fence, *, connect_s: float = 0.0) -> list[int]:
+        self._told("fence")
+        self._world.started.pop(self._machine.name, None)
+        return []
+
+    async def open_rendezvous(self, command: wire.OpenRendezvous) -> wire.Rendezvous:
+        self._told("open_rendezvous")
+        return wire.Rendezvous(host="127.0.0.1", port=1)
+
+    async def start(self, command: wire.Start) -> list[wire.RankState]:
+        self._told("start")
+        if command.replay is None:
+            self._world.started[self._machine.name] = command
+        else:
+            self._world.replays.setdefault(command.job, set()).add(self._machine.name)
+        return []
+
+    async def hold(self, command: wire.Hold) -> None:
+        self._told("hold")
+        raise UnavailableError("ranks are not held in a script")
+
+    async def prepare_code(self, command: wire.PrepareCode) -> None:
+        self._told("prepare_code")
+
+    async def persist(self, command: wire.Persist) -> None:
+        """It need not arrive: what lies in memory stays there."""
+        self._told("persist")
+
+    async def forget(self, job: str) -> None:
+        self._told("forget")
+
+    async def diagnose(self, command: wire.Diagnose) -> list[Finding]:
+        self._told(command.check)
+        world, name, check = self._world, self._machine.name, command.check
+        known: dict[str, Any] = {"check": check, "machine": name}
+        if check == wire.Check.INSPECT:
+            world.clock.advance(1.0)  # each look takes its time
+            return self._inspect()
+        if check == wire.Check.ALL_GATHER:
+            pair = {name, command.peer}
+            bad = bool(pair & set(world.bad_links)) or any(pair == set(one) for one in world.broken_pairs)
+            return [Finding(**known, peer=command.peer, ok=not bad, detail="a transfer")]
+        if name in world.surely.get(check, ()):
+            return [Finding(**known, ok=False, sure=True, detail="surely wrong")]
+        failed = name in world.fails.get(check, ())
+        known |= {"ok": not failed, "kind": "gpu"}
+        if check == wire.Check.BITWISE:
+            known["digest"] = "odd" if name in world.odd else "right"
+        if check in (wire.Check.MATMUL, wire.Check.NIC):
+            known["value"] = world.slow.get(name, 1.0)
+        return [Finding(**known)]
+
+    def _inspect(self) -> list[Finding]:
+        world, name = self._world, self._machine.name
+        findings = [
+            Finding(check=check, machine=name, ok=False, sure=sure, detail="found by inspection")
+            for listed, sure in ((world.fails, False), (world.surely, True))
+            for check, machines in listed.items()
+            if name in machines and check not in wire.Check.__members__.values() and not world.mended()
+        ]
+        return findings or [Finding(check="inspect", machine=name, ok=True)]
+
+    async def command(self, command: wire.Command) -> dict[str, Any]:
+        self._told(command.name)
+        answers = self._world.answers.get(command.name)
+        if not answers:
+            raise UnknownError(f"the scenario's world.answers has no {command.name!r}")
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+    async def stacks(self, job: str, epoch: int) -> list[wire.StackDump]:
+        self._told("stacks")
+        world = self._world
+        return [
+            wire.StackDump(
+                machine=self._machine.name,
+                rank=rank,
+                pid=100 + rank,
+                process_state="T" if rank in world.stopped else "S",
+                frames=(WORKING if rank in world.outliers else WAITING,),
+            )
+            for rank in world.now_job().ranks_of(self._machine.name)
+        ]
+
+    async def flight_records(self, job: str, epoch: int) -> list[wire.FlightRecord]:
+        self._told("flight_records")
+        world = self._world
+        behind = world.behind
+        if not behind:
+            return []
+        return [
+            wire.FlightRecord(
+                rank=rank,
+                group="0",
+                enqueued=6 if rank in behind else 7,
+                completed=6,
+                operation="gloo:all_reduce",
+            )
+            for rank in world.now_job().ranks_of(self._machine.name)
+        ]
+
+    async def replay_results(self, job: str, epoch: int) -> list[wire.RankResult] | None:
+        self._told("replay_results")
+        world, group = self._world, self._world.replays[job]
+        bad = world.replay_fails_always or bool(group & set(world.replay_fails_with))
+        if world.replay_fails_once:
+            world.replay_fails_once, bad = False, True
+        return [wire.RankResult(rank=0, machine=self._machine.name, ok=not bad)]
+
+
+class EmptyStore:
+    """An object store that holds nothing."""
+
+    def folders(self, prefix: str) -> list[str]:
+        return []
+
+
+class ScriptedDriver:
+    """Supplies nothing, evicts for certain."""
+
+    name = "scripted"
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def machines(self) -> list[Supplied]:
+        gone = {name for name, _ in self._world.evicted} | self._world.dead
+        return [
+            Supplied(name=machine.name, alive=machine.name not in gone)
+            for machine in self._world.ledger.machines()
+        ]
+
+    def evict(self, machine: str, scope: Scope, reason: str) -> None:
+        self._world.evicted.append((machine, scope))
+
+    def provision(self, n: int, group: str = "") -> list[str]:
+        return []
+
+    def withdraw(self) -> None:
+        raise AssertionError("no scenario takes the site down")
+
+    def release(self, machine: str) -> None:
+        raise AssertionError("no scenario releases a machine")
+
+    def retire(self, machine: str) -> None:
+        raise AssertionError("no scenario retires a machine")

@@ -1,0 +1,152 @@
+"""Where the time of a job went: productive, or lost to one phase and one cause; overlaps counted once.
+
+Spans may overlap in any way. At each instant the span of the highest priority counts, and what no span covers
+counts as restarting without an incident. Times are whole microseconds from here on, so that the parts add up
+to the wall-clock time exactly, not nearly.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+from holdfast.models.base import Frozen
+
+US = 1_000_000
+
+
+class Phase(StrEnum):
+    """What a job waits for while it does not make new steps."""
+
+    UNDETECTED = "undetected"
+    PAUSING = "pausing"
+    DIAGNOSING = "diagnosing"
+    DECIDING = "deciding"
+    SWAPPING = "swapping"
+    RESTORING = "restoring"
+    RESTARTING = "restarting"
+    RECOMPUTING = "recomputing"
+    CHECKPOINTING = "checkpoint_stalls"
+    WAITING = "waiting"
+    """For people or for machines."""
+
+
+class Span(NamedTuple):
+    """A stretch of time with one label. Times in seconds, of one clock."""
+
+    begin: float
+    end: float
+    phase: Phase | None
+    """None: new steps were made."""
+    cause: str = ""
+    """Incident class; empty: no incident."""
+    priority: tuple[float, ...] = (0.0,)
+    """Where spans overlap, the greatest counts; compared only with tuples of the same length or another begin."""
+    stall_s: float = 0.0
+    """Of a productive span: how much of it training stood still for checkpoints, spread evenly."""
+
+
+class Lost(Frozen):
+    """Time lost to one phase of one cause."""
+
+    phase: Phase
+    cause: str = ""
+    """Incident class; empty: no incident."""
+    us: int
+    """Microseconds."""
+
+    @property
+    def seconds(self) -> float:
+        """The same in seconds."""
+        return self.us / US
+
+
+class Account(Frozen):
+    """The wall-clock time in full: ``productive_us`` and all of ``lost`` add up to ``wall_us``."""
+
+    wall_us: int
+    productive_us: int
+    lost: tuple[Lost, ...] = ()
+    worst_us: int = 0
+    """Longest stretch without a new step."""
+
+    @property
+    def ratio(self) -> float:
+        """Productive share; 0 for no time at all."""
+        return self.productive_us / self.wall_us if self.wall_us else 0.0
+
+    def by_phase(self) -> dict[str, float]:
+        """Seconds by phase, in the order of :class:`Phase`; phases without any left out."""
+        return _sums({phase: [row for row in self.lost if row.phase is phase] for phase in Phase})
+
+    def by_class(self) -> dict[str, float]:
+        """Seconds by incident class, most first; ``""`` is what no incident caused."""
+        causes = {row.cause for row in self.lost}
+        sums = _sums({cause: [row for row in self.lost if row.cause == cause] for cause in causes})
+        return dict(sorted(sums.items(), key=lambda item: (-item[1], item[0])))
+
+
+def account(spans: Iterable[Span], begin: float, end: float) -> Account:
+    """Label every instant from ``begin`` to ``end`` (seconds; an ``end`` before ``begin`` is no time)."""
+    low = _us(begin)
+    high = max(low, _us(end))
+    spent: dict[tuple[Phase | None, str], int] = defaultdict(int)
+    stalled = worst = gap = 0
+    for label, length in _labelled(spans, low, high):
+        if label is not None and label.phase is None:
+            stall = _stall(label, length)
+            stalled += stall
+            spent[None, ""] += length - stall
+            gap = 0
+            continue
+        gap += length
+        worst = max(worst, gap)
+        spent[(label.phase, label.cause) if label else (Phase.RESTARTING, "")] += length
+    if stalled:
+        spent[Phase.CHECKPOINTING, ""] += stalled
+    productive = spent.pop((None, ""), 0)
+    order = list(Phase)
+    lost = [Lost(phase=phase, cause=cause, us=us) for (phase, cause), us in spent.items() if phase and us]
+    return Account(
+        wall_us=high - low,
+        productive_us=productive,
+        lost=tuple(sorted(lost, key=lambda row: (order.index(row.phase), row.cause))),
+        worst_us=worst,
+    )
+
+
+def _labelled(spans: Iterable[Span], low: int, high: int) -> Iterable[tuple[Span | None, int]]:
+    """Elementary intervals in order: the span that counts (None: none does), and the length."""
+    cut = [
+        (max(low, _us(span.begin)), min(high, _us(span.end)), index, span) for index, span in enumerate(spans)
+    ]
+    waiting = sorted(((b, e, i, s) for b, e, i, s in cut if e > b), key=lambda item: (item[0], item[2]))
+    edges = sorted({low, high, *(item[0] for item in waiting), *(item[1] for item in waiting)})
+    active: list[tuple[tuple[float, ...], int, int, Span]] = []
+    at = 0
+    for here, there in itertools.pairwise(edges):
+        while at < len(waiting) and waiting[at][0] <= here:
+            _, ends, index, span = waiting[at]
+            heapq.heappush(active, (tuple(-part for part in span.priority), index, ends, span))
+            at += 1
+        while active and active[0][2] <= here:
+            heapq.heappop(active)
+        yield (active[0][3] if active else None), there - here
+
+
+def _stall(span: Span, length: int) -> int:
+    whole = _us(span.end) - _us(span.begin)
+    return min(length, length * max(0, _us(span.stall_s)) // whole) if whole > 0 else 0
+
+
+def _us(seconds: float) -> int:
+    return round(seconds * US)
+
+
+def _sums(groups: Mapping[str, Iterable[Lost]]) -> dict[str, float]:
+    sums = {str(key): sum(row.us for row in rows) / US for key, rows in groups.items()}
+    return {key: seconds for key, seconds in sums.items() if seconds}

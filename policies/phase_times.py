@@ -1,0 +1,49 @@
+"""Which ranks take unusually long for a part of a step. Marks for people to look at; nothing acts on it.
+
+MS section 5.2 draws the heat map by which slow machines are seen; what counts as an outlier here is the usual
+robust rule: far from the median in units of the median absolute deviation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from holdfast.models.base import Frozen
+
+FAR = 6.0
+"""Deviations from the median beyond which a rank stands out; 1.4826 x the MAD is one (that of a normal sample)."""
+MORE = 1.1
+"""A rank must also take this much of the median: where all are alike, noise is no outlier."""
+LEAST_S = 0.001
+"""Nor is a difference that nobody would wait for."""
+FEWEST = 4
+"""Of fewer ranks none stands out."""
+
+
+class Spread(Frozen):
+    """One phase over all ranks that have it."""
+
+    median_s: float
+    worst_s: float
+    outliers: tuple[int, ...] = ()
+    """Positions of the ranks that stand out by being slow, slowest first."""
+
+
+def spread(values: Sequence[float | None] | npt.NDArray[np.float64]) -> Spread:
+    """Seconds by rank (None or NaN: not told) to their median and outliers."""
+    told = np.asarray([np.nan if value is None else value for value in values], dtype=float)
+    known = told[~np.isnan(told)]
+    if not known.size:
+        return Spread(median_s=0.0, worst_s=0.0)
+    median = float(np.median(known))
+    result = Spread(median_s=median, worst_s=float(known.max()))
+    if known.size < FEWEST:
+        return result
+    deviation = 1.4826 * float(np.median(np.abs(known - median)))
+    limit = max(median + FAR * deviation, median * MORE, median + LEAST_S)
+    far = np.flatnonzero(np.nan_to_num(told, nan=-1.0) > limit)
+    slowest = far[np.argsort(-told[far], kind="stable")]
+    return result.model_copy(update={"outliers": tuple(int(rank) for rank in slowest)})

@@ -1,0 +1,60 @@
+"""Which checkpoints in S3 are kept: the last n, every m-th step, and those that somebody pinned.
+
+Uploads refer to unchanged files of the newest checkpoint that was complete when they began. So whatever was
+worth keeping ``grace_s`` seconds ago is kept as well, and so is everything younger than that: an upload that is
+given up after less than ``grace_s`` seconds never refers to something that went away meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from holdfast.models.checkpoint import RemoteCheckpoint, Retention
+
+
+def keep(
+    checkpoints: Sequence[RemoteCheckpoint],
+    rules: Retention,
+    *,
+    pinned: Collection[str] = (),
+    now: float,
+    grace_s: float,
+) -> dict[str, str]:
+    """Keys of the checkpoints to keep, each with the reason; all others may go.
+
+    The last ones are counted by (epoch, step) and among those that may be restored: what an older epoch saved
+    beyond the step that a newer one began with is older. A suspect checkpoint is kept as long as it is newer
+    than the oldest of them, so that somebody can look into it.
+
+    Args:
+        checkpoints: the complete ones, in any order.
+        rules: of the job.
+        pinned: keys that somebody wants to keep.
+        now: Unix seconds.
+        grace_s: longest time that an upload may take.
+    """
+    kept: dict[str, str] = {}
+    settled = [each for each in checkpoints if each.saved_at <= now - grace_s]
+    for each in checkpoints:
+        if each.key in pinned:
+            kept[each.key] = "pinned"
+        elif rules.keep_every and each.step % rules.keep_every == 0 and not each.suspect:
+            kept[each.key] = f"every {rules.keep_every} steps"
+        elif each.saved_at > now - grace_s:
+            kept[each.key] = "young"
+    for reason, some in (("last", checkpoints), ("last a while ago", settled)):
+        for each in _last(some, rules.keep_last):
+            kept.setdefault(each.key, reason)
+    return kept
+
+
+def _last(checkpoints: Sequence[RemoteCheckpoint], count: int) -> list[RemoteCheckpoint]:
+    """The newest ``count`` good ones, and the suspect ones among them."""
+    newest = sorted(checkpoints, key=lambda each: (each.epoch, each.step), reverse=True)
+    found, good = [], 0
+    for each in newest:
+        good += not each.suspect
+        found.append(each)
+        if good == count:
+            break
+    return found

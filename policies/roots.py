@@ -1,0 +1,67 @@
+"""Which rank failed first, and why? The others only lost their peer.
+
+Independent of the order in which the reports arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from holdfast.models.alert import Alert, AlertKind
+from holdfast.models.base import Frozen
+
+OWN_CAUSES = frozenset(
+    {"gpu", "gpu_memory", "host_memory", "data_loader", "disk_space", "filesystem", "code", "crash"}
+)
+"""Causes (of the registry of log patterns) that lie with the rank itself, whatever became of its peers."""
+
+
+class Roots(Frozen):
+    """Exits of ranks, told apart."""
+
+    roots: tuple[Alert, ...] = ()
+    """With a cause of their own, the likeliest first."""
+    echoes: tuple[Alert, ...] = ()
+    """Of ranks that lost a peer, earliest first."""
+
+
+def separate(alerts: Iterable[Alert]) -> Roots:
+    """Tell roots from echoes.
+
+    An exit is an echo when its last words say so. When all say so, a rank whose log spoke of a cause before
+    (an illegal memory access, and then the peers were gone) is a root after all.
+
+    Among roots, one killed by a signal outweighs an exception (user code that fails because a peer died is an
+    echo that was not recognised as one); then the earliest counts, by the rank's own time where it told one.
+    """
+    listed = list(alerts)
+    exits = [alert for alert in listed if alert.kind is AlertKind.RANK_EXIT]
+    roots = [alert for alert in exits if not alert.evidence.get("cascade")]
+    if not roots:
+        said = {_rank(alert) for alert in listed if _tells_a_cause(alert)}
+        roots = [alert for alert in exits if _rank(alert) in said]
+    chosen = {alert.key for alert in roots}
+    echoes = [alert for alert in exits if alert.key not in chosen]
+    return Roots(roots=tuple(sorted(roots, key=_likeliest)), echoes=tuple(sorted(echoes, key=_earliest)))
+
+
+def failed_at(alert: Alert) -> float:
+    """When the rank failed: its own word, else when its agent saw it end (Unix seconds)."""
+    told = alert.evidence.get("failed_at")
+    return float(told) if isinstance(told, int | float) else alert.at
+
+
+def _likeliest(alert: Alert) -> tuple[bool, float, int, str]:
+    return (not alert.evidence.get("signal"), *_earliest(alert))
+
+
+def _earliest(alert: Alert) -> tuple[float, int, str]:
+    return failed_at(alert), alert.rank if alert.rank is not None else -1, alert.key
+
+
+def _rank(alert: Alert) -> tuple[int | None, int | None]:
+    return alert.rank, alert.epoch
+
+
+def _tells_a_cause(alert: Alert) -> bool:
+    return alert.kind is AlertKind.RANK_LOG and alert.evidence.get("cause") in OWN_CAUSES

@@ -1,0 +1,43 @@
+"""Is it what all machines share (storage, a mount, a service), or one machine?"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+
+from holdfast.errors import LimitError
+from holdfast.models.alert import Finding
+
+SHARED_CHECKS = frozenset(
+    {
+        "storage_unreachable",
+        "mount_unresponsive",
+        "mount_readonly",
+        "storage",
+        "mount",
+        "s3",
+        "external_service",
+    }
+)
+
+
+def shared_fault(findings: Iterable[Finding], machines: int) -> str:
+    """The failing check of storage or a service that more than half of the machines report; empty: none."""
+    failing: dict[str, set[str]] = defaultdict(set)
+    for finding in findings:
+        if not finding.ok and finding.check in SHARED_CHECKS:
+            failing[finding.check].add(finding.machine)
+    for check, where in sorted(failing.items()):
+        if (len(where) > 1 and 2 * len(where) > machines) or len(where) == machines:
+            return f"{check.replace('_', ' ')} on {len(where)} of {machines} machines"
+    return ""
+
+
+def must_be_in_time(shared: str, now: float, deadline: float) -> None:
+    """Refuse to wait any longer.
+
+    Raises:
+        LimitError: the deadline has passed.
+    """
+    if now > deadline:
+        raise LimitError(f"{shared} does not come back; mend it, then `holdfast resume` the job")

@@ -1,0 +1,63 @@
+"""What is worth saving to S3 when ranks died or a stop was ordered, and who uploads it.
+
+After BG: on a failure signal the state in memory is persisted, although no checkpoint was due. Only a step that all
+ranks have, and only if it is newer than what lies in S3.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from holdfast.models.base import Frozen
+from holdfast.models.checkpoint import RemoteCheckpoint, Shard, Tier
+
+
+class TriggeredSave(Frozen):
+    """Machines upload the shards of ``step`` that they hold."""
+
+    step: int
+    epoch: int
+    """That saved the step."""
+    uploads: dict[str, tuple[int, ...]]
+    """Machine -> ranks. The one with rank 0 completes the checkpoint."""
+
+
+def choose(
+    shards: Iterable[Shard],
+    remotes: Sequence[RemoteCheckpoint],
+    world_size: int,
+    bound: int | None = None,
+) -> TriggeredSave | None:
+    """The newest step in memory that is complete and newer than S3's; None: there is nothing to gain.
+
+    Args:
+        shards: in the memory of machines that answer, of the job's present history.
+        remotes: in S3, of the job's present history.
+        world_size: ranks of the job.
+        bound: newest step that may be trusted; None: no bound.
+    """
+    held: defaultdict[tuple[int, int], dict[int, Shard]] = defaultdict(dict)
+    for shard in shards:
+        if shard.tier not in (Tier.MEMORY, Tier.PEER) or not 0 <= shard.rank < world_size:
+            continue
+        if bound is None or shard.step <= bound:
+            known = held[shard.step, shard.epoch].get(shard.rank)
+            if known is None or _cost(shard) < _cost(known):
+                held[shard.step, shard.epoch][shard.rank] = shard
+    complete = [generation for generation, ranks in held.items() if len(ranks) == world_size]
+    newest_remote = max((each.step for each in remotes if not each.suspect), default=0)
+    if not complete or max(complete)[0] <= newest_remote:
+        return None
+    step, epoch = max(complete)
+    uploads: defaultdict[str, list[int]] = defaultdict(list)
+    for rank, shard in sorted(held[step, epoch].items()):
+        uploads[shard.machine].append(rank)
+    return TriggeredSave(
+        step=step, epoch=epoch, uploads={machine: tuple(ranks) for machine, ranks in uploads.items()}
+    )
+
+
+def _cost(shard: Shard) -> tuple[bool, str]:
+    """The machine whose rank wrote it before the one that keeps the copy; then by name."""
+    return shard.tier is not Tier.MEMORY, shard.machine

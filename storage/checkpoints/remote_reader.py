@@ -1,0 +1,298 @@
+"""Loads a checkpoint from S3: only the bytes that the ranks need, each read once, in parallel.
+
+A ``torch.distributed.checkpoint`` reader, so that the stock planner decides which boxes of which tensors a rank needs,
+at whatever parallelism. Every range is verified by the digests of its blocks before it reaches a tensor.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future as PoolFuture
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
+from torch.distributed.checkpoint.storage import StorageReader
+from torch.futures import Future
+
+from holdfast.errors import CheckpointError, DamagedError, HoldfastError, UnknownError
+from holdfast.models.base import Frozen
+from holdfast.storage import remote
+from holdfast.storage.checkpoints.blocks import Blocks
+from holdfast.storage.checkpoints.exchange import Exchange
+from holdfast.storage.checkpoints.located import Located, Locator
+from holdfast.storage.checkpoints.read_orders import Orders, deal
+from holdfast.storage.checkpoints.read_work import Work
+from holdfast.storage.checkpoints.safe_metadata import load_metadata
+from holdfast.storage.objects.base import ObjectStore
+from holdfast.storage.remote import METADATA, Manifest, RemoteFile
+
+THREADS = 8
+
+
+class LoadReport(Frozen):
+    """What a load cost. Bytes; the job's are sums over its ranks."""
+
+    requests: int
+    """GET requests of this rank."""
+    read_nbytes: int
+    """Read from S3 by this rank."""
+    received_nbytes: int
+    """Received from other ranks."""
+    job_requests: int
+    job_read_nbytes: int
+    job_needed_nbytes: int
+    """Bytes of the files that at least one rank needs."""
+    seconds: float
+
+    @property
+    def amplification(self) -> float:
+        """Bytes read over bytes needed, of the whole job."""
+        return self.job_read_nbytes / max(1, self.job_needed_nbytes)
+
+
+@dataclass(frozen=True)
+class _Opening:
+    """What rank 0 found out, for all."""
+
+    manifest: Manifest
+    metadata: bytes
+    files: dict[str, RemoteFile]
+    """Those that the metadata names, by name."""
+
+
+class RemoteReader(StorageReader):
+    """Reads one checkpoint of an object store. Collective, unless made for one rank ``alone``.
+
+    Raises:
+        DamagedError: bytes are missing or not those that were saved; names job, step and file.
+        CheckpointError: there is no such checkpoint, or it is of another job or step.
+        UnavailableError: the store does not answer.
+    """
+
+    def __init__(
+        self, store: ObjectStore, key: str, *, job: str = "", step: int | None = None, alone: bool = False
+    ) -> None:
+        """For the checkpoint with prefix ``key``; ``job`` and ``step``, when given, must be its own."""
+        self._store = store
+        self._key = key
+        self._expected = (job, step)
+        self._exchange = Exchange(alone=alone)
+        self._opening: _Opening | None = None
+        self._metadata: Metadata | None = None
+        self._counting = threading.Lock()
+        self._counted = 0
+        self.report: LoadReport | None = None
+
+    @property
+    def name(self) -> str:
+        """For errors."""
+        if self._opening is None:
+            return f"checkpoint {self._key}"
+        return f"job {self._opening.manifest.job!r} step {self._opening.manifest.step} in S3 ({self._key})"
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Nothing to forget: a reader is made for one checkpoint."""
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        """False: it takes a store and a prefix, not an id."""
+        return False
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """The checkpoint's metadata. Rank 0 reads and verifies it, all others get it from there."""
+        if self._metadata is None:
+            opening, error = (None, None) if self._exchange.rank else self._open()
+            opening, error = self._exchange.broadcast((opening, error))
+            if error is not None:
+                raise error
+            self._opening = opening
+            self._metadata = load_metadata(opening.metadata, self.name)
+        return self._metadata
+
+    def set_up_storage_reader(
+        self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
+    ) -> None:
+        """Take the places of the items from the metadata."""
+        self._metadata = metadata
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        """Nothing to add: ranks agree on their reads when they begin to read."""
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        """Nothing to add."""
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Agree on who reads what, read, pass on, and fill the planner's tensors."""
+        begun = time.perf_counter()
+        assert self._metadata is not None
+        assert self._opening is not None
+        locator = Locator(self._metadata, planner)
+        with self.together():
+            items = [locator.locate(item) for item in plan.items]
+        names = sorted(self._opening.files)
+        orders, needed = self._agree(items, names)
+        work = Work(self, items, [self._opening.files[name] for name in names], names)
+        trouble: list[HoldfastError] = []
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="ranges") as pool:
+            if self._turns(orders, work, pool, trouble):
+                work.finish(trouble)
+        self._raise_together(trouble)
+        totals = self._exchange.sums([self._counted, work.read_nbytes])
+        self.report = LoadReport(
+            requests=self._counted,
+            read_nbytes=work.read_nbytes,
+            received_nbytes=work.received_nbytes,
+            job_requests=totals[0],
+            job_read_nbytes=totals[1],
+            job_needed_nbytes=needed,
+            seconds=time.perf_counter() - begun,
+        )
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Around what may fail on one rank before a collective: then every rank raises, and none waits."""
+        trouble: list[HoldfastError] = []
+        try:
+            yield
+        except HoldfastError as error:
+            trouble.append(error)
+        except (RuntimeError, ValueError, KeyError, AssertionError) as error:
+            trouble.append(CheckpointError(f"{self.name}: {first_line(error)}"))
+        self._raise_together(trouble)
+
+    def get_range(self, name: str, start: int, end: int) -> bytes:
+        """Bytes of a file of the checkpoint; counted."""
+        self._count()
+        return self._store.get_range(remote.object_key(self._key, name), start, end - start)
+
+    def read_blocks(self, file: RemoteFile) -> Blocks | None:
+        """Digests of the blocks of a file; counted."""
+        self._count()
+        return remote.read_blocks(self._store, self._key, file)
+
+    def _count(self) -> None:
+        with self._counting:
+            self._counted += 1
+
+    def _open(self) -> tuple[_Opening | None, HoldfastError | None]:
+        try:
+            manifest = remote.read_manifest(self._store, self._key)
+            _check_owner(manifest, self._key, *self._expected)
+            listed = {file.name: file for file in manifest.files}
+            self._count()
+            metadata = self._store.get(remote.object_key(self._key, METADATA))
+            if (known := listed.get(METADATA)) is None or known.digest != xxhash.xxh3_128_hexdigest(metadata):
+                raise DamagedError(
+                    f"job {manifest.job!r} step {manifest.step} in S3: {METADATA} is not what its manifest "
+                    "says: it is damaged or of another checkpoint."
+                )
+            paths = {info.relative_path for info in load_metadata(metadata, self._key).storage_data.values()}
+            if missing := sorted(paths - listed.keys()):
+                raise DamagedError(f"checkpoint {self._key}: its manifest does not list {missing[0]}.")
+            return _Opening(manifest, metadata, {name: listed[name] for name in paths}), None
+        except UnknownError as error:
+            return None, DamagedError(f"checkpoint {self._key}: {error}")
+        except HoldfastError as error:
+            return None, error
+
+    def _agree(self, items: list[Located], names: list[str]) -> tuple[Orders, int]:
+        """Tell rank 0 what this rank needs; what it is to read, and how much the job needs."""
+        assert self._opening is not None
+        number = {name: index for index, name in enumerate(names)}
+        rows = [(number[each.file], span.start, span.end) for each in items for span in each.spans]
+        table = np.array([row for row in rows if row[2] > row[1]], np.int64).reshape(-1, 3)
+        tables = self._exchange.gather(table)
+        orders: list[tuple[Orders, int]] | None = None
+        if tables is not None:
+            files = [self._opening.files[name] for name in names]
+            orders = deal(tables, files, self._exchange.size)
+        mine: tuple[Orders, int] = self._exchange.scatter(orders)
+        return mine
+
+    def _turns(
+        self, orders: Orders, work: Work, pool: ThreadPoolExecutor, trouble: list[HoldfastError]
+    ) -> bool:
+        """Round by round: read ahead, pass on what others need, take what they read; whether all came."""
+        ahead = {turn: work.submit(pool, orders, turn) for turn in range(min(2, orders.turns))}
+        for turn in range(orders.turns):
+            pieces = _collected(ahead.pop(turn), trouble)
+            if self._exchange.any(bool(trouble)) if orders.exchange else trouble:
+                return False
+            if turn + 2 < orders.turns:
+                ahead[turn + 2] = work.submit(pool, orders, turn + 2)
+            if orders.exchange:
+                self._pass_on(orders, turn, pieces, work)
+            for index, piece in pieces.items():
+                file, start, _, _ = orders.mine[index]
+                work.place(int(file), int(start), memoryview(piece))
+        return True
+
+    def _pass_on(self, orders: Orders, turn: int, pieces: dict[int, bytes], work: Work) -> None:
+        sends: list[list[bytes]] = [[] for _ in range(self._exchange.size)]
+        for index in sorted(pieces):
+            for other in orders.wanted[index]:
+                sends[other].append(pieces[index])
+        counts = [sum(map(len, each)) for each in sends]
+        outgoing = torch.empty(sum(counts), dtype=torch.uint8)
+        into, at = outgoing.numpy().data, 0
+        for piece in itertools.chain.from_iterable(sends):
+            into[at : at + len(piece)] = piece
+            at += len(piece)
+        coming = orders.coming[orders.coming[:, 3] == turn]
+        coming = coming[np.argsort(coming[:, 4], kind="stable")]
+        receives = np.bincount(
+            coming[:, 4], weights=coming[:, 2] - coming[:, 1], minlength=self._exchange.size
+        )
+        got = self._exchange.swap(outgoing, counts, [int(each) for each in receives])
+        at = 0
+        for file, start, end, _, _ in coming.tolist():
+            work.place(file, start, got[at : at + end - start])
+            at += end - start
+        work.received_nbytes += at
+
+    def _raise_together(self, trouble: list[HoldfastError]) -> None:
+        """Every rank raises when any met trouble, with the same words."""
+        if not self._exchange.any(bool(trouble)):
+            return
+        told = [each for each in self._exchange.everywhere(trouble[0] if trouble else None) if each]
+        first: HoldfastError = next((each for each in told if isinstance(each, DamagedError)), told[0])
+        more = f" (and {len(told) - 1} more ranks met trouble)" if len(told) > 1 else ""
+        raise type(first)(f"{first}{more}") from (trouble[0] if trouble else None)
+
+
+def first_line(error: BaseException) -> str:
+    """The beginning of an error's message."""
+    return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+
+
+def _check_owner(manifest: Manifest, key: str, job: str, step: int | None) -> None:
+    if job and manifest.job != job:
+        raise CheckpointError(f"checkpoint {key} is of job {manifest.job!r}, expected {job!r}: not restored.")
+    if step is not None and manifest.step != step:
+        raise CheckpointError(f"checkpoint {key} is of step {manifest.step}, expected {step}: not restored.")
+
+
+def _collected(waiting: dict[int, PoolFuture[bytes]], trouble: list[HoldfastError]) -> dict[int, bytes]:
+    pieces = {}
+    for index, future in waiting.items():
+        try:
+            pieces[index] = future.result()
+        except HoldfastError as error:
+            trouble.append(error)
+    return pieces

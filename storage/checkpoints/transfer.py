@@ -1,0 +1,201 @@
+"""The copy of one save: tensor bytes from where training keeps them into their places in a shard file.
+
+In host memory a thread copies in the order of the file, so that it can take the digest of each stretch while it
+is still in the cache; whoever has to wait for the copy helps from the other end. From CUDA devices the copy runs
+on a stream of its own into pinned pages (BR section 7: copies on their own stream during the next forward and
+backward; the optimizer step waits only for the own rank's copy).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+STRETCH_BYTES = 4 << 20
+"""Copied at one go: fits the cache, and is long against what a call costs."""
+SMALL_BYTES = 64 << 10
+"""Tensors up to this size are copied together in one call."""
+MOST_HELPERS = 4
+
+_memmove = ctypes.CDLL(None).memmove  # called without the GIL
+_memmove.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+
+
+@dataclass(frozen=True)
+class Move:
+    """One tensor and its place."""
+
+    source: Tensor
+    target: Tensor
+    """A contiguous view of the shard file."""
+    offset: int
+    """Of the target in the file."""
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    target: int
+    source: int
+    nbytes: int
+    end: int
+    """Offset in the file behind its last byte."""
+
+
+class Transfer:
+    """Copies a list of moves once. The sources must not change until :meth:`wait` has returned."""
+
+    def __init__(self, moves: Sequence[Move], device: DeviceLane | None = None) -> None:
+        self._moves = moves
+        self._versions = [move.source._version for move in moves]
+        self._changed: list[int] | None = None
+        host = [move for move in moves if not move.source.is_cuda]
+        big = [move for move in host if _is_plain(move) and move.target.nbytes > SMALL_BYTES]
+        taken = set(map(id, big))
+        self._together = [move for move in host if id(move) not in taken]
+        self._stretches = [each for move in sorted(big, key=lambda move: move.offset) for each in _cut(move)]
+        self._first, self._last = 0, len(self._stretches)
+        self._left = len(self._stretches) + 1
+        self._lock = threading.Lock()
+        self._copied = threading.Event()
+        on_device = [move for move in moves if move.source.is_cuda]
+        self._device = device.start(on_device) if device is not None and on_device else None
+
+    def run(self, reached: Callable[[int], None]) -> None:
+        """Copy everything; ``reached(end)`` is told how far the file is in place from its beginning on."""
+        copy_all(self._together)
+        self._finished()
+        while (stretch := self._take(first=True)) is not None:
+            _memmove(stretch.target, stretch.source, stretch.nbytes)
+            self._finished()
+            if self._device is None:
+                reached(stretch.end)
+        self._copied.wait()
+        if self._device is not None:
+            self._device.synchronize()
+            self._look_for_changes()
+
+    def wait(self) -> None:
+        """Return when the sources may change; copies what is left together with :meth:`run`."""
+        if self._device is not None:
+            self._look_for_changes()
+            self._device.before_update()
+        if self._copied.is_set():
+            return
+        for _ in range(min(MOST_HELPERS, torch.get_num_threads()) - 2):
+            threading.Thread(target=self._help, daemon=True).start()
+        self._help()
+        self._copied.wait()
+
+    @property
+    def changed(self) -> list[int]:
+        """Numbers of the moves whose source was changed in place during the copy: their bytes may be mixed."""
+        return self._changed or []
+
+    def _help(self) -> None:
+        while (stretch := self._take(first=False)) is not None:
+            _memmove(stretch.target, stretch.source, stretch.nbytes)
+            self._finished()
+
+    def _take(self, *, first: bool) -> _Stretch | None:
+        with self._lock:
+            if self._first >= self._last:
+                return None
+            if first:
+                self._first += 1
+                return self._stretches[self._first - 1]
+            self._last -= 1
+            return self._stretches[self._last]
+
+    def _finished(self) -> None:
+        with self._lock:
+            self._left -= 1
+            if self._left > 0:
+                return
+            if self._device is None:
+                # Before anybody who waits goes on to change them.
+                self._look_for_changes()
+            self._copied.set()
+
+    def _look_for_changes(self) -> None:
+        if self._changed is None:
+            self._changed = [
+                number
+                for number, (move, version) in enumerate(zip(self._moves, self._versions, strict=True))
+                if move.source._version != version
+            ]
+
+
+@torch.no_grad()
+def copy_all(moves: Sequence[Move]) -> None:
+    """Copy at once."""
+    if moves:
+        torch._foreach_copy_([move.target for move in moves], [move.source for move in moves])
+
+
+def _is_plain(move: Move) -> bool:
+    return move.source.device.type == "cpu" and move.source.is_contiguous() and not move.source.is_neg()
+
+
+def _cut(move: Move) -> list[_Stretch]:
+    nbytes, to, source = move.target.nbytes, move.target.data_ptr(), move.source.data_ptr()
+    return [
+        _Stretch(to + at, source + at, size := min(STRETCH_BYTES, nbytes - at), move.offset + at + size)
+        for at in range(0, nbytes, STRETCH_BYTES)
+    ]
+
+
+class DeviceLane:
+    """A CUDA stream for copies to the host, and the pages that are pinned for it."""
+
+    def __init__(self) -> None:
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+
+    def start(self, moves: Sequence[Move]) -> DeviceCopy:
+        """Copy as soon as the work that is queued on the current stream is done."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.no_grad(), torch.cuda.stream(self._stream):
+            for move in moves:
+                move.target.copy_(move.source, non_blocking=True)
+                # The allocator must not hand the memory out again before the copy is done.
+                move.source.record_stream(self._stream)
+            return DeviceCopy(self._stream.record_event())
+
+
+@dataclass(frozen=True)
+class DeviceCopy:
+    """A copy under way on the device."""
+
+    event: torch.cuda.Event
+
+    def before_update(self) -> None:
+        """Have the current stream, on which the optimizer runs, wait for the copy; returns at once."""
+        torch.cuda.current_stream().wait_event(self.event)
+
+    def synchronize(self) -> None:
+        """Wait for the copy."""
+        self.event.synchronize()
+
+
+def pin(buffer: mmap.mmap) -> None:
+    """Register mapped pages with CUDA, without which a copy into them would not be asynchronous.
+
+    A failure (no such right, a limit on locked memory) only makes the copy slower.
+    """
+    address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+    _cuda_runtime().cudaHostRegister(address, len(buffer), 0)
+
+
+def unpin(buffer: mmap.mmap) -> None:
+    """End what :func:`pin` began, before the pages are unmapped."""
+    _cuda_runtime().cudaHostUnregister(ctypes.addressof(ctypes.c_char.from_buffer(buffer)))
+
+
+def _cuda_runtime() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]

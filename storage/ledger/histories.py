@@ -1,0 +1,46 @@
+"""A job's whole history in one consistent view, without the bulk of its alerts."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+
+from holdfast.models.alert import Incident
+from holdfast.models.history import Action, Epoch, History, StateChange, Stretch
+from holdfast.storage.ledger.connection import Connection
+from holdfast.storage.ledger.jobs import job_row
+from holdfast.storage.ledger.schema import ActionRow, EpochRow, IncidentRow, StateChangeRow, StretchRow
+
+
+class Histories(Connection):
+    """What the accounts of a job's time are made from."""
+
+    def history(self, job: str) -> History:
+        """Everything since the job was last submitted.
+
+        Raises:
+            UnknownError: no such job.
+        """
+        with self._read() as session:
+            row = job_row(session, job)
+            after, since = row.submitted_epoch, row.submitted_at
+            mine = (IncidentRow.job == job) & (IncidentRow.opened_at >= since)
+            epochs = select(EpochRow).where(EpochRow.job == job, EpochRow.epoch > after)
+            stretches = select(StretchRow).where(StretchRow.job == job, StretchRow.epoch > after)
+            actions = select(ActionRow).join(IncidentRow, IncidentRow.id == ActionRow.incident_id).where(mine)
+            states = select(StateChangeRow).where(StateChangeRow.job == job, StateChangeRow.at >= since)
+            return History(
+                epochs=tuple(e.to(Epoch) for e in session.scalars(epochs.order_by(EpochRow.epoch))),
+                stretches=tuple(s.to(Stretch) for s in session.scalars(stretches.order_by(StretchRow.id))),
+                incidents=tuple(
+                    _incident(i)
+                    for i in session.scalars(select(IncidentRow).where(mine).order_by(IncidentRow.n))
+                ),
+                actions=tuple(a.to(Action) for a in session.scalars(actions.order_by(ActionRow.id))),
+                states=tuple(c.to(StateChange) for c in session.scalars(states.order_by(StateChangeRow.id))),
+            )
+
+
+def _incident(row: IncidentRow) -> Incident:
+    return Incident.model_validate(
+        {name: getattr(row, name) for name in Incident.model_fields if name != "alerts"}
+    )

@@ -1,0 +1,157 @@
+"""Leases: one playbook run acts on a job, one gateway leads. Held in the ledger, whoever runs where."""
+
+from __future__ import annotations
+
+import time
+
+from sqlalchemy import Double, cast, func, select
+from sqlalchemy.orm import Session
+
+from holdfast.errors import RefusedError, StaleError, UnavailableError
+from holdfast.models.alert import IncidentState
+from holdfast.models.lease import JobLease, Leader
+from holdfast.storage.ledger.connection import Connection, repeat_on_conflict
+from holdfast.storage.ledger.incidents import incident_row, must_be_open
+from holdfast.storage.ledger.jobs import job_row
+from holdfast.storage.ledger.schema import IncidentRow, JobLeaseRow, LeaderRow
+
+GATEWAY = "gateway"
+
+
+class Leases(Connection):
+    """Who may act. Times are the database's own on PostgreSQL, so that hosts' clocks need not agree."""
+
+    @repeat_on_conflict
+    def take_job(self, incident_id: str, attempt: int, run: str, holder: str, ttl_s: float) -> JobLease:
+        """Let ``holder`` alone act on the incident's job, until it gives up or does not renew for ``ttl_s``.
+
+        A later attempt takes over from an earlier one, and a run from itself (it was suspended, or its process
+        died); so does anybody when the holder's incident is closed or its time is up.
+
+        Raises:
+            UnknownError: no such incident.
+            StaleError: it is closed, or at a newer attempt.
+            RefusedError: another run acts on the job.
+        """
+        with self._write() as session:
+            incident = incident_row(session, incident_id, lock=True)
+            # Who takes the lease of a job takes turns.
+            job_row(session, incident.job, lock=True)
+            must_be_open(incident)
+            if attempt < incident.attempt:
+                raise StaleError(
+                    f"attempt {attempt} of {incident_id} was taken over by attempt {incident.attempt}"
+                )
+            now = self._now(session)
+            row = session.get(JobLeaseRow, incident.job, with_for_update=True)
+            free = row is None or row.until <= now or row.holder == holder
+            if row is not None and row.incident_id == incident_id:
+                free = free or row.run == run or row.attempt < attempt
+            elif row is not None:
+                free = free or _over(session, row)
+            if row is not None and not free:
+                raise RefusedError(
+                    f"job {incident.job!r}: run {row.run} of {row.incident_id} (attempt {row.attempt}, {row.holder}) "
+                    "acts on it; one playbook at a time. Wait until it has ended."
+                )
+            if row is None:
+                row = JobLeaseRow(job=incident.job)
+                session.add(row)
+            row.incident_id, row.attempt, row.run, row.holder = incident_id, attempt, run, holder
+            row.until = now + ttl_s
+            session.flush()
+            return _job_lease(row, now)
+
+    def renew_job(self, job: str, holder: str, ttl_s: float) -> JobLease:
+        """Hold it for ``ttl_s`` from now.
+
+        Raises:
+            StaleError: somebody else has it.
+        """
+        with self._write() as session:
+            row = must_hold(session, job, holder)
+            now = self._now(session)
+            row.until = now + ttl_s
+            return _job_lease(row, now)
+
+    def release_job(self, job: str, holder: str) -> None:
+        """Give it up; harmless when somebody else has it."""
+        with self._write() as session:
+            row = session.get(JobLeaseRow, job, with_for_update=True)
+            if row is not None and row.holder == holder:
+                session.delete(row)
+
+    def job_lease(self, job: str) -> JobLease | None:
+        """Who acts on the job, or did so last without giving it up."""
+        with self._read() as session:
+            row = session.get(JobLeaseRow, job)
+            return _job_lease(row, self._now(session)) if row else None
+
+    @repeat_on_conflict
+    def lead(self, holder: str, url: str, ttl_s: float, name: str = GATEWAY) -> Leader:
+        """Become the leader, or stay it; returns the one who is, which may be another."""
+        with self._session(self._writing) as session:
+            now = self._now(session)
+            row = session.get(LeaderRow, name, with_for_update=True)
+            if row is None:
+                row = LeaderRow(name=name, holder=holder, url=url, until=0.0)
+                session.add(row)
+            if row.holder == holder or row.until <= now:
+                row.holder, row.url, row.until = holder, url, now + ttl_s
+            session.flush()
+            return row.to(Leader)
+
+    def resign(self, holder: str, name: str = GATEWAY) -> None:
+        """Let another one lead at once; harmless for one who does not lead."""
+        with self._session(self._writing) as session:
+            row = session.get(LeaderRow, name, with_for_update=True)
+            if row is not None and row.holder == holder:
+                row.until = 0.0
+
+    def write_only_while_leading(self, holder: str, name: str = GATEWAY) -> None:
+        """From now on every write through this object fails once another leads: one that was asleep cannot act."""
+
+        def guard(session: Session) -> None:
+            # Shared: those who write do not wait for one another, but who wants to lead waits for them.
+            query = select(LeaderRow.holder).where(LeaderRow.name == name).with_for_update(read=True)
+            leading = session.scalars(query).first()
+            if leading != holder:
+                raise UnavailableError(f"{name} {holder} does not lead: {leading or 'nobody'} does")
+
+        self._guard = guard
+
+    def _now(self, session: Session) -> float:
+        if self._engine.dialect.name == "postgresql":
+            now = session.scalar(select(cast(func.extract("epoch", func.clock_timestamp()), Double)))
+            return float(now or time.time())
+        return self._clock.now()
+
+
+def must_hold(session: Session, job: str, holder: str) -> JobLeaseRow:
+    """The lease's row, locked.
+
+    Raises:
+        StaleError: ``holder`` has it no more.
+    """
+    row = session.get(JobLeaseRow, job, with_for_update=True)
+    if row is None or row.holder != holder:
+        by = f"run {row.run} ({row.holder}) does" if row else "nobody does"
+        raise StaleError(f"job {job!r}: {holder} may not act on it any more, {by}. This run must end.")
+    return row
+
+
+def _over(session: Session, row: JobLeaseRow) -> bool:
+    owner = session.get(IncidentRow, row.incident_id)
+    return owner is None or owner.state is not IncidentState.OPEN
+
+
+def _job_lease(row: JobLeaseRow, now: float) -> JobLease:
+    return JobLease(
+        job=row.job,
+        incident_id=row.incident_id,
+        attempt=row.attempt,
+        run=row.run,
+        holder=row.holder,
+        until=row.until,
+        live=row.until > now,
+    )

@@ -1,0 +1,102 @@
+"""Large objects straight from memory: S3's multipart upload, its parts sent in parallel.
+
+Until the upload is completed there is no object; one that fails is aborted, and one whose process died is
+garbage (:mod:`holdfast.storage.tidy`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from botocore.exceptions import BotoCoreError, ClientError
+
+from holdfast.errors import UnavailableError
+from holdfast.storage.objects.memory import Window
+
+if TYPE_CHECKING:
+    from mypy_boto3_s3 import S3Client
+
+Retry = Callable[[Callable[[], Any]], Any]
+"""Calls a request, and again while it fails for no lasting reason."""
+
+MOST_PARTS = 10_000
+"""S3's limit."""
+
+
+class Deadline:
+    """The moment when a transfer is given up; checked before every request."""
+
+    def __init__(self, what: str, within_s: float) -> None:
+        self._what = what
+        self._within_s = within_s
+        self._at = time.monotonic() + within_s
+
+    def check(self) -> None:
+        """Go on.
+
+        Raises:
+            UnavailableError: time is up.
+        """
+        if time.monotonic() >= self._at:
+            raise UnavailableError(f"{self._what}: not done within {self._within_s:.0f} s, given up")
+
+
+def body_of(view: memoryview) -> IO[bytes]:
+    """``view`` as a request's body. What it lacks of a file, requests do not use."""
+    return cast("IO[bytes]", Window(view))
+
+
+def send(
+    client: S3Client,
+    bucket: str,
+    key: str,
+    view: memoryview,
+    *,
+    part_bytes: int,
+    threads: int,
+    retry: Retry,
+    deadline: Deadline,
+) -> None:
+    """Upload ``view`` as the object ``key``; aborted whole when a part fails for good or time is up."""
+    part_bytes = max(part_bytes, -(-len(view) // MOST_PARTS))
+    upload_id: str = retry(lambda: client.create_multipart_upload(Bucket=bucket, Key=key)["UploadId"])
+
+    def part(number: int) -> str:
+        piece = view[(number - 1) * part_bytes : number * part_bytes]
+
+        def request() -> str:
+            deadline.check()
+            return client.upload_part(
+                Bucket=bucket, Key=key, UploadId=upload_id, PartNumber=number, Body=body_of(piece)
+            )["ETag"]
+
+        return str(retry(request))
+
+    def complete(tags: list[str]) -> None:
+        listed = [{"PartNumber": number, "ETag": tag} for number, tag in enumerate(tags, 1)]
+        client.complete_multipart_upload(
+            Bucket=bucket,
+            Key=key,
+            UploadId=upload_id,
+            MultipartUpload={"Parts": listed},  # type: ignore[typeddict-item]
+        )
+
+    try:
+        with ThreadPoolExecutor(threads, thread_name_prefix="parts") as pool:
+            sent = [pool.submit(part, number) for number in range(1, -(-len(view) // part_bytes) + 1)]
+            try:
+                tags = [each.result() for each in sent]
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+        deadline.check()
+        retry(lambda: complete(tags))
+    except BaseException:
+        # One attempt: if the store is away, whoever tidies up finds the upload later.
+        with contextlib.suppress(BotoCoreError, ClientError):
+            client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload_id)
+        raise

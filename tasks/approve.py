@@ -1,0 +1,96 @@
+"""Ask a person before an act: the flow run is suspended until it is answered, in the Prefect UI or on the command line.
+
+What counts is the answer in the ledger: ``holdfast approve`` writes it there and resumes the run; an answer given in
+the UI is written there when the run starts again. Nobody answers in time: the gateway writes the policy's default.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from prefect.flow_runs import asuspend_flow_run
+from prefect.input import RunInput
+from prefect.logging import get_run_logger
+from pydantic import Field
+
+from holdfast.errors import LimitError
+from holdfast.models.history import Action
+from holdfast.models.machine import Scope
+from holdfast.policies import approval
+from holdfast.tasks.case import Case
+
+_AGAIN_S = 0.5
+
+
+class Approval(RunInput):
+    """The answer. What the UI shows as a form."""
+
+    approve: bool = Field(False, description="Yes: do it. No: leave it to a person.")
+    by: str = Field("", max_length=200, description="Who says so.")
+    reason: str = Field("", max_length=2000, description="Why; goes into the incident report.")
+
+
+async def ask_before_evicting(case: Case, machines: Sequence[str], scope: Scope) -> None:
+    """Wait for a person's approval, if the policy wants one for this eviction.
+
+    Raises:
+        LimitError: it was refused, or nobody answered and that is what the policy says then.
+    """
+    policy = case.ctx.policy.approval
+    why = approval.why_ask(case.incident_class, len(machines), scope, policy)
+    if not why:
+        return
+    target = ",".join(sorted(machines))[:200]
+    question = f"evict {', '.join(machines)} (scope {scope.value}): {why}"
+    answer = await _answer(case, target, question)
+    verb = "approved" if answer.get("approve") else "refused"
+    told = f"eviction of {', '.join(machines)} {verb} by {answer.get('by') or 'somebody'}: {answer.get('reason')}"
+    get_run_logger().info("%s", told)
+    if not answer.get("approve"):
+        raise LimitError(told)
+
+
+async def _answer(case: Case, target: str, question: str) -> dict[str, Any]:
+    """The answer, as the ledger has it; suspends the flow run while there is none."""
+    ledger, policy, key = case.ctx.ledger, case.ctx.policy.approval, f"approve:{target}"
+    intent = {
+        "question": question,
+        "deadline": case.ctx.clock.now() + policy.deadline_s,
+        "default": policy.default,
+    }
+    action = ledger.begin(case.incident_id, case.attempt, key, "approve", intent, case.lease)
+    if action.state == "done":
+        return action.result
+    get_run_logger().warning("asks for approval: %s", question)
+    form = Approval.with_initial_data(description=question)
+    try:
+        given = await asuspend_flow_run(wait_for_input=form, key=f"{case.incident_id}-{target}"[:250])
+    except RuntimeError as error:
+        # Without a deployment of a server that stays (Prefect is away) there is nothing to suspend.
+        get_run_logger().info("not suspended (%s): waiting here", error)
+        return await _wait(case, key)
+    answer = {"approve": given.approve, "by": given.by or "somebody in the UI", "reason": given.reason}
+    return ledger.finish(case.incident_id, key, answer).result
+
+
+async def _wait(case: Case, key: str) -> dict[str, Any]:
+    while True:
+        action = next(a for a in case.ctx.ledger.actions(case.incident_id) if a.key == key)
+        if action.state == "done":
+            return action.result
+        if case.ctx.clock.now() > deadline(action):
+            return case.ctx.ledger.finish(case.incident_id, key, by_default(action)).result
+        await asyncio.sleep(_AGAIN_S)
+
+
+def deadline(action: Action) -> float:
+    """Until when the question may be answered (Unix seconds)."""
+    return float(action.intent["deadline"])
+
+
+def by_default(action: Action) -> dict[str, Any]:
+    """The answer when nobody gave one."""
+    approve = action.intent["default"] == "approve"
+    return {"approve": approve, "by": "the policy file", "reason": "nobody answered before the deadline"}

@@ -1,0 +1,121 @@
+"""Checks on machines, whoever asks for them: the diagnosis of an incident, or a schedule over standbys."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from holdfast.errors import HoldfastError, UnavailableError
+from holdfast.models.agent import Check, Diagnose, OpenRendezvous, Rendezvous
+from holdfast.models.alert import Finding
+from holdfast.models.machine import Machine
+from holdfast.policies import pairing
+from holdfast.tasks import fleet
+from holdfast.tasks.context import Context
+
+
+@dataclass(frozen=True)
+class Subject:
+    """On whose behalf machines are checked."""
+
+    ctx: Context
+    name: str
+    """A job, or what the schedule is called; commands carry it."""
+    epoch: int = 0
+    attempt: int = 1
+    processes: int = 1
+    """Ranks per machine."""
+
+
+async def each(subject: Subject, machines: Sequence[Machine], tier: str) -> list[Finding]:
+    """One check inside each machine, all machines at once; an agent that does not answer is a finding too."""
+    per = subject.processes
+    answers = await fleet.ask(
+        subject.ctx,
+        machines,
+        lambda agent, machine: agent.diagnose(
+            Diagnose(
+                job=f"{subject.name}~{tier}",
+                epoch=subject.epoch,
+                incarnation=machine.incarnation,
+                check=tier,
+                processes=max(2, per) if tier == Check.ALL_TO_ALL else per,
+                timeout_s=subject.ctx.policy.diagnose.check_timeout_s,
+            )
+        ),
+    )
+    return [finding for name, answer in answers.items() for finding in findings(tier, name, answer)]
+
+
+async def neighbours(
+    subject: Subject, machines: Sequence[Machine], spares: Sequence[Machine] = ()
+) -> list[Finding]:
+    """All-gather between each machine and the next; then suspects of failed pairs with machines that are good.
+
+    ``spares`` are machines besides, taken for good ones in the second round.
+    """
+    by_name = {machine.name: machine for machine in machines}
+    found = await pairs(subject, "pairs", by_name, pairing.neighbours(tuple(by_name)))
+    if all(finding.ok for finding in found):
+        return found
+    others = {spare.name: spare for spare in spares if spare.name not in by_name}
+    second = pairing.again(found, tuple(others))
+    return [*found, *await pairs(subject, "pairs-again", by_name | others, second)]
+
+
+async def pairs(
+    subject: Subject, label: str, machines: Mapping[str, Machine], chosen: Sequence[pairing.Pair]
+) -> list[Finding]:
+    """All-gather within each pair, all pairs at once."""
+    # Named by attempt: a store that an earlier attempt fenced cannot be opened again.
+    job = f"{subject.name}~{label}{subject.attempt}"
+    hosts = {left: machines[left] for left, _ in chosen}
+    stores = await fleet.ask(
+        subject.ctx,
+        hosts.values(),
+        lambda agent, host: agent.open_rendezvous(
+            OpenRendezvous(job=job, epoch=subject.epoch, incarnation=host.incarnation, world_size=2)
+        ),
+    )
+    found = await asyncio.gather(
+        *(_pair(subject, job, stores[left], machines[left], machines[right]) for left, right in chosen)
+    )
+    # The stores end when the job is fenced the next time, which every start begins with.
+    return [finding for several in found for finding in several]
+
+
+async def _pair(
+    subject: Subject, job: str, rendezvous: Rendezvous | HoldfastError, left: Machine, right: Machine
+) -> list[Finding]:
+    """One pair, which meets on its own first machine: what is wrong with a third one must not matter."""
+    if isinstance(rendezvous, HoldfastError):
+        return findings("all_gather", left.name, rendezvous)
+    position = {left.name: 0, right.name: 1}
+    peer = {left.name: right.name, right.name: left.name}
+    answers = await fleet.ask(
+        subject.ctx,
+        [left, right],
+        lambda agent, machine: agent.diagnose(
+            Diagnose(
+                job=job,
+                epoch=subject.epoch,
+                incarnation=machine.incarnation,
+                check="all_gather",
+                processes=1,
+                peer=peer[machine.name],
+                process_rank=position[machine.name],
+                rendezvous=rendezvous,
+                timeout_s=subject.ctx.policy.diagnose.check_timeout_s,
+            )
+        ),
+    )
+    return [finding for name, answer in answers.items() for finding in findings("all_gather", name, answer)]
+
+
+def findings(tier: str, machine: str, answer: list[Finding] | HoldfastError) -> list[Finding]:
+    """The agent's findings, or one that says that it could not be asked (sure when it is gone)."""
+    if not isinstance(answer, HoldfastError):
+        return answer
+    gone = isinstance(answer, UnavailableError)
+    return [Finding(check=tier, machine=machine, ok=False, detail=str(answer), sure=gone)]

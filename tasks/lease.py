@@ -1,0 +1,63 @@
+"""The job's lease, from a playbook's side: taken when the incident is taken up, renewed until the run is over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import uuid
+from collections.abc import Iterator
+
+from prefect.logging import get_run_logger
+from prefect.runtime import flow_run
+
+from holdfast.errors import HoldfastError, StaleError
+from holdfast.models.alert import Incident
+from holdfast.tasks.case import Case
+from holdfast.tasks.context import Context
+
+TTL_S = 15.0
+"""A run that renews its lease no more counts as dead after this long."""
+RENEW_S = 3.0
+
+
+def take(ctx: Context, incident: Incident) -> str:
+    """Take the lease of the incident's job for this run; returns the word that acts show.
+
+    Raises:
+        RefusedError: another run acts on the job.
+        StaleError: the incident is closed, or at a newer attempt.
+    """
+    run = str(flow_run.id or "by hand")
+    holder = f"{os.uname().nodename}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+    ctx.ledger.take_job(incident.id, incident.attempt, run, holder, TTL_S)
+    return holder
+
+
+@contextlib.contextmanager
+def kept(case: Case) -> Iterator[None]:
+    """Renew the case's lease in the background; give it up at the end, also of a run that is suspended."""
+    over = threading.Event()
+    log = get_run_logger()
+
+    def renew() -> None:
+        while not over.wait(RENEW_S):
+            try:
+                case.ctx.ledger.renew_job(case.job, case.lease, TTL_S)
+            except StaleError as error:
+                # The next act is refused: nothing else to do here.
+                log.warning("%s", error)
+                return
+            except HoldfastError as error:
+                log.warning("lease of job %s not renewed: %s", case.job, error)
+
+    # A thread: steps may keep the event loop busy for longer than the lease lasts.
+    renewing = threading.Thread(target=renew, name="lease", daemon=True)
+    renewing.start()
+    try:
+        yield
+    finally:
+        over.set()
+        renewing.join()
+        with contextlib.suppress(HoldfastError):
+            case.ctx.ledger.release_job(case.job, case.lease)

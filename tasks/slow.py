@@ -1,0 +1,44 @@
+"""Step: who makes a training job slow? Several looks at all stacks, and a vote."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from prefect import task
+from prefect.logging import get_run_logger
+
+from holdfast.models.agent import StackDump
+from holdfast.models.alert import Verdict
+from holdfast.policies import aggregate, slow_vote
+from holdfast.tasks import fleet
+from holdfast.tasks.case import Case
+
+
+@task(task_run_name="vote for who makes {case.job} slow")
+async def vote_slow(case: Case) -> Verdict:
+    """Look at all stacks several times while the job trains; suspects are the machines of the group that lags most.
+
+    Method: ByteDance, arXiv 2509.16293, section 5 (every 10 s, five rounds).
+    """
+
+    async def act() -> dict[str, Any]:
+        policy, job = case.ctx.policy, case.job_now()
+        rounds = []
+        for number in range(policy.diagnose.slow_rounds):
+            if number:
+                await asyncio.sleep(policy.diagnose.slow_interval_s)
+            answers = await fleet.ask(
+                case.ctx, case.machines_now(), lambda agent, _: agent.stacks(case.job, case.broken_epoch)
+            )
+            stacks: list[StackDump] = [dump for dumps in fleet.answered(answers).values() for dump in dumps]
+            rounds.append(aggregate.aggregate(stacks, job, policy.aggregate))
+        found = slow_vote.decide(rounds, job, policy.aggregate)
+        return Verdict(
+            suspects=found.suspects, confidence=found.confidence, evidence=found.reasons
+        ).model_dump(mode="json")
+
+    verdict = Verdict.model_validate(await case.once("vote", f"e{case.broken_epoch}", {}, act))
+    for line in verdict.evidence:
+        get_run_logger().info("%s", line)
+    return verdict

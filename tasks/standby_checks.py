@@ -1,0 +1,178 @@
+"""Steps of the schedules that check machines outside of jobs: standbys, and machines that wait for admission."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prefect import task
+from prefect.artifacts import acreate_markdown_artifact
+from prefect.logging import get_run_logger
+from pydantic import Field
+
+from holdfast.errors import HoldfastError
+from holdfast.models.agent import Check
+from holdfast.models.alert import Verdict
+from holdfast.models.base import Frozen
+from holdfast.models.machine import Machine, MachineState, Scope
+from holdfast.policies import breaker, verdicts
+from holdfast.policies.listed import listed
+from holdfast.tasks import checks, fleet
+from holdfast.tasks.checks import Subject
+from holdfast.tasks.context import Context, context
+from holdfast.tasks.pause import fence, take_out
+from holdfast.tasks.standby import provision_shortfall
+from holdfast.tasks.story import escape
+
+OWN = (Check.INSPECT, Check.VENDOR, Check.MATMUL, Check.BITWISE, Check.ALL_TO_ALL, Check.NIC)
+PARTNERS = 3
+"""Good machines with which one that comes alone is paired: one, and two for a second look."""
+
+
+class Inspection(Frozen):
+    """Parameters of the standby inspection."""
+
+    tiers: tuple[Check, ...] = Field((*OWN, Check.ALL_GATHER), description="Which checks, in this order.")
+    dry_run: bool = Field(False, description="Publish what is found, change nothing.")
+
+
+class Admission(Frozen):
+    """Parameters of the admission of machines."""
+
+    tiers: tuple[Check, ...] = Field((*OWN, Check.ALL_GATHER), description="Which checks, in this order.")
+    machines: tuple[str, ...] = Field((), description="Only these; empty: all that wait.")
+    dry_run: bool = Field(False, description="Publish what is found, change nothing.")
+
+
+class Checked(Frozen):
+    """Who was checked, and what came of it."""
+
+    machines: tuple[str, ...]
+    verdict: Verdict
+
+
+@task(task_run_name="check the standbys")
+async def check_standbys(inspection: Inspection) -> Checked:
+    """All checks on all standbys; one that is claimed by a job meanwhile is let go."""
+    ctx = context()
+    return await _check(ctx, "standbys", ctx.ledger.machines(state=MachineState.STANDBY), inspection.tiers)
+
+
+@task(task_run_name="check machines that wait for admission")
+async def check_applicants(admission: Admission) -> Checked:
+    """All checks on machines that registered and are not admitted yet.
+
+    One that was released and is still starting has the address of its former life: it does not answer, or another
+    does, and it is left to come.
+    """
+    ctx = context()
+    waiting = [
+        machine
+        for machine in ctx.ledger.machines(state=MachineState.PROVISIONING)
+        if machine.address and (not admission.machines or machine.name in admission.machines)
+    ]
+    states = fleet.answered(await fleet.ask(ctx, waiting, lambda agent, _: agent.state()))
+    there = [
+        machine
+        for machine in waiting
+        if machine.name in states and states[machine.name].incarnation == machine.incarnation
+    ]
+    # One that comes alone has its link to a good machine checked.
+    partners = ctx.ledger.machines(state=MachineState.STANDBY)[:PARTNERS] if len(there) == 1 else []
+    return await _check(ctx, "applicants", there, admission.tiers, partners)
+
+
+@task(task_run_name="take unfit standbys out of the pool")
+async def remove_unfit(checked: Checked) -> str:
+    """Cordon standbys that surely fail, within the breaker's limits; those that serve a job by now are left alone."""
+    ctx = context()
+    out: list[str] = []
+    for name in _surely_failing(checked.verdict):
+        if ctx.ledger.machine(name).state is not MachineState.STANDBY:
+            continue
+        if forbidden := _breaker(ctx, len(out)):
+            get_run_logger().error("%s stays: %s", name, forbidden)
+            continue
+        await take_out(ctx, name, f"failed its inspection: {_why(checked.verdict, name)}", Scope.CLUSTER)
+        out.append(name)
+    return f"checked {len(checked.machines)}; took out {listed(out)}{await _replace(ctx, out)}"
+
+
+@task(task_run_name="admit machines that passed")
+async def admit(checked: Checked) -> str:
+    """Machines that passed everything become standbys; those that surely fail are cordoned; others wait."""
+    ctx = context()
+    failed = {finding.machine for finding in checked.verdict.findings if not finding.ok}
+    surely = set(_surely_failing(checked.verdict))
+    for name in checked.machines:
+        if name in surely:
+            await take_out(ctx, name, f"failed admission: {_why(checked.verdict, name)}", Scope.CLUSTER)
+        elif name not in failed:
+            ctx.ledger.set_machine(name, state=MachineState.STANDBY)
+    admitted = [name for name in checked.machines if name not in failed]
+    refused = [name for name in checked.machines if name in surely]
+    did = f"admitted {listed(admitted)}; refused {listed(refused)}"
+    return did + await _replace(ctx, refused)
+
+
+async def _replace(ctx: Context, out: list[str]) -> str:
+    """Provision what the pool is short of once ``out`` left it, in words; empty when none left."""
+    if not out:
+        return ""
+    try:
+        return f"; provisioned {listed(await provision_shortfall(ctx))}"
+    except HoldfastError as error:
+        # What was found stands; the nightly schedule fills the pool.
+        get_run_logger().warning("no machine to replace %s: %s", listed(out), error)
+        return f"; not replaced: {error}"
+
+
+@task(task_run_name="publish {key}")
+async def publish_checks(key: str, checked: Checked, did: str) -> None:
+    """Write down what was found."""
+    lines = [f"- {escape(line)}" for line in checked.verdict.evidence] or ["- nothing failed"]
+    await acreate_markdown_artifact(
+        key=key,
+        description=did,
+        markdown=f"# {len(checked.machines)} machines checked\n\n{escape(did)}\n\n" + "\n".join(lines) + "\n",
+    )
+
+
+async def _check(
+    ctx: Context,
+    name: str,
+    machines: list[Machine],
+    tiers: tuple[Check, ...],
+    partners: Sequence[Machine] = (),
+) -> Checked:
+    # Epochs of such checks only have to differ: stores are opened once each.
+    subject = Subject(ctx, name, epoch=int(ctx.clock.now()))
+    answering = machines
+    found = []
+    for tier in tiers:
+        if tier is Check.ALL_GATHER:
+            beside = partners[:1] if answering else ()
+            found += await checks.neighbours(subject, [*answering, *beside], partners[1:])
+        else:
+            found += await checks.each(subject, answering, tier)
+        gone = {finding.machine for finding in found if finding.check == Check.INSPECT and finding.sure}
+        answering = [machine for machine in answering if machine.name not in gone]
+    # Ends the stores where they met.
+    await fence(ctx, [*answering, *partners], subject.name, subject.epoch)
+    return Checked(machines=tuple(machine.name for machine in machines), verdict=verdicts.judge(found))
+
+
+def _surely_failing(verdict: Verdict) -> list[str]:
+    """Suspects that a sure finding or a clear majority accuses."""
+    sure = {finding.machine for finding in verdict.findings if not finding.ok and finding.sure}
+    return [name for name in verdict.suspects if name in sure or verdict.confidence >= 0.95]
+
+
+def _why(verdict: Verdict, name: str) -> str:
+    return "; ".join(line for line in verdict.evidence if name in line)[:500]
+
+
+def _breaker(ctx: Context, more: int) -> str:
+    now, policy = ctx.clock.now(), ctx.policy.breaker
+    fleet_size = sum(machine.state is not MachineState.GONE for machine in ctx.ledger.machines())
+    answer = breaker.may_evict(ctx.ledger.evictions(now - policy.window_s), more + 1, fleet_size, now, policy)
+    return "" if answer.allowed else answer.reason

@@ -1,0 +1,139 @@
+"""Where a rank's state is taken from: the cheapest source that is whole; damage is refused by name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.agent.carrier import Carrier
+from holdfast.agent.memory import Memory
+from holdfast.agent.run import Restored
+from holdfast.agent.shard_port import ShardPort
+from holdfast.agent.supply import Supply
+from holdfast.errors import CheckpointError
+from holdfast.models.agent import Rendezvous, Start
+from holdfast.models.checkpoint import RestoreOrder, ShardSource, Tier
+from holdfast.storage.checkpoints import buffers
+from tests.agent.shards import write_shard
+
+SECRET = "s"
+STORE = {"endpoint": "http://nowhere"}
+
+
+class Machine:
+    """Shared memory and its data port."""
+
+    def __init__(self, name: str, root: Path) -> None:
+        self.name = name
+        self.memory = Memory(name, root)
+        self.port = ShardPort(self.memory, SECRET, "127.0.0.1")
+
+    def source(self, tier: Tier) -> ShardSource:
+        return ShardSource(rank=0, machine=self.name, tier=tier, address=self.port.address)
+
+    def steps(self) -> set[int]:
+        return {shard.step for shard in self.memory.shards()}
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[list[Machine]]:
+    """The rank's own, and two others."""
+    made = [Machine(f"m{number}", tmp_path / f"m{number}") for number in range(3)]
+    yield made
+    for machine in made:
+        machine.port.close()
+
+
+def flip(path: Path, at: int = -1) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def restored(home: Machine, tmp_path: Path, *sources: ShardSource, key: str = "") -> Restored:
+    order = RestoreOrder(
+        step=4, epoch=1, tier=Tier.MEMORY, sources=sources[:1], fallbacks=sources[1:], key=key
+    )
+    start = Start(
+        job="toy",
+        epoch=2,
+        incarnation="i",
+        script="train.py",
+        code_version="v",
+        ranks=(0,),
+        world_size=1,
+        rendezvous=Rendezvous(host="h", port=1),
+        restore=order,
+    )
+    carrier: Any = None
+    assert isinstance(carrier, Carrier | None)
+    supply = Supply(carrier, home.memory, tmp_path / "folder", SECRET, STORE)
+    return asyncio.run(supply.restored(start, 0))
+
+
+def test_the_shard_that_is_here_is_taken(machines: list[Machine], tmp_path: Path) -> None:
+    """No other machine is asked."""
+    home, other, _ = machines
+    path = write_shard(home.memory.own("toy"), 0, 4)
+    other.port.close()
+    assert restored(home, tmp_path, other.source(Tier.PEER)).path == str(path)
+
+
+def test_one_flipped_byte_in_own_memory_is_refused_and_the_peer_has_it(
+    machines: list[Machine], tmp_path: Path
+) -> None:
+    """The damaged shard is discarded; the copy comes here and is whole."""
+    home, other, _ = machines
+    flip(write_shard(home.memory.own("toy"), 0, 4))
+    write_shard(other.memory.peer("toy"), 0, 4)
+    found = restored(home, tmp_path, home.source(Tier.MEMORY), other.source(Tier.PEER))
+    assert buffers.verify(Path(found.path)).step == 4
+    assert Path(found.path).parent == home.memory.own("toy")
+
+
+def test_one_flipped_byte_on_the_peer_takes_the_next_source(machines: list[Machine], tmp_path: Path) -> None:
+    """The peer itself finds its copy damaged and discards it, so that no plan names it again."""
+    home, other, third = machines
+    flip(write_shard(other.memory.peer("toy"), 0, 4))
+    write_shard(third.memory.own("toy"), 0, 4)
+    found = restored(home, tmp_path, other.source(Tier.PEER), third.source(Tier.MEMORY))
+    assert buffers.verify(Path(found.path)).step == 4
+    assert other.steps() == set()
+    assert third.steps() == {4}
+
+
+def test_when_machines_have_nothing_whole_the_rank_reads_s3_alone(
+    machines: list[Machine], tmp_path: Path
+) -> None:
+    """If the whole checkpoint lies there at that step."""
+    home, other, _ = machines
+    flip(write_shard(other.memory.peer("toy"), 0, 4))
+    s3 = ShardSource(rank=0, machine="", tier=Tier.S3)
+    found = restored(home, tmp_path, other.source(Tier.PEER), s3, key="toy/checkpoints/step-4")
+    assert (found.tier, found.key, found.alone, found.store) == ("s3", "toy/checkpoints/step-4", True, STORE)
+
+
+def test_when_every_source_is_refused_each_is_named(machines: list[Machine], tmp_path: Path) -> None:
+    """Job, step, rank, tier and machine of each; a short file as well as a flipped byte."""
+    home, other, third = machines
+    flip(write_shard(home.memory.own("toy"), 0, 4))
+    flip(write_shard(other.memory.peer("toy"), 0, 4))
+    short = write_shard(third.memory.peer("toy"), 0, 4)
+    short.write_bytes(short.read_bytes()[:-1])
+    with pytest.raises(CheckpointError) as refused:
+        restored(home, tmp_path, other.source(Tier.PEER), third.source(Tier.PEER))
+    for named in ("memory of m0", "peer of m1", "peer of m2"):
+        assert f"job 'toy' step 4 rank 0 ({named}" in str(refused.value)
+    assert [machine.steps() for machine in machines] == [set(), set(), set()]
+
+
+def test_a_shard_of_another_epoch_is_not_taken_for_it(machines: list[Machine], tmp_path: Path) -> None:
+    """The same step was computed twice."""
+    home, _, _ = machines
+    write_shard(home.memory.own("toy"), 0, 4, epoch=3)
+    with pytest.raises(CheckpointError, match="no shard of job 'toy' rank 0 at step 4"):
+        restored(home, tmp_path)

@@ -1,0 +1,68 @@
+"""Answers to playbooks, and the documented exit statuses of ``holdfast wait``."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from holdfast.models.alert import Incident, IncidentState
+from holdfast.models.job import JobState
+from tests.cli.conftest import Cli
+from tests.cli.fake_gateway import FakeGateway
+from tests.cli.test_commands import INCIDENT, SPEC
+
+DOCS = Path(__file__).parents[2] / "docs" / "incident-classes.md"
+
+
+@pytest.mark.parametrize(("options", "approve"), [((), True), (("--no",), False)])
+def test_answer_goes_to_the_gateway(
+    cli: Cli, gateway: FakeGateway, options: tuple[str, ...], approve: bool
+) -> None:
+    """With who says so, and why."""
+    gateway.incidents = [INCIDENT]
+    result = cli("approve", "gpt-1", *options, "--reason", "seen it")
+    assert result.status == 0, result.err
+    ((path, body),) = gateway.calls
+    assert path == "/v1/incidents/gpt-1/approve"
+    assert (body["approve"], body["reason"]) == (approve, "seen it")
+    assert body["by"]
+
+
+def test_answer_to_an_unknown_incident_is_refused(cli: Cli, gateway: FakeGateway) -> None:
+    """One message."""
+    result = cli("approve", "gpt-9")
+    assert result.status == 1
+    assert "gpt-9" in result.err
+
+
+@pytest.mark.parametrize(
+    ("state", "incident", "status", "said"),
+    [
+        (JobState.DONE, None, 0, "done"),
+        (JobState.STOPPED, None, 10, "stopped."),
+        (JobState.STOPPED, IncidentState.RECOVERED, 10, "stopped."),
+        (JobState.FAILED, IncidentState.NEEDS_HUMAN, 11, "needs a human: why"),
+        (JobState.STOPPED, IncidentState.STOPPED, 12, "stopped by the playbook of gpt-1: why"),
+        (JobState.RUNNING, None, 2, "still running"),
+    ],
+)
+def test_wait_tells_how_the_job_ended(  # noqa: PLR0917
+    cli: Cli, gateway: FakeGateway, state: JobState, incident: IncidentState | None, status: int, said: str
+) -> None:
+    """By its exit status, for scripts; the reason is printed."""
+    gateway.add_job(SPEC, state)
+    ended: list[Incident] = []
+    if incident is not None:
+        ended = [INCIDENT.model_copy(update={"state": incident, "summary": "why"})]
+    gateway.incidents = ended
+    result = cli("wait", "gpt", "--timeout", "0.01")
+    assert (result.status, said in result.out) == (status, True), result
+
+
+def test_exit_statuses_are_documented() -> None:
+    """In the table of how playbooks end."""
+    told = DOCS.read_text()
+    assert set(re.findall(r"\| (1[012]) \|", told)) >= {"11", "12"}
+    assert "one that a person stopped 10" in told

@@ -1,0 +1,76 @@
+"""The reference of commands is the commands; all commands speak JSON; exit statuses and completion."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from holdfast.cli.main import app
+from holdfast.cli.reference import page
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def options() -> dict[str, set[str]]:
+    group: Any = typer.main.get_command(app)
+    found = {}
+    for name, command in group.commands.items():
+        inner = getattr(command, "commands", {name: command})
+        found |= {key: {opt for each in one.params for opt in each.opts} for key, one in inner.items()}
+    return found
+
+
+def run(*args: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    script = "from holdfast.cli.main import run; import sys; sys.argv[0] = 'holdfast'; run()"
+    return subprocess.run(
+        [sys.executable, "-c", script, *args],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environ},
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_page_is_the_commands() -> None:
+    """Regenerate with `python -m holdfast.cli.reference > docs/cli.md`."""
+    assert (ROOT / "docs/cli.md").read_text() == page()
+
+
+def test_every_command_speaks_json() -> None:
+    """But the demo, which is a story."""
+    known = options()
+    assert {"incidents", "machines", "status", "doctor", "plugins", "pool"} <= set(known)
+    assert sorted(name for name in known if "--json" not in known[name]) == ["demo"]
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "said"),
+    [
+        (["--version"], 0, "holdfast"),
+        (["incidentz"], 2, "No such command"),
+        (["incident"], 2, "Missing argument"),
+        (["status"], 1, "error: no .holdfast/"),
+    ],
+)
+def test_exit_statuses(
+    args: list[str], status: int, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the page says."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HOLDFAST_HOME", raising=False)
+    done = run(*args)
+    assert done.returncode == status, done.stderr
+    assert said in done.stdout + done.stderr
+
+
+def test_shells_complete_commands() -> None:
+    """What bash asks while one types `holdfast inc<TAB>`."""
+    asked = {"_HOLDFAST_COMPLETE": "complete_bash", "COMP_WORDS": "holdfast inc", "COMP_CWORD": "1"}
+    assert run(**asked).stdout.split() == ["incidents", "incident"]

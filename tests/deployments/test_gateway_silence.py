@@ -1,0 +1,138 @@
+"""Machines whose heartbeats come every ten seconds, as in a large fleet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.deployments.gateway.detectors.heartbeats import SilentMachines
+from holdfast.models.alert import IncidentClass
+from holdfast.models.machine import MachineState
+from holdfast.testing.gateway_kit import Kit
+
+HEARTBEAT_S = 10.0
+
+
+class Watched:
+    """One machine falls silent while the others beat; the detector looks each half second."""
+
+    def __init__(self, kit: Kit) -> None:
+        self.kit = kit
+        site = kit.gateway.site
+        site.settings = kit.settings.model_copy(update={"heartbeat_s": HEARTBEAT_S})
+        self.silent = SilentMachines(site, kit.prober, kit.gateway.correlator)
+
+    async def until(self, seconds: float, beats: tuple[str, ...] = ("m0", "m1")) -> float | None:
+        """Seconds from the silent machine's last heartbeat to an incident; None: none within ``seconds``."""
+        for machine in beats:
+            await self.kit.beat(machine)
+        begun = self.kit.clock.now()
+        while (passed := self.kit.clock.now() - begun) < seconds:
+            self.kit.clock.advance(0.5)
+            if passed % HEARTBEAT_S < 0.5:
+                await self.kit.beat("m0")
+            await self.silent.tick()
+            await self.kit.settled()
+            if self.kit.incidents():
+                return self.kit.clock.now() - begun
+        return None
+
+
+@pytest.fixture
+async def watched(kit: Kit, tmp_path: Path) -> Watched:
+    await kit.running_job()
+    return Watched(kit)
+
+
+async def test_a_dead_machine_is_noticed_within_two_heartbeats(watched: Watched) -> None:
+    """Its agent refuses connections, so the probe is sure."""
+    watched.kit.prober.dead.add("m1")
+    noticed_s = await watched.until(60)
+    assert noticed_s is not None
+    assert noticed_s <= 2 * HEARTBEAT_S
+    (incident,) = watched.kit.incidents()
+    assert (incident.incident_class, incident.machine) == (IncidentClass.MACHINE_FAULT, "m1")
+
+
+async def test_one_lost_heartbeat_costs_no_machine(watched: Watched) -> None:
+    """The control: an agent that answers the probe lives, however long the gateway does not hear of it."""
+    assert await watched.until(60) is None
+    assert "m1" in watched.kit.prober.asked
+
+
+async def test_a_machine_that_is_merely_slow_gets_more_time(watched: Watched) -> None:
+    """No answer in time is less than a refused connection."""
+    watched.kit.prober.slow.add("m1")
+    assert await watched.until(3 * HEARTBEAT_S) is None
+
+
+async def test_a_silent_machine_is_given_up_while_others_are_heard(watched: Watched) -> None:
+    """After the lease that it was granted with its last heartbeat, not before."""
+    watched.kit.prober.slow.add("m1")
+    noticed_s = await watched.until(120)
+    assert noticed_s is not None
+    assert noticed_s > watched.kit.gateway.site.lease_s
+
+
+async def test_a_gateway_that_hears_nobody_accuses_nobody(watched: Watched) -> None:
+    """It is its own network: the control to the test before."""
+    kit = watched.kit
+    kit.prober.slow |= {"m0", "m1", "m2"}
+    await kit.beat("m0")
+    for _ in range(100):
+        kit.clock.advance(2.0)
+        await watched.silent.tick()
+    await kit.settled()
+    assert kit.incidents() == []
+    assert kit.metric("gateway_alone") == 1
+    await kit.beat("m0")
+    await watched.silent.tick()
+    assert kit.metric("gateway_alone") == 0
+
+
+async def test_after_a_cut_machines_may_come_back_one_after_the_other(watched: Watched) -> None:
+    """The first that is heard does not make the others guilty; one that stays silent for a lease more is."""
+    kit = watched.kit
+    kit.prober.slow |= {"m0", "m1", "m2"}
+    for _ in range(100):
+        kit.clock.advance(2.0)
+        await watched.silent.tick()
+    kit.prober.slow -= {"m0", "m2"}
+    assert (await watched.until(kit.gateway.site.lease_s - 1, beats=("m0",))) is None
+    assert await watched.until(kit.gateway.site.lease_s, beats=("m0",)) is not None
+
+
+async def test_an_answered_probe_counts_as_a_sign_of_life(watched: Watched) -> None:
+    """A machine whose heartbeats do not arrive, but which answered a moment ago, still has its whole lease."""
+    assert await watched.until(100) is None
+    watched.kit.prober.slow.add("m1")
+    noticed_s = await watched.until(100, beats=("m0",))
+    assert noticed_s is not None
+    assert noticed_s > watched.kit.gateway.site.lease_s - watched.kit.gateway.site.window_s
+
+
+async def test_heartbeats_are_answered_with_a_lease_and_witnesses(kit: Kit) -> None:
+    """Three others, far apart in the order of names; none for a machine that is on its way out."""
+    for number in range(12):
+        await kit.register(f"m{number:02}")
+    await kit.gateway.site.refresh()
+    heard = await kit.beat("m00")
+    assert heard["lease_s"] == kit.gateway.site.lease_s
+    assert heard["renews"]
+    assert [each["name"] for each in heard["witnesses"]] == ["m03", "m06", "m09"]
+    kit.ledger.set_machine("m00", state=MachineState.DRAINING)
+    await kit.gateway.site.refresh()
+    assert not (await kit.beat("m00"))["renews"]
+
+
+@pytest.mark.parametrize("machines", [1, 2, 3, 4, 5])
+async def test_nobody_is_his_own_witness(kit: Kit, machines: int) -> None:
+    """Nor asked twice."""
+    for number in range(machines):
+        await kit.register(f"m{number}")
+    await kit.gateway.site.refresh()
+    for number in range(machines):
+        names = [one["name"] for one in (await kit.beat(f"m{number}"))["witnesses"]]
+        assert f"m{number}" not in names
+        assert len(set(names)) == len(names) == min(3, machines - 1)

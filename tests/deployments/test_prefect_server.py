@@ -1,0 +1,54 @@
+"""The collector of the embedded Prefect server does not stop its event loop."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# A cursor becomes garbage while its connection waits for the lock that a transaction of this loop holds. Then comes
+# enough garbage for an automatic collection.
+SCRIPT = """
+import asyncio, os, sys
+import aiosqlite
+from holdfast.deployments.local import prefect_server
+
+class Garbage:
+    def __init__(self, held=None):
+        self.held, self.me = held, self
+
+async def main(path):
+    if sys.argv[2] == "aside":
+        prefect_server.collect_aside()
+    holder, waiter = [await aiosqlite.connect(path, isolation_level=None) for _ in range(2)]
+    await holder.execute("pragma journal_mode=wal")
+    await waiter.execute("pragma busy_timeout=3000")
+    garbage = Garbage(await waiter.execute("select 1 union select 2"))
+    await garbage.held.fetchone()
+    await holder.execute("begin immediate")
+    waiting = asyncio.create_task(waiter.execute("begin immediate"))
+    await asyncio.sleep(0.3)
+    del garbage
+    for _ in range(100_000):
+        Garbage()
+    await holder.execute("commit")
+    try:
+        await waiting
+    except aiosqlite.OperationalError as error:
+        print(error, flush=True)
+    else:
+        print("went on", flush=True)
+    os._exit(0)
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(("how", "said"), [("aside", "went on"), ("as usual", "database is locked")])
+def test_garbage_does_not_stop_the_event_loop(how: str, said: str, tmp_path: Path) -> None:
+    """Collected as usual, a dead cursor does so until SQLite gives the lock up: why the collector has a thread."""
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "db"), how]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.strip() == said, done.stderr

@@ -1,0 +1,321 @@
+"""The Slurm driver where it meets the command line: a scripted one, that fails as Slurm's commands do."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from holdfast.drivers import from_settings
+from holdfast.drivers.slurm import SlurmDriver, listing
+from holdfast.drivers.slurm.commands import Answer, Commands
+from holdfast.errors import HoldfastError, RefusedError, SettingsError, UnavailableError, UnknownError
+from holdfast.models.machine import Scope
+from holdfast.settings import Settings
+
+AWAY = Answer(status=1, err="slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
+FINE = Answer(status=0)
+
+
+class Scripted:
+    """Answers each command by its name, and remembers all."""
+
+    def __init__(self, **answers: Callable[[Sequence[str]], Answer]) -> None:
+        self.answers = answers
+        self.asked: list[list[str]] = []
+        self.env: Mapping[str, str] = {}
+
+    def __call__(self, command: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> Answer:
+        self.asked.append(list(command))
+        self.env = env
+        return self.answers.get(command[0], lambda _: FINE)(command)
+
+    def count(self, name: str) -> int:
+        """How often a command was called."""
+        return sum(command[0] == name for command in self.asked)
+
+
+class Queue:
+    """squeue and sbatch of a cluster that starts a job at once on the next free node."""
+
+    def __init__(self, nodes: int = 4, lost_answers: int = 0) -> None:
+        self.jobs: dict[int, tuple[str, str, str]] = {}
+        self.free = [f"node{i}" for i in range(1, nodes + 1)]
+        self.lost_answers = lost_answers
+        self.gone: tuple[str, ...] = ()
+
+    def sbatch(self, command: Sequence[str]) -> Answer:
+        """Takes the job; the answer may get lost."""
+        (comment,) = [word.partition("=")[2] for word in command if word.startswith("--comment=")]
+        if any(word in (f"--exclude={name}", f"--nodelist={name}") for word in command for name in self.gone):
+            said = "sbatch: error: Batch job submission failed: Invalid node name specified"
+            return Answer(status=1, err=said)
+        state, node = ("RUNNING", self.free.pop(0)) if self.free else ("PENDING", "")
+        self.jobs[len(self.jobs) + 1] = (state, node, comment)
+        if self.lost_answers:
+            self.lost_answers -= 1
+            raise subprocess.TimeoutExpired("sbatch", 15)
+        return Answer(status=0, out=f"{len(self.jobs)};lab\n")
+
+    def squeue(self, command: Sequence[str]) -> Answer:
+        """All jobs."""
+        rows = [f"{i}|{state}|{node}|None|{comment}" for i, (state, node, comment) in self.jobs.items()]
+        return Answer(status=0, out="\n".join(rows))
+
+    def sinfo(self, command: Sequence[str]) -> Answer:
+        """All nodes that are asked for are well; of those that are gone it says nothing."""
+        (names,) = [word.partition("=")[2] for word in command if word.startswith("--nodes=")]
+        known = [name for name in names.split(",") if name not in self.gone]
+        return Answer(status=0, out="\n".join(f"{name}|idle|none" for name in known))
+
+    def forget(self, *gone: str) -> None:
+        """slurmctld was started anew with a slurm.conf without these nodes: as 22.05 answers then."""
+        self.gone = gone
+        for i, (_, node, comment) in self.jobs.items():
+            if node in gone:
+                self.jobs[i] = ("NODE_FAIL", node, comment)
+
+    def scontrol(self, command: Sequence[str]) -> Answer:
+        """Refuses what names a node that is gone."""
+        if any(word in (name, f"nodename={name}") for word in command for name in self.gone):
+            return Answer(status=1, err="slurm_update error: Invalid node name specified")
+        return FINE
+
+    def runner(self) -> Scripted:
+        """To run commands with."""
+        return Scripted(sbatch=self.sbatch, squeue=self.squeue, sinfo=self.sinfo, scontrol=self.scontrol)
+
+
+def driver(home: Path, run: Scripted, **settings: object) -> SlurmDriver:
+    known = {"home": home, "slurm_start_s": 0.01, "slurm_kill_s": 0.01, "slurm_patience_s": 0.3, **settings}
+    return SlurmDriver(Settings.model_validate(known), run=run, agent=("agent",))
+
+
+def test_a_command_is_repeated_while_slurmctld_is_away() -> None:
+    """Two failures, then an answer."""
+    answers = [AWAY, AWAY, Answer(status=0, out="fine")]
+    run = Scripted(squeue=lambda _: answers.pop(0))
+    assert Commands({}, patience_s=10, run=run)("squeue") == "fine"
+    assert run.count("squeue") == 3
+
+
+def test_patience_ends() -> None:
+    """The error names the command and what Slurm said."""
+    run = Scripted(squeue=lambda _: AWAY)
+    with pytest.raises(UnavailableError, match=r"`squeue -h`.*Unable to contact"):
+        Commands({}, patience_s=0.2, run=run)("squeue", "-h")
+    assert run.count("squeue") >= 2
+
+
+def test_a_command_that_blocks_is_unavailable() -> None:
+    """With a dead slurmctld squeue blocks; we do not."""
+
+    def block(_: Sequence[str]) -> Answer:
+        raise subprocess.TimeoutExpired("squeue", 15)
+
+    with pytest.raises(UnavailableError, match="slurmctld"):
+        Commands({}, patience_s=0.05, run=Scripted(squeue=block))("squeue")
+
+
+@pytest.mark.parametrize(
+    ("said", "error"),
+    [
+        ("slurm_update error: Invalid user id", RefusedError),
+        ("scancel: error: Kill job error on job id 2: Access/permission denied", RefusedError),
+        ("slurm_update error: Invalid node name specified", UnknownError),
+        ("sbatch: error: Batch job submission failed: Invalid feature specification", SettingsError),
+        ("sbatch: unrecognized option '--foo'", SettingsError),
+        (
+            "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation",
+            UnavailableError,
+        ),
+    ],
+)
+def test_what_slurm_says_is_told_apart(said: str, error: type[HoldfastError]) -> None:
+    """Messages of 22.05; only what may pass is repeated."""
+    run = Scripted(x=lambda _: Answer(status=1, err=said))
+    with pytest.raises(error):
+        Commands({}, patience_s=0.2, run=run)("x")
+    assert (run.count("x") > 1) is (error is UnavailableError)
+
+
+def test_missing_commands_are_named(tmp_path: Path) -> None:
+    """The real runner, where there is no Slurm."""
+    with pytest.raises(SettingsError, match="squeue"):
+        SlurmDriver(Settings(home=tmp_path), env={"PATH": str(tmp_path)}).machines()
+
+
+def test_lost_answer_of_sbatch_makes_no_second_allocation(tmp_path: Path) -> None:
+    """What Slurm took without saying so is found by its comment."""
+    queue = Queue(lost_answers=2)
+    assert driver(tmp_path, queue.runner(), slurm_patience_s=10).provision(2) == ["node1", "node2"]
+    assert len(queue.jobs) == 2
+
+
+def test_what_waits_in_the_queue_counts_as_asked_for(tmp_path: Path) -> None:
+    """Asking again while nothing is free does not fill the queue; what starts later is a machine."""
+    queue = Queue(nodes=1)
+    asked = driver(tmp_path, queue.runner())
+    assert asked.provision(3) == ["node1"]
+    assert asked.provision(2) == []
+    assert len(queue.jobs) == 3
+    assert asked.provision(3) == []
+    assert len(queue.jobs) == 4
+    queue.jobs[2] = ("RUNNING", "node7", queue.jobs[2][2])
+    assert [machine.name for machine in asked.machines()] == ["node1", "node7"]
+
+
+def test_groups_are_features_and_wait_apart(tmp_path: Path) -> None:
+    """A queued request for one kind of node is none for another."""
+    queue = Queue(nodes=0)
+    run = queue.runner()
+    asked = driver(tmp_path, run)
+    asked.provision(1, "h100")
+    asked.provision(1)
+    asked.provision(1, "h100")
+    submitted = [command for command in run.asked if command[0] == "sbatch"]
+    assert ["--constraint=h100" in command for command in submitted] == [True, False]
+
+
+def test_nodes_out_of_service_are_kept_off(tmp_path: Path) -> None:
+    """Also from what was queued before; scope `job` drains nothing."""
+    queue = Queue(nodes=1)
+    run = queue.runner()
+    asked = driver(tmp_path, run)
+    asked.provision(2)
+    queue.jobs[1] = ("COMPLETED", "node1", queue.jobs[1][2])
+    asked.evict("node1", Scope.JOB, "hang")
+    asked.provision(2)
+    told = [" ".join(command) for command in run.asked]
+    assert "scontrol update JobId=2 ExcNodeList=node1" in told
+    (*_, last) = [line for line in told if line.startswith("sbatch")]
+    assert "--exclude=node1" in last
+    assert not [line for line in told if "state=drain" in line]
+
+
+def test_allocation_that_slurm_took_away_does_not_drain_its_node(tmp_path: Path) -> None:
+    """A time limit is no fault of the node."""
+    queue = Queue()
+    run = queue.runner()
+    asked = driver(tmp_path, run)
+    asked.provision(2)
+    for job, state in ((1, "TIMEOUT"), (2, "NODE_FAIL")):
+        queue.jobs[job] = (state, f"node{job}", queue.jobs[job][2])
+        asked.evict(f"node{job}", Scope.CLUSTER, "gone")
+    told = [" ".join(command) for command in run.asked]
+    assert [line for line in told if "state=drain" in line] == [
+        "scontrol update nodename=node2 state=drain reason=holdfast: gone"
+    ]
+
+
+def test_node_that_left_the_configuration_is_lost_and_the_others_stay(tmp_path: Path) -> None:
+    """It is listed as dead and says why; it is evicted, replaced and retired without a word to Slurm about it."""
+    queue = Queue()
+    run = queue.runner()
+    asked = driver(tmp_path, run)
+    assert asked.provision(2) == ["node1", "node2"]
+    queue.forget("node2")
+
+    seen = {machine.name: machine for machine in asked.machines()}
+    assert seen["node1"].alive
+    assert not seen["node2"].alive
+    assert "job 2 node_fail; Slurm knows no node node2 any more" in seen["node2"].detail
+    asked.evict("node2", Scope.CLUSTER, "gpt-1: gone")
+    with pytest.raises(UnknownError, match=r"node2: Slurm knows no node of that name any more"):
+        asked.release("node2")
+    assert asked.provision(1) == ["node3"], "not refused for the sake of --exclude"
+    seen = {machine.name: machine for machine in asked.machines()}
+    assert seen["node2"].detail.startswith("evicted (cluster): gpt-1: gone; Slurm knows no node node2")
+    asked.retire("node2")
+    assert [machine.name for machine in asked.machines() if machine.alive] == ["node1", "node3"]
+
+
+@pytest.mark.parametrize("jobs_are_known", [True, False])
+def test_site_whose_nodes_all_left_has_an_inventory(tmp_path: Path, jobs_are_known: bool) -> None:
+    """Also where slurmctld forgot the jobs with its state."""
+    queue = Queue()
+    asked = driver(tmp_path, queue.runner())
+    names = asked.provision(2)
+    queue.forget(*names)
+    if not jobs_are_known:
+        queue.jobs.clear()
+    seen = asked.machines()
+    assert [(machine.name, machine.alive) for machine in seen] == [("node1", False), ("node2", False)]
+    assert all("taken out of slurm.conf?" in machine.detail for machine in seen)
+
+
+def test_a_node_is_set_down_last_and_keeps_the_word_of_others(tmp_path: Path) -> None:
+    """A job that neither its script nor Slurm ends: the node is given up, with who drained it first before us."""
+    queue = Queue()
+    run = queue.runner()
+    run.answers["sinfo"] = lambda _: Answer(status=0, out="node1|draining|bad DIMM\n")
+    run.answers["scontrol"] = lambda command: (
+        Answer(status=0, out=f"NodeName=node1 NodeAddr=127.0.0.1 Port={port}") if "show" in command else FINE
+    )
+    asked = driver(tmp_path, run)
+    asked.provision(1)
+    with socket.create_server(("127.0.0.1", 0)) as slurmd:
+        port = slurmd.getsockname()[1]
+        with pytest.raises(UnavailableError, match="job 1 did not end"):
+            asked.evict("node1", Scope.CLUSTER, "gpt-1: gone")
+    acts = [" ".join(command) for command in run.asked if command[0] in ("scancel", "scontrol")]
+    assert acts[-3:] == [
+        "scancel --batch --signal=USR1 1",
+        "scancel 1",
+        "scontrol update nodename=node1 state=down reason=bad DIMM; holdfast: gpt-1: gone",
+    ]
+
+
+def test_job_around_us_does_not_shine_through(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control plane may itself run in a Slurm job, and the driver in a flow run."""
+    for name in ("SLURM_JOB_ID", "SLURM_NTASKS", "PREFECT__FLOW_RUN_ID"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm/lab.conf")
+    run = Queue().runner()
+    driver(tmp_path, run).provision(1)
+    assert run.env["SLURM_CONF"] == "/etc/slurm/lab.conf"
+    assert run.env["HOLDFAST_HOME"] == str(tmp_path)
+    assert run.env["HOLDFAST_PYTHON"] == sys.executable
+    assert not {"SLURM_JOB_ID", "SLURM_NTASKS", "PREFECT__FLOW_RUN_ID"} & run.env.keys()
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"slurm_options": "--x '"}, "HOLDFAST_SLURM_OPTIONS"),
+        ({"slurm_script": "/nowhere"}, "HOLDFAST_SLURM_SCRIPT"),
+    ],
+)
+def test_wrong_settings_are_named(tmp_path: Path, settings: dict[str, object], named: str) -> None:
+    """At once, not when a machine dies."""
+    with pytest.raises(SettingsError, match=named):
+        driver(tmp_path, Scripted(), **settings)
+
+
+def test_settings_name_the_driver(tmp_path: Path) -> None:
+    """`HOLDFAST_DRIVER=slurm`, with options for sbatch."""
+    made = from_settings(Settings(home=tmp_path, driver="slurm", slurm_options="--partition=train"))
+    assert isinstance(made, SlurmDriver)
+
+
+def test_marks_of_sinfo_are_read() -> None:
+    """https://slurm.schedmd.com/sinfo.html#SECTION_NODE-STATE-CODES"""
+    text = "node1|idle|none\nnode2|down*|Not responding\nnode3|drained|holdfast: a | b\nnode4|mixed-|none\n"
+    nodes = listing.nodes(text)
+    assert [node.usable for node in nodes.values()] == [True, False, False, True]
+    assert [node.responds for node in nodes.values()] == [True, False, True, True]
+    assert nodes["node3"].reason == "holdfast: a | b"
+
+
+def test_lines_that_are_no_jobs_are_skipped() -> None:
+    """As warnings that some sites' wrappers print."""
+    text = "squeue: warning\n12|COMPLETING|node1|None|holdfast group=#1\n\n11|PENDING||Priority|x|y\n"
+    found = listing.allocations(text)
+    assert [(job.id, job.queued, job.over, job.comment) for job in found] == [
+        (11, True, False, "x|y"),
+        (12, False, False, "holdfast group=#1"),
+    ]

@@ -1,0 +1,104 @@
+"""The loop in torchtitan's manner: interrupted and compared bit for bit; containers are not saved as optimizers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import SGD
+
+from holdfast.errors import CheckpointError
+from holdfast.integrations.torchtitan import HoldfastCheckpointer, unwrapped
+from holdfast.session import Session
+from holdfast.session.state import StateTree
+from tests.session.conftest import MakeAgent, make_agent
+from tests.session.harness import REPOSITORY
+
+__all__ = ["make_agent"]
+SCRIPT = REPOSITORY / "examples" / "train_titan.py"
+RANKS, STEPS = 4, 12
+
+
+class Container(SGD):
+    """Of several optimizers, as torchtitan's is one itself."""
+
+    def __init__(self, parts: list[nn.Module]) -> None:
+        self.optimizers = [SGD(part.parameters(), lr=0.1) for part in parts]
+        super().__init__([each for part in parts for each in part.parameters()], lr=0.1)
+
+
+class Inner:
+    """A checkpointer that remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.states: dict[str, object] = {"model": nn.Linear(2, 2)}
+        self.asked: list[object] = []
+        self.interval = 500
+
+    def load(self, step: int) -> bool:
+        self.asked.append(("load", step))
+        return True
+
+    def save(self, curr_step: int, last_step: bool) -> None:
+        self.asked.append(("save", curr_step, last_step))
+
+
+def test_containers_are_replaced_by_what_is_in_them() -> None:
+    """One part keeps the name, several are numbered, all else stays."""
+    parts: list[nn.Module] = [nn.Linear(2, 2), nn.Linear(2, 2)]
+    two, one, other = Container(parts), Container(parts[:1]), object()
+    assert unwrapped({"optimizer": two, "train_state": other}) == {
+        "optimizer-0": two.optimizers[0],
+        "optimizer-1": two.optimizers[1],
+        "train_state": other,
+    }
+    assert unwrapped({"optimizer": one}) == {"optimizer": one.optimizers[0]}
+
+
+def test_a_container_is_refused_as_an_optimizer() -> None:
+    """Torch would make its state by stepping it: the weights would change."""
+    model = nn.Linear(2, 2)
+    with pytest.raises(
+        CheckpointError, match=r"state\['optimizer'\] is a Container of 1 optimizers: expected"
+    ):
+        StateTree({"model": model, "optimizer": Container([model])})
+
+
+def test_without_an_agent_the_loops_own_checkpointer_does_all() -> None:
+    """Every call and attribute reaches it."""
+    inner = Inner()
+    outer = HoldfastCheckpointer(inner, Session({}))
+    assert outer.load(step=7)
+    outer.report(loss=1.0)
+    outer.save(8, last_step=True)
+    assert inner.asked == [("load", 7), ("save", 8, True)]
+    assert outer.interval == 500
+
+
+@pytest.mark.e2e
+@pytest.mark.torch
+@pytest.mark.timeout(300)
+def test_an_interrupted_run_ends_with_the_same_weights(make_agent: MakeAgent, tmp_path: Path) -> None:
+    """FSDP2 x TP, killed and restored from memory: weights and counted tokens are those of a run that was not."""
+    whole, broken = make_agent(RANKS), make_agent(RANKS)
+    for name in ("whole", "broken"):
+        (tmp_path / name).mkdir()
+    arguments = ["--steps", STEPS, "--out"]
+    whole.start(SCRIPT, [*arguments, tmp_path / "whole"])
+    assert whole.join(90) == [0] * RANKS, whole.output()
+    broken.start(SCRIPT, [*arguments, tmp_path / "broken"])
+    broken.wait_for(lambda: any(each["step"] >= 5 for each in broken.of("saved")), 90)
+    broken.kill()
+    step = broken.common_step()
+    assert 4 <= step < STEPS
+    broken.start(SCRIPT, [*arguments, tmp_path / "broken"], lambda rank: (step, broken.shard(rank, step)))
+    assert broken.join(90) == [0] * RANKS, broken.output()
+    assert min(each["step"] for each in broken.of("step")) == step + 1
+    assert all(each["loss"] and each["grad_norm"] for each in broken.of("step"))
+    for rank in range(RANKS):
+        expected, found = (torch.load(tmp_path / name / f"{rank}.pt") for name in ("whole", "broken"))
+        assert found["tokens_seen"] == expected["tokens_seen"] == STEPS * 2 * 4 * 17
+        assert expected["weights"].keys() == found["weights"].keys()
+        assert all(torch.equal(each, found["weights"][name]) for name, each in expected["weights"].items())

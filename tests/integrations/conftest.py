@@ -1,0 +1,3 @@
+"""The fake agent of the session's tests serves these too."""
+
+from tests.session.conftest import *  # noqa: F403

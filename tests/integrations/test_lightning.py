@@ -1,0 +1,100 @@
+"""Lightning's Trainer, the real one, interrupted and compared bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torchdata.stateful_dataloader import StatefulDataLoader
+
+from holdfast import Session
+from tests.session.conftest import MakeAgent
+from tests.session.harness import FakeAgent
+
+pytestmark = [pytest.mark.e2e, pytest.mark.torch]
+SCRIPT = Path(__file__).parent / "scripts" / "lightning_trainer.py"
+VARIANTS: dict[str, dict[str, Any]] = {
+    "shuffled": {},
+    "accumulating": {"accumulate": 2},
+    "workers": {"num_workers": 1},
+    "kept workers": {"num_workers": 1, "persistent_workers": True},
+    "stateful": {"loader": StatefulDataLoader},
+}
+
+
+class _CutOffError(Exception):
+    """The training is cut off."""
+
+
+def _stop() -> None:
+    raise _CutOffError
+
+
+def _life(agent: FakeAgent, folder: Path, until: int | None = None, **variant: Any) -> dict[str, Any]:
+    """One epoch of the job in this process: from what the agent holds, to its end or ``until`` a step."""
+    from tests.integrations.scripts import lightning_trainer as script  # noqa: PLC0415  (seconds to import)
+
+    step = agent.common_step() if agent.epoch else 0
+    restore = (step, agent.shard(0, step)) if step else None
+    agent.epoch += 1
+    callback = script.HoldfastCallback(Session(agent.environ(0, restore)))
+    others = [] if until is None else [script.Before(until, _stop, callback)]
+    module = script.fit(callback, str(folder), *others, **variant)
+    assert callback.session.flush()
+    return dict(module.state_dict())
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_wherever_it_is_cut_off_it_ends_with_the_same_weights(
+    make_agent: MakeAgent, tmp_path: Path, variant: str
+) -> None:
+    """After a step within an epoch, after one that validation followed, and between two epochs."""
+    options = VARIANTS[variant]
+    every = options.get("accumulate", 1)
+    whole, broken = make_agent(1), make_agent(1)
+    expected = _life(whole, tmp_path, **options)
+    assert [each["step"] for each in whole.of("step")] == list(range(1, 20 // every + 1))
+    for batch in (2, 4, 8, 14):
+        with pytest.raises(_CutOffError):
+            _life(broken, tmp_path, batch // every, **options)
+        assert broken.common_step() == batch // every
+    found = _life(broken, tmp_path, **options)
+    assert [each["step"] for each in broken.of("step")] == list(range(14 // every + 1, 20 // every + 1))
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_a_finished_training_is_not_trained_again(make_agent: MakeAgent, tmp_path: Path) -> None:
+    """Killed after the last step: it goes straight to its end."""
+    agent = make_agent(1)
+    expected = _life(agent, tmp_path)
+    found = _life(agent, tmp_path)
+    assert agent.of("step") == []
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+@pytest.mark.timeout(300)
+def test_a_killed_process_is_gone_on_with(make_agent: MakeAgent, tmp_path: Path) -> None:
+    """SIGKILL, and a fresh process: what lies in shared memory is enough."""
+    agent = make_agent(1)
+    expected = _life(make_agent(1), tmp_path)
+    agent.start(SCRIPT, [tmp_path / "end.pt", tmp_path, 11])
+    assert agent.join(120) == [-9], agent.output()
+    step = agent.common_step()
+    assert step == 11
+    agent.start(SCRIPT, [tmp_path / "end.pt", tmp_path, -1], lambda rank: (step, agent.shard(rank, step)))
+    assert agent.join(120) == [0], agent.output()
+    found = torch.load(tmp_path / "end.pt")
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_it_trains_without_an_agent(tmp_path: Path) -> None:
+    """The callback does nothing: the weights are those of a training without it."""
+    from tests.integrations.scripts import lightning_trainer as script  # noqa: PLC0415
+
+    idle: Callable[..., Any] = script.HoldfastCallback
+    with_it = script.fit(idle(Session({})), str(tmp_path)).state_dict()
+    without = script.fit(script.Callback(), str(tmp_path)).state_dict()  # type: ignore[arg-type]
+    assert all(torch.equal(with_it[name], without[name]) for name in without)

@@ -1,0 +1,55 @@
+"""The Hugging Face Trainer, the real one, interrupted and compared bit for bit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.session.conftest import MakeAgent
+from tests.session.harness import FakeAgent
+
+pytestmark = [pytest.mark.e2e, pytest.mark.torch]
+SCRIPT = Path(__file__).parent / "scripts" / "hf_trainer.py"
+
+
+def weights(path: Path) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = torch.load(path)
+    return found
+
+
+def _from(agent: FakeAgent, step: int) -> Callable[[int], tuple[int, Path]] | None:
+    return (lambda rank: (step, agent.shard(rank, step))) if step else None
+
+
+@pytest.mark.timeout(240)
+def test_an_interrupted_training_ends_with_the_same_weights(make_agent: MakeAgent, tmp_path: Path) -> None:
+    """Killed within the first epoch, and at the end of the second: order of data, dropout and schedule go on."""
+    whole, broken = make_agent(1), make_agent(1)
+    whole.start(SCRIPT, [tmp_path / "whole.pt", tmp_path])
+    assert whole.join(100) == [0], whole.output()
+    assert [each["step"] for each in whole.of("step")] == list(range(1, 21))
+    restored = 0
+    for upto in (3, 16):
+        broken.start(SCRIPT, [tmp_path / "broken.pt", tmp_path], _from(broken, restored))
+        broken.wait_for(lambda upto=upto: any(each["step"] >= upto for each in broken.of("saved")), 60)
+        broken.kill()
+        restored = broken.common_step()
+        assert upto <= restored <= 20
+    broken.start(SCRIPT, [tmp_path / "broken.pt", tmp_path], _from(broken, restored))
+    assert broken.join(60) == [0], broken.output()
+    expected, found = weights(tmp_path / "whole.pt"), weights(tmp_path / "broken.pt")
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+
+
+def test_it_trains_under_plain_torchrun(tmp_path: Path) -> None:
+    """Two ranks, no agent: the callback does nothing."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*torchrun, str(SCRIPT), str(tmp_path / "end.pt"), str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False)
+    assert done.returncode == 0, done.stderr
+    assert weights(tmp_path / "end.pt")

@@ -1,0 +1,32 @@
+"""The Kubernetes driver against the driver contract, on a real control plane."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.drivers import processes
+from holdfast.drivers.base import Driver
+from tests.drivers.conformance import DriverConformance
+from tests.kubernetes.cluster import Cluster
+
+TOY_PROCESSES = 5
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+class TestKubernetesDriver(DriverConformance):
+    """The contract."""
+
+    @pytest.fixture(autouse=True)
+    def _with_cluster(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    def ready(self, driver: Driver, name: str) -> bool:
+        return self.processes(driver, name) == TOY_PROCESSES
+
+    def processes(self, driver: Driver, name: str) -> int:
+        container = self.cluster.kubelets.container(name)
+        return len(processes.find_all(container.machine)) if container else 0
+
+    def crash(self, driver: Driver, name: str) -> None:
+        self.cluster.kubelets.power_off(self.cluster.kubelets.node_of(name))

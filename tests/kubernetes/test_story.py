@@ -1,0 +1,145 @@
+"""The demo's story on Kubernetes: a rank dies, a node dies, a rank hangs; the weights are those of a calm run."""
+
+from __future__ import annotations
+
+import base64
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast import secret
+from holdfast.demo import weights
+from holdfast.deployments.gateway import offline
+from holdfast.deployments.local import machines
+from holdfast.drivers.kubernetes.api import Object
+from holdfast.models.alert import Incident, IncidentClass
+from tests.e2e.site import Site
+from tests.e2e.waiting import wait_for
+from tests.kubernetes.cluster import Cluster, manifests
+
+pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(600)]
+
+NAMESPACE = "holdfast-story"
+MACHINES = 5
+STEPS = 200
+CALM_STEPS = 8
+LONG_S = 240.0
+"""For a whole run of the job: a step takes what the host's other work leaves."""
+
+
+def template(site: Site) -> Object:
+    """The packaged PodTemplate with this site's addresses."""
+    [found] = manifests("machine.yaml")
+    container = found["template"]["spec"]["containers"][0]
+    for each in container["env"]:
+        if each["name"] == "HOLDFAST_GATEWAY_URL":
+            each["value"] = site.settings.gateway
+        if each["name"] == "HOLDFAST_S3_ENDPOINT":
+            each["value"] = site.settings.s3
+        if each["name"] == "HOLDFAST_DRIVER":
+            # All nodes are this host: what happens to its kernel accuses none of them.
+            each["value"] = "local"
+    return dict(found)
+
+
+@pytest.fixture
+def site(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    """A control plane of Holdfast whose machines are pods."""
+    home = tmp_path / ".holdfast"
+    for name in [name for name in os.environ if name.startswith(("HOLDFAST_", "PREFECT_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOLDFAST_HOME", str(home))
+    shared = base64.b64encode(secret.create(home / "secret").encode()).decode()
+    body = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": "holdfast"},
+        "data": {"secret": shared},
+    }
+    cluster.prepare(NAMESPACE, manifests("machine.yaml")[0])
+    cluster.apply(body, NAMESPACE)
+    site = Site.up(
+        home,
+        0,
+        driver="kubernetes",
+        kubernetes_config=str(cluster.kubeconfig(NAMESPACE)),
+        kubernetes_machines=3,
+        kubernetes_priority_class="holdfast-machine",
+        kubernetes_standby_priority_class="holdfast-standby",
+    )
+    try:
+        cluster.apply(template(site), NAMESPACE)
+        machines.have(site.settings, MACHINES, print, threading.Event())
+        yield site
+    finally:
+        site.down()
+        cluster.remove(NAMESPACE)
+
+
+def recovered(site: Site, name: str, number: int, expected: IncidentClass) -> Incident:
+    """The job's ``number``-th incident, over, at its first attempt; or at the next, if Prefect was too busy for it."""
+    incident = site.wait_recovered(name, number)
+    assert incident.incident_class is expected, site.told(name)
+    assert incident.attempt == 1 or offline.is_offline(incident.flow_run_id or ""), site.told(name)
+    assert len(site.ledger.incidents(job=name)) == number, site.told(name)
+    site.wait_more_steps(name, CALM_STEPS)
+    return incident
+
+
+def node(cluster: Cluster, name: str) -> Object:
+    """A node as the API server has it."""
+    return cluster.admin.get(f"/api/v1/nodes/{name}")
+
+
+def test_dead_rank_dead_machine_and_hang_leave_the_weights_of_a_calm_run(
+    site: Site, cluster: Cluster, tmp_path: Path
+) -> None:
+    """Three faults underneath, three recoveries by the right playbook, every evicted node cordoned, equal weights."""
+    out = tmp_path / "weights.pt"
+    calm = tmp_path / "calm.pt"
+    site.submit("story", "--out", str(out), steps=STEPS, machines=3, spare=2, first=CALM_STEPS)
+    before = site.job("story").machines
+
+    os.kill(site.pids("story")[1], signal.SIGKILL)
+    recovered(site, "story", 1, IncidentClass.JOB_CRASH)
+    assert site.job("story").machines == before
+
+    dead_node = cluster.kubelets.node_of(before[0])
+    cluster.kubelets.power_off(dead_node)
+    recovered(site, "story", 2, IncidentClass.MACHINE_FAULT)
+    after = site.job("story").machines
+    assert after[0] not in before
+    assert after[1:] == before[1:]
+    assert node(cluster, dead_node)["spec"]["unschedulable"] is True
+
+    hung_node = cluster.kubelets.node_of(after[2])
+    os.kill(site.pids("story")[2], signal.SIGSTOP)
+    recovered(site, "story", 3, IncidentClass.JOB_HANG)
+    assert after[2] not in site.job("story").machines
+    assert site.evicted() == {before[0], after[2]}
+    labels = node(cluster, hung_node)["metadata"]["labels"]
+    assert labels["holdfast.dev/evicted"] in ("job", "cluster")
+    assert cluster.kubelets.container(after[2]) is None
+
+    site.wait_done("story", LONG_S)
+    # Repaired: the dead node comes back, both machines are released and stand by again.
+    cluster.kubelets.power_on(dead_node)
+    site.submit("calm", "--out", str(calm), steps=STEPS, machines=3, spare=0)
+    site.wait_done("calm", LONG_S)
+    assert site.ledger.incidents(job="calm") == []
+    compared = weights.compare(out, calm)
+    assert compared.tensors > 10
+    assert compared.differing == ()
+    wait_for(
+        "the repaired node is given back",
+        lambda: not node(cluster, dead_node)["spec"].get("unschedulable"),
+    )
+    wait_for(
+        "the node of the hung rank is given back",
+        lambda: "holdfast.dev/evicted" not in node(cluster, hung_node)["metadata"]["labels"],
+    )
+    assert cluster.kubelets.errors == []

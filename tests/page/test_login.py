@@ -1,0 +1,165 @@
+"""Who may use the status page, and what an attacker's page cannot do with somebody's login."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+
+from holdfast.deployments.gateway.page.session import CSRF_HEADER, LIFE_S, Sessions
+from holdfast.models.history import ActionState
+from holdfast.models.machine import MachineState
+from holdfast.secret import Keys
+from holdfast.testing.gateway_kit import SECRET, Kit
+
+
+def browser(kit: Kit) -> httpx.AsyncClient:
+    """A client without the secret, which keeps cookies."""
+    return httpx.AsyncClient(transport=httpx.ASGITransport(app=kit.app), base_url="http://gateway")
+
+
+async def login(client: httpx.AsyncClient, by: str = "ada") -> str:
+    """Log in; the token against forgery."""
+    answer = await client.post("/ui/login", json={"secret": SECRET, "by": by})
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["csrf"])
+
+
+async def test_the_page_is_open_and_what_it_shows_is_not(kit: Kit) -> None:
+    """Files hold nothing secret; every view asks for the login."""
+    async with browser(kit) as client:
+        assert (await client.get("/", follow_redirects=False)).headers["location"] == "/ui/"
+        assert (await client.get("/ui/")).status_code == 200
+        for path in ("/v1/page/overview", "/v1/status", "/ui/session", "/v1/by-hand", "/metrics"):
+            assert (await client.get(path)).status_code == 401, path
+
+
+@pytest.mark.parametrize("secret", ["wrong", SECRET + "x", " "])
+async def test_wrong_secret_gives_no_cookie_and_is_counted(kit: Kit, secret: str) -> None:
+    """Nobody gets in by guessing unseen."""
+    async with browser(kit) as client:
+        answer = await client.post("/ui/login", json={"secret": secret, "by": "eve"})
+        assert answer.status_code == 401
+        assert "set-cookie" not in answer.headers
+    assert kit.metric("unauthorized_total", route="ui") == 1
+
+
+async def test_the_cookie_is_out_of_reach_for_scripts_and_other_sites(kit: Kit) -> None:
+    """HttpOnly and SameSite=Strict, and it does not carry the secret."""
+    async with browser(kit) as client:
+        answer = await client.post("/ui/login", json={"secret": SECRET, "by": "ada"})
+        cookie = answer.headers["set-cookie"]
+        assert re.search("httponly", cookie, re.IGNORECASE)
+        assert re.search("samesite=strict", cookie, re.IGNORECASE)
+        assert SECRET not in cookie
+        assert (await client.get("/v1/page/overview")).status_code == 200
+        await client.post("/ui/logout", headers={CSRF_HEADER: answer.json()["csrf"]})
+        assert (await client.get("/v1/page/overview")).status_code == 401
+
+
+async def test_acts_need_the_token_of_the_login(kit: Kit) -> None:
+    """A form on another site's page could send the cookie; it cannot know the token."""
+    await kit.register("m0")
+    async with browser(kit) as client:
+        csrf = await login(client)
+        for headers in ({}, {CSRF_HEADER: "guess"}):
+            answer = await client.post("/v1/machines/m0/evict", json={"reason": "x"}, headers=headers)
+            assert answer.status_code == 403
+            assert answer.json()["error"] == "ForgedError"
+        assert kit.ledger.by_hand() == []
+        assert kit.ledger.machine("m0").state is MachineState.STANDBY
+        answer = await client.post("/v1/machines/m0/evict", json={"reason": "x"}, headers={CSRF_HEADER: csrf})
+        assert answer.status_code == 200
+    assert kit.ledger.machine("m0").state is MachineState.CORDONED
+
+
+async def test_a_login_does_not_speak_for_machines(kit: Kit) -> None:
+    """Heartbeats and alerts come with the secret only."""
+    async with browser(kit) as client:
+        headers = {CSRF_HEADER: await login(client)}
+        for path in ("/v1/agents/register", "/v1/alerts", "/v1/alerts/alertmanager"):
+            assert (await client.post(path, json={}, headers=headers)).status_code == 401, path
+
+
+def test_forged_foreign_and_old_cookies_are_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cookie of another secret, a changed one, and one of yesterday."""
+    sessions = Sessions("secret", 1)
+    cookie, session = sessions.login("secret", "ada")
+    assert sessions.read(cookie) == session
+    assert sessions.read(None) is None
+    assert sessions.read(cookie[:-2] + "xx") is None
+    assert Sessions("other", 1).read(cookie) is None
+    later = sessions._signer().signer  # what decides how old a cookie is
+    made_at = later("secret").get_timestamp
+    monkeypatch.setattr(later, "get_timestamp", lambda self: made_at() + LIFE_S + 1)
+    assert sessions.read(cookie) is None
+
+
+def test_logins_outlive_the_replacement_of_the_secret(tmp_path: Path) -> None:
+    """As long as the secret that they were begun under is accepted."""
+    path = tmp_path / "secret"
+    path.touch(0o600)
+    path.write_text("old")
+    sessions = Sessions(Keys(path), 1)
+    cookie, session = sessions.login("old", "ada")
+    path.write_text("newer\nold")
+    assert sessions.read(cookie) == session
+    path.write_text("newer")
+    assert sessions.read(cookie) is None
+
+
+async def test_who_is_that_of_the_login_whatever_the_request_says(kit: Kit) -> None:
+    """The audit has the person who logged in, the act, the target, the reason and what came of it."""
+    await kit.register("m0")
+    async with browser(kit) as client:
+        headers = {CSRF_HEADER: await login(client, "ada\0 lovelace")}
+        body = {"reason": "smells of smoke", "by": "somebody else"}
+        await client.post("/v1/machines/m0/evict", json=body, headers=headers)
+        again = await client.post("/v1/machines/m0/evict", json=body, headers=headers)
+        assert again.status_code == 409
+        await client.post("/v1/machines/m0/release", json={"reason": "new fan"}, headers=headers)
+    await kit.post("/v1/machines/m0/release", status=409)
+    release_api, release, refused, evict = kit.ledger.by_hand("m0")
+    assert (evict.by, evict.via, evict.act, evict.state) == ("ada\ufffd lovelace", "page", "evict", "done")
+    assert "smells of smoke" in evict.reason
+    assert evict.done_at is not None
+    assert (refused.state, refused.outcome.split(":")[0]) == (
+        ActionState.FAILED,
+        "machine m0 is cordoned already (smells of smoke)",
+    )
+    assert (release.act, release.reason, release.outcome) == ("release", "new fan", "now provisioning")
+    assert (release_api.via, release_api.by, release_api.state) == ("api", "somebody", ActionState.FAILED)
+
+
+async def test_an_eviction_of_a_working_machine_names_who_asked(kit: Kit) -> None:
+    """The incident that it opens says it as well."""
+    await kit.running_job()
+    async with browser(kit) as client:
+        headers = {CSRF_HEADER: await login(client)}
+        answer = await client.post("/v1/machines/m0/evict", json={"reason": "x"}, headers=headers)
+    assert answer.json()["incident"] == "gpt-1"
+    assert kit.incidents()[0].alerts[0].evidence["by"] == "ada"
+    assert kit.ledger.by_hand("m0")[0].outcome.startswith("opened gpt-1")
+
+
+async def test_the_page_may_load_from_this_host_only(kit: Kit) -> None:
+    """Every file carries the policy that forbids everything else, inline scripts included."""
+    async with browser(kit) as client:
+        for path in ("/ui/", "/ui/vendor/uplot/uPlot.iife.min.js", "/ui/main.js"):
+            answer = await client.get(path)
+            assert answer.status_code == 200, path
+            policy = dict(
+                part.split(" ", 1) for part in answer.headers["content-security-policy"].split("; ")
+            )
+            assert policy["default-src"] == "'none'"
+            assert policy["script-src"] == policy["style-src"] == policy["connect-src"] == "'self'"
+            assert policy["require-trusted-types-for"] == "'script'"
+            assert answer.headers["x-content-type-options"] == "nosniff"
+        unchanged = await client.get(
+            "/ui/", headers={"If-None-Match": (await client.get("/ui/")).headers["etag"]}
+        )
+        assert unchanged.status_code == 304
+        for path in ("/ui/../auth.py", "/ui/%2e%2e/session.py", "/ui/nothing.js", "/ui//etc/passwd"):
+            assert (await client.get(path)).status_code in (401, 404), path

@@ -1,0 +1,229 @@
+"""Small decisions: flight records, the vote for the slow, approvals, offences, what follows a replay, shared faults."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import LimitError
+from holdfast.models.agent import FlightRecord
+from holdfast.models.alert import Finding, IncidentClass
+from holdfast.models.history import Offence
+from holdfast.models.machine import Scope
+from holdfast.policies import admission, approval, code, flight, offences, services, slow_vote
+from holdfast.policies.aggregate import Aggregation
+from holdfast.policies.policy import ApprovalPolicy, ApprovalRule, Policy
+from holdfast.policies.replay_groups import Next, Outcome, ReplayVerdict, decide
+from tests.policies.make import epoch, job
+
+
+def record(rank: int, enqueued: int, completed: int, group: str = "0", operation: str = "") -> FlightRecord:
+    return FlightRecord(rank=rank, group=group, enqueued=enqueued, completed=completed, operation=operation)
+
+
+def test_the_rank_that_others_wait_for_is_behind() -> None:
+    """Seven are in collective 9, one has not come."""
+    records = [record(rank, 9, 8) for rank in range(8) if rank != 5] + [record(5, 8, 8)]
+    found = flight.analyse(records, job())
+    assert (found.behind, found.suspects) == ((5,), ("m2",))
+    assert set(found.waiting) == {0, 1, 2, 3, 4, 6, 7}
+    assert found.confidence == 0.9
+
+
+def test_who_lags_because_it_waits_elsewhere_is_a_victim() -> None:
+    """Rank 2 is late in group 0 because it waits in group 1 for rank 3."""
+    records = [record(0, 5, 4), record(1, 5, 4), record(2, 4, 4), record(3, 4, 4)]
+    records += [record(2, 7, 6, "1"), record(3, 6, 6, "1"), record(4, 5, 4), record(5, 5, 4)]
+    found = flight.analyse(records, job())
+    assert found.behind == (3,)
+    assert found.suspects == ("m1",)
+
+
+def test_equal_records_accuse_nobody() -> None:
+    """All in the same collective, or all between two."""
+    assert flight.analyse([record(rank, 9, 8) for rank in range(8)], job()).suspects == ()
+    assert flight.analyse([record(rank, 8, 8) for rank in range(8)], job()).suspects == ()
+    assert flight.analyse([], job()).reasons == ("no rank left a record of its collectives",)
+
+
+def test_ranks_that_disagree_point_at_the_code() -> None:
+    """Different operations under one number."""
+    records = [record(rank, 9, 8, operation="nccl:all_reduce") for rank in range(7)]
+    found = flight.analyse([*records, record(7, 9, 8, operation="nccl:broadcast")], job())
+    assert found.suspects == ()
+    assert any("look at the code" in reason for reason in found.reasons)
+
+
+def test_a_rank_without_a_record_is_suspected_when_the_others_wait() -> None:
+    """A stopped process cannot write."""
+    found = flight.analyse([record(rank, 9, 8) for rank in range(7)], job())
+    assert (found.behind, found.suspects) == ((7,), ("m3",))
+
+
+RECORDS = st.builds(
+    record, st.integers(0, 9), st.integers(-1, 5), st.integers(-1, 5), st.sampled_from(["0", "1"])
+)
+
+
+@given(st.lists(RECORDS, max_size=20))
+def test_records_never_accuse_half_of_the_job(records: list[FlightRecord]) -> None:
+    """Whatever they say."""
+    found = flight.analyse(records, job())
+    assert 2 * len(found.behind) < 8 or not found.suspects
+    assert found.reasons
+
+
+def looks(*rounds: tuple[int, ...]) -> list[Aggregation]:
+    return [Aggregation(outliers=outliers) for outliers in rounds]
+
+
+LIMITS = Policy.load().aggregate
+
+
+def test_the_group_that_lags_in_most_rounds_is_evicted() -> None:
+    """Four of five looks."""
+    found = slow_vote.decide(looks((4, 5), (4,), (), (5,), (4, 5)), job(), LIMITS)
+    assert found.suspects == ("m2",)
+    assert "machine m2 4x" in found.reasons[0]
+
+
+def test_half_of_the_machines_cannot_be_outvoted_by_the_other_half() -> None:
+    """Which of two sides lags is not said by their stacks."""
+    assert slow_vote.decide(looks(*[(4, 6)] * 5), job(), LIMITS).suspects == ()
+
+
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        [(), (), (), (), ()],
+        [(0,), (2,), (4,), (6,), ()],
+        [(0,), (0,), (2,), (2,), ()],
+        [(0,), (), (), (), ()],
+    ],
+)
+def test_what_does_not_repeat_accuses_nobody(rounds: list[tuple[int, ...]]) -> None:
+    """Once is nothing, and a tie is none."""
+    assert slow_vote.decide(looks(*rounds), job(), LIMITS).suspects == ()
+
+
+def test_a_pipeline_that_lags_is_evicted_as_a_group() -> None:
+    """Over-eviction within the limit: outliers on two machines of one group."""
+    big = job(machines=16, per=1, tp=2, pp=4)
+    found = slow_vote.decide(looks(*[(4, 5)] * 5), big, LIMITS)
+    assert found.suspects == ("m4", "m5")
+
+
+def test_approval_rules() -> None:
+    """What a rule leaves out holds for all."""
+    rules = (
+        ApprovalRule(incident_class=IncidentClass.NAN_LOSS),
+        ApprovalRule(machines_over=2, scope=Scope.CLUSTER),
+    )
+    policy = ApprovalPolicy(rules=rules, deadline_s=1, default="refuse")
+    ask = approval.why_ask
+    assert ask(IncidentClass.NAN_LOSS, 1, Scope.JOB, policy)
+    assert ask(IncidentClass.JOB_CRASH, 3, Scope.CLUSTER, policy)
+    assert not ask(IncidentClass.JOB_CRASH, 2, Scope.CLUSTER, policy)
+    assert not ask(IncidentClass.JOB_CRASH, 9, Scope.JOB, policy)
+    assert not ask(IncidentClass.NAN_LOSS, 0, Scope.JOB, policy)
+
+
+@given(st.lists(st.floats(0, 1e6), max_size=20), st.floats(0, 1e6))
+def test_offences_decay(times: list[float], later: float) -> None:
+    """Never more than their number, and less as time passes."""
+    listed = [Offence(machine="m1", at=at) for at in times]
+    now = offences.weigh(listed, 1e6, 1e5).get("m1", 0.0)
+    then = offences.weigh(listed, 1e6 + later, 1e5).get("m1", 0.0)
+    assert 0 <= then <= now <= len(times)
+
+
+def test_an_offence_halves() -> None:
+    """After its half life."""
+    listed = [Offence(machine="m1", at=0.0)]
+    assert offences.weigh(listed, 100.0, 100.0) == {"m1": 0.5}
+    assert offences.offenders({"m1": 2.0, "m2": 1.9}, 2.0) == {"m1"}
+
+
+def verdict(outcome: Outcome, *suspects: int) -> ReplayVerdict:
+    return ReplayVerdict(outcome=outcome, suspects=suspects, reasons=("x",))
+
+
+@pytest.mark.parametrize(
+    ("found", "left", "expected"),
+    [
+        (verdict(Outcome.FOUND, 3), 1, Next.EVICT),
+        (verdict(Outcome.NARROWED, 3, 4), 1, Next.EVICT),
+        (verdict(Outcome.NARROWED, 3, 4, 5), 1, Next.NOBODY),
+        (verdict(Outcome.SEVERAL, 3, 4), 0, Next.EVICT),
+        (verdict(Outcome.SEVERAL, 3, 4, 5), 0, Next.NOBODY),
+        (verdict(Outcome.NOT_REPRODUCED), 1, Next.AGAIN),
+        (verdict(Outcome.NOT_REPRODUCED), 0, Next.NOBODY),
+        (verdict(Outcome.FLAKY, 3), 1, Next.AGAIN),
+        (verdict(Outcome.FLAKY, 3), 0, Next.NOBODY),
+        (verdict(Outcome.COMMON_CAUSE), 1, Next.BLAME_CODE),
+        (verdict(Outcome.INSEPARABLE), 1, Next.NOBODY),
+    ],
+)
+def test_every_outcome_of_a_replay_is_decided(found: ReplayVerdict, left: int, expected: Next) -> None:
+    """With a limit of two machines; only evictions name suspects."""
+    decision = decide(found, 2, left)
+    assert decision.next is expected
+    assert bool(decision.suspects) is (expected is Next.EVICT)
+    assert {one.value for one in Outcome} == {
+        one.value for one in Outcome if decide(verdict(one, 1), 2, 0).reason
+    }
+
+
+def missing(*machines: int, check: str = "mount_unresponsive") -> list[Finding]:
+    return [Finding(check=check, machine=f"m{i}", ok=False) for i in machines]
+
+
+def test_shared_faults_are_told_from_single_ones() -> None:
+    """More than half of the machines, and only of what can be shared."""
+    assert services.shared_fault(missing(0, 1, 2), 4) == "mount unresponsive on 3 of 4 machines"
+    assert services.shared_fault(missing(0, 1), 4) == ""
+    assert services.shared_fault(missing(0, 1, 2, 3, check="gpu_temperature"), 4) == ""
+    assert services.shared_fault(missing(0), 1)
+    with pytest.raises(LimitError, match="holdfast resume"):
+        services.must_be_in_time("a mount", 11.0, 10.0)
+    services.must_be_in_time("a mount", 9.0, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("versions", "expected"),
+    [
+        ([], None),
+        (["v1"], None),
+        (["v1", "v1"], None),
+        (["v1", "v2"], 20.0),
+        (["v1", "v2", "v2"], 20.0),
+        (["v1", "v2", "v1"], None),
+        (["v1", "v2", "v1", "v2"], None),
+        (["v1", "v2", "v3"], 30.0),
+    ],
+)
+def test_only_new_code_is_a_change(versions: list[str], expected: float | None) -> None:
+    """Going back to what ran before is none."""
+    epochs = [
+        epoch(n, 10.0 * n, None, None).model_copy(update={"code_version": version})
+        for n, version in enumerate(versions, 1)
+    ]
+    assert code.changed_at(epochs) == expected
+    assert code.changed_at(epochs, 1e9) is None
+
+
+def test_machines_are_checked_when_no_more_come() -> None:
+    """Together, but none waits for stragglers for ever."""
+    assert admission.due({}, 5.0) == []
+    assert admission.due({"a": 1.0, "b": 4.5}, 5.0) == []
+    assert admission.due({"a": 1.0, "b": 4.5}, 5.5) == ["a", "b"]
+    assert admission.due({"a": 1.0, "b": 11.9}, 12.0) == ["a", "b"]
+
+
+def test_processes_of_one_host_are_not_checked_on_delivery() -> None:
+    """Unless the site says so."""
+    assert not admission.waits("auto", "local")
+    assert admission.waits("auto", "slurm")
+    assert admission.waits(True, "local")
+    assert not admission.waits(False, "slurm")

@@ -1,0 +1,115 @@
+"""A new playbook passes as it is written, and wrong names are refused before anything is."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from holdfast.cli.main import app
+from holdfast.errors import HoldfastError, RefusedError, SettingsError
+from holdfast.scaffold import playbook
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def files(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+def run(folder: Path, *command: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        # mypy does not see through an editable install.
+        env={**os.environ, "MYPYPATH": str(ROOT)},
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.timeout(300)
+def test_two_playbooks_pass_as_written(tmp_path: Path) -> None:
+    """Their tests, ruff (format and rules) and mypy --strict; the second beside the first."""
+    folder = tmp_path / "site-playbooks"
+    written = playbook.write("fan_fault", folder)
+    assert [str(path.relative_to(folder)) for path in written] == [
+        "pyproject.toml",
+        "prefect.yaml",
+        "site_playbooks/policy.yaml",
+        "site_playbooks/__init__.py",
+        "site_playbooks/fan_fault.py",
+        "tests/test_fan_fault.py",
+        "tests/fan_fault.yaml",
+    ]
+    playbook.write("nvlink_flap", folder)
+    names = {each["name"] for each in yaml.safe_load((folder / "prefect.yaml").read_text())["deployments"]}
+    assert names == {"fan-fault", "nvlink-flap"}
+
+    assert "4 passed" in run(folder, "pytest", "-q", "-W", "ignore")
+    run(folder, "ruff", "check", "--extend-select", "ANN,B,D1,I,N,PL,PT,RUF,SIM,UP", ".")
+    run(folder, "ruff", "format", "--check", ".")
+    # The project's options and cache, so that Holdfast itself is not checked once more.
+    options = ["--config-file", str(ROOT / "pyproject.toml"), "--cache-dir", str(ROOT / ".mypy_cache")]
+    run(folder, "mypy", *options, "--follow-imports", "silent", "site_playbooks", "tests")
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "said"),
+    [
+        ("Thermal", SettingsError, "'Thermal': expected a lower-case Python identifier"),
+        ("a-b", SettingsError, "expected a lower-case"),
+        ("class", SettingsError, "expected a lower-case"),
+        ("a" * 33, SettingsError, "at most 32 characters"),
+        ("job_hang", RefusedError, "one of Holdfast's own"),
+    ],
+)
+def test_wrong_names_are_refused(tmp_path: Path, name: str, error: type[HoldfastError], said: str) -> None:
+    """With what was expected, before anything is written."""
+    with pytest.raises(error, match=said):
+        playbook.write(name, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_what_is_there_is_left_alone(tmp_path: Path) -> None:
+    """A second playbook of one name, a project that is no playbooks', half a repository, an odd policy file."""
+    folder = tmp_path / "mine"
+    playbook.write("fan_fault", folder)
+    before = files(folder)
+    with pytest.raises(RefusedError, match=r"'fan_fault' is in .*pyproject.toml already"):
+        playbook.write("fan_fault", folder)
+    (folder / "tests/test_hot.py").write_text("# mine\n")
+    with pytest.raises(RefusedError, match=r"test_hot.py is there already"):
+        playbook.write("hot", folder)
+    (folder / "tests/test_hot.py").unlink()
+    (folder / "mine/policy.yaml").write_text("playbooks: {}\n")
+    with pytest.raises(RefusedError, match="no line '  classes:'"):
+        playbook.write("hot", folder)
+    (folder / "mine/policy.yaml").write_text(before["mine/policy.yaml"])
+    assert files(folder) == before
+
+    with pytest.raises(RefusedError, match=r"is the project 'holdfast', which has no playbooks"):
+        playbook.write("hot", ROOT)
+    (folder / "pyproject.toml").unlink()
+    with pytest.raises(RefusedError, match=r"is there, and pyproject\.toml beside it is not"):
+        playbook.write("hot", folder)
+
+
+def test_the_command_says_what_it_wrote_and_how_to_go_on(tmp_path: Path) -> None:
+    """As lines, or as JSON."""
+    said = CliRunner().invoke(app, ["new", "playbook", "fan_fault", "--into", str(tmp_path / "a")])
+    assert said.exit_code == 0, said.output
+    assert "fan_fault.py" in said.output
+    assert "python -m pytest" in said.output
+    said = CliRunner().invoke(app, ["new", "playbook", "fan_fault", "--into", str(tmp_path / "b"), "--json"])
+    assert len(json.loads(said.output)) == 7

@@ -1,0 +1,115 @@
+"""Loading into live tensors: the short way where copying is all there is to do, torch's own where it is not."""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from holdfast.session import rehearsal, rng, state
+from holdfast.session.state import StateTree
+
+
+class Counting(nn.Linear):
+    """Does something of its own when it is loaded."""
+
+    loads = 0
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        self.loads += 1
+        super()._load_from_state_dict(*args, **kwargs)
+
+
+def trained(layer: nn.Module, lr: float = 0.1) -> dict[str, Any]:
+    """A module and its optimizer after a step."""
+    optimizer = torch.optim.AdamW(layer.parameters(), lr=lr)
+    layer(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    return {"model": layer, "optimizer": optimizer}
+
+
+def load_into(target: dict[str, Any], source: dict[str, Any]) -> StateTree:
+    """As a restore does: bytes into the live tensors, objects into the nested dictionaries, then load."""
+    tree = StateTree(target)
+    nested, saved = tree.nested(), StateTree(source).nested()
+    _fill(nested, saved)
+    tree.load(nested)
+    return tree
+
+
+def _fill(into: dict[str, Any], saved: dict[str, Any]) -> None:
+    for name, value in saved.items():
+        if isinstance(value, torch.Tensor):
+            into[name].copy_(value)
+        elif isinstance(value, dict):
+            _fill(into[name], value)
+        elif name == "param_groups":
+            for group, told in zip(into[name], value, strict=True):
+                group |= {option: each for option, each in told.items() if option != "params"}
+
+
+@pytest.mark.parametrize("short", [True, False])
+def test_both_ways_load_the_same(short: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights, moments, step and options are the saved ones; training goes on alike."""
+    if not short:
+        monkeypatch.setattr(state, "loads_plainly", lambda _: False)
+        monkeypatch.setattr(state, "updates_plainly", lambda _: False)
+    source, target = trained(nn.Linear(2, 2), lr=0.5), trained(nn.Linear(2, 2))
+    tree = load_into(target, source)
+    assert target["optimizer"].param_groups[0]["lr"] == 0.5
+    flat, saved = tree.flat(), StateTree(source).flat()
+    assert flat.keys() == saved.keys()
+    for name, value in saved.items():
+        assert torch.equal(flat[name], value) if isinstance(value, torch.Tensor) else flat[name] == value
+    for each in (source, target):
+        each["optimizer"].zero_grad()
+        each["model"](torch.ones(1, 2)).sum().backward()
+        each["optimizer"].step()
+    assert torch.equal(source["model"].weight, target["model"].weight)
+
+
+def test_the_short_way_copies_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's functions are not called, and the first save finds the items that the restore made."""
+    for name in ("set_model_state_dict", "set_optimizer_state_dict"):
+        monkeypatch.setattr(state, name, None)
+    target = trained(nn.Linear(2, 2))
+    tree = load_into(target, trained(nn.Linear(2, 2)))
+    monkeypatch.setattr(state, "get_model_state_dict", None)
+    assert tree.flat()["model.weight"].data_ptr() == target["model"].weight.data_ptr()
+
+
+def test_a_module_that_loads_in_its_own_way_does() -> None:
+    """An override and a hook are called."""
+    module = Counting(2, 2)
+    load_into(trained(module), trained(Counting(2, 2)))
+    assert module.loads == 1
+    called: list[str] = []
+    hooked = nn.Linear(2, 2)
+    hooked.register_load_state_dict_post_hook(lambda *_: called.append("loaded"))
+    load_into(trained(hooked), trained(nn.Linear(2, 2)))
+    assert called == ["loaded"]
+
+
+def test_an_optimizer_with_a_hook_is_told() -> None:
+    """Its hook sees what is loaded."""
+    target, called = trained(nn.Linear(2, 2)), []
+    target["optimizer"].register_load_state_dict_post_hook(lambda _: called.append("loaded"))
+    load_into(target, trained(nn.Linear(2, 2)))
+    assert called
+
+
+def test_a_rehearsal_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither other random numbers, nor files, nor threads."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before, threads = rng.capture(), threading.active_count()
+    rehearsal.rehearse()
+    after = rng.capture()
+    assert torch.equal(before["torch"], after["torch"])
+    assert before["python"] == after["python"]
+    assert threading.active_count() == threads
+    assert list(tmp_path.iterdir()) == []

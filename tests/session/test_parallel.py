@@ -1,0 +1,63 @@
+"""Every parallelism that torch has, and flat shards: saved without a gather, loaded by stock torch and by us."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+
+from holdfast.storage.checkpoints import buffers
+from tests.session.conftest import MakeAgent
+from tests.storage.checkpoints.publish import publish, stock_load
+
+pytestmark = [pytest.mark.e2e, pytest.mark.torch]
+SCRIPT = Path(__file__).with_name("scripts") / "parallel.py"
+
+
+def whole(folder: Path, ranks: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for rank in reversed(
+        range(ranks)
+    ):  # running statistics differ between ranks: the checkpoint has rank 0's
+        found |= torch.load(folder / f"whole-{rank}.pt")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "ranks"),
+    [
+        ("ddp", 3),
+        pytest.param("fsdp", 3, marks=pytest.mark.thorough),
+        pytest.param("hsdp", 4, marks=pytest.mark.thorough),
+        pytest.param("tp", 2, marks=pytest.mark.thorough),
+        ("fsdp-tp", 4),
+        ("pp", 2),
+        ("zero", 3),
+    ],
+)
+def test_stock_torch_reads_what_ranks_saved(
+    make_agent: MakeAgent, tmp_path: Path, kind: str, ranks: int
+) -> None:
+    """The parts of all ranks are the whole state, each saved once; from memory each rank goes on as it was."""
+    agent = make_agent(ranks)
+    agent.start(SCRIPT, [kind, 3, tmp_path])
+    assert agent.join() == [0] * ranks, agent.output()
+    expected = whole(tmp_path, ranks)
+    loaded, _ = flatten_state_dict(stock_load(publish(agent.shards, 3, tmp_path / "ckpt")))
+    tensors = {
+        name: each for name, each in loaded.items() if isinstance(each, torch.Tensor) and "rng" not in name
+    }
+    assert tensors.keys() == expected.keys()
+    different = [name for name in expected if not torch.equal(tensors[name], expected[name])]
+    assert all("running" in name for name in different), different
+    nbytes = sum(each.nbytes for each in expected.values())
+    owned = [each.owned_nbytes for _, each in buffers.inventory(agent.shards) if each.step == 3]
+    assert sum(owned) < nbytes + ranks * 120_000 + 2_000 * len(loaded)
+
+    agent.start(SCRIPT, [kind, 3, tmp_path], lambda rank: (3, agent.shard(rank, 3)))
+    assert agent.join() == [0] * ranks, agent.output()
+    again = whole(tmp_path, ranks)
+    assert all(torch.equal(again[name], each) for name, each in expected.items())

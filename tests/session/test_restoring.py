@@ -1,0 +1,100 @@
+"""What a restore brings back, what it refuses, and the memory that it asks for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from holdfast.errors import CheckpointError
+from holdfast.session.state import StateTree
+from holdfast.storage.checkpoints import buffers, room
+from tests.session.conftest import MakeAgent
+from tests.session.small import run, seed, session_of, training
+
+pytestmark = pytest.mark.torch
+
+
+def test_restored_training_goes_on_exactly(make_agent: MakeAgent) -> None:
+    """Weights, optimizer, schedule, buffers and all random states continue as if nothing had happened."""
+    agent = make_agent()
+    seed(1)
+    whole = run(session_of(agent), training(), 9)
+    seed(1)
+    first = run(session_of(agent), training(), 5)
+    shard = agent.shard(0, 5)
+    seed(99)
+    state = training()
+    rest = run(session_of(agent, (5, shard)), state, 9)
+    assert first + rest == whole
+    assert state["counter"].value == 9
+    assert state["optimizer"].param_groups[0]["lr"] == pytest.approx(0.1 * 0.1**4)
+
+
+def test_resuming_forgets_shards_beyond_the_restored_step(make_agent: MakeAgent) -> None:
+    """The restored shard stays until the new epoch has a newer one."""
+    agent = make_agent()
+    run(session_of(agent), training(), 6)
+    shard = agent.shard(0, 5)
+    session, state = session_of(agent, (5, shard)), training()
+    session.restore(state)
+    assert [each.step for _, each in buffers.inventory(agent.shards)] == [5]
+    session.step(6)
+    session.checkpoint(state)
+    assert session.flush()
+    assert [(each.step, each.epoch) for _, each in buffers.inventory(agent.shards)] == [(5, 1), (6, 2)]
+
+
+def test_a_torn_shard_is_refused_by_name(make_agent: MakeAgent) -> None:
+    """Restore says which rank's shard is bad."""
+    agent = make_agent()
+    run(session_of(agent), training(), 3)
+    shard = agent.shard(0, 3)
+    data = bytearray(shard.read_bytes())
+    data[-200] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(CheckpointError, match="rank 0 at step 3"):
+        session_of(agent, (3, shard)).restore(training())
+
+
+def test_too_little_shared_memory_is_told_before_training(
+    make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """restore() says what the ranks of this machine and the peer's copies need; what lies there already counts."""
+    agent = make_agent()
+    model = nn.Linear(1024, 1024, bias=False)
+    state = {"model": model, "optimizer": torch.optim.AdamW(model.parameters())}
+    monkeypatch.setattr(room, "free_nbytes", lambda _: 95 << 20)
+    session = session_of(agent, LOCAL_WORLD_SIZE="2")
+    with pytest.raises(
+        CheckpointError, match=r"2 ranks x 2 buffers of 12.0 MiB and .* need 96.0 MiB, .* for 95.0 MiB"
+    ):
+        session.restore(state)
+    peer = agent.shards.parent.parent / "peer" / agent.shards.name
+    peer.mkdir(parents=True)
+    (peer / "r7-a.shard").write_bytes(bytes(1 << 20))
+    assert session.restore(state) == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "tensors"),
+    [
+        (torch.optim.AdamW, 2),
+        (lambda p: torch.optim.Adam(p, amsgrad=True), 3),
+        (lambda p: torch.optim.SGD(p, 0.1), 0),
+        (lambda p: torch.optim.SGD(p, 0.1, momentum=0.9), 1),
+        (lambda p: torch.optim.RMSprop(p, centered=True, momentum=0.9), 3),
+        (torch.optim.Adagrad, 1),
+    ],
+)
+def test_the_size_is_known_before_the_first_step(make: Any, tensors: int) -> None:
+    """What is counted beforehand is what the optimizer makes then."""
+    model = nn.Linear(512, 512, bias=False)
+    state = {"model": model, "optimizer": make(model.parameters())}
+    before = StateTree(state).expected_nbytes()
+    model(torch.randn(3, 512)).sum().backward()
+    state["optimizer"].step()
+    assert before - ((1 + tensors) << 20) in range(16)
+    assert StateTree(state).expected_nbytes() - before in range(16)

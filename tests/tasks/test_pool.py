@@ -1,0 +1,224 @@
+"""The schedule that sizes the standby pool: by group, through the driver, safe to repeat."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prefect.logging import disable_run_logger
+
+from holdfast.clock import FakeClock
+from holdfast.drivers.base import Supplied
+from holdfast.errors import SettingsError, UnavailableError
+from holdfast.models.agent import Register
+from holdfast.models.alert import Alert, AlertKind, Classification, Finding, IncidentClass
+from holdfast.models.job import JobSpec
+from holdfast.models.machine import MachineState, Scope
+from holdfast.policies import verdicts
+from holdfast.settings import Settings
+from holdfast.tasks import pool, pool_report, standby, standby_checks
+from holdfast.tasks.case import Case
+from holdfast.tasks.context import Context, use
+from holdfast.tasks.pool import Sizing
+
+DAY_S = 86_400.0
+
+
+class FakeDriver:
+    """Counts what it was asked for; machines register when the test says so."""
+
+    name = "fake"
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, str]] = []
+        self.retired: list[str] = []
+        self.error: Exception | None = None
+
+    def provision(self, n: int, group: str = "") -> list[str]:
+        if self.error:
+            raise self.error
+        self.asked.append((n, group))
+        return [f"{group or 'm'}-new-{len(self.asked)}-{i}" for i in range(n)]
+
+    def retire(self, machine: str) -> None:
+        if self.error:
+            raise self.error
+        self.retired.append(machine)
+
+    def machines(self) -> list[Supplied]:
+        return []
+
+    def evict(self, machine: str, scope: Scope, reason: str) -> None:
+        raise AssertionError("not asked for")
+
+    def release(self, machine: str) -> None:
+        raise AssertionError("not asked for")
+
+
+@pytest.fixture
+def driver() -> FakeDriver:
+    return FakeDriver()
+
+
+@pytest.fixture
+def ctx(tmp_path: Path, driver: FakeDriver) -> Iterator[Context]:
+    yield from site(tmp_path, driver, "spare_pool: {minimum: 1}\n")
+
+
+def site(tmp_path: Path, driver: FakeDriver, policy: str) -> Iterator[Context]:
+    path = tmp_path / "policy.yaml"
+    path.write_text(policy)
+    clock = FakeClock(100 * DAY_S)
+    ctx = Context(Settings(home=tmp_path, policy_file=path), clock=clock)
+    ctx.ledger.create()
+    ctx.__dict__["driver"] = driver
+    use(ctx)
+    with disable_run_logger():
+        yield ctx
+    use(None)
+
+
+def add(ctx: Context, *names: str) -> None:
+    for name in names:
+        ctx.ledger.register(
+            Register(machine=name, incarnation="i1", address="a:1", data_address="a:2", pid=1)
+        )
+
+
+def run_job(ctx: Context, *names: str, days: float = 10.0, evicted: tuple[str, ...] = ()) -> None:
+    """A job on ``names`` for ``days``, of which ``evicted`` failed."""
+    ledger = ctx.ledger
+    add(ctx, *names)
+    ledger.add_job(JobSpec(name="gpt", script="t.py", machines=len(names), ranks_per_machine=1), "v1")
+    ledger.claim_standbys("gpt", len(names), [m.name for m in ledger.machines() if m.name not in names])
+    ledger.open_epoch("gpt", 1, 0, "v1", names, "test", at=ctx.clock.now() - days * DAY_S)
+    for name in evicted:
+        found = Classification(incident_class=IncidentClass.MACHINE_FAULT, confidence=1, reasons=("x",))
+        alert = Alert(kind=AlertKind.GPU_LOST, job="gpt", machine=name, at=1.0)
+        incident = ledger.open_incident("gpt", found, 1, [alert], 1.0)
+        ledger.begin(incident.id, 1, f"evict:{name}", "evict", {})
+        ledger.finish(incident.id, f"evict:{name}", {})
+
+
+async def sized(sizing: Sizing | None = None) -> tuple[pool.Estimate, str]:
+    found = await pool.estimate.fn(sizing or Sizing())
+    return found, await pool.resize.fn(found)
+
+
+async def test_a_shortfall_is_provisioned_once(ctx: Context, driver: FakeDriver) -> None:
+    """What is provisioned already counts; run again, nothing more is asked for."""
+    run_job(ctx, "m0", "m1")
+    found, did = await sized()
+    assert found.target == ctx.ledger.pool().target == 1
+    assert driver.asked == [(1, "")]
+    assert "provisioned m-new-1-0" in did
+    await sized()
+    assert len(driver.asked) == 1
+
+
+async def test_a_surplus_is_retired_newest_first(ctx: Context, driver: FakeDriver) -> None:
+    """A machine that a job claimed meanwhile stays; one that was left half retired is finished."""
+    run_job(ctx, "m0", "m1")
+    add(ctx, "s0")
+    ctx.clock.advance(10)  # type: ignore[attr-defined]
+    add(ctx, "s1", "s2")
+    ctx.ledger.withdraw("s2")
+    _, did = await sized()
+    assert driver.retired == ["s2", "s1"]
+    assert [m.name for m in ctx.ledger.machines(state=MachineState.STANDBY)] == ["s0"]
+    assert "retired s2, s1" in did
+    assert not ctx.ledger.withdraw("m0")
+
+
+async def test_each_group_has_its_own_rate_and_size(tmp_path: Path, driver: FakeDriver) -> None:
+    """Failures of one kind of machine do not grow the pool of another; the driver is asked by group."""
+    text = "spare_pool:\n  minimum: 0\n  groups: {h: {machines: 'h-*'}, a: {machines: 'a-*', minimum: 1}}\n"
+    for ctx in site(tmp_path, driver, text):
+        names = [f"{kind}-{n}" for kind in "ha" for n in range(20)]
+        run_job(ctx, *names, days=3, evicted=("h-1", "h-2", "h-3", "h-4", "h-5", "h-6"))
+        found, _ = await sized()
+        h, a = found.plans
+        assert (h.group, h.machines, h.failures, round(h.machine_days)) == ("h", 20, 6, 60)
+        assert (a.group, a.failures, a.target) == ("a", 0, 1)
+        assert h.rate > 5 * a.rate
+        assert h.target > a.target
+        assert sorted(driver.asked, key=lambda ask: ask[1]) == [(1, "a"), (h.target, "h")]
+        assert ctx.ledger.pool().groups == {"h": h.target, "a": 1}
+        assert standby.excluded(ctx, "a-3") == []
+        # A used standby of one group is replaced by one of the same.
+        add(ctx, *(m.name for m in ctx.ledger.machines(state=MachineState.PROVISIONING)))
+        others = standby.excluded(ctx, "a-3")
+        assert [name[0] for name in others] == ["h"] * h.target
+        assert ctx.ledger.claim_standbys("gpt", 1, others)[0].name[0] == "a"
+        assert len(await standby.provision_shortfall(ctx)) == 1
+        assert driver.asked[-1] == (1, "a")
+
+
+async def test_parameters_of_the_flow_win(ctx: Context) -> None:
+    """A person may try other rules; impossible ones are refused."""
+    run_job(ctx, "m0", "m1")
+    found = await pool.estimate.fn(Sizing(minimum=3, replenish_h=48))
+    assert found.target == 3
+    assert found.plans[0].replenish_h == 48
+    with pytest.raises(SettingsError, match="minimum = 70, maximum = 64"):
+        await pool.estimate.fn(Sizing(minimum=70))
+
+
+async def test_replenishing_never_fails_a_recovery(ctx: Context, driver: FakeDriver) -> None:
+    """The engine is out of machines: the incident is recovered all the same."""
+    run_job(ctx, "m0", evicted=("m0",))
+    driver.error = UnavailableError("no quota")
+    incident = ctx.ledger.incidents()[0]
+    case = Case(
+        incident_id=incident.id,
+        attempt=1,
+        job="gpt",
+        incident_class=incident.incident_class,
+        broken_epoch=1,
+    )
+    assert await standby.replenish.fn(case) == []
+    (action,) = [row for row in ctx.ledger.actions(incident.id) if row.kind == "replenish"]
+    assert (action.state, action.result["error"]) == ("done", "no quota")
+
+
+async def test_a_standby_that_rots_is_replaced(
+    ctx: Context, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leaves the pool, and a machine is asked for; an engine without machines does not undo the finding."""
+
+    async def take_out(ctx: Context, name: str, reason: str, scope: Scope) -> None:
+        ctx.ledger.set_machine(name, state=MachineState.CORDONED, cordon_reason=reason, cordon_scope=scope)
+
+    monkeypatch.setattr(standby_checks, "take_out", take_out)
+    add(ctx, "s0", "s1", "s2")
+    ctx.ledger.set_pool(3, "test")
+
+    def failing(name: str) -> standby_checks.Checked:
+        bad = Finding(check="matmul", machine=name, ok=False, sure=True, detail="wrong product")
+        return standby_checks.Checked(machines=(name,), verdict=verdicts.judge([bad]))
+
+    assert "took out s0; provisioned m-new-1-0" in await standby_checks.remove_unfit.fn(failing("s0"))
+    driver.error = UnavailableError("no quota")
+    assert "took out s1; not replaced: no quota" in await standby_checks.remove_unfit.fn(failing("s1"))
+    assert [m.name for m in ctx.ledger.machines(state=MachineState.STANDBY)] == ["s2"]
+
+
+async def test_the_report_tells_size_reasoning_and_cost_with_a_plot(ctx: Context) -> None:
+    """The same plan gives the same bytes; the plot is an SVG that Prefect shows."""
+    run_job(ctx, *(f"m{n}" for n in range(128)), evicted=("m1",))
+    found = await pool.estimate.fn(Sizing())
+    text = pool_report.markdown(found.plans, found.history_days, "did <this>")
+    assert f"# Standby pool: {found.target}" in text
+    assert "1 failures in 1280.0 machine-days" in text
+    assert "a whole switch (32 machines" in text
+    assert "did \\<this\\>" in text
+    assert "Binomial" in text
+    encoded: Any = re.search(r"data:image/svg\+xml;base64,([A-Za-z0-9+/=]+)\)", text)
+    svg = base64.b64decode(encoded[1])
+    assert svg.startswith(b"<?xml")
+    assert b"</svg>" in svg
+    assert text == pool_report.markdown(found.plans, found.history_days, "did <this>")

@@ -1,0 +1,87 @@
+"""A checkpoint that ranks refused is named by no further plan, whoever knew of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import RecoveryError
+from holdfast.models.job import Job, JobSpec
+from holdfast.settings import Settings
+from holdfast.storage import remote
+from holdfast.storage.objects.s3 import S3Store
+from holdfast.tasks import resume
+from holdfast.tasks.context import Context, use
+from tests.storage import servers
+
+WHY = "job 'gpt' step 40 in S3: __0_0.distcp, bytes 0 to 9: damaged"
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with servers.moto() as made:
+        yield made
+
+
+@pytest.fixture
+def ctx(tmp_path: Path, endpoint: str) -> Iterator[Context]:
+    """A job whose second epoch resumes from step 40; the ledger knows of no checkpoint."""
+    ctx = Context(Settings(home=tmp_path))
+    store = S3Store(endpoint=endpoint, bucket=tmp_path.name.replace("_", "-"), access_key="a", secret_key="k")
+    store.ensure_bucket()
+    ctx.__dict__["store"] = store
+    ctx.ledger.create()
+    ctx.ledger.add_job(JobSpec(name="gpt", script="t.py", machines=2, ranks_per_machine=1), "v1")
+    ctx.ledger.next_epoch("gpt")
+    ctx.ledger.open_epoch("gpt", 1, 0, "v1", ["m1", "m2"], "new")
+    ctx.ledger.next_epoch("gpt")
+    ctx.ledger.open_epoch("gpt", 2, 40, "v1", ["m1", "m2"], "machine fault")
+    use(ctx)
+    yield ctx
+    use(None)
+
+
+def put(ctx: Context, *steps: int) -> None:
+    for step in steps:
+        manifest = remote.Manifest(job="gpt", step=step, epoch=1, world_size=2, saved_at=9.0, nbytes=5)
+        key = remote.checkpoint_key("gpt", step, 1)
+        ctx.store.put(f"{key}{remote.MANIFEST}", manifest.model_dump_json().encode())
+
+
+async def planned(ctx: Context) -> int:
+    job: Job = ctx.ledger.set_job("gpt", machines=("m1", "m2"))
+    return (await resume._plan(ctx, job, [], None)).step
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["in the ledger", "in the bucket only"])
+async def test_the_next_plan_takes_the_next_older_step(ctx: Context, known: bool) -> None:
+    """Marked in the ledger and in S3; a playbook that was killed after the marking does it again."""
+    put(ctx, 20, 40)
+    if known:
+        for checkpoint in remote.list_remote(ctx.store, "gpt"):
+            ctx.ledger.record_checkpoint(checkpoint)
+    assert await planned(ctx) == 40
+    for _ in range(2):
+        await resume._give_up_checkpoint(ctx, "gpt", 2, WHY)
+    assert await planned(ctx) == 20
+    marked = {each.step: each.suspect_reason for each in remote.list_remote(ctx.store, "gpt") if each.suspect}
+    assert marked == {40: f"refused: {WHY}"}
+
+
+async def test_a_marking_that_was_cut_short_is_completed(ctx: Context) -> None:
+    """The ledger has it, S3 does not have it yet: whoever looks there finds it after the next attempt."""
+    put(ctx, 40)
+    (checkpoint,) = remote.list_remote(ctx.store, "gpt")
+    ctx.ledger.record_checkpoint(checkpoint)
+    ctx.ledger.refuse_checkpoint(checkpoint, "refused: first")
+    await resume._give_up_checkpoint(ctx, "gpt", 2, WHY)
+    assert remote.latest(ctx.store, "gpt") is None
+
+
+async def test_with_nothing_to_mark_there_is_no_next_plan(ctx: Context) -> None:
+    """It would be the same one, again and again."""
+    put(ctx, 20)
+    with pytest.raises(RecoveryError, match=r"epoch 2 refused step 40, .*__0_0\.distcp"):
+        await resume._give_up_checkpoint(ctx, "gpt", 2, WHY)

@@ -1,0 +1,45 @@
+"""A refusal is told from silence, through all that HTTP libraries wrap around it."""
+
+from __future__ import annotations
+
+import errno
+
+import httpx
+import pytest
+
+from holdfast.refusal import is_silence, said
+from tests.e2e.waiting import free_ports
+
+
+def wrapped(error: OSError) -> httpx.ConnectError:
+    """As httpx over anyio raises it."""
+    try:
+        try:
+            raise OSError("All connection attempts failed") from ExceptionGroup("several", [error])
+        except OSError as cause:
+            raise httpx.ConnectError("All connection attempts failed") from cause
+    except httpx.ConnectError as outer:
+        return outer
+
+
+@pytest.mark.parametrize("number", [errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT])
+def test_no_way_to_the_host_is_silence(number: int) -> None:
+    """Nothing is known of what runs there."""
+    error = wrapped(OSError(number, "x"))
+    assert is_silence(error)
+    assert said(error) in ("no route to host", "network is unreachable", "connection timed out")
+
+
+def test_a_refused_connection_is_none() -> None:
+    """A real one: the host lives and nobody listens."""
+    with pytest.raises(httpx.ConnectError) as caught:
+        httpx.get(f"http://127.0.0.1:{free_ports()}", trust_env=False)
+    assert not is_silence(caught.value)
+    assert not is_silence(wrapped(ConnectionRefusedError(errno.ECONNREFUSED, "refused")))
+    assert not is_silence(httpx.ConnectError("certificate verify failed"))
+
+
+def test_a_timeout_of_the_kernel_is_silence() -> None:
+    """Whatever it is wrapped in."""
+    assert is_silence(wrapped(TimeoutError(errno.ETIMEDOUT, "timed out")))
+    assert is_silence(wrapped(TimeoutError("timed out")))
