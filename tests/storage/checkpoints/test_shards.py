@@ -8,6 +8,8 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from multiprocessing.context import ForkServerContext
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,7 @@ from holdfast.storage.checkpoints.global_plan import plan_globally
 from holdfast.storage.checkpoints.layout import ShardLayout, lay_out
 from holdfast.storage.checkpoints.plan import fits, make_plan, plan_of, write_metadata
 from holdfast.storage.checkpoints.writer import Owner, ShardWriter
+from tests.e2e.waiting import wait_for
 from tests.storage.checkpoints.publish import publish, stock_load
 
 pytestmark = pytest.mark.torch
@@ -227,26 +230,49 @@ def save_for_ever(folder: Path, announced: Any) -> None:
         announced.value = step
 
 
+def start_saving(forks: ForkServerContext, folder: Path) -> tuple[BaseProcess, Any]:
+    """A process that has announced two steps, and what it announces."""
+    # Without a lock: the writer may be stopped or killed while it announces.
+    announced = forks.RawValue("q", 0)
+    process = forks.Process(target=save_for_ever, args=(folder, announced))
+    process.start()
+    wait_for("two steps", lambda: announced.value >= 2, every_s=0.001)
+    return process, announced
+
+
+def stop_in_a_copy(pid: int, folder: Path) -> None:
+    """Stop the writer, again and again, until it stands where one of its two files is not complete."""
+    for look in range(10_000):
+        os.kill(pid, signal.SIGSTOP)
+        wait_for("the writer to stop", lambda: _state_of(pid) == "T", every_s=0.0)
+        if len(buffers.inventory(folder)) == 1:
+            return
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.0003 * (look % 7))
+    raise AssertionError("no stop hit a copy")
+
+
+def _state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
 @pytest.mark.e2e
 def test_sigkill_at_any_moment_leaves_a_complete_shard(tmp_path: Path) -> None:
     """Whenever the writer dies, the newest complete shard is the last announced step or later, and whole."""
     forks = multiprocessing.get_context("forkserver")
     forks.set_forkserver_preload(["torch", "torch.distributed.checkpoint", __name__])
-    interrupted = 0
-    for attempt in range(0, 25, 2):
+    for attempt in range(14):
         folder = tmp_path / str(attempt)
-        announced = forks.Value("q", 0)
-        process = forks.Process(target=save_for_ever, args=(folder, announced))
-        process.start()
-        deadline = time.monotonic() + 30
-        while announced.value < 2 and time.monotonic() < deadline:
-            time.sleep(0.001)
-        time.sleep(0.0007 * attempt)  # somewhere in a copy, elsewhere each time
+        process, announced = start_saving(forks, folder)
         assert process.pid
+        if in_a_copy := attempt % 2 == 1:
+            stop_in_a_copy(process.pid, folder)
+        else:
+            time.sleep(0.0007 * attempt)
         os.kill(process.pid, signal.SIGKILL)
         process.join(10)
         shards = [(path, each.step) for path, each in buffers.inventory(folder)]
-        interrupted += len(shards) == 1
+        assert len(shards) == 1 or not in_a_copy
         path, newest = shards[-1]
         assert newest >= announced.value >= 2
         loaded = reader.load(path, into({"weight": torch.zeros(2_000_000)}))
@@ -255,4 +281,3 @@ def test_sigkill_at_any_moment_leaves_a_complete_shard(tmp_path: Path) -> None:
             buffers.verify(held)
         for held in folder.iterdir():
             held.unlink()
-    assert interrupted, "no kill hit a copy: the test proved nothing"
