@@ -64,7 +64,7 @@ class FakeGateway:
         return JSONResponse({"ok": True})
 
 
-def until(look: Callable[[], Found], timeout_s: float = 20.0, what: str = "") -> Found:
+def until(look: Callable[[], Found], timeout_s: float = 60.0, what: str = "") -> Found:
     """Wait until ``look`` returns something true; returns that."""
     deadline = time.monotonic() + timeout_s
     while not (found := look()):
@@ -73,7 +73,7 @@ def until(look: Callable[[], Found], timeout_s: float = 20.0, what: str = "") ->
     return found
 
 
-async def eventually(ask: Callable[[], Awaitable[Found]], timeout_s: float = 20.0) -> Found:
+async def eventually(ask: Callable[[], Awaitable[Found]], timeout_s: float = 60.0) -> Found:
     """As :func:`until`, for a question that is awaited."""
     deadline = time.monotonic() + timeout_s
     while not (found := await ask()):

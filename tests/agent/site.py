@@ -95,7 +95,7 @@ class AgentProcess:
         """End it; returns its exit status."""
         if self.process.poll() is None:
             self.process.send_signal(how)
-        status = self.process.wait(20)
+        status = self.process.wait(60)
         self._log.close()
         return status
 

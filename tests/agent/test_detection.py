@@ -86,13 +86,13 @@ def machine(home: Path, gateway: FakeGateway) -> Iterator[Machine]:
 async def test_faults_below_an_agent_become_alerts(machine: Machine) -> None:
     """GPU, port, kernel log, remote storage, mount and rank log: each through its real path."""
     agent = machine.agent
-    until((agent.folder / "agent.json").exists, 10.0, "the agent")
+    until((agent.folder / "agent.json").exists, what="the agent")
     machine.gpus.gpu(1, uncorrected=9)
     assert machine.alert(AlertKind.GPU_ECC_UNCORRECTABLE).evidence["device"] == "GPU 1"
     machine.gpus.gpu(0, error=15)
     assert machine.alert(AlertKind.GPU_LOST).incarnation == agent.incarnation
     machine.sys.infiniband(state="1: DOWN")
-    down = until(lambda: machine.alerts(AlertKind.NIC_DOWN)[1:], 20.0, "a port that stays down")
+    down = until(lambda: machine.alerts(AlertKind.NIC_DOWN)[1:], what="a port that stays down")
     assert down[0].evidence["device"] == "mlx5_0/1"
     with (agent.folder / "kernel.log").open("a") as log:
         log.write("EXT4-fs error (device sdb1): ext4_lookup:1611: inode #2\n")
@@ -110,7 +110,7 @@ async def test_faults_below_an_agent_become_alerts(machine: Machine) -> None:
 
 def test_a_mount_that_does_not_answer_is_told_and_the_agent_goes_on(machine: Machine) -> None:
     """Its helper is stopped as if the kernel held it; heartbeats and other alerts still come."""
-    helpers = until(lambda: _helpers(machine.agent), 10.0, "the helpers of the mounts")
+    helpers = until(lambda: _helpers(machine.agent), what="the helpers of the mounts")
     for helper in helpers:
         os.kill(helper.pid, signal.SIGSTOP)
     assert machine.alert(AlertKind.MOUNT_UNRESPONSIVE).evidence["limit"] == 0.5
@@ -121,13 +121,13 @@ def test_a_mount_that_does_not_answer_is_told_and_the_agent_goes_on(machine: Mac
 def test_the_agent_stays_small(machine: Machine) -> None:
     """Without torch, within its memory; every process of the machine ends with it."""
     process = psutil.Process(machine.agent.process.pid)
-    helpers = until(lambda: _helpers(machine.agent), 10.0, "the helpers of the mounts")
+    helpers = until(lambda: _helpers(machine.agent), what="the helpers of the mounts")
     time.sleep(2.0)  # some rounds of every detector
     assert process.memory_info().rss < MAX_MIB << 20
     assert not [each.path for each in process.memory_maps() if "libtorch" in each.path]
     assert all(helper.memory_info().rss < 16 << 20 for helper in helpers)
     machine.agent.stop(signal.SIGKILL)
-    until(lambda: not any(helper.is_running() for helper in helpers), 10.0, "the helpers to end")
+    until(lambda: not any(helper.is_running() for helper in helpers), what="the helpers to end")
 
 
 def _helpers(agent: AgentProcess) -> list[psutil.Process]:

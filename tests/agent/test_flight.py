@@ -136,7 +136,7 @@ async def test_hanging_rank_writes_its_recording_when_asked(tmp_path: Path) -> N
             assert process.stdout is not None
             assert b"two done" in await asyncio.to_thread(process.stdout.readline)
         pids = {rank: process.pid for rank, process in enumerate(ranks)}
-        for _ in range(100):
+        for _ in range(1200):
             records = {r.rank: r for r in await flight.collect(folder, pids, 5.0) if r.group == "0"}
             # The recorder notes the end of a collective a little after its caller goes on.
             if (records[0].enqueued, records[0].completed) == (3, 2) and records[1].completed == 2:

@@ -13,7 +13,8 @@ import pytest
 from holdfast.deployments.notifications import AUTOMATION, notify
 from holdfast.errors import SettingsError
 from holdfast.settings import Settings
-from tests.deployments.worker_kit import Api, prefect_server, wait_for
+from tests.deployments.worker_kit import Api, prefect_server
+from tests.e2e.waiting import wait_for
 
 
 @pytest.fixture

@@ -23,8 +23,8 @@ from holdfast.deployments.local.supervisor import STOP_S
 from holdfast.errors import SettingsError
 from holdfast.paths import log_dir
 from holdfast.settings import Settings
-from tests.deployments.worker_kit import ROOT, gone, wait_for
-from tests.e2e.waiting import free_ports
+from tests.deployments.worker_kit import ROOT, gone
+from tests.e2e.waiting import free_ports, wait_for
 
 Start = Callable[..., subprocess.Popen[bytes]]
 

@@ -18,8 +18,7 @@ from holdfast.deployments.local import control, pidfile
 from holdfast.drivers.local import LocalDriver
 from holdfast.errors import SettingsError, UnavailableError
 from holdfast.settings import Settings
-from tests.deployments.worker_kit import wait_for
-from tests.e2e.waiting import free_ports
+from tests.e2e.waiting import free_ports, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -67,10 +66,10 @@ def test_up_twice_kill_and_down(home: Path) -> None:
             return False
 
     wait_for("another gateway", lambda: (new := pidfile.running(home, "gateway")) and new.pid != gateway.pid)
-    wait_for("it answers", answers, deadline_s=60)
+    wait_for("it answers", answers)
 
     control.down(home, said.append)
-    wait_for("no process", lambda: not of_home(home), deadline_s=10)
+    wait_for("no process", lambda: not of_home(home))
     assert not control.is_up(home)
     assert (home / "ledger.db").exists()
     assert (home / "prefect" / "prefect.db").exists()
@@ -89,7 +88,7 @@ def test_unreachable_s3_stops_everything_again(home: Path) -> None:
     settings = Settings(home=home, port=free_ports(), s3_endpoint=f"http://127.0.0.1:{free_ports(1)}")
     with pytest.raises(SettingsError, match="HOLDFAST_S3_ENDPOINT"):
         control.up(settings, 0, lambda _: None)
-    wait_for("no process", lambda: not of_home(home), deadline_s=10)
+    wait_for("no process", lambda: not of_home(home))
 
 
 def test_service_that_dies_stops_everything_and_shows_its_log(home: Path, tmp_path: Path) -> None:
@@ -100,7 +99,7 @@ def test_service_that_dies_stops_everything_and_shows_its_log(home: Path, tmp_pa
     with pytest.raises(UnavailableError, match="alert gateway did not come up") as raised:
         control.up(settings, 0, lambda _: None)
     assert "no_such_threshold" in str(raised.value)
-    wait_for("no process", lambda: not of_home(home), deadline_s=10)
+    wait_for("no process", lambda: not of_home(home))
 
 
 @pytest.mark.thorough
@@ -111,7 +110,7 @@ def test_foreground_ends_services_at_sigterm_and_leaves_machines(home: Path) -> 
     clean = {key: value for key, value in os.environ.items() if not key.startswith(("HOLDFAST_", "PREFECT_"))}
     with subprocess.Popen([*command, *options], env=clean, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
-        wait_for("all is up", lambda: "status page" in process.stdout.readline(), deadline_s=120)
+        wait_for("all is up", lambda: "status page" in process.stdout.readline())
         assert control.is_up(home)
         process.terminate()
         assert process.wait(60) == 0

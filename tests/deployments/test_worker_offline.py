@@ -16,7 +16,8 @@ from holdfast.models.alert import Classification, Incident, IncidentClass, Incid
 from holdfast.models.job import JobSpec, JobState, Mode
 from holdfast.settings import load
 from holdfast.storage.ledger import Ledger
-from tests.deployments.worker_kit import ROOT, wait_for
+from tests.deployments.worker_kit import ROOT
+from tests.e2e.waiting import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(200)]
 

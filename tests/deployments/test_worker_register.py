@@ -15,8 +15,8 @@ from holdfast.deployments.worker import manifest
 from holdfast.errors import UnavailableError
 from holdfast.scaffold import playbook
 from holdfast.settings import Settings
-from tests.deployments.worker_kit import ROOT, Api, prefect_server, wait_for
-from tests.e2e.waiting import free_ports
+from tests.deployments.worker_kit import ROOT, Api, prefect_server
+from tests.e2e.waiting import free_ports, wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -70,7 +70,7 @@ def test_schedule_makes_runs(api: Api, settings: Settings) -> None:
     run_register(settings)
     resize = deployments(api)["resize-standby-pool"]["id"]
     wanted = {"deployments": {"id": {"any_": [resize]}}, "limit": 5}
-    runs = wait_for("runs to come", lambda: api.ask("POST", "/flow_runs/filter", wanted), deadline_s=90)
+    runs = wait_for("runs to come", lambda: api.ask("POST", "/flow_runs/filter", wanted))
     assert runs[0]["state"]["type"] == "SCHEDULED"
 
 
@@ -105,7 +105,7 @@ def deploy_all(api: Api, home: Path, folder: Path) -> None:
         check=False,
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=220,
     )
     assert applied.returncode == 0, applied.stdout + applied.stderr
 

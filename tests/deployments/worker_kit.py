@@ -9,33 +9,19 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from uuid import UUID
 
 import httpx
 import psutil
 
-from tests.e2e.waiting import end, free_ports
+from tests.e2e.waiting import end, free_ports, wait_for
 
 ROOT = Path(__file__).resolve().parents[2]
-DEADLINE_S = 90.0
-
-
-T = TypeVar("T")
-
-
-def wait_for(what: str, probe: Callable[[], T | None], deadline_s: float = DEADLINE_S) -> T:
-    """Ask until the answer is true."""
-    until = time.monotonic() + deadline_s
-    while time.monotonic() < until:
-        if answer := probe():
-            return answer
-        time.sleep(0.02)
-    raise AssertionError(f"not within {deadline_s} s: {what}")
 
 
 @contextmanager
@@ -63,7 +49,7 @@ def prefect_server(folder: Path) -> Iterator[str]:
             except httpx.HTTPError:
                 return False
 
-        wait_for("Prefect server", healthy, deadline_s=100)
+        wait_for("Prefect server", healthy, timeout_s=100)
         yield url
     finally:
         os.killpg(process.pid, signal.SIGTERM)

@@ -50,6 +50,6 @@ def test_it_trains_under_plain_torchrun(tmp_path: Path) -> None:
     """Two ranks, no agent: the callback does nothing."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*torchrun, str(SCRIPT), str(tmp_path / "end.pt"), str(tmp_path)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=220, check=False)
     assert done.returncode == 0, done.stderr
     assert weights(tmp_path / "end.pt")
