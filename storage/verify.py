@@ -13,7 +13,7 @@ from holdfast.storage.objects import ObjectStore
 from holdfast.storage.remote import RemoteFile, object_key
 
 _AT_ONCE = 8
-_PIECE_BYTES = 8 << 20
+_CHUNK_BYTES = 1 << 20
 
 
 class FileCheck(Frozen):
@@ -38,7 +38,7 @@ def verify(store: ObjectStore, key: str) -> list[FileCheck]:
 
 
 def check_file(store: ObjectStore, key: str, file: RemoteFile) -> FileCheck:
-    """Read one file in pieces, so that memory stays bounded, and compare."""
+    """Read one file in chunks, so that memory stays bounded, and compare."""
     where, digest = object_key(key, file.name), xxhash.xxh3_128()
 
     def found(problem: str) -> FileCheck:
@@ -47,8 +47,7 @@ def check_file(store: ObjectStore, key: str, file: RemoteFile) -> FileCheck:
     try:
         if (nbytes := store.head(where).nbytes) != file.nbytes:
             return found(f"has {nbytes} bytes, its manifest says {file.nbytes}")
-        for start in range(0, file.nbytes, _PIECE_BYTES):
-            digest.update(store.get_range(where, start, min(_PIECE_BYTES, file.nbytes - start)))
+        store.read_range(where, 0, file.nbytes, _CHUNK_BYTES, digest.update)
     except UnknownError as error:
         return found(f"missing: {error}")
     if digest.hexdigest() != file.digest:

@@ -68,8 +68,9 @@ class Exchange:
         dist.broadcast(sizes, src=0, group=self._group)
         counts = [len(each) for each in packed] or [0] * self.size
         outgoing = torch.frombuffer(bytearray(b"".join(packed) or b"-"), dtype=torch.uint8)
-        got = self.swap(outgoing[: sum(counts)], counts, [int(sizes[self.rank])] + [0] * (self.size - 1))
-        return pickle.loads(got)
+        got = torch.empty(int(sizes[self.rank]), dtype=torch.uint8)
+        self.swap(outgoing[: sum(counts)], counts, got, [len(got)] + [0] * (self.size - 1))
+        return pickle.loads(got.numpy().data)
 
     def any(self, flag: bool) -> bool:
         """Whether ``flag`` is set on any rank."""
@@ -87,14 +88,15 @@ class Exchange:
         dist.all_reduce(total, group=self._group)
         return [int(each) for each in total]
 
-    def swap(self, outgoing: Tensor, counts: Sequence[int], receives: Sequence[int]) -> memoryview:
-        """Send each rank its part of ``outgoing``; what came, by rank.
+    def swap(
+        self, outgoing: Tensor, counts: Sequence[int], incoming: Tensor, receives: Sequence[int]
+    ) -> None:
+        """Send each rank its part of ``outgoing``, and take the others' into ``incoming``.
 
         Args:
             outgoing: bytes for rank 0, then for rank 1, and so on.
             counts: how many for each.
+            incoming: filled with what comes, by rank.
             receives: how many come from each.
         """
-        incoming = torch.empty(sum(receives), dtype=torch.uint8)
         dist.all_to_all_single(incoming, outgoing, list(receives), list(counts), group=self._group)
-        return incoming.numpy().data

@@ -6,19 +6,16 @@ at whatever parallelism. Every range is verified by the digests of its blocks be
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 import time
-from collections.abc import Iterator
-from concurrent.futures import Future as PoolFuture
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 import xxhash
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner
@@ -32,7 +29,7 @@ from holdfast.storage.checkpoints.blocks import Blocks
 from holdfast.storage.checkpoints.exchange import Exchange
 from holdfast.storage.checkpoints.located import Located, Locator
 from holdfast.storage.checkpoints.read_orders import Orders, deal
-from holdfast.storage.checkpoints.read_work import Work
+from holdfast.storage.checkpoints.read_work import Round, Work
 from holdfast.storage.checkpoints.safe_metadata import load_metadata
 from holdfast.storage.objects.base import ObjectStore
 from holdfast.storage.remote import METADATA, Manifest, RemoteFile
@@ -112,6 +109,7 @@ class RemoteReader(StorageReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """The checkpoint's metadata. Rank 0 reads and verifies it, all others get it from there."""
         if self._metadata is None:
+            self._store.warm_up()  # on all ranks at once, while rank 0 reads
             opening, error = (None, None) if self._exchange.rank else self._open()
             opening, error = self._exchange.broadcast((opening, error))
             if error is not None:
@@ -144,7 +142,7 @@ class RemoteReader(StorageReader):
             items = [locator.locate(item) for item in plan.items]
         names = sorted(self._opening.files)
         orders, needed = self._agree(items, names)
-        work = Work(self, items, [self._opening.files[name] for name in names], names)
+        work = Work(self, items, [self._opening.files[name] for name in names], names, self._exchange.size)
         trouble: list[HoldfastError] = []
         with ThreadPoolExecutor(THREADS, thread_name_prefix="ranges") as pool:
             if self._turns(orders, work, pool, trouble):
@@ -180,6 +178,14 @@ class RemoteReader(StorageReader):
         """Bytes of a file of the checkpoint; counted."""
         self._count()
         return self._store.get_range(remote.object_key(self._key, name), start, end - start)
+
+    def read_range(
+        self, name: str, start: int, end: int, chunk_nbytes: int, take: Callable[[bytes], None]
+    ) -> None:
+        """Bytes of a file of the checkpoint as they come; counted."""
+        self._count()
+        key = remote.object_key(self._key, name)
+        self._store.read_range(key, start, end - start, chunk_nbytes, take)
 
     def read_blocks(self, file: RemoteFile) -> Blocks | None:
         """Digests of the blocks of a file; counted."""
@@ -231,38 +237,30 @@ class RemoteReader(StorageReader):
         """Round by round: read ahead, pass on what others need, take what they read; whether all came."""
         ahead = {turn: work.submit(pool, orders, turn) for turn in range(min(2, orders.turns))}
         for turn in range(orders.turns):
-            pieces = _collected(ahead.pop(turn), trouble)
+            done = ahead.pop(turn)
+            _wait(done, trouble)
             if self._exchange.any(bool(trouble)) if orders.exchange else trouble:
                 return False
+            for piece in done.pieces:
+                work.arrived(*piece)
             if turn + 2 < orders.turns:
                 ahead[turn + 2] = work.submit(pool, orders, turn + 2)
             if orders.exchange:
-                self._pass_on(orders, turn, pieces, work)
-            for index, piece in pieces.items():
-                file, start, _, _ = orders.mine[index]
-                work.place(int(file), int(start), memoryview(piece))
+                self._pass_on(orders, turn, done, work)
         return True
 
-    def _pass_on(self, orders: Orders, turn: int, pieces: dict[int, bytes], work: Work) -> None:
-        sends: list[list[bytes]] = [[] for _ in range(self._exchange.size)]
-        for index in sorted(pieces):
-            for other in orders.wanted[index]:
-                sends[other].append(pieces[index])
-        counts = [sum(map(len, each)) for each in sends]
-        outgoing = torch.empty(sum(counts), dtype=torch.uint8)
-        into, at = outgoing.numpy().data, 0
-        for piece in itertools.chain.from_iterable(sends):
-            into[at : at + len(piece)] = piece
-            at += len(piece)
+    def _pass_on(self, orders: Orders, turn: int, done: Round, work: Work) -> None:
         coming = orders.coming[orders.coming[:, 3] == turn]
         coming = coming[np.argsort(coming[:, 4], kind="stable")]
         receives = np.bincount(
             coming[:, 4], weights=coming[:, 2] - coming[:, 1], minlength=self._exchange.size
         )
-        got = self._exchange.swap(outgoing, counts, [int(each) for each in receives])
-        at = 0
+        incoming = work.buffer("incoming", int(receives.sum()))
+        self._exchange.swap(done.outgoing, done.counts, incoming, [int(each) for each in receives])
+        got, at = incoming.numpy(), 0
         for file, start, end, _, _ in coming.tolist():
             work.place(file, start, got[at : at + end - start])
+            work.arrived(file, start, end)
             at += end - start
         work.received_nbytes += at
 
@@ -288,11 +286,9 @@ def _check_owner(manifest: Manifest, key: str, job: str, step: int | None) -> No
         raise CheckpointError(f"checkpoint {key} is of step {manifest.step}, expected {step}: not restored.")
 
 
-def _collected(waiting: dict[int, PoolFuture[bytes]], trouble: list[HoldfastError]) -> dict[int, bytes]:
-    pieces = {}
-    for index, future in waiting.items():
+def _wait(reading: Round, trouble: list[HoldfastError]) -> None:
+    for read in reading.reads:
         try:
-            pieces[index] = future.result()
+            read.result()
         except HoldfastError as error:
             trouble.append(error)
-    return pieces

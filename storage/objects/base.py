@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -64,8 +64,22 @@ class ObjectStore(Protocol):
         """The whole object, in memory."""
         ...
 
+    def warm_up(self) -> None:
+        """Do now what the first call would do before it sends anything."""
+        ...
+
     def get_range(self, key: str, start: int, nbytes: int) -> bytes:
         """Exactly ``nbytes`` from byte ``start``; a shorter object is an ``UnknownError``."""
+        ...
+
+    def read_range(
+        self, key: str, start: int, nbytes: int, chunk_nbytes: int, take: Callable[[bytes], None]
+    ) -> None:
+        """As :meth:`get_range`, without all of it in memory at once.
+
+        ``take`` is called with the bytes in order, ``chunk_nbytes`` at a time; only the last may be fewer. What it
+        raises ends the read.
+        """
         ...
 
     def fetch(self, key: str, path: Path) -> int:

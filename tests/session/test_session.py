@@ -78,7 +78,7 @@ def test_a_missing_agent_costs_no_step(make_agent: MakeAgent, monkeypatch: pytes
     session = session_of(agent)
     began = time.monotonic()
     run(session, training(), 4)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
     assert session._boundary.late_copies == session.counts.saved == 4
     assert agent.shard(0, 4)
 

@@ -7,6 +7,9 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TypeVar
+
+Server = TypeVar("Server", bound=ThreadingHTTPServer)
 
 
 class Scripted(ThreadingHTTPServer):
@@ -39,10 +42,43 @@ class _Handler(BaseHTTPRequestHandler):
         """Keep quiet."""
 
 
+class Torn(ThreadingHTTPServer):
+    """Serves ranges of ``content``; breaks off answer after answer, as many bytes into each as ``cuts`` says."""
+
+    def __init__(self, content: bytes, cuts: list[int]) -> None:
+        super().__init__(("127.0.0.1", 0), _TornHandler)
+        self.content = content
+        self.cuts = cuts
+        self.ranges: list[tuple[int, int]] = []
+        """Those that were asked for: first byte, and the one after the last."""
+
+    @property
+    def endpoint(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class _TornHandler(BaseHTTPRequestHandler):
+    server: Torn
+
+    def do_GET(self) -> None:
+        first, last = self.headers["Range"].removeprefix("bytes=").split("-")
+        start, end = int(first), int(last) + 1
+        self.server.ranges.append((start, end))
+        self.send_response(206)
+        self.send_header("Content-Length", str(end - start))
+        self.end_headers()
+        cut = self.server.cuts.pop(0) if self.server.cuts else end - start
+        self.wfile.write(self.server.content[start : min(end, start + cut)])
+        self.close_connection = True
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Keep quiet."""
+
+
 @contextmanager
-def scripted(*statuses: int) -> Iterator[Scripted]:
-    """A server that answers requests with ``statuses`` in turn."""
-    server = Scripted(list(statuses))
+def served(server: Server) -> Iterator[Server]:
+    """Run ``server`` as long as the block."""
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
@@ -51,6 +87,13 @@ def scripted(*statuses: int) -> Iterator[Scripted]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@contextmanager
+def scripted(*statuses: int) -> Iterator[Scripted]:
+    """A server that answers requests with ``statuses`` in turn."""
+    with served(Scripted(list(statuses))) as server:
+        yield server
 
 
 @contextmanager

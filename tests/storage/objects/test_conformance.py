@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from holdfast.errors import UnavailableError, UnknownError
+from holdfast.errors import DamagedError, UnavailableError, UnknownError
 from holdfast.storage.objects import ObjectStore, s3
 from holdfast.storage.objects.s3 import S3Store
 from tests.storage.conftest import MakeStore
@@ -76,12 +76,38 @@ def test_ranges_are_exact(store: ObjectStore) -> None:
             store.get_range("k", start, nbytes)
 
 
+def test_a_range_comes_in_chunks(store: ObjectStore) -> None:
+    """Whole ones but the last; an object that is too short is an error before any byte is taken."""
+    store.put("k", bytes(range(100)))
+    chunks: list[bytes] = []
+    store.read_range("k", 10, 80, 30, chunks.append)
+    assert chunks == [bytes(range(10, 40)), bytes(range(40, 70)), bytes(range(70, 90))]
+    chunks.clear()
+    store.read_range("k", 10, 0, 30, chunks.append)
+    with pytest.raises(UnknownError, match="has 90 of the 91 bytes asked for"):
+        store.read_range("k", 10, 91, 30, chunks.append)
+    assert chunks == []
+
+
+def test_what_takes_a_range_may_refuse_it(store: ObjectStore) -> None:
+    """Its error ends the read; the store goes on working."""
+    store.put("k", bytes(100))
+
+    def refuse(_: bytes) -> None:
+        raise DamagedError("no")
+
+    with pytest.raises(DamagedError):
+        store.read_range("k", 0, 100, 10, refuse)
+    assert store.get("k") == bytes(100)
+
+
 def test_a_missing_object_is_named(store: ObjectStore, tmp_path: Path) -> None:
     """By every method that needs it; nothing is left on disk."""
     asks: list[Callable[[], object]] = [
         lambda: store.get("no/such"),
         lambda: store.head("no/such"),
         lambda: store.get_range("no/such", 0, 1),
+        lambda: store.read_range("no/such", 0, 1, 1, print),
         lambda: store.fetch("no/such", tmp_path / "file"),
     ]
     for ask in asks:
