@@ -3,6 +3,8 @@
 With OUT, memory is written there after every 50 saves: a line of JSON each.
 """
 
+import ctypes
+import gc
 import json
 import sys
 from pathlib import Path
@@ -28,6 +30,11 @@ for step in range(start + 1, steps + 1):
     session.checkpoint(state)
     if len(sys.argv) > 3 and step % 50 == 0:
         session.flush()
+        # What is in use, not what the allocator keeps for later: that differs by MiB from look to look.
+        for part in model.parts:
+            part.grad = None
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)
         status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
         numbers = {name: int(status[name].split()[0]) for name in ("RssAnon", "RssShmem", "Threads")}
         with open(sys.argv[3], "a") as out:
