@@ -47,6 +47,8 @@ class JobContext(Frozen):
     """Machines that do not answer at the moment: whether they are lost will be known ..."""
     doubt_s: float = 0.0
     """... within so many seconds."""
+    listening_since: float = 0.0
+    """When the gateway came or took over: reports of what happened before come late, and in any order."""
     code_changed_at: float | None = None
     """When the running code version was switched to; None: never since the submission."""
     incarnations: Mapping[str, str] = Field(default_factory=dict)
@@ -380,6 +382,8 @@ def _echoes(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Dec
     first = min(alert.at for alert in echoes)
     doubtful = [name for name in context.job.machines if name in context.doubtful]
     until = first + (max(policy.classify.settle_s, context.doubt_s) if doubtful else policy.classify.settle_s)
+    if first < context.listening_since:
+        until = max(until, context.listening_since + policy.classify.late_s)
     ranks = sorted({alert.rank for alert in echoes if alert.rank is not None})
     if context.now < until:
         why = f"{listed(doubtful)} may be lost" if doubtful else "the peer's own report may still come"

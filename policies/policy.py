@@ -28,6 +28,7 @@ class ClassifyPolicy(Frozen):
     """How alerts become an incident class."""
 
     settle_s: float = Field(ge=0, le=60)
+    late_s: float = Field(ge=0, le=60)
     max_age_s: float = Seconds
     user_errors: frozenset[str]
     sure_host_checks: frozenset[str]

@@ -201,6 +201,7 @@ class Correlator:
             unreachable=frozenset(settling.unreachable),
             doubtful=self._site.silent(job.machines),
             doubt_s=self._site.lease_s,
+            listening_since=self._site.listening_since,
             code_changed_at=facts.code_changed_at,
         )
         known = {alert.key for alert in alerts}

@@ -109,6 +109,7 @@ class Gateway:
 
     async def resume(self) -> None:
         """Take up what was going on when the last gateway ended. Silence counts from now on."""
+        self.site.listening_since = self.site.clock.now()
         await self.site.refresh()
         self.site.fleet.grace(self.site.clock.now())
         await self.carry_over.resume()

@@ -32,6 +32,8 @@ class Site:
     fleet: Fleet
     metrics: Metrics
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
+    listening_since: float = 0.0
+    """When this gateway came or took over."""
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         """Do ``work`` in the background; an error in it is logged, never lost."""

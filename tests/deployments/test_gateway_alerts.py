@@ -159,6 +159,20 @@ async def test_echoes_without_a_root_become_a_crash_when_time_is_up(kit: Kit) ->
     assert kit.runs.created == [f"{JOB}-1#1"]
 
 
+async def test_after_a_takeover_late_echoes_wait_for_their_late_root(kit: Kit) -> None:
+    """What ranks told while nobody listened arrives in any order."""
+    await kit.running_job()
+    died_at = kit.clock.now()
+    kit.clock.advance(8.0)
+    await kit.gateway.resume()
+    await kit.crash(rank=0, cascade=True, at=died_at)
+    kit.clock.advance(2.0)
+    await kit.gateway.correlator.settle()
+    assert not kit.incidents()
+    assert (await kit.crash(rank=3, at=died_at))["outcome"] == "opened"
+    assert kit.incidents()[0].rank == 3
+
+
 async def test_echoes_make_the_gateway_look_for_a_dead_machine(kit: Kit) -> None:
     """Peers lost a connection: all agents are probed at once, and the dead one is the fault."""
     await kit.running_job()

@@ -153,6 +153,19 @@ def test_only_echoes_wait_for_the_root_then_crash() -> None:
     assert late.rank is None
 
 
+def test_echoes_of_before_the_gateway_came_wait_longer() -> None:
+    """Agents tell it again when they hear of the gateway, each at its own time: the root may be the last."""
+    echo = rank_exit(0, at=NOW - 20, cascade=True)
+    early = classify([echo], context(now=NOW + 1, listening_since=NOW))
+    assert isinstance(early, Wait)
+    assert early.until_s > NOW + 2
+    root = rank_exit(3, at=NOW - 20, signal="SIGKILL")
+    assert classified(echo, root, now=NOW + 1, listening_since=NOW).rank == 3
+    assert classified(echo, now=early.until_s, listening_since=NOW).rank is None
+    assert isinstance(classify([rank_exit(0, at=NOW, cascade=True)], context(now=NOW + 0.4)), Wait)
+    assert classified(rank_exit(0, at=NOW, cascade=True), now=NOW + 0.6, listening_since=NOW).rank is None
+
+
 def test_echoes_and_an_unreachable_machine_are_its_fault_at_once() -> None:
     """No settling: two independent facts agree."""
     found = classified(rank_exit(0, cascade=True), unreachable=frozenset({"m3", "foreign"}))
