@@ -79,7 +79,7 @@ def test_without_an_agent_the_loops_own_checkpointer_does_all() -> None:
 
 @pytest.mark.e2e
 @pytest.mark.torch
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(500)
 def test_an_interrupted_run_ends_with_the_same_weights(make_agent: MakeAgent, tmp_path: Path) -> None:
     """FSDP2 x TP, killed and restored from memory: weights and counted tokens are those of a run that was not."""
     whole, broken = make_agent(RANKS), make_agent(RANKS)
@@ -87,14 +87,14 @@ def test_an_interrupted_run_ends_with_the_same_weights(make_agent: MakeAgent, tm
         (tmp_path / name).mkdir()
     arguments = ["--steps", STEPS, "--out"]
     whole.start(SCRIPT, [*arguments, tmp_path / "whole"])
-    assert whole.join(90) == [0] * RANKS, whole.output()
+    assert whole.join() == [0] * RANKS, whole.output()
     broken.start(SCRIPT, [*arguments, tmp_path / "broken"])
     broken.wait_for(lambda: any(each["step"] >= 5 for each in broken.of("saved")), 90)
     broken.kill()
     step = broken.common_step()
     assert 4 <= step < STEPS
     broken.start(SCRIPT, [*arguments, tmp_path / "broken"], lambda rank: (step, broken.shard(rank, step)))
-    assert broken.join(90) == [0] * RANKS, broken.output()
+    assert broken.join() == [0] * RANKS, broken.output()
     assert min(each["step"] for each in broken.of("step")) == step + 1
     assert all(each["loss"] and each["grad_norm"] for each in broken.of("step"))
     for rank in range(RANKS):

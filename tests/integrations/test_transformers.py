@@ -26,12 +26,12 @@ def _from(agent: FakeAgent, step: int) -> Callable[[int], tuple[int, Path]] | No
     return (lambda rank: (step, agent.shard(rank, step))) if step else None
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(500)
 def test_an_interrupted_training_ends_with_the_same_weights(make_agent: MakeAgent, tmp_path: Path) -> None:
     """Killed within the first epoch, and at the end of the second: order of data, dropout and schedule go on."""
     whole, broken = make_agent(1), make_agent(1)
     whole.start(SCRIPT, [tmp_path / "whole.pt", tmp_path])
-    assert whole.join(100) == [0], whole.output()
+    assert whole.join() == [0], whole.output()
     assert [each["step"] for each in whole.of("step")] == list(range(1, 21))
     restored = 0
     for upto in (3, 16):
@@ -41,7 +41,7 @@ def test_an_interrupted_training_ends_with_the_same_weights(make_agent: MakeAgen
         restored = broken.common_step()
         assert upto <= restored <= 20
     broken.start(SCRIPT, [tmp_path / "broken.pt", tmp_path], _from(broken, restored))
-    assert broken.join(60) == [0], broken.output()
+    assert broken.join() == [0], broken.output()
     expected, found = weights(tmp_path / "whole.pt"), weights(tmp_path / "broken.pt")
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 

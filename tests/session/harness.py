@@ -124,14 +124,20 @@ class FakeAgent:
         """Output of the current epoch's ranks."""
         return self.folder / f"e{self.epoch}.log"
 
-    def join(self, timeout_s: float = 60.0) -> list[int | None]:
+    def join(self, timeout_s: float = 150.0) -> list[int | None]:
         """Wait for all ranks and return their exit statuses; of one that does not end, the output has the stacks."""
         deadline = time.monotonic() + timeout_s
         for rank in self.ranks:
             rank.join(max(0.0, deadline - time.monotonic()))
             if rank.is_alive():
                 dump = subprocess.run(
-                    ["py-spy", "dump", "--native", "--pid", str(rank.pid)],
+                    [
+                        str(Path(sys.executable).with_name("py-spy")),
+                        "dump",
+                        "--native",
+                        "--pid",
+                        str(rank.pid),
+                    ],
                     capture_output=True,
                     text=True,
                     timeout=30,
@@ -156,7 +162,7 @@ class FakeAgent:
             if each["t"] == kind and each["epoch"] == self.epoch and rank in (None, each["rank"])
         ]
 
-    def wait_for(self, condition: Callable[[], Any], timeout_s: float = 90.0) -> None:
+    def wait_for(self, condition: Callable[[], Any], timeout_s: float = 150.0) -> None:
         """Wait until ``condition`` holds; fails with the ranks' output when it does not in time."""
         deadline = time.monotonic() + timeout_s
         while not condition():

@@ -37,7 +37,7 @@ def test_500_saves_leave_memory_flat(agent: FakeAgent, tmp_path: Path) -> None:
     """The rank's memory after 500 saves is that after 50; shared memory is exactly two buffers."""
     out = tmp_path / "memory.jsonl"
     agent.start(SCRIPT, [500, 8, out])
-    assert agent.join(100) == [0], agent.output()
+    assert agent.join() == [0], agent.output()
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert [line["saved"] for line in lines] == list(range(50, 501, 50))
     first, last = lines[0], lines[-1]
