@@ -114,6 +114,10 @@ def _publish(order: dict[str, Any]) -> str:
         files=tuple(files),
     )
     store.put(remote.object_key(key, remote.MANIFEST), manifest.model_dump_json().encode())
+    for file in files:
+        store.head(
+            remote.object_key(key, file.name)
+        )  # rclone computes an MD5 when it is first asked for an object
     return key
 
 

@@ -39,9 +39,11 @@ def main() -> None:
         dcp.save(state, checkpoint_id=order["folder"])
         return
     load = WAYS[order["way"]]
-    # A process imports once, most of it before it knows that it will load: not timed, for no way.
+    # What a process can do before it knows that it will load, as Holdfast's spare processes do: not timed, for no way.
     for name in IMPORTS[order["way"]]:
         importlib.import_module(name)
+    if order["way"] == "fsspec":
+        _s3fs(order).connect()
     dist.barrier()
     begun = time.perf_counter()
     cost = load(order, state)
@@ -93,15 +95,25 @@ def fsspec(order: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
     """Stock torch through s3fs."""
     from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader  # noqa: PLC0415
 
-    source = FsspecReader(
-        f"s3://{order['bucket']}/{order['key']}",
-        key=order["access_key"],
-        secret=order["secret_key"],
-        client_kwargs={"endpoint_url": order["endpoint"]},
-        config_kwargs={"response_checksum_validation": "when_required"},
-    )
+    source = FsspecReader(f"s3://{order['bucket']}/{order['key']}", **_options(order))
     dcp.load(state, storage_reader=source)
     return {}
+
+
+def _s3fs(order: dict[str, Any]) -> Any:
+    """The file system that the reader will use: there is one for the same options."""
+    import fsspec as registry  # noqa: PLC0415
+
+    return registry.filesystem("s3", **_options(order))
+
+
+def _options(order: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "key": order["access_key"],
+        "secret": order["secret_key"],
+        "client_kwargs": {"endpoint_url": order["endpoint"]},
+        "config_kwargs": {"response_checksum_validation": "when_required"},
+    }
 
 
 def s3torchconnector(order: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
@@ -119,7 +131,7 @@ def s3torchconnector(order: dict[str, Any], state: dict[str, Any]) -> dict[str, 
 
 
 IMPORTS = {
-    "holdfast": ("holdfast.storage.objects.s3", "holdfast.storage.checkpoints.remote_reader"),
+    "holdfast": ("holdfast.storage.objects.ready", "holdfast.storage.checkpoints.remote_reader"),
     "fsspec": ("torch.distributed.checkpoint._fsspec_filesystem", "s3fs"),
     "s3torchconnector": ("s3torchconnector.dcp",),
 }

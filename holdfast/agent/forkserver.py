@@ -36,6 +36,8 @@ _CALM_S = 3.0
 # Needed by every rank, and by the carrier, so that neither imports anything after its fork.
 _OWN_PRELOAD = ("holdfast.agent.rank_main", "holdfast.agent.carrier_main", "holdfast.agent.computing")
 
+_SESSION_PRELOAD = ("holdfast.session", rank_main.REHEARSAL, "holdfast.storage.objects.ready")
+
 
 @dataclass(frozen=True)
 class Spare:
@@ -61,7 +63,7 @@ class ForkServer:
     def __init__(self, preload: Sequence[str]) -> None:
         self._context = multiprocessing.get_context("forkserver")
         # The Session needs torch; a machine whose jobs do not preload that is not made to.
-        session = ["holdfast.session", rank_main.REHEARSAL] if "torch" in preload else []
+        session = _SESSION_PRELOAD if "torch" in preload else ()
         self._context.set_forkserver_preload([*preload, *_OWN_PRELOAD, *session])
         self._lock = threading.Lock()
         # Of its own: forks must not queue behind transfers in the event loop's default executor.

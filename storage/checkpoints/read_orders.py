@@ -12,7 +12,7 @@ from holdfast.storage.checkpoints.blocks import block_nbytes_for
 from holdfast.storage.checkpoints.read_plan import Needs, ReadPlan, plan_reads
 from holdfast.storage.remote import RemoteFile
 
-PIECE_BYTES = 8 << 20
+PIECE_BYTES = 16 << 20
 TURN_BYTES = 64 << 20
 
 

@@ -34,7 +34,8 @@ from holdfast.storage.checkpoints.safe_metadata import load_metadata
 from holdfast.storage.objects.base import ObjectStore
 from holdfast.storage.remote import METADATA, Manifest, RemoteFile
 
-THREADS = 8
+THREADS = min(16, max(4, os.cpu_count() or 4))
+"""Connections of a rank: S3 bounds each of them; a host with few cores gains nothing from more."""
 
 
 class LoadReport(Frozen):

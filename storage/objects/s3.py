@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from boto3.exceptions import Boto3Error
 from boto3.s3.transfer import TransferConfig
@@ -62,7 +63,6 @@ class S3Store:
         self._keys = (access_key, secret_key)
         self._timeouts = (connect_timeout_s, read_timeout_s)
         self._attempts = attempts
-        self._session: Session | None = None
         self._clients: dict[int, S3Client] = {}
         self._lock = threading.Lock()
 
@@ -392,16 +392,28 @@ class S3Store:
             s3={"addressing_style": "path"},
             max_pool_connections=4 * PART_THREADS,
         )
-        # One for all clients: it reads the descriptions of the service once.
-        self._session = self._session or Session()
-        return self._session.client(
-            "s3",
+        return _client(
             endpoint_url=self.endpoint,
             region_name=self._region,
             aws_access_key_id=self._keys[0],
             aws_secret_access_key=self._keys[1],
             config=config,
         )
+
+
+_session = functools.cache(Session)
+"""One for all stores of a process: the descriptions of the service are read once, which costs 0.1 s."""
+_making = threading.Lock()
+
+
+def get_ready() -> None:
+    """Do beforehand what takes most of the time that a process needs for its first client."""
+    _client(region_name="us-east-1", aws_access_key_id="nobody", aws_secret_access_key="none")
+
+
+def _client(**options: Any) -> S3Client:
+    with _making:  # sessions do not like two threads
+        return _session().client("s3", **options)
 
 
 def _cause(error: Exception) -> Exception:
