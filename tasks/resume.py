@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 from prefect import task
@@ -20,6 +20,7 @@ from holdfast.models.agent import (
     RankPhase,
     RankState,
     Rendezvous,
+    Settled,
     Start,
 )
 from holdfast.models.base import Frozen
@@ -41,8 +42,9 @@ _MOST_REFUSED = 4
 """Plans in a row whose sources all turned out damaged or gone, before a recovery is given up."""
 
 
-_LOOKS = 8
-"""Looks for first steps until machines are asked again that had theirs already."""
+_LOOKS = 16
+"""Looks for first steps until all machines are asked, those too that had theirs already."""
+_FEW = 32
 
 
 class Launched(Frozen):
@@ -179,11 +181,11 @@ async def _launch(
     meet = OpenRendezvous(
         job=job_name, epoch=job.epoch + 1, incarnation=first.incarnation, world_size=job.spec.world_size
     )
-    states, rendezvous = await asyncio.gather(
+    settled, rendezvous = await asyncio.gather(
         _settle(ctx, machines, job), ctx.agent(first).open_rendezvous(meet)
     )
     job = _merge_pending_update(ctx, job)
-    plan = plan or await _plan(ctx, job, states, bound, refused)
+    plan = plan or await _plan(ctx, job, [each.state for each in settled.values()], bound, refused)
     epoch = ctx.ledger.next_epoch(job_name)
     if epoch != meet.epoch:
         raise RefusedError(f"job {job_name}: epoch {epoch - 1} was started by somebody else")
@@ -197,6 +199,7 @@ async def _launch(
         incident_id=incident_id,
         at=ctx.clock.now(),
     )
+    await _prepare_code(ctx, job, machines, settled)
     await _start_ranks(ctx, ctx.ledger.job(job_name), machines, plan, rendezvous)
     if incident_id is None:
         ctx.ledger.set_job(job_name, state=JobState.RUNNING)
@@ -216,13 +219,14 @@ async def first_steps(ctx: Context, job_name: str, epoch: int, timeout_s: float)
     machines = ctx.ledger.machines_named(job.machines)
     deadline = ctx.clock.now() + timeout_s
     known: dict[str, tuple[RankState, ...]] = {}
-    for look in itertools.count():
+    for look in itertools.count(1):
         if ctx.clock.now() >= deadline:
             break
-        # Those whose ranks have all made a step are asked less often: there may be a thousand.
-        asked = [
-            machine for machine in machines if look % _LOOKS == 0 or not _stepped(known.get(machine.name))
-        ]
+        # There may be a thousand machines, and ranks make their steps together: a few are asked until some have made
+        # one, then all that are left; and now and then all, for what may have failed meanwhile.
+        left = [machine for machine in machines if not _stepped(known.get(machine.name))]
+        few = left[:_FEW] if len(left) == len(machines) else left
+        asked = machines if look % _LOOKS == 0 else few
         answers = await fleet.ask(ctx, asked, lambda agent, _: agent.state(timeout_s=2.0, shards=False))
         for name, state in fleet.answered(answers).items():
             known[name] = tuple(
@@ -266,20 +270,27 @@ def _merge_pending_update(ctx: Context, job: Job) -> Job:
     return updated
 
 
-async def _settle(ctx: Context, machines: Sequence[Machine], job: Job) -> list[AgentState]:
+async def _settle(ctx: Context, machines: Sequence[Machine], job: Job) -> dict[str, Settled]:
     """What the machines hold once nothing of the job runs there.
 
     An attempt that was killed half way may have started some ranks: nothing of it may go on.
     """
 
-    async def settle(agent: AgentClient, machine: Machine) -> AgentState:
-        await agent.fence(Fence(job=job.name, epoch=job.epoch, incarnation=machine.incarnation))
-        return await agent.state(timeout_s=3.0)
+    def settle(agent: AgentClient, machine: Machine) -> Awaitable[Settled]:
+        return agent.settle(Fence(job=job.name, epoch=job.epoch, incarnation=machine.incarnation))
 
     answers = await fleet.ask(ctx, machines, settle)
     if unreachable := fleet.lost(answers):
         raise UnavailableError(f"job {job.name}: no answer from {listed(unreachable)}")
-    return list(fleet.all_or_raise(answers).values())
+    return fleet.all_or_raise(answers)
+
+
+async def _prepare_code(
+    ctx: Context, job: Job, machines: Sequence[Machine], settled: Mapping[str, Settled]
+) -> None:
+    """Have the job's code on all machines before any rank starts; those that said that they have it are not asked."""
+    lacking = [machine for machine in machines if job.code_version not in settled[machine.name].code]
+    fleet.all_or_raise(await fleet.prepare_code(ctx, job, job.code_version, lacking))
 
 
 async def _give_up_checkpoint(ctx: Context, job: str, epoch: int, why: str) -> None:
@@ -331,7 +342,6 @@ async def _start_ranks(
 ) -> None:
     epoch = job.epoch
     backup = placement.backups(len(machines), job.spec.ranks_per_machine, job.spec.parallelism)
-    fleet.all_or_raise(await fleet.prepare_code(ctx, job, job.code_version, machines))
     holders = ctx.ledger.machines_named(list(restore_plan.machines(plan)))
     address_of = {machine.name: machine.data_address for machine in holders}
 

@@ -84,6 +84,10 @@ class AgentClient:
         """Stop ranks up to an epoch and refuse such epochs; returns the ranks that were stopped."""
         return await self._call("POST", "/v1/fence", command, list[int], 10.0, connect_s=connect_s)
 
+    async def settle(self, command: wire.Fence) -> wire.Settled:
+        """As :meth:`fence`; what the machine has when that is done."""
+        return await self._call("POST", "/v1/settle", command, wire.Settled, 13.0)
+
     async def open_rendezvous(self, command: wire.OpenRendezvous) -> wire.Rendezvous:
         """Host the store of an epoch."""
         return await self._call("POST", "/v1/rendezvous", command, wire.Rendezvous, 15.0)

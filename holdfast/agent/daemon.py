@@ -199,6 +199,11 @@ class Agent:
             self._watch.report(run, started=marks)
         return stopped
 
+    async def settle(self, command: messages.Fence) -> messages.Settled:
+        """Fence; then what the next start is planned from, in the same answer: there may be a thousand machines."""
+        await self.fence(command)
+        return messages.Settled(state=await self.state(), code=self._supply.versions(command.job))
+
     async def _stop_cut_off(self, why: str) -> None:
         """End all ranks, refuse their epochs from now on, and say so when the gateway is back."""
         self.metrics.cut_off.inc()

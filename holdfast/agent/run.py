@@ -61,6 +61,12 @@ class Run:
         self.board: Board | None = None
         self._memory = memory
         self._limits = limits
+        # Made once, not for each rank.
+        self._logs = folder / "logs" / start.job
+        self._control = memory.root / "control"
+        self._shards = memory.own(start.job)
+        self.flight_folder = self._logs / f"e{start.epoch}-flight"
+        """Where the ranks' flight recordings go, named by their rank."""
 
     @property
     def name(self) -> str:
@@ -74,7 +80,7 @@ class Run:
 
     def log(self, rank: int) -> Path:
         """Log file of a rank."""
-        return self.folder / "logs" / self.start.job / f"e{self.start.epoch}-r{rank}.log"
+        return self._logs / f"e{self.start.epoch}-r{rank}.log"
 
     async def launch(
         self,
@@ -86,8 +92,8 @@ class Run:
         """Fork all ranks; when it raises, none is left. They wait for their tickets when they come to restore."""
         socket = self._memory.root / "sock" / self.name
         self.board = Board(socket, self.start.epoch, self.start.ranks, events, self._limits)
-        self.log(0).parent.mkdir(parents=True, exist_ok=True)
-        self._memory.own(self.start.job).mkdir(parents=True, exist_ok=True)
+        for folder in (self.flight_folder, self._control, self._shards):
+            folder.mkdir(parents=True, exist_ok=True)
         try:
             for rank in self.start.ranks:
                 order = self._order(rank, code)
@@ -119,11 +125,6 @@ class Run:
         for rank in self.controls:
             self._control_path(rank).unlink(missing_ok=True)
             self._ticket_path(rank).unlink(missing_ok=True)
-
-    @property
-    def flight_folder(self) -> Path:
-        """Where the ranks' flight recordings go, named by their rank."""
-        return self.log(0).parent / f"e{self.start.epoch}-flight"
 
     def states(self) -> tuple[RankState, ...]:
         """State of every rank."""
@@ -181,14 +182,13 @@ class Run:
         return RankResult(rank=process.rank, machine=self.machine, ok=ok, detail=detail)
 
     def _control_path(self, rank: int) -> Path:
-        return self._memory.root / "control" / f"{self.name}-r{rank}"
+        return self._control / f"{self.name}-r{rank}"
 
     def _ticket_path(self, rank: int) -> Path:
-        return self._memory.root / "control" / f"{self.name}-r{rank}.ticket"
+        return self._control / f"{self.name}-r{rank}.ticket"
 
     def _order(self, rank: int, code: Path) -> RankOrder:
         path = self._control_path(rank)
-        path.parent.mkdir(parents=True, exist_ok=True)
         self.controls[rank] = wire.Control(path, create=True)
         assert self.board is not None
         return RankOrder(
@@ -210,7 +210,7 @@ class Run:
             wire.ENV_MACHINE: self.machine,
             wire.ENV_SOCKET: self.board.path if self.board else "",
             wire.ENV_CONTROL: self._control_path(rank),
-            wire.ENV_SHARDS: self._memory.own(start.job),
+            wire.ENV_SHARDS: self._shards,
             wire.ENV_RESTORE: json.dumps(
                 {
                     "step": start.restore.step,
@@ -221,7 +221,6 @@ class Run:
             wire.ENV_PEER: "1" if start.peer and start.replay is None else "0",
         }
         if "TORCH_FR_DUMP_TEMP_FILE" not in start.env:
-            self.flight_folder.mkdir(parents=True, exist_ok=True)
             env |= {
                 "TORCH_FR_BUFFER_SIZE": FLIGHT_ENTRIES,
                 "TORCH_FR_DUMP_TEMP_FILE": f"{self.flight_folder}/",

@@ -47,6 +47,7 @@ def build(agent: Agent) -> Starlette:
             Route("/v1/replay", api.guarded(api.replay)),
             Route("/v1/jobs/{job}", api.guarded(api.forget), methods=["DELETE"]),
             command("/v1/fence", wire.Fence, agent.fence),
+            command("/v1/settle", wire.Fence, agent.settle),
             command("/v1/rendezvous", wire.OpenRendezvous, agent.open_rendezvous),
             Route("/v1/code/{job}/{version}", api.guarded(api.code)),
             command("/v1/start", wire.Start, agent.start),

@@ -59,6 +59,13 @@ class Supply:
                 )
         return folder
 
+    def versions(self, job: str) -> tuple[str, ...]:
+        """Code versions of ``job`` that are checked out."""
+        folder = self._checkout(job, "")
+        return (
+            tuple(sorted(each.name for each in folder.iterdir() if each.is_dir())) if folder.is_dir() else ()
+        )
+
     async def archive(self, job: str, version: str) -> bytes:
         """The archive of a checkout, for other machines.
 

@@ -379,3 +379,11 @@ class AgentState(Frozen):
     spares_missing: int = 0
     """Spare processes that a recovery would take and that do not wait yet."""
     info: dict[str, Any] = Field(default_factory=dict)
+
+
+class Settled(Frozen):
+    """What a machine has, once nothing of a job runs there: all that the job's next start is planned from."""
+
+    state: AgentState
+    code: tuple[str, ...] = ()
+    """Versions of the job's code that are checked out."""
