@@ -405,7 +405,11 @@ async def test_code_comes_from_a_neighbour_when_there_is_no_s3(
             job="shared", version=version, incarnation=late.incarnation, neighbours=("127.0.0.1:1", address)
         )
         async with late.client as client:
+            before = await client.settle(fence(late, "shared"))
             await client.prepare_code(order)
+            after = await client.settle(fence(late, "shared"))
+            assert (before.code, after.code) == ((), (version,))
+            assert after.state.fences == {"shared": 1}
             assert await client.code("shared", version) == archive
             with pytest.raises(UnknownError, match="not on this machine"):
                 await client.code("shared", "0" * 12)
