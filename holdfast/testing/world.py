@@ -146,6 +146,10 @@ class ScriptedAgent:
         self._world.started.pop(self._machine.name, None)
         return []
 
+    async def settle(self, command: wire.Fence) -> wire.Settled:
+        await self.fence(command)
+        return wire.Settled(state=await self.state())
+
     async def open_rendezvous(self, command: wire.OpenRendezvous) -> wire.Rendezvous:
         self._told("open_rendezvous")
         return wire.Rendezvous(host="127.0.0.1", port=1)
