@@ -62,11 +62,17 @@ class Kubelets:
             self._running.clear()
 
     def add(self, name: str, labels: Mapping[str, str] | None = None) -> None:
-        """A new node."""
-        body = {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}}}
-        self._api.create("/api/v1/nodes", {"apiVersion": "v1", "kind": "Node", **body})
-        self._api.patch(f"/api/v1/nodes/{name}/status", {"status": {"capacity": _ROOM, "allocatable": _ROOM}})
-        self._beat(name)
+        """A new node, which registers with its status, as a kubelet does.
+
+        Kubernetes 1.20's controller manager ends itself when it looks at one without, under a name that was not ready.
+        """
+        body = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}},
+            "status": {"capacity": _ROOM, "allocatable": _ROOM, "conditions": [_ready()]},
+        }
+        self._api.create("/api/v1/nodes", body)
         with self._lock:
             self._nodes[name] = True
 
@@ -121,15 +127,7 @@ class Kubelets:
                     self.errors.append(f"beat {name}: {error}")
 
     def _beat(self, name: str) -> None:
-        ready = {
-            "type": "Ready",
-            "status": "True",
-            "reason": "KubeletReady",
-            "message": "",
-            "lastHeartbeatTime": _now(),
-            "lastTransitionTime": _now(),
-        }
-        self._api.patch(f"/api/v1/nodes/{name}/status", {"status": {"conditions": [ready]}})
+        self._api.patch(f"/api/v1/nodes/{name}/status", {"status": {"conditions": [_ready()]}})
 
     def _watch(self) -> None:
         while not self._over.is_set():
@@ -242,6 +240,17 @@ class Kubelets:
     def _secret(self, namespace: str, name: str) -> Mapping[str, str]:
         data: Mapping[str, str] = self._api.get(f"/api/v1/namespaces/{namespace}/secrets/{name}")["data"]
         return data
+
+
+def _ready() -> Object:
+    return {
+        "type": "Ready",
+        "status": "True",
+        "reason": "KubeletReady",
+        "message": "",
+        "lastHeartbeatTime": _now(),
+        "lastTransitionTime": _now(),
+    }
 
 
 def _now() -> str:
