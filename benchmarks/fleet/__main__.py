@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import json
 import logging
 import resource
@@ -50,9 +49,6 @@ class Fleet:
             self._agents[name] = machine.agent
             if at % _BOOT_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        # An agent's collector looks through the objects of one machine; here it would look through those of all.
-        gc.collect()
-        gc.freeze()
 
     async def kill(self, names: Iterable[str]) -> None:
         """Machines die, all in the same moment."""
