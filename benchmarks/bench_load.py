@@ -117,7 +117,7 @@ def _publish(order: dict[str, Any]) -> str:
     for file in files:
         store.head(
             remote.object_key(key, file.name)
-        )  # rclone computes an MD5 when it is first asked for an object
+        )  # rclone computes an object's MD5 when it is first asked
     return key
 
 

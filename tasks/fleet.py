@@ -87,6 +87,8 @@ async def prepare_code(
 
     They take it from the job's machines where those have it, so that a recovery does not need S3.
     """
+    if not machines:
+        return {}
     here = [machine for machine in ctx.ledger.machines(job=job.name) if machine.address]
     place = {machine.name: at for at, machine in enumerate(machines)}
 

@@ -71,13 +71,19 @@ class Work:
     """
 
     def __init__(
-        self, source: Source, items: list[Located], files: list[RemoteFile], names: list[str], ranks: int
+        self,
+        source: Source,
+        items: list[Located],
+        files: list[RemoteFile],
+        number: dict[str, int],
+        ranks: int,
     ) -> None:
+        """``number`` says where in ``files`` a name is."""
         self._source = source
         self._items = items
         self._files = files
         self._ranks = ranks
-        self._spans = _by_block(items, {name: index for index, name in enumerate(names)}, files)
+        self._spans = _by_block(items, number, files)
         self._checks: dict[int, BlockCheck | None] = {}
         self._locks: defaultdict[int, threading.Lock] = defaultdict(threading.Lock)
         self._buffers: dict[str, Tensor] = {}

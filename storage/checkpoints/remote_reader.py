@@ -110,7 +110,6 @@ class RemoteReader(StorageReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """The checkpoint's metadata. Rank 0 reads and verifies it, all others get it from there."""
         if self._metadata is None:
-            self._store.warm_up()  # on all ranks at once, while rank 0 reads
             opening, error = (None, None) if self._exchange.rank else self._open()
             opening, error = self._exchange.broadcast((opening, error))
             if error is not None:
@@ -141,9 +140,10 @@ class RemoteReader(StorageReader):
         locator = Locator(self._metadata, planner)
         with self.together():
             items = [locator.locate(item) for item in plan.items]
-        names = sorted(self._opening.files)
-        orders, needed = self._agree(items, names)
-        work = Work(self, items, [self._opening.files[name] for name in names], names, self._exchange.size)
+        files = [self._opening.files[name] for name in sorted(self._opening.files)]
+        number = {file.name: index for index, file in enumerate(files)}
+        orders, needed = self._agree(items, files, number)
+        work = Work(self, items, files, number, self._exchange.size)
         trouble: list[HoldfastError] = []
         with ThreadPoolExecutor(THREADS, thread_name_prefix="ranges") as pool:
             if self._turns(orders, work, pool, trouble):
@@ -218,16 +218,15 @@ class RemoteReader(StorageReader):
         except HoldfastError as error:
             return None, error
 
-    def _agree(self, items: list[Located], names: list[str]) -> tuple[Orders, int]:
+    def _agree(
+        self, items: list[Located], files: list[RemoteFile], number: dict[str, int]
+    ) -> tuple[Orders, int]:
         """Tell rank 0 what this rank needs; what it is to read, and how much the job needs."""
-        assert self._opening is not None
-        number = {name: index for index, name in enumerate(names)}
         rows = [(number[each.file], span.start, span.end) for each in items for span in each.spans]
         table = np.array([row for row in rows if row[2] > row[1]], np.int64).reshape(-1, 3)
         tables = self._exchange.gather(table)
         orders: list[tuple[Orders, int]] | None = None
         if tables is not None:
-            files = [self._opening.files[name] for name in names]
             orders = deal(tables, files, self._exchange.size)
         mine: tuple[Orders, int] = self._exchange.scatter(orders)
         return mine

@@ -64,10 +64,6 @@ class ObjectStore(Protocol):
         """The whole object, in memory."""
         ...
 
-    def warm_up(self) -> None:
-        """Do now what the first call would do before it sends anything."""
-        ...
-
     def get_range(self, key: str, start: int, nbytes: int) -> bytes:
         """Exactly ``nbytes`` from byte ``start``; a shorter object is an ``UnknownError``."""
         ...

@@ -66,10 +66,6 @@ class S3Store:
         self._clients: dict[int, S3Client] = {}
         self._lock = threading.Lock()
 
-    def warm_up(self) -> None:
-        """Make the client."""
-        self._client()
-
     def put(self, key: str, body: Body) -> None:
         """Store a small object in one request."""
         if isinstance(body, bytes | bytearray | memoryview):
@@ -392,7 +388,7 @@ class S3Store:
             s3={"addressing_style": "path"},
             max_pool_connections=4 * PART_THREADS,
         )
-        return _client(
+        return _make_client(
             endpoint_url=self.endpoint,
             region_name=self._region,
             aws_access_key_id=self._keys[0],
@@ -408,10 +404,10 @@ _making = threading.Lock()
 
 def get_ready() -> None:
     """Do beforehand what takes most of the time that a process needs for its first client."""
-    _client(region_name="us-east-1", aws_access_key_id="nobody", aws_secret_access_key="none")
+    _make_client(region_name="us-east-1", aws_access_key_id="nobody", aws_secret_access_key="none")
 
 
-def _client(**options: Any) -> S3Client:
+def _make_client(**options: Any) -> S3Client:
     with _making:  # sessions do not like two threads
         return _session().client("s3", **options)
 

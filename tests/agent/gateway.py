@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from holdfast.models.agent import Heartbeat, Register, Report
 from holdfast.models.alert import Alert, AlertKind
+from tests.e2e.waiting import wait_for
 
 Found = TypeVar("Found")
 
@@ -66,11 +67,7 @@ class FakeGateway:
 
 def until(look: Callable[[], Found], timeout_s: float = 60.0, what: str = "") -> Found:
     """Wait until ``look`` returns something true; returns that."""
-    deadline = time.monotonic() + timeout_s
-    while not (found := look()):
-        assert time.monotonic() < deadline, f"waited {timeout_s} s for {what or look}"
-        time.sleep(0.01)
-    return found
+    return wait_for(what or str(look), look, timeout_s, every_s=0.01)
 
 
 async def eventually(ask: Callable[[], Awaitable[Found]], timeout_s: float = 60.0) -> Found:

@@ -18,6 +18,7 @@ from holdfast.agent.diagnostics import ForkFn, run_check
 from holdfast.errors import SettingsError
 from holdfast.models.agent import Diagnose, Rendezvous
 from tests.agent.forks import forking
+from tests.e2e.waiting import wait_for
 
 
 class Ended:
@@ -89,8 +90,9 @@ async def test_process_that_dies_is_a_failure_that_is_not_sure() -> None:
     """The finding says how it died; the others are not waited for long, and are killed."""
     forks = ScriptedForks(-signal.SIGBUS, None)
     started = time.monotonic()
-    findings = await run_check(command(timeout_s=30), forks, machine="m1")
-    assert time.monotonic() - started < 30
+    order = command(timeout_s=30)
+    findings = await run_check(order, forks, machine="m1")
+    assert time.monotonic() - started < order.timeout_s
     assert not any(finding.ok or finding.sure for finding in findings)
     assert "SIGBUS" in findings[0].detail
     assert forks.forked[1].killed
@@ -202,10 +204,7 @@ def fork() -> Iterator[ForkFn]:
 def port(fork: ForkFn, tmp_path: Path) -> int:
     """Where a store listens."""
     fork(serve_store, (str(tmp_path),))
-    deadline = time.monotonic() + 30
-    while not (tmp_path / "port").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for("the store's port", (tmp_path / "port").exists, every_s=0.01)
     return int((tmp_path / "port").read_text())
 
 
@@ -229,8 +228,9 @@ class TestRealCollectives:
     async def test_killed_process_does_not_hold_up_the_check(self, fork: ForkFn) -> None:
         """The check ends soon after, long before its timeout."""
         started = time.monotonic()
-        findings = await run_check(command(), lambda _, args: fork(dying, args), machine="m0")
-        assert time.monotonic() - started < 60
+        order = command()
+        findings = await run_check(order, lambda _, args: fork(dying, args), machine="m0")
+        assert time.monotonic() - started < order.timeout_s
         assert any("SIGKILL" in finding.detail for finding in findings)
 
     async def test_neighbours_exchange_and_may_repeat_it(self, fork: ForkFn, port: int) -> None:

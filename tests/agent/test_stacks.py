@@ -16,6 +16,7 @@ import pytest
 
 from holdfast.agent import stacks
 from holdfast.models.agent import StackDump
+from tests.e2e.waiting import DEADLINE_S, wait_for
 
 SCRIPT = """
 import subprocess, sys, time
@@ -53,7 +54,7 @@ def stopped(pid: int) -> bool:
 
 async def functions(rank: int, *, child: bool, wanted: str) -> list[StackDump]:
     """Dumps of the rank or its children; taken again until ``wanted`` has been called."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + DEADLINE_S
     while True:
         dumps = [each for each in await stacks.dump("m0", {3: rank}) if each.child is child]
         if any(frame.function == wanted for each in dumps for frame in each.frames):
@@ -82,9 +83,7 @@ async def test_stopped_process_is_read_as_it_stands(rank: int) -> None:
     """State T is reported with the stack, quickly, and the process stays stopped."""
     await functions(rank, child=False, wanted="wait_for_others")
     os.kill(rank, signal.SIGSTOP)
-    deadline = time.monotonic() + 5
-    while not stopped(rank):
-        assert time.monotonic() < deadline
+    wait_for("the stop", lambda: stopped(rank), every_s=0.0)
     [dump] = [each for each in await stacks.dump("m0", {3: rank}) if not each.child]
     assert dump.process_state == "T"
     assert dump.frames or dump.error

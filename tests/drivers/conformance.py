@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import pytest
@@ -10,14 +9,12 @@ import pytest
 from holdfast.drivers.base import Driver, Supplied
 from holdfast.errors import UnknownError
 from holdfast.models.machine import Scope
+from tests.e2e.waiting import wait_for
 
 
 def wait_until(condition: Callable[[], bool], *, timeout_s: float = 20.0, what: str = "") -> None:
     """Poll ``condition`` until it holds; fail after ``timeout_s``."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout_s} s: {what or condition}"
-        time.sleep(0.01)
+    wait_for(what or str(condition), condition, timeout_s, every_s=0.01)
 
 
 def supplied(driver: Driver, name: str) -> Supplied | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +21,11 @@ from holdfast.errors import RefusedError, UnknownError
 from holdfast.inject import FAULTS, inject
 from holdfast.inject.target import Target
 from holdfast.models.machine import Scope
+from tests.drivers.conformance import wait_until
 
 TOY = (sys.executable, str(Path(__file__).parent / "toy_machine.py"))
 
 pytestmark = pytest.mark.e2e
-
-
-def wait_until(condition: Callable[[], Any], timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.fixture

@@ -76,10 +76,9 @@ def test_a_missing_agent_costs_no_step(make_agent: MakeAgent, monkeypatch: pytes
     agent = make_agent(replicate=False)
     monkeypatch.setattr(boundary, "REPLICATION_S", 0.2)
     session = session_of(agent)
-    began = time.monotonic()
     run(session, training(), 4)
-    assert time.monotonic() - began < 60
     assert session._boundary.late_copies == session.counts.saved == 4
+    assert session._boundary.longest_s == boundary.LATE_S
     assert agent.shard(0, 4)
 
 

@@ -12,7 +12,19 @@ from typing import TypeVar
 Server = TypeVar("Server", bound=ThreadingHTTPServer)
 
 
-class Scripted(ThreadingHTTPServer):
+class _Server(ThreadingHTTPServer):
+    @property
+    def endpoint(self) -> str:
+        """Where it listens."""
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class _Quiet(BaseHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Keep quiet."""
+
+
+class Scripted(_Server):
     """Answers with the scripted statuses in turn (the last one for ever), and counts requests."""
 
     def __init__(self, statuses: list[int]) -> None:
@@ -20,13 +32,8 @@ class Scripted(ThreadingHTTPServer):
         self.statuses = statuses
         self.requests = 0
 
-    @property
-    def endpoint(self) -> str:
-        """Where it listens."""
-        return f"http://127.0.0.1:{self.server_port}"
 
-
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(_Quiet):
     server: Scripted
 
     def do_GET(self) -> None:
@@ -38,11 +45,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"bytes")
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Keep quiet."""
 
-
-class Torn(ThreadingHTTPServer):
+class Torn(_Server):
     """Serves ranges of ``content``; breaks off answer after answer, as many bytes into each as ``cuts`` says."""
 
     def __init__(self, content: bytes, cuts: list[int]) -> None:
@@ -52,13 +56,8 @@ class Torn(ThreadingHTTPServer):
         self.ranges: list[tuple[int, int]] = []
         """Those that were asked for: first byte, and the one after the last."""
 
-    @property
-    def endpoint(self) -> str:
-        """Where it listens."""
-        return f"http://127.0.0.1:{self.server_port}"
 
-
-class _TornHandler(BaseHTTPRequestHandler):
+class _TornHandler(_Quiet):
     server: Torn
 
     def do_GET(self) -> None:
@@ -71,9 +70,6 @@ class _TornHandler(BaseHTTPRequestHandler):
         cut = self.server.cuts.pop(0) if self.server.cuts else end - start
         self.wfile.write(self.server.content[start : min(end, start + cut)])
         self.close_connection = True
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        """Keep quiet."""
 
 
 @contextmanager

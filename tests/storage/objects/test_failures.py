@@ -13,7 +13,7 @@ from holdfast import secret
 from holdfast.errors import SettingsError, UnavailableError
 from holdfast.settings import Settings
 from holdfast.storage import objects
-from holdfast.storage.objects.s3 import S3Store
+from holdfast.storage.objects.s3 import READ_TIMEOUT_S, S3Store
 from tests.e2e.waiting import free_ports
 from tests.storage.objects.stubs import Torn, scripted, served, silent
 
@@ -90,7 +90,7 @@ def test_an_unreachable_endpoint_is_named(tmp_path: Path) -> None:
         begun = time.monotonic()
         with pytest.raises(UnavailableError, match=rf"{endpoint} does not answer.*HOLDFAST_S3_ENDPOINT"):
             ask()
-        assert time.monotonic() - begun < 60.0
+        assert time.monotonic() - begun < READ_TIMEOUT_S
 
 
 def test_a_server_that_never_answers_is_given_up() -> None:
@@ -99,7 +99,7 @@ def test_a_server_that_never_answers_is_given_up() -> None:
         begun = time.monotonic()
         with pytest.raises(UnavailableError, match="does not answer"):
             _store(endpoint, attempts=2).get("k")
-        assert time.monotonic() - begun < 60.0
+        assert time.monotonic() - begun < READ_TIMEOUT_S
 
 
 def test_the_settings_name_the_store(tmp_path: Path) -> None:
