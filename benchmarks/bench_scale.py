@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import os
 import statistics
 import tempfile
@@ -179,6 +180,8 @@ async def _commands(site: FleetSite, name: str, costs: Costs, rounds: int) -> No
     from holdfast.tasks.context import context  # noqa: PLC0415  (brings Prefect, which reads its environment)
 
     ctx = context()
+    ctx.warm()
+    gc.freeze()  # as the process of a playbook does before its run
     for _ in range(rounds):
         job = site.ledger.job(name)
         machines = site.ledger.machines(job=name)

@@ -123,6 +123,22 @@ def window_s(ranks: Sequence[HangFacts], policy: HangPolicy) -> float:
     return min(max(wanted, policy.min_window_s), policy.max_window_s)
 
 
+def rules_out(silent_s: float, step_s: float, longest_gap_s: float, policy: HangPolicy) -> bool:
+    """Whether one rank alone shows that its job does not hang, whatever all others do: :func:`vote` finds no hang then.
+
+    A job is as silent as its least silent rank, and its window is at least that of any of its ranks. So a thousand
+    machines that train are judged by the first of them.
+
+    Args:
+        silent_s: of the rank, as in :class:`HangFacts`; so are the others.
+        step_s: its usual step.
+        longest_gap_s: its longest gap.
+        policy: thresholds.
+    """
+    wanted = max(policy.factor * step_s, policy.gap_factor * longest_gap_s)
+    return silent_s <= min(max(wanted, policy.min_window_s), policy.max_window_s)
+
+
 def vote(
     ranks: Sequence[HangFacts], policy: HangPolicy, *, job_state: JobState = JobState.RUNNING
 ) -> HangVote:

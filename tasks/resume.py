@@ -42,9 +42,11 @@ _MOST_REFUSED = 4
 """Plans in a row whose sources all turned out damaged or gone, before a recovery is given up."""
 
 
-_LOOKS = 16
+_LOOKS = 4
 """Looks for first steps until all machines are asked, those too that had theirs already."""
 _FEW = 32
+_PATIENCE_S = 1.0
+"""An agent answers when its ranks have made their first step, at the latest after so long."""
 
 
 class Launched(Frozen):
@@ -222,16 +224,17 @@ async def first_steps(ctx: Context, job_name: str, epoch: int, timeout_s: float)
     for look in itertools.count(1):
         if ctx.clock.now() >= deadline:
             break
-        # There may be a thousand machines, and ranks make their steps together: a few are asked until some have made
-        # one, then all that are left; and now and then all, for what may have failed meanwhile.
+        # There may be a thousand machines, and ranks make their steps together: a few are waited for until they have
+        # made one, then all that are left; and now and then all are asked, for what may have failed meanwhile.
         left = [machine for machine in machines if not _stepped(known.get(machine.name))]
         few = left[:_FEW] if len(left) == len(machines) else left
-        asked = machines if look % _LOOKS == 0 else few
-        answers = await fleet.ask(ctx, asked, lambda agent, _: agent.state(timeout_s=2.0, shards=False))
-        for name, state in fleet.answered(answers).items():
-            known[name] = tuple(
-                rank for run in state.jobs if run.job == job_name and run.epoch == epoch for rank in run.ranks
-            )
+        asked, patience_s = (machines, 0.0) if look % _LOOKS == 0 else (few, _PATIENCE_S)
+        answers = await fleet.ask(
+            ctx,
+            asked,
+            lambda agent, _: agent.first_steps(job_name, epoch, patience_s=patience_s),  # noqa: B023
+        )
+        known |= {name: found.ranks for name, found in fleet.answered(answers).items()}
         ranks = [rank for found in known.values() for rank in found]
         if fallen := [rank for rank in ranks if rank.phase is RankPhase.EXITED and rank.exit_code]:
             if damaged := [rank.damaged for rank in fallen if rank.damaged]:

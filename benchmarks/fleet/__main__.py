@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import logging
 import resource
@@ -25,6 +26,8 @@ class Fleet:
         self._home = home
         self._settings = settings.load(home)
         self._secret = secret.of(self._settings)
+        # A collection looks at all that lives, here a thousand agents: as seldom as in a thousand processes.
+        gc.set_threshold(100_000, 50, 100)
         self._machines: dict[str, Machine] = {}
         self._next = 0
         self._agents: dict[str, FleetAgent] = {}

@@ -13,10 +13,11 @@ from typing import Any
 from benchmarks.fleet.memory import Held, ScriptedMemory
 from benchmarks.fleet.ranks import Script, ScriptedForks, ScriptedRank
 from holdfast.agent import carrier_main, daemon, jobs, run
+from holdfast.agent.run import Restored
 from holdfast.errors import UnavailableError
 from holdfast.models import agent as messages
 from holdfast.models.alert import Alert, Finding
-from holdfast.models.checkpoint import Tier
+from holdfast.models.checkpoint import RestoreOrder, Tier
 from holdfast.paths import shm_dir
 from holdfast.plugins import policy as plugin_policy
 from holdfast.secret import Keys
@@ -89,6 +90,17 @@ class _Eye:
     def inspect(self) -> list[Finding]:
         """Nothing."""
         return []
+
+
+class _Supply(daemon.Supply):
+    """Shards that are told, not stored, need not be read through in threads."""
+
+    async def _here(self, job: str, rank: int, order: RestoreOrder) -> Restored:
+        memory = self._memory
+        if isinstance(memory, ScriptedMemory) and memory.tells(job, rank, order.step, order.epoch):
+            path, header = memory.require_whole(job, rank, order.step, order.epoch)
+            return Restored(header.step, Tier.MEMORY.value, path=str(path))
+        return await super()._here(job, rank, order)
 
 
 class FleetAgent(daemon.Agent):
@@ -175,6 +187,7 @@ def put_in_place(settings: Settings) -> None:
     daemon.ForkServer = ScriptedForks  # type: ignore[assignment,misc]
     daemon.Carrier = _Carrier  # type: ignore[assignment,misc]
     daemon.Memory = ScriptedMemory  # type: ignore[misc]
+    daemon.Supply = _Supply  # type: ignore[misc]
     daemon._Http = _Http  # type: ignore[misc]
     for module in (run, jobs):
         module.Watched = ScriptedRank  # type: ignore[attr-defined]

@@ -81,10 +81,14 @@ class ScriptedMemory(Memory):
         self, job: str, rank: int, step: int, saved_by: int = 0
     ) -> tuple[Path, buffers.ShardHeader]:
         """A rank's own shard is not read: it has no bytes."""
-        held = self.held.get((job, Tier.MEMORY))
-        if held and rank in held.ranks and step in held.steps and saved_by in (0, held.epoch):
-            return self.own(job) / "scripted", _header(held, rank, step)
+        if self.tells(job, rank, step, saved_by):
+            return self.own(job) / "scripted", _header(self.held[job, Tier.MEMORY], rank, step)
         return super().require_whole(job, rank, step, saved_by)
+
+    def tells(self, job: str, rank: int, step: int, saved_by: int) -> bool:
+        """Whether it says that it holds a rank's own shard."""
+        held = self.held.get((job, Tier.MEMORY))
+        return bool(held and rank in held.ranks and step in held.steps and saved_by in (0, held.epoch))
 
     def resume_after(self, job: str, step: int) -> None:
         """Forget what is newer."""

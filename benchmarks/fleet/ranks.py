@@ -119,6 +119,7 @@ class Script:
         self._broken = True
         if self._task is not None:
             self._task.cancel()
+        self._senders.clear()  # closes their sockets
 
     async def _run(self) -> None:
         await asyncio.sleep(FIRST_STEP_S)

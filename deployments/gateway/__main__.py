@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import logging
 import os
 import socket
@@ -73,6 +74,7 @@ async def serve(settings: Settings, listening: socket.socket) -> None:
         )
         config.load()
         config.ssl = certified.server()
+        gc.freeze()  # modules, routes and settings stay for its life: collections need not look through them
         await uvicorn.Server(config).serve(sockets=[listening])
     ledger.close()
 

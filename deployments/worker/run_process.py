@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import inspect
 import os
 import signal
@@ -64,6 +65,7 @@ def main(pipe: Connection) -> None:
     # What is wrong here is wrong again in the run, and told there.
     with contextlib.suppress(HoldfastError):
         context().warm()
+    gc.freeze()  # what is here stays for the run, which collections need not look through again and again
     pipe.send(READY)
     try:
         order: Order = pipe.recv()

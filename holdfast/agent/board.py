@@ -32,7 +32,7 @@ class BoardEvents(Protocol):
     """Who is told of what matters at once. Called on the event loop."""
 
     def first_step(self, mark: StepMark) -> None:
-        """The lowest rank completed its first step of the epoch."""
+        """Rank 0 completed its first step of the epoch."""
         ...
 
     def not_finite(self, rank: int, step: int, metric: str, value: str) -> None:
@@ -140,6 +140,8 @@ class Board:
         self._events = events
         self._limits = limits or Policy.load().detect.metrics
         self._lowest = min(self.rows)
+        self.news = asyncio.Event()
+        """Set when a rank made its first step of this epoch; who waits for it clears it."""
         self._told_not_finite = False
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
@@ -165,8 +167,8 @@ class Board:
             with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
                 self._take(json.loads(data))
 
-    def take_marks_until(self, at: float) -> None:
-        """Forget marks up to time ``at``: the gateway has them."""
+    def delivered_until(self, at: float) -> None:
+        """Forget marks and times up to ``at``: the gateway has them."""
         while self.marks and self.marks[0].at <= at:
             self.marks.popleft()
         while self.times and self.times[0].at <= at:
@@ -195,10 +197,15 @@ class Board:
         if row.rank == self._lowest:
             stall_s = min(seconds, row.phases.get("checkpoint", 0.0))
             mark = StepMark(step=row.step, at=row.step_at, s=max(0.0, seconds), stall_s=max(0.0, stall_s))
-            self.marks.append(mark)
             self.times.append(StepTimes(step=row.step, at=row.step_at, s=mark.s, phases=row.phases))
-            if row.steps_done == 1:
-                self._events.first_step(mark)
+            if (
+                row.rank == 0
+            ):  # the others would say the same: a thousand times at once, after a start of a large job
+                self.marks.append(mark)
+                if row.steps_done == 1:
+                    self._events.first_step(mark)
+        if row.steps_done == 1:
+            self.news.set()
         for metric, value in (("loss", row.loss), ("grad_norm", row.grad_norm)):
             if value is not None and not math.isfinite(value):
                 self._tell_not_finite(row, metric, str(value))

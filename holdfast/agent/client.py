@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
-from collections.abc import Hashable, Mapping
+from collections.abc import Awaitable, Hashable, Mapping
 from typing import Any, Self, TypeVar, cast
 
 import httpx
 from pydantic import BaseModel, TypeAdapter
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_fixed
 
 from holdfast import errors
 from holdfast.agent.transport import AgentTransport
@@ -23,6 +23,7 @@ Answer = TypeVar("Answer")
 CONNECT_S = 5.0
 """To reach a host, whatever it is asked: time for a first packet that is lost twice (sent again after 1 s and 3 s)."""
 _AGAIN = (httpx.ConnectError, httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)
+_AGAIN_AFTER_S = 0.05
 _BY_NAME = {kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type)}
 
 
@@ -132,6 +133,11 @@ class AgentClient:
             "GET", f"/v1/flight?job={job}&epoch={epoch}", None, list[wire.FlightRecord], 10.0
         )
 
+    async def first_steps(self, job: str, epoch: int, *, patience_s: float) -> wire.JobOnMachine:
+        """The ranks of an epoch, once each made a step of it or one failed; at the latest after ``patience_s``."""
+        path = f"/v1/first-steps?job={job}&epoch={epoch}&patience_s={patience_s}"
+        return await self._call("GET", path, None, wire.JobOnMachine, patience_s + 2.0)
+
     async def replay_results(self, job: str, epoch: int) -> list[wire.RankResult] | None:
         """How the ranks of a replay ended; None while some still run."""
         return await self._call(
@@ -166,28 +172,27 @@ class AgentClient:
         connect_s: float = CONNECT_S,
     ) -> httpx.Response:
         limit_s = timeout_s or self._timeout_s
-        # Commands are safe to repeat, so one that did not arrive is sent again, once; also when the connection, kept
-        # from an earlier command, was closed by the other side in that moment.
-        async for attempt in AsyncRetrying(
-            retry=retry_if_exception_type(_AGAIN),
-            stop=stop_after_attempt(2),
-            wait=wait_fixed(0.05),
-            reraise=True,
-        ):
-            with attempt:
-                try:
-                    response = await self._http.request(
-                        method,
-                        f"{self._tls.scheme}://{self.address}{path}",
-                        content=None if body is None else body.model_dump_json(),
-                        headers=self._headers | {"Content-Type": "application/json"},
-                        timeout=httpx.Timeout(limit_s, connect=min(limit_s, connect_s)),
-                        extensions=self._tls.to_agent(),
-                    )
-                except httpx.HTTPError as error:
-                    if isinstance(error, _AGAIN) and attempt.retry_state.attempt_number < 2:
-                        raise
-                    raise _unanswered(self.address, error) from None
+
+        def send() -> Awaitable[httpx.Response]:
+            return self._http.request(
+                method,
+                f"{self._tls.scheme}://{self.address}{path}",
+                content=None if body is None else body.model_dump_json(),
+                headers=self._headers | {"Content-Type": "application/json"},
+                timeout=httpx.Timeout(limit_s, connect=min(limit_s, connect_s)),
+                extensions=self._tls.to_agent(),
+            )
+
+        try:
+            try:
+                response = await send()
+            except _AGAIN:
+                # Commands are safe to repeat, so one that did not arrive is sent again, once; also when the
+                # connection, kept from an earlier command, was closed by the other side in that moment.
+                await asyncio.sleep(_AGAIN_AFTER_S)
+                response = await send()
+        except httpx.HTTPError as error:
+            raise _unanswered(self.address, error) from None
         raise_for(response)
         return response
 

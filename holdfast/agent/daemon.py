@@ -56,6 +56,8 @@ EXIT_STALE = 3
 ENV_ARM_FAULTS = "HOLDFAST_ARM_FAULTS"
 # Per machine, until a job says how many it wants.
 _RANKS = 2
+_PATIENCE_S = 10.0
+"""The longest that an answer is held back."""
 
 
 class _Http(uvicorn.Server):
@@ -160,7 +162,7 @@ class Agent:
             access_log=False,
             date_header=False,  # uvicorn's loop would refresh it
             lifespan="off",
-            http="h11",
+            http="httptools",
             ws="none",
             timeout_keep_alive=KEEP_ALIVE_S,
         )
@@ -293,6 +295,12 @@ class Agent:
             info={"pid": os.getpid(), "logs": str(self.folder / "logs")},
         )
 
+    async def first_steps(self, job: str, epoch: int, patience_s: float) -> messages.JobOnMachine:
+        """The ranks of an epoch, once each made a step of it or one failed; at the latest after ``patience_s``."""
+        run = self.jobs.run(job, epoch)
+        await run.moves(min(patience_s, _PATIENCE_S))
+        return run.snapshot()
+
     def render_metrics(self) -> bytes:
         """Prometheus text, with the step of each rank as of now."""
         for run in self.jobs.runs.values():
@@ -360,8 +368,9 @@ class Agent:
     def _delivered(self, beat: messages.Heartbeat) -> None:
         for sent in beat.jobs:
             run = self.jobs.runs.get(sent.job)
-            if run is not None and run.board is not None and sent.marks and run.start.epoch == sent.epoch:
-                run.board.take_marks_until(sent.marks[-1].at)
+            told = [one.at for one in (*sent.marks[-1:], *sent.times[-1:])]
+            if run is not None and run.board is not None and told and run.start.epoch == sent.epoch:
+                run.board.delivered_until(max(told))
 
     def _emit(self, alert: Alert) -> None:
         """Report what a detector saw, with the job that it hits, if one runs here."""

@@ -22,8 +22,8 @@ from holdfast.tls import PLAIN, Tls
 _log = logging.getLogger(__name__)
 
 LOOK_S = 0.1
-IDLE_LOOK_S = 1.0
-"""While no ranks run: they have the whole lease before them when they begin."""
+LONGEST_LOOK_S = 1.0
+"""Ranks may begin, and a lease may be granted, at any time."""
 
 
 class Lease:
@@ -50,10 +50,17 @@ class Lease:
     async def run(self) -> None:
         """For ever."""
         while True:
-            await asyncio.sleep(LOOK_S if self._runs() else IDLE_LOOK_S)
+            await asyncio.sleep(self._until_due_s())
             if self.is_due and (why := await self.why_cut_off()):
                 _log.error("%s: this machine is cut off, its ranks end", why)
                 await self._stop(why)
+
+    def _until_due_s(self) -> float:
+        """Until the next look: no sooner than it may matter, since an agent that wakes costs the ranks time."""
+        lease_s = self._standing.lease_s
+        if not lease_s or not self._runs():
+            return LONGEST_LOOK_S
+        return min(LONGEST_LOOK_S, max(LOOK_S, silence.ASK_SHARE * lease_s - self._standing.silent_s))
 
     @property
     def is_due(self) -> bool:

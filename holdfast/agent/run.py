@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import functools
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -63,7 +66,7 @@ class Run:
         self._limits = limits
         # Made once, not for each rank.
         self._logs = folder / "logs" / start.job
-        self._control = memory.root / "control"
+        self._controls = str(memory.root / "control" / f"{self.name}-r")
         self._shards = memory.own(start.job)
         self.flight_folder = self._logs / f"e{start.epoch}-flight"
         """Where the ranks' flight recordings go, named by their rank."""
@@ -92,13 +95,14 @@ class Run:
         """Fork all ranks; when it raises, none is left. They wait for their tickets when they come to restore."""
         socket = self._memory.root / "sock" / self.name
         self.board = Board(socket, self.start.epoch, self.start.ranks, events, self._limits)
-        for folder in (self.flight_folder, self._control, self._shards):
-            folder.mkdir(parents=True, exist_ok=True)
+        for folder in (self.flight_folder, os.path.dirname(self._controls), self._shards):
+            os.makedirs(folder, exist_ok=True)
         try:
             for rank in self.start.ranks:
                 order = self._order(rank, code)
                 process = await forks.run_soon(run_rank, (order,))
-                self.processes[rank] = Watched(process, rank, lambda ended: on_exit(self, ended))
+                self.processes[rank] = watched = Watched(process, rank, lambda ended: on_exit(self, ended))
+                watched.gone.add_done_callback(self._ended)
         except BaseException:
             await self.stop()
             raise
@@ -106,10 +110,10 @@ class Run:
     def hand_over(self, rank: int, restored: Restored) -> None:
         """Tell a rank where the state is that it waits for. May hold a secret: readable by its owner only."""
         path = self._ticket_path(rank)
-        fresh = path.with_suffix(".new")
+        fresh = f"{path}.new"
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            json.dump(asdict(restored), file)
-        fresh.rename(path)
+            file.write(json.dumps(asdict(restored)))
+        os.rename(fresh, path)
 
     async def stop(self) -> list[int]:
         """End every rank; returns those that still ran."""
@@ -122,9 +126,11 @@ class Run:
         if self.board is not None:
             self.board.drain()
             self.board.close()
-        for rank in self.controls:
-            self._control_path(rank).unlink(missing_ok=True)
-            self._ticket_path(rank).unlink(missing_ok=True)
+        for rank, control in self.controls.items():
+            control.close()
+            for path in (self._control_path(rank), self._ticket_path(rank)):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
 
     def states(self) -> tuple[RankState, ...]:
         """State of every rank."""
@@ -141,6 +147,27 @@ class Run:
             times=tuple(self.board.times) if self.board else (),
             replicated_step=min((row.replicated_step for row in rows), default=0),
         )
+
+    async def moves(self, patience_s: float) -> None:
+        """Wait until every rank has made a step or ended well, or one failed; ``patience_s`` at most."""
+        assert self.board is not None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                while not self._judged(self.board):
+                    self.board.news.clear()
+                    await self.board.news.wait()
+
+    def _judged(self, board: Board) -> bool:
+        """Whether it is known how the start went."""
+        if any(process.exit_code for process in self.processes.values()):
+            return True
+        return all(
+            board.rows[rank].steps_done or process.exit_code == 0 for rank, process in self.processes.items()
+        )
+
+    def _ended(self, _gone: asyncio.Future[int]) -> None:
+        if self.board is not None:
+            self.board.news.set()
 
     def hold(self, at_step: int | None) -> None:
         """Have all ranks wait after ``at_step``, or let them go."""
@@ -181,11 +208,11 @@ class Run:
             ok, detail = False, row.not_finite
         return RankResult(rank=process.rank, machine=self.machine, ok=ok, detail=detail)
 
-    def _control_path(self, rank: int) -> Path:
-        return self._control / f"{self.name}-r{rank}"
+    def _control_path(self, rank: int) -> str:
+        return f"{self._controls}{rank}"
 
-    def _ticket_path(self, rank: int) -> Path:
-        return self._control / f"{self.name}-r{rank}.ticket"
+    def _ticket_path(self, rank: int) -> str:
+        return f"{self._controls}{rank}.ticket"
 
     def _order(self, rank: int, code: Path) -> RankOrder:
         path = self._control_path(rank)
@@ -199,24 +226,27 @@ class Run:
             cwd=str(code),
             log=str(self.log(rank)),
             socket=str(self.board.path),
-            env=_torchrun(self.start, rank) | self.start.env | self._environment(rank),
+            env=_torchrun(self.start, rank) | self._environment | self._environment_of(rank),
         )
 
-    def _environment(self, rank: int) -> dict[str, str]:
+    def _environment_of(self, rank: int) -> dict[str, str]:
+        restore = self.start.restore
+        ticket = self._ticket_path(rank) if restore.tier else ""
+        return {
+            wire.ENV_CONTROL: self._control_path(rank),
+            wire.ENV_RESTORE: json.dumps({"step": restore.step, "ticket": ticket}),
+        }
+
+    @functools.cached_property
+    def _environment(self) -> dict[str, str]:
+        """Of every rank."""
         start = self.start
         env: dict[str, Any] = {
             wire.ENV_JOB: start.job,
             wire.ENV_EPOCH: start.epoch,
             wire.ENV_MACHINE: self.machine,
             wire.ENV_SOCKET: self.board.path if self.board else "",
-            wire.ENV_CONTROL: self._control_path(rank),
             wire.ENV_SHARDS: self._shards,
-            wire.ENV_RESTORE: json.dumps(
-                {
-                    "step": start.restore.step,
-                    "ticket": str(self._ticket_path(rank)) if start.restore.tier else "",
-                }
-            ),
             wire.ENV_S3_EVERY: start.s3_every_steps,
             wire.ENV_PEER: "1" if start.peer and start.replay is None else "0",
         }
@@ -227,7 +257,7 @@ class Run:
             }
         if start.replay is not None:
             env[wire.ENV_REPLAY_STEPS] = start.replay.steps
-        return {name: str(value) for name, value in env.items()}
+        return start.env | {name: str(value) for name, value in env.items()}
 
 
 def _torchrun(start: Start, rank: int) -> dict[str, str]:

@@ -44,6 +44,7 @@ def build(agent: Agent) -> Starlette:
             Route("/v1/contact", api.guarded(api.contact)),
             Route("/v1/stacks", api.guarded(api.stacks)),
             Route("/v1/flight", api.guarded(api.flight)),
+            Route("/v1/first-steps", api.guarded(api.first_steps)),
             Route("/v1/replay", api.guarded(api.replay)),
             Route("/v1/jobs/{job}", api.guarded(api.forget), methods=["DELETE"]),
             command("/v1/fence", wire.Fence, agent.fence),
@@ -114,6 +115,16 @@ class _Api:
     async def flight(self, request: Request) -> Response:
         """Flight records of a job's ranks."""
         return _json(await self._agent.flight_records(*_job_and_epoch(request)))
+
+    async def first_steps(self, request: Request) -> Response:
+        """A job's ranks, as soon as it is known how their start went."""
+        try:
+            patience_s = float(request.query_params.get("patience_s", "0"))
+            if not patience_s >= 0:
+                raise ValueError(patience_s)
+        except ValueError:
+            raise SettingsError(f"{request.url.path}: expected patience_s=SECONDS, 0 or more") from None
+        return _json(await self._agent.first_steps(*_job_and_epoch(request), patience_s))
 
     async def replay(self, request: Request) -> Response:
         """Results of a replay, or null."""

@@ -38,7 +38,7 @@ NO_HOLD = -1
 class Control:
     """The control page of one rank; the agent creates and writes it, the rank reads it."""
 
-    def __init__(self, path: Path, *, create: bool = False) -> None:
+    def __init__(self, path: str | Path, *, create: bool = False) -> None:
         flags = os.O_RDWR | (os.O_CREAT | os.O_TRUNC if create else 0)
         descriptor = os.open(path, flags, 0o600)
         try:
@@ -50,23 +50,35 @@ class Control:
         if create:
             _CONTROL.pack_into(self._page, 0, NO_HOLD, 0)
 
+    def close(self) -> None:
+        """Give up the page, and the descriptor that it holds; what is still said there is heard by nobody."""
+        self._page.close()
+
     @property
     def hold_at_step(self) -> int:
         """Wait after this step while it is set; :data:`NO_HOLD`: go on."""
-        return int(_CONTROL.unpack_from(self._page, 0)[0])
+        return self._read()[0]
 
     @hold_at_step.setter
     def hold_at_step(self, step: int) -> None:
-        struct.pack_into("<q", self._page, 0, step)
+        self._write(0, step)
 
     @property
     def replicated_step(self) -> int:
         """Newest step of which this rank's shard lies on the peer (or the agent gave up waiting for it)."""
-        return int(_CONTROL.unpack_from(self._page, 0)[1])
+        return self._read()[1]
 
     @replicated_step.setter
     def replicated_step(self, step: int) -> None:
-        struct.pack_into("<q", self._page, 8, step)
+        self._write(8, step)
+
+    def _read(self) -> tuple[int, int]:
+        hold, replicated = (NO_HOLD, 0) if self._page.closed else _CONTROL.unpack_from(self._page, 0)
+        return hold, replicated
+
+    def _write(self, at: int, value: int) -> None:
+        if not self._page.closed:
+            struct.pack_into("<q", self._page, at, value)
 
 
 class Sender:

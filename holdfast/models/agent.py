@@ -106,9 +106,10 @@ class JobOnMachine(Frozen):
     epoch: int
     ranks: tuple[RankState, ...] = ()
     marks: tuple[StepMark, ...] = ()
-    """Steps that the machine's lowest rank completed since the previous heartbeat."""
+    """Steps that rank 0 completed since the previous heartbeat; no other machine's ranks say so."""
     times: tuple[StepTimes, ...] = ()
-    """The newest of these steps by phase, at most eight: a heartbeat's size must not follow the steps' pace."""
+    """The newest steps of the machine's lowest rank by phase, at most eight: a heartbeat's size must not follow the
+    steps' pace."""
     replicated_step: int = 0
     """Newest step of which all of this machine's shards lie on the peer."""
 

@@ -162,6 +162,13 @@ class ScriptedAgent:
             self._world.replays.setdefault(command.job, set()).add(self._machine.name)
         return []
 
+    async def first_steps(self, job: str, epoch: int, *, patience_s: float) -> wire.JobOnMachine:
+        self._told("first_steps")
+        start = self._world.started.get(self._machine.name)
+        if start is None or (start.job, start.epoch) != (job, epoch):
+            raise UnknownError(f"no ranks of job {job!r} on this machine")
+        return self._run(start)
+
     async def hold(self, command: wire.Hold) -> None:
         self._told("hold")
         raise UnavailableError("ranks are not held in a script")

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +59,12 @@ async def board(tmp_path: Path, heard: Heard) -> AsyncIterator[Board]:
 
 @pytest.fixture
 async def say(board: Board) -> Say:
-    sender = Sender(str(board.path))
+    return partial(_say, board)
 
-    def send(kind: str, rank: int = 2, epoch: int = 3, **fields: Any) -> None:
-        assert sender.send({"t": kind, "rank": rank, "epoch": epoch, **fields})
-        board.drain()
 
-    return send
+def _say(board: Board, kind: str, rank: int = 2, epoch: int = 3, **fields: Any) -> None:
+    assert Sender(str(board.path)).send({"t": kind, "rank": rank, "epoch": epoch, **fields})
+    board.drain()
 
 
 async def test_skipped_saves_and_restores_are_told(say: Say, heard: Heard) -> None:
@@ -86,15 +87,24 @@ async def test_steps_make_the_state(board: Board, say: Say) -> None:
     assert board.rows[5].state(78, None, 0, "S", exited=False).phase is RankPhase.STARTING
 
 
-async def test_marks_follow_the_lowest_rank(board: Board, say: Say, heard: Heard) -> None:
-    """One mark per step of the machine, kept until they were delivered."""
-    for step in (11, 12):
-        for rank in (5, 2):
-            say("step", rank, step=step, at=float(step), s=0.1)
-    assert [mark.step for mark in board.marks] == [11, 12]
-    assert heard.all == [("first", 11)]
-    board.take_marks_until(11.0)
-    assert [mark.step for mark in board.marks] == [12]
+async def test_marks_follow_rank_0(tmp_path: Path, heard: Heard) -> None:
+    """One mark per step of the job, kept until they were delivered."""
+    with closing(Board(tmp_path / "s", 3, (5, 0), heard)) as board:
+        for step in (11, 12):
+            for rank in (5, 0):
+                _say(board, "step", rank, step=step, at=float(step), s=0.1)
+        assert [mark.step for mark in board.marks] == [11, 12]
+        assert heard.all == [("first", 11)]
+        board.delivered_until(11.0)
+        assert [mark.step for mark in board.marks] == [12]
+
+
+async def test_other_ranks_leave_no_marks(board: Board, say: Say, heard: Heard) -> None:
+    """A thousand machines that tell of the same step at once are no news."""
+    say("step", 2, step=11, at=1.0, s=0.1)
+    assert not board.marks
+    assert not heard.all
+    assert [one.step for one in board.times] == [11]
 
 
 async def test_phases_of_steps_become_means_and_the_newest_steps_in_full(board: Board, say: Say) -> None:
@@ -109,7 +119,7 @@ async def test_phases_of_steps_become_means_and_the_newest_steps_in_full(board: 
     assert board.times[-1].phases == {"forward": 0.2, "backward": 0.4, "eval": 5.0}
     say("step", 5, step=21, at=21.0, s=0.7, phases={"forward": 0.7, "backward": 0.4})
     assert board.rows[5].usual_phases == pytest.approx({"forward": 0.3, "backward": 0.4})
-    board.take_marks_until(18.0)
+    board.delivered_until(18.0)
     assert [one.step for one in board.times] == [19, 20]
 
 

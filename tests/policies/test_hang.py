@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from holdfast.models.agent import RankPhase, RankState
 from holdfast.models.job import JobState
-from holdfast.policies.hang import HangFacts, HangVote, facts, vote, window_s
+from holdfast.policies.hang import HangFacts, HangVote, facts, rules_out, vote, window_s
 from holdfast.policies.policy import Policy
 
 HANG = Policy.load().hang
@@ -116,6 +118,38 @@ def test_the_rank_that_is_behind_is_suspected() -> None:
 def test_no_false_alarm(normal: list[HangFacts]) -> None:
     """What looks quiet and is well."""
     assert not judged(normal).hang
+
+
+seconds = st.one_of(st.just(0.0), st.floats(0.0, 700.0))
+any_rank = st.builds(
+    rank,
+    st.integers(0, 9),
+    silent_s=seconds,
+    step_s=seconds,
+    longest_gap_s=seconds,
+    stopped_s=seconds,
+    cpu_cores=st.sampled_from((0.0, 1.0)),
+    process_state=st.sampled_from("RSTD"),
+    steps_done=st.integers(0, 2),
+    activity=st.sampled_from(("", "eval")),
+    stacks_unchanged=st.booleans(),
+)
+
+
+@given(st.lists(any_rank, min_size=1, max_size=6))
+def test_a_rank_that_rules_a_hang_out_is_right_whatever_the_others_do(listed: list[HangFacts]) -> None:
+    """The short way and the vote never disagree: where it is taken, no rank is silent for too long."""
+    if any(rules_out(each.silent_s, each.step_s, each.longest_gap_s, HANG) for each in listed):
+        found = judged(listed)
+        assert not found.hang
+        assert "silent" not in found.signals
+
+
+@pytest.mark.parametrize("silent_s", [0.0, 0.3, 5.9])
+def test_ranks_that_train_are_ruled_out(silent_s: float) -> None:
+    """At steps of two seconds all of these are usual."""
+    assert rules_out(silent_s, 2.0, 0.0, HANG)
+    assert not rules_out(1e6, 2.0, 0.0, HANG)
 
 
 @pytest.mark.parametrize("state", [s for s in JobState if s is not JobState.RUNNING])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.errors import HoldfastError, RecoveryError
-from holdfast.models.agent import AgentState, JobOnMachine, RankPhase, RankState
+from holdfast.models.agent import JobOnMachine, RankPhase, RankState
 from holdfast.models.job import JobSpec
 from holdfast.models.machine import Machine
 from holdfast.settings import Settings
@@ -46,15 +46,14 @@ class Fleet:
 
     async def ask(
         self, _ctx: Context, machines: Iterable[Machine], _command: object
-    ) -> dict[str, AgentState | HoldfastError]:
+    ) -> dict[str, JobOnMachine | HoldfastError]:
         asked = [machine.name for machine in machines]
         self.looks.append(asked)
         return {name: self._state(name) for name in asked}
 
-    def _state(self, name: str) -> AgentState:
+    def _state(self, name: str) -> JobOnMachine:
         rank = RankState(**{"rank": int(name[1:]), "pid": 1} | self._rank(name, len(self.looks)))
-        job = JobOnMachine(job="gpt", epoch=1, ranks=(rank,))
-        return AgentState(machine=name, incarnation="i", jobs=(job,))
+        return JobOnMachine(job="gpt", epoch=1, ranks=(rank,))
 
 
 async def test_a_few_are_asked_until_one_made_a_step(ctx: Context, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +67,7 @@ async def test_a_few_are_asked_until_one_made_a_step(ctx: Context, monkeypatch: 
     told = Fleet(rank)
     monkeypatch.setattr(fleet, "ask", told.ask)
     await resume.first_steps(ctx, "gpt", 1, 60.0)
-    assert [len(asked) for asked in told.looks] == [32, 32, 32, 68, 1]
+    assert [len(asked) for asked in told.looks] == [32, 32, 32, 100, 1]
     assert told.looks[-1] == [late]
 
 

@@ -91,8 +91,10 @@ class Hangs:
     async def tick(self) -> None:
         """One round."""
         jobs = self._site.fleet.jobs
-        for key in [key for key in self._ranks if not _current(key, jobs)]:
-            del self._ranks[key]
+        running = {job.name: set(job.machines) for job in jobs.values() if job.state is JobState.RUNNING}
+        for job_name, machine, rank in list(self._ranks):
+            if machine not in running.get(job_name, ()):
+                del self._ranks[job_name, machine, rank]
         self._told_at = {name: at for name, at in self._told_at.items() if name in jobs}
         self._samples = {name: known for name, known in self._samples.items() if name in jobs}
         for job in list(jobs.values()):
@@ -100,6 +102,9 @@ class Hangs:
                 await self._judge(job)
 
     async def _judge(self, job: Job) -> None:
+        if self._moves(job):
+            self._samples.pop(job.name, None)
+            return
         facts = self._facts(job)
         vote = hang.vote(facts, self._policy, job_state=job.state)
         now = self._site.clock.now()
@@ -128,6 +133,18 @@ class Hangs:
     async def _read(self, stacks: StackReader, job: Job, known: StackHistory) -> None:
         known.add(await stacks.read(job, self._site.fleet.machines))
 
+    def _moves(self, job: Job) -> bool:
+        """Whether some rank made a step so lately that nothing needs to be weighed."""
+        for machine, run in self._site.fleet.runs(job):
+            for rank in run.ranks:
+                known = self._ranks.get((job.name, machine, rank.rank))
+                if known is None or not known.cpu:
+                    continue
+                silent_s = max(0.0, known.cpu[-1][0] - rank.step_at)
+                if hang.rules_out(silent_s, rank.step_s, known.longest_gap_s, self._policy):
+                    return True
+        return False
+
     def _facts(self, job: Job) -> list[hang.HangFacts]:
         facts = []
         samples = self._samples.get(job.name)
@@ -149,11 +166,6 @@ class Hangs:
                 )
             )
         return facts
-
-
-def _current(key: tuple[str, str, int], jobs: dict[str, Job]) -> bool:
-    job = jobs.get(key[0])
-    return job is not None and job.state is JobState.RUNNING and key[1] in job.machines
 
 
 def _alert(job: Job, vote: hang.HangVote, now: float) -> Alert:
