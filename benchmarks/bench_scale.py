@@ -194,8 +194,8 @@ async def _commands(site: FleetSite, name: str, costs: Costs, rounds: int) -> No
         begun = time.perf_counter()
         fenced = await pause.fence(ctx, machines, name, job.epoch)
         costs.stop.append(time.perf_counter() - begun)
-        assert not fenced.lost, fenced
-        assert not fenced.silent, fenced
+        assert not fenced.lost, fenced.lost
+        assert not fenced.silent, fenced.silent
         begun = time.perf_counter()
         await resume.launch(name, "benchmark")
         costs.start.append(time.perf_counter() - begun)

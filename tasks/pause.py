@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from prefect import task
@@ -11,8 +12,7 @@ from prefect.logging import get_run_logger
 
 from holdfast.agent.client import CONNECT_S, AgentClient
 from holdfast.errors import LimitError, RecoveryError, RefusedError, UnavailableError
-from holdfast.models.agent import Fence, Hold, RankPhase, RankState
-from holdfast.models.base import Frozen
+from holdfast.models.agent import AgentState, Fence, Hold, RankPhase, RankState, Settled
 from holdfast.models.job import Job, JobState
 from holdfast.models.machine import Machine, MachineState, Scope
 from holdfast.policies.listed import listed
@@ -27,13 +27,16 @@ GIVEN_UP_S = 2.0
 """To reach a machine that the gateway has given up: one packet more than a first one that is lost."""
 
 
-class Fenced(Frozen):
-    """Machines that could not be told to stop."""
+@dataclass(frozen=True)
+class Fenced:
+    """What came of telling machines to stop; by name."""
 
+    states: Mapping[str, AgentState]
+    """What each machine has, once its ranks were gone."""
     lost: tuple[str, ...] = ()
-    """All of them."""
+    """Those that could not be told."""
     silent: tuple[str, ...] = ()
-    """Those that may run on: nothing came back from them."""
+    """Of these, those that may run on: nothing came back from them."""
 
 
 async def fence(
@@ -41,12 +44,13 @@ async def fence(
 ) -> Fenced:
     """Stop ranks of ``job`` up to ``epoch`` on ``machines``; those ``given_up`` already are not waited for long."""
 
-    def stop(agent: AgentClient, machine: Machine) -> Awaitable[list[int]]:
+    def stop(agent: AgentClient, machine: Machine) -> Awaitable[Settled]:
         command = Fence(job=job, epoch=epoch, incarnation=machine.incarnation)
-        return agent.fence(command, connect_s=GIVEN_UP_S if machine.name in given_up else CONNECT_S)
+        return agent.settle(command, connect_s=GIVEN_UP_S if machine.name in given_up else CONNECT_S)
 
     answers = await fleet.ask(ctx, machines, stop)
-    return Fenced(lost=fleet.lost(answers), silent=fleet.silent(answers))
+    states = {name: settled.state for name, settled in fleet.answered(answers).items()}
+    return Fenced(states, lost=fleet.lost(answers), silent=fleet.silent(answers))
 
 
 @task(task_run_name="pause {case.job}")
@@ -62,7 +66,7 @@ async def pause(case: Case) -> tuple[str, ...]:
     async def act() -> dict[str, Any]:
         machines = case.machines_now()
         told = await fence(case.ctx, machines, case.job, case.broken_epoch, case.accused)
-        persist_soon(case.ctx, case.job_now(), machines, case.last_good_step)
+        persist_soon(case.ctx, case.job_now(), machines, told.states, case.last_good_step)
         case.ctx.ledger.close_epoch(
             case.job, case.broken_epoch, f"paused by {case.incident_id}", case.ctx.clock.now()
         )
@@ -134,8 +138,8 @@ async def stop(job_name: str) -> None:
     job = ctx.ledger.job(job_name)
     machines = ctx.ledger.machines_named(job.machines)
     ctx.ledger.set_job(job_name, state=JobState.STOPPED, done_at=ctx.clock.now())
-    await fence(ctx, machines, job_name, job.epoch)
-    await persist(ctx, job, machines)
+    told = await fence(ctx, machines, job_name, job.epoch)
+    await persist(ctx, job, machines, told.states)
     ctx.ledger.close_epoch(job_name, job.epoch, "stopped", ctx.clock.now())
     await free_machines(ctx, job_name)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from holdfast.agent.client import AgentClient
 from holdfast.errors import HoldfastError
-from holdfast.models.agent import Persist
+from holdfast.models.agent import AgentState, Persist
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine
 from holdfast.policies import lineage, triggered_save
@@ -20,32 +20,49 @@ _ORDER_S = 5.0
 _under_way: set[asyncio.Task[int | None]] = set()
 
 
-def persist_soon(ctx: Context, job: Job, machines: Sequence[Machine], bound: int | None = None) -> None:
+def persist_soon(
+    ctx: Context,
+    job: Job,
+    machines: Sequence[Machine],
+    states: Mapping[str, AgentState],
+    bound: int | None = None,
+) -> None:
     """Have :func:`persist` done without waiting for it: recovery goes on at once."""
-    task = asyncio.get_running_loop().create_task(persist(ctx, job, machines, bound))
+    task = asyncio.get_running_loop().create_task(persist(ctx, job, machines, states, bound))
     _under_way.add(task)  # the loop itself keeps only a weak reference
     task.add_done_callback(_under_way.discard)
 
 
 async def persist(
-    ctx: Context, job: Job, machines: Sequence[Machine], bound: int | None = None
+    ctx: Context,
+    job: Job,
+    machines: Sequence[Machine],
+    states: Mapping[str, AgentState],
+    bound: int | None = None,
 ) -> int | None:
     """Order the newest complete step in memory to S3, if it is newer than what lies there; the step, or None.
+
+    ``states`` are what the machines said once nothing of the job ran any more, by name.
 
     Returns when the agents have it out of the way of later saves; they upload it by themselves, within their own
     bounds. Nothing that goes wrong here is worth stopping a recovery for: it is logged.
     """
     try:
-        return await asyncio.wait_for(_order(ctx, job, machines, bound), _ORDER_S)
+        return await asyncio.wait_for(_order(ctx, job, machines, states, bound), _ORDER_S)
     except (HoldfastError, TimeoutError) as error:
         _log.warning("job %s: the newest step in memory is not saved to S3: %s", job.name, error)
         return None
 
 
-async def _order(ctx: Context, job: Job, machines: Sequence[Machine], bound: int | None) -> int | None:
-    answers = fleet.answered(await fleet.ask(ctx, machines, lambda agent, _: agent.state(timeout_s=3.0)))
+async def _order(
+    ctx: Context,
+    job: Job,
+    machines: Sequence[Machine],
+    states: Mapping[str, AgentState],
+    bound: int | None,
+) -> int | None:
     epochs = ctx.ledger.epochs(job.name)
-    shards = [shard for state in answers.values() for shard in state.shards if shard.job == job.name]
+    shards = [shard for state in states.values() for shard in state.shards if shard.job == job.name]
     save = triggered_save.choose(
         lineage.valid(shards, epochs),
         lineage.valid(ctx.ledger.checkpoints(job.name, include_suspect=False), epochs),

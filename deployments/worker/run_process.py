@@ -65,6 +65,7 @@ def main(pipe: Connection) -> None:
     # What is wrong here is wrong again in the run, and told there.
     with contextlib.suppress(HoldfastError):
         context().warm()
+    gc.set_threshold(50_000, 20, 20)
     gc.freeze()  # what is here stays for the run, which collections need not look through again and again
     pipe.send(READY)
     try:

@@ -81,13 +81,13 @@ class AgentClient:
         """How it stands with the gateway."""
         return await self._call("GET", "/v1/contact", None, wire.Contact, timeout_s)
 
-    async def fence(self, command: wire.Fence, *, connect_s: float = CONNECT_S) -> list[int]:
+    async def fence(self, command: wire.Fence) -> list[int]:
         """Stop ranks up to an epoch and refuse such epochs; returns the ranks that were stopped."""
-        return await self._call("POST", "/v1/fence", command, list[int], 10.0, connect_s=connect_s)
+        return await self._call("POST", "/v1/fence", command, list[int], 10.0)
 
-    async def settle(self, command: wire.Fence) -> wire.Settled:
-        """As :meth:`fence`; what the machine has when that is done."""
-        return await self._call("POST", "/v1/settle", command, wire.Settled, 13.0)
+    async def settle(self, command: wire.Fence, *, connect_s: float = CONNECT_S) -> wire.Settled:
+        """As :meth:`fence`, with as much time for what the machine has when that is done as for its state."""
+        return await self._call("POST", "/v1/settle", command, wire.Settled, 13.0, connect_s=connect_s)
 
     async def open_rendezvous(self, command: wire.OpenRendezvous) -> wire.Rendezvous:
         """Host the store of an epoch."""

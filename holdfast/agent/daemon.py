@@ -368,7 +368,7 @@ class Agent:
     def _delivered(self, beat: messages.Heartbeat) -> None:
         for sent in beat.jobs:
             run = self.jobs.runs.get(sent.job)
-            told = [one.at for one in (*sent.marks[-1:], *sent.times[-1:])]
+            told = [*(mark.at for mark in sent.marks[-1:]), *(one.at for one in sent.times[-1:])]
             if run is not None and run.board is not None and told and run.start.epoch == sent.epoch:
                 run.board.delivered_until(max(told))
 

@@ -141,12 +141,12 @@ class ScriptedAgent:
             for step in (self._world.step - 10, self._world.step)
         )
 
-    async def fence(self, command: wire.Fence, *, connect_s: float = 0.0) -> list[int]:
+    async def fence(self, command: wire.Fence) -> list[int]:
         self._told("fence")
         self._world.started.pop(self._machine.name, None)
         return []
 
-    async def settle(self, command: wire.Fence) -> wire.Settled:
+    async def settle(self, command: wire.Fence, *, connect_s: float = 0.0) -> wire.Settled:
         await self.fence(command)
         return wire.Settled(state=await self.state())
 
