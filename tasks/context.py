@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -30,7 +32,7 @@ class Context:
 
     settings: Settings
     clock: Clock = field(default_factory=SystemClock)
-    _http: dict[int, httpx.AsyncClient] = field(default_factory=dict)
+    _http: dict[int, tuple[httpx.AsyncClient, AsyncGenerator[None]]] = field(default_factory=dict)
 
     @cached_property
     def ledger(self) -> Ledger:
@@ -64,11 +66,22 @@ class Context:
 
     @property
     def http(self) -> httpx.AsyncClient:
-        """One client per event loop."""
+        """One client per event loop, closed when the loop is."""
         loop = id(asyncio.get_running_loop())
         if loop not in self._http:
-            self._http[loop] = agents_client(self.tls.http())
-        return self._http[loop]
+            client = agents_client(self.tls.http())
+            self._http[loop] = client, (open_until_end := self._open(loop, client))
+            with contextlib.suppress(StopIteration):
+                open_until_end.__anext__().send(None)
+        return self._http[loop][0]
+
+    async def _open(self, loop: int, client: httpx.AsyncClient) -> AsyncGenerator[None]:
+        """What runs in a loop may end anywhere: but a loop that ends ends the generators that were begun in it."""
+        try:
+            yield
+        finally:
+            del self._http[loop]
+            await client.aclose()
 
     def warm(self) -> None:
         """Make what the first step would otherwise wait for: the policy is parsed, the ledger is open."""

@@ -11,7 +11,6 @@ import httpx
 from pydantic import BaseModel, TypeAdapter
 
 from holdfast import errors
-from holdfast.agent.transport import AgentTransport
 from holdfast.models import agent as wire
 from holdfast.models.alert import Finding
 from holdfast.refusal import is_silence, said
@@ -199,6 +198,8 @@ class AgentClient:
 
 def agents_client(tls: Mapping[str, Any]) -> httpx.AsyncClient:
     """To share among very many agents; ``tls`` as :meth:`holdfast.tls.Tls.http` has it."""
+    from holdfast.agent.transport import AgentTransport  # noqa: PLC0415  (an agent calls few others)
+
     return httpx.AsyncClient(transport=AgentTransport(**tls), trust_env=False)
 
 

@@ -1,30 +1,27 @@
-"""Connections to very many agents: a pool for each of them, and not too many open at once.
+"""Connections to very many agents, through aiohttp: of what a command costs its caller, httpx's own are two thirds.
 
-One pool for all, as an httpx client has it, looks through all of its connections several times for every request: to
-100 agents a command costs 10 ms of processor time each, to 1,200 a stop of all would take minutes.
+httpx looks through all connections of its pool several times for every request: to 100 agents a command costs 10 ms of
+processor time each, to 1,200 a stop of all would take minutes.
 """
 
 from __future__ import annotations
 
-import asyncio
 import resource
 import ssl
-from collections import OrderedDict
-from dataclasses import dataclass
+import time
+from collections.abc import Hashable, Mapping
+from typing import Any
 
+import aiohttp
 import httpx
+import yarl
 
 IDLE_S = 30.0
 """A connection is used again within so long; agents keep theirs longer (:data:`holdfast.listen.KEEP_ALIVE_S`)."""
 _LEAST, _MOST = 64, 4096
-
-
-@dataclass
-class _Pool:
-    """Connections to one agent."""
-
-    transport: httpx.AsyncHTTPTransport
-    users: int = 0
+_PER_AGENT = 16
+_OURS = ("Accept", "Accept-Encoding", "User-Agent")
+"""Headers that no agent needs."""
 
 
 class AgentTransport(httpx.AsyncBaseTransport):
@@ -34,38 +31,71 @@ class AgentTransport(httpx.AsyncBaseTransport):
         """``most_open``: agents with an idle connection; None: a quarter of the files that this process may open."""
         self._verify = verify
         self._most = most_open or max(_LEAST, min(_MOST, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4))
-        self._pools: OrderedDict[tuple[bytes, bytes, int | None], _Pool] = OrderedDict()
+        self._kept: dict[Hashable, float] = {}
+        """Agents whose connections stay open -> when they were last used."""
+        self._session: aiohttp.ClientSession | None = None
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send it over a connection of its agent's own pool."""
-        pool = self._pool_of(request.url)
-        pool.users += 1
+        """Send it, over an open connection of its agent if there is one."""
+        if self._session is None:
+            connector = aiohttp.TCPConnector(
+                limit=0, limit_per_host=_PER_AGENT, keepalive_timeout=IDLE_S, ssl=self._verify
+            )
+            self._session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
+        body = await request.aread()
         try:
-            response = await pool.transport.handle_async_request(request)
-            await response.aread()
-        finally:
-            pool.users -= 1
-            await self._close_oldest()
-        return response
+            async with self._session.request(
+                request.method,
+                yarl.URL(str(request.url), encoded=True),
+                headers=request.headers if self._keeps(request.url) else _closing(request.headers),
+                skip_auto_headers=_OURS,
+                data=body or None,
+                allow_redirects=False,
+                timeout=_timeout(request.extensions.get("timeout", {})),
+                server_hostname=request.extensions.get("sni_hostname"),
+            ) as answer:
+                content = await answer.read()
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise _as_httpx(error) from error
+        return httpx.Response(answer.status, headers=answer.raw_headers, content=content, request=request)
 
     async def aclose(self) -> None:
         """Close all connections."""
-        pools, self._pools = self._pools, OrderedDict()
-        await asyncio.gather(*(pool.transport.aclose() for pool in pools.values()))
+        if self._session is not None:
+            await self._session.close()
 
-    def _pool_of(self, url: httpx.URL) -> _Pool:
-        key = (url.raw_scheme, url.raw_host, url.port)
-        if key not in self._pools:
-            limits = httpx.Limits(max_connections=16, keepalive_expiry=IDLE_S)
-            transport = httpx.AsyncHTTPTransport(verify=self._verify, trust_env=False, limits=limits)
-            self._pools[key] = _Pool(transport)
-        self._pools.move_to_end(key)
-        return self._pools[key]
+    def _keeps(self, url: httpx.URL) -> bool:
+        """Whether the connection may stay open: there may be more agents than files that may be open."""
+        agent, now = (url.raw_host, url.port), time.monotonic()
+        if agent not in self._kept and len(self._kept) >= self._most:
+            self._kept = {each: used for each, used in self._kept.items() if now - used < IDLE_S}
+            if len(self._kept) >= self._most:
+                return False
+        self._kept[agent] = now
+        return True
 
-    async def _close_oldest(self) -> None:
-        """Those that were not used for longest; one that is in use stays."""
-        if len(self._pools) <= self._most:
-            return
-        idle = [key for key, pool in self._pools.items() if not pool.users]
-        for key in idle[: len(self._pools) - self._most]:
-            await self._pools.pop(key).transport.aclose()
+
+def _closing(headers: httpx.Headers) -> httpx.Headers:
+    changed = headers.copy()
+    changed["Connection"] = "close"
+    return changed
+
+
+def _timeout(given: Mapping[str, Any]) -> aiohttp.ClientTimeout:
+    """httpx bounds each read and the way to the host, not the whole."""
+    return aiohttp.ClientTimeout(
+        total=None, connect=given.get("pool"), sock_connect=given.get("connect"), sock_read=given.get("read")
+    )
+
+
+def _as_httpx(error: Exception) -> httpx.TransportError:
+    """The same in httpx's words, on which callers build what it means for a machine."""
+    if isinstance(error, aiohttp.ConnectionTimeoutError):
+        return httpx.ConnectTimeout("no connection in time")
+    if isinstance(error, TimeoutError):
+        return httpx.ReadTimeout("no answer in time")
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return httpx.ConnectError(str(error.os_error))
+    if isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError):
+        return httpx.ReadError(str(error) or type(error).__name__)
+    return httpx.RemoteProtocolError(str(error))

@@ -1,19 +1,21 @@
-"""Connections to many agents: one pool each, and not too many."""
+"""Connections to many agents: each its own, and not too many; what goes wrong in httpx's words."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import httpx
 import pytest
 
+from holdfast.agent import transport
 from holdfast.agent.transport import AgentTransport
+from tests.e2e.waiting import DEADLINE_S
 
 
 class Server:
-    """Answers ``ok`` on every connection, and counts those that are open."""
+    """Answers ``ok`` on every connection, ends it where it is asked to, and counts those that are open."""
 
     def __init__(self) -> None:
         self.opened: Counter[int] = Counter()
@@ -24,11 +26,16 @@ class Server:
         self.opened[port] += 1
         self.open[port] += 1
         try:
-            while await reader.readuntil(b"\r\n\r\n"):
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+            while asked := await reader.readuntil(b"\r\n\r\n"):
+                ends = b"connection: close" in asked.lower()
+                more = b"Connection: close\r\n" if ends else b""
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n" + more + b"\r\nok")
+                if ends:
+                    break
         except asyncio.IncompleteReadError:
-            self.open[port] -= 1
-            writer.close()
+            pass
+        self.open[port] -= 1
+        writer.close()
 
 
 @pytest.fixture
@@ -51,17 +58,22 @@ async def test_a_connection_is_used_again(agents: tuple[Server, list[str]]) -> N
     assert set(server.opened.values()) == {1}
 
 
-async def test_the_oldest_connections_are_closed(agents: tuple[Server, list[str]]) -> None:
-    """There may be more agents than files that may be open."""
+async def test_few_connections_stay_open(
+    agents: tuple[Server, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be more agents than files that may be open; those that were not used for long make room."""
     server, urls = agents
+    ports = [int(url.rsplit(":", 1)[1].rstrip("/")) for url in urls]
     async with httpx.AsyncClient(transport=AgentTransport(most_open=2)) as client:
         for url in urls:
             await client.get(url)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(DEADLINE_S):
             while sum(server.open.values()) > 2:  # noqa: ASYNC110  (the other side's end)
                 await asyncio.sleep(0.01)
-        last = [int(url.rsplit(":", 1)[1].rstrip("/")) for url in urls[2:]]
-        assert {port for port, count in server.open.items() if count} == set(last)
+        assert {port for port, count in server.open.items() if count} == set(ports[:2])
+        monkeypatch.setattr(transport, "IDLE_S", 0.0)
+        await client.get(urls[3])
+        assert server.open[ports[3]] == 1
         # More at once than may stay open: all are served.
         answers = await asyncio.gather(*(client.get(url) for url in urls))
         assert [answer.text for answer in answers] == ["ok"] * 4
@@ -72,3 +84,45 @@ async def test_nobody_there_is_a_connect_error() -> None:
     async with httpx.AsyncClient(transport=AgentTransport()) as client:
         with pytest.raises(httpx.ConnectError):
             await client.get("http://127.0.0.1:1/")
+
+
+async def _serve(talk: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> str:
+    listening = await asyncio.start_server(talk, "127.0.0.1")
+    return f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/"
+
+
+async def test_no_answer_is_a_read_timeout() -> None:
+    """The host is there and took the request: only the answer is missing."""
+
+    async def listen(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async with httpx.AsyncClient(transport=AgentTransport(), timeout=0.2) as client:
+        with pytest.raises(httpx.ReadTimeout):
+            await client.get(await _serve(listen))
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nhalf"])
+async def test_a_connection_that_breaks_is_no_silence(answer: bytes) -> None:
+    """Whether before the answer or within it: somebody ended it."""
+
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        writer.close()
+
+    async with httpx.AsyncClient(transport=AgentTransport()) as client:
+        with pytest.raises(httpx.ReadError):
+            await client.post(await _serve(hang_up), content="{}")
+
+
+async def test_no_http_is_a_protocol_error() -> None:
+    """Another service listens there."""
+
+    async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"220 mail.example.com\r\n")
+        await reader.read()
+
+    async with httpx.AsyncClient(transport=AgentTransport()) as client:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await client.get(await _serve(greet))
