@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from holdfast.agent.client import AgentClient
-from holdfast.errors import HoldfastError, SilentError, StaleError, UnavailableError
+from holdfast.errors import HoldfastError, SilentError, StaleError, UnauthorizedError, UnavailableError
 from holdfast.models.agent import PrepareCode
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine
@@ -40,15 +40,30 @@ async def ask(
     machines: Iterable[Machine],
     command: Callable[[AgentClient, Machine], Awaitable[Answer]],
 ) -> dict[str, Answer | HoldfastError]:
-    """Send ``command`` to the agents of ``machines``; by machine name, the answer or the error."""
+    """Send ``command`` to the agents of ``machines``; by machine name, the answer or the error.
+
+    What is wrong on this side is no machine's error, from which somebody may conclude that the machine is at fault.
+
+    Raises:
+        SettingsError: our secret or certificates cannot be read.
+        UnauthorizedError: all of them refuse our secret.
+    """
 
     async def one(machine: Machine) -> Answer | HoldfastError:
         try:
-            return await command(ctx.agent(machine), machine)
+            agent = ctx.agent(machine)
+        except UnavailableError as error:
+            return error
+        try:
+            return await command(agent, machine)
         except HoldfastError as error:
             return error
 
-    return await each(machines, one)
+    answers = await each(machines, one)
+    refused = [answer for answer in answers.values() if isinstance(answer, UnauthorizedError)]
+    if refused and len(refused) == len(answers):
+        raise refused[0]
+    return answers
 
 
 def answered(answers: dict[str, Answer | HoldfastError]) -> dict[str, Answer]:

@@ -1,8 +1,8 @@
 """What a kubelet and a container runtime do for one pod, with processes of this host instead of containers.
 
 Of the pod's first container: command and arguments, environment (values, ``$(NAME)``, fields of the pod, keys of
-secrets), volumes of kind ``emptyDir`` and ``secret``. Where a volume is mounted is a folder of this host, so mount
-paths in commands and environment are rewritten; everything else is as in the pod.
+secrets, whole config maps), volumes of kind ``emptyDir`` and ``secret``. Where a volume is mounted is a folder of this
+host, so mount paths in commands and environment are rewritten; everything else is as in the pod.
 """
 
 from __future__ import annotations
@@ -24,22 +24,20 @@ from holdfast.paths import ENV_MACHINE_DIR, machine_dir, shm_root
 _REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 _HOME = "HOLDFAST_HOME"
 
-Secrets = Callable[[str], Mapping[str, str]]
-"""``data`` of a Secret by its name."""
+Data = Callable[[str, str], Mapping[str, str]]
+"""``data`` of a Secret or ConfigMap by kind (``secrets``, ``configmaps``) and name."""
 
 
 class Container:
     """The processes of one pod on this host."""
 
-    def __init__(
-        self, pod: Object, ip: str, folder: Path, secrets: Secrets, extra: Mapping[str, str]
-    ) -> None:
+    def __init__(self, pod: Object, ip: str, folder: Path, data: Data, extra: Mapping[str, str]) -> None:
         self.pod = pod
         self.ip = ip
         self.restarts = 0
         self._folder = folder
-        self._mounts = self._mount(secrets)
-        self._env = self._environment(secrets) | dict(extra)
+        self._mounts = self._mount(data)
+        self._env = self._environment(data) | dict(extra)
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -50,12 +48,13 @@ class Container:
     @property
     def machine(self) -> Path:
         """The folder of its machine; processes carry it in their environment."""
-        return machine_dir(self.home, self._env["HOLDFAST_MACHINE"])
+        return machine_dir(self.home, self._env.get("HOLDFAST_MACHINE", self.pod["metadata"]["name"]))
 
     def start(self) -> None:
         """Start the container's process, in its own session."""
         spec = self.pod["spec"]["containers"][0]
-        words = [self._rewrite(self._expand(word)) for word in [*spec["command"], *(spec.get("args") or [])]]
+        told = [*(spec.get("command") or []), *(spec.get("args") or [])]
+        words = [self._rewrite(self._expand(word)) for word in told]
         program = sys.executable if words[0] in ("python", "python3") else words[0]
         self.machine.mkdir(parents=True, exist_ok=True)
         with (self._folder / "container.log").open("ab") as log:
@@ -72,6 +71,12 @@ class Container:
     def has_ended(self) -> bool:
         """Whether the container's first process is gone."""
         return self._process is not None and self._process.poll() is not None
+
+    @property
+    def exit_code(self) -> int:
+        """Of a first process that is gone."""
+        assert self._process is not None
+        return self._process.poll() or 0
 
     def terminate(self) -> None:
         """SIGTERM to the first process."""
@@ -92,7 +97,7 @@ class Container:
             (self._folder / "container.log").rename(self._folder.with_suffix(".log"))
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _mount(self, secrets: Secrets) -> dict[str, str]:
+    def _mount(self, data: Data) -> dict[str, str]:
         """Folder of this host by mount path."""
         spec = self.pod["spec"]
         volumes = {each["name"]: each for each in spec.get("volumes") or []}
@@ -104,8 +109,9 @@ class Container:
             if "secret" in volume:
                 self._write(
                     folder,
-                    secrets(volume["secret"]["secretName"]),
+                    data("secrets", volume["secret"]["secretName"]),
                     volume["secret"].get("defaultMode", 0o644),
+                    (spec.get("securityContext") or {}).get("fsGroup"),
                 )
             elif "emptyDir" not in volume:
                 continue  # the service account's token, the host's kernel log
@@ -114,25 +120,31 @@ class Container:
         return mounts
 
     @staticmethod
-    def _write(folder: Path, data: Mapping[str, str], mode: int) -> None:
+    def _write(folder: Path, data: Mapping[str, str], mode: int, group: int | None) -> None:
         for key, value in data.items():
             with os.fdopen(os.open(folder / key, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, mode), "wb") as file:
                 file.write(base64.b64decode(value))
+                if group is not None and os.geteuid() == 0:
+                    # Processes of this pod are root here: its files belong to another user than they, as with kubelets.
+                    os.chown(file.fileno(), group, group)
 
-    def _environment(self, secrets: Secrets) -> dict[str, str]:
+    def _environment(self, data: Data) -> dict[str, str]:
         self._env = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
-        for each in self.pod["spec"]["containers"][0].get("env") or []:
-            if (value := self._value(each, secrets)) is not None:
+        container = self.pod["spec"]["containers"][0]
+        for each in container.get("envFrom") or []:
+            self._env |= data("configmaps", each["configMapRef"]["name"])
+        for each in container.get("env") or []:
+            if (value := self._value(each, data)) is not None:
                 self._env[each["name"]] = self._rewrite(value)
         return self._env
 
-    def _value(self, each: Object, secrets: Secrets) -> str | None:
+    def _value(self, each: Object, data: Data) -> str | None:
         source = each.get("valueFrom")
         if source is None:
             return self._expand(each.get("value", ""))
         if "secretKeyRef" in source:
             reference = source["secretKeyRef"]
-            found = secrets(reference["name"]).get(reference["key"])
+            found = data("secrets", reference["name"]).get(reference["key"])
             assert found is not None or reference.get("optional"), f"no {reference}"
             return None if found is None else base64.b64decode(found).decode()
         path = source["fieldRef"]["fieldPath"]

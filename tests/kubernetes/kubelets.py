@@ -162,6 +162,9 @@ class Kubelets:
             self._end(uid, pod, container)
         elif container is None:
             self._begin(uid, pod)
+        elif container.has_ended() and pod["spec"].get("restartPolicy") == "Never":
+            if pod["status"].get("phase") not in ("Succeeded", "Failed"):
+                self._tell(pod, container)
         elif container.has_ended():
             at = self._restart_at.setdefault(uid, time.monotonic() + RESTART_S)
             if time.monotonic() > at:
@@ -177,7 +180,9 @@ class Kubelets:
         folder = self._root / "pods" / uid
         folder.mkdir(parents=True, exist_ok=True)
         namespace = pod["metadata"]["namespace"]
-        container = Container(pod, ip, folder, lambda name: self._secret(namespace, name), self._extra)
+        container = Container(
+            pod, ip, folder, lambda kind, name: self._data(namespace, kind, name), self._extra
+        )
         self._running[uid] = container
         container.start()
         self._tell(pod, container)
@@ -210,35 +215,43 @@ class Kubelets:
 
     def _tell(self, pod: Object, container: Container) -> None:
         metadata = pod["metadata"]
+        phase, state = "Running", {"running": {"startedAt": _now()}}
+        if container.has_ended():
+            phase = "Failed" if container.exit_code else "Succeeded"
+            state = {"terminated": {"exitCode": container.exit_code, "finishedAt": _now()}}
+        runs = phase == "Running"
         states = [
             {
                 "name": each["name"],
                 "image": each["image"],
                 "imageID": "none",
-                "ready": True,
-                "started": True,
+                "ready": runs,
+                "started": runs,
                 "restartCount": container.restarts,
-                "state": {"running": {"startedAt": _now()}},
+                "state": state,
             }
             for each in pod["spec"]["containers"]
         ]
         kinds = ("Initialized", "ContainersReady", "Ready", "PodScheduled")
         status = {
-            "phase": "Running",
+            "phase": phase,
             "startTime": _now(),
             "podIP": container.ip,
             "podIPs": [{"ip": container.ip}],
             "hostIP": "127.0.0.1",
             "containerStatuses": states,
-            "conditions": [{"type": kind, "status": "True", "lastTransitionTime": _now()} for kind in kinds],
+            "conditions": [
+                {"type": kind, "status": str(runs or "Ready" not in kind), "lastTransitionTime": _now()}
+                for kind in kinds
+            ],
         }
         self._api.patch(
             f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/status",
             {"metadata": {"uid": metadata["uid"]}, "status": status},
         )
 
-    def _secret(self, namespace: str, name: str) -> Mapping[str, str]:
-        data: Mapping[str, str] = self._api.get(f"/api/v1/namespaces/{namespace}/secrets/{name}")["data"]
+    def _data(self, namespace: str, kind: str, name: str) -> Mapping[str, str]:
+        data: Mapping[str, str] = self._api.get(f"/api/v1/namespaces/{namespace}/{kind}/{name}")["data"]
         return data
 
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from holdfast import secret
 from holdfast.demo import weights
 from holdfast.deployments.gateway import offline
-from holdfast.deployments.local import machines
 from holdfast.drivers.kubernetes.api import Object
 from holdfast.models.alert import Incident, IncidentClass
 from tests.e2e.site import Site
 from tests.e2e.waiting import wait_for
-from tests.kubernetes.cluster import Cluster, manifests
+from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.site import on_kubernetes
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(600)]
 
@@ -31,53 +28,11 @@ LONG_S = 240.0
 """For a whole run of the job: a step takes what the host's other work leaves."""
 
 
-def template(site: Site) -> Object:
-    """The packaged PodTemplate with this site's addresses."""
-    [found] = manifests("machine.yaml")
-    container = found["template"]["spec"]["containers"][0]
-    for each in container["env"]:
-        if each["name"] == "HOLDFAST_GATEWAY_URL":
-            each["value"] = site.settings.gateway
-        if each["name"] == "HOLDFAST_S3_ENDPOINT":
-            each["value"] = site.settings.s3
-        if each["name"] == "HOLDFAST_DRIVER":
-            # All nodes are this host: what happens to its kernel accuses none of them.
-            each["value"] = "local"
-    return dict(found)
-
-
 @pytest.fixture
-def site(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+def site(cluster: Cluster, tmp_path: Path) -> Iterator[Site]:
     """A control plane of Holdfast whose machines are pods."""
-    home = tmp_path / ".holdfast"
-    for name in [name for name in os.environ if name.startswith(("HOLDFAST_", "PREFECT_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("HOLDFAST_HOME", str(home))
-    shared = base64.b64encode(secret.create(home / "secret").encode()).decode()
-    body = {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": "holdfast"},
-        "data": {"secret": shared},
-    }
-    cluster.prepare(NAMESPACE, manifests("machine.yaml")[0])
-    cluster.apply(body, NAMESPACE)
-    site = Site.up(
-        home,
-        0,
-        driver="kubernetes",
-        kubernetes_config=str(cluster.kubeconfig(NAMESPACE)),
-        kubernetes_machines=3,
-        kubernetes_priority_class="holdfast-machine",
-        kubernetes_standby_priority_class="holdfast-standby",
-    )
-    try:
-        cluster.apply(template(site), NAMESPACE)
-        machines.have(site.settings, MACHINES, print, threading.Event())
+    with on_kubernetes(cluster, NAMESPACE, tmp_path / ".holdfast", machines=3, supplied=MACHINES) as site:
         yield site
-    finally:
-        site.down()
-        cluster.remove(NAMESPACE)
 
 
 def recovered(site: Site, name: str, number: int, expected: IncidentClass) -> Incident:

@@ -1,0 +1,142 @@
+"""Playbooks as pods: Prefect's own Kubernetes worker, with the packaged job template, recovers a job."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast.deployments.worker.environment import client_environment
+from holdfast.drivers.kubernetes.api import Object
+from holdfast.models.alert import IncidentClass
+from tests.e2e.site import Site
+from tests.e2e.waiting import end, wait_for
+from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.site import on_kubernetes
+from tests.storage import servers
+
+pytest.importorskip("prefect_kubernetes")
+pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMESPACE = "holdfast"
+"""The template's own."""
+POOL = "pods"
+JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
+
+
+@pytest.fixture
+def site(cluster: Cluster, tmp_path: Path) -> Iterator[Site]:
+    """A site whose ledger is in PostgreSQL, since pods reach no file of another host."""
+    if (programs := servers.postgres_binaries()) is None:
+        pytest.skip("PostgreSQL is not installed")
+    home = tmp_path / ".holdfast"
+    with (
+        servers.postgres(programs) as database,
+        on_kubernetes(
+            cluster,
+            NAMESPACE,
+            home,
+            machines=2,
+            supplied=3,
+            secrets={"holdfast_database_url": database},
+            database_url=database,
+        ) as site,
+    ):
+        yield site
+
+
+@contextmanager
+def kubernetes_worker(site: Site, cluster: Cluster, log: Path) -> Iterator[None]:
+    """Prefect's own worker of type kubernetes, outside of the cluster."""
+    environment = client_environment(site.settings) | {
+        "KUBECONFIG": str(cluster.plane.kubeconfig),
+        "PREFECT_WORKER_QUERY_SECONDS": "0.5",
+        "PREFECT_INTEGRATIONS_KUBERNETES_OBSERVER_NAMESPACES": f'["{NAMESPACE}"]',
+    }
+    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "kubernetes"]
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, env=os.environ | environment, stdout=file, stderr=file)
+    try:
+        yield
+    except BaseException:
+        print(log.read_text()[-6000:])  # noqa: T201  (shown with the failure)
+        raise
+    finally:
+        end(process)
+
+
+def prefect(site: Site, folder: Path, *words: str) -> None:
+    """A command of an operator, in ``folder``."""
+    done = subprocess.run(
+        [sys.executable, "-m", "prefect", "--no-prompt", *words],
+        cwd=folder,
+        env=os.environ | client_environment(site.settings),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def config_map(site: Site) -> Object:
+    """What an operator tells the pods of playbooks."""
+    told = {
+        "HOLDFAST_GATEWAY_URL": site.settings.gateway,
+        "HOLDFAST_S3_ENDPOINT": site.settings.s3,
+        "HOLDFAST_KUBERNETES_MACHINES": str(site.settings.kubernetes_machines),
+        "HOLDFAST_KUBERNETES_PRIORITY_CLASS": site.settings.kubernetes_priority_class,
+        "HOLDFAST_KUBERNETES_STANDBY_PRIORITY_CLASS": site.settings.kubernetes_standby_priority_class,
+        # In place of the token that a kubelet mounts at a path of its own.
+        "HOLDFAST_KUBERNETES_CONFIG": site.settings.kubernetes_config,
+    }
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "holdfast"}, "data": told}
+
+
+def test_a_playbook_runs_in_a_pod(site: Site, cluster: Cluster, tmp_path: Path) -> None:
+    """Work pool, `prefect deploy --all` and worker as documented: a dead rank and a dead machine are recovered."""
+    cluster.apply(config_map(site), NAMESPACE)
+    template = ROOT / "deployments" / "prefect" / "kubernetes-pool.json"
+    text = (ROOT / "prefect.yaml").read_text()
+    (tmp_path / "prefect.yaml").write_text(text.replace("    name: holdfast\n", f"    name: {POOL}\n"))
+    prefect(
+        site,
+        tmp_path,
+        *("work-pool", "create", POOL, "--type", "kubernetes", "--base-job-template", str(template)),
+    )
+    prefect(site, tmp_path, "deploy", "--all")
+    site.submit("pods")
+    with kubernetes_worker(site, cluster, tmp_path / "worker.log"):
+        os.kill(site.pids("pods")[1], signal.SIGKILL)
+        crash = site.wait_recovered("pods", 1, timeout_s=240)
+        assert crash.incident_class is IncidentClass.JOB_CRASH
+        before = site.job("pods").machines
+        cluster.kubelets.power_off(cluster.kubelets.node_of(before[1]))
+        lost = site.wait_recovered("pods", 2, timeout_s=240)
+        assert lost.incident_class is IncidentClass.MACHINE_FAULT
+        assert site.evicted() == {before[1]}
+        for incident in (crash, lost):
+            run = site.flow_run(incident)
+            assert run["work_pool_name"] == POOL
+            assert run["labels"].get("prefect.worker.name", "").startswith("KubernetesWorker"), run["labels"]
+            assert incident.first_task_at is not None
+            print(f"alert to first task: {incident.first_task_at - incident.detected_at:.1f} s")  # noqa: T201
+        runs = {incident.flow_run_id for incident in (crash, lost)}
+
+        def succeeded() -> bool:
+            """The Kubernetes jobs of both runs; others belong to machines that are admitted."""
+            jobs = cluster.admin.get(JOBS)["items"]
+            done = {each["metadata"]["labels"]["prefect.io/flow-run-id"] for each in jobs if _well(each)}
+            return runs <= done
+
+        wait_for("both jobs have succeeded", succeeded)
+
+
+def _well(job: Object) -> bool:
+    return bool(job["status"].get("succeeded"))

@@ -1,0 +1,72 @@
+"""What comes of asking many agents: a machine's error is the machine's, ours is nobody's."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast import secret
+from holdfast.agent.client import AgentClient
+from holdfast.errors import RefusedError, SettingsError, UnauthorizedError, UnavailableError
+from holdfast.models.machine import Machine
+from holdfast.settings import Settings
+from holdfast.tasks import fleet
+from holdfast.tasks.context import Context
+from tests.storage.ledger.samples import register
+
+NAMES = ("m0", "m1", "m2")
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> Context:
+    """Three machines, and the secret that they know."""
+    ctx = Context(Settings(home=tmp_path))
+    ctx.ledger.create()
+    secret.create(tmp_path / "secret")
+    for name in NAMES:
+        register(ctx.ledger, name)
+    return ctx
+
+
+def refuse(*who: str) -> Callable[[AgentClient, Machine], Awaitable[str]]:
+    """Agents of ``who`` know another secret; all others answer with their machine's name."""
+
+    async def command(_: AgentClient, machine: Machine) -> str:
+        if machine.name in who:
+            raise UnauthorizedError("missing or wrong secret")
+        return machine.name
+
+    return command
+
+
+async def test_an_unreadable_secret_of_ours_is_no_machines_error(ctx: Context, tmp_path: Path) -> None:
+    """Else every check would fail on every machine, and accuse them all."""
+    (tmp_path / "secret").chmod(0o644)
+    with pytest.raises(SettingsError, match="open to others"):
+        await fleet.ask(ctx, ctx.ledger.machines(), refuse())
+
+
+async def test_a_secret_that_all_refuse_is_ours(ctx: Context) -> None:
+    """Of several machines that do not take it, one alone is told of; all together mean us."""
+    machines = ctx.ledger.machines()
+    answers = await fleet.ask(ctx, machines, refuse("m1"))
+    assert isinstance(answers["m1"], UnauthorizedError)
+    assert fleet.answered(answers) == {"m0": "m0", "m2": "m2"}
+    with pytest.raises(UnauthorizedError):
+        await fleet.ask(ctx, machines, refuse(*NAMES))
+    assert await fleet.ask(ctx, [], refuse()) == {}
+
+
+async def test_errors_of_machines_are_answers(ctx: Context) -> None:
+    """One that has no agent, and one that refuses: the others' answers are there."""
+    m0, m1, m2 = ctx.ledger.machines()
+
+    async def command(_: AgentClient, machine: Machine) -> str:
+        if machine.name == "m1":
+            raise RefusedError("no")
+        return "yes"
+
+    answers = await fleet.ask(ctx, [m0.model_copy(update={"address": ""}), m1, m2], command)
+    assert [type(answers[name]) for name in NAMES] == [UnavailableError, RefusedError, str]
