@@ -153,9 +153,10 @@ class Pods:
     def _container(self, name: str, spec: Object, folder: Path, extra: dict[str, str]) -> Container:
         pod = {"metadata": {"name": name, "namespace": "holdfast"}, "spec": spec}
         (folder / name).mkdir()
-        return Container(pod, AGENT_IP, folder / name, self._secret, extra)
+        return Container(pod, AGENT_IP, folder / name, self._data, extra)
 
-    def _secret(self, name: str) -> dict[str, str]:
+    def _data(self, kind: str, name: str) -> dict[str, str]:
+        assert kind == "secrets"
         return {key: base64.b64encode(value).decode() for key, value in self._secrets[name].items()}
 
     def answers(self) -> bool:
