@@ -14,6 +14,7 @@ import pytest
 from holdfast.deployments.local import control
 from holdfast.models.alert import IncidentClass
 from holdfast.models.machine import MachineState
+from tests.certificates import Authority
 from tests.clusters.slurm import Cluster
 from tests.e2e.site import POLICY, Site
 from tests.e2e.test_playbooks import digest
@@ -23,14 +24,21 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 CONTROL = Path(__file__).parents[2] / "deployments" / "slurm" / "control-plane.sbatch"
 STEPS = 150
+AGENT_NAME = "agent.holdfast"
+"""In the certificate that all nodes share."""
 
 
 @pytest.fixture
 def site(slurm_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """The control plane as an operator submits it, on the node for services; six nodes are its machines."""
+    """The control plane as an operator submits it, on the node for services; six nodes are its machines.
+
+    Gateway, agents and playbooks speak TLS, as the batch script's comments say.
+    """
     home, log = tmp_path / ".holdfast", tmp_path / "control.log"
     home.mkdir()
     (home / "policy.yaml").write_text(POLICY)
+    pki = Authority(tmp_path / "pki")
+    cert, key = pki.certify("site", "127.0.0.1", AGENT_NAME)
     chosen = {
         **slurm_cluster.env,
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), slurm_cluster.env["PATH"]]),
@@ -41,6 +49,10 @@ def site(slurm_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         "HOLDFAST_MACHINES": str(len(slurm_cluster.nodes)),
         "HOLDFAST_SLURM_OPTIONS": "--partition=train",
         "HOLDFAST_SLURM_START_S": "60",
+        "HOLDFAST_TLS_CERT": str(cert),
+        "HOLDFAST_TLS_KEY": str(key),
+        "HOLDFAST_TLS_CA": str(pki.ca),
+        "HOLDFAST_TLS_AGENT_NAME": AGENT_NAME,
     }
     for name, value in chosen.items():
         monkeypatch.setenv(name, value)

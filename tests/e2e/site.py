@@ -241,7 +241,8 @@ class Site:
         address = self.ledger.machine(machine).address
         try:
             url = f"{self.tls.scheme}://{address}/v1/state"
-            answer = httpx.get(url, headers=self.headers, timeout=10, **self.tls.http())
+            with httpx.Client(headers=self.headers, timeout=10, **self.tls.http()) as http:
+                answer = http.get(url, extensions=self.tls.to_agent())
             answer.raise_for_status()
         except httpx.HTTPError:
             return None

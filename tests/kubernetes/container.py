@@ -132,7 +132,8 @@ class Container:
         self._env = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
         container = self.pod["spec"]["containers"][0]
         for each in container.get("envFrom") or []:
-            self._env |= data("configmaps", each["configMapRef"]["name"])
+            told = data("configmaps", each["configMapRef"]["name"])
+            self._env |= {name: self._rewrite(value) for name, value in told.items()}
         for each in container.get("env") or []:
             if (value := self._value(each, data)) is not None:
                 self._env[each["name"]] = self._rewrite(value)

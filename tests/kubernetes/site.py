@@ -8,14 +8,20 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast import secret
 from holdfast.deployments.local import machines as supply
 from holdfast.drivers.kubernetes.api import Object
+from tests.certificates import Authority
 from tests.e2e.site import Site
 from tests.kubernetes.cluster import Cluster, manifests
+from tests.kubernetes.tls_component import with_tls
+
+AGENT_NAME = "agent.holdfast"
+"""In the certificate of every pod."""
 
 
 @contextmanager
@@ -27,21 +33,24 @@ def on_kubernetes(
     machines: int,
     supplied: int,
     secrets: Mapping[str, str] | None = None,
-    **settings: str,
+    pki: Authority | None = None,
+    **settings: Any,
 ) -> Iterator[Site]:
     """A site in ``home`` that may have ``machines`` at least, with ``supplied`` of them up.
 
-    ``secrets`` are further keys of the Secret ``holdfast``; ``settings`` further settings of the control plane.
+    ``secrets`` are further keys of the Secret ``holdfast``; ``settings`` further settings of the control plane. With
+    ``pki`` everything speaks TLS, by the component of the manifests and certificates of that authority.
     """
-    shared = {"secret": secret.create(home / "secret"), **(secrets or {})}
-    body = {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": "holdfast"},
-        "data": {key: base64.b64encode(value.encode()).decode() for key, value in shared.items()},
-    }
-    cluster.prepare(namespace, manifests("machine.yaml")[0])
-    cluster.apply(body, namespace)
+    make = manifests if pki is None else with_tls
+    cluster.prepare(namespace, make("machine.yaml")[0])
+    cluster.apply(
+        _secret("holdfast", {"secret": secret.create(home / "secret"), **(secrets or {})}), namespace
+    )
+    if pki is not None:
+        cert, key = pki.certify("site", "127.0.0.1", AGENT_NAME)
+        files = {"tls.crt": cert.read_text(), "tls.key": key.read_text(), "ca.crt": pki.pem.decode()}
+        cluster.apply(_secret("holdfast-tls", files), namespace)
+        settings |= {"tls_cert": cert, "tls_key": key, "tls_ca": pki.ca, "tls_agent_name": AGENT_NAME}
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(("HOLDFAST_", "PREFECT_"))]:
             patch.delenv(name)
@@ -57,7 +66,7 @@ def on_kubernetes(
             **settings,
         )
         try:
-            cluster.apply(_template(site), namespace)
+            cluster.apply(_told(make("machine.yaml")[0], site), namespace)
             supply.have(site.settings, supplied, print, threading.Event())
             yield site
         finally:
@@ -65,9 +74,13 @@ def on_kubernetes(
             cluster.remove(namespace)
 
 
-def _template(site: Site) -> Object:
-    """The packaged PodTemplate with this site's addresses."""
-    [found] = manifests("machine.yaml")
+def _secret(name: str, content: Mapping[str, str]) -> Object:
+    data = {key: base64.b64encode(value.encode()).decode() for key, value in content.items()}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": name}, "data": data}
+
+
+def _told(found: Object, site: Site) -> Object:
+    """A PodTemplate with this site's addresses."""
     container = found["template"]["spec"]["containers"][0]
     for each in container["env"]:
         if each["name"] == "HOLDFAST_GATEWAY_URL":

@@ -15,10 +15,11 @@ import pytest
 from holdfast.deployments.worker.environment import client_environment
 from holdfast.drivers.kubernetes.api import Object
 from holdfast.models.alert import IncidentClass
+from tests.certificates import Authority
 from tests.e2e.site import Site
 from tests.e2e.waiting import end, wait_for
 from tests.kubernetes.cluster import Cluster
-from tests.kubernetes.site import on_kubernetes
+from tests.kubernetes.site import AGENT_NAME, on_kubernetes
 from tests.storage import servers
 
 pytest.importorskip("prefect_kubernetes")
@@ -33,10 +34,11 @@ JOBS = f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs"
 
 @pytest.fixture
 def site(cluster: Cluster, tmp_path: Path) -> Iterator[Site]:
-    """A site whose ledger is in PostgreSQL, since pods reach no file of another host."""
+    """A site whose ledger is in PostgreSQL, since pods reach no file of another host; all speak TLS."""
     if (programs := servers.postgres_binaries()) is None:
         pytest.skip("PostgreSQL is not installed")
     home = tmp_path / ".holdfast"
+    pki = Authority(tmp_path / "pki")
     with (
         servers.postgres(programs) as database,
         on_kubernetes(
@@ -45,7 +47,8 @@ def site(cluster: Cluster, tmp_path: Path) -> Iterator[Site]:
             home,
             machines=2,
             supplied=3,
-            secrets={"holdfast_database_url": database},
+            secrets={"holdfast_database_url": database, "ca.crt": pki.pem.decode()},
+            pki=pki,
             database_url=database,
         ) as site,
     ):
@@ -93,6 +96,8 @@ def config_map(site: Site) -> Object:
         "HOLDFAST_KUBERNETES_MACHINES": str(site.settings.kubernetes_machines),
         "HOLDFAST_KUBERNETES_PRIORITY_CLASS": site.settings.kubernetes_priority_class,
         "HOLDFAST_KUBERNETES_STANDBY_PRIORITY_CLASS": site.settings.kubernetes_standby_priority_class,
+        "HOLDFAST_TLS_CA": "/etc/holdfast/secrets/ca.crt",
+        "HOLDFAST_TLS_AGENT_NAME": AGENT_NAME,
         # In place of the token that a kubelet mounts at a path of its own.
         "HOLDFAST_KUBERNETES_CONFIG": site.settings.kubernetes_config,
     }
