@@ -106,7 +106,8 @@ class Cluster:
         return KubernetesDriver(api, **options)  # type: ignore[arg-type]
 
     def remove(self, namespace: str) -> None:
-        """Take all machines of a namespace away, by deleting what owns them; afterwards all nodes are as new."""
+        """Take all machines and jobs of a namespace away, by deleting what owns them; then all nodes are as new."""
+        self.admin.delete(f"/apis/batch/v1/namespaces/{namespace}/jobs", propagationPolicy="Background")
         self.admin.delete(f"/api/v1/namespaces/{namespace}/configmaps/{bodies.ROSTER}")
         self.renew_nodes()
         selector = bodies.SELECTOR

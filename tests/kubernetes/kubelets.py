@@ -157,13 +157,16 @@ class Kubelets:
     def _sync(self, uid: str, pod: Object) -> None:
         """Bring one pod a step nearer to what is wanted."""
         ending = "deletionTimestamp" in pod["metadata"]
+        once = pod["spec"].get("restartPolicy") == "Never"
+        phase = pod["status"].get("phase", "Pending")
         container = self._running.get(uid)
         if ending:
             self._end(uid, pod, container)
         elif container is None:
-            self._begin(uid, pod)
-        elif container.has_ended() and pod["spec"].get("restartPolicy") == "Never":
-            if pod["status"].get("phase") not in ("Succeeded", "Failed"):
+            if not once or phase == "Pending":  # else it ended, or went down with its node
+                self._begin(uid, pod)
+        elif once and container.has_ended():
+            if phase not in ("Succeeded", "Failed"):
                 self._tell(pod, container)
         elif container.has_ended():
             at = self._restart_at.setdefault(uid, time.monotonic() + RESTART_S)
