@@ -115,9 +115,8 @@ def _publish(order: dict[str, Any]) -> str:
     )
     store.put(remote.object_key(key, remote.MANIFEST), manifest.model_dump_json().encode())
     for file in files:
-        store.head(
-            remote.object_key(key, file.name)
-        )  # rclone computes an object's MD5 when it is first asked
+        # rclone computes an object's MD5 when it is first asked.
+        store.head(remote.object_key(key, file.name))
     return key
 
 

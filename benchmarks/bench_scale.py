@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 import os
 import statistics
 import tempfile
@@ -175,13 +174,14 @@ def _at(site: FleetSite, size: int, rounds: int, *, stop: bool) -> Costs:
 
 async def _commands(site: FleetSite, name: str, costs: Costs, rounds: int) -> None:
     """Stacks of all ranks, then at once stop them all, then start them all."""
+    from holdfast.deployments.worker.run_process import calm_collector  # noqa: PLC0415
     from holdfast.policies import aggregate  # noqa: PLC0415
     from holdfast.tasks import fleet, pause, resume  # noqa: PLC0415
     from holdfast.tasks.context import context  # noqa: PLC0415  (brings Prefect, which reads its environment)
 
     ctx = context()
     ctx.warm()
-    gc.freeze()  # as the process of a playbook does before its run
+    calm_collector()
     for _ in range(rounds):
         job = site.ledger.job(name)
         machines = site.ledger.machines(job=name)

@@ -70,9 +70,10 @@ class Context:
         loop = id(asyncio.get_running_loop())
         if loop not in self._http:
             client = agents_client(self.tls.http())
-            self._http[loop] = client, (open_until_end := self._open(loop, client))
+            opened = self._open(loop, client)
             with contextlib.suppress(StopIteration):
-                open_until_end.__anext__().send(None)
+                opened.__anext__().send(None)
+            self._http[loop] = client, opened
         return self._http[loop][0]
 
     async def _open(self, loop: int, client: httpx.AsyncClient) -> AsyncGenerator[None]:

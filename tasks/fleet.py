@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
-from holdfast.agent.client import AgentClient
+from holdfast.agent.client import CONNECT_S, AgentClient
 from holdfast.errors import HoldfastError, SilentError, StaleError, UnauthorizedError, UnavailableError
-from holdfast.models.agent import PrepareCode
+from holdfast.models.agent import Fence, PrepareCode, Settled
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine
 from holdfast.tasks.context import Context
@@ -16,6 +16,8 @@ from holdfast.tasks.context import Context
 Answer = TypeVar("Answer")
 
 AT_ONCE = 128
+GIVEN_UP_S = 2.0
+"""To reach a machine that the gateway has given up: one packet more than a first one that is lost."""
 _ASKED = 3
 """Neighbours that a machine may ask for code."""
 
@@ -93,6 +95,21 @@ def all_or_raise(answers: dict[str, Answer | HoldfastError]) -> dict[str, Answer
         if isinstance(answer, HoldfastError):
             raise answer
     return answered(answers)
+
+
+async def settle(
+    ctx: Context, machines: Iterable[Machine], job: str, epoch: int, given_up: Collection[str] = ()
+) -> dict[str, Settled | HoldfastError]:
+    """Stop and fence ``job`` up to ``epoch``; by machine name, what it holds once nothing of the job runs there.
+
+    Those that the gateway has ``given_up`` are not waited for long.
+    """
+
+    def stop(agent: AgentClient, machine: Machine) -> Awaitable[Settled]:
+        command = Fence(job=job, epoch=epoch, incarnation=machine.incarnation)
+        return agent.settle(command, connect_s=GIVEN_UP_S if machine.name in given_up else CONNECT_S)
+
+    return await ask(ctx, machines, stop)
 
 
 async def prepare_code(

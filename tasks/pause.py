@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from prefect import task
 from prefect.logging import get_run_logger
 
-from holdfast.agent.client import CONNECT_S, AgentClient
 from holdfast.errors import LimitError, RecoveryError, RefusedError, UnavailableError
-from holdfast.models.agent import AgentState, Fence, Hold, RankPhase, RankState, Settled
+from holdfast.models.agent import AgentState, Hold, RankPhase, RankState
 from holdfast.models.job import Job, JobState
 from holdfast.models.machine import Machine, MachineState, Scope
 from holdfast.policies.listed import listed
@@ -23,8 +22,6 @@ from holdfast.tasks.fitness import why_unfit
 from holdfast.tasks.persist import persist, persist_soon
 
 HOLD_TIMEOUT_S = 30.0
-GIVEN_UP_S = 2.0
-"""To reach a machine that the gateway has given up: one packet more than a first one that is lost."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +40,7 @@ async def fence(
     ctx: Context, machines: list[Machine], job: str, epoch: int, given_up: Collection[str] = ()
 ) -> Fenced:
     """Stop ranks of ``job`` up to ``epoch`` on ``machines``; those ``given_up`` already are not waited for long."""
-
-    def stop(agent: AgentClient, machine: Machine) -> Awaitable[Settled]:
-        command = Fence(job=job, epoch=epoch, incarnation=machine.incarnation)
-        return agent.settle(command, connect_s=GIVEN_UP_S if machine.name in given_up else CONNECT_S)
-
-    answers = await fleet.ask(ctx, machines, stop)
+    answers = await fleet.settle(ctx, machines, job, epoch, given_up)
     states = {name: settled.state for name, settled in fleet.answered(answers).items()}
     return Fenced(states, lost=fleet.lost(answers), silent=fleet.silent(answers))
 

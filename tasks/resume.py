@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import defaultdict
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prefect import task
 from prefect.logging import get_run_logger
 
-from holdfast.agent.client import AgentClient
 from holdfast.errors import CheckpointError, DamagedError, RecoveryError, RefusedError, UnavailableError
 from holdfast.models.agent import (
     AgentState,
-    Fence,
     OpenRendezvous,
     RankPhase,
     RankState,
@@ -278,11 +276,7 @@ async def _settle(ctx: Context, machines: Sequence[Machine], job: Job) -> dict[s
 
     An attempt that was killed half way may have started some ranks: nothing of it may go on.
     """
-
-    def settle(agent: AgentClient, machine: Machine) -> Awaitable[Settled]:
-        return agent.settle(Fence(job=job.name, epoch=job.epoch, incarnation=machine.incarnation))
-
-    answers = await fleet.ask(ctx, machines, settle)
+    answers = await fleet.settle(ctx, machines, job.name, job.epoch)
     if unreachable := fleet.lost(answers):
         raise UnavailableError(f"job {job.name}: no answer from {listed(unreachable)}")
     return fleet.all_or_raise(answers)

@@ -12,6 +12,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+AGENT_NAME = "agent.holdfast"
+"""What all agents of a site may share a certificate by: their addresses come and go."""
 _DAY = datetime.timedelta(days=1)
 
 

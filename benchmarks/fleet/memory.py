@@ -33,6 +33,10 @@ class Held:
         """Newest first."""
         yield from range(self.step, max(self.first - 1, self.step - KEPT, 0), -1)
 
+    def has(self, rank: int, step: int, saved_by: int) -> bool:
+        """Whether a rank's shard of a step is among them; of epoch ``saved_by``, unless that is 0."""
+        return rank in self.ranks and step in self.steps and saved_by in (0, self.epoch)
+
 
 class ScriptedMemory(Memory):
     """Its own ranks' shards, and a neighbour's."""
@@ -73,7 +77,7 @@ class ScriptedMemory(Memory):
     ) -> tuple[Path, buffers.ShardHeader] | None:
         """As it says, a file."""
         for (name, tier), held in self.held.items():
-            if name == job and rank in held.ranks and step in held.steps and saved_by in (0, held.epoch):
+            if name == job and held.has(rank, step, saved_by):
                 _write(self.own(job) if tier is Tier.MEMORY else self.peer(job), held, rank, step)
         return super().find(job, rank, step, saved_by)
 
@@ -88,7 +92,7 @@ class ScriptedMemory(Memory):
     def tells(self, job: str, rank: int, step: int, saved_by: int) -> bool:
         """Whether it says that it holds a rank's own shard."""
         held = self.held.get((job, Tier.MEMORY))
-        return bool(held and rank in held.ranks and step in held.steps and saved_by in (0, held.epoch))
+        return held is not None and held.has(rank, step, saved_by)
 
     def resume_after(self, job: str, step: int) -> None:
         """Forget what is newer."""

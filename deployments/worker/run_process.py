@@ -65,8 +65,7 @@ def main(pipe: Connection) -> None:
     # What is wrong here is wrong again in the run, and told there.
     with contextlib.suppress(HoldfastError):
         context().warm()
-    gc.set_threshold(50_000, 20, 20)
-    gc.freeze()  # what is here stays for the run, which collections need not look through again and again
+    calm_collector()
     pipe.send(READY)
     try:
         order: Order = pipe.recv()
@@ -80,6 +79,12 @@ def main(pipe: Connection) -> None:
         # multiprocessing ends processes without atexit: send what is still queued.
         APILogWorker.drain_all(timeout=_DRAIN_S)
         EventsWorker.drain_all(timeout=_DRAIN_S)
+
+
+def calm_collector() -> None:
+    """A process of one run collects its garbage seldom, and never looks through what was there before the run."""
+    gc.set_threshold(50_000, 20, 20)
+    gc.freeze()
 
 
 async def _warm_up() -> AsyncClientContext:

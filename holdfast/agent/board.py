@@ -198,9 +198,8 @@ class Board:
             stall_s = min(seconds, row.phases.get("checkpoint", 0.0))
             mark = StepMark(step=row.step, at=row.step_at, s=max(0.0, seconds), stall_s=max(0.0, stall_s))
             self.times.append(StepTimes(step=row.step, at=row.step_at, s=mark.s, phases=row.phases))
-            if (
-                row.rank == 0
-            ):  # the others would say the same: a thousand times at once, after a start of a large job
+            # Others than rank 0 would say the same: a thousand at once, after a start of a large job.
+            if row.rank == 0:
                 self.marks.append(mark)
                 if row.steps_done == 1:
                     self._events.first_step(mark)

@@ -7,6 +7,7 @@ at each step boundary.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import os
@@ -73,11 +74,14 @@ class Control:
         self._write(8, step)
 
     def _read(self) -> tuple[int, int]:
-        hold, replicated = (NO_HOLD, 0) if self._page.closed else _CONTROL.unpack_from(self._page, 0)
+        try:
+            hold, replicated = _CONTROL.unpack_from(self._page, 0)
+        except ValueError:  # closed
+            return NO_HOLD, 0
         return hold, replicated
 
     def _write(self, at: int, value: int) -> None:
-        if not self._page.closed:
+        with contextlib.suppress(ValueError):  # closed, perhaps by another thread in this moment
             struct.pack_into("<q", self._page, at, value)
 
 

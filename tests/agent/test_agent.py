@@ -28,12 +28,12 @@ from holdfast.models.alert import AlertKind
 from holdfast.models.checkpoint import RestoreOrder, ShardSource, Tier
 from holdfast.storage import code
 from tests.agent.gateway import FakeGateway, events, eventually, until
+from tests.agent.scripts import SLEEP, STEPS, fence
 from tests.agent.shards import write_shard
-from tests.agent.site import VERSION, AgentProcess, card
+from tests.agent.site import AgentProcess, card
 
 pytestmark = pytest.mark.e2e
 
-SLEEP = "import time\ntime.sleep(600)\n"
 READS_TICKET = """
 import json, os, pathlib, time
 ticket = pathlib.Path(json.loads(os.environ["HOLDFAST_RESTORE"])["ticket"])
@@ -41,22 +41,6 @@ while not ticket.exists():
     time.sleep(0.01)
 print(ticket.read_text())
 """
-
-STEPS = """
-import json, os, time
-from holdfast.agent.wire import Control, Sender
-sender = Sender(os.environ["HOLDFAST_AGENT_SOCKET"])
-control = Control(os.environ["HOLDFAST_CONTROL"])
-rank, epoch = int(os.environ["RANK"]), int(os.environ["HOLDFAST_EPOCH"])
-def say(t, **fields):
-    sender.send({"t": t, "rank": rank, "epoch": epoch, **fields})
-def step(n, loss=1.0):
-    say("step", step=n, at=time.time(), s=0.01, loss=loss, grad_norm=None, phases={})
-"""
-
-
-def fence(agent: AgentProcess, job: str, epoch: int = 1) -> Fence:
-    return Fence(job=job, epoch=epoch, incarnation=agent.incarnation)
 
 
 async def test_ranks_run_as_under_torchrun(agent: AgentProcess, gateway: FakeGateway) -> None:
@@ -181,50 +165,6 @@ async def test_steps_reach_the_gateway(agent: AgentProcess, gateway: FakeGateway
         rank = job.ranks[0]
         assert (rank.phase, rank.step, rank.process_state) == (RankPhase.RUNNING, 40, "S")
         await client.fence(fence(agent, "steps"))
-
-
-async def test_first_steps_are_waited_for(agent: AgentProcess) -> None:
-    """The answer comes when all ranks made one, or when the patience ends; a later question is answered at once."""
-    agent.script(
-        "first", STEPS + "while not os.path.exists(f'go{rank}'): time.sleep(0.01)\nstep(1)\n" + SLEEP
-    )
-    async with agent.client as client:
-        await client.start(agent.start("first"))
-        soon = await client.first_steps("first", 1, patience_s=0.2)
-        assert [state.steps_done for state in soon.ranks] == [0, 0]
-        waiting = asyncio.create_task(client.first_steps("first", 1, patience_s=10.0))
-        checkout = agent.folder / "code" / "first" / VERSION
-        (checkout / "go0").touch()
-
-        async def stepped() -> int:
-            return (await client.first_steps("first", 1, patience_s=0.0)).ranks[0].steps_done
-
-        await eventually(stepped)
-        assert not waiting.done()
-        (checkout / "go1").touch()
-        for asked in (waiting, client.first_steps("first", 1, patience_s=10.0)):
-            assert [state.steps_done for state in (await asked).ranks] == [1, 1]
-        with pytest.raises(StaleError):
-            await client.first_steps("first", 2, patience_s=1.0)
-        with pytest.raises(UnknownError):
-            await client.first_steps("other", 1, patience_s=1.0)
-        with pytest.raises(SettingsError, match="patience_s=SECONDS"):
-            await client.first_steps("first", 1, patience_s=-1.0)
-        await client.fence(fence(agent, "first"))
-
-
-async def test_a_rank_that_fails_ends_the_wait_for_first_steps(agent: AgentProcess) -> None:
-    """The other may wait for it for ever."""
-    agent.script("fails", STEPS + "if rank == 1: raise SystemExit(7)\n" + SLEEP)
-    async with agent.client as client:
-        await client.start(agent.start("fails"))
-        found: list[int | None] = []
-        while 7 not in found:
-            found = [
-                state.exit_code for state in (await client.first_steps("fails", 1, patience_s=10.0)).ranks
-            ]
-        assert found == [None, 7]
-        await client.fence(fence(agent, "fails"))
 
 
 async def test_a_loss_that_is_not_finite_alerts_once(agent: AgentProcess, gateway: FakeGateway) -> None:

@@ -14,7 +14,7 @@ import pytest
 from holdfast.deployments.local import control
 from holdfast.models.alert import IncidentClass
 from holdfast.models.machine import MachineState
-from tests.certificates import Authority
+from tests.certificates import AGENT_NAME, Authority
 from tests.clusters.slurm import Cluster
 from tests.e2e.site import POLICY, Site
 from tests.e2e.test_playbooks import digest
@@ -24,8 +24,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 CONTROL = Path(__file__).parents[2] / "deployments" / "slurm" / "control-plane.sbatch"
 STEPS = 150
-AGENT_NAME = "agent.holdfast"
-"""In the certificate that all nodes share."""
 
 
 @pytest.fixture

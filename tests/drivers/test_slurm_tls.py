@@ -19,12 +19,11 @@ from holdfast.drivers.slurm import SlurmDriver
 from holdfast.paths import machine_dir
 from holdfast.settings import Settings
 from holdfast.tls import Tls
-from tests.certificates import Authority
+from tests.certificates import AGENT_NAME, Authority
 from tests.drivers.test_slurm import Queue
 from tests.e2e.gateway_process import NOWHERE, GatewayProcess, gateway_process
 from tests.e2e.waiting import wait_for
 
-AGENT_NAME = "agent.holdfast"
 AGENT_HOST = "127.0.0.2"
 """Not in the certificate: nodes' addresses are not."""
 SRUN = """\

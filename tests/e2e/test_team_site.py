@@ -25,10 +25,10 @@ from holdfast.models.alert import Classification, IncidentClass, IncidentState
 from holdfast.paths import log_dir
 from tests.certificates import Authority
 from tests.e2e.site import POLICY, Site
+from tests.e2e.stock_prefect import deploy_into
 from tests.e2e.waiting import free_ports, wait_for
 from tests.storage import servers
 
-ROOT = Path(__file__).resolve().parents[2]
 PASSWORDS = {
     "first secret": "hunter-one-7f3a91",
     "second secret": "hunter-two-b18c44",
@@ -264,24 +264,7 @@ def test_of_two_workers_that_start_the_same_playbook_one_acts(team: Team, name: 
 def test_prefects_own_worker_runs_playbooks_too(team: Team, name: str) -> None:
     """`prefect deploy --all` into a pool of type process, and a stock `prefect worker` on it."""
     site = team.site
-    environment = os.environ | client_environment(site.settings)
-    text_of = (ROOT / "prefect.yaml").read_text()
-    assert "name: holdfast\n" in text_of
-    (team.folder / "prefect.yaml").write_text(text_of.replace("    name: holdfast\n", "    name: stock\n"))
-
-    def prefect(*words: str) -> None:
-        done = subprocess.run(
-            [sys.executable, "-m", "prefect", "--no-prompt", *words],
-            cwd=team.folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-
-    prefect("work-pool", "create", "stock", "--type", "process")
-    prefect("deploy", "--all")
+    deploy_into(site, team.folder, "stock", "process")
     deployment = site.prefect.get("/deployments/name/job-crash/job-crash").json()
     assert deployment["work_pool_name"] == "stock"
     site.submit(name)

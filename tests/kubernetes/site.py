@@ -15,13 +15,10 @@ import pytest
 from holdfast import secret
 from holdfast.deployments.local import machines as supply
 from holdfast.drivers.kubernetes.api import Object
-from tests.certificates import Authority
+from tests.certificates import AGENT_NAME, Authority
 from tests.e2e.site import Site
 from tests.kubernetes.cluster import Cluster, manifests
 from tests.kubernetes.tls_component import with_tls
-
-AGENT_NAME = "agent.holdfast"
-"""In the certificate of every pod."""
 
 
 @contextmanager

@@ -15,17 +15,17 @@ import pytest
 from holdfast.deployments.worker.environment import client_environment
 from holdfast.drivers.kubernetes.api import Object
 from holdfast.models.alert import IncidentClass
-from tests.certificates import Authority
+from tests.certificates import AGENT_NAME, Authority
 from tests.e2e.site import Site
+from tests.e2e.stock_prefect import ROOT, deploy_into
 from tests.e2e.waiting import end, wait_for
 from tests.kubernetes.cluster import Cluster
-from tests.kubernetes.site import AGENT_NAME, on_kubernetes
+from tests.kubernetes.site import on_kubernetes
 from tests.storage import servers
 
 pytest.importorskip("prefect_kubernetes")
 pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(600)]
 
-ROOT = Path(__file__).resolve().parents[2]
 NAMESPACE = "holdfast"
 """The template's own."""
 POOL = "pods"
@@ -75,19 +75,6 @@ def kubernetes_worker(site: Site, cluster: Cluster, log: Path) -> Iterator[None]
         end(process)
 
 
-def prefect(site: Site, folder: Path, *words: str) -> None:
-    """A command of an operator, in ``folder``."""
-    done = subprocess.run(
-        [sys.executable, "-m", "prefect", "--no-prompt", *words],
-        cwd=folder,
-        env=os.environ | client_environment(site.settings),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def config_map(site: Site) -> Object:
     """What an operator tells the pods of playbooks."""
     told = {
@@ -108,14 +95,7 @@ def test_a_playbook_runs_in_a_pod(site: Site, cluster: Cluster, tmp_path: Path) 
     """Work pool, `prefect deploy --all` and worker as documented: a dead rank and a dead machine are recovered."""
     cluster.apply(config_map(site), NAMESPACE)
     template = ROOT / "deployments" / "prefect" / "kubernetes-pool.json"
-    text = (ROOT / "prefect.yaml").read_text()
-    (tmp_path / "prefect.yaml").write_text(text.replace("    name: holdfast\n", f"    name: {POOL}\n"))
-    prefect(
-        site,
-        tmp_path,
-        *("work-pool", "create", POOL, "--type", "kubernetes", "--base-job-template", str(template)),
-    )
-    prefect(site, tmp_path, "deploy", "--all")
+    deploy_into(site, tmp_path, POOL, "kubernetes", "--base-job-template", str(template))
     site.submit("pods")
     with kubernetes_worker(site, cluster, tmp_path / "worker.log"):
         os.kill(site.pids("pods")[1], signal.SIGKILL)

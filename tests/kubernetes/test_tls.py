@@ -18,14 +18,13 @@ from holdfast.drivers.kubernetes.api import Object
 from holdfast.errors import UnavailableError
 from holdfast.settings import Settings
 from holdfast.tls import Tls
-from tests.certificates import Authority
+from tests.certificates import AGENT_NAME, Authority
 from tests.e2e.waiting import free_ports, wait_for
 from tests.kubernetes.container import Container
 from tests.kubernetes.test_manifests import OVERLAY, VERSIONS, listed, rendered
 from tests.kubernetes.tls_component import pod_of, with_tls
 
 ROSTER = {"metadata": {"name": "holdfast-machines", "uid": "u-1", "resourceVersion": "5"}}
-AGENT_NAME = "agent.holdfast"
 MOUNTED = {"TLS_CERT": "tls.crt", "TLS_KEY": "tls.key", "TLS_CA": "ca.crt"}
 NOWHERE = "http://127.0.0.1:1"
 SECRET = "hunter-of-a-cluster"

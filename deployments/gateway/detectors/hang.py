@@ -137,8 +137,7 @@ class Hangs:
         """Whether some rank made a step so lately that nothing needs to be weighed."""
         for machine, run in self._site.fleet.runs(job):
             for rank in run.ranks:
-                known = self._ranks.get((job.name, machine, rank.rank))
-                if known is None or not known.cpu:
+                if (known := self._ranks.get((job.name, machine, rank.rank))) is None:
                     continue
                 silent_s = max(0.0, known.cpu[-1][0] - rank.step_at)
                 if hang.rules_out(silent_s, rank.step_s, known.longest_gap_s, self._policy):
@@ -150,8 +149,7 @@ class Hangs:
         samples = self._samples.get(job.name)
         same = samples.unchanged(self._policy.stacks_samples) if samples else frozenset()
         for machine, rank in self._site.fleet.ranks(job):
-            known = self._ranks.get((job.name, machine, rank.rank))
-            if known is None or not known.cpu:
+            if (known := self._ranks.get((job.name, machine, rank.rank))) is None:
                 continue
             facts.append(
                 hang.facts(
