@@ -32,6 +32,17 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield running
 
 
+@pytest.fixture(autouse=True)
+def _kubelets_work(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Say so when pods could not be run, rather than what did not happen for it."""
+    yield
+    if "cluster" in request.fixturenames:
+        broken = request.getfixturevalue("cluster").kubelets.broken
+        found = broken.copy()
+        broken.clear()
+        assert found == []
+
+
 @pytest.fixture
 def namespace(cluster: Cluster) -> Iterator[str]:
     """A namespace with Holdfast's manifests; afterwards all nodes are as new."""

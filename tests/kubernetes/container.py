@@ -129,7 +129,9 @@ class Container:
                     os.chown(file.fileno(), group, group)
 
     def _environment(self, data: Data) -> dict[str, str]:
-        self._env = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
+        self._env = {key: os.environ[key] for key in ("HOME", "LANG") if key in os.environ}
+        # An image has the programs of what is installed in it on its path, whatever this process was started with.
+        self._env["PATH"] = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
         container = self.pod["spec"]["containers"][0]
         for each in container.get("envFrom") or []:
             told = data("configmaps", each["configMapRef"]["name"])
