@@ -14,10 +14,14 @@ DEAD_AFTER_S = 2.0
 """A worker reports the death of a run's process much faster than this."""
 BUSY_FACTOR = 5
 """A run whose process lives, or that has begun an act, may be silent so many times longer."""
+PATIENCE_DOUBLINGS = 4
+"""So often at most is a run that is not started waited for twice as long as the one before it: 4 min of 15 s."""
 
 
-def why_again(run: Run | None, actions: Sequence[Action], now: float, policy: GatewayPolicy) -> str:
-    """Why the incident needs another attempt; empty while its run is in order.
+def why_again(
+    run: Run | None, incident: Incident, actions: Sequence[Action], now: float, policy: GatewayPolicy
+) -> str:
+    """Why ``incident`` needs another attempt; empty while its run is in order.
 
     The caller has seen the incident open after ``run`` was read.
     """
@@ -25,7 +29,7 @@ def why_again(run: Run | None, actions: Sequence[Action], now: float, policy: Ga
         return "its run is not there"
     if run.phase in (Phase.FAILED, Phase.ENDED):
         return f"its run ended ({run.state}) and the incident is open"
-    if run.phase is Phase.WAITING and now - run.since > policy.pending_after_s:
+    if run.phase is Phase.WAITING and now - run.since > patience_s(incident, actions, policy):
         return f"nobody has started its run for {now - run.since:.0f} s ({run.state})"
     if run.phase is not Phase.RUNNING:
         return ""
@@ -46,6 +50,15 @@ def _silent(run: Run, actions: Sequence[Action], now: float, policy: GatewayPoli
 def attempts_spent(incident: Incident, actions: Sequence[Action]) -> int:
     """Attempts whose playbook began; a run that never came to its first step does not count."""
     return int(incident.first_task_at is not None) + sum(action.kind == "attempt" for action in actions)
+
+
+def patience_s(incident: Incident, actions: Sequence[Action], policy: GatewayPolicy) -> float:
+    """How long the present attempt's run may wait to be started: twice as long after each that never was.
+
+    Else what is slow to start for a good reason (a pod whose image is pulled) would never come to begin.
+    """
+    unbegun = max(0, incident.attempt - 1 - attempts_spent(incident, actions))
+    return policy.pending_after_s * float(2 ** min(unbegun, PATIENCE_DOUBLINGS))
 
 
 def backoff_s(attempt: int) -> float:

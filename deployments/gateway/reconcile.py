@@ -85,7 +85,7 @@ class Reconciler:
             await self._approvals.look(incident, actions)
         if run is not None and run.alive is None:
             run = run.model_copy(update={"alive": await self._renews(incident)})
-        why = why_again(run, actions, now, self._site.policy.gateway)
+        why = why_again(run, incident, actions, now, self._site.policy.gateway)
         if not why:
             return
         ended = run is not None and run.phase in (Phase.FAILED, Phase.ENDED)

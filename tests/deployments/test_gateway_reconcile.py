@@ -46,6 +46,34 @@ async def test_run_that_nobody_starts_is_followed_by_the_next_attempt(kit: Kit) 
     assert kit.runs.created == [FIRST, SECOND]
 
 
+async def test_what_is_slow_to_start_is_waited_for_ever_longer(kit: Kit) -> None:
+    """A pod whose image is pulled takes minutes: each run that nobody started doubles the patience with the next."""
+    await kit.running_job()
+    await kit.crash()
+    patience = 15.0
+    for attempt in range(1, 9):
+        kit.runs.set(f"{JOB}-1#{attempt}", Phase.WAITING)
+        await kit.tick(patience - 1)
+        assert len(kit.runs.created) == attempt
+        await kit.tick(2)
+        assert len(kit.runs.created) == attempt + 1
+        patience = min(2 * patience, 240.0)
+
+
+async def test_patience_is_as_at_first_with_attempts_that_began(kit: Kit) -> None:
+    """Only runs that nobody started say that this site starts runs slowly."""
+    await kit.running_job()
+    await kit.crash()
+    begin_attempt(kit)
+    kit.runs.set(FIRST, Phase.FAILED)
+    await kit.tick(5)
+    kit.runs.set(SECOND, Phase.WAITING)
+    await kit.tick(14)
+    assert kit.runs.created == [FIRST, SECOND]
+    await kit.tick(2)
+    assert kit.runs.created == [FIRST, SECOND, f"{JOB}-1#3"]
+
+
 async def test_silent_run_is_followed_by_the_next_attempt(kit: Kit) -> None:
     """Running, but no sign in the ledger for too long."""
     await kit.running_job()
@@ -127,7 +155,7 @@ async def test_runs_that_never_began_are_no_attempts(kit: Kit) -> None:
         for key in list(kit.runs.runs):
             if kit.runs.runs[key].phase is Phase.RUNNING:
                 kit.runs.set(key, Phase.WAITING)
-        await kit.tick(20)
+        await kit.tick(250)
     (incident,) = kit.incidents()
     assert incident.state is IncidentState.OPEN
     assert len(kit.runs.created) > 6
