@@ -39,7 +39,8 @@ class Scripted:
                 self.send_response(status)
                 for key, value in headers.items():
                     self.send_header(key, value)
-                self.send_header("Content-Length", str(len(text)))
+                if "Content-Length" not in headers:
+                    self.send_header("Content-Length", str(len(text)))
                 self.end_headers()
                 self.wfile.write(text)
 
@@ -126,6 +127,27 @@ def test_server_that_is_not_there_is_unavailable(tmp_path: Path, server: Scripte
     server.http.shutdown()
     server.http.server_close()
     with pytest.raises(UnavailableError, match=r"127\.0\.0\.1"):
+        api.get("/x")
+
+
+@pytest.mark.parametrize("code", [200, 404])
+def test_answer_that_breaks_off_is_asked_for_again(api: Api, server: Scripted, code: int) -> None:
+    """A server that dies while it answers, well or not, has not answered."""
+    server.answers = [(code, {"Content-Length": "500"}, b'{"a":'), (200, {}, {"a": 1})]
+    assert api.get("/x") == {"a": 1}
+
+
+def test_watch_whose_refusal_breaks_off_may_be_taken_up_again(api: Api, server: Scripted) -> None:
+    """As one whose stream breaks."""
+    server.answers = [(410, {"Content-Length": "500"}, b'{"mess')]
+    with pytest.raises(BusyError, match="broke off"):
+        next(api.watch("/x", resource_version="7", timeout_s=5))
+
+
+def test_what_is_no_api_server_is_told(api: Api, server: Scripted) -> None:
+    """A proxy's page of welcome, with status 200."""
+    server.answers = [(200, {}, b"<html>Welcome")]
+    with pytest.raises(UnavailableError, match=r"<html>Welcome.*Is it the API server\?"):
         api.get("/x")
 
 

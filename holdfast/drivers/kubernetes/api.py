@@ -147,13 +147,17 @@ class Api:
                 response = send()
             except UnauthorizedError:
                 response = send()  # it may have begun to know its roles only after it refused
-            answer: Object = json.loads(response.data)
+            text = _body(response)
+            try:
+                answer: Object = json.loads(text)
+            except ValueError:
+                raise UnavailableError(
+                    f"Kubernetes: {method} {path}: {self._client.configuration.host} answered {text[:80]!r}, "
+                    "which is no JSON. Is it the API server?"
+                ) from None
             return answer
 
-        try:
-            return self._retrying.copy()(once)
-        except urllib3.exceptions.HTTPError as error:
-            raise UnavailableError(f"Kubernetes: {method} {path}: {error}") from None
+        return self._retrying.copy()(once)
 
     def _serves(self) -> bool:
         """Whether the server is ready. One that starts denies everything for a moment: it knows no roles yet."""
@@ -193,10 +197,11 @@ class Api:
             raise BusyError(f"Kubernetes API server {self._client.configuration.host}: {error}") from None
         response: urllib3.HTTPResponse = answer.response
         if response.status >= 400:
+            text = _body(response)
             try:
-                status = json.loads(response.data)
+                status = json.loads(text)
             except ValueError:
-                status = {"message": response.data.decode(errors="replace")}
+                status = {"message": text.decode(errors="replace")}
             refusal = _error(
                 response.status, status, f"{method} {path}", _seconds(response.headers.get("Retry-After"))
             )
@@ -204,6 +209,14 @@ class Api:
                 raise BusyError(str(refusal)) from None
             raise refusal
         return response
+
+
+def _body(response: urllib3.HTTPResponse) -> bytes:
+    """The whole answer; a connection that breaks in it is as good as none."""
+    try:
+        return bytes(response.data)
+    except urllib3.exceptions.HTTPError as error:
+        raise BusyError(f"Kubernetes: the answer broke off: {error}") from None
 
 
 def patiently(what: Callable[[], Any], *errors: type[Exception], timeout_s: float) -> Any:

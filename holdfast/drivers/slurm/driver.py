@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shlex
-import socket
 import sys
 import time
 import uuid
@@ -23,16 +22,14 @@ from holdfast.drivers.base import Supplied
 from holdfast.drivers.slurm import listing
 from holdfast.drivers.slurm.commands import Commands, Runner, run_here
 from holdfast.drivers.slurm.listing import Allocation, Node
+from holdfast.drivers.slurm.nodes import MARK, Nodes
 from holdfast.drivers.slurm.record import Evicted, Held, Record, RecordFile
-from holdfast.errors import HoldfastError, RefusedError, SettingsError, UnavailableError, UnknownError
+from holdfast.errors import RefusedError, SettingsError, UnavailableError, UnknownError
 from holdfast.models.machine import Scope
 from holdfast.paths import machine_dir
 from holdfast.settings import Settings
 
-MARK = "holdfast: "
-"""With this begins the reason of every node that we drained."""
 POLL_S, POLL_MOST_S = 0.05, 1.0
-_REACH_S = 2.0
 _ANY_NODE, _THIS_NODE = "holdfast group=", "holdfast node="
 # A playbook's own process, or the Slurm job that we may run in, must not shine through into the machines.
 _NOT_INHERITED = ("PREFECT_", "SLURM_", "PMI_", "PMIX_")
@@ -78,6 +75,7 @@ class SlurmDriver:
             "HOLDFAST_AGENT": shlex.join(agent or (python, "-P", "-m", "holdfast.agent")),
         }
         self._slurm = Commands(self._env, patience_s=settings.slurm_patience_s, run=run)
+        self._nodes = Nodes(self._slurm)
         self._file = RecordFile(self.home)
 
     def machines(self) -> list[Supplied]:
@@ -89,7 +87,7 @@ class SlurmDriver:
         record, jobs = self._look()
         if not record.machines:
             return []
-        nodes = self._nodes(record.machines)
+        nodes = self._nodes.known(record.machines)
         return [
             _supplied(name, held, jobs.get(held.job), nodes.get(name))
             for name, held in record.machines.items()
@@ -153,7 +151,7 @@ class SlurmDriver:
             assert held.evicted is not None
             job = jobs.get(held.job)
             wanted = scope is Scope.CLUSTER and not (job and job.taken_away)
-            if wanted and not held.evicted.mark and (mark := self._drain(machine, held.evicted.reason)):
+            if wanted and not held.evicted.mark and (mark := self._nodes.drain(machine, held.evicted.reason)):
                 marked = held.evicted.model_copy(update={"mark": mark})
                 record = record.with_machine(machine, held.model_copy(update={"evicted": marked}))
                 self._file.write(record)
@@ -176,7 +174,7 @@ class SlurmDriver:
             job = jobs.get(held.job)
             if held.evicted is None and job is not None and not job.over:
                 return
-            self._resume(machine)
+            self._nodes.resume(machine)
             new = self._submit(f"{_THIS_NODE}{machine}", [f"--nodelist={machine}"])
             self._file.write(record.with_machine(machine, Held(job=new)))
         self._started([new])
@@ -222,20 +220,6 @@ class SlurmDriver:
         )
         return {job.id: job for job in listing.allocations(listed)}
 
-    def _nodes(self, names: Mapping[str, object]) -> dict[str, Node]:
-        """Those of ``names`` that Slurm knows."""
-        if not names:
-            return {}
-        listed = self._slurm(
-            "sinfo",
-            "--noheader",
-            "--Node",
-            "--all",
-            f"--nodes={','.join(names)}",
-            f"--format={listing.NODE_FORMAT}",
-        )
-        return listing.nodes(listed)
-
     def _known(self, record: Record, machine: str) -> Held | None:
         """What the record has of ``machine``; None: it was given back."""
         if machine in record.machines:
@@ -248,7 +232,7 @@ class SlurmDriver:
     def _exclude(self, record: Record, jobs: Mapping[int, Allocation]) -> list[str]:
         """Option of sbatch against nodes that are out of service; Slurm itself knows only the drained ones."""
         out = {name: held for name, held in record.machines.items() if held.evicted or _ended(held, jobs)}
-        known = self._nodes(out)  # with a node that left the configuration, sbatch would refuse
+        known = self._nodes.known(out)  # with a node that left the configuration, sbatch would refuse
         return [f"--exclude={','.join(known)}"] if known else []
 
     def _keep_queued_off(self, record: Record, jobs: Mapping[int, Allocation]) -> None:
@@ -313,53 +297,15 @@ class SlurmDriver:
                 break
         return running
 
-    def _drain(self, machine: str, reason: str) -> str:
-        """Drain the node; returns the reason it now carries, empty when we may not or it is gone."""
-        mark = f"{MARK}{reason}"
-        node = self._nodes({machine: None}).get(machine)
-        if node is None or node.drained or node.state.startswith("DOWN"):
-            return node.reason if node and node.reason.startswith(MARK) else ""
-        try:
-            self._update(machine, "drain", mark)
-        except (RefusedError, UnknownError):
-            return ""
-        return mark
-
-    def _resume(self, machine: str) -> None:
-        node = self._nodes({machine: None}).get(machine)
-        if node is None:
-            raise UnknownError(
-                f"machine {machine}: Slurm knows no node of that name any more (taken out of slurm.conf?). "
-                "It can be released once slurm.conf has it again."
-            )
-        if not (node.drained or node.state.startswith("DOWN")):
-            return
-        if node.drained and not node.reason.startswith(MARK):
-            raise RefusedError(
-                f"machine {machine} is drained in Slurm by somebody else ({node.reason or 'no reason given'}): "
-                f"resume it there first (`scontrol update nodename={machine} state=resume`)."
-            )
-        self._update(machine, "resume", "")
-
-    def _set_down(self, machine: str, reason: str) -> None:
-        node = self._nodes({machine: None}).get(machine)
-        if node is not None and node.reason and not node.reason.startswith(MARK):
-            reason = f"{node.reason}; {reason}"  # somebody else's word comes first, and stays theirs to lift
-        self._update(machine, "down", reason)
-
-    def _update(self, machine: str, state: str, reason: str) -> None:
-        command = ["scontrol", "update", f"nodename={machine}", f"state={state}"]
-        self._slurm(*command, *([f"reason={reason}"] if reason else []))
-
     def _end(self, machine: str, job: int, reason: str) -> None:
         """End the job and all its processes: by its own script, else by Slurm, else by giving the node up."""
         steps: list[Callable[[], object]] = [
             # The batch script's trap kills and wipes everything at once; slurmd alone would miss orphans.
             lambda: self._slurm("scancel", "--batch", "--signal=USR1", str(job)),
             lambda: self._slurm("scancel", str(job)),
-            lambda: self._set_down(machine, reason),
+            lambda: self._nodes.set_down(machine, reason),
         ]
-        if not self._reachable(machine):
+        if not self._nodes.is_reachable(machine):
             steps = steps[1:]
             steps.reverse()
         for step in steps:
@@ -382,20 +328,6 @@ class SlurmDriver:
     def _is_over(self, job: int) -> bool:
         found = self._jobs().get(job)
         return found is None or found.over
-
-    def _reachable(self, machine: str) -> bool:
-        """Whether the node's slurmd takes connections: Slurm itself notices a dead node only after SlurmdTimeout."""
-        try:
-            told = self._slurm("scontrol", "--oneliner", "show", "node", machine)
-        except HoldfastError:
-            return False
-        fields = dict(field.split("=", 1) for field in told.split() if "=" in field)
-        try:
-            address = (fields.get("NodeAddr", machine), int(fields.get("Port", "6818")))
-            socket.create_connection(address, timeout=_REACH_S).close()
-        except (OSError, ValueError):
-            return False
-        return True
 
 
 def _looks(for_s: float) -> Iterator[None]:

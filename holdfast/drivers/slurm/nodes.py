@@ -1,0 +1,102 @@
+"""Nodes of a Slurm cluster: what Slurm says of them, draining, resuming, setting down.
+
+Whoever may not do that (it takes Slurm's operator rights) is told so by what is returned or raised.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Collection
+
+from holdfast.drivers.slurm import listing
+from holdfast.drivers.slurm.commands import Commands
+from holdfast.drivers.slurm.listing import Node
+from holdfast.errors import HoldfastError, RefusedError, UnknownError
+
+MARK = "holdfast: "
+"""With this begins the reason of every node that we drained."""
+_REACH_S = 2.0
+
+
+class Nodes:
+    """All nodes that ``slurm`` tells of."""
+
+    def __init__(self, slurm: Commands) -> None:
+        self._slurm = slurm
+
+    def known(self, names: Collection[str]) -> dict[str, Node]:
+        """Those of ``names`` that Slurm knows."""
+        if not names:
+            return {}
+        listed = self._slurm(
+            "sinfo",
+            "--noheader",
+            "--Node",
+            "--all",
+            f"--nodes={','.join(names)}",
+            f"--format={listing.NODE_FORMAT}",
+        )
+        return listing.nodes(listed)
+
+    def drain(self, machine: str, reason: str) -> str:
+        """Drain the node; returns the reason it now carries, empty when we may not or it is gone."""
+        mark = f"{MARK}{reason}"
+        node = self.known([machine]).get(machine)
+        if node is None or node.drained or node.state.startswith("DOWN"):
+            return node.reason if node and node.reason.startswith(MARK) else ""
+        try:
+            self._update(machine, "drain", mark)
+        except (RefusedError, UnknownError):
+            return ""
+        return mark
+
+    def resume(self, machine: str) -> None:
+        """Give a node that we drained, or that is down, to jobs again.
+
+        Raises:
+            UnknownError: Slurm knows no such node.
+            RefusedError: somebody else drained it, or we may not resume it.
+        """
+        node = self.known([machine]).get(machine)
+        if node is None:
+            raise UnknownError(
+                f"machine {machine}: Slurm knows no node of that name any more (taken out of slurm.conf?). "
+                "It can be released once slurm.conf has it again."
+            )
+        if not (node.drained or node.state.startswith("DOWN")):
+            return
+        if node.drained and not node.reason.startswith(MARK):
+            raise RefusedError(
+                f"machine {machine} is drained in Slurm by somebody else ({node.reason or 'no reason given'}): "
+                f"resume it there first (`scontrol update nodename={machine} state=resume`)."
+            )
+        self._update(machine, "resume", "")
+
+    def set_down(self, machine: str, reason: str) -> None:
+        """Say that the node is dead, so that Slurm ends what it ran.
+
+        Raises:
+            RefusedError: we may not.
+        """
+        node = self.known([machine]).get(machine)
+        if node is not None and node.reason and not node.reason.startswith(MARK):
+            reason = f"{node.reason}; {reason}"  # somebody else's word comes first, and stays theirs to lift
+        self._update(machine, "down", reason)
+
+    def is_reachable(self, machine: str) -> bool:
+        """Whether the node's slurmd takes connections: Slurm itself notices a dead node only after SlurmdTimeout."""
+        try:
+            told = self._slurm("scontrol", "--oneliner", "show", "node", machine)
+        except HoldfastError:
+            return False
+        fields = dict(field.split("=", 1) for field in told.split() if "=" in field)
+        try:
+            address = (fields.get("NodeAddr", machine), int(fields.get("Port", "6818")))
+            socket.create_connection(address, timeout=_REACH_S).close()
+        except (OSError, ValueError):
+            return False
+        return True
+
+    def _update(self, machine: str, state: str, reason: str) -> None:
+        command = ["scontrol", "update", f"nodename={machine}", f"state={state}"]
+        self._slurm(*command, *([f"reason={reason}"] if reason else []))
