@@ -86,12 +86,16 @@ class Reporter:
         self._message = message
         await self._register()
         self._known = True
+        stale: StaleError | None = None
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._beat(interval_s, heartbeat, delivered))
                 tasks.create_task(self._send_events())
         except* StaleError as group:
-            raise group.exceptions[0] from None
+            stale = next(each for each in group.exceptions if isinstance(each, StaleError))
+        if stale is not None:
+            # Not above: until Python 3.11.3 what is raised there comes out in a group of its own.
+            raise stale
 
     async def knock(self, beat: Heartbeat, patience_s: float) -> None:
         """Try every gateway once more, each on a new connection; whether one answers, ``standing`` knows."""

@@ -86,7 +86,8 @@ def write(table: Table, save_id: str, out: BinaryIO) -> None:
 def pickle_of(value: object) -> bytes:
     """The opcodes that make a small value, to stand inside another pickle; they use no memo."""
     stream = io.BytesIO()
-    pickler = pickle.Pickler(stream, protocol=2)
+    # Names of modules are those of Python 3, as the pickle around says of itself.
+    pickler = pickle.Pickler(stream, protocol=2, fix_imports=False)
     pickler.fast = True
     pickler.dump(value)
     return stream.getvalue()[2:-1]

@@ -6,6 +6,7 @@ writes into it are allowed here; every other one is refused before it is looked 
 
 from __future__ import annotations
 
+import enum
 import io
 import pickle
 from typing import Any
@@ -46,8 +47,14 @@ _ALLOWED = frozenset(
 )
 
 
+_GETATTR = (("builtins", "getattr"), ("__builtin__", "getattr"))
+"""How Python 3.11.0 to 3.11.3 write a member of an enumeration."""
+
+
 class _Restricted(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in _GETATTR:
+            return _member
         if (module, name) in _ALLOWED:
             return super().find_class(module, name)
         if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
@@ -55,6 +62,16 @@ class _Restricted(pickle.Unpickler):
         raise pickle.UnpicklingError(
             f"it refers to {module}.{name}, which no checkpoint's metadata needs: somebody may have tampered with it"
         )
+
+
+def _member(kind: object, name: str) -> enum.Enum:
+    """What is left of ``getattr`` here: members of an enumeration, which itself had to be allowed."""
+    if not (isinstance(kind, enum.EnumType) and name in kind.__members__):
+        raise pickle.UnpicklingError(
+            f"it asks for {name!r} of {kind!r}, and no checkpoint's metadata does: somebody may have tampered with it"
+        )
+    found: enum.Enum = kind.__members__[name]
+    return found
 
 
 def load_metadata(data: bytes, where: str = "checkpoint") -> Metadata:

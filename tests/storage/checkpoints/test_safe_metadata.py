@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+import io
 import os
 import pickle
 from pathlib import Path
@@ -10,7 +12,12 @@ from typing import Any
 import pytest
 import torch
 from torch.distributed import checkpoint as dcp
-from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.metadata import (
+    _MEM_FORMAT_ENCODING,
+    Metadata,
+    TensorProperties,
+    TensorStorageMetadata,
+)
 
 from holdfast.errors import CheckpointError
 from holdfast.storage.checkpoints.safe_metadata import load_metadata
@@ -52,6 +59,43 @@ def test_a_malicious_pickle_is_refused_and_does_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
     pickle.loads(pickle.dumps(bomb))
     assert (tmp_path / "made").exists(), "the control: an ordinary unpickler does make the call"
+
+
+class _EarlyPickler(pickle.Pickler):
+    """Writes members of enumerations as Python 3.11.0 to 3.11.3 do."""
+
+    def reducer_override(self, value: object) -> Any:
+        return (getattr, (type(value), value.name)) if isinstance(value, enum.Enum) else NotImplemented
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_metadata_written_by_early_python_3_11_is_read(protocol: int) -> None:
+    """Debian 12 has such a one; its checkpoints must be readable there and elsewhere."""
+    held = TensorStorageMetadata(TensorProperties(), torch.Size([2]), [])
+    out = io.BytesIO()
+    _EarlyPickler(out, protocol).dump(Metadata({"a": held}))
+    assert b"getattr" in out.getvalue()
+    assert load_metadata(out.getvalue()).state_dict_metadata == {"a": held}
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        (Metadata, "__init__"),
+        (_MEM_FORMAT_ENCODING, "__class__"),
+        (_MEM_FORMAT_ENCODING, "mro"),
+        ([], "append"),
+    ],
+)
+def test_only_members_of_enumerations_may_be_asked_for(kind: object, name: str) -> None:
+    """``getattr`` could fetch anything."""
+
+    class Asks:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return getattr, (kind, name)
+
+    with pytest.raises(CheckpointError, match=f"it asks for '{name}' of"):
+        load_metadata(pickle.dumps(Metadata({}, planner_data=Asks())))
 
 
 @pytest.mark.parametrize("data", [b"", b"no pickle", pickle.dumps({"a": 1}), pickle.dumps([1])[:-1]])
