@@ -44,8 +44,8 @@ test: $(STAMP)
 	@$(MAKE) --no-print-directory test-e2e
 
 # Tests with real processes, in two halves of about the same length: those of the shared site, whose services have to
-# answer in time, then of checkpoints; beside them, nicer, all others. What those print comes at the end.
-FIRST_HALF := tests/e2e tests/session tests/storage
+# answer in time, then of checkpoints and trainers; beside them, nicer, all others. What those print comes at the end.
+FIRST_HALF := tests/e2e tests/session tests/storage tests/integrations
 E2E := -m 'e2e and not thorough' --durations=20 --durations-min=10
 test-e2e: $(STAMP)
 	@log=$$(mktemp); \

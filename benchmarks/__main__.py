@@ -39,7 +39,7 @@ BENCHMARKS: dict[str, Callable[[Site, int], list[Row]]] = {
     "detect": bench_detect.run,
     "decisions": bench_decisions.run,
 }
-ALONE: dict[str, Callable[[int], list[Row]]] = {"scale": bench_scale.run}
+ALONE: dict[str, Callable[[int], list[Row]]] = {"scale": bench_scale.run, "scale-team": bench_scale.run_team}
 """With a site of their own."""
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import os
 import statistics
 import tempfile
@@ -21,6 +22,7 @@ import httpx
 
 from benchmarks.fleet.ranks import FIRST_STEP_S
 from benchmarks.fleet.site import RANKS, FleetSite, fleet_site
+from benchmarks.fleet.team import as_a_team
 from benchmarks.growth import at_size, first_to_break
 from benchmarks.table import Row, plain
 from holdfast.deployments.worker.environment import client_environment
@@ -82,13 +84,21 @@ def run(n: int) -> list[Row]:
     return rows(costs, worst)
 
 
-def measure(sizes: Sequence[int], rounds: int) -> tuple[list[Costs], Catastrophe]:
-    """One site whose fleet grows."""
+def run_team(n: int) -> list[Row]:
+    """The same on a team's site: PostgreSQL, TLS."""
+    costs, worst = measure(SIZES, min(n, 5), team=True)
+    return rows(costs, worst, "TLS, PostgreSQL: ")
+
+
+def measure(sizes: Sequence[int], rounds: int, *, team: bool = False) -> tuple[list[Costs], Catastrophe]:
+    """One site whose fleet grows; the embedded default, or a ``team``'s."""
     costs: list[Costs] = []
-    with (
-        tempfile.TemporaryDirectory(prefix="holdfast-scale-") as folder,
-        fleet_site(Path(folder) / "home", 0, free_ports(), heartbeat_s=HEARTBEAT_S) as site,
-    ):
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-scale-")))
+        chosen = stack.enter_context(as_a_team(folder)) if team else {}
+        site = stack.enter_context(
+            fleet_site(folder / "home", 0, free_ports(), heartbeat_s=HEARTBEAT_S, **chosen)
+        )
         os.environ.update(client_environment(site.settings))
         for size in sizes:
             costs.append(_at(site, size, rounds, stop=size != sizes[-1]))
@@ -98,9 +108,9 @@ def measure(sizes: Sequence[int], rounds: int) -> tuple[list[Costs], Catastrophe
     return costs, worst
 
 
-def rows(costs: Sequence[Costs], worst: Catastrophe) -> list[Row]:
-    """The table: figures of the largest fleet, with their growth as notes."""
-    size = f"{costs[-1].machines:,} machines"
+def rows(costs: Sequence[Costs], worst: Catastrophe, where: str = "") -> list[Row]:
+    """The table: figures of the largest fleet, with their growth as notes; ``where`` begins each line."""
+    size = f"{where}{costs[-1].machines:,} machines"
     kinds: list[tuple[str, str, float, list[list[float]]]] = [
         (
             f"gateway's CPU under heartbeats every {HEARTBEAT_S:g} s",
@@ -133,15 +143,15 @@ def rows(costs: Sequence[Costs], worst: Catastrophe) -> list[Row]:
             )
         )
     found[-1] = _with_notes(found[-1], first_to_break(far, FAR))
-    return [*found, *_catastrophe_rows(worst)]
+    return [*found, *_catastrophe_rows(worst, where)]
 
 
 def _with_notes(row: Row, *more: str) -> Row:
     return Row(row.what, row.unit, row.samples, row.target, notes=(*row.notes, *more), details=row.details)
 
 
-def _catastrophe_rows(worst: Catastrophe) -> list[Row]:
-    what = f"{worst.dead:,} of {worst.machines:,} machines die at once"
+def _catastrophe_rows(worst: Catastrophe, where: str) -> list[Row]:
+    what = f"{where}{worst.dead:,} of {worst.machines:,} machines die at once"
     note = f"{what}: {worst.state} after {worst.told_s:.0f} s: {worst.summary}"
     return [
         Row(f"{what}: evicted", "machines", [worst.evicted], target=0, notes=(note,)),
@@ -276,8 +286,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_scale", description=__doc__)
     parser.add_argument("--sizes", default=",".join(map(str, SIZES)), help="machines, with commas between")
     parser.add_argument("-n", type=int, default=3, help="rounds of commands")
+    parser.add_argument("--team", action="store_true", help="with TLS, and PostgreSQL in place of SQLite")
     args = parser.parse_args()
-    print(plain(rows(*measure([int(size) for size in args.sizes.split(",")], args.n))))
+    sizes = [int(size) for size in args.sizes.split(",")]
+    print(plain(rows(*measure(sizes, args.n, team=args.team))))
 
 
 if __name__ == "__main__":

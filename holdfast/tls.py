@@ -10,6 +10,7 @@ import functools
 import logging
 import ssl
 import threading
+from asyncio.sslproto import SSLProtocol
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from holdfast.settings import Settings
 
 _log = logging.getLogger(__name__)
+
+READ_AT_ONCE = 32 << 10
+"""Bytes that asyncio keeps, zeroed, to read into for each connection by TLS. By itself it keeps 256 KiB, two thirds of
+the memory of a gateway with a thousand agents; a TLS record has 16 KiB at most."""
 
 Version = tuple[tuple[int, int, int] | None, ...]
 
@@ -48,6 +53,8 @@ class Tls:
         self._server: tuple[Version, ssl.SSLContext] | None = None
         self._client: ssl.SSLContext | None = None
         self._trusted: Version = ()
+        if ca is not None:
+            SSLProtocol.max_size = READ_AT_ONCE
         if cert is not None:
             self._served()
         if ca is not None:

@@ -19,9 +19,10 @@ from holdfast.agent.client import AgentClient
 from holdfast.agent.memory import Memory
 from holdfast.agent.shard_port import ShardPort
 from holdfast.errors import SettingsError, UnavailableError
-from holdfast.tls import Tls
+from holdfast.tls import READ_AT_ONCE, Tls
 from tests.agent.shards import write_shard
 from tests.certificates import Authority
+from tests.e2e.waiting import DEADLINE_S
 
 SECRET = "s3cret"
 
@@ -168,6 +169,27 @@ async def test_commands_go_to_agents_by_tls(authority: Authority) -> None:
 async def _answers(scope: object, receive: object, send: Callable[..., object]) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": []})  # type: ignore[misc]
     await send({"type": "http.response.body", "body": b"null"})  # type: ignore[misc]
+
+
+async def test_a_connection_takes_little_memory(authority: Authority) -> None:
+    """A gateway has one or two per agent; what is larger than a read still comes whole."""
+    sent, taken = bytes(range(256)) * 4096, []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        taken.append(len(writer.transport._ssl_protocol._ssl_buffer))  # type: ignore[attr-defined]
+        writer.write(await reader.readexactly(len(sent)))
+        await writer.drain()
+        writer.close()
+
+    both = tls(authority)
+    server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=both.server())
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=both.client())
+        writer.write(sent)
+        assert await asyncio.wait_for(reader.readexactly(len(sent)), DEADLINE_S) == sent
+        writer.close()
+    assert taken == [READ_AT_ONCE]
 
 
 def test_only_the_sites_authority_is_trusted(authority: Authority) -> None:

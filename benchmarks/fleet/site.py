@@ -116,9 +116,16 @@ class FleetSite:
 
 @contextlib.contextmanager
 def fleet_site(
-    home: Path, machines: int, port: int, *, heartbeat_s: float, policy: str = "", prefect: bool = True
+    home: Path,
+    machines: int,
+    port: int,
+    *,
+    heartbeat_s: float,
+    policy: str = "",
+    prefect: bool = True,
+    **chosen: Any,
 ) -> Iterator[FleetSite]:
-    """Bring everything up in ``home`` (new), and take it down again.
+    """Bring everything up in ``home`` (new), and take it down again; ``chosen`` are further settings.
 
     Without ``prefect`` only the gateway and S3 run, and playbooks run as they do while Prefect is away.
     """
@@ -135,6 +142,7 @@ def fleet_site(
         heartbeat_s=heartbeat_s,
         policy_file=home / "policy.yaml",
         **({} if prefect else {"prefect_api_url": _NOWHERE}),
+        **chosen,
     )
     services = _whole if prefect else _without_prefect
     with _found_by_imports([str(plugin.parent), str(ROOT)]), _fleet_process(settings), services(settings):

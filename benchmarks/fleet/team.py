@@ -1,0 +1,39 @@
+"""What a team's site has that the embedded one has not: PostgreSQL for both databases, TLS from gateway to agents."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import create_engine, text
+
+from tests.certificates import Authority
+from tests.storage import servers
+
+
+@contextlib.contextmanager
+def as_a_team(folder: Path) -> Iterator[dict[str, Any]]:
+    """Settings for a server and certificates that exist as long as the block.
+
+    Raises:
+        RuntimeError: PostgreSQL is not installed.
+    """
+    if (programs := servers.postgres_binaries()) is None:
+        raise RuntimeError("PostgreSQL is not installed: apt-get install postgresql")
+    pki = Authority(folder / "pki")
+    cert, key = pki.certify("site", "127.0.0.1")
+    with servers.postgres(programs) as ledger:
+        engine = create_engine(ledger, isolation_level="AUTOCOMMIT")
+        with engine.connect() as connection:
+            connection.execute(text("CREATE DATABASE prefect"))
+        engine.dispose()
+        prefect = ledger.replace("+psycopg", "+asyncpg").rpartition("/")[0] + "/prefect"
+        yield {
+            "database_url": ledger,
+            "prefect_database_url": prefect,
+            "tls_cert": cert,
+            "tls_key": key,
+            "tls_ca": pki.ca,
+        }
