@@ -198,9 +198,9 @@ class AgentClient:
 
 def agents_client(tls: Mapping[str, Any]) -> httpx.AsyncClient:
     """To share among very many agents; ``tls`` as :meth:`holdfast.tls.Tls.http` has it."""
-    from holdfast.agent.transport import AgentTransport  # noqa: PLC0415  (an agent calls few others)
+    from holdfast.agent.transport import AgentsClient  # noqa: PLC0415  (an agent calls few others)
 
-    return httpx.AsyncClient(transport=AgentTransport(**tls), trust_env=False)
+    return AgentsClient(**tls)
 
 
 @functools.cache

@@ -75,6 +75,19 @@ class AgentTransport(httpx.AsyncBaseTransport):
         return True
 
 
+class AgentsClient(httpx.AsyncClient):
+    """A client of very many agents. They set no cookies and send nobody elsewhere: not to look saves a quarter."""
+
+    def __init__(self, verify: ssl.SSLContext | bool = True) -> None:
+        """``verify`` as httpx has it."""
+        self._agents = AgentTransport(verify)
+        super().__init__(transport=self._agents, trust_env=False)
+
+    async def send(self, request: httpx.Request, **_: Any) -> httpx.Response:
+        """Straight to the agent."""
+        return await self._agents.handle_async_request(request)
+
+
 def _closing(headers: httpx.Headers) -> httpx.Headers:
     changed = headers.copy()
     changed["Connection"] = "close"

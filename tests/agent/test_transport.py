@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from holdfast.agent import transport
-from holdfast.agent.transport import AgentTransport
+from holdfast.agent.transport import AgentsClient, AgentTransport
 from tests.e2e.waiting import DEADLINE_S
 
 
@@ -51,7 +51,7 @@ async def agents() -> AsyncIterator[tuple[Server, list[str]]]:
 async def test_a_connection_is_used_again(agents: tuple[Server, list[str]]) -> None:
     """Each agent has its own."""
     server, urls = agents
-    async with httpx.AsyncClient(transport=AgentTransport()) as client:
+    async with AgentsClient() as client:
         for _ in range(3):
             answers = await asyncio.gather(*(client.get(url) for url in urls))
             assert [answer.text for answer in answers] == ["ok"] * 4
@@ -81,7 +81,7 @@ async def test_few_connections_stay_open(
 
 async def test_nobody_there_is_a_connect_error() -> None:
     """As with any client."""
-    async with httpx.AsyncClient(transport=AgentTransport()) as client:
+    async with AgentsClient() as client:
         with pytest.raises(httpx.ConnectError):
             await client.get("http://127.0.0.1:1/")
 
@@ -111,7 +111,7 @@ async def test_a_connection_that_breaks_is_no_silence(answer: bytes) -> None:
         writer.write(answer)
         writer.close()
 
-    async with httpx.AsyncClient(transport=AgentTransport()) as client:
+    async with AgentsClient() as client:
         with pytest.raises(httpx.ReadError):
             await client.post(await _serve(hang_up), content="{}")
 
@@ -123,6 +123,6 @@ async def test_no_http_is_a_protocol_error() -> None:
         writer.write(b"220 mail.example.com\r\n")
         await reader.read()
 
-    async with httpx.AsyncClient(transport=AgentTransport()) as client:
+    async with AgentsClient() as client:
         with pytest.raises(httpx.RemoteProtocolError):
             await client.get(await _serve(greet))
