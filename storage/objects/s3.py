@@ -409,7 +409,15 @@ def get_ready() -> None:
 
 def _make_client(**options: Any) -> S3Client:
     with _making:  # sessions do not like two threads
-        return _session().client("s3", **options)
+        client = _session().client("s3", **options)
+    client.meta.events.register("before-parse.s3.GetObject", _no_stream_in_errors)
+    return client
+
+
+def _no_stream_in_errors(response_dict: dict[str, Any], **_: object) -> None:
+    """An error has no checksum to verify: botocore wraps its body where it names one, and cannot parse that then."""
+    if response_dict["status_code"] >= 300 and not isinstance(response_dict["body"], bytes):
+        response_dict["body"] = b""
 
 
 def _cause(error: Exception) -> Exception:

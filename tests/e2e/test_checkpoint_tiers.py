@@ -59,14 +59,19 @@ def test_a_whole_pipeline_group_is_lost(site: Site, name: str) -> None:
 
 
 def test_both_machines_of_a_pair_are_lost(site: Site, name: str) -> None:
-    """The shards of one rank are nowhere in memory: the newest checkpoint in S3 is taken."""
+    """The shards of two ranks are nowhere in memory: the newest checkpoint in S3 is taken, and these read it there.
+
+    The others too, unless the machines were lost so soon after that checkpoint that they still hold its step.
+    """
     before = site.submit(name, machines=4, spare=2, s3_every=5, parallelism=GRID).machines
     kept = wait_for("a checkpoint in S3", lambda: site.ledger.checkpoints(name))
     assert BACKUP.mapping[0] == 3
     for slot in (0, BACKUP.mapping[0]):
         site.fault("kill-machine", before[slot])
     incident = site.wait_recovered(name, timeout_s=180)
-    assert started(site, incident)["tier"] == Tier.S3
+    start = started(site, incident)
+    partly = "rank 0, 3 from s3: no machine has its shard of this step"
+    assert start["tier"] == Tier.S3 or partly in start["restore"], start
     restored = site.epochs(name)[-1].start_step
     assert restored >= kept[0].step
     assert restored in {each.step for each in site.ledger.checkpoints(name)}

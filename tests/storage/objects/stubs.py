@@ -31,6 +31,8 @@ class Scripted(_Server):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.statuses = statuses
         self.requests = 0
+        self.in_errors: dict[str, str] = {}
+        """Headers of answers that are none."""
 
 
 class _Handler(_Quiet):
@@ -41,6 +43,8 @@ class _Handler(_Quiet):
         status = statuses[min(self.server.requests, len(statuses) - 1)]
         self.server.requests += 1
         self.send_response(status)
+        for key, value in self.server.in_errors.items() if status >= 400 else ():
+            self.send_header(key, value)
         self.send_header("Content-Length", "5")
         self.end_headers()
         self.wfile.write(b"bytes")

@@ -38,6 +38,15 @@ def test_server_errors_are_retried(status: int) -> None:
         assert server.requests == 3
 
 
+@pytest.mark.parametrize("status", [500, 503])
+def test_server_errors_with_a_checksum_are_retried(status: int) -> None:
+    """rclone names the checksum of the object also when it cannot read it, which botocore alone stumbles over."""
+    with scripted(status, 200) as server:
+        server.in_errors = {"x-amz-checksum-crc32": "AAAAAA=="}
+        assert _store(server.endpoint).get("k") == b"bytes"
+        assert server.requests == 2
+
+
 def test_retries_are_bounded() -> None:
     """A server that fails for ever is unavailable."""
     with scripted(503) as server:
