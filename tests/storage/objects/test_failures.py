@@ -40,7 +40,7 @@ def test_server_errors_are_retried(status: int) -> None:
 
 @pytest.mark.parametrize("status", [500, 503])
 def test_server_errors_with_a_checksum_are_retried(status: int) -> None:
-    """rclone names the checksum of the object also when it cannot read it, which botocore alone stumbles over."""
+    """A server may name the checksum of what it could not read, and botocore alone stumbles over that."""
     with scripted(status, 200) as server:
         server.in_errors = {"x-amz-checksum-crc32": "AAAAAA=="}
         assert _store(server.endpoint).get("k") == b"bytes"
