@@ -53,11 +53,10 @@ class Tls:
         self._server: tuple[Version, ssl.SSLContext] | None = None
         self._client: ssl.SSLContext | None = None
         self._trusted: Version = ()
-        if ca is not None:
-            SSLProtocol.max_size = READ_AT_ONCE
         if cert is not None:
             self._served()
         if ca is not None:
+            SSLProtocol.max_size = READ_AT_ONCE
             self.refresh()
 
     @property

@@ -50,10 +50,7 @@ def backups(machines: int, ranks_per_machine: int, parallelism: Parallelism) -> 
 def _related(machines: int, per: int, parallelism: Parallelism) -> list[set[int]]:
     """For each slot the slots that share a parallel group with one of its ranks, itself included."""
     related = [{slot} for slot in range(machines)]
-    touching = {slots(group.ranks, per) for group in groups(machines * per, parallelism)}
-    if any(len(touched) == machines for touched in touching):
-        return [set(range(machines))] * machines  # plain DP: not a set of its own for each of a thousand
-    for touched in touching:
+    for touched in {slots(group.ranks, per) for group in groups(machines * per, parallelism)}:
         for slot in touched:
             related[slot] |= touched
     return related

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,3 +20,15 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "explore"))
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Unit tests, then those with real processes, each in their order."""
     items.sort(key=lambda item: item.get_closest_marker("e2e") is not None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure says what the site knew: machines with reasons, incidents, the last words of each service."""
+    report = yield
+    found = getattr(item, "funcargs", {}).get("site")
+    if report.failed and hasattr(found, "evidence"):
+        report.sections.append(("site", found.evidence()))
+    return report

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import create_engine, text
-
 from tests.certificates import Authority
 from tests.storage import servers
 
@@ -25,10 +23,7 @@ def as_a_team(folder: Path) -> Iterator[dict[str, Any]]:
     pki = Authority(folder / "pki")
     cert, key = pki.certify("site", "127.0.0.1")
     with servers.postgres(programs) as ledger:
-        engine = create_engine(ledger, isolation_level="AUTOCOMMIT")
-        with engine.connect() as connection:
-            connection.execute(text("CREATE DATABASE prefect"))
-        engine.dispose()
+        servers.create_database(ledger, "prefect")
         prefect = ledger.replace("+psycopg", "+asyncpg").rpartition("/")[0] + "/prefect"
         yield {
             "database_url": ledger,

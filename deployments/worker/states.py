@@ -31,8 +31,11 @@ _WORKER_LABEL = "prefect.worker.name"
 async def claim(client: PrefectClient, flow_run_id: UUID) -> FlowRun:
     """Propose Pending and read the run, at the same time. The server grants a claim once.
 
+    It also grants one of a run that has ended, which a late poke or a slow poll may ask for: that run is put back.
+    What was granted says where it came from, since the server copies the time of a scheduled state.
+
     Raises:
-        RefusedError: the run is not ours to start: taken, cancelled, not due, or there is none.
+        RefusedError: the run is not ours to start: taken, over, cancelled, not due, or there is none.
     """
     proposed: State[Any] = Pending()
     try:
@@ -44,10 +47,23 @@ async def claim(client: PrefectClient, flow_run_id: UUID) -> FlowRun:
         raise RefusedError(f"flow run {flow_run_id} is not ours to start: {error}") from None
     if not state.is_pending():
         raise RefusedError(f"flow run {flow_run_id} is not to be started now: {state.name}")
+    if state.state_details.scheduled_time is None and (
+        ended := await _ended_before(client, flow_run_id, state)
+    ):
+        await client.set_flow_run_state(flow_run_id, ended, force=True)
+        raise RefusedError(f"flow run {flow_run_id} is over: {ended.name}")
     claimed: FlowRun = flow_run.model_copy(
         update={"state": state, "state_type": state.type, "state_name": state.name}
     )
     return claimed
+
+
+async def _ended_before(client: PrefectClient, flow_run_id: UUID, claimed: State[Any]) -> State[Any] | None:
+    """The final state that ``claimed`` replaced, if it was one."""
+    history = await client.read_flow_run_states(flow_run_id)
+    before = [state for state in history if state.timestamp < claimed.timestamp]
+    last = max(before, key=lambda state: state.timestamp, default=None)
+    return last if last is not None and last.is_final() else None
 
 
 async def finish(client: PrefectClient, flow_run_id: UUID, how: str, *, cancelled: bool = False) -> None:

@@ -94,7 +94,38 @@ def test_run_poked_many_times_at_two_workers_runs_once(
     for run in runs:
         completed(api, run)
     wait_for("idle", lambda: shared.status()["running"] == own.status()["running"] == 0)
-    assert [len(lines(tmp_path / f"out{number}")) for number in range(5)] == [1] * 5
+    written = [lines(tmp_path / f"out{number}") for number in range(5)]
+    assert [len(each) for each in written] == [1] * 5, written
+
+
+def test_run_that_is_over_is_not_run_again(api: Api, shared: Worker, own: Worker, tmp_path: Path) -> None:
+    """A poke that comes late, at either worker, leaves the run and its result as they are."""
+    completing = api.deploy("shared", "sample-quick", f"{FLOWS}:quick")
+    failing = api.deploy("shared", "sample-failing", f"{FLOWS}:failing")
+    good = api.create_run(completing, path=str(tmp_path / "out"))
+    bad = api.create_run(failing)
+    for run, end in ((good, "Completed"), (bad, "Failed")):
+        shared.poke(run)
+        wait_for(f"the run is {end}", lambda run=run, end=end: api.state(run) == end)
+    wait_for("idle", lambda: shared.status()["running"] == 0)
+    for run in (good, bad):
+        for each in (own, shared):
+            each.poke(run)
+            wait_for("the refusal", lambda run=run, each=each: f"flow run {run} is over" in each.log())
+    assert len(lines(tmp_path / "out")) == 1
+    assert (api.state(good), api.state(bad)) == ("Completed", "Failed")
+    assert "on purpose" in api.message(bad)
+
+
+def test_run_that_is_retried_runs_again(api: Api, shared: Worker, tmp_path: Path) -> None:
+    """Retry in the UI schedules a run that has ended."""
+    deployment = api.deploy("shared", "sample-quick", f"{FLOWS}:quick")
+    run = api.create_run(deployment, path=str(tmp_path / "out"))
+    shared.poke(run)
+    completed(api, run)
+    api.retry(run)
+    wait_for("a second time", lambda: len(lines(tmp_path / "out")) == 2)
+    completed(api, run)
 
 
 def test_all_log_lines_arrive(api: Api, shared: Worker) -> None:

@@ -112,6 +112,11 @@ class Api:
         body = {"state": {"type": "CANCELLING", "name": "Cancelling"}, "force": False}
         self.ask("POST", f"/flow_runs/{run}/set_state", body)
 
+    def retry(self, run: str) -> None:
+        """What the UI's button does."""
+        body = {"state": {"type": "SCHEDULED", "name": "AwaitingRetry"}, "force": False}
+        self.ask("POST", f"/flow_runs/{run}/set_state", body)
+
     def logs(self, run: str) -> list[str]:
         """Messages that the server has of this run."""
         found: list[str] = []
@@ -157,6 +162,10 @@ class Worker:
     def poke(self, run: str) -> None:
         """Start ``run`` at once."""
         assert self.say(str(UUID(run))) == "ok"
+
+    def log(self) -> str:
+        """What it has logged."""
+        return (self.home / "worker.log").read_text()
 
     def family(self) -> list[psutil.Process]:
         """Its descendants: fork server and warm processes."""

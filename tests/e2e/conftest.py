@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -38,18 +38,6 @@ def whole_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield site
         if not kept:
             site.down()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item,
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failure says what the site knew: machines with reasons, incidents, the gateway's last words."""
-    report = yield
-    found = getattr(item, "funcargs", {}).get("site")
-    if report.failed and isinstance(found, Site):
-        report.sections.append(("site", found.evidence()))
-    return report
 
 
 @pytest.fixture

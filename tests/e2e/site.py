@@ -150,7 +150,11 @@ class Site:
 
     def wait_done(self, name: str, timeout_s: float = DEADLINE_S) -> None:
         """Wait until the job has done all its steps."""
-        wait_for(f"{name} done: {self.job(name)}", lambda: self.job(name).state is JobState.DONE, timeout_s)
+        wait_for(
+            lambda: f"{name} done: {self.told(name)}",
+            lambda: self.job(name).state is JobState.DONE,
+            timeout_s,
+        )
 
     def fault(self, fault: str, machine: str, rank: int | None = None) -> Injected:
         """Break something underneath."""
@@ -177,7 +181,7 @@ class Site:
             found = self.incident(name, number)
             return found if found and found.state is not IncidentState.OPEN else None
 
-        incident = wait_for(f"incident {name}-{number} closed: {self.told(name)}", closed, timeout_s)
+        incident = wait_for(lambda: f"incident {name}-{number} closed: {self.told(name)}", closed, timeout_s)
         assert incident.state is IncidentState.RECOVERED, self.told(name)
 
         def went_on() -> Incident | None:
@@ -264,7 +268,8 @@ class Site:
         """Repair what was evicted, and wait for ``count`` standbys."""
         self.release_evicted()
         wait_for(
-            f"{count} standbys; there are {self.ledger.machines()}", lambda: len(self.standbys()) >= count
+            lambda: f"{count} standbys; there are {self.ledger.machines()}",
+            lambda: len(self.standbys()) >= count,
         )
 
     def release_evicted(self) -> None:
@@ -313,13 +318,16 @@ class Site:
         wait_for("all services answer", lambda: all(service.healthy() for service in waiting))
 
     def evidence(self) -> str:
-        """What a person would look at first."""
-        log = log_dir(self.home) / "gateway.log"
+        """What a person would look at first: the ledger, the ranks, the last lines of each log."""
+        machines = self.ledger.machines()
+        jobs = [job for job in self.ledger.jobs() if job.state not in OVER]
         return "\n".join(
             [
-                *(f"machine {each}" for each in self.ledger.machines()),
+                *(f"machine {each}" for each in machines),
                 *(f"incident {each}" for each in self.ledger.incidents()[-5:]),
-                *(log.read_text().splitlines()[-60:] if log.exists() else ()),
+                *(f"job {each}" for each in jobs),
+                *(f"agent {each}: {self.agent(each)}" for job in jobs for each in job.machines),
+                *(line for log in sorted(log_dir(self.home).glob("*.log")) for line in _last(log)),
             ]
         )
 
@@ -334,3 +342,7 @@ class Site:
             "active": {machine.name for machine in self.ledger.machines(state=MachineState.ACTIVE)},
             "evicted": self.evicted(),
         }
+
+
+def _last(log: Path, lines: int = 60) -> list[str]:
+    return [f"--- {log.name}", *log.read_text(errors="replace").splitlines()[-lines:]]

@@ -74,7 +74,7 @@ def wait_suspended(site: Site, name: str) -> tuple[Incident, str]:
             return None
         return (incident, run["id"]) if run["state"]["type"] == "PAUSED" else None
 
-    return wait_for(f"a question of {name}: {site.told(name)}", suspended, every_s=0.25)
+    return wait_for(lambda: f"a question of {name}: {site.told(name)}", suspended, every_s=0.25)
 
 
 def resume(site: Site, run: str, answer: dict[str, Any]) -> dict[str, Any]:

@@ -17,7 +17,6 @@ import httpx
 import psutil
 import pytest
 from cryptography import x509
-from sqlalchemy import create_engine, text
 
 from holdfast import secret
 from holdfast.deployments.worker.environment import client_environment
@@ -62,10 +61,7 @@ class Team:
 
     def prepare(self) -> None:
         """What an operator has before `holdfast up`."""
-        engine = create_engine(self.database, isolation_level="AUTOCOMMIT")
-        with engine.connect() as connection:
-            connection.execute(text("CREATE DATABASE prefect"))
-        engine.dispose()
+        servers.create_database(self.database, "prefect")
         server = self.database.partition("@")[2].rpartition("/")[0]
         with_password = f"holdfast:{PASSWORDS['database']}@{server}"
         self.mounted.mkdir()

@@ -16,14 +16,19 @@ DEADLINE_S = 90.0
 
 
 def wait_for(
-    what: str, look: Callable[[], Value | None], timeout_s: float = DEADLINE_S, every_s: float = 0.05
+    what: str | Callable[[], str],
+    look: Callable[[], Value | None],
+    timeout_s: float = DEADLINE_S,
+    every_s: float = 0.05,
 ) -> Value:
-    """Look until there is something true to see, and return it; fail with ``what`` when time is up."""
+    """Look until there is something true to see, and return it; fail with ``what`` (of then) when time is up."""
     deadline = time.monotonic() + timeout_s
     while True:
         if seen := look():
             return seen
-        assert time.monotonic() < deadline, f"not within {timeout_s:.0f} s: {what}"
+        if time.monotonic() > deadline:
+            told = what if isinstance(what, str) else what()
+            raise AssertionError(f"not within {timeout_s:.0f} s: {told}")
         time.sleep(every_s)
 
 

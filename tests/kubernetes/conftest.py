@@ -37,10 +37,9 @@ def _kubelets_work(request: pytest.FixtureRequest) -> Iterator[None]:
     """Say so when pods could not be run, rather than what did not happen for it."""
     yield
     if "cluster" in request.fixturenames:
-        broken = request.getfixturevalue("cluster").kubelets.broken
-        found = broken.copy()
-        broken.clear()
-        assert found == []
+        kubelets = request.getfixturevalue("cluster").kubelets
+        broken, kubelets.broken = kubelets.broken, {}
+        assert list(broken.values()) == []
 
 
 @pytest.fixture

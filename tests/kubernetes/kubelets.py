@@ -29,8 +29,8 @@ class Kubelets:
     def __init__(self, api: Api, root: Path, extra: Mapping[str, str] | None = None) -> None:
         self.errors: list[str] = []
         """Requests that the API server did not serve."""
-        self.broken: list[str] = []
-        """Pods that could not be run, and why: what is wrong with the test's own machinery."""
+        self.broken: dict[str, str] = {}
+        """Pods that could not be run, by uid, and why: what is wrong with the test's own machinery."""
         self._api = api
         self._root = root
         self._extra = dict(extra or {})
@@ -40,7 +40,6 @@ class Kubelets:
         self._running: dict[str, Container] = {}
         self._ending: dict[str, float] = {}
         self._restart_at: dict[str, float] = {}
-        self._failed: set[str] = set()
         self._given_ips = 0
         self._over = threading.Event()
         self._threads = [
@@ -157,9 +156,7 @@ class Kubelets:
                 except HoldfastError as error:
                     self.errors.append(f"{pod['metadata']['name']}: {error}")
                 except Exception as error:
-                    if uid not in self._failed:
-                        self._failed.add(uid)
-                        self.broken.append(f"{pod['metadata']['name']}: {error!r}")
+                    self.broken[uid] = f"{pod['metadata']['name']}: {error!r}"
             self._clean(wanted)
 
     def _sync(self, uid: str, pod: Object) -> None:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from moto.server import ThreadedMotoServer
+from sqlalchemy import create_engine, text
 
 from tests.e2e.waiting import free_ports
 
@@ -92,6 +93,14 @@ def postgres(binaries: Path) -> Iterator[str]:
         finally:
             process.send_signal(2)  # fast shutdown: rolls back and disconnects
             process.wait()
+
+
+def create_database(server: str, name: str) -> None:
+    """One more database beside that of the SQLAlchemy URL ``server``."""
+    engine = create_engine(server, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text(f"CREATE DATABASE {name}"))
+    engine.dispose()
 
 
 def _unprivileged(folder: str) -> str | None:
