@@ -1,7 +1,8 @@
 """Is the job hanging? A vote of four signals in one window, calibrated on the job's own steps.
 
 Source: BG (Baidu Baige), "at least 2 of 4 signals inactive in one window", with exemptions for the first step,
-evaluation and checkpointing. The signals here, from what agents see without a GPU:
+evaluation and checkpointing; here also for the last ranks of a job, once others have ended. The signals here, from
+what agents see without a GPU:
 
 * ``silent``: no rank reported a step for longer than the window;
 * ``stuck``: a process is stopped (state T) or waits in the kernel (D), or stacks did not change;
@@ -51,6 +52,13 @@ class HangFacts(Frozen):
     """Of its machine's ports."""
     paused: bool = False
     phase: RankPhase = RankPhase.RUNNING
+    exit_code: int | None = None
+    """Once it has exited."""
+
+    @property
+    def ended(self) -> bool:
+        """It did all that it had to do."""
+        return self.phase is RankPhase.EXITED and self.exit_code == 0
 
 
 class HangVote(Frozen):
@@ -110,6 +118,7 @@ def facts(
         traffic_bytes_s=vitals.traffic_bytes_s if vitals else None,
         paused=state.paused,
         phase=state.phase,
+        exit_code=state.exit_code,
     )
 
 
@@ -149,11 +158,12 @@ def vote(
         policy: thresholds.
         job_state: a job that is not running never hangs.
     """
+    known, ranks = ranks, [rank for rank in ranks if not rank.ended]
     if off := _not_judged(ranks, job_state):
         return HangVote(hang=False, exempt=off)
-    silent = min(rank.silent_s for rank in ranks)
+    silent = min(rank.silent_s for rank in known)
     stopped = [rank for rank in ranks if rank.stopped_s >= policy.stopped_s]
-    limit, exempt = _limit(ranks, policy)
+    limit, exempt = _limit(ranks, len(known) - len(ranks), policy)
     # Whatever it was doing, a process that stays stopped does not go on by itself.
     if stopped and silent >= policy.stopped_s:
         limit, exempt = min(limit, max(policy.stopped_s, window_s(ranks, policy))), ""
@@ -174,15 +184,15 @@ def _not_judged(ranks: Sequence[HangFacts], job_state: JobState) -> str:
     if job_state is not JobState.RUNNING:
         return f"the job is {job_state.value}"
     if not ranks:
-        return "no rank is known"
+        return "no rank is known, or all have ended"
     if any(rank.phase is RankPhase.EXITED for rank in ranks):
-        return "a rank exited: that is no hang"
+        return "a rank failed: that is no hang"
     if any(rank.paused for rank in ranks):
         return "ranks are held at a step boundary"
     return ""
 
 
-def _limit(ranks: Sequence[HangFacts], policy: HangPolicy) -> tuple[float, str]:
+def _limit(ranks: Sequence[HangFacts], ended: int, policy: HangPolicy) -> tuple[float, str]:
     """Allowed silence in seconds, and the exemption that stretches it, if any."""
     usual = window_s(ranks, policy)
     limits = {
@@ -191,6 +201,8 @@ def _limit(ranks: Sequence[HangFacts], policy: HangPolicy) -> tuple[float, str]:
     }
     if any(rank.steps_done == 0 for rank in ranks):
         limits[f"first step of the epoch (limit {policy.first_step_s:g} s)"] = policy.first_step_s
+    if ended:
+        limits[f"{ended} ranks have ended (limit {policy.end_s:g} s)"] = policy.end_s
     if not limits:
         return usual, ""
     name = max(limits, key=lambda key: limits[key])

@@ -45,6 +45,7 @@ class HangPolicy(Frozen):
     min_window_s: float = Seconds
     max_window_s: float = Seconds
     first_step_s: float = Seconds
+    end_s: float = Seconds
     activity_limits_s: dict[str, float]
     idle_cores: float = Field(gt=0)
     idle_most_share: float = Share

@@ -11,14 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-import xxhash
 from torch import Tensor
-from torch import distributed as dist
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from holdfast.errors import CheckpointError
 from holdfast.session import rng
+from holdfast.session.agreement import agree
 from holdfast.session.boundary import Boundary
 from holdfast.session.context import Context
 from holdfast.session.report import Reporter
@@ -248,15 +246,3 @@ def _before_every_update(saver: Saver) -> None:
 
     handle = register_optimizer_step_pre_hook(wait)
     weakref.finalize(saver, handle.remove)
-
-
-def agree(bad: bool, plan: bool, busy: bool, *, equal: str) -> tuple[bool, bool, bool]:
-    """Each need, if any rank has it. A plan is also needed when ``equal`` is not the same on all ranks."""
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        return bad, plan, busy
-    device = "cpu" if "cpu:" in dist.get_backend_config() else "cuda"
-    name = xxhash.xxh3_64_intdigest(equal.encode()) >> 1
-    needs = torch.tensor((bad, plan, busy, name, -name), dtype=torch.int64, device=device)
-    dist.all_reduce(needs, op=dist.ReduceOp.MAX)
-    *flags, largest, smallest = needs.tolist()
-    return bool(flags[0]), bool(flags[1]) or largest != -smallest, bool(flags[2])

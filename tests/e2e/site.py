@@ -41,6 +41,7 @@ ladder: {offender: 1000}
 spare_pool: {minimum: 1}
 gateway: {offline_after_s: 10}
 approval: {rules: [{incident_class: silent_corruption}]}
+hang: {end_s: 10}
 diagnose: {slow_interval_s: 0.2}
 """
 

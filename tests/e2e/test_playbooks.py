@@ -124,6 +124,32 @@ def test_hanging_rank_is_found_by_its_stack(site: Site, name: str) -> None:
     assert before[1] in incident.summary
 
 
+def test_rank_that_does_not_end_is_a_hang(site: Site, name: str, tmp_path: Path) -> None:
+    """All steps are done and the other rank has ended: the job starts anew from its last step, and is done."""
+    source = (EXAMPLES / "train_gpt.py").read_text().rstrip()
+    assert source.endswith("main()")
+    once = tmp_path / "once"
+    ending = f"""
+    import pathlib, threading
+    if os.environ["RANK"] == "1" and not (once := pathlib.Path({str(once)!r})).exists():
+        once.touch()
+        threading.Event().wait()
+"""
+    (tmp_path / "train_gpt.py").write_text(source + ending)
+    before = site.submit(name, steps=20, code_dir=tmp_path).machines
+    site.wait_done(name)
+
+    (incident,) = site.ledger.incidents(job=name)
+    assert incident.incident_class is IncidentClass.JOB_HANG, site.told(name)
+    incident = wait_for(
+        lambda: f"its end: {site.told(name)}",
+        lambda: (found := site.ledger.incident(incident.id)).state is not IncidentState.OPEN and found,
+    )
+    assert incident.state is IncidentState.RECOVERED, site.told(name)
+    assert [epoch.start_step for epoch in site.epochs(name)] == [0, 20]
+    assert_in_place(site, name, before)
+
+
 def test_update_takes_effect_now(site: Site, name: str, tmp_path: Path) -> None:
     """A hot update holds the job at a step boundary and goes on from that very step with the new code."""
     before = site.submit(name).machines

@@ -33,6 +33,12 @@ def ranks(count: int = 8, **changes: Any) -> list[HangFacts]:
     return [rank(number, **changes) for number in range(count)]
 
 
+def ended(number: int, **changes: Any) -> HangFacts:
+    return rank(
+        number, phase=RankPhase.EXITED, exit_code=0, process_state="", **{"silent_s": 800.0, **changes}
+    )
+
+
 def judged(listed: list[HangFacts], state: JobState = JobState.RUNNING) -> HangVote:
     return vote(listed, HANG, job_state=state)
 
@@ -87,6 +93,27 @@ def test_gpus_that_spin_without_traffic_are_idle() -> None:
     assert not judged(ranks(silent_s=1.0, **spinning)).hang
 
 
+def test_a_rank_that_does_not_end_hangs_after_a_while() -> None:
+    """All others have ended: it waits for something that nobody will send. Nobody is accused for that."""
+    others = [ended(number, silent_s=901.0) for number in range(7)]
+    found = judged([*others, rank(7, silent_s=901.0)])
+    assert found.hang
+    assert found.window_s == HANG.end_s
+    assert found.suspects == ()
+    assert not judged([*others, rank(7, silent_s=901.0, cpu_cores=1.0)]).hang
+
+
+def test_a_rank_that_is_stopped_at_the_end_hangs_soon() -> None:
+    """Whatever it had left to do: a process in state T does not do it."""
+    listed = [
+        *(ended(number, silent_s=12.0) for number in range(7)),
+        rank(7, silent_s=12.0, process_state="T", stopped_s=11.0),
+    ]
+    found = judged(listed)
+    assert found.hang
+    assert found.suspects == (7,)
+
+
 def test_the_rank_that_is_behind_is_suspected() -> None:
     """It did not complete the step that the others did."""
     found = judged([*ranks(7), rank(7, steps_done=39)])
@@ -111,7 +138,12 @@ def test_the_rank_that_is_behind_is_suspected() -> None:
         pytest.param(ranks(step_s=2.0, silent_s=15.0), id="a job of slow steps"),
         pytest.param(ranks(longest_gap_s=12.0, silent_s=15.0), id="regular long gaps"),
         pytest.param(ranks(paused=True, silent_s=500.0), id="held at a boundary"),
-        pytest.param([*ranks(7), rank(7, phase=RankPhase.EXITED)], id="a rank exited"),
+        pytest.param([*ranks(7), rank(7, phase=RankPhase.EXITED, exit_code=1)], id="a rank failed"),
+        pytest.param(
+            [*ranks(1, silent_s=800.0, process_state="D"), *(ended(number) for number in range(1, 8))],
+            id="rank 0 writes the weights, all others have ended",
+        ),
+        pytest.param([ended(number) for number in range(8)], id="the job is over"),
         pytest.param([], id="no rank is known"),
     ],
 )
@@ -133,6 +165,8 @@ any_rank = st.builds(
     steps_done=st.integers(0, 2),
     activity=st.sampled_from(("", "eval")),
     stacks_unchanged=st.booleans(),
+    phase=st.sampled_from((RankPhase.RUNNING, RankPhase.EXITED)),
+    exit_code=st.sampled_from((None, 0)),
 )
 
 

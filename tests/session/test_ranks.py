@@ -26,6 +26,13 @@ def test_a_bad_step_of_one_rank_is_saved_by_none(make_agent: MakeAgent) -> None:
     assert {each["step"] for each in agent.of("saved")} == {1, 2, 4, 5}
 
 
+def test_a_group_that_ends_before_its_model_does_not_hang(make_agent: MakeAgent, tmp_path: Path) -> None:
+    """Torch joins Gloo's threads under the interpreter's lock when DDP is the last to let go; they may need it."""
+    agent = make_agent(3)
+    agent.start(SCRIPTS / "ends.py", [tmp_path])
+    assert agent.join() == [0, 0, 0], agent.output()
+
+
 def test_replicated_state_is_written_once_and_read_by_stock_torch(
     make_agent: MakeAgent, tmp_path: Path
 ) -> None:
