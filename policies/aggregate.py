@@ -5,7 +5,8 @@ outliers share) and BG ("the rank that completes in no process group while other
 
 Ranks of different pipeline stages are compared only with their own stage. The answer goes from sure to
 statistical: a stopped process; the ranks that do not wait while all others do; the machine, else the smallest
-parallel group, that the outliers share. It never names more machines than the policy's limit.
+parallel group, that the outliers share. Where all wait, and no smaller group than the whole job keeps the
+outliers apart, nobody is named. It never names more machines than the policy's limit.
 """
 
 from __future__ import annotations
@@ -56,8 +57,11 @@ def aggregate(stacks: Sequence[StackDump], job: Job, policy: AggregatePolicy | N
     world = job.spec.world_size
     own = [dump for dump in stacks if dump.rank is None or dump.rank < world]
     found = group_ranks(own, job, policy)
-    odd = _stopped(own) or _not_waiting(found, world) or _minority(found) or _children(own, job, policy)
-    odd = odd or _undumped(own, world)
+    odd = _stopped(own) or _not_waiting(found, world)
+    if odd is None and (odd := _minority(found)) and _may_be_victims(odd.ranks, found, job):
+        why = f"{odd.why}, but all ranks wait in collectives: any of them may be the cause"
+        return Aggregation(groups=found, outliers=odd.ranks, reasons=(why,))
+    odd = odd or _children(own, job, policy) or _undumped(own, world)
     if odd is None:
         why = "all stacks agree with their stage" if found else "no stacks"
         return Aggregation(groups=found, reasons=(why,))
@@ -94,6 +98,17 @@ def _minority(found: Sequence[StackGroup]) -> _Outliers | None:
     return _Outliers(
         ranks=odd, sure=False, why=f"stacks of ranks {listed(odd)} differ from most of their stage"
     )
+
+
+def _may_be_victims(odd: Sequence[int], found: Sequence[StackGroup], job: Job) -> bool:
+    """Whether ``odd`` wait as all others do, and no parallel group of their own keeps them apart from these.
+
+    They are a collective ahead or behind then, as ranks are when one of them no longer sends: who it is does not show.
+    """
+    if not all(group.waiting for group in found):
+        return False
+    shared = _shared_group(odd, job) if len(odd) > 1 else None
+    return shared is None or len(_machines_of(shared.ranks, job)) == len(job.machines)
 
 
 def _children(stacks: Sequence[StackDump], job: Job, policy: AggregatePolicy) -> _Outliers | None:

@@ -56,8 +56,8 @@ def analyse(records: Sequence[FlightRecord], job: Job) -> FlightVerdict:
                 f"group {group}: ranks {listed(sorted(late))} have not come to collective {newest}"
             )
         reasons += _mismatch(group, members)
-    # A rank that lags in one group because it waits in another is a victim, not the cause.
-    behind = waited_for - waiting or waited_for
+    # A rank that lags because it waits itself is a victim, or as likely as those that it waits for: no cause shows.
+    behind = waited_for - waiting
     silent = set(range(world)) - {record.rank for record in known}
     if not behind and waiting and silent and 2 * len(silent) < world:
         behind = silent

@@ -28,7 +28,9 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """A failure says what the site knew: machines with reasons, incidents, the last words of each service."""
     report = yield
-    found = getattr(item, "funcargs", {}).get("site")
-    if report.failed and hasattr(found, "evidence"):
-        report.sections.append(("site", found.evidence()))
+    if report.failed:
+        given = getattr(item, "funcargs", {}).values()
+        sites = {id(site): site for site in (getattr(each, "site", each) for each in given)}
+        told = [site.evidence() for site in sites.values() if hasattr(site, "evidence")]
+        report.sections += [("site", each) for each in told]
     return report

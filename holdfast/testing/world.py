@@ -16,6 +16,7 @@ from holdfast.models.machine import Machine, Scope
 from holdfast.storage.ledger import Ledger
 
 WAITING = wire.Frame(function="all_reduce", file="torch/distributed/distributed_c10d.py")
+FURTHER = wire.Frame(function="all_gather", file="torch/distributed/distributed_c10d.py")
 WORKING = wire.Frame(function="forward", file="train.py")
 
 
@@ -51,6 +52,8 @@ class World:
     stopped: list[int] = field(default_factory=list)
     behind: list[int] = field(default_factory=list)
     """Ranks that have not come to the collective that the others are in."""
+    ahead: list[int] = field(default_factory=list)
+    """Ranks that wait as the others do, in a later collective."""
     answers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """What commands of other packages return, one after the other; the last again and again."""
     starts_fail: int = 0
@@ -230,7 +233,7 @@ class ScriptedAgent:
                 rank=rank,
                 pid=100 + rank,
                 process_state="T" if rank in world.stopped else "S",
-                frames=(WORKING if rank in world.outliers else WAITING,),
+                frames=(_frame(world, rank),),
             )
             for rank in world.now_job().ranks_of(self._machine.name)
         ]
@@ -297,3 +300,10 @@ class ScriptedDriver:
 
     def retire(self, machine: str) -> None:
         raise AssertionError("no scenario retires a machine")
+
+
+def _frame(world: World, rank: int) -> wire.Frame:
+    """Where a rank of a job that hangs is."""
+    if rank in world.outliers:
+        return WORKING
+    return FURTHER if rank in world.ahead else WAITING

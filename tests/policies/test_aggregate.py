@@ -101,6 +101,22 @@ def test_the_minority_is_odd_when_nobody_waits() -> None:
     assert answer.confidence < 0.9
 
 
+def test_who_waits_elsewhere_is_not_accused_when_all_wait() -> None:
+    """One link of a ring is dead: some ranks are a collective ahead, and nobody can tell whose link it is."""
+    stacks = [dump(r, REDUCE if r == 0 else WAIT, per=1) for r in range(3)]
+    answer = found(stacks, job(machines=3, per=1))
+    assert (answer.outliers, answer.suspects) == ((0,), ())
+    assert "any of them may be the cause" in answer.reasons[0]
+    pair = [dump(r, REDUCE if r in (2, 5) else WAIT) for r in range(8)]
+    assert found(pair).suspects == ()
+
+
+def test_who_waits_in_a_group_of_its_own_is_accused_with_it() -> None:
+    """All wait, but the outliers for each other: ranks of one tensor-parallel group on one machine."""
+    stacks = [dump(r, REDUCE if r in (2, 3) else WAIT) for r in range(8)]
+    assert found(stacks, job(tp=2)).suspects == ("m1",)
+
+
 def test_pipeline_stages_may_differ() -> None:
     """Each stage is compared with itself only."""
     of = job(machines=4, per=2, pp=2)

@@ -40,6 +40,13 @@ def test_who_lags_because_it_waits_elsewhere_is_a_victim() -> None:
     assert found.suspects == ("m1",)
 
 
+def test_who_lags_and_waits_is_not_accused() -> None:
+    """Its own link, or that of the rank before it: the others came further by what they had got already."""
+    found = flight.analyse([*(record(rank, 9, 8) for rank in range(7)), record(7, 8, 7)], job())
+    assert (found.behind, found.suspects) == ((), ())
+    assert "ranks 7 have not come to collective 9" in found.reasons[0]
+
+
 def test_equal_records_accuse_nobody() -> None:
     """All in the same collective, or all between two."""
     assert flight.analyse([record(rank, 9, 8) for rank in range(8)], job()).suspects == ()
