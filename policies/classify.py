@@ -266,8 +266,9 @@ def _hang(alerts: Sequence[Alert], policy: Policy) -> Classification | None:
     signals = ", ".join(map(str, first.evidence.get("signals", ()))) or "no progress"
     reasons = [f"no step for {_number(first.evidence.get('silent_s')):.1f} s: {signals}"]
     incident_class, machine = IncidentClass.JOB_HANG, first.machine
-    # One machine's broken link or mount makes every rank wait.
-    if beside := _explaining(alerts, {Beside.HANG}, None, policy):
+    # One machine's broken link or mount makes every rank wait. A process that is stopped needs no such explanation.
+    stopped = first.evidence.get("stopped")
+    if not stopped and (beside := _explaining(alerts, {Beside.HANG}, None, policy)):
         incident_class, machine = meaning(beside, policy.classify).means, beside.machine or machine
         reasons.append(_told(beside))
     return Classification(

@@ -71,6 +71,8 @@ class HangVote(Frozen):
     window_s: float = 0.0
     suspects: tuple[int, ...] = ()
     """Ranks that stand out: stopped, else behind the others, else busy among idle ones."""
+    stopped: tuple[int, ...] = ()
+    """Ranks whose process is stopped (state T): that explains the hang by itself."""
     exempt: str = ""
     """Why the job is not judged now; empty when it is."""
     reasons: tuple[str, ...] = ()
@@ -175,6 +177,7 @@ def vote(
         silent_s=silent,
         window_s=limit,
         suspects=_suspects(ranks, policy) if hang else (),
+        stopped=_stopped(ranks) if hang else (),
         exempt="" if hang else exempt,
         reasons=tuple(signals.values()),
     )
@@ -241,10 +244,13 @@ def spinning(ranks: Sequence[HangFacts], policy: HangPolicy) -> bool:
     )
 
 
+def _stopped(ranks: Sequence[HangFacts]) -> tuple[int, ...]:
+    return tuple(sorted(rank.rank for rank in ranks if rank.process_state[:1] == "T"))
+
+
 def _suspects(ranks: Sequence[HangFacts], policy: HangPolicy) -> tuple[int, ...]:
-    stopped = [rank.rank for rank in ranks if rank.process_state[:1] == "T"]
-    if stopped:
-        return tuple(sorted(stopped))
+    if stopped := _stopped(ranks):
+        return stopped
     ahead = max(rank.steps_done for rank in ranks)
     behind = [rank.rank for rank in ranks if rank.steps_done < ahead]
     busy = [rank.rank for rank in ranks if rank.cpu_cores >= policy.idle_cores]

@@ -229,7 +229,7 @@ def test_restart_of_the_api_server_is_waited_out(
         evicting.result(90)
         looking.result(90)
     assert seen[-1] == 1
-    assert cluster.kubelets.container(first) is None
+    wait_for("its processes are gone", lambda: cluster.kubelets.container(first) is None)
     # The StatefulSet controller may have made another pod before it heard; no node takes it.
     wait_for("one pod", lambda: set(pods(cluster, namespace)) == {second})
 

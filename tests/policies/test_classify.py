@@ -216,6 +216,19 @@ def test_a_dead_rank_outweighs_a_hang_and_a_hang_outweighs_echoes() -> None:
     assert (found.incident_class, found.machine, found.rank) == (IncidentClass.JOB_HANG, "m3", 6)
 
 
+@pytest.mark.parametrize("where", ["m2", "m3"])
+def test_pressure_explains_a_hang_but_not_a_stopped_process(where: str) -> None:
+    """A machine that is short of processors is slow; it puts no process into state T."""
+    pressure = alert(AlertKind.CPU_PRESSURE, machine=where, epoch=None)
+    idle = alert(AlertKind.HANG, evidence={"signals": ["silent", "idle"], "silent_s": 6, "stopped": []})
+    assert classified(idle, pressure).incident_class is IncidentClass.HOST_PRESSURE
+    halted = alert(
+        AlertKind.HANG, machine="m3", rank=6, evidence={"signals": ["silent", "stuck"], "stopped": [6]}
+    )
+    found = classified(halted, pressure)
+    assert (found.incident_class, found.machine, found.rank) == (IncidentClass.JOB_HANG, "m3", 6)
+
+
 def test_a_human_word_comes_first() -> None:
     """Somebody looked."""
     said = alert(AlertKind.MANUAL, evidence={"class": "nan_loss", "by": "ann", "text": "loss looks wrong"})

@@ -50,7 +50,8 @@ def test_a_stopped_rank_is_a_hang_within_eight_seconds() -> None:
     assert found.hang
     assert set(found.signals) == {"silent", "stuck"}
     assert found.window_s <= 8
-    assert found.suspects == (7,)
+    assert found.suspects == found.stopped == (7,)
+    assert judged(listed[:7] + ranks(1, silent_s=0.1)).stopped == ()
 
 
 def test_a_deadlock_is_silent_and_idle() -> None:

@@ -182,6 +182,7 @@ def _alert(job: Job, vote: hang.HangVote, now: float) -> Alert:
             "silent_s": round(vote.silent_s, 3),
             "window_s": round(vote.window_s, 3),
             "ranks": list(vote.suspects),
+            "stopped": list(vote.stopped),
             "reasons": list(vote.reasons),
         },
     )
