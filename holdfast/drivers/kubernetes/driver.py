@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
+
 from holdfast.drivers.base import Supplied
 from holdfast.drivers.kubernetes import bodies, pods
 from holdfast.drivers.kubernetes.api import Api, ConflictError, Object, now
@@ -16,6 +18,8 @@ from holdfast.models.machine import Scope
 from holdfast.settings import Settings
 
 TEMPLATE = "holdfast-machine"
+HEARD_S = 0.1
+"""Between two looks whether a controller has read what it was told."""
 
 
 class KubernetesDriver:
@@ -112,6 +116,7 @@ class KubernetesDriver:
         for pod in here:
             self._remove(pod)
         self._patch_set(machine, bodies.parked())
+        self._wait_heard(machine)
         self._pods.wait_gone(machine)
 
     def withdraw(self) -> None:
@@ -174,6 +179,24 @@ class KubernetesDriver:
 
     def _patch_set(self, machine: str, patch: Object) -> None:
         self.api.patch(f"{self._sets}/{machine}", patch)
+
+    def _wait_heard(self, machine: str) -> None:
+        """Wait until the StatefulSet's controller has read what it was told last: before, it may make another pod.
+
+        Not longer than for a pod: a controller that is away makes none.
+        """
+
+        def heard() -> bool:
+            found = self._api_sets().get(machine)
+            seen = ((found or {}).get("status") or {}).get("observedGeneration", 0)
+            return found is None or seen >= found["metadata"].get("generation", 0)
+
+        Retrying(
+            retry=retry_if_result(lambda known: not known),
+            wait=wait_fixed(HEARD_S),
+            stop=stop_after_delay(pods.FORCE_AFTER_S),
+            retry_error_callback=lambda _: False,
+        )(heard)
 
     def _evicted(self, scope: Scope, reason: str, here: list[Object]) -> Evicted:
         name = next((pods.node_of(pod) for pod in here if pods.node_of(pod)), "")
