@@ -320,11 +320,10 @@ class Site:
 
     def evidence(self) -> str:
         """What a person would look at first: the ledger, the ranks, the last lines of each log."""
-        machines = self.ledger.machines()
         jobs = [job for job in self.ledger.jobs() if job.state not in OVER]
         return "\n".join(
             [
-                *(f"machine {each}" for each in machines),
+                *(f"machine {each}" for each in self.ledger.machines()),
                 *(f"incident {each}" for each in self.ledger.incidents()[-5:]),
                 *(f"job {each}" for each in jobs),
                 *(f"agent {each}: {self.agent(each)}" for job in jobs for each in job.machines),

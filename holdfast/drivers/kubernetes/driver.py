@@ -115,9 +115,7 @@ class KubernetesDriver:
             self._nodes.take_out(why.node, machine, why.scope)
         for pod in here:
             self._remove(pod)
-        self._patch_set(machine, bodies.parked())
-        self._wait_heard(machine)
-        self._pods.wait_gone(machine)
+        self._park(machine)
 
     def withdraw(self) -> None:
         """Nothing waits without a name: a pod that is pending is a machine, which is retired."""
@@ -135,8 +133,7 @@ class KubernetesDriver:
         if why is None:
             self._start_anew_if_dead(machine)
             return
-        self._patch_set(machine, bodies.parked())
-        self._pods.wait_gone(machine)  # an eviction that was killed half way left a pod
+        self._park(machine)  # an eviction that was killed half way left a pod
         if why.node:
             self._nodes.give_back(why.node, why.node_uid, machine)
         self._patch_set(machine, bodies.in_service())
@@ -180,6 +177,12 @@ class KubernetesDriver:
     def _patch_set(self, machine: str, patch: Object) -> None:
         self.api.patch(f"{self._sets}/{machine}", patch)
 
+    def _park(self, machine: str) -> None:
+        """Want no pod for ``machine``, and wait until there is none."""
+        self._patch_set(machine, bodies.parked())
+        self._wait_heard(machine)
+        self._pods.wait_gone(machine)
+
     def _wait_heard(self, machine: str) -> None:
         """Wait until the StatefulSet's controller has read what it was told last: before, it may make another pod.
 
@@ -187,9 +190,11 @@ class KubernetesDriver:
         """
 
         def heard() -> bool:
-            found = self._api_sets().get(machine)
-            seen = ((found or {}).get("status") or {}).get("observedGeneration", 0)
-            return found is None or seen >= found["metadata"].get("generation", 0)
+            found = self.api.get(self._sets, fieldSelector=f"metadata.name={machine}")["items"]
+            return all(
+                (each.get("status") or {}).get("observedGeneration", 0) >= each["metadata"]["generation"]
+                for each in found
+            )
 
         Retrying(
             retry=retry_if_result(lambda known: not known),
