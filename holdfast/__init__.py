@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.session import Session
+    from holdfast.session import Part, Session
     from holdfast.storage.checkpoints.flat import flat_shards
 
 __version__ = "0.1.0"
-__all__ = ["Session", "__version__", "flat_shards"]
+__all__ = ["Part", "Session", "__version__", "flat_shards"]
 
 # An archive tool that flattens symbolic links leaves small text files where these folders should be.
 _LINKED = ("flows", "tasks", "policies", "storage", "deployments")
@@ -27,10 +27,10 @@ if _broken:
 
 
 def __getattr__(name: str) -> object:
-    if name == "Session":
-        from holdfast.session import Session  # noqa: PLC0415  (kept out of `import holdfast`)
+    if name in ("Part", "Session"):
+        from holdfast import session  # noqa: PLC0415  (kept out of `import holdfast`)
 
-        return Session
+        return getattr(session, name)
     if name == "flat_shards":
         from holdfast.storage.checkpoints.flat import flat_shards  # noqa: PLC0415  (imports torch)
 

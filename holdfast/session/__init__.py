@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.session.part import Part
 from holdfast.session.session import Session
 
-__all__ = ["Session"]
+__all__ = ["Part", "Session"]

@@ -57,10 +57,11 @@ def _rehearse(folder: Path) -> None:
     optimizer.step()
     state = {"model": model, "optimizer": optimizer}
     tree, key = StateTree(state), rng.key(0)
-    planned = make_plan(tree.nested() | {key: rng.capture()}, folder, 0, 0, private=key)
+    items = tree.flat() | rng.items(0)
+    paths = tree.paths | rng.paths(0)
+    planned = make_plan(items, folder, 0, 0, private=(key, *tree.private), paths=paths)
     writer = ShardWriter(planned.layout, Owner("rehearsal", 0, 0, 1), folder)
     writer.prepare()
-    items = tree.flat() | rng.items(0)
     contents = writer.collect(items)
     assert contents is not None
     save = writer.start(contents, 1, lambda *_: True)

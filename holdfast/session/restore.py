@@ -6,11 +6,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import distributed as dist
 from torch.distributed.checkpoint.metadata import Metadata
 
-from holdfast.session import rng
+from holdfast.session import rng, unstructured
+from holdfast.session.known import Known
 from holdfast.session.state import StateTree
-from holdfast.storage.checkpoints import reader
+from holdfast.storage.checkpoints import reader, structure
 from holdfast.storage.checkpoints.reader import Template
 from holdfast.storage.checkpoints.remote_reader import LoadReport, RemoteReader
 
@@ -32,7 +34,15 @@ def restore(state: State, path: Path, rank: int, *, verified: bool = False) -> N
     Raises:
         CheckpointError: the checkpoint is torn, missing, or does not fit ``state``.
     """
-    restore_with(lambda template: reader.load(path, template, verified=verified), state, rank)
+    checked = verified
+
+    def load(template: Template) -> dict[str, Any]:
+        nonlocal checked
+        loaded = reader.load(path, template, verified=checked)
+        checked = True
+        return loaded
+
+    restore_with(load, state, rank, own=not path.is_dir())
 
 
 def restore_remote(state: State, source: RemoteReader, rank: int) -> LoadReport:
@@ -48,27 +58,72 @@ def restore_remote(state: State, source: RemoteReader, rank: int) -> LoadReport:
     return source.report
 
 
-def restore_with(load: Load, state: State, rank: int) -> None:
-    """Load into ``state`` and the process's random state.
+def restore_with(load: Load, state: State, rank: int, *, own: bool = False) -> None:
+    """Load into ``state`` and the process's random state: first the trees that were saved, then what they name.
 
     At another world size a rank without random state of its own derives one from that of ``rank % saved``.
+
+    Args:
+        load: may be called twice.
+        state: as in :func:`restore`.
+        rank: this one.
+        own: whether the source is the rank's own shard, which has nothing of the other ranks.
+
+    Raises:
+        CheckpointError: what was saved does not fit; names the path.
     """
-    tree = state if isinstance(state, StateTree) else StateTree(state)
-    random_key = ""
-
-    def template(metadata: Metadata) -> dict[str, Any]:
-        nonlocal random_key
-        names = metadata.state_dict_metadata.keys()
-        nested = tree.nested()
-        taken = rng.source(rank, rng.saved_ranks(names))
-        if taken is not None:
-            random_key = rng.key(taken)
-            held = rng.capture().items()
-            nested[random_key] = {name: each for name, each in held if f"{random_key}.{name}" in names}
-        return nested
-
-    loaded = load(template)
-    tree.load(loaded)
+    tree = state if isinstance(state, StateTree) else StateTree(state, rank)
+    loading = _Loading(tree, rank, own)
+    trees = load(loading.trees)
+    if not loading.structured:
+        unstructured.load(tree, trees)
+    else:
+        loading.read(trees)
+        loaded = load(loading.tensors)
+        tree.take(loaded, rank, loading.world_size)
+        trees = loaded
     tree.settle()
-    if random_key:
-        rng.apply(loaded[random_key], reseed_as=None if random_key == rng.key(rank) else rank)
+    if (taken := loading.random_of) is not None:
+        rng.apply(rng.found(trees, taken), reseed_as=None if taken == rank else rank)
+
+
+class _Loading:
+    """The two requests of one restore."""
+
+    def __init__(self, tree: StateTree, rank: int, own: bool) -> None:
+        self.tree, self.rank, self.own = tree, rank, own
+        self.world_size = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+        self.structured = True
+        self.random_of: int | None = None
+
+    def trees(self, metadata: Metadata) -> dict[str, Any]:
+        """What says how the state was made; of a checkpoint that another program wrote, all of it."""
+        names = metadata.state_dict_metadata
+        self.random_of = rng.source(self.rank, rng.saved_ranks(names))
+        saved = structure.saved_ranks(names)
+        if not saved:
+            self.structured = False
+            return unstructured.template(self.tree) | self._random(metadata)
+        self.source = self.rank if self.rank in saved else saved[self.rank % len(saved)]
+        exact = self.own or len(saved) == self.world_size
+        return dict.fromkeys(self.tree.wanted(saved, self.source, names, exact=exact))
+
+    def read(self, trees: Mapping[str, Any]) -> None:
+        """Take the answer to :meth:`trees`."""
+        self._trees = trees
+
+    def tensors(self, metadata: Metadata) -> dict[str, Any]:
+        """Room for everything that the trees name."""
+        begin = f"{structure.key(self.source)}."
+        mine = {
+            name.removeprefix(begin): node for name, node in self._trees.items() if name.startswith(begin)
+        }
+        known = Known(metadata, mine)
+        self.tree.want(known, self._trees, self.source)
+        return known.targets | self._random(metadata)
+
+    def _random(self, metadata: Metadata) -> dict[str, Any]:
+        if self.random_of is None:
+            return {}
+        held = rng.items(self.random_of)
+        return {name: each for name, each in held.items() if name in metadata.state_dict_metadata}

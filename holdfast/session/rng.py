@@ -34,6 +34,17 @@ def items(rank: int) -> dict[str, Any]:
     return {f"{key(rank)}.{name}": each for name, each in capture().items()}
 
 
+def paths(rank: int) -> dict[str, tuple[str | int, ...]]:
+    """By full name, where in the nested state the random state of ``rank`` is."""
+    return {name: (key(rank), name.removeprefix(f"{key(rank)}.")) for name in items(rank)}
+
+
+def found(loaded: Mapping[str, Any], rank: int) -> dict[str, Any]:
+    """The random state of ``rank`` among what was loaded by full name."""
+    begin = f"{key(rank)}."
+    return {name.removeprefix(begin): each for name, each in loaded.items() if name.startswith(begin)}
+
+
 def saved_ranks(names: Iterable[str]) -> list[int]:
     """Ranks whose random state is among a checkpoint's flat key ``names``."""
     return sorted({int(name.removeprefix(PREFIX).split(".")[0]) for name in names if name.startswith(PREFIX)})

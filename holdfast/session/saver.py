@@ -20,6 +20,7 @@ from holdfast.session.agreement import agree
 from holdfast.session.boundary import Boundary
 from holdfast.session.context import Context
 from holdfast.session.report import Reporter
+from holdfast.session.shared import share_equal
 from holdfast.session.state import StateTree
 from holdfast.storage.checkpoints import room
 from holdfast.storage.checkpoints.layout import ShardLayout
@@ -117,7 +118,9 @@ class Saver:
             return
         if plan:
             self._finish()
-            self._writer = self._plan(tree)
+            share_equal(tree)
+            items = tree.flat() | rng.items(self._context.rank)
+            self._writer = self._plan(tree, items)
             contents = self._writer.collect(items)
         if self._writer is None or contents is None:
             raise CheckpointError(
@@ -204,28 +207,22 @@ class Saver:
     def tree_of(self, state: Mapping[str, Any]) -> StateTree:
         """The tree over ``state``, one for all looks at it."""
         if self._tree is None or not self._tree.same(state):
-            self._tree = StateTree(state)
+            self._tree = StateTree(state, self._context.rank, self._context.world_size)
         return self._tree
 
-    def _plan(self, tree: StateTree) -> ShardWriter:
+    def _plan(self, tree: StateTree, items: Mapping[str, Any]) -> ShardWriter:
         context = self._context
         self._plans += 1
         key = rng.key(context.rank)
         planned = make_plan(
-            tree.nested() | {key: rng.capture()},
+            items,
             context.shards,
             context.epoch,
             self._plans,
             machine=context.machine,
-            private=key,
+            private=(key, *tree.private),
+            paths=tree.paths | rng.paths(context.rank),
         )
-        unlike = [name for name in planned.differing if tree.is_other(name)]
-        if unlike and context.rank == 0:
-            _log.warning(
-                "%s differs from rank to rank under one name: the checkpoint in S3 has only one rank's. "
-                "Give each rank's a name of its own.",
-                ", ".join(unlike[:5]),
-            )
         return self._writer_of(planned.layout)
 
     def _writer_of(self, layout: ShardLayout) -> ShardWriter:

@@ -1,47 +1,55 @@
-"""The state given to ``checkpoint`` and ``restore``, as flat named items.
+"""The state given to ``checkpoint`` and ``restore``, as flat named items, and the trees that say how they are one.
 
-Modules and their optimizers go through ``torch.distributed.checkpoint.state_dict``: parameters under their
-full names (DDP's prefix stripped), optimizer state under the names of its parameters, shards as DTensors.
-Anything else must be a ``Stateful``. Building those dictionaries takes milliseconds, so they are kept as long
-as a look at the live tensors shows that they are still the same ones.
+Tensors have the names that stock ``torch.distributed.checkpoint`` gives them: parameters their full names (DDP's prefix
+stripped), optimizer state the names of its parameters, shards are DTensors. How a part of the state was made of them,
+and everything else that it consists of, lies in ``structure/<rank>`` (:mod:`holdfast.storage.checkpoints.structure`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
-from torch.distributed.checkpoint._nested_dict import flatten_state_dict
-from torch.distributed.checkpoint.state_dict import (
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
-from torch.distributed.checkpoint.stateful import Stateful
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
 from torch.optim import Optimizer
 
 from holdfast.errors import CheckpointError
-from holdfast.session.in_place import loads_plainly, set_groups, updates_plainly
+from holdfast.session.encoded import Encoded, Placing, addresses
+from holdfast.session.fsdp1 import StockOptimizerPart, is_fsdp1
+from holdfast.session.known import Known
+from holdfast.session.modules import ModulePart
+from holdfast.session.optimizers import OptimizerPart
+from holdfast.session.others import OtherPart
+from holdfast.session.part import Part, unwrapped
+from holdfast.storage.checkpoints import structure
+from holdfast.storage.checkpoints.structure import Node, Path
+
+PARTS = "/parts"
+"""Name of the tree that says which parts there are."""
 
 
 class StateTree:
     """Reads and loads one ``state`` dictionary (name to module, optimizer or other ``Stateful``)."""
 
-    def __init__(self, state: Mapping[str, Any]) -> None:
+    def __init__(self, state: Mapping[str, Any], rank: int = 0, world_size: int = 1) -> None:
         self.state = dict(state)
-        self._modules = {name: each for name, each in state.items() if isinstance(each, nn.Module)}
-        optimizers = {
-            name: _single(name, each) for name, each in state.items() if isinstance(each, Optimizer)
+        self.rank, self.placing = rank, Placing(rank, alone=world_size == 1)
+        parts = {name: unwrapped(each) for name, each in state.items()}
+        self.dropped = {name for name, each in parts.items() if each.value is None}
+        self._lenient = {name for name, each in parts.items() if not each.strict}
+        modules = {name: each for name, each in parts.items() if isinstance(each.value, nn.Module)}
+        self._modules = {name: ModulePart(name, each) for name, each in modules.items()}
+        self._optimizers = {
+            name: _optimizer(name, each, {name: part.value for name, part in modules.items()})
+            for name, each in parts.items()
+            if isinstance(each.value, Optimizer)
         }
-        self._pairs = {name: (self._owner(name, each), each) for name, each in optimizers.items()}
-        paired = self._modules.keys() | self._pairs.keys()
-        self._others = {name: _stateful(name, each) for name, each in state.items() if name not in paired}
-        self._flat: dict[str, Any] = {}
-        self._seen: list[int] | None = None
+        rest = parts.keys() - self._modules.keys() - self._optimizers.keys() - self.dropped
+        self._others = {name: OtherPart(name, each) for name, each in parts.items() if name in rest}
         self._updated: frozenset[int] | None = None
-        self._own_params: dict[str, list[Any]] = {}
+        self._last: list[Encoded] = []
+        self.paths: dict[str, Path] = {}
 
     def same(self, state: Mapping[str, Any]) -> bool:
         """True when ``state`` holds the very objects that this tree was made of."""
@@ -49,54 +57,57 @@ class StateTree:
             self.state[name] is each for name, each in state.items()
         )
 
-    def _owner(self, name: str, optimizer: Optimizer) -> nn.Module:
-        mine = {id(each) for group in optimizer.param_groups for each in group["params"]}
-        for module in self._modules.values():
-            if mine <= {id(each) for each in module.parameters()}:
-                return module
-        raise CheckpointError(
-            f"state[{name!r}]: no module in the state dictionary has all of this optimizer's parameters. "
-            "Add the model to it, for example {'model': model, 'optimizer': optimizer}."
-        )
+    @property
+    def private(self) -> tuple[str, ...]:
+        """What the names begin with that this rank alone has."""
+        return structure.key(self.rank), f"{structure.OWN}{self.rank}"
 
     def nested(self) -> dict[str, Any]:
-        """Everything, as nested dictionaries whose tensors are the live ones."""
-        nested: dict[str, Any] = {name: get_model_state_dict(each) for name, each in self._modules.items()}
-        for name, (module, optimizer) in self._pairs.items():
-            nested[name] = get_optimizer_state_dict(module, optimizer)
-            groups: Any = nested[name]["param_groups"]
-            self._own_params[name] = [list(group["params"]) for group in groups]
-        nested |= {name: each.state_dict() for name, each in self._others.items()}
-        return nested
+        """Everything as stock torch sees it: nested dictionaries whose tensors are the live ones."""
+        nested: dict[str, Any] = {
+            name: get_model_state_dict(each.module) for name, each in self._modules.items()
+        }
+        for name, each in self._optimizers.items():
+            nested[name] = get_optimizer_state_dict(each.module, each.optimizer)
+        return nested | {name: each.value.state_dict() for name, each in self._others.items()}
 
     def flat(self) -> dict[str, Any]:
-        """Everything, by full name; the quick way while no tensor was replaced."""
-        seen = self._look()
-        if self._seen is None or seen != self._seen:
-            self._updated = None
-            self._keep(self.nested())
-        self._refresh_groups()
-        others = flatten_state_dict({name: each.state_dict() for name, each in self._others.items()})[0]
-        return self._flat | others
+        """Everything, by full name; the quick way while no tensor was replaced.
 
-    def _keep(self, nested: Mapping[str, Any]) -> None:
-        """Remember the flat items, for as long as the live tensors are those that they hold."""
-        self._flat = flatten_state_dict({name: nested[name] for name in (*self._modules, *self._pairs)})[0]
-        # Optimizers make their state at the first look, and hooks may hand out copies.
-        seen = self._look()
-        self._seen = seen if self._is_live(seen) else None
+        Raises:
+            CheckpointError: something cannot be saved; names its path.
+        """
+        self.placing.candidates.clear()
+        parts = (*self._modules.values(), *self._optimizers.values(), *self._others.values())
+        encoded = [each.encode(self.placing) for each in parts]
+        if any(a is not b for a, b in zip(encoded, self._last or encoded, strict=True)):
+            self._updated = None
+        self._last = encoded
+        own = structure.key(self.rank)
+        flat = {f"{own}.{PARTS}": self._told()}
+        self.paths = {}
+        for each in encoded:
+            flat |= each.items
+            flat |= {f"{own}.{name}": node for name, node in each.nodes.items()}
+            self.paths |= each.paths
+        return flat
+
+    def _told(self) -> Node:
+        return {
+            "format": 1,
+            "parts": dict.fromkeys(self._modules, "module")
+            | dict.fromkeys(self._optimizers, "optimizer")
+            | dict.fromkeys(self._others, "other"),
+        }
 
     def updated(self) -> frozenset[int]:
         """Addresses of the tensors that only an optimizer of this state changes."""
         if self._updated is None:
             self._updated = frozenset(
-                _address(each)
-                for _, optimizer in self._pairs.values()
-                for each in (
-                    *(each for group in optimizer.param_groups for each in group["params"]),
-                    *(each for state in optimizer.state.values() for each in state.values()),
-                )
-                if isinstance(each, Tensor)
+                at
+                for each in self._optimizers.values()
+                for tensor in each.updated()
+                for at, _ in addresses(tensor)
             )
         return self._updated
 
@@ -105,39 +116,95 @@ class StateTree:
 
         Optimizers make their state at their first step; before, it is counted as torch's own make it.
         """
-        modules = [
-            each for module in self._modules.values() for each in (*module.parameters(), *module.buffers())
-        ]
+        modules = [tensor for each in self._modules.values() for tensor in each.tensors()]
         found = {_address(each): _nbytes(each) for each in modules}
         return sum(found.values()) + sum(
-            _optimizer_nbytes(optimizer) for _, optimizer in self._pairs.values()
+            _optimizer_nbytes(each.optimizer) for each in self._optimizers.values()
         )
 
     def is_other(self, name: str) -> bool:
         """Whether an item, by full name, is neither a module's nor an optimizer's."""
         return any(name == other or name.startswith(f"{other}.") for other in self._others)
 
-    def load(self, nested: Mapping[str, Any]) -> None:
-        """Put values that were loaded into :meth:`nested` dictionaries into the objects."""
-        live = set(self._look())
-        in_place = True
+    def wanted(
+        self, saved: Sequence[int], source: int, names: Mapping[str, Any], *, exact: bool
+    ) -> list[str]:
+        """Names of the trees to restore from.
+
+        Args:
+            saved: ranks that saved.
+            source: the one whose place this rank takes.
+            names: all names of the checkpoint.
+            exact: whether each rank takes its own place.
+        """
+        mine = [name for name in names if name.startswith(f"{structure.key(source)}.")]
+        if exact:
+            return mine
+        theirs = (
+            f"{structure.key(rank)}.{name}" for rank in saved if rank != source for name in self._others
+        )
+        return mine + [name for name in theirs if name in names]
+
+    def want(self, known: Known, trees: Mapping[str, Node], source: int) -> None:
+        """Make room for everything that a checkpoint holds.
+
+        Args:
+            known: the checkpoint; gets the targets.
+            trees: those that :meth:`wanted` asked for.
+            source: as there.
+
+        Raises:
+            CheckpointError: what was saved does not fit the state; names the path.
+        """
+        self._check_parts(known.nodes.get(PARTS, {}).get("parts", {}))
         for name, module in self._modules.items():
-            if not (loads_plainly(module) and _all_live(nested[name], live)):
-                set_model_state_dict(module, nested[name])
-                in_place = False
-        for name, (module, optimizer) in self._pairs.items():
-            groups = self._own_groups(name, nested[name])
-            if updates_plainly(optimizer) and _all_live(groups["state"], live):
-                set_groups(optimizer, groups["param_groups"])
-            else:
-                set_optimizer_state_dict(module, optimizer, groups)
-                in_place = False
+            if name not in self._absent:
+                module.want(known)
+        for name, optimizer in self._optimizers.items():
+            if name not in self._absent:
+                optimizer.want(known)
         for name, other in self._others.items():
-            other.load_state_dict(nested[name])
-        self._seen = self._updated = None
-        if in_place:
-            # What was loaded into are the live tensors: the first save need not look for them again.
-            self._keep(nested)
+            if name not in self._absent:
+                other.want(known, _by_rank(trees, name, source))
+
+    def _check_parts(self, saved: Mapping[str, str]) -> None:
+        now = self._told()["parts"]
+        self._absent = now.keys() - saved.keys()
+        if missing := sorted(self._absent - self._lenient):
+            raise CheckpointError(
+                f"state {missing[0]!r}: the checkpoint has no such part (it has {', '.join(sorted(saved)) or 'none'}). "
+                f"Restore with the code that saved it, or give holdfast.Part(..., strict=False) in its place to begin "
+                "with what the script has made"
+            )
+        if gone := sorted(saved.keys() - now.keys() - self.dropped):
+            raise CheckpointError(
+                f"state {gone[0]!r}: the checkpoint has this part, and the state given to Session.restore() does not. "
+                f"Give it, or {{{gone[0]!r}: holdfast.Part(None)}} to leave it behind"
+            )
+        for name in now.keys() & saved.keys():
+            if now[name] != saved[name]:
+                raise CheckpointError(
+                    f"state {name!r}: it was saved as {saved[name]}, and is {now[name]} now"
+                )
+
+    def take(self, tensors: Mapping[str, Any], rank: int, world_size: int) -> None:
+        """Put what was loaded into the objects."""
+        for name, module in self._modules.items():
+            if name not in self._absent:
+                module.load(tensors)
+        for name, optimizer in self._optimizers.items():
+            if name not in self._absent:
+                optimizer.load(tensors)
+        for name, other in self._others.items():
+            if name not in self._absent:
+                other.load(tensors, rank, world_size)
+        self.forget()
+
+    def forget(self) -> None:
+        """Look at everything anew."""
+        for each in (*self._modules.values(), *self._optimizers.values()):
+            each.forget()
+        self._updated, self._last = None, []
 
     def settle(self) -> None:
         """Let loaders make their iterators, as they do when their state is asked for.
@@ -145,60 +212,37 @@ class StateTree:
         Making one draws a random number, which must be drawn before the random state is restored and not after it.
         """
         for other in self._others.values():
-            other.state_dict()
+            other.settle()
 
-    def _own_groups(self, name: str, loaded: dict[str, Any]) -> dict[str, Any]:
-        """Parameter groups with this rank's own parameters: those of another pipeline stage were saved under the
-        same name, with the same options."""
-        groups = [
-            {**group, "params": params}
-            for group, params in zip(loaded["param_groups"], self._own_params[name], strict=True)
-        ]
-        return {**loaded, "param_groups": groups}
+    def modules(self) -> Iterator[tuple[str, ModulePart]]:
+        """The modules by name."""
+        yield from self._modules.items()
 
-    def _look(self) -> list[int]:
-        """Addresses of all live tensors."""
-        return [_address(each) for each in self._live()]
+    def optimizers(self) -> Iterator[tuple[str, OptimizerPart | StockOptimizerPart]]:
+        """The optimizers by name."""
+        yield from self._optimizers.items()
 
-    def _live(self) -> Iterator[Tensor]:
-        for module in self._modules.values():
-            yield from module.parameters()
-            yield from module.buffers()
-        for _, optimizer in self._pairs.values():
-            for state in optimizer.state.values():
-                yield from (each for each in state.values() if isinstance(each, Tensor))
-            for group in optimizer.param_groups:
-                yield from (each for each in group.values() if isinstance(each, Tensor))
-
-    def _is_live(self, seen: list[int]) -> bool:
-        """True when every kept item is a live tensor or an option of a parameter group."""
-        live = set(seen)
-        groups = tuple(f"{name}.param_groups." for name in self._pairs)
-        return all(
-            _address(each) in live or each.numel() == 0
-            if isinstance(each, Tensor)
-            else bool(groups) and name.startswith(groups)
-            for name, each in self._flat.items()
-        )
-
-    def _refresh_groups(self) -> None:
-        """Options such as the learning rate are plain numbers that schedulers replace."""
-        for name, (_, optimizer) in self._pairs.items():
-            for number, group in enumerate(optimizer.param_groups):
-                prefix = f"{name}.param_groups.{number}."
-                for option, value in group.items():
-                    if option != "params" and prefix + option in self._flat:
-                        self._flat[prefix + option] = value
+    def others(self) -> Iterator[tuple[str, OtherPart]]:
+        """All else by name."""
+        yield from self._others.items()
 
 
-def _all_live(loaded: Mapping[str, Any], live: set[int]) -> bool:
-    """Whether ``loaded``, nested, is nothing but live tensors: then its values are where they belong."""
-    return all(
-        _all_live(each, live)
-        if isinstance(each, Mapping)
-        else isinstance(each, Tensor) and (_address(each) in live or each.numel() == 0)
-        for each in loaded.values()
-    )
+def _by_rank(trees: Mapping[str, Node], name: str, source: int) -> list[tuple[int, Node]]:
+    found = {
+        int(full.removeprefix(structure.PREFIX).split(".", 1)[0]): node
+        for full, node in trees.items()
+        if full.removeprefix(structure.PREFIX).split(".", 1)[1] == name
+    }
+    if source in found and len(found) == 1:
+        return [(source, found[source])]
+    return sorted(found.items())
+
+
+def _optimizer(name: str, part: Part, modules: Mapping[str, nn.Module]) -> OptimizerPart | StockOptimizerPart:
+    optimizer = _single(name, part.value)
+    if is_fsdp1(modules):
+        return StockOptimizerPart(name, optimizer, modules)
+    return OptimizerPart(name, part, modules)
 
 
 _TENSORS_LIKE_PARAMETER = {
@@ -233,13 +277,12 @@ def _optimizer_nbytes(optimizer: Optimizer) -> int:
 
 
 def _nbytes(tensor: Tensor) -> int:
-    local: Tensor = getattr(tensor, "_local_tensor", tensor)
-    return local.numel() * local.element_size()
+    held: Tensor = getattr(tensor, "_local_tensor", tensor)
+    return held.numel() * held.element_size()
 
 
 def _address(tensor: Tensor) -> int:
-    # A DTensor's own address is not that of its local shard.
-    return getattr(tensor, "_local_tensor", tensor).data_ptr()
+    return next((at for at, _ in addresses(tensor)), id(tensor))
 
 
 def _single(name: str, optimizer: Optimizer) -> Optimizer:
@@ -251,12 +294,3 @@ def _single(name: str, optimizer: Optimizer) -> Optimizer:
             "themselves. holdfast.integrations.torchtitan.unwrapped(states) puts them in its place."
         )
     return optimizer
-
-
-def _stateful(name: str, value: object) -> Stateful:
-    if isinstance(value, Stateful):
-        return value
-    raise CheckpointError(
-        f"state[{name!r}] is a {type(value).__name__}: expected a torch module, an optimizer, or an object "
-        "with state_dict() and load_state_dict()."
-    )

@@ -100,7 +100,7 @@ def describe(
     flat: Mapping[str, Any],
     planner_data: Mapping[str, Any],
     machine: str,
-    private: str,
+    private: tuple[str, ...],
 ) -> Held:
     """Describe one rank's ``items``.
 
@@ -138,8 +138,8 @@ def describe(
     )
 
 
-def _is_private(name: str, private: str) -> bool:
-    return bool(private) and (name == private or name.startswith(f"{private}."))
+def _is_private(name: str, private: tuple[str, ...]) -> bool:
+    return any(name == each or name.startswith(f"{each}.") for each in private)
 
 
 def _kind(item: WriteItem) -> Kind:

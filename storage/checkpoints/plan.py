@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,34 +42,43 @@ class Planned:
 
 
 def make_plan(
-    nested: Mapping[str, Any], folder: Path, epoch: int, number: int, *, machine: str = "", private: str = ""
+    state: Mapping[str, Any],
+    folder: Path,
+    epoch: int,
+    number: int,
+    *,
+    machine: str = "",
+    private: Sequence[str] = (),
+    paths: Mapping[str, Sequence[str | int]] | None = None,
 ) -> Planned:
     """Agree on a plan with all ranks and return this rank's part. Collective.
 
     Args:
-        nested: the state to save, as nested dictionaries.
+        state: what to save: items by full name when there are ``paths``, else nested dictionaries.
         folder: this rank's shard folder; rank 0 writes the global ``.metadata`` there.
         epoch: of the job.
         number: of the plan within the epoch, equal on all ranks.
         machine: where this rank runs; the bytes are spread over machines as well.
-        private: key of ``nested`` that no other rank has.
+        private: what the names begin with that no other rank has.
+        paths: by full name, where in the nested state an item was.
 
     Raises:
         CheckpointError: ranks disagree about a tensor, or their parts do not make it up.
     """
     world = _DistWrapper(None, dist.is_available() and dist.is_initialized(), 0)
-    planner = DefaultSavePlanner()
-    planner.set_up_planner(dict(nested), is_coordinator=world.is_coordinator)
+    planner = DefaultSavePlanner(flatten_state_dict=paths is None)
+    planner.set_up_planner(dict(state), is_coordinator=world.is_coordinator)
     local = planner.create_local_plan()
-    held = describe(local.items, planner.state_dict, local.planner_data, machine, private)
+    told = planner.mappings if paths is None else {name: tuple(paths.get(name, (name,))) for name in state}
+    held = describe(local.items, planner.state_dict, told, machine, tuple(private))
     digests = world.all_gather_object(held.description.digest)
     outline = held.shared if digests.index(held.description.digest) == world.get_rank() else None
     plan = f"{epoch}.{number}"
     made: list[GlobalPlan] = []
 
-    def share(told: list[tuple[Description, Outline | None]]) -> list[Assignment]:
-        outlines = {each.digest: outline for each, outline in told if outline is not None}
-        made.append(plan_globally([each for each, _ in told], outlines))
+    def share(described: list[tuple[Description, Outline | None]]) -> list[Assignment]:
+        outlines = {each.digest: outline for each, outline in described if outline is not None}
+        made.append(plan_globally([each for each, _ in described], outlines))
         return made[0].assignments()
 
     try:

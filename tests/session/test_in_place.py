@@ -11,8 +11,11 @@ import pytest
 import torch
 from torch import nn
 
-from holdfast.session import rehearsal, rng, state
+from holdfast.session import modules, optimizers, rehearsal, rng
+from holdfast.session.restore import restore
 from holdfast.session.state import StateTree
+from holdfast.storage.checkpoints.plan import make_plan
+from holdfast.storage.checkpoints.writer import Owner, ShardWriter
 
 
 class Counting(nn.Linear):
@@ -34,38 +37,33 @@ def trained(layer: nn.Module, lr: float = 0.1) -> dict[str, Any]:
 
 
 def load_into(target: dict[str, Any], source: dict[str, Any]) -> StateTree:
-    """As a restore does: bytes into the live tensors, objects into the nested dictionaries, then load."""
-    tree = StateTree(target)
-    nested, saved = tree.nested(), StateTree(source).nested()
-    _fill(nested, saved)
-    tree.load(nested)
+    """As a restore does: from the very file that a save of ``source`` wrote."""
+    tree, saved = StateTree(target), StateTree(source)
+    with tempfile.TemporaryDirectory() as folder:
+        items = saved.flat()
+        layout = make_plan(items, Path(folder), 0, 0, private=saved.private, paths=saved.paths).layout
+        writer = ShardWriter(layout, Owner("job", 0, 0, 1), Path(folder))
+        contents = writer.collect(items)
+        assert contents is not None
+        restore(tree, writer.save(contents, 1), 0)
     return tree
-
-
-def _fill(into: dict[str, Any], saved: dict[str, Any]) -> None:
-    for name, value in saved.items():
-        if isinstance(value, torch.Tensor):
-            into[name].copy_(value)
-        elif isinstance(value, dict):
-            _fill(into[name], value)
-        elif name == "param_groups":
-            for group, told in zip(into[name], value, strict=True):
-                group |= {option: each for option, each in told.items() if option != "params"}
 
 
 @pytest.mark.parametrize("short", [True, False])
 def test_both_ways_load_the_same(short: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Weights, moments, step and options are the saved ones; training goes on alike."""
     if not short:
-        monkeypatch.setattr(state, "loads_plainly", lambda _: False)
-        monkeypatch.setattr(state, "updates_plainly", lambda _: False)
+        monkeypatch.setattr(modules, "loads_plainly", lambda _: False)
+        monkeypatch.setattr(optimizers, "updates_plainly", lambda _: False)
     source, target = trained(nn.Linear(2, 2), lr=0.5), trained(nn.Linear(2, 2))
     tree = load_into(target, source)
     assert target["optimizer"].param_groups[0]["lr"] == 0.5
     flat, saved = tree.flat(), StateTree(source).flat()
     assert flat.keys() == saved.keys()
     for name, value in saved.items():
-        assert torch.equal(flat[name], value) if isinstance(value, torch.Tensor) else flat[name] == value
+        assert torch.equal(flat[name], value) if isinstance(value, torch.Tensor) else flat[name] == value, (
+            name
+        )
     for each in (source, target):
         each["optimizer"].zero_grad()
         each["model"](torch.ones(1, 2)).sum().backward()
@@ -74,13 +72,12 @@ def test_both_ways_load_the_same(short: bool, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_short_way_copies_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch's functions are not called, and the first save finds the items that the restore made."""
-    for name in ("set_model_state_dict", "set_optimizer_state_dict"):
-        monkeypatch.setattr(state, name, None)
+    """torch's functions are not called: bytes go straight into the live parameters."""
+    monkeypatch.setattr(modules, "set_model_state_dict", None)
     target = trained(nn.Linear(2, 2))
+    before = target["model"].weight.data_ptr()
     tree = load_into(target, trained(nn.Linear(2, 2)))
-    monkeypatch.setattr(state, "get_model_state_dict", None)
-    assert tree.flat()["model.weight"].data_ptr() == target["model"].weight.data_ptr()
+    assert tree.flat()["model.weight"].data_ptr() == target["model"].weight.data_ptr() == before
 
 
 def test_a_module_that_loads_in_its_own_way_does() -> None:

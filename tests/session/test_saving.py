@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 
 from holdfast.agent import wire
 from holdfast.session import boundary
@@ -76,7 +75,7 @@ def test_the_bytes_are_those_of_the_boundary(make_agent: MakeAgent, monkeypatch:
     train(state)
     expected = {
         name: each.clone() if isinstance(each, torch.Tensor) else each
-        for name, each in flatten_state_dict(StateTree(state).nested())[0].items()
+        for name, each in StateTree(state).flat().items()
     }
     session.step(1)
     session.checkpoint(state)
@@ -87,7 +86,7 @@ def test_the_bytes_are_those_of_the_boundary(make_agent: MakeAgent, monkeypatch:
     assert go.is_set()
     assert session.flush()
     saved = contents(agent.shard(0, 1))
-    assert saved.keys() == expected.keys()
+    assert {name for name in saved if not name.startswith("rng/")} == expected.keys()
     assert all(
         torch.equal(saved[name], each) if isinstance(each, torch.Tensor) else saved[name] == each
         for name, each in expected.items()

@@ -1,0 +1,115 @@
+"""One part of the state as it is saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from holdfast.storage.checkpoints.structure import (
+    Encoder,
+    Path,
+    Place,
+    dotted,
+    is_distributed,
+    nbytes_of,
+    own_name,
+)
+
+SMALL_BYTES = 64 << 10
+"""Tensors of a part that is neither module nor optimizer lie in its tree up to this size."""
+
+
+@dataclass
+class Encoded:
+    """A part of the state, ready to be planned or copied."""
+
+    nodes: dict[str, Any]
+    """Its trees by name: what ``structure/<rank>`` holds."""
+    items: dict[str, Any]
+    """Tensors and plain values by the names that stock torch reads them by."""
+    paths: dict[str, Path]
+
+    @classmethod
+    def by(cls, encoder: Encoder, nodes: dict[str, Any]) -> Encoded:
+        """What ``encoder`` has collected."""
+        return cls(nodes, encoder.items | encoder.plain, encoder.paths)
+
+
+@dataclass
+class Placing:
+    """Where tensors go that may change their shape, or differ from rank to rank."""
+
+    rank: int = 0
+    alone: bool = True
+    """Whether no other rank is there to share anything with."""
+    loose: set[str] = field(default_factory=set)
+    """Names of tensors that changed their shape or type once: from then on they lie in the tree."""
+    shared: set[str] = field(default_factory=set)
+    """Names of large tensors that were found equal on all ranks: saved once."""
+    candidates: dict[str, Tensor] = field(default_factory=dict)
+    """Large tensors by name, of which the ranks have to find out whether they are equal."""
+    _shapes: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+
+    def module(self) -> Place:
+        """For modules: everything is an item under its own name, unless it changes its shape."""
+        return lambda path, tensor: None if self._moves(dotted(path), tensor) else dotted(path)
+
+    def optimizer(self) -> Place:
+        """For optimizers: what a parameter has directly is an item; histories in lists lie in the tree."""
+
+        def place(path: Path, tensor: Tensor) -> str | None:
+            if is_distributed(tensor):
+                return dotted(path)
+            deep = len(path) > 4 and any(isinstance(each, int) for each in path[3:])
+            return None if deep or self._moves(dotted(path), tensor) else dotted(path)
+
+        return place
+
+    def other(self) -> Place:
+        """For all else: small tensors lie in the tree; large ones are shared by the ranks where they are equal."""
+
+        def place(path: Path, tensor: Tensor) -> str | None:
+            name = dotted(path)
+            if is_distributed(tensor):
+                return name
+            if nbytes_of(tensor) <= SMALL_BYTES or self._moves(name, tensor):
+                return None
+            self.candidates[name] = tensor
+            return name if self.alone or name in self.shared else own_name(self.rank, name)
+
+        return place
+
+    def _moves(self, name: str, tensor: Tensor) -> bool:
+        if name in self.loose:
+            return True
+        if is_distributed(tensor):
+            return False
+        now = (tuple(tensor.shape), tensor.dtype)
+        if self._shapes.setdefault(name, now) == now:
+            return False
+        self.loose.add(name)
+        return True
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's part of a distributed tensor."""
+    found: Tensor = getattr(tensor, "_local_tensor", tensor)
+    return found
+
+
+def addresses(tensor: Tensor) -> Iterator[tuple[int, int]]:
+    """Address and elements of each plain tensor that ``tensor`` consists of."""
+    held = local(tensor)
+    if is_traceable_wrapper_subclass(held):
+        for name in held.__tensor_flatten__()[0]:
+            yield from addresses(getattr(held, name))
+    elif not (held.is_meta or held.layout is not torch.strided):
+        yield held.data_ptr(), held.numel()
+
+
+Refresh = Callable[[], Encoded]

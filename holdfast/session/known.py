@@ -1,0 +1,106 @@
+"""What a checkpoint holds, as the parts of a state ask for it while they make room for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import empty as distributed_empty
+
+from holdfast.errors import CheckpointError
+from holdfast.storage.checkpoints.structure import Node, placements_of, refs
+
+
+@dataclass
+class Known:
+    """The names of a checkpoint, and this rank's trees of it."""
+
+    metadata: Metadata
+    nodes: Mapping[str, Node]
+    """By part: what this rank (or the one whose place it takes) saved."""
+    targets: dict[str, Any] = field(default_factory=dict)
+    """What is to be loaded, by name: filled by the parts."""
+    covered: set[str] = field(default_factory=set)
+    """Names that need not be loaded: another name or a tree has the same."""
+
+    def has(self, name: str) -> bool:
+        """Whether the checkpoint has an item of this name."""
+        return name in self.metadata.state_dict_metadata
+
+    def tensor(self, name: str) -> tuple[torch.Size, torch.dtype]:
+        """Size and type of a tensor of the checkpoint.
+
+        Raises:
+            CheckpointError: it has no such tensor.
+        """
+        found = self.metadata.state_dict_metadata.get(name)
+        if not isinstance(found, TensorStorageMetadata):
+            raise CheckpointError(
+                f"{name}: the structure of the state names it, but the checkpoint has no such tensor"
+            )
+        return found.size, found.properties.dtype
+
+    def allocate(self, name: str, device: str, placements: Any, like: Any = None) -> Tensor:
+        """An empty tensor for the item ``name``.
+
+        Args:
+            name: of the item.
+            device: on which kind of device it was.
+            placements: of a distributed tensor, as they were saved.
+            like: the parameter that it belongs to: what has its size takes its placement.
+        """
+        size, dtype = self.tensor(name)
+        if isinstance(like, Tensor) and like.shape == size:
+            return torch.empty_like(like.detach(), dtype=dtype, requires_grad=False)
+        if placements and isinstance(like, DTensor):
+            made = placements_of(placements)
+            if made is None or like.device_mesh.ndim != len(made):
+                raise CheckpointError(
+                    f"{name}: it was saved with the placements {placements}, which this layout lacks"
+                )
+            return distributed_empty(size, dtype=dtype, device_mesh=like.device_mesh, placements=made)
+        return torch.empty(size, dtype=dtype, device=device if device != "meta" else "cpu")
+
+    def want(self, node: Node, like: Any = None, held: Tensor | None = None) -> None:
+        """Make room for every item that a tree refers to.
+
+        Args:
+            node: the tree.
+            like: as in :meth:`allocate`.
+            held: a tensor to load into, when the tree is a single item and it fits.
+        """
+        for name, device, placements in refs(node):
+            if (
+                held is not None
+                and isinstance(node, tuple)
+                and node[0] == "@ref"
+                and fits(held, *self.tensor(name))
+            ):
+                self.targets[name] = held.detach()
+            else:
+                self.targets[name] = self.allocate(name, device, placements, like)
+
+    @cached_property
+    def by_path(self) -> Mapping[tuple[Any, ...], dict[Any, str]]:
+        """Names by the place that they have in the nested state: first three keys to the rest of the path."""
+        found: dict[tuple[Any, ...], dict[Any, str]] = {}
+        for name, path in (self.metadata.planner_data or {}).items():
+            if len(path) > 3 and self.has(name):
+                found.setdefault(tuple(path[:3]), {})[tuple(path[3:])] = name
+        return found
+
+
+def fits(tensor: Tensor, size: torch.Size, dtype: torch.dtype) -> bool:
+    """Whether an item can be loaded into ``tensor`` as it is."""
+    return (
+        tensor.shape == size
+        and tensor.dtype == dtype
+        and not tensor.is_meta
+        and not (tensor.numel() > 1 and 0 in tensor.stride())
+    )

@@ -1,0 +1,273 @@
+"""Modules in a state: their parameters and buffers under their full names, and whatever else they keep."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    _get_fqns,
+    get_model_state_dict,
+    set_model_state_dict,
+)
+from torch.distributed.tensor import DTensor
+from torch.nn.parameter import UninitializedParameter, is_lazy
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+from holdfast.errors import CheckpointError
+from holdfast.session.encoded import Encoded, Placing, addresses, local
+from holdfast.session.in_place import loads_plainly
+from holdfast.session.known import Known, fits
+from holdfast.session.part import Part
+from holdfast.storage.checkpoints.structure import Encoder, Node, decode, refused
+
+Look = list[tuple[int, int]]
+
+
+class ModulePart:
+    """One module of the state."""
+
+    def __init__(self, name: str, part: Part) -> None:
+        self.name, self.module, self._strict = name, part.value, part.strict
+        self._cached: Encoded | None = None
+        self._seen: Look = []
+        self._flags: list[bool] = []
+        self._replaced = False
+
+    def state(self) -> dict[str, Any]:
+        """Its tensors, the live ones where the module has them, by full name.
+
+        Raises:
+            CheckpointError: torch cannot make its state dictionary.
+        """
+        for name, each in self.module.named_parameters():
+            if is_lazy(each):
+                raise refused(
+                    (self.name, name),
+                    "it is not initialised yet",
+                    "run a forward pass before the first checkpoint()",
+                )
+        try:
+            return dict(get_model_state_dict(self.module))
+        except (RuntimeError, ValueError, KeyError, AssertionError, NotImplementedError) as error:
+            raise CheckpointError(
+                f"state {self.name!r}: torch cannot make its state dictionary: {error}"
+            ) from error
+
+    def tensors(self) -> Iterator[Tensor]:
+        """All live tensors."""
+        yield from self.module.parameters()
+        yield from self.module.buffers()
+
+    def encode(self, placing: Placing) -> Encoded:
+        """What is saved of it; the quick way while no tensor was replaced."""
+        seen, flags = self._look(), [each.requires_grad for each in self.module.parameters()]
+        if self._cached is None or (seen, flags) != (self._seen, self._flags):
+            encoder = Encoder(placing.module(), placing.rank)
+            values = self.state()
+            nodes = {key: encoder.part_of(value, (self.name, key)) for key, value in values.items()}
+            made = Encoded.by(encoder, {self.name: {"state": nodes, "frozen": self._frozen()}})
+            if not self._is_live(values, seen):
+                return made
+            self._cached, self._seen, self._flags = made, seen, flags
+        return self._cached
+
+    def forget(self) -> None:
+        """Look at the module anew."""
+        self._cached = None
+
+    def _look(self) -> Look:
+        return [each for tensor in self.tensors() for each in addresses(tensor)]
+
+    def _frozen(self) -> list[str]:
+        return sorted(
+            name
+            for own, each in self.module.named_parameters()
+            if not each.requires_grad
+            for name in _get_fqns(self.module, own)
+        )
+
+    def _is_live(self, values: Mapping[str, Any], seen: Look) -> bool:
+        """Whether all of it are live tensors, so that a look at these tells whether anything changed."""
+        live = {address for address, _ in seen}
+        return all(
+            isinstance(each, Tensor) and all(at in live or not count for at, count in addresses(each))
+            for each in values.values()
+        )
+
+    def want(self, known: Known) -> None:
+        """Make room for what the checkpoint holds of it.
+
+        Raises:
+            CheckpointError: it does not fit this module.
+        """
+        told = known.nodes.get(self.name) or {"state": {}, "frozen": []}
+        self._nodes: dict[str, Node] = dict(told["state"])
+        self._fresh = self.state()
+        self._homes: dict[str, tuple[nn.Module, str]] | None = None
+        self._replaced = False
+        for key in self._fresh.keys() - self._nodes.keys():
+            self._from_others(key, known)
+        for key, node in list(self._nodes.items()):
+            self._want(key, node, known)
+        self._frozen_then: list[str] = told["frozen"]
+
+    def _from_others(self, key: str, known: Known) -> None:
+        """A name that this rank did not save: another pipeline stage may have."""
+        name = f"{self.name}.{key}"
+        if known.has(name):
+            self._nodes[key] = "@ref", name, local(self._fresh[key]).device.type, None
+        elif self._strict:
+            raise CheckpointError(
+                f"{name}: the model has it, and the checkpoint does not. Restore with the code that saved it, or give "
+                f"holdfast.Part(..., strict=False) for {self.name!r} to leave it as it is"
+            )
+
+    def _want(self, key: str, node: Node, known: Known) -> None:
+        fresh = self._fresh.get(key)
+        if key not in self._fresh and not self._is_open(key):
+            if key not in known.nodes.get(self.name, {}).get("state", {}):
+                return
+            self._leave_out(key, node, known)
+            return
+        if isinstance(node, tuple) and node[0] == "@ref":
+            known.targets[node[1]] = self._fitting(key, fresh, node, known)
+        elif isinstance(node, tuple) and node[0] == "@subclass" and _same_inside(fresh, node):
+            for name, inner in node[3].items():
+                known.want(inner, held=getattr(fresh, name))
+        else:
+            known.want(node, like=fresh)
+
+    def _leave_out(self, key: str, node: Node, known: Known) -> None:
+        """A name that the module does not have."""
+        if isinstance(node, tuple) and node[0] == "@ref":
+            known.covered.add(node[1])
+        del self._nodes[key]
+        if self._strict:
+            raise CheckpointError(
+                f"{self.name}.{key}: the checkpoint has it, and the model does not. Restore with the code that saved "
+                f"it, or give holdfast.Part(..., strict=False) for {self.name!r} to leave it out"
+            )
+
+    def _home(self, key: str) -> tuple[nn.Module, str] | None:
+        if self._homes is None:
+            self._homes = {
+                full: (owner, name)
+                for prefix, owner in self.module.named_modules()
+                for name in (*owner._parameters, *owner._buffers)
+                for full in _names(self.module, f"{prefix}.{name}" if prefix else name)
+            }
+        return self._homes.get(key)
+
+    def _is_open(self, key: str) -> bool:
+        """Whether the module has a buffer or parameter of this name that is None so far."""
+        home = self._home(key)
+        return home is not None and (home[0]._buffers.get(home[1], 0) is None)
+
+    def _fitting(self, key: str, fresh: Any, node: Node, known: Known) -> Tensor:
+        """The live tensor that takes an item, or a new one in its place."""
+        size, dtype = known.tensor(node[1])
+        if isinstance(fresh, Tensor) and fits(fresh, size, dtype):
+            return fresh.detach()
+        self._replaced = True
+        home = self._home(key)
+        told = f"{self.name}.{key}: the checkpoint has a tensor {list(size)} of {dtype}, "
+        if home is None:
+            raise CheckpointError(f"{told}the model none that it could be loaded into")
+        owner, name = home
+        if name in owner._buffers:
+            known_device = local(fresh).device if isinstance(fresh, Tensor) else torch.device(node[2])
+            made = torch.empty(size, dtype=dtype, device=known_device)
+            owner._buffers[name] = made
+            return made
+        param = owner._parameters[name]
+        if isinstance(param, UninitializedParameter):
+            param.materialize(tuple(size), dtype=dtype)
+            return param.data
+        if param is None or isinstance(param, DTensor) or param.shape != size:
+            raise CheckpointError(
+                f"{told}the model {'none' if param is None else f'one {list(param.shape)} of {param.dtype}'}. "
+                "Restore with the code that saved it"
+            )
+        param.data = torch.empty(size, dtype=dtype, device=param.device)
+        return param.data
+
+    def load(self, tensors: Mapping[str, Any]) -> None:
+        """Take what was loaded."""
+        whole = not self._replaced and loads_plainly(self.module)
+        values = self.state() if self._replaced else dict(self._fresh)
+        for key, node in self._nodes.items():
+            if isinstance(node, tuple) and node[0] == "@ref":
+                whole = whole and tensors[node[1]] is not None
+                values[key] = tensors[node[1]]
+            elif isinstance(node, tuple) and node[0] == "@subclass" and _same_inside(values.get(key), node):
+                continue
+            else:
+                whole = self._put(key, decode(node, tensors, _mesh(values.get(key))), values) and whole
+        if not (whole and self._all_live(values)):
+            set_model_state_dict(self.module, values, options=StateDictOptions(strict=self._strict))
+        self._thaw()
+        self.forget()
+
+    def _put(self, key: str, value: Any, values: dict[str, Any]) -> bool:
+        """A value that lay in the tree; whether the module has it now."""
+        fresh = values.get(key)
+        home = self._home(key)
+        values[key] = value
+        if not isinstance(value, Tensor) or home is None or home[1] not in home[0]._buffers:
+            return False
+        if (
+            isinstance(fresh, Tensor)
+            and fits(fresh, value.shape, value.dtype)
+            and value.layout is torch.strided
+        ):
+            fresh.detach().copy_(value)
+            values[key] = fresh
+        else:
+            home[0]._buffers[home[1]] = value
+        return True
+
+    def _all_live(self, values: Mapping[str, Any]) -> bool:
+        return self._is_live(values, self._look())
+
+    def _thaw(self) -> None:
+        """Have parameters that were frozen or not as they were."""
+        frozen = set(self._frozen_then)
+        saved = self._nodes.keys()
+        for own, each in self.module.named_parameters():
+            names = _get_fqns(self.module, own)
+            wanted = not names <= frozen
+            if names <= saved and each.requires_grad is not wanted and each.is_leaf and _differentiable(each):
+                each.requires_grad_(wanted)
+
+
+def _differentiable(tensor: Tensor) -> bool:
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def _names(module: nn.Module, name: str) -> Any:
+    try:
+        return _get_fqns(module, name)
+    except (AttributeError, RuntimeError, AssertionError):
+        return {name}
+
+
+def _mesh(value: Any) -> Any:
+    return getattr(value, "device_mesh", None)
+
+
+def _same_inside(fresh: Any, node: Node) -> bool:
+    """Whether a tensor of a class of its own consists of parts that can be loaded into as they are."""
+    if not (isinstance(fresh, Tensor) and is_traceable_wrapper_subclass(fresh)):
+        return False
+    names, context = fresh.__tensor_flatten__()
+    if set(names) != set(node[3]) or tuple(fresh.shape) != tuple(node[4]):
+        return False
+    try:
+        same_context = bool(decode(node[2], {}) == context)
+    except (CheckpointError, RuntimeError, ValueError):
+        return False
+    return same_context and all(isinstance(each, tuple) and each[0] == "@ref" for each in node[3].values())

@@ -1,0 +1,349 @@
+"""Optimizers in a state: what each parameter has there, under the parameter's full name, and the groups' options.
+
+The state is read from ``optimizer.state`` as it is. torch's ``get_optimizer_state_dict`` makes up what is not there
+yet (by a step with zero gradients), so that a parameter without a gradient so far, such as an expert that no token was
+routed to, cannot be told from one that has state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import _get_fqns
+from torch.optim import Optimizer
+
+from holdfast.errors import CheckpointError
+from holdfast.session.encoded import Encoded, Placing, addresses
+from holdfast.session.in_place import updates_plainly
+from holdfast.session.known import Known
+from holdfast.session.part import Part
+from holdfast.storage.checkpoints.structure import Decoder, Encoder, Node, refused
+
+Look = list[tuple[int, int]]
+
+
+class OptimizerPart:
+    """One optimizer of the state, with the modules whose parameters it updates."""
+
+    def __init__(self, name: str, part: Part, modules: Mapping[str, nn.Module]) -> None:
+        self.name, self.optimizer, self._strict = name, part.value, part.strict
+        self._modules = modules
+        self._full: dict[int, str] = {}
+        self._kept: list[Tensor] = []
+        self._cached: Encoded | None = None
+        self._seen: Look = []
+        self._params()
+
+    @property
+    def module(self) -> nn.Module:
+        """The module that has all of its parameters: what stock torch wants to know.
+
+        Raises:
+            CheckpointError: there is no such module.
+        """
+        mine = {id(each) for group in self.optimizer.param_groups for each in group["params"]}
+        for module in self._modules.values():
+            if mine <= {id(each) for each in module.parameters()}:
+                return module
+        raise CheckpointError(
+            f"state[{self.name!r}]: its parameters are of several modules: stock torch cannot name them"
+        )
+
+    def _params(self) -> dict[str, Tensor]:
+        """Its parameters by full name.
+
+        Raises:
+            CheckpointError: no module in the state has one of them.
+        """
+        params = [each for group in self.optimizer.param_groups for each in group["params"]]
+        if any(id(each) not in self._full for each in params):
+            self._full, self._kept = _full_names(self.name, params, self._modules), params
+        return {self._full[id(each)]: each for each in params}
+
+    def tensors(self) -> Iterator[Tensor]:
+        """All live tensors, parameters left out."""
+        for values in self.optimizer.state.values():
+            yield from _tensors(values)
+        for group in self.optimizer.param_groups:
+            yield from (each for each in group.values() if isinstance(each, Tensor))
+
+    def updated(self) -> Iterator[Tensor]:
+        """Tensors that change in the optimizer's step only: parameters and their state."""
+        for group in self.optimizer.param_groups:
+            yield from group["params"]
+        for values in self.optimizer.state.values():
+            if isinstance(values, Mapping):
+                yield from (each for each in values.values() if isinstance(each, Tensor))
+
+    def encode(self, placing: Placing) -> Encoded:
+        """What is saved of it; the quick way while no tensor was replaced."""
+        state, groups = self._state(placing), self._groups(placing)
+        return Encoded(
+            {f"{self.name}/state": state.nodes["state"], f"{self.name}/groups": groups.nodes["groups"]},
+            state.items | groups.items,
+            state.paths | groups.paths,
+        )
+
+    def forget(self) -> None:
+        """Look at the optimizer anew."""
+        self._cached = None
+
+    def _state(self, placing: Placing) -> Encoded:
+        seen = [
+            each
+            for values in self.optimizer.state.values()
+            for t in _tensors(values)
+            for each in addresses(t)
+        ]
+        if self._cached is not None and seen == self._seen:
+            return self._cached
+        params = self._params()
+        encoder, nodes, shared = Encoder(placing.optimizer(), placing.rank), {}, []
+        for name in params:
+            values = self.optimizer.state.get(params[name])
+            if values is not None and len(values):
+                nodes[name] = encoder.part_of(values, (self.name, "state", name))
+        mine = {id(each) for each in params.values()}
+        for key, values in self.optimizer.state.items():
+            if not isinstance(key, Tensor):
+                shared.append((key, encoder.part_of(values, (self.name, "shared", str(key)))))
+            elif id(key) not in mine:
+                raise refused(
+                    (self.name, "state"),
+                    f"it has state for a tensor {list(key.shape)} that is in none of its parameter groups",
+                    "remove that state from the optimizer",
+                )
+        made = Encoded.by(encoder, {"state": {"params": nodes, "shared": shared}})
+        fixed = all(_is_fixed(values) for values in self.optimizer.state.values())
+        self._cached, self._seen = (made, seen) if fixed else (None, [])
+        return made
+
+    def _groups(self, placing: Placing) -> Encoded:
+        """Options such as the learning rate are plain numbers that schedulers replace."""
+        self._params()
+        groups = [
+            {
+                option: [self._full[id(each)] for each in value] if option == "params" else value
+                for option, value in group.items()
+            }
+            for group in self.optimizer.param_groups
+        ]
+        encoder = Encoder(placing.optimizer(), placing.rank)
+        return Encoded.by(encoder, {"groups": encoder.part_of(groups, (self.name, "param_groups"))})
+
+    def want(self, known: Known) -> None:
+        """Make room for what the checkpoint holds of it.
+
+        Raises:
+            CheckpointError: it does not fit this optimizer.
+        """
+        params = self._params()
+        told = known.nodes.get(f"{self.name}/state") or {"params": {}, "shared": []}
+        self._saved: dict[str, Node] = {}
+        for name, param in params.items():
+            node = told["params"].get(name)
+            if node is None:
+                node = _by_names(known, (self.name, "state", name), param)
+            if node is not None:
+                self._saved[name] = node
+                self._want(node, param, known)
+        self._shared = told["shared"]
+        for _, node in self._shared:
+            known.want(node)
+        self._groups_then: list[Node] = known.nodes.get(f"{self.name}/groups") or []
+        self._check_groups(params, known)
+        for number, group in enumerate(self._groups_then):
+            for option, node in group.items():
+                held = self._held_option(number, option)
+                known.want(node, held=held if isinstance(held, Tensor) else None)
+
+    def _want(self, node: Node, param: Tensor, known: Known) -> None:
+        if not isinstance(node, dict):
+            known.want(node, like=param)
+            return
+        values = self.optimizer.state.get(param)
+        for key, each in node.items():
+            held = values.get(key) if isinstance(values, Mapping) else None
+            if isinstance(each, tuple) and each and each[0] == "@object":
+                known.targets[each[1]] = None
+            else:
+                known.want(each, like=param, held=held if isinstance(held, Tensor) else None)
+
+    def _held_option(self, number: int, option: str) -> Any:
+        groups = self.optimizer.param_groups
+        return groups[number].get(option) if number < len(groups) else None
+
+    def _check_groups(self, params: Mapping[str, Tensor], known: Known) -> None:
+        """Whether the groups that were saved are those of this rank: else only their options are taken."""
+        saved = [name for group in self._groups_then for name in group["params"]]
+        module_names = {
+            f"{key}" for part in self._modules for key in (known.nodes.get(part) or {}).get("state", {})
+        } | {
+            f"{part}.{key}"
+            for part in self._modules
+            for key in (known.nodes.get(part) or {}).get("state", {})
+        }
+        extra, missing = set(saved) - params.keys(), params.keys() - set(saved)
+        addable = _all_names(self._modules)
+        self._regroup = bool(saved) and not missing and extra <= addable.keys()
+        if self._regroup:
+            self._by_name = dict(params) | {name: addable[name] for name in extra}
+            for name in extra:
+                node = (known.nodes.get(f"{self.name}/state") or {"params": {}})["params"].get(name)
+                if node is not None:
+                    self._saved[name] = node
+                    self._want(node, addable[name], known)
+            return
+        elsewhere = not (missing & module_names)
+        if self._strict and not (elsewhere and len(self._groups_then) == len(self.optimizer.param_groups)):
+            raise CheckpointError(
+                f"{self.name}.param_groups: the checkpoint has {len(self._groups_then)} groups of {len(saved)} "
+                f"parameters, the optimizer {len(self.optimizer.param_groups)} of {len(params)}"
+                + (f"; not in the checkpoint: {sorted(missing)[0]!r}" if missing else "")
+                + (
+                    f"; not in the model: {sorted(extra - addable.keys())[0]!r}"
+                    if extra - addable.keys()
+                    else ""
+                )
+                + ". Restore with the code that saved it"
+            )
+
+    def load(self, tensors: Mapping[str, Any]) -> None:
+        """Take what was loaded."""
+        params = self._by_name if self._regroup else self._params()
+        decoder = Decoder(tensors)
+        values = {
+            name: decoder.value(node, getattr(params[name], "device_mesh", None))
+            for name, node in self._saved.items()
+        }
+        shared = [(key, decoder.value(node)) for key, node in self._shared]
+        self._load_groups(params, tensors)
+        if not updates_plainly(self.optimizer):
+            self._load_by_its_own(params, values)
+        state = self.optimizer.state
+        if updates_plainly(self.optimizer) or not _holds(state, params, values):
+            # Set as they were saved: Optimizer.load_state_dict() would convert state to its parameter's type.
+            for key in list(state):
+                del state[key]
+            for name, each in values.items():
+                state[params[name]] = each
+        for key, each in shared:
+            state[key] = each
+        self.forget()
+
+    def _load_groups(self, params: Mapping[str, Tensor], tensors: Mapping[str, Any]) -> None:
+        groups = self.optimizer.param_groups
+        if self._regroup:
+            while len(groups) < len(self._groups_then):
+                groups.append({**self.optimizer.defaults, "params": []})
+            del groups[len(self._groups_then) :]
+        decoder = Decoder(tensors)
+        for group, node in zip(groups, self._groups_then, strict=False):
+            told = decoder.value({option: each for option, each in node.items() if option != "params"})
+            if self._regroup:
+                group["params"] = [params[name] for name in node["params"]]
+            elif "param_names" in group:
+                told.pop("param_names", None)
+            group.update(told)
+        if updates_plainly(self.optimizer):
+            # Fills in what this version of torch has beyond the one that saved.
+            self.optimizer.__setstate__({"state": self.optimizer.state, "param_groups": groups})
+
+    def _load_by_its_own(self, params: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+        """Through its own ``load_state_dict`` or hooks, which may do more than set what was saved."""
+        number = {id(each): at for at, each in enumerate(_in_order(self.optimizer))}
+        packed = {
+            "state": {number[id(params[name])]: each for name, each in values.items()},
+            "param_groups": [
+                {**group, "params": [number[id(each)] for each in group["params"]]}
+                for group in self.optimizer.param_groups
+            ],
+        }
+        self.optimizer.load_state_dict(packed)
+
+
+def _in_order(optimizer: Optimizer) -> list[Tensor]:
+    return [each for group in optimizer.param_groups for each in group["params"]]
+
+
+def _holds(state: Mapping[Any, Any], params: Mapping[str, Tensor], values: Mapping[str, Any]) -> bool:
+    """Whether an optimizer that loads in its own way has taken every value with its type and shape."""
+    return all(_alike(state.get(params[name]), each) for name, each in values.items())
+
+
+def _alike(held: Any, saved: Any) -> bool:
+    if isinstance(saved, Mapping):
+        return isinstance(held, Mapping) and all(
+            key in held and _alike(held[key], each) for key, each in saved.items()
+        )
+    if isinstance(saved, Tensor):
+        return (
+            isinstance(held, Tensor)
+            and type(held) is type(saved)
+            and (held.dtype, held.shape) == (saved.dtype, saved.shape)
+        )
+    return True
+
+
+def _by_names(known: Known, path: tuple[str, ...], param: Tensor) -> Node | None:
+    """The state of a parameter that another rank saved: told by the names of its items alone."""
+    found = known.by_path.get(path)
+    if not found:
+        return None
+    node: dict[str, Node] = {}
+    for rest, name in found.items():
+        if len(rest) != 1:
+            raise CheckpointError(
+                f"{name}: state of this form can be restored by the rank that saved it, in the same layout only"
+            )
+        is_object = not hasattr(known.metadata.state_dict_metadata[name], "properties")
+        node[rest[0]] = ("@object", name) if is_object else ("@ref", name, _device_of(name, param), None)
+    return node
+
+
+def _device_of(name: str, param: Tensor) -> str:
+    return "cpu" if name.endswith(".step") else param.device.type
+
+
+def _is_fixed(values: Any) -> bool:
+    """Whether a look at the addresses of the tensors tells whether anything changed."""
+    return isinstance(values, Mapping) and all(
+        type(each) is Tensor or _is_part(each) for each in values.values()
+    )
+
+
+def _is_part(value: Any) -> bool:
+    return isinstance(value, Tensor)
+
+
+def _tensors(values: Any) -> Iterator[Tensor]:
+    if isinstance(values, Tensor):
+        yield values
+    elif isinstance(values, Mapping):
+        for each in values.values():
+            yield from _tensors(each)
+    elif isinstance(values, list | tuple):
+        for each in values:
+            yield from _tensors(each)
+
+
+def _all_names(modules: Mapping[str, nn.Module]) -> dict[str, Tensor]:
+    found: dict[str, Tensor] = {}
+    for part, module in modules.items():
+        for own, param in module.named_parameters():
+            for name in _get_fqns(module, own):
+                found[name if len(modules) == 1 else f"{part}.{name}"] = param
+    return found
+
+
+def _full_names(name: str, params: list[Tensor], modules: Mapping[str, nn.Module]) -> dict[int, str]:
+    """The full name of each parameter, by its identity."""
+    known = {id(param): full for full, param in reversed(_all_names(modules).items())}
+    if any(id(each) not in known for each in params):
+        raise CheckpointError(
+            f"state[{name!r}]: no module in the state dictionary has all of this optimizer's parameters. "
+            "Add the model to it, for example {'model': model, 'optimizer': optimizer}."
+        )
+    return known

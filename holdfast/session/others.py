@@ -1,0 +1,103 @@
+"""Parts that are neither module nor optimizer: schedulers, samplers, loaders, whatever has ``state_dict()``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint.stateful import Stateful
+
+from holdfast.errors import CheckpointError
+from holdfast.session.encoded import Encoded, Placing
+from holdfast.session.known import Known
+from holdfast.session.part import Part
+from holdfast.storage.checkpoints.structure import OWN, Encoder, Node, decode, is_distributed, refs
+
+
+class OtherPart:
+    """One such object."""
+
+    def __init__(self, name: str, part: Part) -> None:
+        if not isinstance(part.value, Stateful):
+            raise CheckpointError(
+                f"state[{name!r}] is a {type(part.value).__name__}: expected a torch module, an optimizer, or an "
+                "object with state_dict() and load_state_dict()."
+            )
+        self.name, self.value, self._part = name, part.value, part
+
+    def encode(self, placing: Placing) -> Encoded:
+        """What is saved of it: its state dictionary is asked for at every save."""
+        encoder = Encoder(placing.other(), placing.rank)
+        return Encoded.by(encoder, {self.name: encoder.part(self.name, self.value.state_dict())})
+
+    def want(self, known: Known, told: Sequence[tuple[int, Node]]) -> None:
+        """Make room for what the checkpoint holds of it.
+
+        Args:
+            known: the checkpoint.
+            told: the trees to restore from: of this rank alone, or of all ranks that saved it.
+
+        Raises:
+            CheckpointError: it differs from rank to rank, and nothing says what belongs to whom now.
+        """
+        self._nodes = [node for _, node in told]
+        if len(told) > 1 and _all_alike(self._nodes):
+            self._nodes = self._nodes[:1]
+        if len(self._nodes) > 1 and (self._part.merge is None or self._part.split is None):
+            raise CheckpointError(
+                f"state {self.name!r} differs from rank to rank, and was saved by {len(told)} ranks, not by as many as "
+                f"now: say what belongs to whom with holdfast.Part(..., merge=..., split=...) in its place"
+            )
+        live = self._distributed()
+        for node in self._nodes:
+            for name, device, placements in refs(node):
+                if name in live:
+                    known.targets[name] = live[name]
+                elif placements is not None:
+                    raise CheckpointError(
+                        f"{name}: it was saved as a part of a distributed tensor, and state_dict() has none of "
+                        "this name yet: make it before Session.restore()"
+                    )
+                else:
+                    known.targets[name] = known.allocate(name, device, None)
+
+    def _distributed(self) -> dict[str, Tensor]:
+        """The live tensors that are parts of larger ones: only they know which part."""
+        encoder = Encoder(lambda path, tensor: ".".join(map(str, path)) if is_distributed(tensor) else None)
+        encoder.part(self.name, self.value.state_dict())
+        return {name: each for name, each in encoder.items.items() if is_distributed(each)}
+
+    def load(self, tensors: Mapping[str, Any], rank: int, world_size: int) -> None:
+        """Take what was loaded."""
+        states = [decode(node, tensors) for node in self._nodes]
+        if len(states) == 1:
+            self.value.load_state_dict(states[0])
+            return
+        assert self._part.merge is not None
+        assert self._part.split is not None
+        self.value.load_state_dict(self._part.split(self._part.merge(states), rank, world_size))
+
+    def settle(self) -> None:
+        """Have it make what it makes when its state is asked for."""
+        self.value.state_dict()
+
+
+def _all_alike(nodes: Sequence[Node]) -> bool:
+    return all(alike(nodes[0], each) for each in nodes[1:])
+
+
+def alike(left: Node, right: Node) -> bool:
+    """Whether two trees hold equal values; items that one rank alone has are never equal to another's."""
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, Tensor):
+        return left.shape == right.shape and left.dtype == right.dtype and bool(torch.equal(left, right))
+    if isinstance(left, dict):
+        return list(left) == list(right) and all(alike(left[key], right[key]) for key in left)
+    if isinstance(left, tuple) and left and left[0] == "@ref" and str(left[1]).startswith(OWN):
+        return False
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(alike, left, right))
+    return bool(left == right) or (left != left and right != right)  # noqa: PLR0124  (NaN)

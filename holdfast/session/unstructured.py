@@ -1,0 +1,34 @@
+"""Checkpoints without trees, which stock torch or a Holdfast before 0.2 wrote: the fresh state says what is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch.distributed.checkpoint._nested_dict import flatten_state_dict, unflatten_state_dict
+from torch.distributed.checkpoint.state_dict import set_model_state_dict, set_optimizer_state_dict
+
+from holdfast.session.state import StateTree
+
+
+def template(tree: StateTree) -> dict[str, Any]:
+    """What is loaded, by full name: tensors are filled in place."""
+    return dict(flatten_state_dict(tree.nested())[0])
+
+
+def load(tree: StateTree, loaded: Mapping[str, Any]) -> None:
+    """Put values that were loaded into the objects."""
+    flat, paths = flatten_state_dict(tree.nested())
+    nested = unflatten_state_dict({name: loaded[name] for name in flat}, paths)
+    for name, module in tree.modules():
+        set_model_state_dict(module.module, nested[name])
+    for name, optimizer in tree.optimizers():
+        held = nested[name]
+        groups = [
+            {**group, "params": own["params"]}
+            for group, own in zip(held["param_groups"], tree.nested()[name]["param_groups"], strict=True)
+        ]
+        set_optimizer_state_dict(optimizer.module, optimizer.optimizer, {**held, "param_groups": groups})
+    for name, other in tree.others():
+        other.value.load_state_dict(nested[name])
+    tree.forget()

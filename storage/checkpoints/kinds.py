@@ -1,0 +1,411 @@
+"""How values that are no tensors are written as plain data, and made again: one entry per kind.
+
+A checkpoint must not run code when it is read, so nothing here unpickles a class. Classes of the script (named tuples,
+dataclasses, enumerations) are stored by name and looked up among the modules that the process has imported already.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import datetime
+import decimal
+import enum
+import fractions
+import io
+import pathlib
+import random
+import sys
+import types
+import uuid
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from holdfast.errors import CheckpointError
+
+PLAIN: tuple[type, ...] = (type(None), bool, int, float, complex, str, bytes)
+"""Written as they are."""
+
+Down = Callable[[Any, str], Any]
+"""Encodes a value inside another one; the text names its place, and is empty for what has none (keys)."""
+Up = Callable[[Any], Any]
+
+
+class Kind(NamedTuple):
+    """One kind of value."""
+
+    tag: str
+    down: Callable[[Any, Down], Any]
+    """The value as plain data, given how to encode what is inside."""
+    up: Callable[[Any, Up], Any]
+    """The value again."""
+
+
+def _listed(values: Iterable[Any], down: Down) -> list[Any]:
+    return [down(each, str(number)) for number, each in enumerate(values)]
+
+
+def _pairs(mapping: Any, down: Down) -> list[tuple[Any, Any]]:
+    return [(down(key, ""), down(each, str(key))) for key, each in mapping.items()]
+
+
+def _made(pairs: Any, up: Up) -> dict[Any, Any]:
+    return {up(key): up(each) for key, each in pairs}
+
+
+_FACTORY_TYPES: tuple[type, ...] = (
+    int,
+    float,
+    str,
+    bool,
+    list,
+    dict,
+    set,
+    tuple,
+    bytes,
+    collections.Counter,
+    collections.deque,
+)
+_FACTORIES: dict[str, Any] = {each.__name__: each for each in _FACTORY_TYPES}
+
+
+def _factory_name(factory: Any) -> str:
+    if factory is None:
+        return ""
+    name = getattr(factory, "__name__", "")
+    if _FACTORIES.get(name) is not factory:
+        raise CheckpointError(
+            f"a defaultdict whose factory is {factory!r}: expected one of {', '.join(_FACTORIES)}. "
+            "Return a plain dict from state_dict()"
+        )
+    return str(name)
+
+
+def _bytes_io(value: io.BytesIO) -> tuple[bytes, int]:
+    return value.getvalue(), value.tell()
+
+
+def _bytes_io_again(plain: Any) -> io.BytesIO:
+    made = io.BytesIO(plain[0])
+    made.seek(plain[1])
+    return made
+
+
+def _array(value: np.ndarray[Any, Any]) -> tuple[bytes, bool]:
+    if value.dtype.hasobject:
+        raise CheckpointError(
+            f"a numpy array of type {value.dtype} holds Python objects: expected numbers, text or dates. Use a list"
+        )
+    stream = io.BytesIO()
+    np.lib.format.write_array(stream, np.asarray(value), allow_pickle=False)
+    return stream.getvalue(), value.flags.writeable
+
+
+def _array_again(plain: Any) -> np.ndarray[Any, Any]:
+    made: np.ndarray[Any, Any] = np.lib.format.read_array(io.BytesIO(plain[0]), allow_pickle=False)
+    made.flags.writeable = plain[1]
+    return made
+
+
+def _generator(value: np.random.Generator) -> dict[str, Any]:
+    return dict(value.bit_generator.state)
+
+
+def _bit_generator(state: Any) -> Any:
+    kind = getattr(np.random, str(state["bit_generator"]), None)
+    if not (isinstance(kind, type) and issubclass(kind, np.random.BitGenerator)):
+        raise CheckpointError(f"numpy has no bit generator {state['bit_generator']!r} here")
+    made = kind()
+    made.state = state
+    return made
+
+
+def _random(value: random.Random) -> Any:
+    return value.getstate()
+
+
+def _random_again(state: Any) -> random.Random:
+    made = random.Random()
+    made.setstate(state)
+    return made
+
+
+def _torch_generator(value: torch.Generator) -> tuple[str, bytes]:
+    return value.device.type, value.get_state().numpy().tobytes()
+
+
+def _torch_generator_again(plain: Any) -> torch.Generator:
+    made = torch.Generator(device=plain[0])
+    made.set_state(torch.frombuffer(bytearray(plain[1]), dtype=torch.uint8))
+    return made
+
+
+def _dtype_again(name: str) -> torch.dtype:
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise CheckpointError(f"this torch has no type {name!r}")
+    return found
+
+
+def _zone(value: datetime.datetime) -> datetime.datetime:
+    if value.tzinfo is not None and type(value.tzinfo) is not datetime.timezone:
+        raise CheckpointError(
+            f"a time in the zone {value.tzinfo!r}: expected none, or a fixed offset such as datetime.timezone.utc"
+        )
+    return value
+
+
+def _kind(tag: str, down: Callable[[Any], Any], up: Callable[[Any], Any]) -> Kind:
+    """A kind whose data needs no more encoding than tuples, lists and dictionaries have."""
+    return Kind(tag, lambda value, inner: inner(down(value), ""), lambda data, inner: up(inner(data)))
+
+
+def _items(tag: str, up: Callable[[list[Any]], Any]) -> Kind:
+    """A kind that is a series of values."""
+    return Kind(tag, _listed, lambda data, inner: up([inner(each) for each in data]))
+
+
+KINDS: dict[type, Kind] = {
+    tuple: _items("tuple", tuple),
+    # Sets have no order; a sorted one makes equal states equal bytes.
+    set: Kind("set", lambda v, down: _listed(_ordered(v), down), lambda d, up: {up(e) for e in d}),
+    frozenset: Kind(
+        "frozenset", lambda v, down: _listed(_ordered(v), down), lambda d, up: frozenset(up(e) for e in d)
+    ),
+    torch.Size: _items("torch.Size", torch.Size),
+    collections.deque: Kind(
+        "deque",
+        lambda v, down: (v.maxlen, _listed(v, down)),
+        lambda d, up: collections.deque([up(each) for each in d[1]], d[0]),
+    ),
+    dict: Kind("dict", _pairs, _made),
+    collections.OrderedDict: Kind("OrderedDict", _pairs, lambda d, up: collections.OrderedDict(_made(d, up))),
+    collections.Counter: Kind("Counter", _pairs, lambda d, up: collections.Counter(_made(d, up))),
+    collections.defaultdict: Kind(
+        "defaultdict",
+        lambda v, down: (_factory_name(v.default_factory), _pairs(v, down)),
+        lambda d, up: collections.defaultdict(_FACTORIES[d[0]] if d[0] else None, _made(d[1], up)),
+    ),
+    types.SimpleNamespace: Kind(
+        "SimpleNamespace",
+        lambda v, down: _pairs(vars(v), down),
+        lambda d, up: types.SimpleNamespace(**_made(d, up)),
+    ),
+    bytearray: _kind("bytearray", bytes, bytearray),
+    range: _kind("range", lambda v: (v.start, v.stop, v.step), lambda d: range(*d)),
+    slice: _kind("slice", lambda v: (v.start, v.stop, v.step), lambda d: slice(*d)),
+    io.BytesIO: _kind("BytesIO", _bytes_io, _bytes_io_again),
+    decimal.Decimal: _kind("Decimal", str, decimal.Decimal),
+    fractions.Fraction: _kind(
+        "Fraction", lambda v: (v.numerator, v.denominator), lambda d: fractions.Fraction(*d)
+    ),
+    datetime.datetime: _kind(
+        "datetime", lambda v: (_zone(v).isoformat(), v.fold), lambda d: _time(datetime.datetime, d)
+    ),
+    datetime.date: _kind("date", lambda v: v.isoformat(), datetime.date.fromisoformat),
+    datetime.time: _kind("time", lambda v: (_zone(v).isoformat(), v.fold), lambda d: _time(datetime.time, d)),
+    datetime.timedelta: _kind(
+        "timedelta", lambda v: (v.days, v.seconds, v.microseconds), lambda d: datetime.timedelta(*d)
+    ),
+    datetime.timezone: _kind(
+        "timezone",
+        lambda v: v.utcoffset(None),
+        lambda d: datetime.timezone(d) if d else datetime.UTC,
+    ),
+    uuid.UUID: _kind("UUID", str, uuid.UUID),
+    pathlib.PosixPath: _kind("Path", str, pathlib.Path),
+    pathlib.PurePosixPath: _kind("PurePath", str, pathlib.PurePosixPath),
+    np.ndarray: _kind("ndarray", _array, _array_again),
+    np.random.Generator: _kind("np.Generator", _generator, lambda d: np.random.Generator(_bit_generator(d))),
+    np.random.RandomState: _kind("np.RandomState", lambda v: v.get_state(), lambda d: _random_state(d)),  # noqa: PLW0108
+    random.Random: _kind("Random", _random, _random_again),
+    torch.Generator: _kind("torch.Generator", _torch_generator, _torch_generator_again),
+    torch.dtype: _kind("torch.dtype", lambda v: str(v).removeprefix("torch."), _dtype_again),
+    torch.device: _kind("torch.device", str, torch.device),
+    type(Ellipsis): _kind("Ellipsis", lambda v: None, lambda d: ...),
+}
+_BY_TAG = {kind.tag: kind for kind in KINDS.values()}
+
+
+def _ordered(values: Iterable[Any]) -> list[Any]:
+    listed = list(values)
+    try:
+        return sorted(listed)
+    except TypeError:
+        return sorted(listed, key=lambda each: (type(each).__name__, repr(each)))
+
+
+def _time(kind: Any, data: Any) -> Any:
+    return kind.fromisoformat(data[0]).replace(fold=data[1])
+
+
+def _random_state(state: Any) -> np.random.RandomState:
+    made = np.random.RandomState()
+    made.set_state(state)
+    return made
+
+
+def kind_of(value: object) -> Kind | None:
+    """How ``value`` is written; None when there is no way that makes it again exactly."""
+    found = KINDS.get(type(value))
+    return found or next((kind for fits, kind in _FAMILIES if fits(value)), None)
+
+
+def by_tag(tag: str) -> Kind:
+    """The kind that wrote ``tag``.
+
+    Raises:
+        CheckpointError: a newer Holdfast wrote it.
+    """
+    found = _BY_TAG.get(tag)
+    if found is None:
+        raise CheckpointError(
+            f"it holds a {tag!r}, which this version of Holdfast does not know: use a newer one"
+        )
+    return found
+
+
+def class_name(kind: type) -> tuple[str, str]:
+    """Module and name by which ``kind`` is found again.
+
+    Raises:
+        CheckpointError: it cannot be found by them: a class made inside a function.
+    """
+    name = (kind.__module__, kind.__qualname__)
+    if _find(*name) is not kind:
+        raise CheckpointError(
+            f"an object of the class {'.'.join(name)}, which cannot be found by its name: define the class at the top "
+            "level of a module"
+        )
+    return name
+
+
+def _find(module: str, qualname: str) -> Any:
+    found: Any = sys.modules.get(module)
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def find_class(name: tuple[str, str], expected: Callable[[Any], bool], what: str) -> Any:
+    """The class that :func:`class_name` named, if it is a ``what``.
+
+    Raises:
+        CheckpointError: the script has no such class any more.
+    """
+    found = _find(*name)
+    if not (isinstance(found, type) and expected(found)):
+        raise CheckpointError(
+            f"it holds a {what} of the class {'.'.join(name)}, which this script does not have: define or import it "
+            "before Session.restore()"
+        )
+    return found
+
+
+def _fields(value: Any) -> list[str]:
+    return [each.name for each in dataclasses.fields(value)]
+
+
+def _data_down(value: Any, down: Down) -> Any:
+    return class_name(type(value)), [
+        (name, down(getattr(value, name), name)) for name in _fields(value) if hasattr(value, name)
+    ]
+
+
+def _data_up(data: Any, up: Up) -> Any:
+    kind = find_class(data[0], dataclasses.is_dataclass, "dataclass")
+    made = object.__new__(kind)
+    if {name for name, _ in data[1]} - set(_fields(kind)):
+        raise CheckpointError(f"the dataclass {'.'.join(data[0])} has lost fields that were saved")
+    for name, each in data[1]:
+        object.__setattr__(made, name, up(each))
+    return made
+
+
+def _named_up(data: Any, up: Up) -> Any:
+    kind = find_class(
+        data[0], lambda each: issubclass(each, tuple) and hasattr(each, "_fields"), "namedtuple"
+    )
+    if tuple(data[1]) != kind._fields:
+        raise CheckpointError(
+            f"the namedtuple {'.'.join(data[0])} has the fields {', '.join(kind._fields)}, and was saved with "
+            f"{', '.join(data[1])}"
+        )
+    return kind._make([up(each) for each in data[2]])
+
+
+def _enum_up(data: Any, up: Up) -> Any:
+    kind = find_class(data[0], lambda each: issubclass(each, enum.Enum), "enumeration")
+    if data[1] is not None:
+        if data[1] not in kind.__members__:
+            raise CheckpointError(f"the enumeration {'.'.join(data[0])} has no member {data[1]!r} any more")
+        return kind[data[1]]
+    return kind(up(data[2]))
+
+
+_SCALAR = _kind("np.scalar", lambda v: _array(np.asarray(v))[0], lambda d: _array_again((d, True))[()])
+_BIT_GENERATOR = _kind("np.BitGenerator", lambda v: dict(v.state), _bit_generator)
+_NAMED_TUPLE = Kind(
+    "namedtuple",
+    lambda v, down: (
+        class_name(type(v)),
+        list(v._fields),
+        [down(each, name) for name, each in zip(v._fields, v, strict=True)],
+    ),
+    _named_up,
+)
+_DATACLASS = Kind("dataclass", _data_down, _data_up)
+_ENUM = Kind(
+    "enum",
+    lambda v, down: (class_name(type(v)), v.name, None if v.name else down(v.value, "value")),
+    _enum_up,
+)
+_INSTANCE = Kind(
+    "instance",
+    lambda v, down: (class_name(type(v)), [(name, down(each, name)) for name, each in vars(v).items()]),
+    lambda data, up: _instance_up(data, up),  # noqa: PLW0108  (defined below)
+)
+
+
+def _instance_up(data: Any, up: Up) -> Any:
+    kind = find_class(data[0], _is_record, "plain object")
+    made = object.__new__(kind)
+    vars(made).update({name: up(each) for name, each in data[1]})
+    return made
+
+
+_NO_RECORDS = (sys.stdlib_module_names | {"builtins", "torch", "numpy"}) - {"__main__"}
+
+
+def _is_record(kind: type) -> bool:
+    """Whether objects of a class are their attributes and nothing else: made again without running any of its code."""
+    return (
+        kind.__module__.partition(".")[0] not in _NO_RECORDS
+        and type(kind) is type
+        and all(
+            getattr(kind, name) is getattr(object, name)
+            for name in ("__new__", "__reduce_ex__", "__reduce__", "__getstate__")
+        )
+        and not any(
+            hasattr(kind, name) for name in ("__setstate__", "__del__", "__getnewargs__", "__getnewargs_ex__")
+        )
+        and all("__slots__" not in vars(each) for each in kind.__mro__[:-1])
+        and all(each is object or type(each) is type for each in kind.__mro__)
+    )
+
+
+_FAMILIES: tuple[tuple[Callable[[Any], bool], Kind], ...] = (
+    (lambda v: isinstance(v, np.generic), _SCALAR),
+    (lambda v: isinstance(v, np.random.BitGenerator), _BIT_GENERATOR),
+    (lambda v: isinstance(v, enum.Enum), _ENUM),
+    (
+        lambda v: isinstance(v, tuple) and hasattr(type(v), "_fields") and hasattr(type(v), "_make"),
+        _NAMED_TUPLE,
+    ),
+    (lambda v: dataclasses.is_dataclass(v) and not isinstance(v, type), _DATACLASS),
+    (lambda v: hasattr(v, "__dict__") and not isinstance(v, type) and _is_record(type(v)), _INSTANCE),
+)
+_BY_TAG |= {kind.tag: kind for _, kind in _FAMILIES}
