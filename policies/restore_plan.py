@@ -4,7 +4,8 @@ The newest step that every rank can reach wins: nothing is lost that need not be
 cheapest source: its own machine's memory, another machine's memory, a disk, S3. Every newer step that was passed
 over and every source carries its reason.
 
-Shards of one step that were written in different epochs do not belong together, and a newer epoch goes before
+Shards of one step that were written in different epochs, or by different calls of ``checkpoint`` (a rank that counts
+steps otherwise than the rest), do not belong together, and a newer epoch goes before
 an older one: beyond the step from which the newer one started, the older one's history was given up
 (:mod:`holdfast.policies.lineage` leaves such shards out beforehand).
 """
@@ -18,8 +19,8 @@ from dataclasses import dataclass, field
 from holdfast.models.checkpoint import RemoteCheckpoint, RestorePlan, Shard, ShardSource, SkippedStep, Tier
 from holdfast.policies.listed import listed
 
-Generation = tuple[int, int]
-"""(epoch, step): shards of one step written in different epochs do not belong together."""
+Generation = tuple[int, int, int]
+"""(epoch, step, number of the call that saved): only shards with all three alike belong together."""
 
 
 @dataclass
@@ -85,17 +86,27 @@ def _by_generation(
     for shard in shards:
         if shard.tier is Tier.S3:
             continue
+        generation = shard.epoch, shard.step, shard.number
         if shard.world_size not in (0, world_size):
-            held[shard.epoch, shard.step].other_sizes.add(shard.world_size)
+            held[generation].other_sizes.add(shard.world_size)
         elif shard.rank < world_size:
-            held[shard.epoch, shard.step].ranks[shard.rank].append(shard)
+            held[generation].ranks[shard.rank].append(shard)
     for remote in remotes:
-        found = held[remote.epoch, remote.step]
+        found = held[_generation_of(remote, held, world_size)]
         if remote.suspect:
             found.suspect = True
         elif found.remote is None or remote.saved_at > found.remote.saved_at:
             found.remote = remote
     return dict(held)
+
+
+def _generation_of(remote: RemoteCheckpoint, held: Mapping[Generation, _Held], world_size: int) -> Generation:
+    """The shards that a checkpoint in S3 belongs to: its manifest has no number; all ranks had it."""
+    same = [each for each in held if each[:2] == (remote.epoch, remote.step)]
+    whole = [each for each in same if not held[each].missing(world_size)]
+    if whole or len(same) == 1:
+        return max(whole or same)
+    return remote.epoch, remote.step, -1
 
 
 def _why_not(held: _Held, generation: Generation, world_size: int, bound: int | None) -> str | None:
@@ -120,9 +131,9 @@ def _summary(
 ) -> list[str]:
     reasons = []
     if bound is not None:
-        newer = len({step for _, step in held if step > bound})
+        newer = len({step for _, step, _ in held if step > bound})
         reasons.append(f"bound: only steps up to {bound} ({newer} newer steps left out)")
-    if suspects := sorted({step for (_, step), each in held.items() if each.suspect}):
+    if suspects := sorted({step for (_, step, _), each in held.items() if each.suspect}):
         reasons.append(f"suspect checkpoints in S3 left out: steps {', '.join(map(str, suspects))}")
     within = [each for each in skipped if bound is None or each.step <= bound]
     reasons += [f"step {each.step} of epoch {each.epoch} skipped: {each.reason}" for each in within[:3]]
@@ -163,7 +174,7 @@ def _from_machines(
     skipped: Sequence[SkippedStep],
     reasons: list[str],
 ) -> RestorePlan:
-    epoch, step = generation
+    epoch, step, _ = generation
     sources: list[ShardSource] = []
     fallbacks: list[ShardSource] = []
     for rank, home in enumerate(homes):

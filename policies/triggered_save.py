@@ -37,21 +37,21 @@ def choose(
         world_size: ranks of the job.
         bound: newest step that may be trusted; None: no bound.
     """
-    held: defaultdict[tuple[int, int], dict[int, Shard]] = defaultdict(dict)
+    held: defaultdict[tuple[int, int, int], dict[int, Shard]] = defaultdict(dict)
     for shard in shards:
         if shard.tier not in (Tier.MEMORY, Tier.PEER) or not 0 <= shard.rank < world_size:
             continue
         if bound is None or shard.step <= bound:
-            known = held[shard.step, shard.epoch].get(shard.rank)
+            known = held[shard.step, shard.epoch, shard.number].get(shard.rank)
             if known is None or _cost(shard) < _cost(known):
-                held[shard.step, shard.epoch][shard.rank] = shard
+                held[shard.step, shard.epoch, shard.number][shard.rank] = shard
     complete = [generation for generation, ranks in held.items() if len(ranks) == world_size]
     newest_remote = max((each.step for each in remotes if not each.suspect), default=0)
     if not complete or max(complete)[0] <= newest_remote:
         return None
-    step, epoch = max(complete)
+    step, epoch, number = max(complete)
     uploads: defaultdict[str, list[int]] = defaultdict(list)
-    for rank, shard in sorted(held[step, epoch].items()):
+    for rank, shard in sorted(held[step, epoch, number].items()):
         uploads[shard.machine].append(rank)
     return TriggeredSave(
         step=step, epoch=epoch, uploads={machine: tuple(ranks) for machine, ranks in uploads.items()}

@@ -26,6 +26,7 @@ _MAX_PHASES = 32
 _EWMA = 0.2  # weight of the newest step's duration
 _MAX_TIMES = 8
 _MAX_PHASE_NAME = 40
+_MAX_REASON = 1000
 
 
 class BoardEvents(Protocol):
@@ -45,6 +46,14 @@ class BoardEvents(Protocol):
 
     def saved(self, rank: int, step: int, path: Path) -> None:
         """A shard is complete in shared memory."""
+        ...
+
+    def common(self, rank: int, step: int, path: Path) -> None:
+        """All ranks have the save of a step."""
+        ...
+
+    def save_failed(self, rank: int, step: int, reason: str) -> None:
+        """A save went wrong; training goes on."""
         ...
 
     def skipped(self, rank: int, step: int) -> None:
@@ -232,6 +241,12 @@ class Board:
 
     def _on_saved(self, row: Row, message: dict[str, Any]) -> None:
         self._events.saved(row.rank, int(message["step"]), Path(message["path"]))
+
+    def _on_common(self, row: Row, message: dict[str, Any]) -> None:
+        self._events.common(row.rank, int(message["step"]), Path(message["path"]))
+
+    def _on_save_failed(self, row: Row, message: dict[str, Any]) -> None:
+        self._events.save_failed(row.rank, int(message["step"]), str(message["reason"])[:_MAX_REASON])
 
     def _on_skipped(self, row: Row, message: dict[str, Any]) -> None:
         self._events.skipped(row.rank, int(message["step"]))

@@ -34,7 +34,7 @@ class DiskTier:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def saved(self, run: Run, rank: int, step: int, path: Path) -> None:
-        """A shard is complete in memory: copy it if its step is due. May be said twice."""
+        """All ranks have the save of a step: copy this rank's shard if its step is due. May be said twice."""
         every, who = run.start.disk_every_steps, (run.start.job, rank)
         if every == 0 or step % every or run.start.replay is not None:
             return

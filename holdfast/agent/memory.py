@@ -64,6 +64,7 @@ class Memory:
                 nbytes=header.file_nbytes,
                 digest=header.digest,
                 world_size=header.world_size,
+                number=header.number,
             )
             for tier, name in _FOLDERS.items()
             for folder in sorted((self._disk if tier is Tier.DISK else self.root).glob(f"{name}/*"))

@@ -39,6 +39,9 @@ class Metrics:
         self.saves_skipped = self._counter(
             "holdfast_saves_skipped", "Saves left out, since the one before was not done.", "job"
         )
+        self.saves_failed = self._counter(
+            "holdfast_saves_failed", "Saves that went wrong; training went on.", "job"
+        )
         self.restore_seconds = self._histogram(
             "holdfast_restore_seconds", "A rank's wait for its state and its load, by tier.", "tier"
         )

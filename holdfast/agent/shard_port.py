@@ -123,7 +123,7 @@ class ShardPort:
         if header.epoch < oldest:
             raise errors.StaleError(f"shard of job {job!r} epoch {header.epoch}: epoch {oldest} runs here")
         with self._locks[(job, header.rank)]:
-            receive(connection, self._memory.peer(job), header, self._memory.mapped)
+            receive(connection, self._memory.peer(job), header, self._memory.mapped, header.keeps)
         _send_line(connection, {"ok": True})
 
     def _take_metadata(self, connection: socket.socket, job: str, plan: str, nbytes: int) -> None:
@@ -235,9 +235,13 @@ def receive(
     folder: Path,
     header: buffers.ShardHeader,
     mapped: Callable[[Path, int], mmap.mmap] = buffers.create,
+    keeps: buffers.Saved | None = None,
 ) -> Path:
-    """Take a shard's bytes into the slot of ``folder`` that is not the newest; commit if the digest is right."""
-    path = buffers.slot_to_overwrite(folder, header.rank)
+    """Take a shard's bytes into the slot of ``folder`` that is not the newest; commit if the digest is right.
+
+    With ``keeps`` (epoch, step) it is the slot that does not hold that save.
+    """
+    path = buffers.slot_to_overwrite(folder, header.rank, keeps)
     buffer = mapped(path, header.file_nbytes)
     buffers.begin(buffer)
     digest = buffers.StreamDigest(header)

@@ -102,7 +102,7 @@ class Uploads:
         self._tasks: set[asyncio.Task[object]] = set()
 
     def saved(self, run: Run, rank: int, step: int, path: Path) -> None:
-        """A shard is complete in memory: upload it if its step is due. May be said twice."""
+        """All ranks have the save of a step: upload this rank's shard if its step is due. May be said twice."""
         who, every = (run.start.job, rank), run.start.s3_every_steps
         pace = self._pace[who]
         if run.start.replay is not None or not pace.due(step, every):

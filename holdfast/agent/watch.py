@@ -21,6 +21,8 @@ from holdfast.policies.jumps import Jump
 
 _log = logging.getLogger(__name__)
 
+_QUIET_S = 30.0  # between two lines about saves that failed
+
 
 class Watch:
     """Shared by all runs of an agent. Replays are watched in silence: whoever ordered them asks."""
@@ -94,6 +96,7 @@ class RunEvents:
         self._watch = watch
         self._run = run
         self._silent = run.start.replay is not None
+        self._said_at = -_QUIET_S
 
     def first_step(self, mark: StepMark) -> None:
         """Tell the gateway that the epoch makes progress."""
@@ -114,13 +117,24 @@ class RunEvents:
             )
 
     def saved(self, rank: int, step: int, path: Path) -> None:
-        """Copy the shard to the peer, and to the object store if its step is due."""
-        if self._silent:
-            return
-        if self._run.start.peer:
+        """Copy the shard to the peer."""
+        if not self._silent and self._run.start.peer:
             self._watch.replicator.saved(self._run, rank, step, path)
-        self._watch.uploads.saved(self._run, rank, step, path)
-        self._watch.disk.saved(self._run, rank, step, path)
+
+    def common(self, rank: int, step: int, path: Path) -> None:
+        """Copy the shard to the object store and the disk, if its step is due: no other save of it will follow."""
+        if not self._silent:
+            self._watch.uploads.saved(self._run, rank, step, path)
+            self._watch.disk.saved(self._run, rank, step, path)
+
+    def save_failed(self, rank: int, step: int, reason: str) -> None:
+        """Count it, and say it now and then."""
+        job = self._run.start.job
+        self._watch.metrics.saves_failed.labels(job).inc()
+        now = time.monotonic()
+        if now - self._said_at >= _QUIET_S:
+            self._said_at = now
+            _log.warning("job %s rank %d: step %d is not saved: %s", job, rank, step, reason)
 
     def skipped(self, rank: int, step: int) -> None:
         """Count it."""

@@ -33,6 +33,8 @@ class Shard(Frozen):
     digest: str
     world_size: int = 0
     """Ranks of the job that saved it; 0: not told."""
+    number: int = 0
+    """Of the call that saved it, counted alike on all ranks; shards of one step with other numbers do not match."""
 
 
 class RemoteCheckpoint(Frozen):

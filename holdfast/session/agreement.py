@@ -1,26 +1,147 @@
-"""What all ranks decide together before a save."""
+"""What ranks tell each other about a save: beside the step, over a group of their own on the CPU.
+
+At start-up, and when a plan is made, all ranks agree on their main threads (:meth:`Group.agree`). In between each
+call of ``checkpoint`` has one exchange, made by the thread that saves (:meth:`Group.exchange`): no step waits for it.
+"""
 
 from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import xxhash
 from torch import distributed as dist
 
-# A group of Gloo's that the script destroys while a DDP module still has it goes down with that module; its threads are
-# then joined under the interpreter's lock, which one of them may want to let go of the tensor of its last collective:
-# the rank never ends (torch 2.13, in DDP's reducer; destroying the group by its Python object gives up the lock). The
-# exchange below may be that last collective, so whoever makes it keeps the group. It ends with the process.
-_kept: list[dist.ProcessGroup | None] = []
+from holdfast.errors import CheckpointError
+
+TIMEOUT = timedelta(hours=12)
+"""Of an exchange: ranks may be that far apart (one of them evaluates). A rank that died is noticed at once."""
 
 
-def agree(bad: bool, plan: bool, busy: bool, *, equal: str) -> tuple[bool, bool, bool]:
-    """Each need, if any rank has it. A plan is also needed when ``equal`` is not the same on all ranks."""
-    if not dist.is_initialized() or dist.get_world_size() == 1:
-        return bad, plan, busy
-    _kept[:] = [dist.group.WORLD]
-    device = "cpu" if "cpu:" in dist.get_backend_config() else "cuda"
-    name = xxhash.xxh3_64_intdigest(equal.encode()) >> 1
-    needs = torch.tensor((bad, plan, busy, name, -name), dtype=torch.int64, device=device)
-    dist.all_reduce(needs, op=dist.ReduceOp.MAX)
-    *flags, largest, smallest = needs.tolist()
-    return bool(flags[0]), bool(flags[1]) or largest != -smallest, bool(flags[2])
+@dataclass(frozen=True)
+class Vote:
+    """What became of one call of ``checkpoint`` on this rank."""
+
+    number: int
+    """Of the call."""
+    step: int
+    plan: str
+    saved: bool = False
+    """Complete and, unless it is late, on the peer."""
+    skipped: bool = False
+    failed: bool = False
+    needs_plan: bool = False
+    rejects: bool = False
+    """This rank is past the call at which a plan was to be made."""
+    calls: int = 0
+    """Calls made so far."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What all ranks said of one call."""
+
+    common: bool
+    """All have the save: of one step and one plan."""
+    same_step: bool = True
+    mixed: bool = False
+    """Some saved and some skipped."""
+    failed: bool = False
+    needs_plan: bool = False
+    rejects: bool = False
+    calls: int = 0
+
+
+class Group:
+    """All ranks, for small exchanges on the CPU. Of one rank only: answers at once."""
+
+    def __init__(self) -> None:
+        self._group: dist.ProcessGroup | None = None
+        self._opened = False
+
+    def open(self) -> None:
+        """Make the group once, together with all ranks. Collective, on the main thread."""
+        if self._opened:
+            return
+        self._opened = True
+        if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+            self._group = dist.new_group(backend="gloo", timeout=TIMEOUT)
+            for each in (self._group, dist.group.WORLD):
+                _keep_for_ever(each)
+
+    @property
+    def alone(self) -> bool:
+        """Whether there is no other rank to ask."""
+        return self._group is None
+
+    def agree(self, *needs: bool, equal: str = "") -> tuple[list[bool], bool]:
+        """Each need, if any rank has it; and whether ``equal`` is the same on all. Waits for all ranks.
+
+        Only on the main thread, and only while no exchange is under way.
+        """
+        if self._group is None:
+            return list(needs), True
+        name = _number_of(equal)
+        told = torch.tensor((*needs, name, -name), dtype=torch.int64)
+        dist.all_reduce(told, op=dist.ReduceOp.MAX, group=self._group)
+        *flags, largest, smallest = told.tolist()
+        return [bool(each) for each in flags], largest == -smallest
+
+    def exchange(self, vote: Vote, ended: Callable[[], bool]) -> Result:
+        """Give this rank's vote on a call and learn all others'. In the thread that saves; each call once, in order.
+
+        Raises:
+            CheckpointError: another rank is gone, or ``ended`` says that this process ends.
+        """
+        if self._group is None:
+            return Result(vote.saved, needs_plan=vote.needs_plan, failed=vote.failed, calls=vote.calls)
+        pairs = (vote.number, vote.step, _number_of(vote.plan))
+        flags = (not vote.saved, vote.saved, vote.skipped, vote.failed, vote.needs_plan, vote.rejects)
+        told = torch.tensor((*flags, vote.calls, *pairs, *(-each for each in pairs)), dtype=torch.int64)
+        try:
+            work = dist.all_reduce(told, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
+            assert work is not None
+            _until(work.is_completed, ended)
+            work.wait()
+        except (RuntimeError, ValueError) as error:
+            raise CheckpointError(f"ranks cannot tell each other of their saves: {error}") from error
+        missing, saved, skipped, failed, needs_plan, rejects, calls, *highest = told.tolist()
+        same = [high == -low for high, low in zip(highest[:3], highest[3:], strict=True)]
+        return Result(
+            common=not missing and all(same),
+            same_step=same[0] and same[1],
+            mixed=bool(saved and skipped),
+            failed=bool(failed),
+            needs_plan=bool(needs_plan),
+            rejects=bool(rejects),
+            calls=calls,
+        )
+
+
+def _until(done: Callable[[], bool], ended: Callable[[], bool]) -> None:
+    """Look again and again: a thread that waits inside torch when the interpreter ends takes the process with it."""
+    pause = 0.0002
+    while not done():
+        if ended():
+            raise CheckpointError("the process ends")
+        time.sleep(pause)
+        pause = min(pause * 1.3, 0.005)
+
+
+def _number_of(name: str) -> int:
+    return xxhash.xxh3_64_intdigest(name.encode()) >> 1
+
+
+def _keep_for_ever(group: object) -> None:
+    """Never let go of a group.
+
+    One of Gloo's that the script destroys while a DDP module still has it goes down with that module; its threads are
+    then joined under the interpreter's lock, which one of them may want to let go of the tensor of its last collective:
+    the rank never ends (torch 2.13, in DDP's reducer). And one that goes down with an exchange under way waits for
+    it, perhaps for a rank that is gone.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))

@@ -28,6 +28,7 @@ class Boundary:
         self._lock = threading.Lock()
         self._waiting: tuple[int, str, int] | None = None
         self._told = False
+        self._untold: tuple[int, str] | None = None
         self._since = 0.0
 
     @property
@@ -45,6 +46,7 @@ class Boundary:
     def has_copy(self) -> bool:
         """Whether the peer has the newest shard, or is too late. Tells the agent again if it was not there."""
         with self._lock:
+            self._tell_common()
             if self._waiting is None:
                 return True
             self._told = self._told or self._tell()
@@ -57,6 +59,12 @@ class Boundary:
                 return False
             self._waiting = None
             return True
+
+    def common(self, step: int, path: Path) -> None:
+        """All ranks have the save: tell the agent, which may copy it on. Called from the thread that saves."""
+        with self._lock:
+            self._untold = step, str(path)
+            self._tell_common()
 
     def must_hold(self, step: int) -> bool:
         """Whether the agent holds this rank at or before ``step``."""
@@ -81,3 +89,9 @@ class Boundary:
         assert self._waiting is not None
         step, path, nbytes = self._waiting
         return self._reporter.send("saved", step=step, path=path, nbytes=nbytes)
+
+    def _tell_common(self) -> None:
+        if self._untold is not None:
+            step, path = self._untold
+            if self._reporter.send("common", step=step, path=path):
+                self._untold = None

@@ -1,13 +1,13 @@
-"""Saves of one epoch: all ranks decide together, then each copies its own state while it computes on."""
+"""Saves of one epoch: each rank copies its own state while it computes on, and the ranks compare notes beside that."""
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 import weakref
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,15 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from holdfast.errors import CheckpointError
 from holdfast.session import rng
-from holdfast.session.agreement import agree
+from holdfast.session.agenda import Agenda
+from holdfast.session.agreement import Group, Result, Vote
+from holdfast.session.background import Background
 from holdfast.session.boundary import Boundary
 from holdfast.session.context import Context
 from holdfast.session.report import Reporter
 from holdfast.session.shared import share_equal
 from holdfast.session.state import StateTree
-from holdfast.storage.checkpoints import room
+from holdfast.storage.checkpoints import buffers, room
 from holdfast.storage.checkpoints.layout import ShardLayout
 from holdfast.storage.checkpoints.plan import fits, make_plan, plan_of
 from holdfast.storage.checkpoints.writer import Contents, Owner, Save, ShardWriter
@@ -32,6 +34,10 @@ _log = logging.getLogger(__name__)
 PATIENCE_S = 0.01
 """A step that is over before the last save is complete waits at most this, or this part of a step:"""
 PATIENCE_SHARE = 0.01
+PLAN_PATIENCE_S = 600.0
+"""How long a rank waits for all exchanges before a plan is made."""
+QUIET_S = 30.0
+"""Between two lines in the log that say the same of failed saves."""
 
 
 @dataclass
@@ -41,29 +47,48 @@ class Counts:
     saved: int = 0
     """Complete in shared memory."""
     skipped: int = 0
-    """Left out, since the save before was not complete and copied to the peer yet."""
+    """Left out, since the save before was not complete and copied to the peer yet, or a plan is to be made."""
     torn: int = 0
     """Given up, since a tensor was changed in place during the copy."""
+    failed: int = 0
+    """Not saved, or not by all ranks, because of an error; it is in the log and was told to the agent."""
+    unstepped: int = 0
+    """Calls without a :meth:`~holdfast.session.Session.step` before them: nothing new to save."""
+    common: int = 0
+    """Saves that all ranks are known to have."""
+    waited: int = 0
+    """Calls that waited for other ranks' news, before a new plan."""
 
 
 class Saver:
-    """Writes this rank's shards. :meth:`save` is collective."""
+    """Writes this rank's shards.
+
+    All ranks make every call of :meth:`save`; after the first one, which makes the plan, no call waits for another
+    rank. The thread behind it tells what became of each call, and learns which saves are common to all ranks.
+    The newest common save is never overwritten.
+    """
 
     def __init__(self, context: Context, boundary: Boundary, reporter: Reporter) -> None:
         self.counts = Counts()
         self._context = context
         self._boundary = boundary
         self._reporter = reporter
+        self._group = Group()
+        self._agenda = Agenda()
+        self._background = Background()
         self._tree: StateTree | None = None
         self._writer: ShardWriter | None = None
         self._kept: ShardLayout | None = None
+        self._keeps: tuple[int, int] | None = None
         self._plans = 0
         self._save: Save | None = None
         self._stalled_s = 0.0
-        self._done: Future[None] | None = None
-        self._thread: ThreadPoolExecutor | None = None
+        self._hooked = False
         self._changing: set[str] = set()
         self._patient = True
+        self._mixed = False
+        self._newest = 0
+        self._said_at: dict[str, float] = {}
 
     def require_room(self, state: Mapping[str, Any]) -> None:
         """Refuse ``state`` when shared memory has no room for its saves.
@@ -76,19 +101,29 @@ class Saver:
         room.require(context.shards, nbytes, context.local_world_size, peer=context.has_peer)
 
     def keep_plan(self, path: Path) -> None:
-        """Save by the plan of the shard at ``path``, which the state was restored from, if all ranks can do so."""
+        """Save by the plan of the shard at ``path``, which the state was restored from, if all ranks can do so.
+
+        That shard is common to all ranks: it stays until a newer one is.
+        """
         context = self._context
         self._kept = plan_of(path, context.shards, context.rank, context.world_size)
+        if (header := buffers.read_header(path)) is not None:
+            self._keeps = header.epoch, header.step
 
     def save(
-        self, state: Mapping[str, Any], step: int, *, good: bool, everything: bool, step_s: float
+        self,
+        state: Mapping[str, Any],
+        step: int,
+        *,
+        good: bool,
+        everything: bool,
+        step_s: float,
+        stepped: bool = True,
     ) -> None:
-        """Save ``state`` as that of ``step``, unless any rank's step was not ``good`` (not finite).
+        """Save ``state`` as that of ``step``, unless the step was not ``good`` (not finite).
 
         Returns when objects and tensors that no optimizer updates are copied; the others are copied while the
-        next step computes (:meth:`wait`). The exchange of needs is a barrier as well: no rank overwrites its
-        shard of the save before last until all ranks have completed the last one and their peers have it, so
-        that a common step always exists.
+        next step computes (:meth:`wait`).
 
         Args:
             state: as given to the Session.
@@ -96,38 +131,27 @@ class Saver:
             good: whether its numbers were finite on this rank.
             everything: the caller promises that no tensor changes before :meth:`wait` or an optimizer's step.
             step_s: about how long a step takes, in seconds.
+            stepped: whether a step was completed in this epoch.
+
+        Raises:
+            CheckpointError: there is no plan yet, and none can be made for ``state`` on all ranks.
         """
         self.wait()
-        tree = self.tree_of(state)
-        items = tree.flat() | rng.items(self._context.rank)
-        kept, self._kept = self._kept, None
-        if kept is not None and fits(kept, items):
-            self._writer = self._writer_of(kept)
-        contents = self._writer.collect(items) if self._writer else None
-        bad, plan, busy = agree(
-            not good,
-            contents is None,
-            not self._settled(step, step_s),
-            equal=self._writer.layout.plan if self._writer else "",
-        )
-        if bad:
-            return
-        if busy:
-            self.counts.skipped += 1
-            self._reporter.send("skipped", step=step, skipped=self.counts.skipped)
-            return
-        if plan:
-            self._finish()
-            share_equal(tree)
-            items = tree.flat() | rng.items(self._context.rank)
-            self._writer = self._plan(tree, items)
-            contents = self._writer.collect(items)
-        if self._writer is None or contents is None:
-            raise CheckpointError(
-                f"rank {self._context.rank} at step {step}: the state changes between two looks at it. "
-                "Give Session.checkpoint() objects whose state_dict() does not change by being called."
-            )
-        self._start(self._writer, contents, step, None if everything else tree.updated())
+        number = self._agenda.call()
+        stepped = stepped and step != self._newest
+        if not stepped:
+            self._count_unstepped(step)
+        vote, save = Vote(number, step, ""), None
+        if self._writer is None:
+            if not self._first_plan(state, step, good=good and stepped):
+                return
+        elif self._plans_now(number) and not self._plan_again(state, step):
+            vote = Vote(number, step, "", failed=True)
+        if not vote.failed and good and stepped:
+            vote, save = self._attempt(state, number, step, everything=everything, step_s=step_s)
+        if save is not None:
+            self._newest = step
+        self._background.submit(functools.partial(self._conclude, vote, save))
 
     def wait(self) -> None:
         """Return when no copy is under way any more: tensors may be changed. Cheap when there is none."""
@@ -143,21 +167,14 @@ class Saver:
         return taken
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until the last save is complete and on the peer, at most so long; whether it is."""
-        deadline = time.monotonic() + timeout_s
-        pause = 0.0001
-        while not self._complete():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(pause)
-            pause = min(pause * 1.5, 0.002)
-        return True
+        """Wait until the last save is complete, on the peer and told to all ranks, at most so long; whether it is."""
+        return self._background.wait(timeout_s)
 
     def _settled(self, step: int, step_s: float) -> bool:
-        """Whether the last save is complete; waits a little, unless that was in vain the last time."""
+        """Whether the last save is over; waits a little, unless that was in vain the last time."""
         if self._boundary.must_hold(step):
             return self.flush(self._boundary.longest_s)
-        if self._complete():
+        if not self._background.busy:
             self._patient = True
             return True
         if (patience_s := self._context.patience_s) is not None:
@@ -165,29 +182,82 @@ class Saver:
         self._patient = self._patient and self.flush(max(PATIENCE_S, PATIENCE_SHARE * step_s))
         return self._patient
 
-    def _complete(self) -> bool:
-        if self._done is None:
-            return True
-        if not self._done.done():
-            return False
-        self._done.result()
-        return self._boundary.has_copy()
+    def _attempt(
+        self, state: Mapping[str, Any], number: int, step: int, *, everything: bool, step_s: float
+    ) -> tuple[Vote, Save | None]:
+        """Begin a save if there is nothing against it. Waits for no other rank, and raises nothing."""
+        assert self._writer is not None
+        plan = self._writer.layout.plan
+        if not self._settled(step, step_s) or self._agenda.pending or self._mixed:
+            self._skip(step)
+            return Vote(number, step, plan, skipped=True), None
+        try:
+            tree = self.tree_of(state)
+            contents = self._collect(tree)
+            if contents is None and self._group.alone:
+                self._plan_with_all(state)
+                contents = self._collect(tree)
+            if contents is None:
+                if self._group.alone:
+                    raise CheckpointError(_unsteady(self._context.rank, step))
+                self._skip(step)
+                return Vote(number, step, plan, skipped=True, needs_plan=True), None
+            return Vote(number, step, self._writer.layout.plan), self._start(
+                self._writer, contents, number, step, None if everything else tree.updated()
+            )
+        except Exception as error:
+            if self._writer.is_waiting_for_memory(self._keeps):
+                self._skip(step)
+                return Vote(number, step, plan, skipped=True), None
+            self._fail(step, error)
+            return Vote(number, step, plan, failed=True), None
+
+    def _collect(self, tree: StateTree) -> Contents | None:
+        """What is to be saved by the present plan; None when that does not fit any more."""
+        return self._writer.collect(self._items(tree)) if self._writer else None
+
+    def _items(self, tree: StateTree) -> dict[str, Any]:
+        return tree.flat() | rng.items(self._context.rank)
 
     def _start(
-        self, writer: ShardWriter, contents: Contents, step: int, updated: frozenset[int] | None
-    ) -> None:
+        self,
+        writer: ShardWriter,
+        contents: Contents,
+        number: int,
+        step: int,
+        updated: frozenset[int] | None,
+    ) -> Save:
         def steady(name: str, tensor: Tensor) -> bool:
             return name not in self._changing and (updated is None or tensor.data_ptr() in updated)
 
-        self._save = writer.start(contents, step, steady)
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "holdfast-save")
+        if not self._hooked:
+            self._hooked = True
             _before_every_update(self)
-        self._done = self._thread.submit(self._run, self._save)
+        self._save = writer.start(contents, step, steady, number=number, keeps=self._keeps)
+        return self._save
 
-    def _run(self, save: Save) -> None:
-        """In the thread: finish a save and tell the agent."""
-        if not save.run():
+    def _conclude(self, vote: Vote, save: Save | None) -> None:
+        """In the thread: finish a save, and hear what became of the call on all ranks."""
+        told = self._finish(save, vote) if save is not None else vote
+        told = replace(told, calls=self._agenda.calls, rejects=self._agenda.rejects)
+        try:
+            result = self._group.exchange(told, self._background.ended)
+        except CheckpointError as error:
+            self._agenda.forget()
+            if not self._background.ended():
+                self._fail(vote.step, error)
+            return
+        self._hear(result, told, save)
+
+    def _finish(self, save: Save, vote: Vote) -> Vote:
+        """Complete the shard, tell the agent, and wait a bounded time for the peer's copy."""
+        try:
+            whole = save.run()
+        except Exception as error:
+            save.abandon()
+            self._fail(save.step, error)
+            return replace(vote, failed=True)
+        if not whole:
             self.counts.torn += 1
             self._changing.update(save.torn)
             _log.warning(
@@ -196,13 +266,141 @@ class Saver:
                 save.step,
                 ", ".join(save.torn[:5]),
             )
-            return
+            return vote
         self.counts.saved += 1
         self._boundary.saved(save.step, save.path, save.nbytes)
+        pause = 0.0001
+        while not self._boundary.has_copy() and not self._background.ended():
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.005)
+        return replace(vote, saved=True)
 
-    def _finish(self) -> None:
-        if self._done is not None:
-            self._done.result()
+    def _hear(self, result: Result, told: Vote, save: Save | None) -> None:
+        self._agenda.take(result)
+        self._mixed = result.mixed
+        if result.common and save is not None:
+            self._keeps = self._context.epoch, save.step
+            self.counts.common += 1
+            self._boundary.common(save.step, save.path)
+        elif not result.same_step:
+            self._fail(
+                told.step,
+                CheckpointError(
+                    f"ranks are at different steps: this one calls checkpoint() the {told.number}. time, at step "
+                    f"{told.step}. Call step() and checkpoint() for the same steps on all ranks."
+                ),
+            )
+
+    def _first_plan(self, state: Mapping[str, Any], step: int, *, good: bool) -> bool:
+        """Come to the first plan, or go on by that of the epoch before; whether this step is to be saved.
+
+        Raises:
+            CheckpointError: the state cannot be saved; on all ranks.
+        """
+        self._group.open()
+        error: Exception | None = None
+        writer: ShardWriter | None = None
+        try:
+            writer = self._writer_as_before(state) if good else None
+        except Exception as caught:
+            error = caught
+        plan = writer.layout.plan if writer else ""
+        (bad, failed, missing), same = self._group.agree(
+            not good, error is not None, writer is None, equal=plan
+        )
+        if failed:
+            raise error or CheckpointError(_elsewhere(step))
+        if bad:
+            return False
+        if missing or not same:
+            self._plan_with_all(state)
+        else:
+            self._writer = writer
+        self._kept = None
+        return True
+
+    def _writer_as_before(self, state: Mapping[str, Any]) -> ShardWriter | None:
+        """A writer by the plan of the shard that was restored, if that still fits."""
+        tree = self.tree_of(state)
+        items = self._items(tree)
+        if self._kept is None or not fits(self._kept, items):
+            return None
+        writer = self._writer_of(self._kept)
+        return writer if writer.collect(items) is not None else None
+
+    def _plans_now(self, number: int) -> bool:
+        """Whether all ranks make a plan at this call; only then this waits for the exchanges before it."""
+        if not self._agenda.due(number):
+            return False
+        self.counts.waited += self._background.busy
+        if not self._background.wait(PLAN_PATIENCE_S):
+            self._agenda.forget()
+        return self._agenda.take_up(number)
+
+    def _plan_again(self, state: Mapping[str, Any], step: int) -> bool:
+        """A later plan, together with all ranks; False when there is none."""
+        try:
+            self._plan_with_all(state)
+        except Exception as error:
+            self._fail(step, error)
+            return False
+        return True
+
+    def _plan_with_all(self, state: Mapping[str, Any]) -> None:
+        """Make a plan. Collective, on the main thread; fails on all ranks or on none.
+
+        Raises:
+            CheckpointError: there is no plan for the state, or no room for it.
+        """
+        tree, error = None, None
+        try:
+            tree = self.tree_of(state)
+            tree.flat()
+        except Exception as caught:
+            error = caught
+        self._together(error)
+        assert tree is not None
+        self._plans += 1
+        writer: ShardWriter | None = None
+        share_equal(tree)
+        layout = self._plan(tree, self._items(tree))
+        try:
+            writer = self._writer_of(layout)
+            if writer.collect(self._items(tree)) is None:
+                raise CheckpointError(_unsteady(self._context.rank, self._newest))
+        except Exception as caught:
+            error = caught
+        self._together(error)
+        self._writer = writer
+
+    def _together(self, error: Exception | None) -> None:
+        """Raise on all ranks what one of them cannot do."""
+        (failed,), _ = self._group.agree(error is not None)
+        if failed:
+            raise error or CheckpointError(_elsewhere(self._newest))
+
+    def _skip(self, step: int) -> None:
+        self.counts.skipped += 1
+        self._reporter.send("skipped", step=step, skipped=self.counts.skipped)
+
+    def _fail(self, step: int, error: Exception) -> None:
+        """Count a save that went wrong, and say so: training goes on."""
+        self.counts.failed += 1
+        reason = f"{type(error).__name__}: {error}"[:500]
+        self._reporter.send("save_failed", step=step, reason=reason, failed=self.counts.failed)
+        now = time.monotonic()
+        if now - self._said_at.get("failed", -QUIET_S) >= QUIET_S:
+            self._said_at["failed"] = now
+            _log.warning("step %d is not saved (%d failed so far): %s", step, self.counts.failed, reason)
+
+    def _count_unstepped(self, step: int) -> None:
+        self.counts.unstepped += 1
+        if self.counts.unstepped == 1:
+            _log.warning(
+                "checkpoint() saves nothing at step %d: no step() since the last save or restore. "
+                "Call session.step(number) before session.checkpoint(state).",
+                step,
+            )
 
     def tree_of(self, state: Mapping[str, Any]) -> StateTree:
         """The tree over ``state``, one for all looks at it."""
@@ -210,27 +408,36 @@ class Saver:
             self._tree = StateTree(state, self._context.rank, self._context.world_size)
         return self._tree
 
-    def _plan(self, tree: StateTree, items: Mapping[str, Any]) -> ShardWriter:
+    def _plan(self, tree: StateTree, items: Mapping[str, Any]) -> ShardLayout:
         context = self._context
-        self._plans += 1
-        key = rng.key(context.rank)
         planned = make_plan(
             items,
             context.shards,
             context.epoch,
             self._plans,
             machine=context.machine,
-            private=(key, *tree.private),
+            private=(rng.key(context.rank), *tree.private),
             paths=tree.paths | rng.paths(context.rank),
         )
-        return self._writer_of(planned.layout)
+        return planned.layout
 
     def _writer_of(self, layout: ShardLayout) -> ShardWriter:
         context = self._context
         owner = Owner(context.job, context.epoch, context.rank, context.world_size)
         writer = ShardWriter(layout, owner, context.shards)
-        writer.prepare()
+        writer.prepare(self._keeps)
         return writer
+
+
+def _unsteady(rank: int, step: int) -> str:
+    return (
+        f"rank {rank} at step {step}: the state changes between two looks at it. "
+        "Give Session.checkpoint() objects whose state_dict() does not change by being called."
+    )
+
+
+def _elsewhere(step: int) -> str:
+    return f"step {step}: the state cannot be saved on another rank; its log says why"
 
 
 def _before_every_update(saver: Saver) -> None:

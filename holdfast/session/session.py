@@ -133,8 +133,9 @@ class Session:
         What the optimizers in ``state`` update (parameters, optimizer state) is copied while the next step
         computes; every ``torch.optim`` optimizer waits for that copy before it steps. All else (buffers such as
         running statistics, data position, random state, extras) is copied before this returns. A step whose loss
-        or gradient norm is not finite on any rank is not saved; nor is one that comes before the last save is
-        complete (:attr:`counts`).
+        or gradient norm is not finite on any rank is never restored; one that comes before the last save is
+        complete is not saved (:attr:`counts`). Only the first call waits for other ranks, and those few at which
+        the state has become another one in names, shapes or types.
 
         Args:
             state: as in :meth:`restore`.
@@ -142,15 +143,23 @@ class Session:
                 an optimizer of torch. Then call :meth:`wait` before any of it changes.
 
         Raises:
-            CheckpointError: the state cannot be saved, or shared memory is full.
+            CheckpointError: at the first call, on all ranks: the state cannot be saved, or shared memory is full.
+                Later what goes wrong is counted, logged and told to the agent; training goes on.
         """
         context = self._context
         if context is None:
             return
         step = self._step
-        if context.replay_steps is None and step > self._start:
+        if context.replay_steps is None:
             everything, began = overlap == "all", time.perf_counter()
-            self._saver.save(state, step, good=self._good, everything=everything, step_s=self._step_s)
+            self._saver.save(
+                state,
+                step,
+                good=self._good,
+                everything=everything,
+                step_s=self._step_s,
+                stepped=step > self._start,
+            )
             self._phases.add("checkpoint", time.perf_counter() - began)
         self._pause_or_end()
         self._at_boundary = False
@@ -180,7 +189,7 @@ class Session:
 
     @property
     def counts(self) -> Counts:
-        """Saves completed, skipped and given up so far."""
+        """What became of the saves so far."""
         return self._saver.counts if self._context else Counts()
 
     def _pause_or_end(self) -> None:

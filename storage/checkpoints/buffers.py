@@ -8,8 +8,8 @@ and the payload is the content of a stock torch.distributed.checkpoint file: fir
 plan gave this rank (``owned_nbytes``: exactly the object ``__{rank}_0.distcp``), then the rank's other items,
 so that the rank alone can be restored from its own file.
 
-Two slots, ``a`` and ``b``, take turns: the newest complete one is never written to, so whatever moment the
-writer dies at, one complete shard remains.
+There are two slots, ``a`` and ``b``. The newest shard that all ranks are known to have is never written to (before
+there is one: the newest complete one), so whatever moment the writer dies at, one complete shard remains.
 """
 
 from __future__ import annotations
@@ -31,6 +31,9 @@ HEADER_BYTES = 4096
 MAGIC = b"HFSHARD1"
 EMPTY, WRITING, COMPLETE = 0, 1, 2
 SLOTS = ("a", "b")
+
+Saved = tuple[int, int]
+"""Epoch and step: names one save of a rank."""
 
 # Magic, state, length of the JSON header, xxh3_64 of the JSON header; the JSON follows.
 _PREFIX = struct.Struct("<8sQQQ")
@@ -55,6 +58,10 @@ class ShardHeader(Frozen):
     """Leading part of the payload that this rank contributes to the checkpoint in S3."""
     payload_nbytes: int
     file_nbytes: int
+    number: int = 0
+    """Of the call that saved, counted from the epoch's start on all ranks; 0: saved before there were numbers."""
+    keeps: Saved | None = None
+    """The newest save that all ranks were known to have when this one began: it must not make way for this one."""
     digest: str = ""
     """xxh3_128 (hex) of the metadata and the payload."""
 
@@ -307,10 +314,16 @@ def inventory(folder: Path) -> list[tuple[Path, ShardHeader]]:
     return sorted(found, key=lambda item: (item[1].rank, item[1].epoch, item[1].step))
 
 
-def slot_to_overwrite(folder: Path, rank: int) -> Path:
-    """The slot of ``rank`` that is not the newest complete one. Newest is by epoch, then step."""
+def slot_to_overwrite(folder: Path, rank: int, keeps: Saved | None = None) -> Path:
+    """The slot of ``rank`` that does not hold what ``keeps`` names; without that not the newest complete one.
+
+    Newest is by epoch, then step.
+    """
     a, b = (shard_path(folder, rank, slot) for slot in SLOTS)
     held_a, held_b = read_header(a), read_header(b)
+    for held, other in ((held_a, b), (held_b, a)):
+        if held is not None and (held.epoch, held.step) == keeps:
+            return other
     if held_a is None or held_b is None:
         return a if held_a is None else b
     return a if (held_a.epoch, held_a.step) <= (held_b.epoch, held_b.step) else b

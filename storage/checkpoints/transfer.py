@@ -93,6 +93,10 @@ class Transfer:
         self._help()
         self._copied.wait()
 
+    def abandon(self) -> None:
+        """The copy will not be finished: nobody waits for it any more."""
+        self._copied.set()
+
     @property
     def changed(self) -> list[int]:
         """Numbers of the moves whose source was changed in place during the copy: their bytes may be mixed."""

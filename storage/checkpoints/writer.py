@@ -74,6 +74,10 @@ class Save:
         """Return when tensors may change."""
         self._transfer.wait()
 
+    def abandon(self) -> None:
+        """It went wrong: the shard stays incomplete, and tensors may change."""
+        self._transfer.abandon()
+
     def run(self) -> bool:
         """Copy, take the digest, commit; False when the shard cannot be used because a tensor changed."""
         header = self._header
@@ -109,7 +113,6 @@ class ShardWriter:
     folder: Path
     _slots: dict[Path, _Slot] = field(default_factory=dict)
     _pickled: dict[str, tuple[bytes, bytes]] = field(default_factory=dict)
-    _next: Path | None = None
     _lane: DeviceLane | None = None
 
     def __post_init__(self) -> None:
@@ -121,16 +124,23 @@ class ShardWriter:
         self.payload_offset = align(HEADER_BYTES + len(self.layout.metadata), HEADER_BYTES)
         self.file_nbytes = self.payload_offset + self.layout.payload_nbytes
 
-    def prepare(self) -> None:
+    def prepare(self, keeps: buffers.Saved | None = None) -> None:
         """Map the slots that hold no shard to be kept, so that the first saves need not wait for their pages.
+
+        Args:
+            keeps: epoch and step of a shard that must stay; None: the newest.
 
         Raises:
             CheckpointError: shared memory is full.
         """
-        first = buffers.slot_to_overwrite(self.folder, self.owner.rank)
+        first = buffers.slot_to_overwrite(self.folder, self.owner.rank, keeps)
         for path in (first, self._other(first)):
             if path == first or buffers.read_header(path) is None:
                 self._slot(path)
+
+    def is_waiting_for_memory(self, keeps: buffers.Saved | None = None) -> bool:
+        """Whether the slot of the next save is lent, so that it needs a successor; there may be no memory for it."""
+        return buffers.is_lent(buffers.slot_to_overwrite(self.folder, self.owner.rank, keeps))
 
     def collect(self, flat: Mapping[str, Any]) -> Contents | None:
         """The values of ``flat`` in the layout's order; None when they do not fit it any more."""
@@ -146,18 +156,28 @@ class ShardWriter:
         return Contents(tensors, objects)
 
     def start(
-        self, contents: Contents, step: int, steady: Callable[[str, Tensor], bool] = lambda *_: True
+        self,
+        contents: Contents,
+        step: int,
+        steady: Callable[[str, Tensor], bool] = lambda *_: True,
+        *,
+        number: int = 0,
+        keeps: buffers.Saved | None = None,
     ) -> Save:
-        """Begin a save of ``step`` over the older slot: objects and what is not ``steady`` are copied at once.
+        """Begin a save of ``step``: objects and what is not ``steady`` are copied at once.
 
         Args:
             contents: of the step.
             step: the last completed step.
             steady: by name and tensor, whether it stays as it is until :meth:`Save.wait` has returned.
+            number: of the call that saves.
+            keeps: epoch and step of the shard that must stay, in whichever slot it is; None: the newest.
+
+        Raises:
+            CheckpointError: shared memory is full; no shard is harmed.
         """
-        slot = self._slot(self._next or buffers.slot_to_overwrite(self.folder, self.owner.rank))
+        slot = self._slot(buffers.slot_to_overwrite(self.folder, self.owner.rank, keeps))
         buffers.begin(slot.buf)
-        self._next = self._other(slot.path)
         moves, names, at_once = [], [], []
         for each, source, target in zip(self._tensor_items, contents.tensors, slot.targets, strict=True):
             assert each.place.data_at is not None
@@ -175,7 +195,7 @@ class ShardWriter:
                 slot.held[start] = data
         if self._lane is None and any(move.source.is_cuda for move in moves):
             self._lane = DeviceLane()
-        return Save(slot, self._header(step), Transfer(moves, self._lane), names)
+        return Save(slot, self._header(step, number, keeps), Transfer(moves, self._lane), names)
 
     def save(self, contents: Contents, step: int) -> Path:
         """Write one complete shard of ``step`` over the older one and return its path."""
@@ -244,12 +264,14 @@ class ShardWriter:
             targets.append(tensor_view(buf, data_at, each.piece.shape, each.piece.dtype))
         return targets
 
-    def _header(self, step: int) -> ShardHeader:
+    def _header(self, step: int, number: int, keeps: buffers.Saved | None) -> ShardHeader:
         return ShardHeader(
             job=self.owner.job,
             rank=self.owner.rank,
             step=step,
             epoch=self.owner.epoch,
+            number=number,
+            keeps=keeps,
             world_size=self.owner.world_size,
             plan=self.layout.plan,
             meta_offset=HEADER_BYTES,

@@ -35,6 +35,12 @@ class Heard:
         self.all.append(("saved", rank, step, path.name))
         self.heard.set()
 
+    def common(self, rank: int, step: int, path: Path) -> None:
+        self.all.append(("common", rank, step, path.name))
+
+    def save_failed(self, rank: int, step: int, reason: str) -> None:
+        self.all.append(("save_failed", rank, step, reason))
+
     def skipped(self, rank: int, step: int) -> None:
         self.all.append(("skipped", rank, step))
 

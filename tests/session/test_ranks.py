@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
 from holdfast.agent import wire
+from holdfast.models.checkpoint import Shard, Tier
+from holdfast.policies.restore_plan import choose
 from holdfast.storage.checkpoints import buffers
 from tests.session.conftest import MakeAgent
 from tests.session.harness import EXAMPLE, FakeAgent
@@ -17,13 +20,64 @@ pytestmark = [pytest.mark.e2e, pytest.mark.torch]
 SCRIPTS = Path(__file__).with_name("scripts")
 
 
-def test_a_bad_step_of_one_rank_is_saved_by_none(make_agent: MakeAgent) -> None:
-    """Ranks agree: when one rank's loss is not finite no rank saves that step, and nobody waits for ever."""
+def test_a_bad_step_of_one_rank_is_never_restorable(make_agent: MakeAgent) -> None:
+    """The rank whose loss is not finite does not save it: the others' shards of that step are of no use."""
     agent = make_agent(2)
     agent.start(SCRIPTS / "uneven_nan.py", [])
     assert agent.join() == [0, 0], agent.output()
-    agent.wait_for(lambda: len(agent.of("saved")) == 8)
-    assert {each["step"] for each in agent.of("saved")} == {1, 2, 4, 5}
+    agent.wait_for(lambda: len(agent.of("common")) == 8, 30)
+    assert {each["step"] for each in agent.of("common")} == {1, 2, 4, 5}
+    assert 3 not in {each["step"] for each in agent.of("saved", 1)}
+    assert agent.common_step() == 5
+
+
+def test_steps_exchange_nothing_on_the_main_thread(make_agent: MakeAgent, tmp_path: Path) -> None:
+    """After the first call no collective is made or waited for by the thread that trains, and all saves are common."""
+    agent = make_agent(3)
+    agent.start(SCRIPTS / "counted.py", [tmp_path])
+    assert agent.join() == [0, 0, 0], agent.output()
+    for rank in range(3):
+        told = json.loads((tmp_path / f"{rank}.json").read_text())
+        assert told["first"] > 0, "the counter counts nothing"
+        assert told["steady"] == 0
+        assert told["common"] == told["saved"] == 20
+        assert told["new_plan"] > 0
+        assert told["after"] > 20
+
+
+def test_a_rank_that_is_a_step_ahead_is_not_mixed_in(make_agent: MakeAgent) -> None:
+    """Four saves are counted by all, of other steps on one rank: none of them is common, and none is restored."""
+    agent = make_agent(2)
+    agent.start(SCRIPTS / "ahead.py", [])
+    assert agent.join() == [0, 0], agent.output()
+    assert not agent.of("common")
+    shards = [
+        Shard(
+            job=each.job,
+            rank=each.rank,
+            step=each.step,
+            epoch=each.epoch,
+            number=each.number,
+            world_size=each.world_size,
+            machine="m0",
+            tier=Tier.MEMORY,
+            nbytes=each.file_nbytes,
+            digest=each.digest,
+        )
+        for _, each in buffers.inventory(agent.shards)
+    ]
+    assert {(each.rank, each.step - each.number) for each in shards} == {(0, 0), (1, 1)}
+    assert {each.step for each in shards if each.rank == 0} & {each.step for each in shards if each.rank == 1}
+    assert choose(shards, (), 2, {0: "m0", 1: "m0"}).step == 0
+
+
+def test_a_peer_that_dies_ends_no_other_rank(make_agent: MakeAgent) -> None:
+    """The exchange with a dead rank fails beside training; the others go on, count it, and end well."""
+    agent = make_agent(3)
+    agent.start(SCRIPTS / "left.py", [])
+    assert agent.join(60) == [0, -9, 0], agent.output()
+    assert agent.of("save_failed", 0)
+    assert agent.of("save_failed", 2)
 
 
 def test_a_group_that_ends_before_its_model_does_not_hang(make_agent: MakeAgent, tmp_path: Path) -> None:

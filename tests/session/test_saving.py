@@ -14,6 +14,7 @@ from holdfast.session.saver import Counts
 from holdfast.session.state import StateTree
 from holdfast.storage.checkpoints import buffers
 from holdfast.storage.checkpoints.transfer import Transfer
+from holdfast.storage.checkpoints.writer import Save, ShardWriter
 from tests.session.conftest import MakeAgent
 from tests.session.small import contents, session_of, train, training
 
@@ -107,11 +108,12 @@ def test_a_save_is_skipped_while_the_one_before_is_under_way(
         train(state)
         session.step(step)
         session.checkpoint(state)
-        assert session._saver._done is not None
-        session._saver._done.result()
         if step == 4:  # now the peer has step 1
             agent.controls[0].replicated_step = 1
-    assert session.counts == Counts(saved=2, skipped=3)
+            assert session.flush(20)
+    agent.controls[0].replicated_step = 5
+    assert session.flush(20)
+    assert session.counts == Counts(saved=2, skipped=3, common=2)
     assert [each.step for _, each in buffers.inventory(agent.shards)] == [1, 5]
     agent.wait_for(lambda: len(agent.of("skipped")) == 3)
     assert agent.of("skipped")[-1]["skipped"] == 3
@@ -134,7 +136,7 @@ def test_a_change_without_an_optimizer_is_noticed(
             state["model"][0].weight.add_(1.0)
         go.set()
         assert session.flush()
-    assert session.counts == Counts(saved=2, torn=1)
+    assert session.counts == Counts(saved=2, torn=1, common=2)
     assert torch.equal(contents(agent.shard(0, 3))["model.0.weight"], before)
 
 
@@ -152,3 +154,97 @@ def test_wait_comes_before_other_changes(make_agent: MakeAgent, monkeypatch: pyt
     state["model"][0].weight.data.add_(1.0)
     assert session.flush()
     assert torch.equal(contents(agent.shard(0, 1))["model.0.weight"], before)
+
+
+def test_a_save_that_fails_ends_no_training(make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes wrong after the first save is counted and told, the last common shard stays, the next call works."""
+    agent = make_agent()
+    session, state = session_of(agent), training()
+    session.restore(state)
+    broken = OSError(28, "No space left on device")
+
+    def fail(*_: object, **__: object) -> None:
+        raise broken
+
+    for step in range(1, 5):
+        session.step(step)
+        with monkeypatch.context() as patch:
+            if step == 2:
+                patch.setattr(ShardWriter, "start", fail)
+            if step == 3:
+                patch.setattr(Save, "run", fail)
+            session.checkpoint(state)
+            assert session.flush()
+        assert step == 4 or [each.step for _, each in buffers.inventory(agent.shards)] == [1]
+    assert session.counts == Counts(saved=2, failed=2, common=2)
+    agent.wait_for(lambda: len(agent.of("save_failed")) == 2)
+    assert "No space left" in agent.of("save_failed")[0]["reason"]
+
+
+def test_a_lent_slot_without_memory_for_a_successor_is_a_skip(
+    make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An upload takes long and shared memory is full: saves are left out until the loan ends."""
+    agent = make_agent()
+    session, state = session_of(agent), training()
+    session.restore(state)
+    for step in range(1, 6):
+        session.step(step)
+        if step == 3:
+            slot, loan = agent.shard(0, 1), agent.folder / "loan"
+            buffers.lend(slot, 1, loan)
+
+            def full(*_: object) -> None:
+                raise OSError(28, "No space left on device")
+
+            monkeypatch.setattr(buffers, "_allocate", full)
+        if step == 5:
+            buffers.release(slot, loan)
+        session.checkpoint(state)
+        assert session.flush()
+    assert session.counts == Counts(saved=3, skipped=2, common=3)
+    assert [each.step for _, each in buffers.inventory(agent.shards)] == [2, 5]
+
+
+def test_torn_saves_never_cost_the_common_shard(make_agent: MakeAgent) -> None:
+    """Saves that tear at many points, one after the other, take the same slot: the common shard is always whole."""
+    agent = make_agent()
+    session, state = session_of(agent), training()
+    session.restore(state)
+    session._saver._changing = Ignored()
+    common, torn = 0, 0
+    for step in range(1, 121):
+        session.step(step)
+        session.checkpoint(state)
+        if step > 1 and step % 4:
+            save = session._saver._save
+            assert save is not None
+            if step % 2:
+                save._transfer._copied.wait()
+            with torch.no_grad():
+                state["model"][step % 2 * 3].weight.add_(1.0)
+        assert session.flush()
+        found = {each.step: path for path, each in buffers.inventory(agent.shards)}
+        common = step if session.counts.torn == torn else common
+        torn = session.counts.torn
+        assert common in found
+        buffers.verify(found[common])
+    assert session.counts.torn + session.counts.saved == 120
+
+
+class Ignored(set[str]):
+    """Remembers nothing: the same tensor tears again."""
+
+    def update(self, *_: object) -> None:
+        pass
+
+
+def test_a_call_without_a_step_says_so_once(make_agent: MakeAgent, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is saved, nothing hangs, and the log has one line."""
+    agent = make_agent()
+    session, state = session_of(agent), training()
+    session.restore(state)
+    for _ in range(3):
+        session.checkpoint(state)
+    assert session.counts == Counts(unstepped=3)
+    assert sum("no step()" in each.message for each in caplog.records) == 1

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from holdfast.session.agreement import agree
+from holdfast.session.agreement import Group
 
 TIMES = 60
 
@@ -15,7 +15,9 @@ TIMES = 60
 def train() -> None:
     model = DistributedDataParallel(torch.nn.Linear(4, 4))
     model(torch.ones(2, 4)).sum().backward()
-    agree(False, False, False, equal="")
+    group = Group()
+    group.open()
+    group.agree(False)
     dist.destroy_process_group()  # as most scripts do it: `model` is still there
 
 

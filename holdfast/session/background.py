@@ -1,0 +1,97 @@
+"""The thread of a rank that finishes saves: in order, and never in the way of the process's end."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+_log = logging.getLogger(__name__)
+
+AT_EXIT_S = 10.0
+"""How long a process that ends waits for its last save, which other ranks may never take part in."""
+
+Work = Callable[[], None]
+
+
+@dataclass
+class _Shared:
+    """What the thread has: not the owner, which may go."""
+
+    waiting: queue.SimpleQueue[Work | None] = field(default_factory=queue.SimpleQueue)
+    pending: int = 0
+    idle: threading.Condition = field(default_factory=threading.Condition)
+    ended: threading.Event = field(default_factory=threading.Event)
+
+
+class Background:
+    """Runs what is submitted, one after the other. What is raised there is logged, and goes no further."""
+
+    def __init__(self) -> None:
+        self._shared = _Shared()
+        self._thread: threading.Thread | None = None
+        weakref.finalize(self, self._shared.waiting.put, None).atexit = False
+
+    def submit(self, work: Work) -> None:
+        """Have ``work`` done."""
+        with self._shared.idle:
+            self._shared.pending += 1
+        self._shared.waiting.put(work)
+        if self._thread is None:
+            self._thread = threading.Thread(
+                target=_run, args=(self._shared,), name="holdfast-save", daemon=True
+            )
+            self._thread.start()
+            _finish_at_exit(self)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something is not done yet."""
+        return self._shared.pending > 0
+
+    def ended(self) -> bool:
+        """Whether the process ends: give up."""
+        return self._shared.ended.is_set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until all is done, at most so long; whether it is."""
+        if not self.busy:
+            return True
+        with self._shared.idle:
+            return self._shared.idle.wait_for(lambda: self._shared.pending == 0, timeout_s)
+
+    def finish(self, timeout_s: float = AT_EXIT_S) -> None:
+        """Wait a bounded time for what is under way, then have the thread end."""
+        deadline = time.monotonic() + timeout_s
+        self.wait(timeout_s)
+        self._shared.ended.set()
+        self._shared.waiting.put(None)
+        if self._thread is not None:
+            self._thread.join(max(1.0, deadline - time.monotonic()))
+
+
+def _run(shared: _Shared) -> None:
+    while (work := shared.waiting.get()) is not None:
+        try:
+            work()
+        except Exception:
+            _log.exception("a save could not be finished")
+        del work
+        with shared.idle:
+            shared.pending -= 1
+            shared.idle.notify_all()
+
+
+def _finish_at_exit(background: Background) -> None:
+    """As ``concurrent.futures`` does it: ``atexit`` is not run in processes that ``multiprocessing`` forked."""
+    known = weakref.ref(background)
+
+    def finish() -> None:
+        if (alive := known()) is not None:
+            alive.finish()
+
+    threading._register_atexit(finish)  # type: ignore[attr-defined]
