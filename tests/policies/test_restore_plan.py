@@ -254,3 +254,20 @@ def test_planning_for_ten_thousand_ranks_is_linear() -> None:
     ]
     plan = choose(held, [remote(3)], 10_240, homes)
     assert (plan.step, len(plan.sources), len(plan.fallbacks)) == (8, 10_240, 2 * 10_240)
+
+
+def test_shards_of_one_step_by_other_calls_are_not_mixed() -> None:
+    """A rank that counts steps otherwise saved that step at another call: an older step that fits wins."""
+    ahead = [each.model_copy(update={"number": each.step - (each.rank == 3)}) for each in own(9) + own(8)]
+    older = [each.model_copy(update={"number": 7}) for each in own(7)]
+    plan = choose(ahead + older, [], 4, HOMES)
+    assert plan.step == 7
+    assert [each.step for each in plan.skipped] == [9, 9, 8, 8]
+
+
+def test_a_checkpoint_in_s3_goes_with_the_shards_that_all_ranks_have() -> None:
+    """Its manifest has no number: a rank that lacks its shard reads S3, unless other calls' shards are there too."""
+    some = [each.model_copy(update={"number": 4}) for each in own(9, (0, 1, 2))]
+    assert [each.tier for each in choose(some, [remote(9)], 4, HOMES).sources][3] is Tier.S3
+    odd = [each.model_copy(update={"number": 3}) for each in own(9, (3,))]
+    assert choose(some + odd, [remote(9)], 4, HOMES).tier is Tier.S3
