@@ -72,6 +72,11 @@ class Settings(BaseSettings):
         ge=0,
         description="Most that shards may take on a machine's disk; what does not fit is left out.",
     )
+    first_tier_dir: Path | None = Field(
+        None,
+        description="Folder on a machine's local NVMe disk, for jobs with `checkpoint.first_tier: disk`; empty: such "
+        "jobs are refused.",
+    )
     secret_file: Path | None = Field(
         None, description="Shared secret of agents and gateway, mode 0600; empty: HOME/secret."
     )

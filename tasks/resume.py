@@ -378,6 +378,9 @@ async def _start_ranks(
             peer_machine=peer.name if peer else "",
             s3_every_steps=job.spec.checkpoint.s3_every_steps,
             disk_every_steps=job.spec.checkpoint.disk_every_steps,
+            memory_every_steps=job.spec.checkpoint.memory_every_steps,
+            copies=job.spec.checkpoint.copies(len(machines)),
+            first_tier=job.spec.checkpoint.first_tier,
             retention=job.spec.checkpoint.retention,
         )
 

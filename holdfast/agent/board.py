@@ -88,6 +88,8 @@ class Row:
     step_s: float = 0.0
     paused: bool = False
     replicated_step: int = 0
+    shard_nbytes: int = 0
+    """Size of its newest shard."""
     restored: dict[str, Any] | None = None
     """How it got its state, and what that cost."""
     failed: dict[str, Any] | None = None
@@ -240,6 +242,7 @@ class Board:
         row.activity = str(message["name"])
 
     def _on_saved(self, row: Row, message: dict[str, Any]) -> None:
+        row.shard_nbytes = int(message.get("nbytes", 0))
         self._events.saved(row.rank, int(message["step"]), Path(message["path"]))
 
     def _on_common(self, row: Row, message: dict[str, Any]) -> None:

@@ -44,7 +44,7 @@ from holdfast.listen import KEEP_ALIVE_S, listen
 from holdfast.models import agent as messages
 from holdfast.models.alert import Alert, AlertKind, Finding
 from holdfast.models.checkpoint import RemoteCheckpoint
-from holdfast.paths import ENV_MACHINE_DIR, machine_dir, shm_dir
+from holdfast.paths import ENV_MACHINE_DIR, SHM, machine_dir, shm_dir
 from holdfast.plugins.policy import site_policy
 from holdfast.secret import Keys, keys
 from holdfast.settings import Settings
@@ -97,7 +97,10 @@ class Agent:
         self._home = home
         policy = site_policy(settings.policy_file).detect
         self.folder = machine_dir(home, machine)
-        self.memory = Memory(machine, shm_dir(home, machine), self.folder / "ckpt")
+        shm, nvme = shm_dir(home, machine), settings.first_tier_dir
+        self.memory = Memory(
+            machine, shm, self.folder / "ckpt", None if nvme is None else nvme / shm.relative_to(SHM)
+        )
         self._prepare_process()
         self.forks = ForkServer([name.strip() for name in settings.preload.split(",") if name.strip()])
         self._settings = settings

@@ -43,7 +43,7 @@ class DiskTier:
         if who in self._busy:
             self._metrics.disk_copies.labels("skipped").inc()
             return
-        loan = self._memory.transfers / f"disk-{run.start.job}-{rank}-{step}.shard"
+        loan = self._memory.transfers_beside(path) / f"disk-{run.start.job}-{rank}-{step}.shard"
         try:
             # Not when the copy begins: a job that was forgotten meanwhile must not leave one behind.
             self._memory.disk(run.start.job).mkdir(parents=True, exist_ok=True)

@@ -100,6 +100,7 @@ class Jobs:
             if command.replay is None:
                 await self._end_replays(command.job)
             if command.replay is None:
+                self._memory.place(command.job, command.first_tier)
                 self._memory.resume_after(command.job, command.restore.step)
                 self._memory.accept_from[command.job] = command.epoch
             run = self._make_run(command)

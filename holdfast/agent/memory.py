@@ -7,8 +7,8 @@ import shutil
 from pathlib import Path
 
 from holdfast.errors import CheckpointError, DamagedError
-from holdfast.models.checkpoint import Shard, Tier
-from holdfast.storage.checkpoints import buffers
+from holdfast.models.checkpoint import FirstTier, Shard, Tier
+from holdfast.storage.checkpoints import buffers, local_disk
 
 _FOLDERS = {Tier.MEMORY: "own", Tier.PEER: "peer", Tier.DISK: "disk"}
 
@@ -21,31 +21,75 @@ def base_job(job: str) -> str:
 class Memory:
     """Folders ``own/<job>/`` (written by ranks) and ``peer/<job>/`` (copies for neighbours).
 
-    With them goes ``disk/<job>/``, where a job that wants it has its shards on the machine's disk as well.
+    With them goes ``disk/<job>/``, where a job that wants it has its shards on the machine's disk as well. A job whose
+    first tier is the disk has its own and its neighbours' shards in the same folders under ``nvme``: the same files,
+    mapped as those in shared memory are.
     """
 
-    def __init__(self, machine: str, root: Path, disk: Path | None = None) -> None:
+    def __init__(self, machine: str, root: Path, disk: Path | None = None, nvme: Path | None = None) -> None:
         self.root = root
         self._disk = disk or root
+        self._nvme = nvme
+        self._first: dict[str, Path] = {}
         self.accept_from: dict[str, int] = {}
         """Per job, the oldest epoch of which the shard port still takes copies: the one that runs here."""
         self._machine = machine
         self._maps: dict[Path, tuple[int, mmap.mmap]] = {}
         # What an agent before this one was about to upload when it died: nobody gives it back.
-        shutil.rmtree(self.transfers, ignore_errors=True)
+        for each in (*self._roots, self._disk):
+            shutil.rmtree(each / "transfers", ignore_errors=True)
 
     @property
     def transfers(self) -> Path:
-        """Where shards lie that are lent to an upload."""
+        """Where shards in shared memory lie that are lent to an upload."""
         return self.root / "transfers"
+
+    def transfers_beside(self, slot: Path) -> Path:
+        """As :attr:`transfers`, on the file system of ``slot``: a loan is a second name, and no copy."""
+        return slot.parents[2] / "transfers"
+
+    def is_on_disk(self, slot: Path) -> bool:
+        """Whether it is a copy in the disk tier, which no rank writes to."""
+        return slot.parent.parent.name == _FOLDERS[Tier.DISK]
+
+    @property
+    def _roots(self) -> tuple[Path, ...]:
+        return (self.root,) if self._nvme is None else (self.root, self._nvme)
+
+    def place(self, job: str, tier: FirstTier) -> None:
+        """Have ``job`` keep its shards in ``tier`` from now on.
+
+        Raises:
+            CheckpointError: this machine has no local disk for it.
+        """
+        if tier is FirstTier.MEMORY:
+            self._first[job] = self.root
+            return
+        if self._nvme is None:
+            raise CheckpointError(
+                f"job {job!r} has checkpoint.first_tier: disk, and machine {self._machine} has no folder for it: set "
+                "HOLDFAST_FIRST_TIER_DIR for its agent to a folder on a local NVMe disk."
+            )
+        # The folder that was configured, above those of this machine.
+        local_disk.require(self._nvme.parents[1])
+        self._nvme.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._first[job] = self._nvme
+
+    def _root(self, job: str) -> Path:
+        """Where the first tier of ``job`` lies: as it was placed, or where an agent before this one put it."""
+        if (known := self._first.get(job)) is not None:
+            return known
+        if self._nvme is not None and any((self._nvme / name / job).exists() for name in ("own", "peer")):
+            return self._nvme
+        return self.root
 
     def own(self, job: str) -> Path:
         """Where the ranks of ``job`` on this machine keep their shards."""
-        return self.root / "own" / job
+        return self._root(job) / "own" / job
 
     def peer(self, job: str) -> Path:
         """Where copies of other machines' shards lie."""
-        return self.root / "peer" / job
+        return self._root(job) / "peer" / job
 
     def disk(self, job: str) -> Path:
         """Where shards of ``job`` lie that outlive a loss of the memory."""
@@ -67,7 +111,8 @@ class Memory:
                 number=header.number,
             )
             for tier, name in _FOLDERS.items()
-            for folder in sorted((self._disk if tier is Tier.DISK else self.root).glob(f"{name}/*"))
+            for root in ((self._disk,) if tier is Tier.DISK else self._roots)
+            for folder in sorted(root.glob(f"{name}/*"))
             for _, header in buffers.inventory(folder)
         )
 
@@ -149,7 +194,9 @@ class Memory:
 
     def forget(self, job: str) -> None:
         """Drop every shard of ``job``."""
-        for folder in (self.own(job), self.peer(job), self.disk(job)):
+        firsts = [root / name / job for root in self._roots for name in ("own", "peer")]
+        for folder in (*firsts, self.disk(job)):
             shutil.rmtree(folder, ignore_errors=True)
             for path in [path for path in self._maps if path.parent == folder]:
                 del self._maps[path]
+        self._first.pop(job, None)

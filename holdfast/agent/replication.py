@@ -12,6 +12,7 @@ from holdfast.agent import shard_port
 from holdfast.agent.metrics import Metrics
 from holdfast.agent.run import Run
 from holdfast.errors import HoldfastError, UnavailableError
+from holdfast.models.agent import Start
 from holdfast.secret import Keys, keys
 from holdfast.storage.checkpoints import buffers
 from holdfast.tls import PLAIN, Tls
@@ -62,18 +63,21 @@ class Replicator:
                     return
                 self._waiting[key] = None
             step, path = newest
-            if self._send(run.start.peer, path) and run.board is not None:
+            if self._send(run.start, path) and run.board is not None:
                 run.board.rows[rank].replicated_step = step
             # Also when it failed: the rank must not be held up by a peer that is away.
             run.controls[rank].replicated_step = step
 
-    def _send(self, peer: str, path: Path) -> bool:
+    def _send(self, start: Start, path: Path) -> bool:
+        peer = start.peer
         if time.monotonic() < self._quiet_until.get(peer, 0.0):
             self._metrics.replications.labels("skipped").inc()
             return False
         begun = time.perf_counter()
         try:
-            header = shard_port.push(peer, self._secret.current, path, self._tls)
+            header = shard_port.push(
+                peer, self._secret.current, path, self._tls, peer_buffers=start.copies.peer
+            )
             if header.rank == 0:
                 self._describe(peer, path, header)
         except HoldfastError as error:

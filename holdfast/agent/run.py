@@ -146,6 +146,7 @@ class Run:
             marks=tuple(self.board.marks) if self.board else (),
             times=tuple(self.board.times) if self.board else (),
             replicated_step=min((row.replicated_step for row in rows), default=0),
+            shard_nbytes=max((row.shard_nbytes for row in rows), default=0),
         )
 
     async def moves(self, patience_s: float) -> None:
@@ -248,6 +249,8 @@ class Run:
             wire.ENV_SOCKET: self.board.path if self.board else "",
             wire.ENV_SHARDS: self._shards,
             wire.ENV_S3_EVERY: start.s3_every_steps,
+            wire.ENV_MEMORY_EVERY: start.memory_every_steps,
+            wire.ENV_COPIES: start.copies.model_dump_json(),
             wire.ENV_PEER: "1" if start.peer and start.replay is None else "0",
         }
         if "TORCH_FR_DUMP_TEMP_FILE" not in start.env:

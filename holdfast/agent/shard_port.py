@@ -123,7 +123,9 @@ class ShardPort:
         if header.epoch < oldest:
             raise errors.StaleError(f"shard of job {job!r} epoch {header.epoch}: epoch {oldest} runs here")
         with self._locks[(job, header.rank)]:
-            receive(connection, self._memory.peer(job), header, self._memory.mapped, header.keeps)
+            folder = self._memory.peer(job)
+            slot = one_slot(folder, header.rank) if request.get("buffers") == 1 else None
+            receive(connection, folder, header, self._memory.mapped, slot)
         _send_line(connection, {"ok": True})
 
     def _take_metadata(self, connection: socket.socket, job: str, plan: str, nbytes: int) -> None:
@@ -153,8 +155,17 @@ class ShardPort:
         _send_shard(connection, path, header)
 
 
-def push(address: str, secret: str, path: Path, tls: Tls = PLAIN) -> buffers.ShardHeader:
+def push(
+    address: str, secret: str, path: Path, tls: Tls = PLAIN, *, peer_buffers: int = 2
+) -> buffers.ShardHeader:
     """Send the complete shard at ``path`` to another machine, which keeps it as a peer's copy.
+
+    Args:
+        address: its data port.
+        secret: of the fleet.
+        path: of the shard.
+        tls: how to call it.
+        peer_buffers: copies of the rank that it keeps. 1: the one that it has is overwritten.
 
     Raises:
         UnavailableError: the other side is away, slow or busy.
@@ -163,7 +174,13 @@ def push(address: str, secret: str, path: Path, tls: Tls = PLAIN) -> buffers.Sha
     header = buffers.read_header(path)
     if header is None:
         raise errors.CheckpointError(f"shard {path}: not complete, nothing to send")
-    request = {"secret": secret, "op": "push", "job": header.job, "header": header.model_dump()}
+    request = {
+        "secret": secret,
+        "op": "push",
+        "job": header.job,
+        "header": header.model_dump(),
+        "buffers": peer_buffers,
+    }
     with _connected(address, tls) as connection:
         _send_line(connection, request)
         _send_shard(connection, path, header)
@@ -235,13 +252,14 @@ def receive(
     folder: Path,
     header: buffers.ShardHeader,
     mapped: Callable[[Path, int], mmap.mmap] = buffers.create,
-    keeps: buffers.Saved | None = None,
+    slot: Path | None = None,
 ) -> Path:
-    """Take a shard's bytes into the slot of ``folder`` that is not the newest; commit if the digest is right.
+    """Take a shard's bytes into ``slot`` and commit them if the digest is right.
 
-    With ``keeps`` (epoch, step) it is the slot that does not hold that save.
+    None: the slot of ``folder`` that holds neither the save that all ranks have nor, as far as that is not told, the
+    newest.
     """
-    path = buffers.slot_to_overwrite(folder, header.rank, keeps)
+    path = slot or buffers.slot_to_overwrite(folder, header.rank, header.keeps)
     buffer = mapped(path, header.file_nbytes)
     buffers.begin(buffer)
     digest = buffers.StreamDigest(header)
@@ -254,6 +272,13 @@ def receive(
         )
     buffers.commit(buffer, header)
     return path
+
+
+def one_slot(folder: Path, rank: int) -> Path:
+    """The only slot that copies of ``rank`` in ``folder`` go into; another one is given up."""
+    kept, other = (buffers.shard_path(folder, rank, name) for name in buffers.SLOTS)
+    other.unlink(missing_ok=True)
+    return kept
 
 
 def _receive_into(connection: socket.socket, body: memoryview, arrived: Callable[[memoryview], None]) -> None:

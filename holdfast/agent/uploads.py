@@ -20,13 +20,15 @@ from holdfast.models.agent import Persist
 from holdfast.models.checkpoint import RemoteCheckpoint, Retention
 from holdfast.policies.upload_pace import Pace
 from holdfast.storage import remote
-from holdfast.storage.checkpoints import buffers
+from holdfast.storage.checkpoints import buffers, part_copy
 from holdfast.storage.tidy import Tidied
 
 _log = logging.getLogger(__name__)
 
 _TIDY_S = 300.0  # bound on one look for what is to be deleted
-_AT_ONCE = 2  # shards of one rank that are lent at a time
+_AT_ONCE = (
+    1  # shards of one rank that are lent at a time: two would share the same line, and take twice the memory
+)
 _COMPLETING = 4  # checkpoints of one job that wait here for other machines' parts
 
 
@@ -74,8 +76,8 @@ class _Loan:
 class Uploads:
     """Lends due shards to the carrier process, and gives them back.
 
-    Memory is bounded: while an upload is under way the slot's next save takes a new file, and while two are,
-    steps that become due are left out and counted, never queued.
+    Memory is bounded: while an upload is under way the slot's next save takes a new file (unless the rank's part is
+    small: that is copied), and steps that become due meanwhile are left out and counted, never queued.
     """
 
     def __init__(
@@ -183,18 +185,43 @@ class Uploads:
         return True
 
     async def _send(self, loan: _Loan) -> None:
+        """From a copy where the rank's part is small, which ends the loan at once; else from the lent shard itself."""
+        part = await self._part(loan)
+        if part is None:
+            await self._reserve(loan)
+        else:
+            buffers.release(loan.slot, loan.name)
+        try:
+            await self._carrier.call(
+                "put_part",
+                self._limits.part_s + 30.0,
+                path=str(part or loan.name),
+                key=loan.key,
+                object_nbytes=self._limits.object_nbytes,
+                within_s=self._limits.part_s,
+            )
+        finally:
+            if part is not None:
+                part.unlink(missing_ok=True)
+
+    async def _part(self, loan: _Loan) -> Path | None:
+        """A copy of what the rank contributes; None when that is large, or there is no room for it."""
+        if not part_copy.is_small(loan.header):
+            return None
+        try:
+            return await asyncio.to_thread(part_copy.take, loan.name, loan.header)
+        except OSError as error:
+            _log.info("%s is lent, not copied: %s", loan.slot, error)
+            return None
+
+    async def _reserve(self, loan: _Loan) -> None:
+        """Memory for the slot's next save, unless no rank saves there, or it has a new file already."""
+        if self._memory.is_on_disk(loan.slot) or not buffers.is_lent(loan.slot):
+            return
         try:
             await asyncio.to_thread(buffers.reserve, loan.slot, loan.header.file_nbytes)
         except CheckpointError as error:
             _log.warning("%s: the next save has to wait for memory", error)
-        await self._carrier.call(
-            "put_part",
-            self._limits.part_s + 30.0,
-            path=str(loan.name),
-            key=loan.key,
-            object_nbytes=self._limits.object_nbytes,
-            within_s=self._limits.part_s,
-        )
 
     async def _complete(self, loan: _Loan, world_size: int, metadata: bytes) -> None:
         header = loan.header
@@ -235,7 +262,10 @@ class Uploads:
 
     def _lend(self, rank: int, step: int, slot: Path) -> _Loan:
         """Take a shard out of the way of the saves to come: a link, no copy."""
-        name = self._memory.transfers / f"{slot.parent.parent.name}-{slot.parent.name}-{rank}-{step}.shard"
+        name = (
+            self._memory.transfers_beside(slot)
+            / f"{slot.parent.parent.name}-{slot.parent.name}-{rank}-{step}.shard"
+        )
         return _Loan(slot, name, buffers.lend(slot, step, name))
 
     def _failed(self, what: str, error: Exception) -> None:

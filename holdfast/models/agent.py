@@ -9,7 +9,7 @@ from pydantic import Field
 
 from holdfast.models.alert import Alert, Finding
 from holdfast.models.base import Frozen
-from holdfast.models.checkpoint import RemoteCheckpoint, RestoreOrder, Retention, Shard
+from holdfast.models.checkpoint import Copies, FirstTier, RemoteCheckpoint, RestoreOrder, Retention, Shard
 from holdfast.models.open_enum import OpenEnum
 
 
@@ -112,6 +112,8 @@ class JobOnMachine(Frozen):
     steps' pace."""
     replicated_step: int = 0
     """Newest step of which all of this machine's shards lie on the peer."""
+    shard_nbytes: int = 0
+    """Size of the largest shard of its ranks; 0: none was saved yet."""
 
 
 class Register(Frozen):
@@ -246,6 +248,11 @@ class Start(Frozen):
     """0: no checkpoints in S3."""
     disk_every_steps: int = 0
     """0: no copies on the machine's disk."""
+    memory_every_steps: int = 1
+    """Ranks save every so many steps."""
+    copies: Copies = Copies()
+    """Of each rank's state, in the first tier."""
+    first_tier: FirstTier = FirstTier.MEMORY
     retention: Retention = Retention()
     replay: Replay | None = None
 

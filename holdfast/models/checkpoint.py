@@ -18,6 +18,42 @@ class Tier(StrEnum):
     S3 = "s3"
 
 
+class FirstTier(StrEnum):
+    """Where ranks save to, and where the peer keeps its copies."""
+
+    MEMORY = "memory"
+    """Shared memory: gone with a reboot."""
+    DISK = "disk"
+    """Memory-mapped files on the machine's own NVMe disk."""
+
+
+class Copies(Frozen):
+    """How many whole copies of one rank's state the first tier of its machine holds.
+
+    Each machine keeps as many copies for another machine as that one keeps for it, so a machine needs this times
+    its ranks.
+    """
+
+    own: int = Field(2, ge=1, le=2)
+    """The rank's own buffers."""
+    peer: int = Field(0, ge=0, le=2)
+    """Kept for a rank of another machine."""
+    uploads: int = Field(0, ge=0)
+    """Lent to an upload, at most: the slot's next save takes new memory meanwhile."""
+    disk: int = Field(0, ge=0)
+    """Lent to a copy to the disk, at most."""
+
+    @property
+    def at_rest(self) -> int:
+        """While nothing is under way."""
+        return self.own + self.peer
+
+    @property
+    def at_peak(self) -> int:
+        """While an upload and a copy to the disk are."""
+        return self.at_rest + self.uploads + self.disk
+
+
 class Shard(Frozen):
     """A complete shard of one rank at one step, in the memory (or on the disk) of one machine."""
 

@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from holdfast.models.base import Frozen
-from holdfast.models.checkpoint import Retention
+from holdfast.models.checkpoint import Copies, FirstTier, Retention
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 
@@ -48,14 +48,48 @@ class Parallelism(Frozen):
 
 
 class CheckpointPolicy(Frozen):
-    """When state is kept where. Memory and peer hold every step."""
+    """When state is kept where, and in how many copies. What each choice costs: ``policies/checkpoint_cost.py``."""
 
     s3_every_steps: int = Field(20, ge=1, description="Steps between checkpoints in S3.")
-    peer: bool = Field(True, description="Copy every step to a peer machine's memory.")
+    peer: bool = Field(True, description="Copy every saved step to a peer machine's memory.")
+    peer_buffers: int = Field(
+        2,
+        ge=1,
+        le=2,
+        description="Copies that the peer keeps of each rank's state. 1: it has none while it takes the next one.",
+    )
+    memory_every_steps: int = Field(
+        1, ge=1, description="Steps between saves into memory (and copies to the peer)."
+    )
     disk_every_steps: int = Field(
         0, ge=0, description="Steps between copies on the machines' own disks; 0: none."
     )
+    first_tier: FirstTier = Field(
+        FirstTier.MEMORY,
+        description="Where ranks save to and peers keep copies: shared memory, or files on the machines' NVMe disks.",
+    )
     retention: Retention = Field(Retention(), description="What is kept of the checkpoints in S3.")
+
+    @model_validator(mode="after")
+    def _only_saved_steps_go_on(self) -> CheckpointPolicy:
+        k = self.memory_every_steps
+        for name in ("s3_every_steps", "disk_every_steps"):
+            if (every := getattr(self, name)) % k:
+                raise ValueError(
+                    f"checkpoint.{name} = {every} is no multiple of checkpoint.memory_every_steps = {k}: only steps "
+                    f"that are saved into memory can go on from there. Take {every - every % k or k} or "
+                    f"{every + k - every % k}."
+                )
+        return self
+
+    def copies(self, machines: int) -> Copies:
+        """Copies of each rank's state in the first tier of a job on ``machines`` machines."""
+        return Copies(
+            own=2,
+            peer=self.peer_buffers if self.peer and machines > 1 else 0,
+            uploads=1,
+            disk=1 if self.disk_every_steps else 0,
+        )
 
 
 class JobSpec(Frozen):

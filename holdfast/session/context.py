@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.agent import wire
 from holdfast.errors import SettingsError
+from holdfast.models.checkpoint import Copies
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,10 @@ class Context:
     """Set in a replay: run so many steps, save nothing."""
     has_peer: bool
     local_world_size: int = 1
+    memory_every: int = 1
+    """A save is due every so many steps."""
+    copies: Copies = field(default_factory=Copies)
+    """Of this rank's state, in the first tier."""
     patience_s: float | None = None
     """How long a save waits for the one before it instead of being skipped; None: hardly."""
 
@@ -53,6 +58,7 @@ class Context:
             return None
         try:
             replay = environ.get(wire.ENV_REPLAY_STEPS)
+            has_peer = environ.get(wire.ENV_PEER) == "1"
             return cls(
                 job=environ[wire.ENV_JOB],
                 machine=environ.get(wire.ENV_MACHINE, ""),
@@ -64,8 +70,10 @@ class Context:
                 shards=Path(environ[wire.ENV_SHARDS]),
                 restore=_restore(environ.get(wire.ENV_RESTORE, "")),
                 replay_steps=int(replay) if replay else None,
-                has_peer=environ.get(wire.ENV_PEER) == "1",
+                has_peer=has_peer,
                 local_world_size=int(environ.get("LOCAL_WORLD_SIZE", "1")),
+                memory_every=int(environ.get(wire.ENV_MEMORY_EVERY, "1")),
+                copies=_copies(environ.get(wire.ENV_COPIES, ""), has_peer=has_peer),
                 patience_s=float(environ[wire.ENV_PATIENCE]) if environ.get(wire.ENV_PATIENCE) else None,
             )
         except (KeyError, ValueError) as error:
@@ -73,6 +81,10 @@ class Context:
                 f"environment of a rank under an agent is incomplete or wrong: {error!r}. "
                 f"Unset {wire.ENV_SOCKET} to run without an agent."
             ) from error
+
+
+def _copies(text: str, *, has_peer: bool) -> Copies:
+    return Copies.model_validate_json(text) if text else Copies(peer=2 if has_peer else 0)
 
 
 def _restore(text: str) -> RestoreFrom:

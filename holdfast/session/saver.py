@@ -91,14 +91,16 @@ class Saver:
         self._said_at: dict[str, float] = {}
 
     def require_room(self, state: Mapping[str, Any]) -> None:
-        """Refuse ``state`` when shared memory has no room for its saves.
+        """Refuse ``state`` when the first tier has no room for its saves; warn when transfers will not fit beside.
 
         Raises:
             CheckpointError: says how much is needed.
         """
         context = self._context
         nbytes = self.tree_of(state).expected_nbytes()
-        room.require(context.shards, nbytes, context.local_world_size, peer=context.has_peer)
+        warning = room.require(context.shards, nbytes, context.local_world_size, context.copies)
+        if warning and context.rank % context.local_world_size == 0:
+            _log.warning("%s", warning)
 
     def keep_plan(self, path: Path) -> None:
         """Save by the plan of the shard at ``path``, which the state was restored from, if all ranks can do so.

@@ -45,6 +45,7 @@ class Session:
         self._step_s = 0.0
         self._good = True
         self._at_boundary = False
+        self._asked = False
         self._stepped = time.perf_counter()
 
     def restore(self, state: Mapping[str, Any]) -> int:
@@ -150,7 +151,7 @@ class Session:
         if context is None:
             return
         step = self._step
-        if context.replay_steps is None:
+        if context.replay_steps is None and self._due(context, step):
             everything, began = overlap == "all", time.perf_counter()
             self._saver.save(
                 state,
@@ -191,6 +192,14 @@ class Session:
     def counts(self) -> Counts:
         """What became of the saves so far."""
         return self._saver.counts if self._context else Counts()
+
+    def _due(self, context: Context, step: int) -> bool:
+        """Whether ``step`` is saved: every k-th, and an epoch's first, which tells what cannot be saved at all.
+
+        The same on all ranks, since saves are collective.
+        """
+        first, self._asked = not self._asked, True
+        return first or step % context.memory_every == 0
 
     def _pause_or_end(self) -> None:
         context = self._context

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.agent.memory import Memory, base_job
 from holdfast.errors import CheckpointError
-from holdfast.models.checkpoint import Tier
+from holdfast.models.checkpoint import FirstTier, Tier
 from holdfast.storage.checkpoints import buffers
 from tests.agent.shards import write_shard
 
@@ -66,3 +66,31 @@ def test_require_says_what_there_is(memory: Memory) -> None:
 def test_a_replay_uses_its_jobs_state() -> None:
     """Replays are named after the job and their group."""
     assert base_job("toy~h0") == base_job("toy") == "toy"
+
+
+def test_a_job_with_its_first_tier_on_disk(tmp_path: Path) -> None:
+    """Its folders lie there, an agent after this one finds them, and forgetting the job empties them."""
+    (tmp_path / "disk").mkdir()
+    nvme = tmp_path / "disk" / "home" / "m0"
+    memory = Memory("m0", tmp_path / "shm", nvme=nvme)
+    memory.place("toy", FirstTier.DISK)
+    write_shard(memory.own("toy"), rank=0, step=3)
+    write_shard(memory.peer("toy"), rank=4, step=3)
+    assert not (tmp_path / "shm").exists()
+    assert memory.transfers_beside(memory.own("toy") / "r0-a.shard") == nvme / "transfers"
+    later = Memory("m0", tmp_path / "shm", nvme=nvme)
+    assert later.own("toy") == nvme / "own" / "toy"
+    assert {(shard.rank, shard.tier) for shard in later.shards()} == {(0, Tier.MEMORY), (4, Tier.PEER)}
+    later.forget("toy")
+    assert later.shards() == ()
+    assert later.own("toy") == tmp_path / "shm" / "own" / "toy"
+
+
+def test_a_machine_without_a_disk_for_it_refuses_such_a_job(tmp_path: Path) -> None:
+    """With the setting that is missing, or the folder that is."""
+    with pytest.raises(
+        CheckpointError, match=r"'toy' has checkpoint.first_tier: disk.*HOLDFAST_FIRST_TIER_DIR"
+    ):
+        Memory("m0", tmp_path).place("toy", FirstTier.DISK)
+    with pytest.raises(CheckpointError, match="is no folder on this machine"):
+        Memory("m0", tmp_path, nvme=tmp_path / "nowhere" / "home" / "m0").place("toy", FirstTier.DISK)

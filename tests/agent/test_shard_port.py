@@ -48,6 +48,33 @@ def test_the_peer_keeps_two_steps(tmp_path: Path, memory: Memory, port: ShardPor
     assert {shard.step for shard in memory.shards()} == {2, 3}
 
 
+def test_a_peer_of_one_copy_keeps_the_newest_step(tmp_path: Path, memory: Memory, port: ShardPort) -> None:
+    """In one file, also where there were two before."""
+    for step, peer_buffers in ((1, 2), (2, 2), (3, 1), (4, 1)):
+        path = write_shard(tmp_path / "mine", step=step)
+        shard_port.push(port.address, SECRET, path, peer_buffers=peer_buffers)
+        if peer_buffers == 1:
+            assert [shard.step for shard in memory.shards()] == [step]
+            assert len(list(memory.peer("toy").glob("*.shard"))) == 1
+    assert buffers.verify(memory.require("toy", 0, 4)[0]).step == 4
+
+
+def test_a_torn_copy_is_none_at_all_where_there_is_one(
+    tmp_path: Path, memory: Memory, port: ShardPort
+) -> None:
+    """That is what the choice costs; the next transfer makes the backup whole again."""
+    shard_port.push(port.address, SECRET, write_shard(tmp_path / "mine", step=1), peer_buffers=1)
+    damaged = write_shard(tmp_path / "mine", step=2)
+    with damaged.open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\0")
+    with pytest.raises(CheckpointError, match="digest"):
+        shard_port.push(port.address, SECRET, damaged, peer_buffers=1)
+    assert memory.shards() == ()
+    shard_port.push(port.address, SECRET, write_shard(tmp_path / "new", step=3), peer_buffers=1)
+    assert [shard.step for shard in memory.shards()] == [3]
+
+
 def test_pull_brings_a_shard_home(tmp_path: Path, memory: Memory, port: ShardPort) -> None:
     """A machine that takes over a rank gets its shard from whoever has it."""
     write_shard(memory.own("toy"), rank=1, step=5)

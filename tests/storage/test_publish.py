@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import warnings
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from holdfast.clock import FakeClock
 from holdfast.errors import CheckpointError, UnavailableError
 from holdfast.models.checkpoint import RemoteCheckpoint
 from holdfast.storage import export, publish, remote
-from holdfast.storage.checkpoints import buffers
+from holdfast.storage.checkpoints import buffers, part_copy
 from holdfast.storage.checkpoints.plan import make_plan
 from holdfast.storage.checkpoints.writer import Owner, ShardWriter
 from holdfast.storage.objects.s3 import S3Store
@@ -52,6 +53,16 @@ class Rank:
         path = self.save(step)
         return publish.put_rank(
             store, path, remote.checkpoint_key(self.job, step, 1), object_nbytes=OBJECT_BYTES, within_s=60
+        )
+
+    def put_part(self, store: S3Store, step: int) -> publish.Uploaded:
+        """As :meth:`put`, from a copy of what the rank owns."""
+        path = self.save(step)
+        part = part_copy.take(path, buffers.require_header(path))
+        self.save(step + 2)
+        self.save(step + 1)  # over the same slot
+        return publish.put_rank(
+            store, part, remote.checkpoint_key(self.job, step, 1), object_nbytes=OBJECT_BYTES, within_s=60
         )
 
     def finish(self, store: S3Store, step: int) -> RemoteCheckpoint:
@@ -109,6 +120,13 @@ def test_what_did_not_change_is_not_uploaded_again(store: S3Store, rank: Rank, t
         loads(store, checkpoint, tmp_path / f"back{number}", 10 * number)
 
 
+def test_a_copied_part_uploads_as_its_shard_does(store: S3Store, rank: Rank, tmp_path: Path) -> None:
+    """The shard itself may be overwritten as soon as the copy is taken."""
+    uploaded, checkpoint = rank.put_part(store, 10), rank.finish(store, 10)
+    assert uploaded.sent_nbytes == uploaded.nbytes
+    loads(store, checkpoint, tmp_path / "back", 10)
+
+
 def test_block_digests_are_there_for_referred_files_too(store: S3Store, rank: Rank) -> None:
     """A range of any file can be verified without reading the whole."""
     rank.publish(store, 10)
@@ -162,12 +180,14 @@ def test_jobs_in_one_bucket_never_mix(store: S3Store, rank: Rank, tmp_path: Path
 def test_a_shard_that_is_overwritten_meanwhile_is_no_part(store: S3Store, rank: Rank, tmp_path: Path) -> None:
     """Without a loan the next save but one hits the bytes under the upload: noticed, and nothing counts."""
     path = rank.save(10)
+    one_at_a_time = threading.Lock()  # files are put by several threads
 
     class Meanwhile(S3Store):
         def put_view(self, key: str, view: memoryview, *, within_s: float) -> None:
             super().put_view(key, view, within_s=within_s)
-            rank.save(11)
-            rank.save(12)
+            with one_at_a_time:
+                rank.save(11)
+                rank.save(12)
 
     busy = Meanwhile(
         endpoint=store.endpoint, bucket=store.bucket, access_key="tester", secret_key="not-a-secret"
