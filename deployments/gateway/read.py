@@ -14,6 +14,7 @@ from holdfast.models.checkpoint import RemoteCheckpoint
 from holdfast.models.history import Pool
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine, MachineState
+from holdfast.policies import checkpoint_cost
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
 
@@ -129,7 +130,14 @@ def _job(gateway: Gateway, job: Job) -> dict[str, Any]:
         "submitted_at": job.submitted_at,
         "done_at": job.done_at,
         "ranks": ranks,
+        "checkpoint": _checkpoint_cost(gateway, job),
     }
+
+
+def _checkpoint_cost(gateway: Gateway, job: Job) -> dict[str, Any]:
+    """What its checkpoints take on each machine; bytes once ranks have saved."""
+    nbytes = max((run.shard_nbytes for _, run in gateway.site.fleet.runs(job)), default=0)
+    return checkpoint_cost.cost(job.spec, crosses_groups=False, rank_nbytes=nbytes or None).sums()
 
 
 def _pool(gateway: Gateway) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.cli import context
+from holdfast.cli.checkpoint_cost import told
 from holdfast.cli.output import AsJson, ago, print_json, print_table, say, seconds, state
 
 
@@ -17,6 +18,7 @@ def status(as_json: AsJson = False) -> None:
         print_json(facts)
         return
     _jobs(facts)
+    _checkpoints(facts)
     _machines(facts)
     _ranks(facts)
     _incidents(facts)
@@ -51,6 +53,25 @@ def _jobs(facts: Mapping[str, Any]) -> None:
     ]
     if lost:
         print_table("Lost time", ("JOB", "PHASE", "INCIDENT CLASS", "LOST"), lost, "")
+
+
+def _checkpoints(facts: Mapping[str, Any]) -> None:
+    """What checkpoints take on each machine, of jobs that have saved."""
+    costs = [(job["name"], job.get("checkpoint") or {}) for job in facts["jobs"]]
+    rows = [
+        (
+            name,
+            cost["first_tier"],
+            told(cost["rank_nbytes"]),
+            told(cost["machine_nbytes_at_rest"]),
+            told(cost["machine_nbytes_at_peak"]),
+        )
+        for name, cost in costs
+        if cost.get("rank_nbytes")
+    ]
+    if rows:
+        columns = ("JOB", "FIRST TIER", "A RANK'S STATE", "PER MACHINE AT REST", "AT MOST")
+        print_table("Checkpoints", columns, rows, "")
 
 
 def _machines(facts: Mapping[str, Any]) -> None:

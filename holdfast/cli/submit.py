@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli import context, jobfile, sources
+from holdfast.cli import checkpoint_cost, context, jobfile, sources
 from holdfast.cli.gateway import Gateway
 from holdfast.cli.output import AsJson, progress, tell
 from holdfast.errors import RecoveryError, RefusedError
@@ -37,6 +37,9 @@ def submit(
     with Gateway.open(settings) as gateway:
         refuse_running(gateway, spec.name)
         version = sources.store(settings, spec.name, code)
+        cost = checkpoint_cost.of(spec)
+        if not as_json:
+            checkpoint_cost.show(cost)
         job = gateway.submit(spec.model_copy(update={"code": str(code)}), version)
         where = f" on {', '.join(job.machines)}" if job.machines else ""
         line = f"{job.name}: submitted with code {version}{where}."
@@ -47,7 +50,15 @@ def submit(
             line = (
                 f"{job.name}: step {step}. Follow it with `holdfast status`." if step else _slow(spec, wait_s)
             )
-        tell(as_json, line, job=job.name, code_version=version, machines=job.machines, step=step)
+        tell(
+            as_json,
+            line,
+            job=job.name,
+            code_version=version,
+            machines=job.machines,
+            step=step,
+            checkpoint=checkpoint_cost.as_json(cost),
+        )
 
 
 def refuse_running(gateway: Gateway, name: str) -> None:

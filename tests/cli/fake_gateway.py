@@ -13,7 +13,7 @@ from holdfast.errors import HoldfastError, NoStandbyError, UnauthorizedError, Un
 from holdfast.models.alert import Incident
 from holdfast.models.job import Job, JobSpec, JobState
 from holdfast.models.machine import Machine, MachineState
-from holdfast.policies import spare_pool
+from holdfast.policies import checkpoint_cost, spare_pool
 from holdfast.policies.policy import Policy
 
 
@@ -130,6 +130,9 @@ class FakeGateway:
                     "step": self.step,
                     "ettr": 0.97,
                     "ettr_window": 0.5,
+                    "checkpoint": checkpoint_cost.cost(
+                        job.spec, crosses_groups=False, rank_nbytes=64 << 20
+                    ).sums(),
                     "lost_by_phase_s": {"undetected": 90.0, "pausing": 1.0},
                     "lost": [{"phase": "undetected", "incident_class": "job_hang", "seconds": 90.0}],
                     "code_version": job.code_version,

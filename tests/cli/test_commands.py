@@ -94,6 +94,21 @@ def test_a_submission_is_told_as_json(
     assert "submitted" in result.err
 
 
+def test_a_submission_says_what_checkpoints_cost(
+    cli: Cli, gateway: FakeGateway, job_file: Path, stored: list[tuple[str, Path]]
+) -> None:
+    """Copies per machine and what is not protected, in the table and in the JSON."""
+    gateway.step = 1
+    out = cli("submit", str(job_file)).out
+    assert "PROTECTS AGAINST" in out
+    assert "x a rank's state at rest" in out
+    assert "Not protected against:" in out
+    gateway.jobs.clear()
+    told = json.loads(cli("submit", str(job_file), "--json").out)["checkpoint"]
+    assert told["copies_at_rest"] == told["copies"]["own"] + told["copies"]["peer"]
+    assert told["not_protected"]
+
+
 def test_status_names_jobs_machines_and_ranks(cli: Cli, gateway: FakeGateway) -> None:
     """The table has the same facts as the JSON."""
     gateway.add_job(SPEC)
@@ -103,6 +118,8 @@ def test_status_names_jobs_machines_and_ranks(cli: Cli, gateway: FakeGateway) ->
     assert "97.0 %" in out
     assert "50.0 %" in out
     assert "undetected 90 s, pausing 1.00 s" in out
+    assert "A RANK'S STATE" in out
+    assert "64.0 MiB" in out
     assert "job_hang" in out
     assert "4242" in out
     assert "127.0.0.1:1" in out

@@ -1,0 +1,64 @@
+"""Prints what a job's checkpoints cost its machines, and what they protect against."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.cli.output import print_table, say
+from holdfast.models.checkpoint import FirstTier, Tier
+from holdfast.models.job import JobSpec
+from holdfast.policies import checkpoint_cost, placement
+from holdfast.policies.checkpoint_cost import Cost, TierCost
+
+
+def of(spec: JobSpec, rank_nbytes: int | None = None) -> Cost:
+    """The cost of a job's choices, with its copies placed as its start will place them."""
+    backup = placement.backups(spec.machines, spec.ranks_per_machine, spec.parallelism)
+    return checkpoint_cost.cost(spec, crosses_groups=backup.crosses_groups, rank_nbytes=rank_nbytes)
+
+
+def as_json(cost: Cost) -> dict[str, Any]:
+    """The cost with the sums that the table shows."""
+    return cost.model_dump(mode="json") | cost.sums()
+
+
+def show(cost: Cost) -> None:
+    """Print the table, the sums, and what is not protected against."""
+    rows = [
+        (_name(cost, each), f"every {each.every_steps}", each.copies, _room(cost, each), each.protects)
+        for each in cost.tiers
+    ]
+    print_table("Checkpoints", ("TIER", "STEPS", "COPIES", "PER MACHINE", "PROTECTS AGAINST"), rows, "")
+    where = "Memory" if cost.first_tier is FirstTier.MEMORY else "NVMe disk"
+    rest, peak = cost.copies.at_rest, cost.copies.at_peak
+    say(
+        f"{where} of each machine: {size(cost, rest)} at rest, at most {size(cost, peak)} while transfers "
+        "are under way."
+    )
+    say("Not protected against:")
+    for line in cost.not_protected:
+        say(f"  {line}")
+
+
+def size(cost: Cost, copies: int) -> str:
+    """What so many copies take on a machine: in bytes, or in multiples of a rank's state."""
+    nbytes = cost.nbytes(copies)
+    return f"{copies * cost.ranks_per_machine} x a rank's state" if nbytes is None else told(nbytes)
+
+
+def told(nbytes: float) -> str:
+    """A size for people."""
+    return f"{nbytes / 2**30:.2f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.1f} MiB"
+
+
+def _name(cost: Cost, each: TierCost) -> str:
+    if each.tier is Tier.MEMORY and cost.first_tier is FirstTier.DISK:
+        return "own NVMe"
+    if each.tier is Tier.PEER and cost.first_tier is FirstTier.DISK:
+        return "peer's NVMe"
+    names = {Tier.MEMORY: "own memory", Tier.PEER: "peer's memory", Tier.DISK: "own disk", Tier.S3: "S3"}
+    return names[each.tier]
+
+
+def _room(cost: Cost, each: TierCost) -> str:
+    return "none" if each.tier is Tier.S3 else size(cost, each.copies)

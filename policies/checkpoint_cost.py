@@ -1,0 +1,119 @@
+"""What a job's checkpoint choices cost each machine, what they protect against, and what they do not."""
+
+from __future__ import annotations
+
+from holdfast.models.base import Frozen
+from holdfast.models.checkpoint import Copies, FirstTier, Tier
+from holdfast.models.job import CheckpointPolicy, JobSpec
+
+
+class TierCost(Frozen):
+    """One tier of a job."""
+
+    tier: Tier
+    every_steps: int
+    copies: int
+    """Of each rank's state, on one machine at rest; in S3: whole checkpoints that the retention keeps at least."""
+    protects: str
+
+
+class Cost(Frozen):
+    """Of all tiers."""
+
+    first_tier: FirstTier
+    copies: Copies
+    ranks_per_machine: int
+    tiers: tuple[TierCost, ...]
+    not_protected: tuple[str, ...]
+    rank_nbytes: int | None = None
+    """Size of one rank's shard; None before the first save."""
+
+    def sums(self) -> dict[str, int | str | None]:
+        """Copies and bytes on one machine, for programs."""
+        return {
+            "first_tier": self.first_tier.value,
+            "rank_nbytes": self.rank_nbytes,
+            "copies_at_rest": self.copies.at_rest,
+            "copies_at_peak": self.copies.at_peak,
+            "machine_nbytes_at_rest": self.nbytes(self.copies.at_rest),
+            "machine_nbytes_at_peak": self.nbytes(self.copies.at_peak),
+        }
+
+    def nbytes(self, copies: int) -> int | None:
+        """What so many copies of each of its ranks' state take on a machine; None before the first save."""
+        return None if self.rank_nbytes is None else copies * self.ranks_per_machine * self.rank_nbytes
+
+
+def cost(spec: JobSpec, *, crosses_groups: bool, rank_nbytes: int | None = None) -> Cost:
+    """The cost of ``spec``'s choices.
+
+    Args:
+        spec: of the job.
+        crosses_groups: whether every peer copy lies outside all parallel groups of its ranks.
+        rank_nbytes: size of one rank's shard, once known.
+    """
+    policy, copies = spec.checkpoint, spec.checkpoint.copies(spec.machines)
+    k = policy.memory_every_steps
+    on_disk = policy.first_tier is FirstTier.DISK
+    tiers = [
+        TierCost(
+            tier=Tier.MEMORY,
+            every_steps=k,
+            copies=copies.own,
+            protects="the death of ranks" + (", a reboot" if on_disk else ""),
+        )
+    ]
+    if copies.peer:
+        tiers.append(
+            TierCost(
+                tier=Tier.PEER, every_steps=k, copies=copies.peer, protects=_by_peer(copies, crosses_groups)
+            )
+        )
+    if every := policy.disk_every_steps:
+        tiers.append(TierCost(tier=Tier.DISK, every_steps=every, copies=2, protects="a reboot, a power cut"))
+    kept = policy.retention.keep_last
+    tiers.append(
+        TierCost(
+            tier=Tier.S3, every_steps=policy.s3_every_steps, copies=kept, protects="the loss of the cluster"
+        )
+    )
+    return Cost(
+        first_tier=policy.first_tier,
+        copies=copies,
+        ranks_per_machine=spec.ranks_per_machine,
+        tiers=tuple(tiers),
+        not_protected=_not_protected(policy, copies),
+        rank_nbytes=rank_nbytes,
+    )
+
+
+def _by_peer(copies: Copies, crosses_groups: bool) -> str:
+    what = "the loss of a machine" + (", or of a whole parallel group" if crosses_groups else "")
+    return what if copies.peer > 1 else f"{what}, unless its copy was under way"
+
+
+def _not_protected(policy: CheckpointPolicy, copies: Copies) -> tuple[str, ...]:
+    found = []
+    s3 = f"S3 (up to {policy.s3_every_steps} steps are computed again)"
+    survives = policy.first_tier is FirstTier.DISK or policy.disk_every_steps
+    if not copies.peer:
+        found.append(f"A lost machine: the job goes back to {s3}.")
+    else:
+        found.append(f"A machine and the one that keeps its copies, both lost: back to {s3}.")
+    if copies.peer == 1:
+        found.append(
+            "A machine lost while a copy of it is under way: the peer's only copy is torn, and the job goes back to "
+            + (f"the disks, or to {s3}." if policy.disk_every_steps else f"{s3}.")
+        )
+    if policy.first_tier is FirstTier.DISK and not policy.disk_every_steps:
+        found.append(
+            "A power cut of all machines: a shard that was not written out is refused by its digest; then back to "
+            f"{s3}."
+        )
+    if not survives:
+        found.append(f"A reboot or power cut of all machines: back to {s3}.")
+    if (k := policy.memory_every_steps) > 1:
+        found.append(
+            f"Any fault, and any planned stop, costs up to {k - 1} steps: only every {k}th step is saved."
+        )
+    return tuple(found)
