@@ -70,7 +70,7 @@ def machines(home: Path, gateway: FakeGateway, s3: dict[str, str]) -> Iterator[l
     """Two machines for the job and one standby."""
     agents = [AgentProcess(home, f"t{i}", gateway, **s3) for i in range(3)]
     try:
-        yield [agent.ready() for agent in agents]
+        yield [agent.ready(150) for agent in agents]
     finally:
         for agent in agents:
             agent.stop()
