@@ -14,7 +14,8 @@
     ├── UnavailableError       a service or agent did not answer (the only transient one: retried)
     │   └── SilentError        nothing came back at all: it may be gone, or only its network
     ├── CheckpointError        a checkpoint is torn, short, foreign or missing
-    │   └── DamagedError       its bytes are not those that were saved: another source or an older step is taken
+    │   ├── DamagedError       its bytes are not those that were saved: another source or an older step is taken
+    │   └── UncoveredError     it lacks elements that the state has now: other ranks' shards or S3 are taken
     ├── NoStandbyError         the pool is empty
     └── RecoveryError          a playbook acted, and the job did not come back
 """
@@ -86,6 +87,15 @@ class CheckpointError(HoldfastError):
 
 class DamagedError(CheckpointError):
     """A shard or checkpoint whose bytes are missing or not those that were saved: another one must be taken."""
+
+
+class UncoveredError(CheckpointError):
+    """What is read does not cover what the state needs: saved under another layout, or without this part of it."""
+
+    def __init__(self, message: str, path: str = "", missing: int = 0, needed: int = 0) -> None:
+        """``missing`` of the ``needed`` elements of ``path`` are nowhere in what would be read."""
+        super().__init__(message)
+        self.path, self.missing, self.needed = path, missing, needed
 
 
 class NoStandbyError(HoldfastError):

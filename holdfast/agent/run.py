@@ -35,7 +35,7 @@ class Restored:
     path: str = ""
     """A shard in memory, already verified."""
     key: str = ""
-    """A checkpoint in S3."""
+    """A checkpoint in S3: what the rank reads, or, when it has a shard, what all ranks may turn to."""
     job: str = ""
     """Whose checkpoint that must be."""
     alone: bool = False

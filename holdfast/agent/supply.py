@@ -127,7 +127,9 @@ class Supply:
 
     async def _here(self, job: str, rank: int, order: RestoreOrder) -> Restored:
         path, header = await asyncio.to_thread(self._memory.require_whole, job, rank, order.step, order.epoch)
-        return Restored(header.step, Tier.MEMORY.value, path=str(path))
+        # A rank whose shard lacks something (its code has another layout now) may have to read the step from S3.
+        store = self._store if order.key else {}
+        return Restored(header.step, Tier.MEMORY.value, path=str(path), key=order.key, job=job, store=store)
 
     async def _pull(self, job: str, rank: int, order: RestoreOrder, address: str) -> None:
         which: Any = {"job": job, "rank": rank, "step": order.step, "saved_by": order.epoch}

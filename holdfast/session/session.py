@@ -12,6 +12,7 @@ from holdfast.agent.wire import Control, Sender
 from holdfast.session.boundary import Boundary
 from holdfast.session.context import Context
 from holdfast.session.phase import Phase, Phases
+from holdfast.session.recovery import recover
 from holdfast.session.report import Reporter, encode
 from holdfast.session.restore import restore
 from holdfast.session.saver import Counts, Saver
@@ -49,7 +50,7 @@ class Session:
         self._stepped = time.perf_counter()
 
     def restore(self, state: Mapping[str, Any]) -> int:
-        """Bring ``state`` back and return the last completed step (0: nothing to restore).
+        """Bring ``state`` back and return the last completed step (0: nothing to restore). All ranks must call it.
 
         Args:
             state: name to module, optimizer or other ``Stateful``; the same names as in :meth:`checkpoint`.
@@ -67,7 +68,10 @@ class Session:
             self._step = self._start = context.restore.step
         elif context and context.restore.path:
             shard = context.restore.path
-            restore(self._saver.tree_of(state), shard, context.rank)
+            if shard.is_dir():
+                restore(self._saver.tree_of(state), shard, context.rank)
+            else:
+                shard = recover(self._saver.tree_of(state), context.rank, shard).shard
             self._step = self._start = context.restore.step
         if context and context.replay_steps is None:
             discard_newer(context.shards, self._start, context.rank)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from holdfast.errors import CheckpointError
-from holdfast.session.restore import State, restore, restore_remote
+from holdfast.session.recovery import Recovered, recover, told
+from holdfast.session.restore import State, restore_remote
 from holdfast.storage import objects
 from holdfast.storage.checkpoints.remote_reader import RemoteReader
 
@@ -17,35 +19,38 @@ LONGEST_S = 900.0
 
 
 def redeem(ticket: Path, state: State, rank: int) -> tuple[dict[str, Any], Path | None]:
-    """Load ``state`` from where ``ticket`` says, once it is there; what it cost, for the agent, and the shard file.
+    """Load ``state`` from where ``ticket`` says, once it is there.
+
+    Returns:
+        What it cost, for the agent, and the shard file that all of it came from, if it was one.
 
     Raises:
+        UncoveredError: no shard and no checkpoint in S3 has all that ``state`` needs; names the path.
         CheckpointError: no ticket came, or the checkpoint is damaged, missing or does not fit ``state``.
         UnavailableError: S3 does not answer.
     """
     begun = time.perf_counter()
-    told = _wait_for(ticket)
+    order = _wait_for(ticket)
     waited_s = time.perf_counter() - begun
-    cost: dict[str, Any] = {}
-    if told["key"]:
-        source = RemoteReader(
-            objects.connect(told["store"]),
-            told["key"],
-            job=told["job"],
-            step=told["step"],
-            alone=told["alone"],
-        )
-        report = restore_remote(state, source, rank)
-        cost = report.model_dump(mode="json") | {"amplification": round(report.amplification, 4)}
+    if order["path"] or order["alone"]:
+        path = Path(order["path"]) if order["path"] else None
+        remote = partial(_in_store, order) if order["key"] else None
+        found = recover(state, rank, path, verified=True, remote=remote)
     else:
-        restore(state, Path(told["path"]), rank, verified=True)
+        found = Recovered(None, told(restore_remote(state, _in_store(order, alone=False), rank)))
+    cost = {"tier": order["tier"]} | found.cost
     cost |= {
-        "tier": told["tier"],
-        "step": told["step"],
+        "step": order["step"],
         "waited_s": round(waited_s, 6),
         "s": round(time.perf_counter() - begun, 6),
     }
-    return cost, None if told["key"] else Path(told["path"])
+    return cost, found.shard
+
+
+def _in_store(order: dict[str, Any], alone: bool) -> RemoteReader:
+    return RemoteReader(
+        objects.connect(order["store"]), order["key"], job=order["job"], step=order["step"], alone=alone
+    )
 
 
 def _wait_for(ticket: Path) -> dict[str, Any]:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+
+from holdfast.errors import CheckpointError, DamagedError, HoldfastError, UncoveredError
+
+_FAILURES = (CheckpointException, OSError, RuntimeError, ValueError, EOFError, KeyError, AssertionError)
+
+
+# A group of Gloo's whose last collective was one of these must not be destroyed together with a DDP module (see
+# holdfast.session.agreement): whoever makes it keeps the group.
+_kept: dict[Any, dist.ProcessGroup] = {}
 
 
 class Exchange:
@@ -20,12 +32,23 @@ class Exchange:
     def __init__(self, *, alone: bool) -> None:
         """Over the default process group; ``alone``: over none."""
         self.rank, self.size = 0, 1
-        self._group: dist.ProcessGroup | None = None
+        self._together = False
         if not alone and dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            # Bytes lie in host memory: a group that only has devices gets one beside it that has CPUs.
-            on_host = "cpu" in dist.get_backend_config() or dist.get_backend() == "gloo"
-            self._group = dist.group.WORLD if on_host else dist.new_group(backend="gloo")
+            self._together = True
             self.rank, self.size = dist.get_rank(), dist.get_world_size()
+
+    @property
+    def _group(self) -> dist.ProcessGroup | None:
+        """Where bytes in host memory travel: a group that only has devices gets one beside it that has CPUs."""
+        if not self._together:
+            return None
+        world = dist.group.WORLD
+        if world not in _kept:
+            _kept.clear()
+            made = world if _on_host() else dist.new_group(backend="gloo")
+            assert made is not None
+            _kept[world] = made
+        return _kept[world]
 
     def broadcast(self, value: Any) -> Any:
         """Rank 0's ``value`` on every rank."""
@@ -73,12 +96,43 @@ class Exchange:
         return pickle.loads(got.numpy().data)
 
     def any(self, flag: bool) -> bool:
-        """Whether ``flag`` is set on any rank."""
-        if self._group is None:
-            return flag
-        told = torch.tensor([int(flag)], dtype=torch.int32)
-        dist.all_reduce(told, op=dist.ReduceOp.MAX, group=self._group)
-        return bool(told.item())
+        """Whether ``flag`` is set on any rank. The quickest of all: it makes no group."""
+        return bool(self.largest(int(flag)))
+
+    def largest(self, value: int) -> int:
+        """The largest of all ranks' values."""
+        if not self._together:
+            return value
+        told = torch.tensor([value], dtype=torch.int64, device="cpu" if _on_host() else "cuda")
+        dist.all_reduce(told, op=dist.ReduceOp.MAX, group=self._group if _on_host() else None)
+        return int(told.item())
+
+    @contextmanager
+    def together(self, name: str) -> Iterator[None]:
+        """Around what may fail on one rank before the ranks go on: then every rank raises, and none waits.
+
+        All of them raise the gravest of the errors: damage, then what does not fit, then what is not covered.
+
+        Args:
+            name: of what is loaded, for errors that do not say it.
+        """
+        trouble: HoldfastError | None = None
+        try:
+            yield
+        except HoldfastError as error:
+            trouble = error
+        except _FAILURES as error:
+            trouble = CheckpointError(f"{name}: {first_line(error)}")
+            trouble.__cause__ = error
+        if not self.any(trouble is not None):
+            return
+        told = [(rank, each) for rank, each in enumerate(self.everywhere(trouble)) if each is not None]
+        rank, first = min(told, key=lambda each: _gravity(each[1]))
+        if self.size > 1:
+            more = f" (and {len(told) - 1} more ranks met trouble)" if len(told) > 1 else ""
+            first = copy.copy(first)
+            first.args = (f"rank {rank}: {first}{more}",)
+        raise first from trouble
 
     def sums(self, values: Sequence[int]) -> list[int]:
         """The sums of all ranks' ``values``."""
@@ -99,4 +153,33 @@ class Exchange:
             incoming: filled with what comes, by rank.
             receives: how many come from each.
         """
+        if self._group is None:
+            incoming.copy_(outgoing)
+            return
         dist.all_to_all_single(incoming, outgoing, list(receives), list(counts), group=self._group)
+
+    def deal(self, parts: Sequence[bytes]) -> list[bytes]:
+        """Send each rank its own of this rank's ``parts``; what each rank sent to this one, in order."""
+        if self._group is None:
+            return list(parts)
+        counts = torch.tensor([len(each) for each in parts], dtype=torch.int64)
+        receives = torch.empty_like(counts)
+        dist.all_to_all_single(receives, counts, group=self._group)
+        outgoing = torch.frombuffer(bytearray(b"".join(parts) + b"-"), dtype=torch.uint8)[:-1]
+        incoming = torch.empty(int(receives.sum()), dtype=torch.uint8)
+        self.swap(outgoing, counts.tolist(), incoming, receives.tolist())
+        return [bytes(each.numpy()) for each in torch.split(incoming, receives.tolist())]
+
+
+def first_line(error: BaseException) -> str:
+    """The beginning of an error's message."""
+    return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
+
+
+def _on_host() -> bool:
+    return "cpu" in dist.get_backend_config() or dist.get_backend() == "gloo"
+
+
+def _gravity(error: HoldfastError) -> int:
+    kinds = (DamagedError, UncoveredError)
+    return 0 if isinstance(error, kinds[0]) else 2 if isinstance(error, kinds[1]) else 1

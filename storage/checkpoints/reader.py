@@ -6,11 +6,12 @@ import io
 import mmap
 import os
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
 from torch.distributed._shard._utils import narrow_tensor_by_index
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
@@ -22,8 +23,9 @@ from torch.futures import Future
 
 from holdfast.errors import CheckpointError
 from holdfast.storage.checkpoints import buffers
-from holdfast.storage.checkpoints.layout import Place
-from holdfast.storage.checkpoints.remote_reader import RemoteReader, first_line
+from holdfast.storage.checkpoints.exchange import Exchange, first_line
+from holdfast.storage.checkpoints.layout import Place, Placed
+from holdfast.storage.checkpoints.remote_reader import RemoteReader
 from holdfast.storage.checkpoints.safe_load import SafeLoadPlanner
 from holdfast.storage.checkpoints.safe_metadata import load_metadata
 from holdfast.storage.checkpoints.writer import tensor_view
@@ -36,54 +38,104 @@ Template = Callable[[Metadata], dict[str, Any]]
 def load(path: Path, template: Template, *, verified: bool = False) -> dict[str, Any]:
     """Load a shard file (this rank alone) or a checkpoint directory (collective) and return its state.
 
+    Args:
+        path: of the file or directory.
+        template: what to load.
+        verified: somebody has just read every byte of the shard and found it whole.
+
     Raises:
-        CheckpointError: missing, torn, changed, or without a key that the state has.
+        UncoveredError: an element of the state is not in it; nothing was copied.
+        CheckpointError: missing, torn, changed, or not made for such a state.
     """
     try:
         if not path.is_dir():
-            return _load_own(ShardReader(path, verified=verified), template, nullcontext())
+            return OwnShard(path, Exchange(alone=True), verified=verified).load(template)
         reader = DirectoryReader(path)
         state = template(reader.read_metadata())
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*assuming the intent is to load in a single process")
             dcp_load(state, storage_reader=reader, planner=SafeLoadPlanner())
     except (CheckpointException, OSError, RuntimeError, ValueError, EOFError, KeyError) as error:
-        raise CheckpointError(
+        kind = type(_cause(error)) if isinstance(_cause(error), CheckpointError) else CheckpointError
+        raise kind(
             f"checkpoint {path}: {_first_line(error)}. The state given to Session.restore() must have "
             "the names and shapes that were saved; restore an older checkpoint or an older code version."
         ) from error
     return state
 
 
-def _load_own(
-    reader: ShardReader | RemoteReader, template: Template, planning: AbstractContextManager[None]
-) -> dict[str, Any]:
-    """As ``torch.distributed.checkpoint.load``, without gathering every rank's list of items on one."""
+class OwnShard:
+    """This rank's shard file, which it loads when every rank of ``exchange`` can do so with its own."""
+
+    def __init__(self, path: Path, exchange: Exchange, *, verified: bool = False) -> None:
+        """``verified``: somebody has just read every byte of it and found it whole."""
+        self._path, self._exchange, self._verified = path, exchange, verified
+        self._reader: ShardReader | None = None
+
+    def load(self, template: Template) -> dict[str, Any]:
+        """Load what the template makes. May be called again. Collective.
+
+        Raises:
+            UncoveredError: some rank's shard does not have all that the rank needs; no rank copied anything.
+            CheckpointError: some rank's shard is missing, torn, changed, or not made for such a state.
+        """
+        with self._exchange.together(f"shard {self._path}"):
+            self._reader = self._reader or ShardReader(self._path, verified=self._verified)
+            state, planner, plan = plan_load(self._reader, template)
+        self._reader.read_data(plan, planner).wait()
+        return state
+
+
+def plan_load(reader: StorageReader, template: Template) -> tuple[dict[str, Any], SafeLoadPlanner, LoadPlan]:
+    """As ``torch.distributed.checkpoint.load`` begins, without gathering every rank's list of items on one.
+
+    Raises:
+        UncoveredError: the reader lacks an element of the state.
+        CheckpointError: it was made for another state.
+    """
     metadata, planner = reader.read_metadata(), SafeLoadPlanner()
-    with planning:
-        state = template(metadata)
-        planner.set_up_planner(state, metadata)
-        plan = planner.finish_plan(reader.prepare_local_plan(planner.create_local_plan()))
+    state = template(metadata)
+    planner.set_up_planner(state, metadata)
+    plan = planner.finish_plan(reader.prepare_local_plan(planner.create_local_plan()))
     reader.set_up_storage_reader(metadata, is_coordinator=False)
+    return state, planner, plan
+
+
+def load_remote(
+    reader: RemoteReader, template: Template, *, exchange: Exchange | None = None
+) -> dict[str, Any]:
+    """Load a checkpoint in S3 and return its state. Collective, unless the reader was made for one rank.
+
+    Args:
+        reader: of the checkpoint.
+        template: what to load.
+        exchange: for a reader made for one rank: the ranks that load their shards at the same time.
+
+    Raises:
+        DamagedError: bytes are missing or not those that were saved.
+        UncoveredError: an element of the state is not in it.
+        CheckpointError: no such checkpoint, or not made for such a state.
+        UnavailableError: S3 does not answer.
+    """
+    if exchange is None:
+        reader.read_metadata()  # collective, and raises on all ranks or on none
+    with reader.together() if exchange is None else exchange.together(reader.name):
+        state, planner, plan = plan_load(reader, template)
     reader.read_data(plan, planner).wait()
     return state
 
 
-def load_remote(reader: RemoteReader, template: Template) -> dict[str, Any]:
-    """Load a checkpoint in S3 and return its state. Collective, unless the reader was made for one rank.
-
-    Raises:
-        DamagedError: bytes are missing or not those that were saved.
-        CheckpointError: no such checkpoint, or without a key that the state has.
-        UnavailableError: S3 does not answer.
-    """
-    return _load_own(reader, template, reader.together())
+def _cause(error: BaseException) -> BaseException:
+    """What happened, behind torch's report of the ranks that failed."""
+    if isinstance(error, CheckpointException) and error.failures:
+        return next(iter(error.failures.values()))[0]
+    return error
 
 
 def _first_line(error: BaseException) -> str:
     if isinstance(error, CheckpointException) and error.failures:
-        rank, (cause, _) = next(iter(error.failures.items()))
-        return f"rank {rank}: {cause}"
+        rank = next(iter(error.failures))
+        return f"rank {rank}: {_cause(error)}"
     return first_line(error)
 
 
@@ -167,6 +219,21 @@ class ShardReader(StorageReader):
         target = planner.resolve_tensor(item).detach()
         target.copy_(narrow_tensor_by_index(saved, item.storage_offsets, item.lengths))
         planner.commit_tensor(item, target)
+
+    def part(self, placed: Placed, offsets: Sequence[int], lengths: Sequence[int]) -> Tensor | None:
+        """The rows of a part of a box that lie in one piece of it, or the bytes of an object; None: no rows."""
+        piece, place = placed.piece, placed.place
+        if place.data_at is None:
+            start = self.header.payload_offset + place.offset
+            return torch.frombuffer(self._buf, dtype=torch.uint8, count=place.length, offset=start)
+        view = tensor_view(self._buf, self.header.payload_offset + place.data_at, piece.shape, piece.dtype)
+        if not lengths:
+            return view
+        low, high = max(offsets[0], piece.start), min(offsets[0] + lengths[0], piece.stop)
+        if low >= high:
+            return None
+        begin, size = (low - piece.start, *offsets[1:]), (high - low, *lengths[1:])
+        return narrow_tensor_by_index(view, begin, size)
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:

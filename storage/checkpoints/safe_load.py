@@ -8,16 +8,26 @@ import io
 import pathlib
 import pickle
 import re
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.random import _pickle as np_random
+from torch import Tensor
 from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.planner import ReadItem
+from torch.distributed.checkpoint.metadata import STORAGE_TYPES, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
+from torch.distributed.checkpoint.planner_helpers import (
+    _create_chunk_list,
+    _create_read_items,
+    create_read_items_for_chunk_list,
+)
+from torch.distributed.tensor import DTensor
 
 from holdfast.errors import CheckpointError
+from holdfast.storage.checkpoints.coverage import Wanted, require_covered, require_size
 
 # Beside what torch allows itself: plain values, NumPy arrays and generators (random state). None of them runs code.
 _ALLOWED: list[Any] = [
@@ -89,7 +99,27 @@ def _plain(content: io.BytesIO) -> Any:
 
 
 class SafeLoadPlanner(DefaultLoadPlanner):
-    """``DefaultLoadPlanner`` that unpickles nothing but data."""
+    """``DefaultLoadPlanner`` that unpickles nothing but data, and leaves no element as it was."""
+
+    def create_local_plan(self) -> LoadPlan:
+        """What this rank reads.
+
+        Raises:
+            UncoveredError: the checkpoint, or the part of it that this rank reads, lacks something.
+            CheckpointError: a tensor was saved with another size, or was none.
+        """
+        assert self.metadata is not None
+        saved = self.metadata.state_dict_metadata
+        if self.flatten_state_dict and not self.state_dict.keys() <= saved.keys():
+            with suppress(
+                RuntimeError, ValueError
+            ):  # torch 2.3 and before named lists otherwise: then take its names
+                super().create_local_plan()
+        wanted, items = Wanted(), []
+        for name, target in self.state_dict.items():
+            items += _reads(name, target, saved.get(name), wanted)
+        require_covered(wanted, items, saved)
+        return LoadPlan(items)
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         """Put an object where it belongs in the state."""
@@ -99,6 +129,25 @@ class SafeLoadPlanner(DefaultLoadPlanner):
             set_element(self.original_state_dict, self.mappings[name], loaded)
         else:
             self.state_dict[name] = loaded
+
+
+def _reads(name: str, target: Any, known: STORAGE_TYPES | None, wanted: Wanted) -> list[ReadItem]:
+    """The read items of one entry of the state; notes in ``wanted`` what they must fill."""
+    if isinstance(target, DTensor) and target.device_mesh.get_coordinate() is None:
+        return []  # it lies on other ranks
+    if known is None:
+        wanted.absent[name] = target.numel() if isinstance(target, Tensor) else 1
+        return []
+    if not isinstance(known, TensorStorageMetadata):
+        return _create_read_items(name, known, target)
+    if not callable(getattr(target, "size", None)):
+        raise CheckpointError(
+            f"{name}: it was saved as a tensor of size {list(known.size)}, the state has a {type(target).__name__}"
+        )
+    require_size(name, known.size, target.size())
+    boxes = _create_chunk_list(target)
+    wanted.boxes[name] = boxes
+    return create_read_items_for_chunk_list(name, known, boxes)
 
 
 def _reason(error: Exception) -> str:

@@ -12,6 +12,7 @@ import traceback
 import zlib
 from collections.abc import Callable
 from datetime import timedelta
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -220,7 +221,7 @@ def load(kind: str, store: S3Store, key: str) -> LoadReport:
 
 
 def main(place: tuple[int, int, int], body: str, args: dict[str, Any], results: Any) -> None:
-    """Body of a rank process: run the function ``body`` of this module, tell what came out.
+    """Body of a rank process: run the function ``body`` of this module, or ``module:function``; tell what came out.
 
     ``place`` is (rank, world size, port of the rendezvous).
     """
@@ -229,7 +230,8 @@ def main(place: tuple[int, int, int], body: str, args: dict[str, Any], results: 
     torch.set_num_threads(1)
     try:
         dist.init_process_group("gloo", rank=rank, world_size=size, timeout=timedelta(seconds=60))
-        results.put((rank, globals()[body](**args)))
+        module, _, name = body.rpartition(":")
+        results.put((rank, getattr(import_module(module or __name__), name)(**args)))
         dist.barrier()
         dist.destroy_process_group()
     except BaseException:

@@ -1,0 +1,102 @@
+"""From where a rank's state comes: its own shard, all ranks' shards, or S3; and that all ranks do the same.
+
+A rank's own shard is enough as long as the rank needs what it had. When any rank finds, before it copies a byte, that
+its own lacks something (the code was updated to another layout), all ranks load from each other's shards of the same
+step; when some rank has none, or that does not do either, all read the step from S3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import UncoveredError
+from holdfast.session.restore import State, restore_remote, restore_with
+from holdfast.storage.checkpoints import buffers, reader
+from holdfast.storage.checkpoints.exchange import Exchange
+from holdfast.storage.checkpoints.from_ranks import RanksReader, load_from_ranks
+from holdfast.storage.checkpoints.reader import OwnShard
+from holdfast.storage.checkpoints.remote_reader import LoadReport, RemoteReader
+
+Remote = Callable[[bool], RemoteReader]
+"""Opens the checkpoint of the step in S3: for this rank alone, or for all together."""
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What a restore did."""
+
+    shard: Path | None = None
+    """The file that gave all of the rank's state; None: others gave some of it."""
+    cost: dict[str, Any] = field(default_factory=dict)
+    """Of the bytes that came from elsewhere."""
+
+
+def recover(
+    state: State, rank: int, path: Path | None, *, verified: bool = False, remote: Remote | None = None
+) -> Recovered:
+    """Load ``state`` of one step, of which each rank has a shard or reads S3. Collective.
+
+    Args:
+        state: name to module, optimizer or other ``Stateful``; or the tree over them.
+        rank: whose state it is.
+        path: the rank's shard file; None: no machine has it, and the rank reads S3.
+        verified: somebody has just read every byte of the file and found it whole.
+        remote: the same step in S3, if it is there.
+
+    Raises:
+        UncoveredError: an element of the state is nowhere; no tensor of any rank was touched.
+        CheckpointError: a checkpoint is damaged or missing, or does not fit ``state``; on every rank.
+        UnavailableError: S3 does not answer.
+    """
+    exchange = Exchange(alone=False)
+    try:
+        if path is None:
+            return _alone_from_s3(state, rank, remote, exchange)
+        restore_with(OwnShard(path, exchange, verified=verified).load, state, rank)
+        return Recovered(path)
+    except UncoveredError as error:  # on every rank
+        lacking = error
+    if exchange.size > 1 and not exchange.any(path is None):
+        try:
+            ranks = RanksReader(path, exchange, verified=True)
+            restore_with(lambda template: load_from_ranks(ranks, template, exchange), state, rank)
+            return Recovered(None, {"from_ranks": True, "received_nbytes": ranks.received_nbytes})
+        except UncoveredError as error:
+            lacking = error
+    if exchange.any(remote is None) or remote is None:
+        raise UncoveredError(
+            f"{lacking}. {_why_not(path, exchange)}, and this step is not in S3. Restore with the layout and the code "
+            "version that saved it, or an older step that is in S3.",
+            lacking.path,
+            lacking.missing,
+            lacking.needed,
+        ) from lacking
+    return Recovered(None, {"tier": "s3"} | told(restore_remote(state, remote(False), rank)))
+
+
+def told(report: LoadReport) -> dict[str, Any]:
+    """What a load from S3 cost, for the agent."""
+    return report.model_dump(mode="json") | {"amplification": round(report.amplification, 4)}
+
+
+def _alone_from_s3(state: State, rank: int, remote: Remote | None, exchange: Exchange) -> Recovered:
+    assert remote is not None, "a rank without a shard reads S3"
+    source = remote(True)
+    restore_with(lambda template: reader.load_remote(source, template, exchange=exchange), state, rank)
+    assert source.report is not None
+    return Recovered(None, told(source.report))
+
+
+def _why_not(path: Path | None, exchange: Exchange) -> str:
+    if exchange.size > 1:
+        return "No rank's shard of this step has it"
+    header = buffers.read_header(path) if path is not None else None
+    if header is not None and header.world_size > 1:
+        return (
+            "The shards of other ranks can be read only over the process group: call init_process_group() before "
+            "Session.restore()"
+        )
+    return "It is in no shard of this step"
