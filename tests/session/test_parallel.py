@@ -61,3 +61,32 @@ def test_stock_torch_reads_what_ranks_saved(
     assert agent.join() == [0] * ranks, agent.output()
     again = whole(tmp_path, ranks)
     assert all(torch.equal(again[name], each) for name, each in expected.items())
+
+
+@pytest.mark.parametrize(
+    ("saved", "loaded", "ranks"),
+    [("fsdp", "tp", 2), pytest.param("fsdp-tp", "hsdp", 4, marks=pytest.mark.thorough)],
+)
+def test_another_layout_goes_on_from_the_shards_of_all_ranks(
+    make_agent: MakeAgent, tmp_path: Path, saved: str, loaded: str, ranks: int
+) -> None:
+    """A code update changes the parallelism: no element stays as the fresh process made it, and saves go on."""
+    agent = make_agent(ranks)
+    agent.start(SCRIPT, [saved, 2, tmp_path])
+    assert agent.join() == [0] * ranks, agent.output()
+    expected = whole(tmp_path, ranks)
+
+    agent.start(SCRIPT, [loaded, 2, tmp_path], lambda rank: (2, agent.shard(rank, 2)))
+    assert agent.join() == [0] * ranks, agent.output()
+    again = whole(tmp_path, ranks)
+    assert again.keys() == expected.keys()
+    assert all(torch.equal(again[name], each) for name, each in expected.items())
+
+    agent.start(SCRIPT, [loaded, 3, tmp_path], lambda rank: (2, agent.shard(rank, 2)))
+    assert agent.join() == [0] * ranks, agent.output()
+    after = whole(tmp_path, ranks)
+    stock, _ = flatten_state_dict(stock_load(publish(agent.shards, 3, tmp_path / "ckpt")))
+    # Each rank goes on with its own random state, so what tensor-parallel ranks hold twice is not the same any more.
+    sharded = [name for name in after if "second.weight" in name or "last.weight" in name]
+    assert sharded
+    assert all(torch.equal(stock[name], after[name]) for name in sharded)

@@ -4,9 +4,12 @@ and loaded under another by the same number of ranks. Run in rank processes by `
 
 from __future__ import annotations
 
+import mmap
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.distributed as dist
@@ -19,13 +22,17 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.errors import UncoveredError
-from holdfast.storage.checkpoints import buffers
+from holdfast.session.recovery import recover
+from holdfast.storage.checkpoints import buffers, safe_load
 from holdfast.storage.checkpoints.exchange import Exchange
 from holdfast.storage.checkpoints.from_ranks import RanksReader, load_from_ranks
 from holdfast.storage.checkpoints.plan import make_plan
 from holdfast.storage.checkpoints.reader import OwnShard
+from holdfast.storage.checkpoints.remote_reader import RemoteReader
 from holdfast.storage.checkpoints.writer import Owner, ShardWriter
+from holdfast.storage.objects.s3 import S3Store
 from tests.storage.checkpoints.parallelisms import check, expected, fill
+from tests.storage.checkpoints.publish import publish
 
 WIDTH, HIDDEN = 10, 13  # no number of ranks divides 13
 
@@ -201,3 +208,100 @@ def all_pairs(folder: Path, pairs: list[tuple[str, str]], round_nbytes: int) -> 
         require_expected(model, flat)
         found[f"{saved}->{loaded}"] = (enough, reader.received_nbytes)
     return found
+
+
+def unchecked(folder: Path, saved: str, loaded: str) -> int:
+    """How many elements stay as the fresh process made them when the own shard is loaded without the check."""
+    save(saved, folder)
+    _, flat = target(loaded)
+    with mock.patch.object(safe_load, "require_covered"):
+        OwnShard(_path(folder, saved), Exchange(alone=False)).load(lambda _: flat)
+    held = [each.to_local() if isinstance(each, DTensor) else each for each in flat.values()]
+    return sum(int((each == -1).sum()) for each in held if isinstance(each, Tensor))
+
+
+def errors(folder: Path, spoil: str) -> tuple[str, str, bool]:
+    """What a rank raises when rank 2's shard or state is spoilt, and whether it left its tensors as they were."""
+    save("fsdp", folder)
+    path, exchange = _path(folder, "fsdp"), Exchange(alone=False)
+    _, flat = target("tp")
+    if dist.get_rank() == 2:
+        _spoil(spoil, path, flat)
+    try:
+        reader = RanksReader(path, exchange)
+        load_from_ranks(reader, lambda _: flat, exchange)
+    except Exception as error:
+        held = (each.to_local() if isinstance(each, DTensor) else each for each in flat.values())
+        same = all(bool((each == -1).all()) for each in held if isinstance(each, Tensor))
+        return type(error).__name__, str(error), same
+    return "", "", False
+
+
+def _spoil(what: str, path: Path, flat: dict[str, Any]) -> None:
+    data = bytearray(path.read_bytes())
+    header = buffers.require_header(path)
+    if what == "damaged":
+        data[header.payload_offset + header.payload_nbytes // 2] ^= 1
+        path.write_bytes(data)
+    elif what == "another step":
+        with mmap.mmap(os.open(path, os.O_RDWR), header.file_nbytes) as buf:
+            buffers.commit(buf, header.model_copy(update={"step": 4}))
+    elif what == "another key":
+        flat["model.new"] = torch.full((3,), -1.0)
+    elif what == "another size":
+        flat["model.frozen"] = torch.full((6,), -1.0)
+
+
+def one_without(folder: Path) -> int:
+    """Three of four data-parallel ranks have a shard; the bytes that this rank received."""
+    save("ddp", folder)
+    rank, exchange = dist.get_rank(), Exchange(alone=False)
+    reader = RanksReader(_path(folder, "ddp") if rank else None, exchange)
+    _, flat = target("ddp")
+    own = f"own/{rank}"
+    if rank == 0:
+        del flat[own]  # which is nowhere else
+    load_from_ranks(reader, lambda _: flat, exchange)
+    for name, each in flat.items():
+        if isinstance(each, Tensor):
+            check(value_of(name), each)
+    return reader.received_nbytes
+
+
+def recovered(
+    folder: Path, store: dict[str, str], key: str, lost: list[int]
+) -> tuple[str, str, dict[str, Any]]:
+    """Recover FSDP's step as TP; ranks that lost their shard are told to read S3 alone. The error, or what it cost."""
+    rank = dist.get_rank()
+    torch.manual_seed(0)
+    model = Model()
+    model = _split(model, init_device_mesh("cpu", (dist.get_world_size(),)))
+    state = {"model": model}
+    path = None if rank in lost else _path(folder, "weights")
+
+    def remote(alone: bool) -> RemoteReader:
+        return RemoteReader(S3Store(**store), key, job="gpt", step=3, alone=alone)  # type: ignore[arg-type]
+
+    try:
+        found = recover(state, rank, path, remote=remote if key else None)
+    except Exception as error:
+        return type(error).__name__, str(error), {}
+    for name, each in get_model_state_dict(model).items():
+        check(value_of(f"model.{name}"), each)
+    return "", "", found.cost | {"shard": found.shard}
+
+
+def save_weights(folder: Path) -> None:
+    """Make a shard file per rank of FSDP's weights, as a Session's state has them, and the checkpoint for S3."""
+    rank = dist.get_rank()
+    flat = {f"model.{name}": each for name, each in get_model_state_dict(fsdp(Model())).items()}
+    for name, each in flat.items():
+        fill(value_of(name), each)
+    planned = make_plan(flat, folder / "weights", 1, 1)
+    writer = ShardWriter(planned.layout, Owner("gpt", 1, rank, dist.get_world_size()), folder / "weights")
+    contents = writer.collect(flat)
+    assert contents is not None
+    writer.save(contents, 3)
+    dist.barrier()
+    if rank == 0:
+        publish(folder / "weights", 3, folder / "published")

@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.checkpoints.test_resharding import ranks
+from holdfast.storage.objects.s3 import S3Store
+from tests.storage.checkpoints.test_resharding import bucket, ranks
+from tests.storage.checkpoints.upload import upload
+
+__all__ = ["bucket"]
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch]
 
@@ -23,3 +27,48 @@ def test_every_layout_loads_what_every_other_saved(tmp_path: Path) -> None:
         enough = saved in ("ddp", loaded)
         assert [covered for covered, _ in each] == [enough] * 4, f"{saved} -> {loaded}"
         assert (sum(nbytes for _, nbytes in each) == 0) is enough, f"{saved} -> {loaded}: {each}"
+
+
+def test_without_the_check_elements_stay_as_they_were(tmp_path: Path) -> None:
+    """The control: what torch's planner reads of the own shard leaves much of each rank's state fresh, silently."""
+    assert all(
+        left > 100 for left in ranks(4, f"{BODIES}:unchecked", folder=tmp_path, saved="fsdp", loaded="tp")
+    )
+
+
+@pytest.mark.parametrize(
+    ("spoil", "kind", "words"),
+    [
+        ("damaged", "CheckpointError", "rank 2: shard of rank 2 at step 3"),
+        ("another step", "CheckpointError", "the shards are not of one save: rank 0 has Saved"),
+        ("another key", "UncoveredError", "rank 2: model.new: Missing key in checkpoint"),
+        (
+            "another size",
+            "CheckpointError",
+            "rank 2: model.frozen: it was saved with the size [5], the state has [6]",
+        ),
+    ],
+)
+def test_what_one_rank_meets_is_refused_by_all(tmp_path: Path, spoil: str, kind: str, words: str) -> None:
+    """No rank waits for the others, all say why, and nobody's tensors were touched."""
+    told = ranks(4, f"{BODIES}:errors", folder=tmp_path, spoil=spoil)
+    assert [name for name, _, _ in told] == [kind] * 4, told
+    assert all(words in text for _, text, _ in told), told
+    assert all(untouched for _, _, untouched in told)
+
+
+def test_a_rank_without_a_shard_gets_all_from_the_others(tmp_path: Path) -> None:
+    """Of data-parallel ranks any other has it; those that have their own receive nothing."""
+    told = ranks(4, f"{BODIES}:one_without", folder=tmp_path)
+    assert told[0] > 0
+    assert told[1:] == [0, 0, 0]
+
+
+def test_all_ranks_take_the_same_way(bucket: dict[str, str], tmp_path: Path) -> None:
+    """From one another's shards while all have one; else all from S3, if the step is there; else all refuse."""
+    ranks(4, f"{BODIES}:save_weights", folder=tmp_path)
+    remote = upload(S3Store(**bucket), tmp_path / "published", step=3, world_size=4)
+    told = ranks(4, f"{BODIES}:recovered", folder=tmp_path, store=bucket, key="", lost=[])
+    assert all(not error and cost["from_ranks"] and cost["shard"] is None for error, _, cost in told), told
+    told = ranks(4, f"{BODIES}:recovered", folder=tmp_path, store=bucket, key=remote.key, lost=[1])
+    assert all(not error and cost["tier"] == "s3" for error, _, cost in told), told
