@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parameter import UninitializedParameter, is_lazy
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from holdfast.errors import CheckpointError
+from holdfast.errors import CheckpointError, UncoveredError
 from holdfast.session.encoded import Encoded, Placing, addresses, local
 from holdfast.session.in_place import loads_plainly
 from holdfast.session.known import Known, fits
@@ -121,7 +121,7 @@ class ModulePart:
         if known.has(name):
             self._nodes[key] = "@ref", name, local(self._fresh[key]).device.type, None
         elif self._strict:
-            raise CheckpointError(
+            raise UncoveredError(
                 f"{name}: the model has it, and the checkpoint does not. Restore with the code that saved it, or give "
                 f"holdfast.Part(..., strict=False) for {self.name!r} to leave it as it is"
             )

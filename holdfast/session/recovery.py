@@ -15,7 +15,7 @@ from typing import Any
 from holdfast.errors import UncoveredError
 from holdfast.session.restore import State, restore_remote, restore_with
 from holdfast.storage.checkpoints import buffers, reader
-from holdfast.storage.checkpoints.exchange import Exchange
+from holdfast.storage.checkpoints.exchange import Ballot, Exchange
 from holdfast.storage.checkpoints.from_ranks import RanksReader, load_from_ranks
 from holdfast.storage.checkpoints.reader import OwnShard
 from holdfast.storage.checkpoints.remote_reader import LoadReport, RemoteReader
@@ -52,11 +52,13 @@ def recover(
         UnavailableError: S3 does not answer.
     """
     exchange = Exchange(alone=False)
+    ballot = Ballot(exchange, f"shard {path}" if path else "S3")
     try:
-        if path is None:
-            return _alone_from_s3(state, rank, remote, exchange)
-        restore_with(OwnShard(path, exchange, verified=verified).load, state, rank)
-        return Recovered(path)
+        with ballot.open():
+            if path is None:
+                return _alone_from_s3(state, rank, remote, ballot)
+            restore_with(OwnShard(path, ballot, verified=verified).load, state, rank, own=True)
+            return Recovered(path)
     except UncoveredError as error:  # on every rank
         lacking = error
     if exchange.size > 1 and not exchange.any(path is None):
@@ -82,10 +84,10 @@ def told(report: LoadReport) -> dict[str, Any]:
     return report.model_dump(mode="json") | {"amplification": round(report.amplification, 4)}
 
 
-def _alone_from_s3(state: State, rank: int, remote: Remote | None, exchange: Exchange) -> Recovered:
+def _alone_from_s3(state: State, rank: int, remote: Remote | None, ballot: Ballot) -> Recovered:
     assert remote is not None, "a rank without a shard reads S3"
     source = remote(True)
-    restore_with(lambda template: reader.load_remote(source, template, exchange=exchange), state, rank)
+    restore_with(lambda template: reader.load_remote(source, template, ballot=ballot), state, rank)
     assert source.report is not None
     return Recovered(None, told(source.report))
 

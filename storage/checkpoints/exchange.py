@@ -15,7 +15,18 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from holdfast.errors import CheckpointError, DamagedError, HoldfastError, UncoveredError
 
-_FAILURES = (CheckpointException, OSError, RuntimeError, ValueError, EOFError, KeyError, AssertionError)
+FAILURES = (
+    HoldfastError,
+    CheckpointException,
+    OSError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    EOFError,
+    KeyError,
+    AssertionError,
+)
+"""What a checkpoint that does not fit makes torch and Python raise."""
 
 
 # A group of Gloo's whose last collective was one of these must not be destroyed together with a DDP module (see
@@ -107,23 +118,11 @@ class Exchange:
         dist.all_reduce(told, op=dist.ReduceOp.MAX, group=self._group if _on_host() else None)
         return int(told.item())
 
-    @contextmanager
-    def together(self, name: str) -> Iterator[None]:
-        """Around what may fail on one rank before the ranks go on: then every rank raises, and none waits.
+    def agree(self, trouble: HoldfastError | None) -> None:
+        """Raise on every rank when any has ``trouble``; one small exchange when none has.
 
         All of them raise the gravest of the errors: damage, then what does not fit, then what is not covered.
-
-        Args:
-            name: of what is loaded, for errors that do not say it.
         """
-        trouble: HoldfastError | None = None
-        try:
-            yield
-        except HoldfastError as error:
-            trouble = error
-        except _FAILURES as error:
-            trouble = CheckpointError(f"{name}: {first_line(error)}")
-            trouble.__cause__ = error
         if not self.any(trouble is not None):
             return
         told = [(rank, each) for rank, each in enumerate(self.everywhere(trouble)) if each is not None]
@@ -133,6 +132,20 @@ class Exchange:
             first = copy.copy(first)
             first.args = (f"rank {rank}: {first}{more}",)
         raise first from trouble
+
+    @contextmanager
+    def together(self, name: str) -> Iterator[None]:
+        """Around what may fail on one rank before the ranks go on: then every rank raises, and none waits.
+
+        Args:
+            name: of what is loaded, for errors that do not say it.
+        """
+        trouble: HoldfastError | None = None
+        try:
+            yield
+        except FAILURES as error:
+            trouble = as_trouble(error, name)
+        self.agree(trouble)
 
     def sums(self, values: Sequence[int]) -> list[int]:
         """The sums of all ranks' ``values``."""
@@ -169,6 +182,45 @@ class Exchange:
         incoming = torch.empty(int(receives.sum()), dtype=torch.uint8)
         self.swap(outgoing, counts.tolist(), incoming, receives.tolist())
         return [bytes(each.numpy()) for each in torch.split(incoming, receives.tolist())]
+
+
+class Ballot:
+    """One agreement of the ranks: each takes part before it copies a byte to a tensor, at the latest at the end."""
+
+    def __init__(self, exchange: Exchange, name: str) -> None:
+        """``name`` of what is loaded, for errors that do not say it."""
+        self._exchange, self._name = exchange, name
+        self._cast = False
+
+    def cast(self, trouble: HoldfastError | None = None) -> None:
+        """Tell the others, the first time, whether this rank can go on.
+
+        Raises:
+            HoldfastError: some rank cannot; on all.
+        """
+        if not self._cast:
+            self._cast = True
+            self._exchange.agree(trouble)
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """Around the load. What fails after the agreement fails on this rank alone."""
+        try:
+            yield
+        except FAILURES as error:
+            if not self._cast:
+                self.cast(as_trouble(error, self._name))
+            raise
+        self.cast()
+
+
+def as_trouble(error: BaseException, name: str) -> HoldfastError:
+    """An error of ours, made of any."""
+    if isinstance(error, HoldfastError):
+        return error
+    made = CheckpointError(f"{name}: {first_line(error)}")
+    made.__cause__ = error
+    return made
 
 
 def first_line(error: BaseException) -> str:

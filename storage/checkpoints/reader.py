@@ -23,7 +23,7 @@ from torch.futures import Future
 
 from holdfast.errors import CheckpointError
 from holdfast.storage.checkpoints import buffers
-from holdfast.storage.checkpoints.exchange import Exchange, first_line
+from holdfast.storage.checkpoints.exchange import Ballot, Exchange, first_line
 from holdfast.storage.checkpoints.layout import Place, Placed
 from holdfast.storage.checkpoints.remote_reader import RemoteReader
 from holdfast.storage.checkpoints.safe_load import SafeLoadPlanner
@@ -49,7 +49,7 @@ def load(path: Path, template: Template, *, verified: bool = False) -> dict[str,
     """
     try:
         if not path.is_dir():
-            return OwnShard(path, Exchange(alone=True), verified=verified).load(template)
+            return OwnShard(path, _alone(), verified=verified).load(template)
         reader = DirectoryReader(path)
         state = template(reader.read_metadata())
         with warnings.catch_warnings():
@@ -65,25 +65,32 @@ def load(path: Path, template: Template, *, verified: bool = False) -> dict[str,
 
 
 class OwnShard:
-    """This rank's shard file, which it loads when every rank of ``exchange`` can do so with its own."""
+    """This rank's shard file, which it loads when every rank that takes part in ``ballot`` can do so with its own."""
 
-    def __init__(self, path: Path, exchange: Exchange, *, verified: bool = False) -> None:
+    def __init__(self, path: Path, ballot: Ballot, *, verified: bool = False) -> None:
         """``verified``: somebody has just read every byte of it and found it whole."""
-        self._path, self._exchange, self._verified = path, exchange, verified
+        self._path, self._ballot, self._verified = path, ballot, verified
         self._reader: ShardReader | None = None
 
     def load(self, template: Template) -> dict[str, Any]:
-        """Load what the template makes. May be called again. Collective.
+        """Load what the template makes. May be called again.
 
         Raises:
-            UncoveredError: some rank's shard does not have all that the rank needs; no rank copied anything.
-            CheckpointError: some rank's shard is missing, torn, changed, or not made for such a state.
+            UncoveredError: it does not have all that the rank needs, or another rank's does not; nothing was copied.
+            CheckpointError: it is missing, torn, changed, or not made for such a state; or another rank's is.
         """
-        with self._exchange.together(f"shard {self._path}"):
-            self._reader = self._reader or ShardReader(self._path, verified=self._verified)
-            state, planner, plan = plan_load(self._reader, template)
-        self._reader.read_data(plan, planner).wait()
-        return state
+        self._reader = self._reader or ShardReader(self._path, verified=self._verified)
+        return _load_when_all_can(self._reader, template, self._ballot)
+
+
+def _load_when_all_can(
+    reader: ShardReader | RemoteReader, template: Template, ballot: Ballot
+) -> dict[str, Any]:
+    state, planner, plan = plan_load(reader, template)
+    if any(item.type is not LoadItemType.BYTE_IO for item in plan.items):
+        ballot.cast()
+    reader.read_data(plan, planner).wait()
+    return state
 
 
 def plan_load(reader: StorageReader, template: Template) -> tuple[dict[str, Any], SafeLoadPlanner, LoadPlan]:
@@ -101,15 +108,13 @@ def plan_load(reader: StorageReader, template: Template) -> tuple[dict[str, Any]
     return state, planner, plan
 
 
-def load_remote(
-    reader: RemoteReader, template: Template, *, exchange: Exchange | None = None
-) -> dict[str, Any]:
+def load_remote(reader: RemoteReader, template: Template, *, ballot: Ballot | None = None) -> dict[str, Any]:
     """Load a checkpoint in S3 and return its state. Collective, unless the reader was made for one rank.
 
     Args:
         reader: of the checkpoint.
         template: what to load.
-        exchange: for a reader made for one rank: the ranks that load their shards at the same time.
+        ballot: for a reader made for one rank, while the others load their shards.
 
     Raises:
         DamagedError: bytes are missing or not those that were saved.
@@ -117,12 +122,17 @@ def load_remote(
         CheckpointError: no such checkpoint, or not made for such a state.
         UnavailableError: S3 does not answer.
     """
-    if exchange is None:
-        reader.read_metadata()  # collective, and raises on all ranks or on none
-    with reader.together() if exchange is None else exchange.together(reader.name):
+    if ballot is not None:
+        return _load_when_all_can(reader, template, ballot)
+    reader.read_metadata()  # collective, and raises on all ranks or on none
+    with reader.together():
         state, planner, plan = plan_load(reader, template)
     reader.read_data(plan, planner).wait()
     return state
+
+
+def _alone() -> Ballot:
+    return Ballot(Exchange(alone=True), "")
 
 
 def _cause(error: BaseException) -> BaseException:

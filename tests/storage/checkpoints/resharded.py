@@ -24,7 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from holdfast.errors import UncoveredError
 from holdfast.session.recovery import recover
 from holdfast.storage.checkpoints import buffers, safe_load
-from holdfast.storage.checkpoints.exchange import Exchange
+from holdfast.storage.checkpoints.exchange import Ballot, Exchange
 from holdfast.storage.checkpoints.from_ranks import RanksReader, load_from_ranks
 from holdfast.storage.checkpoints.plan import make_plan
 from holdfast.storage.checkpoints.reader import OwnShard
@@ -185,7 +185,9 @@ def require_expected(model: nn.Module, flat: dict[str, Any]) -> None:
 def own_covers(path: Path, flat: dict[str, Any]) -> bool:
     """Whether the ranks' own shards are enough; if not, no tensor of any rank was touched."""
     try:
-        OwnShard(path, Exchange(alone=False)).load(lambda _: flat)
+        ballot = Ballot(Exchange(alone=False), "own")
+        with ballot.open():
+            OwnShard(path, ballot).load(lambda _: flat)
     except UncoveredError:
         held = (each.to_local() if isinstance(each, DTensor) else each for each in flat.values())
         if any(isinstance(each, Tensor) and bool((each != -1).any()) for each in held):
@@ -215,7 +217,7 @@ def unchecked(folder: Path, saved: str, loaded: str) -> int:
     save(saved, folder)
     _, flat = target(loaded)
     with mock.patch.object(safe_load, "require_covered"):
-        OwnShard(_path(folder, saved), Exchange(alone=False)).load(lambda _: flat)
+        OwnShard(_path(folder, saved), Ballot(Exchange(alone=True), "own")).load(lambda _: flat)
     held = [each.to_local() if isinstance(each, DTensor) else each for each in flat.values()]
     return sum(int((each == -1).sum()) for each in held if isinstance(each, Tensor))
 
@@ -269,26 +271,29 @@ def one_without(folder: Path) -> int:
 
 
 def recovered(
-    folder: Path, store: dict[str, str], key: str, lost: list[int]
+    folder: Path, layout: str, store: dict[str, str], key: str, lost: list[int], *, extra: bool = False
 ) -> tuple[str, str, dict[str, Any]]:
-    """Recover FSDP's step as TP; ranks that lost their shard are told to read S3 alone. The error, or what it cost."""
+    """Recover FSDP's step under a layout; ranks that lost their shard are told to read S3 alone.
+
+    ``extra``: the model has a parameter more. The error, or what it cost and whether the own shard gave all.
+    """
     rank = dist.get_rank()
-    torch.manual_seed(0)
     model = Model()
-    model = _split(model, init_device_mesh("cpu", (dist.get_world_size(),)))
-    state = {"model": model}
+    if extra:
+        model.extra = nn.Parameter(torch.zeros(4))
+    model = LAYOUTS[layout](model)  # type: ignore[assignment]
     path = None if rank in lost else _path(folder, "weights")
 
     def remote(alone: bool) -> RemoteReader:
         return RemoteReader(S3Store(**store), key, job="gpt", step=3, alone=alone)  # type: ignore[arg-type]
 
     try:
-        found = recover(state, rank, path, remote=remote if key else None)
+        found = recover({"model": model}, rank, path, remote=remote if key else None)
     except Exception as error:
         return type(error).__name__, str(error), {}
     for name, each in get_model_state_dict(model).items():
         check(value_of(f"model.{name}"), each)
-    return "", "", found.cost | {"shard": found.shard}
+    return "", "", found.cost | {"own": found.shard is not None}
 
 
 def save_weights(folder: Path) -> None:

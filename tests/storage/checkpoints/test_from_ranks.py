@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -65,10 +66,31 @@ def test_a_rank_without_a_shard_gets_all_from_the_others(tmp_path: Path) -> None
 
 
 def test_all_ranks_take_the_same_way(bucket: dict[str, str], tmp_path: Path) -> None:
-    """From one another's shards while all have one; else all from S3, if the step is there; else all refuse."""
+    """From their own shards; else all from one another's; else all from S3, if the step is there; else all refuse."""
     ranks(4, f"{BODIES}:save_weights", folder=tmp_path)
     remote = upload(S3Store(**bucket), tmp_path / "published", step=3, world_size=4)
-    told = ranks(4, f"{BODIES}:recovered", folder=tmp_path, store=bucket, key="", lost=[])
-    assert all(not error and cost["from_ranks"] and cost["shard"] is None for error, _, cost in told), told
-    told = ranks(4, f"{BODIES}:recovered", folder=tmp_path, store=bucket, key=remote.key, lost=[1])
-    assert all(not error and cost["tier"] == "s3" for error, _, cost in told), told
+
+    def told(
+        layout: str, key: str, lost: list[int], extra: bool = False
+    ) -> list[tuple[str, str, dict[str, Any]]]:
+        return ranks(
+            4,
+            f"{BODIES}:recovered",
+            folder=tmp_path,
+            layout=layout,
+            store=bucket,
+            key=key,
+            lost=lost,
+            extra=extra,
+        )
+
+    own = told("fsdp", remote.key, [1])
+    assert [cost["own"] for _, _, cost in own] == [True, False, True, True], own
+    assert all(("read_nbytes" in cost) is (rank == 1) for rank, (_, _, cost) in enumerate(own)), own
+    passed = told("tp", "", [])
+    assert all(not error and cost["from_ranks"] and not cost["own"] for error, _, cost in passed), passed
+    remotely = told("tp", remote.key, [1])
+    assert all(not error and cost["tier"] == "s3" for error, _, cost in remotely), remotely
+    refused = told("tp", "", [], extra=True)
+    assert [error for error, _, _ in refused] == ["UncoveredError"] * 4, refused
+    assert all("model.extra" in text and "this step is not in S3" in text for _, text, _ in refused), refused
