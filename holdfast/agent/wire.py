@@ -110,7 +110,8 @@ class Sender:
 #   activity  {"name": "eval" | "checkpoint" | "compile" | ... | ""}   entered (or left: "") a phase
 #   saved     {"step", "path", "nbytes"}     a shard is complete in shared memory
 #   skipped   {"step", "skipped"}            a save was left out (the one before was not done), so many so far
-#   restored  {"tier", "step", "s", and from S3 "requests", "read_nbytes", "received_nbytes", "amplification"}
+#   restored  {"tier", "step", "s", and from S3 "requests", "read_nbytes", "received_nbytes", "amplification",
+#             from all ranks' shards "from_ranks": true, "received_nbytes"}
 #   held      {"step"} / released {}         waits at a boundary as told / goes on
 #   replayed  {"ok": bool, "detail": str}    a replay's outcome
 #   failed    {"at", "error_type", "message", "traceback", "user_frame": "file:line in func" | null}

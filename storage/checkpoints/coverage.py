@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadItemType, ReadItem
 
@@ -21,6 +20,10 @@ from holdfast.errors import CheckpointError, UncoveredError
 
 MOST_NAMED = 3
 """Paths or boxes that a message names; the rest is counted."""
+
+
+_FEW = 8
+"""Boxes that are compared with each other; more are sorted."""
 
 
 @dataclass
@@ -44,34 +47,46 @@ class Gap:
 
 def gaps(wanted: Wanted, items: Iterable[ReadItem]) -> list[Gap]:
     """The tensors of which ``items`` do not fill every element, in the state's order."""
-    filled: defaultdict[tuple[str, torch.Size | None], list[ReadItem]] = defaultdict(list)
+    filled: defaultdict[str, list[ReadItem]] = defaultdict(list)
     for item in items:
         if item.type is not LoadItemType.BYTE_IO:
-            filled[item.dest_index.fqn, item.dest_index.offset].append(item)
+            filled[item.dest_index.fqn].append(item)
     found = []
     for name, boxes in wanted.boxes.items():
-        needed = [math.prod(box.sizes) for box in boxes]
+        reads = filled.get(name, [])
+        if len(boxes) == len(reads) == 1 and reads[0].lengths == boxes[0].sizes:
+            continue  # nearly all of them
         missing = sum(
-            _missing(box, filled.get((name, box.offsets), ()), count)
-            for box, count in zip(boxes, needed, strict=True)
-            if count
+            _missing(box, [each for each in reads if each.dest_index.offset == box.offsets])
+            for box in boxes
+            if 0 not in box.sizes
         )
         if missing:
-            found.append(Gap(name, missing, sum(needed)))
+            found.append(Gap(name, missing, sum(math.prod(box.sizes) for box in boxes)))
     return found + [Gap(name, count, count) for name, count in wanted.absent.items()]
 
 
-def _missing(box: ChunkStorageMetadata, items: Sequence[ReadItem], needed: int) -> int:
+def _missing(box: ChunkStorageMetadata, items: Sequence[ReadItem]) -> int:
     """Elements of a box that no item fills. Items may overlap: then counting is not enough."""
-    total = sum(math.prod(item.lengths) for item in items)
+    total, needed = sum(math.prod(item.lengths) for item in items), math.prod(box.sizes)
     if len(items) <= 1 or not box.sizes or total == 0:
         return max(0, needed - total)
+    if len(items) <= _FEW and not any(_overlap(*pair) for pair in itertools.combinations(items, 2)):
+        return needed - total
     spans = np.array([(item.dest_offsets, item.lengths) for item in items], np.int64)
     spans = spans[spans[:, 1].all(axis=1)]
     low, high = spans[:, 0], spans[:, 0] + spans[:, 1]
     if _apart_along_one(low, high):
-        return max(0, needed - total)
+        return needed - total
     return needed - _union(low, high)
+
+
+def _overlap(left: ReadItem, right: ReadItem) -> bool:
+    """Whether two boxes have an element in common; one without elements may be said to."""
+    return all(
+        a < b + m and b < a + n
+        for a, n, b, m in zip(left.dest_offsets, left.lengths, right.dest_offsets, right.lengths, strict=True)
+    )
 
 
 def _apart_along_one(low: np.ndarray, high: np.ndarray) -> bool:

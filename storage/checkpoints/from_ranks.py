@@ -67,8 +67,7 @@ class RanksReader(StorageReader):
         told = [held.unpack(each) for each in exchange.everywhere(held.pack(own))]
         with exchange.together("the ranks' shards"):
             self._stock = held.Stock(told)
-        own_data = self._shard.read_metadata().planner_data if self._shard else None
-        self._metadata = self._stock.metadata(own_data)
+        self._metadata = self._stock.metadata()
         self.received_nbytes = 0
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:

@@ -67,6 +67,8 @@ class Inventory:
 
     saved: Saved
     entries: tuple[Entry, ...]
+    paths: dict[str, Any]
+    """By name, where in the nested state it was (a checkpoint's ``planner_data``)."""
 
 
 def pack(told: object) -> bytes:
@@ -89,7 +91,7 @@ def take_stock(header: ShardHeader, metadata: Metadata) -> tuple[Inventory, list
         parts.sort(key=lambda each: each.piece.start)
         _require_whole(entry, parts)
     saved = Saved(header.job, header.epoch, header.step, header.world_size, header.plan)
-    return Inventory(saved, tuple(pieces)), list(pieces.values())
+    return Inventory(saved, tuple(pieces), dict(metadata.planner_data or {})), list(pieces.values())
 
 
 def _entry(placed: Placed) -> Entry:
@@ -136,8 +138,11 @@ class Stock:
                 boxes[entry.box].ranks.append((rank, place))
         self._holders = {name: list(boxes.values()) for name, boxes in found.items()}
 
-    def metadata(self, planner_data: Any) -> Metadata:
+    def metadata(self) -> Metadata:
         """As of one checkpoint."""
+        paths: dict[str, Any] = {}
+        for inventory in self._told:
+            paths |= inventory.paths if inventory else {}
         known: dict[str, STORAGE_TYPES] = {}
         for name, entry in self._kinds.items():
             if entry.size is None or entry.dtype is None:
@@ -148,7 +153,7 @@ class Stock:
                 for each in self._holders[name]
             ]
             known[name] = TensorStorageMetadata(TensorProperties(entry.dtype), torch.Size(entry.size), chunks)
-        return Metadata(known, planner_data)
+        return Metadata(known, paths)
 
     def source(self, index: MetadataIndex, rank: int) -> tuple[int, int]:
         """From whom ``rank`` gets a box or object: itself, if it has it; else its holders are taken in turn."""
