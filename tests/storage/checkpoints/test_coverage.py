@@ -7,12 +7,14 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
     ChunkStorageMetadata,
@@ -24,6 +26,7 @@ from torch.distributed.checkpoint.planner import ReadItem
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from holdfast.errors import CheckpointError, UncoveredError
+from holdfast.storage.checkpoints import reader
 from holdfast.storage.checkpoints.coverage import (
     Wanted,
     gaps,
@@ -189,3 +192,13 @@ def test_what_nobody_asks_for_is_named() -> None:
         CheckpointError, match=r"model\.a, model\.b, rng/1\.torch and 3 more: saved, and the state"
     ):
         require_consumed(names, [])
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_a_directory_is_held_to_the_same(tmp_path: Path) -> None:
+    """Stock torch wrote it; the error is ours, names the path, and nothing was copied."""
+    dcp.save({"model": {"a": torch.ones(3)}}, checkpoint_id=tmp_path)
+    fresh = {"model": {"a": torch.zeros(3), "b": torch.zeros(2)}}
+    with pytest.raises(UncoveredError, match=r"checkpoint .*: rank 0: model\.b: Missing key in checkpoint"):
+        reader.load(tmp_path, lambda _: fresh)
+    assert not fresh["model"]["a"].any()
