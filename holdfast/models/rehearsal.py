@@ -1,0 +1,139 @@
+"""What a rehearsal of a restore found: whether what was saved would come back, told while the job still runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from pydantic import Field
+
+from holdfast.models.base import Frozen
+from holdfast.models.checkpoint import Tier
+
+MOST_TOLD = 20
+"""Problems that a proof carries, at most: one fault of structure may show in every item."""
+
+
+class Problem(Frozen):
+    """One thing that would not come back."""
+
+    path: str
+    """Where in the state, as ``optimizer.param_groups.0.lr``; empty: the file as a whole."""
+    wrong: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.wrong}" if self.path else self.wrong
+
+
+class Proof(Frozen):
+    """What came of loading a shard file, or of reading a checkpoint in S3, into nothing that trains."""
+
+    ok: bool
+    problems: tuple[Problem, ...] = ()
+    """At most :data:`MOST_TOLD`."""
+    untested: tuple[Problem, ...] = ()
+    """Items that only the user's script can load, and why; no failure."""
+    items: int = Field(0, ge=0)
+    """That were loaded and compared."""
+    nbytes: int = Field(0, ge=0)
+    """Of the file, or of all files."""
+    seconds: float = Field(0.0, ge=0)
+
+    @classmethod
+    def of(
+        cls, problems: Iterable[Problem], untested: Iterable[Problem] = (), **measured: float
+    ) -> Proof:
+        """A proof, ok without problems."""
+        found = tuple(problems)
+        return cls.model_validate(
+            {
+                "ok": not found,
+                "problems": found[:MOST_TOLD],
+                "untested": tuple(untested)[:MOST_TOLD],
+                **measured,
+            }
+        )
+
+
+class Outcome(StrEnum):
+    """How a rehearsal ended."""
+
+    PROVEN = "proven"
+    FAILED = "failed"
+    UNTESTED = "untested"
+
+
+class Rehearsal(Frozen):
+    """One shard, or one checkpoint in S3, that was to be proven."""
+
+    job: str
+    step: int = 0
+    epoch: int = 0
+    """The epoch that saved it."""
+    rank: int | None = None
+    """None: the checkpoint of all ranks."""
+    machine: str = ""
+    """Whose copy was proven; for S3, which machine did it."""
+    tier: Tier
+    plan: str = ""
+    at: float = 0.0
+    """When it ended, Unix seconds of the machine's clock."""
+    proof: Proof | None = None
+    """None: it was not tested."""
+    why_not: str = ""
+    """Why it was not tested."""
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it ended."""
+        if self.proof is None:
+            return Outcome.UNTESTED
+        return Outcome.PROVEN if self.proof.ok else Outcome.FAILED
+
+    @property
+    def told(self) -> str:
+        """In words, without the step."""
+        if self.proof is None:
+            return f"not tested: {self.why_not}"
+        if not self.proof.ok:
+            more = len(self.proof.problems) - 1
+            return f"NOT RESTORABLE: {self.proof.problems[0]}" + (f" (and {more} more)" if more else "")
+        left_out = "; ".join(map(str, self.proof.untested[:3]))
+        return f"proven; not tested: {left_out}" if left_out else "proven"
+
+
+class Rehearsed(Frozen):
+    """What a machine says in its heartbeats of its ranks' rehearsals in the present epoch: small, whatever the job."""
+
+    step: int = 0
+    """The lowest of the steps that were proven, one per rank; 0: not every rank of the machine has one."""
+    failed: str = ""
+    """The first rank that would not come back, with the path; empty: none."""
+    untested: str = ""
+    """Why a rank, or a part of its state, was not tested; empty: all were."""
+    at: float = 0.0
+    """When the newest of them ended, Unix seconds of the machine's clock."""
+
+
+def summed_up(ranks: Iterable[int], found: Iterable[Rehearsal]) -> Rehearsed | None:
+    """What a machine tells of the newest rehearsal of each of its ``ranks``; None before the first.
+
+    Args:
+        ranks: all that run on the machine.
+        found: at most one of each.
+    """
+    known = {each.rank: each for each in found}
+    if not known:
+        return None
+    failed = next((each for each in known.values() if each.outcome is Outcome.FAILED), None)
+    untested = next((each for each in known.values() if each.outcome is Outcome.UNTESTED), None)
+    proofs = [each.proof for each in known.values() if each.proof is not None]
+    left_out = next((proof.untested[0] for proof in proofs if proof.untested), None)
+    proven = [each.step for each in known.values() if each.outcome is Outcome.PROVEN]
+    whole = set(ranks) <= known.keys() and len(proven) == len(known)
+    return Rehearsed(
+        step=min(proven) if whole else 0,
+        failed=f"rank {failed.rank} at step {failed.step}: {failed.told}"[:500] if failed else "",
+        untested=(untested.why_not if untested else str(left_out or ""))[:300],
+        at=max(each.at for each in known.values()),
+    )
