@@ -323,7 +323,7 @@ def _other(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Clas
         if beside := _explaining(alerts, {Beside.SLOW}, machine, policy):
             incident_class, machine = meaning(beside, policy.classify).means, beside.machine
             reasons = (*reasons, _told(beside))
-    elif row.means is IncidentClass.SILENT_CORRUPTION:
+    elif row.means in (IncidentClass.SILENT_CORRUPTION, IncidentClass.CHECKPOINT_UNRESTORABLE):
         machine = None  # as for NaN: who reported it first says little
     elif len(machines) > (limit := policy.aggregate.limit(len(context.job.machines))):
         switch = switches.shared(machines, alerts, policy.detect.network.switches)

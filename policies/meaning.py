@@ -137,6 +137,8 @@ TABLE: Mapping[AlertKind, Meaning] = {
     AlertKind.THROUGHPUT_DECLINE: _alone(_SLOW, 0.8),
     AlertKind.MFU_DECLINE: _alone(_SLOW, 0.8),
     AlertKind.STRAGGLER: _alone(_SLOW, 0.7),
+    # What would be lost with the next fault; any other comes first
+    AlertKind.UNRESTORABLE: _alone(IncidentClass.CHECKPOINT_UNRESTORABLE, 0.95),
     # Explains a pace that fell
     AlertKind.GPU_THROTTLED: _beside(_SLOW, _PACE),
     AlertKind.GPU_PCIE_LINK: _beside(_SLOW, _PACE),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from holdfast.models.alert import IncidentState
+from holdfast.models.alert import BESIDE_TRAINING, IncidentState
 from holdfast.models.job import JobState
 from holdfast.policies.lost_time import Phase, Span
 
@@ -208,7 +208,8 @@ def spans(  # noqa: PLR0917
     for action in actions:
         by_incident.setdefault(action.incident_id, []).append(action)
     opened = sorted(row.opened_at for row in epochs)
-    for order, incident in enumerate(sorted(incidents, key=lambda row: row.detected_at)):
+    stopped = (row for row in incidents if row.incident_class not in BESIDE_TRAINING)
+    for order, incident in enumerate(sorted(stopped, key=lambda row: row.detected_at)):
         since = min(incident.detected_at, ended.get(incident.epoch, incident.detected_at))
         # After the playbooks gave up, the next start is a person's.
         until = now

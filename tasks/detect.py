@@ -8,6 +8,7 @@ from prefect.runtime import flow_run, task_run
 
 from holdfast.errors import RefusedError, StaleError, UnknownError
 from holdfast.models.alert import (
+    BESIDE_TRAINING,
     Alert,
     AlertKind,
     Classification,
@@ -63,7 +64,8 @@ async def detect(request: Request, incident_class: IncidentClass) -> Case:
     concerned = [incident.machine] if incident.machine else []
     allowed = modes.may_act(job.spec, incident.incident_class, concerned, ctx.policy.modes)
     if allowed.act:
-        ctx.ledger.set_job(job.name, state=JobState.RECOVERING)
+        if incident.incident_class not in BESIDE_TRAINING:
+            ctx.ledger.set_job(job.name, state=JobState.RECOVERING)
     else:
         get_run_logger().info("observe only: %s", allowed.reason)
     return Case(

@@ -10,7 +10,7 @@ from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 from prefect.states import Completed
 
-from holdfast.models.alert import Incident, IncidentState, Verdict
+from holdfast.models.alert import BESIDE_TRAINING, Incident, IncidentState, Verdict
 from holdfast.models.history import Action
 from holdfast.models.job import JobState
 from holdfast.tasks import story
@@ -28,8 +28,12 @@ async def report(case: Case, summary: str, verdict: Verdict | None = None) -> No
 
 @task(task_run_name="ask a human about {case.incident_id}")
 async def ask_human(case: Case, summary: str, verdict: Verdict | None = None) -> None:
-    """Stop here: leave the job to a person, its ranks stopped and its machines kept; say why."""
-    await halt(case.ctx, case.job)
+    """Stop here: leave the job to a person, its ranks stopped and its machines kept; say why.
+
+    A job that the incident leaves running runs on: only the incident waits for the person.
+    """
+    if case.incident_class not in BESIDE_TRAINING:
+        await halt(case.ctx, case.job)
     get_run_logger().error("needs a human: %s", summary)
     await _close(case, IncidentState.NEEDS_HUMAN, summary, verdict)
 
@@ -58,7 +62,7 @@ async def _close(case: Case, state: IncidentState, summary: str, verdict: Verdic
     ledger, now = case.ctx.ledger, case.ctx.clock.now()
     incident, actions = case.incident, ledger.actions(case.incident_id)
     await _publish(incident, actions, summary, verdict or Verdict(), now)
-    if state is IncidentState.NEEDS_HUMAN:
+    if state is IncidentState.NEEDS_HUMAN and case.incident_class not in BESIDE_TRAINING:
         ledger.give_up(case.incident_id, summary, now)
     else:
         ledger.set_incident(case.incident_id, state=state, closed_at=now, summary=summary)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from holdfast.deployments.gateway import gate
-from holdfast.deployments.gateway.facts import Facts, gather
+from holdfast.deployments.gateway.facts import Facts, gather, give_way
 from holdfast.deployments.gateway.fleet import WATCHED
 from holdfast.deployments.gateway.memory import Memory
 from holdfast.deployments.gateway.observations import Observations
@@ -20,7 +20,7 @@ from holdfast.deployments.gateway.site import Site, log
 from holdfast.deployments.gateway.spares import Spares
 from holdfast.deployments.gateway.turns import Turns
 from holdfast.errors import HoldfastError, StaleError, UnavailableError, UnknownError
-from holdfast.models.alert import MACHINE_KINDS, Alert, AlertKind, Classification, Incident
+from holdfast.models.alert import BESIDE_TRAINING, MACHINE_KINDS, Alert, AlertKind, Classification, Incident
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine
 from holdfast.policies import exits
@@ -141,6 +141,8 @@ class Correlator:
         facts = await asyncio.to_thread(gather, self._site.ledger, name, alert.machine)
         gate.must_be_present(alert, facts.machine)
         gate.must_be_of_job(alert, facts.job, facts.machine)
+        if alert.kind is not AlertKind.UNRESTORABLE:
+            facts = facts.of_what_stops()
         acting = facts.acting
         if owner := self.memory.owner(alert.key, received_at):
             return Outcome(incident=owner, outcome=What.DUPLICATE, message=f"{owner} has this signal already")
@@ -234,6 +236,9 @@ class Correlator:
         self, facts: Facts, settling: Settling, found: Classification, earlier: Sequence[Alert]
     ) -> Outcome:
         site, job = self._site, facts.job
+        if found.incident_class not in BESIDE_TRAINING:
+            await asyncio.to_thread(give_way, site.ledger, job.name, found.incident_class)
+            facts = facts.of_what_stops()
         # What was noted earlier without acting on it is part of the story: it may have decided the class.
         alerts = [*sorted(settling.alerts.values(), key=exits.is_cascade), *earlier]
         first, rest = alerts[:AT_OPENING], alerts[AT_OPENING:]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from holdfast.models.alert import Incident, IncidentState
+from holdfast.models.alert import BESIDE_TRAINING, Incident, IncidentState
 from holdfast.models.history import Epoch
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine
@@ -26,6 +26,20 @@ class Facts:
     """When the newest epoch was opened; 0.0 before the first."""
     code_changed_at: float | None
     """When the running code version was switched to; None: never since the submission."""
+
+    def of_what_stops(self) -> Facts:
+        """Without an incident beside the training: it gives way to any other."""
+        beside = self.acting is not None and self.acting.incident_class in BESIDE_TRAINING
+        return replace(self, acting=None, last_state=None) if beside else self
+
+
+def give_way(ledger: Ledger, job: str, to: str) -> None:
+    """Close the incident beside the training that is being worked on, if there is one (blocking)."""
+    acting = ledger.acting(job, evidence=False)
+    if acting is not None and acting.incident_class in BESIDE_TRAINING:
+        found = "; ".join(acting.reasons)
+        summary = f"{found}. Not looked into further: {to} came first. `holdfast doctor {job}` tells more"
+        ledger.set_incident(acting.id, state=IncidentState.NEEDS_HUMAN, summary=summary)
 
 
 def gather(ledger: Ledger, job_name: str, machine_name: str | None) -> Facts:

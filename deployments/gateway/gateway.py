@@ -17,6 +17,7 @@ from holdfast.deployments.gateway.detectors.clocks import Clocks
 from holdfast.deployments.gateway.detectors.exits import UnheardExits
 from holdfast.deployments.gateway.detectors.hang import Hangs
 from holdfast.deployments.gateway.detectors.heartbeats import SilentMachines
+from holdfast.deployments.gateway.detectors.rehearsals import Rehearsals
 from holdfast.deployments.gateway.detectors.stragglers import Stragglers
 from holdfast.deployments.gateway.detectors.switches import Switches
 from holdfast.deployments.gateway.detectors.throughput import Throughput
@@ -43,6 +44,7 @@ TOUCH_S = 5.0
 """The ledger hears of living machines so often, of all at once."""
 RECONCILE_S = 1.0
 TIMES_S = 15.0
+REHEARSALS_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ class Gateway:
         self.throughput = Throughput(self.site, self.correlator)
         self.stragglers = Stragglers(self.site, self.correlator)
         self.clocks = Clocks(self.site, self.correlator)
+        self.rehearsals = Rehearsals(self.site, self.correlator)
         self.switches = Switches(self.site, self.correlator)
         self.correlator.heard = self.switches.observe
         self.times = Times(self.site)
@@ -128,6 +131,7 @@ class Gateway:
             Loop("throughput", self.throughput.tick, detect.throughput.every_s),
             Loop("stragglers", self.stragglers.tick, detect.straggler.every_s),
             Loop("switches", self.switches.tick, detect.intervals.network_s),
+            Loop("rehearsals", self.rehearsals.tick, REHEARSALS_S),
             Loop("clocks", self.clocks.tick, detect.intervals.network_s),
             Loop("prefect", self.dispatcher.ping, 2.0),
             Loop("reconcile", self.reconciler.tick, RECONCILE_S),

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from holdfast.deployments.gateway import times
+from holdfast.deployments.gateway.detectors.rehearsals import of_job
 from holdfast.deployments.gateway.fleet import OUT_OF_SERVICE
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.models.alert import Incident, IncidentState
@@ -131,6 +132,7 @@ def _job(gateway: Gateway, job: Job) -> dict[str, Any]:
         "done_at": job.done_at,
         "ranks": ranks,
         "checkpoint": _checkpoint_cost(gateway, job),
+        "restore": of_job(site, job).model_dump(mode="json"),
     }
 
 

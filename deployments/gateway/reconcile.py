@@ -12,7 +12,7 @@ from holdfast.deployments.gateway.judge import attempts_spent, backoff_s, why_ag
 from holdfast.deployments.gateway.runs import Phase, Run, Runs
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import HoldfastError, StaleError, UnavailableError
-from holdfast.models.alert import Incident, IncidentClass, IncidentState
+from holdfast.models.alert import BESIDE_TRAINING, Incident, IncidentClass, IncidentState
 
 AWAY_FACTOR = 2
 """A run that shows no sign for so many times the policy's patience with Prefect is started without it."""
@@ -126,8 +126,19 @@ class Reconciler:
         self._dispatcher.start(newer)
 
     async def _give_up(self, incident: Incident, why: str) -> None:
-        """As a playbook does that meets a limit: the ranks are stopped, the job has failed, a human must look."""
+        """As a playbook does that meets a limit: the ranks are stopped, the job has failed, a human must look.
+
+        A job that the incident leaves running runs on.
+        """
         log.error("%s: %s", incident.id, why)
+        if incident.incident_class in BESIDE_TRAINING:
+            await asyncio.to_thread(
+                self._site.ledger.set_incident,
+                incident.id,
+                state=IncidentState.NEEDS_HUMAN,
+                summary=f"{why}: a human must look; the job runs on",
+            )
+            return
         try:
             await self._acts.halt(incident.job)
         except HoldfastError as error:

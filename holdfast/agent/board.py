@@ -100,6 +100,8 @@ class Row:
     usual_phases: dict[str, float] = field(default_factory=dict)
     mfu: float | None = None
     metrics: dict[str, Metric] = field(default_factory=dict)
+    allows: frozenset[str] | None = None
+    """Classes that its script allows in checkpoints; None: it did not say."""
 
     @property
     def damaged(self) -> str:
@@ -257,6 +259,9 @@ class Board:
     def _on_restored(self, row: Row, message: dict[str, Any]) -> None:
         row.restored = message
         self._events.restored(row.rank, message)
+
+    def _on_allows(self, row: Row, message: dict[str, Any]) -> None:
+        row.allows = frozenset(map(str, message["names"]))
 
     def _on_held(self, row: Row, _message: dict[str, Any]) -> None:
         row.paused = True

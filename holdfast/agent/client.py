@@ -13,6 +13,7 @@ from pydantic import BaseModel, TypeAdapter
 from holdfast import errors
 from holdfast.models import agent as wire
 from holdfast.models.alert import Finding
+from holdfast.models.rehearsal import Rehearsal
 from holdfast.refusal import is_silence, said
 from holdfast.secret import Keys, keys
 from holdfast.tls import PLAIN, Tls
@@ -103,6 +104,10 @@ class AgentClient:
     async def persist(self, command: wire.Persist) -> None:
         """Have shards of a step uploaded."""
         await self._call("POST", "/v1/persist", command, type(None))
+
+    async def prove(self, command: wire.Prove) -> list[Rehearsal]:
+        """Prove shards that lie there, or a checkpoint in S3; takes as long as reading them."""
+        return await self._call("POST", "/v1/prove", command, list[Rehearsal], command.timeout_s + 5.0)
 
     async def prepare_code(self, command: wire.PrepareCode) -> None:
         """Have a code version checked out."""

@@ -31,6 +31,8 @@ from holdfast.agent.jobs import Jobs
 from holdfast.agent.lease import Lease
 from holdfast.agent.memory import Memory
 from holdfast.agent.metrics import Metrics
+from holdfast.agent.prover import Prover
+from holdfast.agent.proofs import proofs
 from holdfast.agent.rank_logs import RankLogs
 from holdfast.agent.replication import Replicator
 from holdfast.agent.reporter import Reporter
@@ -44,6 +46,7 @@ from holdfast.listen import KEEP_ALIVE_S, listen
 from holdfast.models import agent as messages
 from holdfast.models.alert import Alert, AlertKind, Finding
 from holdfast.models.checkpoint import RemoteCheckpoint
+from holdfast.models.rehearsal import Rehearsal
 from holdfast.paths import ENV_MACHINE_DIR, SHM, machine_dir, shm_dir
 from holdfast.plugins.policy import site_policy
 from holdfast.secret import Keys, keys
@@ -122,6 +125,7 @@ class Agent:
         self._uploads = Uploads(
             self._carrier, self.memory, limits, self.metrics, done=self._uploaded, dropped=self._dropped
         )
+        self._prover = Prover(self.forks, self.memory, settings, self.metrics, machine)
         self._watch = Watch(
             machine=machine,
             incarnation=self.incarnation,
@@ -130,6 +134,7 @@ class Agent:
             uploads=self._uploads,
             disk=DiskTier(self.memory, settings.disk_mib << 20, self.metrics),
             metrics=self.metrics,
+            prover=self._prover,
         )
         self._supply = Supply(
             self._carrier, self.memory, self.folder, secret, objects.arguments(settings), tls=self._tls
@@ -188,6 +193,7 @@ class Agent:
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
+            self._watch.rehearsals.close()
             await self.jobs.stop_all()
             self._carrier.close()
             self._replicator.close()
@@ -242,6 +248,11 @@ class Agent:
         """Have shards of a step that is in memory uploaded."""
         self._check(command.incarnation)
         await self._uploads.persist(command)
+
+    async def prove(self, command: messages.Prove) -> list[Rehearsal]:
+        """Prove what lies here of a job, or one checkpoint in S3, now."""
+        self._check(command.incarnation)
+        return await proofs(command, self._prover, self._watch.rehearsals, self.jobs.runs.get(command.job))
 
     async def prepare_code(self, command: messages.PrepareCode) -> None:
         """Have a code version checked out."""
@@ -357,7 +368,9 @@ class Agent:
         return 2 * self._ranks + 4
 
     def _snapshots(self) -> tuple[messages.JobOnMachine, ...]:
-        return tuple(run.snapshot() for run in self.jobs.runs.values() if run.start.replay is None)
+        runs = [run for run in self.jobs.runs.values() if run.start.replay is None]
+        told = self._watch.rehearsals.told
+        return tuple(run.snapshot().model_copy(update={"rehearsed": told(run)}) for run in runs)
 
     def _heartbeat(self) -> messages.Heartbeat:
         return messages.Heartbeat(

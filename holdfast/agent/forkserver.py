@@ -36,7 +36,12 @@ _CALM_S = 3.0
 # Needed by every rank, and by the carrier, so that neither imports anything after its fork.
 _OWN_PRELOAD = ("holdfast.agent.rank_main", "holdfast.agent.carrier_main", "holdfast.agent.computing")
 
-_SESSION_PRELOAD = ("holdfast.session", rank_main.REHEARSAL, "holdfast.storage.objects.ready")
+_SESSION_PRELOAD = (
+    "holdfast.session",
+    rank_main.REHEARSAL,
+    "holdfast.storage.objects.ready",
+    "holdfast.agent.prove_main",
+)
 
 
 @dataclass(frozen=True)

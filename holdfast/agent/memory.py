@@ -95,6 +95,10 @@ class Memory:
         """Where shards of ``job`` lie that outlive a loss of the memory."""
         return self._disk / "disk" / job
 
+    def folder(self, tier: Tier, job: str) -> Path:
+        """Where shards of ``job`` lie in a tier of this machine."""
+        return (self._disk if tier is Tier.DISK else self.root) / _FOLDERS[tier] / job
+
     def shards(self) -> tuple[Shard, ...]:
         """Every complete shard that lies here."""
         return tuple(

@@ -48,6 +48,12 @@ class Metrics:
         self.restore_nbytes = self._counter(
             "holdfast_restore_read_bytes", "Read from S3 by ranks that restored.", "tier"
         )
+        self.rehearsals = self._counter(
+            "holdfast_rehearsals", "Restores that were rehearsed, by outcome.", "outcome"
+        )
+        self.rehearsal_seconds = self._histogram(
+            "holdfast_rehearsal_seconds", "Loading one shard, or reading one checkpoint in S3, and comparing."
+        )
         self.reports_dropped = self._counter("holdfast_reports_dropped", "Events lost to a full buffer.")
         self.cut_off = self._counter(
             "holdfast_cut_off", "Times that ranks were ended because the gateway could not be reached."

@@ -132,6 +132,10 @@ class Run:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
 
+    def allowed(self, rank: int) -> frozenset[str] | None:
+        """Classes that the rank's script allows in checkpoints; None: it did not say."""
+        return self.board.rows[rank].allows if self.board else None
+
     def states(self) -> tuple[RankState, ...]:
         """State of every rank."""
         return tuple(self._state(process) for process in self.processes.values())

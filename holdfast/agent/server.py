@@ -54,6 +54,7 @@ def build(agent: Agent) -> Starlette:
             command("/v1/start", wire.Start, agent.start),
             command("/v1/hold", wire.Hold, agent.hold),
             command("/v1/persist", wire.Persist, agent.persist),
+            command("/v1/prove", wire.Prove, agent.prove),
             command("/v1/code", wire.PrepareCode, agent.prepare_code),
             command("/v1/diagnose", wire.Diagnose, agent.diagnose),
             command("/v1/command", wire.Command, agent.command),

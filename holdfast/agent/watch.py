@@ -11,12 +11,15 @@ from typing import Any
 from holdfast.agent import exits
 from holdfast.agent.disk import DiskTier
 from holdfast.agent.metrics import Metrics
+from holdfast.agent.prover import Prover
 from holdfast.agent.ranks import Watched
+from holdfast.agent.rehearsals import Rehearsals
 from holdfast.agent.replication import Replicator
 from holdfast.agent.run import Run
 from holdfast.agent.uploads import Uploads
 from holdfast.models.agent import Report, StepMark
 from holdfast.models.alert import Alert, AlertKind
+from holdfast.models.rehearsal import Rehearsal
 from holdfast.policies.jumps import Jump
 
 _log = logging.getLogger(__name__)
@@ -37,6 +40,7 @@ class Watch:
         uploads: Uploads,
         disk: DiskTier,
         metrics: Metrics,
+        prover: Prover,
     ) -> None:
         self.machine = machine
         self.incarnation = incarnation
@@ -45,6 +49,18 @@ class Watch:
         self.uploads = uploads
         self.disk = disk
         self.metrics = metrics
+        self.rehearsals = Rehearsals(prover, self.unrestorable)
+
+    def unrestorable(self, run: Run, found: Rehearsal) -> None:
+        """What a rank saved would not come back."""
+        assert found.proof is not None
+        evidence = {
+            "step": found.step,
+            "tier": found.tier.value,
+            "problems": [str(each) for each in found.proof.problems],
+            "detail": found.told,
+        }
+        self.alert(run, AlertKind.UNRESTORABLE, found.rank or 0, evidence)
 
     def exited(self, run: Run, process: Watched) -> None:
         """A rank ended by itself."""
@@ -122,10 +138,11 @@ class RunEvents:
             self._watch.replicator.saved(self._run, rank, step, path)
 
     def common(self, rank: int, step: int, path: Path) -> None:
-        """Copy the shard to the object store and the disk, if its step is due: no other save of it will follow."""
+        """Copy the shard to the object store and the disk, if its step is due, and prove it: all ranks have theirs."""
         if not self._silent:
             self._watch.uploads.saved(self._run, rank, step, path)
             self._watch.disk.saved(self._run, rank, step, path)
+            self._watch.rehearsals.saved(self._run, rank, path)
 
     def save_failed(self, rank: int, step: int, reason: str) -> None:
         """Count it, and say it now and then."""

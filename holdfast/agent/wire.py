@@ -112,6 +112,7 @@ class Sender:
 #   skipped   {"step", "skipped"}            a save was left out (the one before was not done), so many so far
 #   restored  {"tier", "step", "s", and from S3 "requests", "read_nbytes", "received_nbytes", "amplification",
 #             from all ranks' shards "from_ranks": true, "received_nbytes"}
+#   allows    {"names"}                      classes that the script allows in checkpoints, as it restores
 #   held      {"step"} / released {}         waits at a boundary as told / goes on
 #   replayed  {"ok": bool, "detail": str}    a replay's outcome
 #   failed    {"at", "error_type", "message", "traceback", "user_frame": "file:line in func" | null}

@@ -9,8 +9,9 @@ from pydantic import Field
 
 from holdfast.models.alert import Alert, Finding
 from holdfast.models.base import Frozen
-from holdfast.models.checkpoint import Copies, FirstTier, RemoteCheckpoint, RestoreOrder, Retention, Shard
+from holdfast.models.checkpoint import Copies, FirstTier, RemoteCheckpoint, RestoreOrder, Retention, Shard, Tier
 from holdfast.models.open_enum import OpenEnum
+from holdfast.models.rehearsal import Rehearsed
 
 
 class Check(OpenEnum):
@@ -114,6 +115,8 @@ class JobOnMachine(Frozen):
     """Newest step of which all of this machine's shards lie on the peer."""
     shard_nbytes: int = 0
     """Size of the largest shard of its ranks; 0: none was saved yet."""
+    rehearsed: Rehearsed | None = None
+    """What rehearsals of a restore found in this epoch; None: there was none yet."""
 
 
 class Register(Frozen):
@@ -283,6 +286,28 @@ class Persist(Frozen):
     """Of that epoch."""
     ranks: tuple[int, ...]
     """Whose shards; with rank 0 the machine also completes the checkpoint when all parts are there."""
+
+
+class Prove(Frozen):
+    """Prove that what this machine holds of a job restores: now, whatever was proven before. Changes nothing.
+
+    The newest shard of each of ``ranks`` in ``tier``; or, with ``key``, that checkpoint in S3.
+    """
+
+    job: str
+    incarnation: str
+    tier: Tier = Tier.MEMORY
+    ranks: tuple[int, ...] = ()
+    """Empty: all of the job that lie here."""
+    step: int = 0
+    """Of the checkpoint in S3."""
+    epoch: int = 0
+    """The one that saved it."""
+    key: str = ""
+    """Its prefix."""
+    trusting: bool = False
+    """Classes that the script does not allow are not tested, instead of wrong: a script can be mended."""
+    timeout_s: float = Field(600.0, gt=0)
 
 
 class PrepareCode(Frozen):

@@ -127,6 +127,10 @@ class AlertKind(StrEnum):
     STRAGGLER = "straggler"
     """A rank is lastingly slower than its peers in one phase. phase, value, median (seconds), factor, rounds."""
 
+    UNRESTORABLE = "unrestorable"
+    """A rehearsal of a restore failed while the job runs. step, tier, problems (path in the state, what is wrong),
+    detail."""
+
     # From outside
 
     CONTAINER_ERROR = "container_error"
@@ -225,6 +229,11 @@ class IncidentClass(OpenEnum):
     FAIL_SLOW = "fail_slow"
     SILENT_CORRUPTION = "silent_corruption"
     EXTERNAL_SERVICE = "external_service"
+    CHECKPOINT_UNRESTORABLE = "checkpoint_unrestorable"
+
+
+BESIDE_TRAINING = frozenset({IncidentClass.CHECKPOINT_UNRESTORABLE})
+"""Incidents of a job that goes on: their playbooks never stop it, and give way to any other incident of it."""
 
 
 def _recorded(value: Any) -> Any:

@@ -133,7 +133,12 @@ def summed_up(ranks: Iterable[int], found: Iterable[Rehearsal]) -> Rehearsed | N
     whole = set(ranks) <= known.keys() and len(proven) == len(known)
     return Rehearsed(
         step=min(proven) if whole else 0,
-        failed=f"rank {failed.rank} at step {failed.step}: {failed.told}"[:500] if failed else "",
+        failed=f"{_first(failed)} (rank {failed.rank} at step {failed.step})" if failed else "",
         untested=(untested.why_not if untested else str(left_out or ""))[:300],
         at=max(each.at for each in known.values()),
     )
+
+
+def _first(failed: Rehearsal) -> str:
+    assert failed.proof is not None
+    return str(failed.proof.problems[0])[:400]

@@ -18,6 +18,7 @@ from holdfast.session.restore import restore
 from holdfast.session.saver import Counts, Saver
 from holdfast.session.ticket import redeem
 from holdfast.storage.checkpoints.buffers import discard_newer
+from holdfast.storage.checkpoints.safe_load import script_allows
 
 Overlap = Literal["optimizer", "all"]
 
@@ -78,6 +79,8 @@ class Session:
             self._saver.require_room(state)
             if shard is not None and shard.is_file():
                 self._saver.keep_plan(shard)
+        if self._reporter:
+            self._reporter.send("allows", names=script_allows())  # what a restore may load, and so a rehearsal
         self._stepped = time.perf_counter()
         return self._start
 

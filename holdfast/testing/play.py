@@ -50,6 +50,7 @@ OF_RANKS = (
     "throughput_decline",
     "mfu_decline",
     "straggler",
+    "unrestorable",
 )
 
 

@@ -13,6 +13,7 @@ from holdfast.models.alert import Finding
 from holdfast.models.checkpoint import Shard, Tier
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine, Scope
+from holdfast.models.rehearsal import Problem, Proof, Rehearsal
 from holdfast.storage.ledger import Ledger
 
 WAITING = wire.Frame(function="all_reduce", file="torch/distributed/distributed_c10d.py")
@@ -58,6 +59,8 @@ class World:
     """What commands of other packages return, one after the other; the last again and again."""
     starts_fail: int = 0
     """So many starts end in another crash."""
+    unrestorable: dict[str, str] = field(default_factory=dict)
+    """Tier (memory, peer, s3) -> what a proof of it finds wrong; all other tiers restore."""
     mends_after_s: float = 0.0
     """What fails an inspection works again after so long."""
     step: int = 20
@@ -182,6 +185,19 @@ class ScriptedAgent:
     async def persist(self, command: wire.Persist) -> None:
         """It need not arrive: what lies in memory stays there."""
         self._told("persist")
+
+    async def prove(self, command: wire.Prove) -> list[Rehearsal]:
+        self._told("prove")
+        wrong = self._world.unrestorable.get(command.tier)
+        problems = [Problem(path="loader.buffer", wrong=wrong)] if wrong else []
+        known = {
+            "job": command.job,
+            "step": command.step or self._world.step,
+            "machine": self._machine.name,
+            "tier": command.tier,
+            "proof": Proof.of(problems),
+        }
+        return [Rehearsal.model_validate(known | {"rank": rank}) for rank in command.ranks or (None,)]
 
     async def forget(self, job: str) -> None:
         self._told("forget")

@@ -56,6 +56,13 @@ _ALLOWED: list[Any] = [
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
+def script_allows() -> list[str]:
+    """Names (``module.name``) of the classes that the script allows by ``torch.serialization.add_safe_globals``."""
+    known = torch.serialization.get_safe_globals()
+    named = [each[1] if isinstance(each, tuple) else f"{each.__module__}.{each.__qualname__}" for each in known]
+    return sorted(named)
+
+
 def load_object(content: io.BytesIO, name: str) -> Any:
     """The object of item ``name``: plain values, tensors, NumPy arrays and generators, and what the script allows.
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from holdfast.deployments.gateway import times
 from holdfast.deployments.gateway.approvals import asked
+from holdfast.deployments.gateway.detectors.rehearsals import of_job
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.history import Action
@@ -100,6 +101,7 @@ def job_facts(gateway: Gateway, job: Job) -> dict[str, Any]:
         "dp": spec.parallelism.dp(spec.world_size),
         "submitted_at": job.submitted_at,
         "done_at": job.done_at,
+        "restore": of_job(gateway.site, job).model_dump(mode="json"),
     }
 
 

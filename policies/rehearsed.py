@@ -1,0 +1,38 @@
+"""Whether a job's newest checkpoint is known to restore: one answer made of what its machines say. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from holdfast.models.base import Frozen
+from holdfast.models.rehearsal import Outcome, Rehearsed
+
+
+class Restorable(Frozen):
+    """The state of a job's rehearsals, for people."""
+
+    outcome: Outcome
+    step: int = 0
+    """The lowest of the steps at which ranks were proven, when all were."""
+    told: str
+    """``restore proven at step 12``, ``NOT RESTORABLE: PATH: ...``, ``not tested: ...``."""
+
+
+def restorable(said: Mapping[str, Rehearsed | None]) -> Restorable:
+    """What the machines of a job said of its present epoch, by name; None: nothing yet."""
+    known = {name: one for name, one in said.items() if one is not None}
+    for one in known.values():
+        if one.failed:
+            return Restorable(outcome=Outcome.FAILED, told=f"NOT RESTORABLE: {one.failed}")
+    untested = next((one.untested for one in known.values() if one.untested), "")
+    if said and all(one is not None and one.step for one in said.values()):
+        step = min(one.step for one in known.values())
+        more = f"; not tested: {untested}" if untested else ""
+        return Restorable(outcome=Outcome.PROVEN, step=step, told=f"restore proven at step {step}{more}")
+    if untested:
+        return Restorable(outcome=Outcome.UNTESTED, told=f"not tested: {untested}")
+    waiting = [name for name, one in said.items() if one is None or not one.step]
+    if not said:
+        return Restorable(outcome=Outcome.UNTESTED, told="not tested: no rank runs")
+    why = f"no rehearsal of all ranks yet in this epoch ({len(waiting)} of {len(said)} machines to come)"
+    return Restorable(outcome=Outcome.UNTESTED, told=f"not tested: {why}")

@@ -1,0 +1,30 @@
+"""What is told of a job whose checkpoints do not restore."""
+
+from __future__ import annotations
+
+from holdfast.errors import LimitError
+from holdfast.models.checkpoint import Tier
+from holdfast.tasks.case import Case
+from holdfast.tasks.prove import Copies
+
+
+def judge(case: Case, copies: Copies, kept: str) -> str:
+    """That all is well after all, in words.
+
+    Raises:
+        LimitError: it is not: what would be lost, where, and what a person should do.
+    """
+    if not copies.failed and copies.proven(Tier.MEMORY):
+        return f"proven again: memory {copies.told(Tier.MEMORY)}; in S3: {kept}"
+    told = copies.failed[0].told if copies.failed else _first_told(case)
+    raise LimitError(
+        f"{told}. The job runs on, but its newest state would not come back. Copies on peers: "
+        f"{copies.told(Tier.PEER)}; in S3: {kept}. Change what is saved at that path (`holdfast update "
+        f"{case.job}`), or stop the job at a step that is proven; `holdfast doctor {case.job}` proves again, and a "
+        "rehearsal that succeeds ends this"
+    )
+
+
+def _first_told(case: Case) -> str:
+    details = [str(alert.evidence["detail"]) for alert in case.incident.alerts if "detail" in alert.evidence]
+    return details[0] if details else "; ".join(case.incident.reasons)
