@@ -72,7 +72,9 @@ async def prove_copies(case: Case) -> Copies:
 
     copies = Copies.model_validate(await case.once("prove", "copies", {}, act))
     for one in copies.found:
-        get_run_logger().info("rank %s, %s of %s, step %d: %s", one.rank, one.tier, one.machine, one.step, one.told)
+        get_run_logger().info(
+            "rank %s, %s of %s, step %d: %s", one.rank, one.tier, one.machine, one.step, one.told
+        )
     return copies
 
 

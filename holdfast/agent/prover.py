@@ -84,7 +84,9 @@ class Prover:
                     continue
                 if proof is not None:
                     return self._result(Rehearsal(**known, proof=proof, at=time.time()))
-                why = f"shared memory has no room to hold it still ({room.told(header.file_nbytes)}), and the "
+                why = (
+                    f"shared memory has no room to hold it still ({room.told(header.file_nbytes)}), and the "
+                )
                 why += "next saves overwrote it while it was read"
         return self._result(Rehearsal(**known, why_not=why, at=time.time()))
 
@@ -121,7 +123,11 @@ class Prover:
                 await asyncio.to_thread(_reserve, path, header.file_nbytes)
             limit_s = _LEAST_S + header.file_nbytes / _BYTES_PER_S
             proof = await self._run("prove_shard", limit_s, allowed, name if lent else path)
-            return proof if await asyncio.to_thread(buffers.read_header, name if lent else path) == header else None
+            return (
+                proof
+                if await asyncio.to_thread(buffers.read_header, name if lent else path) == header
+                else None
+            )
         finally:
             if lent:
                 await asyncio.to_thread(buffers.release, path, name)

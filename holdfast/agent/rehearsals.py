@@ -81,7 +81,9 @@ class Rehearsals:
         if why := self._prover.why_not:
             return Rehearsed(untested=why)
         known = [self._ranks.get((run.start.job, rank)) for rank in run.start.ranks]
-        found = [each.found for each in known if each is not None and each.run is run and each.found is not None]
+        found = [
+            each.found for each in known if each is not None and each.run is run and each.found is not None
+        ]
         return summed_up(run.start.ranks, found)
 
     def note(self, run: Run, found: Rehearsal) -> None:

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 from rich.text import Text
 
 from holdfast.cli import checks
 from holdfast.cli.output import AsJson, out, print_json
 
+JobName = Annotated[
+    str | None, typer.Argument(help="Prove what this job has saved, instead of checking the site.")
+]
 
-def doctor(as_json: AsJson = False) -> None:
-    """Check everything that a new site gets wrong, and say how to mend it. Status 1 when something is wrong."""
+
+def doctor(job: JobName = None, as_json: AsJson = False) -> None:
+    """Check everything that a new site gets wrong, and say how to mend it. Status 1 when something is wrong.
+
+    With JOB: prove now that the newest shards of its ranks, their copies and its newest checkpoint in S3 restore.
+    """
+    if job is not None:
+        from holdfast.cli import restorable  # noqa: PLC0415  (asks agents: more than the checks load)
+
+        restorable.show(job, as_json)
+        return
     results = checks.run_all()
     if as_json:
         print_json(results)

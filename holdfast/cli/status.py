@@ -22,6 +22,7 @@ def status(as_json: AsJson = False) -> None:
     _machines(facts)
     _ranks(facts)
     _incidents(facts)
+    _restores(facts)
     say(f"Status page: {facts['page']}")
 
 
@@ -106,6 +107,13 @@ def _incidents(facts: Mapping[str, Any]) -> None:
         where = f" on {incident['machine']}" if incident.get("machine") else ""
         name = incident["id"]
         say(f"open incident {name}: {incident['incident_class']}{where} (`holdfast incident {name}`)")
+
+
+def _restores(facts: Mapping[str, Any]) -> None:
+    """Whether what running jobs save would come back, as rehearsals found."""
+    for job in facts["jobs"]:
+        if job["state"] == "running" and (restore := job.get("restore")):
+            say(f"{job['name']}: {restore['told']}")
 
 
 def most_lost(by_phase: Mapping[str, float]) -> str:

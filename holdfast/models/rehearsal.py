@@ -40,9 +40,7 @@ class Proof(Frozen):
     seconds: float = Field(0.0, ge=0)
 
     @classmethod
-    def of(
-        cls, problems: Iterable[Problem], untested: Iterable[Problem] = (), **measured: float
-    ) -> Proof:
+    def of(cls, problems: Iterable[Problem], untested: Iterable[Problem] = (), **measured: float) -> Proof:
         """A proof, ok without problems."""
         found = tuple(problems)
         return cls.model_validate(

@@ -80,7 +80,9 @@ class Session:
             if shard is not None and shard.is_file():
                 self._saver.keep_plan(shard)
         if self._reporter:
-            self._reporter.send("allows", names=script_allows())  # what a restore may load, and so a rehearsal
+            self._reporter.send(
+                "allows", names=script_allows()
+            )  # what a restore may load, and so a rehearsal
         self._stepped = time.perf_counter()
         return self._start
 

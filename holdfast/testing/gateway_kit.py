@@ -30,6 +30,7 @@ from holdfast.models.agent import (
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.job import Job, JobSpec, JobState
 from holdfast.models.machine import Machine, MachineState, Scope
+from holdfast.models.rehearsal import Rehearsed
 from holdfast.policies.policy import Policy
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
@@ -286,16 +287,18 @@ class Kit:
         incarnation: str = "i1",
         marks: dict[int, float] | None = None,
         times: tuple[StepTimes, ...] = (),
+        rehearsed: Rehearsed | None = None,
         status: int = 200,
     ) -> Any:
         """A heartbeat; times of ``marks`` are of the machine's own clock, at which the newest was just made."""
         steps = tuple(StepMark(step=step, at=at) for step, at in (marks or {}).items())
-        runs = (JobOnMachine(job=JOB, epoch=epoch, ranks=tuple(ranks or ()), marks=steps, times=times),)
+        run = JobOnMachine(job=JOB, epoch=epoch, ranks=tuple(ranks or ()), marks=steps, times=times)
+        runs = (run.model_copy(update={"rehearsed": rehearsed}),)
         body = Heartbeat(
             machine=machine,
             incarnation=incarnation,
             at=max((marks or {}).values(), default=self.clock.now()),
-            jobs=runs if ranks is not None or marks else (),
+            jobs=runs if ranks is not None or marks or rehearsed else (),
         )
         answer = await self.post("/v1/agents/heartbeat", body.model_dump(mode="json"), status)
         await self.settled()

@@ -20,7 +20,9 @@ def alike(one: Any, other: Any) -> bool:  # noqa: PLR0911  (a table of kinds)
     if isinstance(one, Tensor):
         return _tensors(one, other)
     if isinstance(one, np.ndarray | np.generic):
-        return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
+        return bool(
+            one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+        )
     if isinstance(one, float):
         return struct.pack("<d", one) == struct.pack("<d", other)
     if isinstance(one, Mapping):

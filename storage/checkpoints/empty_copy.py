@@ -78,9 +78,7 @@ class EmptyBoxes(Tensor):
         raise NotImplementedError(f"{func}: EmptyBoxes are only loaded into")
 
     def __create_chunk_list__(self) -> list[ChunkStorageMetadata]:
-        return [
-            ChunkStorageMetadata(torch.Size(offsets), part.shape) for offsets, part in self.parts.items()
-        ]
+        return [ChunkStorageMetadata(torch.Size(offsets), part.shape) for offsets, part in self.parts.items()]
 
     def __get_tensor_shard__(self, index: MetadataIndex) -> Tensor:
         assert index.offset is not None

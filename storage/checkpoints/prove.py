@@ -90,9 +90,7 @@ class _Rows:
 class _Shard:
     """One file under proof."""
 
-    def __init__(
-        self, reader: ShardReader, metadata: Metadata, payload: memoryview, found: Findings
-    ) -> None:
+    def __init__(self, reader: ShardReader, metadata: Metadata, payload: memoryview, found: Findings) -> None:
         self._reader = reader
         self._metadata = metadata
         self._payload = payload
@@ -127,7 +125,9 @@ class _Shard:
     def _all_described(self) -> None:
         for index in self._places:
             if index.fqn not in self._metadata.state_dict_metadata:
-                self._found.wrong(index.fqn, "its bytes are in the file, and its metadata does not describe it")
+                self._found.wrong(
+                    index.fqn, "its bytes are in the file, and its metadata does not describe it"
+                )
 
     def _wrongly_placed(self) -> set[str]:
         """Names of items that have no bytes in the file, or not those of an item of their size."""
@@ -178,7 +178,11 @@ class _Shard:
         for box in boxes:
             by_name[box.fqn].append(box)
         try:
-            loaded = load_part(self._reader, self._metadata, {name: self._empty(name, some) for name, some in by_name.items()})
+            loaded = load_part(
+                self._reader,
+                self._metadata,
+                {name: self._empty(name, some) for name, some in by_name.items()},
+            )
         except Exception as error:  # the first that fails hides the others
             if len(by_name) == 1:
                 self._found.wrong(next(iter(by_name)), error)
@@ -267,7 +271,9 @@ def _why_not(place: Place | None, nbytes: int | None, payload_nbytes: int) -> st
     if place is None:
         return "missing: the file has no bytes of it"
     if not 0 <= place.offset <= place.offset + place.length <= payload_nbytes:
-        return f"bytes {place.offset} to {place.offset + place.length} of {payload_nbytes}: outside of the file"
+        return (
+            f"bytes {place.offset} to {place.offset + place.length} of {payload_nbytes}: outside of the file"
+        )
     if nbytes is None:
         return ""
     if place.data_nbytes != nbytes:

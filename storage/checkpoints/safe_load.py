@@ -59,7 +59,9 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 def script_allows() -> list[str]:
     """Names (``module.name``) of the classes that the script allows by ``torch.serialization.add_safe_globals``."""
     known = torch.serialization.get_safe_globals()
-    named = [each[1] if isinstance(each, tuple) else f"{each.__module__}.{each.__qualname__}" for each in known]
+    named = [
+        each[1] if isinstance(each, tuple) else f"{each.__module__}.{each.__qualname__}" for each in known
+    ]
     return sorted(named)
 
 

@@ -68,7 +68,5 @@ class Rehearsals:
                 )
 
     async def _incidents(self, job: Job) -> list[Incident]:
-        newest = await asyncio.to_thread(
-            self._site.ledger.incidents, job.name, None, _NEWEST, evidence=False
-        )
+        newest = await asyncio.to_thread(self._site.ledger.incidents, job.name, None, _NEWEST, evidence=False)
         return [one for one in newest if one.incident_class is _CLASS and one.opened_at >= job.submitted_at]

@@ -171,7 +171,9 @@ def lost_object(inside: Inside) -> None:
 
 def beyond(inside: Inside) -> None:
     places = inside.metadata.storage_data
-    places[index(WEIGHT, (0, 0))] = replace(places[index(WEIGHT, (0, 0))], offset=inside.header.payload_nbytes)
+    places[index(WEIGHT, (0, 0))] = replace(
+        places[index(WEIGHT, (0, 0))], offset=inside.header.payload_nbytes
+    )
 
 
 def elsewhere(inside: Inside) -> None:

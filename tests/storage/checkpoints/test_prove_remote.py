@@ -137,7 +137,9 @@ def test_damage_in_meaning_is_found_with_its_path(
         max_size=6,
     )
 )
-def test_overlap_is_what_counting_elements_finds(boxes: list[tuple[tuple[int, int], tuple[int, int]]]) -> None:
+def test_overlap_is_what_counting_elements_finds(
+    boxes: list[tuple[tuple[int, int], tuple[int, int]]],
+) -> None:
     """The sweep against the plain way."""
     cells = [
         (row, column)
