@@ -31,8 +31,8 @@ from holdfast.agent.jobs import Jobs
 from holdfast.agent.lease import Lease
 from holdfast.agent.memory import Memory
 from holdfast.agent.metrics import Metrics
-from holdfast.agent.prover import Prover
 from holdfast.agent.proofs import proofs
+from holdfast.agent.prover import Prover
 from holdfast.agent.rank_logs import RankLogs
 from holdfast.agent.replication import Replicator
 from holdfast.agent.reporter import Reporter

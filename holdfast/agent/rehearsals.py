@@ -43,7 +43,7 @@ class _Rank:
 
 
 class Rehearsals:
-    """Told of every save. One rehearsal at a time on the machine; those that are due wait, the longest untested first."""
+    """Told of every save. One rehearsal at a time on the machine; what is due waits for its turn."""
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ def alike(one: Any, other: Any) -> bool:  # noqa: PLR0911  (a table of kinds)
         return alike(one.__getstate__(), other.__getstate__())
     if isinstance(one, np.random.BitGenerator):
         return alike(one.state, other.state)
-    if type(one).__eq__ is object.__eq__:
+    if getattr(type(one), "__eq__", None) is object.__eq__:
         return alike(getattr(one, "__dict__", None), getattr(other, "__dict__", None))
     return bool(one == other)
 

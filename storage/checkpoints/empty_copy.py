@@ -58,9 +58,7 @@ class EmptyBoxes(Tensor):
     @staticmethod
     def __new__(cls, known: TensorStorageMetadata, boxes: Iterable[Box]) -> EmptyBoxes:
         """Room for ``boxes`` of the tensor that ``known`` describes."""
-        made: EmptyBoxes = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls, known.size, dtype=known.properties.dtype
-        )
+        made: EmptyBoxes = Tensor._make_wrapper_subclass(cls, known.size, dtype=known.properties.dtype)
         made.parts = {box.offsets: torch.empty(box.sizes, dtype=box.dtype) for box in boxes}
         return made
 

@@ -17,10 +17,9 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-import torch
 import xxhash
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import (
@@ -142,7 +141,7 @@ class _Shard:
                 elif place is not None:
                     ends.append((place.offset, place.offset + place.length, name))
         ends.sort()
-        for (_, end, before), (start, _, name) in zip(ends, ends[1:], strict=False):
+        for (_, end, before), (start, _, name) in pairwise(ends):
             if start < end:
                 self._found.wrong(name, f"its bytes begin inside those of {before}")
                 lying.add(name)
@@ -238,7 +237,10 @@ class _Shard:
             self._compare_object(name, loaded[name])
 
     def _compare_object(self, name: str, value: object) -> None:
-        """What was loaded, written again, with what lies there; written otherwise, it must still mean the same."""
+        """What was loaded, written again, with what lies there; written otherwise, it must still mean the same.
+
+        An object with a codec of its own is to be decoded and encoded here, too.
+        """
         place = self._places[MetadataIndex(name)]
         lies = bytes(self._payload[place.offset : place.offset + place.length])
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -124,9 +124,9 @@ async def test_what_would_not_come_back_is_told_while_the_job_runs(
 
 
 @pytest.fixture
-async def prover(tmp_path: Path) -> AsyncIterator[Prover]:
+async def prover(tmp_path: Path) -> Prover:
     forks = ForkServer(["json"])
-    yield Prover(forks, Memory("m1", tmp_path / "shm"), Settings(home=tmp_path), Metrics(), "m1")
+    return Prover(forks, Memory("m1", tmp_path / "shm"), Settings(home=tmp_path), Metrics(), "m1")
 
 
 class Proofs:
@@ -171,7 +171,7 @@ async def test_without_room_it_is_read_where_it_lies(
     assert Proofs(prover).paths == []
     assert (await prover.shard("toy", 0)).outcome is Outcome.PROVEN
 
-    overwriting = Proofs(prover, lambda lies: write_again(lies))
+    overwriting = Proofs(prover, write_again)
     found = await prover.shard("toy", 0)
     assert found.outcome is Outcome.UNTESTED
     assert "shared memory has no room to hold it still" in found.why_not

@@ -56,13 +56,10 @@ class Agents:
 def agents(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> type[Agents]:
     gateway.add_job(JobSpec(name="gpt", script="train.py", machines=1, ranks_per_machine=1))
 
-    class Ours(Agents):
-        wrong: dict[Tier, str] = {}
-        asked: list[Prove] = []
-
-    monkeypatch.setattr(restorable, "AgentClient", Ours)
+    Agents.wrong, Agents.asked, Agents.away = {}, [], False
+    monkeypatch.setattr(restorable, "AgentClient", Agents)
     monkeypatch.setattr(restorable, "_newest", lambda _: NEWEST)
-    return Ours
+    return Agents
 
 
 def test_everything_is_proven(cli: Cli, agents: type[Agents]) -> None:

@@ -1,4 +1,4 @@
-"""A job whose checkpoints would not come back: found while it trains, told with the path, and over when it is mended."""
+"""A job whose checkpoints would not come back: found while it trains, told with its path, over when it is mended."""
 
 from __future__ import annotations
 
