@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 from holdfast.models.rehearsal import Problem, Proof
 
+_PRIVATE = re.compile(r"^(?:structure|own)/\d+\.")
 _REFUSED = re.compile(r"Unsupported global: GLOBAL ([\w.<>]+)")
 
 
@@ -21,14 +22,17 @@ class Findings:
 
     def wrong(self, path: str, what: object) -> None:
         """Note a problem."""
-        self.problems.append(Problem(path=path, wrong=first_line(what)))
+        self.problems.append(Problem(path=in_state(path), wrong=first_line(what)))
+
+    def left_out(self, path: str, why: object) -> None:
+        """Note what could not be tested."""
+        self.untested.append(Problem(path=in_state(path), wrong=first_line(why)))
 
     def of_object(self, path: str, error: Exception) -> None:
         """Note that an object is not loaded: a problem, unless the script that is not here may load it."""
         refused = _REFUSED.search(f"{error.__cause__ or ''} {error}")
         if refused and (self._allowed is None or refused[1] in self._allowed):
-            known = f"it holds a {refused[1]}, which only the training script can load"
-            self.untested.append(Problem(path=path, wrong=known))
+            self.left_out(path, f"it holds a {refused[1]}, which only the training script can load")
         else:
             # The path is told once.
             self.wrong(path, first_line(error).removeprefix(f"{path}: "))
@@ -36,6 +40,11 @@ class Findings:
     def proof(self, *, items: int = 0, nbytes: int = 0, seconds: float) -> Proof:
         """All of it."""
         return Proof.of(self.problems, self.untested, items=items, nbytes=nbytes, seconds=seconds)
+
+
+def in_state(name: str) -> str:
+    """Where in the state an item comes from: without what makes its name one rank's own."""
+    return _PRIVATE.sub("", name)
 
 
 def first_line(what: object) -> str:

@@ -41,6 +41,7 @@ from holdfast.storage.checkpoints.findings import Findings, first_line
 from holdfast.storage.checkpoints.item_bytes import bytes_of, stored
 from holdfast.storage.checkpoints.layout import Place, dump_object
 from holdfast.storage.checkpoints.load_part import load_part
+from holdfast.storage.checkpoints.prove_tree import is_tree, prove_tree
 from holdfast.storage.checkpoints.reader import ShardReader
 from holdfast.storage.checkpoints.safe_load import load_object
 
@@ -235,12 +236,11 @@ class _Shard:
             return
         for name in names:
             self._compare_object(name, loaded[name])
+            if is_tree(name):
+                prove_tree(name, loaded[name], self._metadata.state_dict_metadata, self._found)
 
     def _compare_object(self, name: str, value: object) -> None:
-        """What was loaded, written again, with what lies there; written otherwise, it must still mean the same.
-
-        An object with a codec of its own is to be decoded and encoded here, too.
-        """
+        """What was loaded, written again, with what lies there; written otherwise, it must still mean the same."""
         place = self._places[MetadataIndex(name)]
         lies = bytes(self._payload[place.offset : place.offset + place.length])
         try:

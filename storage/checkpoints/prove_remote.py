@@ -7,7 +7,7 @@ within a file of the checkpoint; every object is loaded, by the reader of a rest
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
@@ -22,6 +22,7 @@ from holdfast.storage import remote, verify
 from holdfast.storage.checkpoints.boxes import inside, overlap
 from holdfast.storage.checkpoints.findings import Findings
 from holdfast.storage.checkpoints.load_part import load_part
+from holdfast.storage.checkpoints.prove_tree import is_tree, prove_tree
 from holdfast.storage.checkpoints.remote_reader import RemoteReader
 from holdfast.storage.objects.base import ObjectStore
 
@@ -45,9 +46,9 @@ def prove_remote(store: ObjectStore, key: str, allowed: Collection[str] | None =
         nbytes = _files(store, key, found)
         reader = RemoteReader(store, key, alone=True)
         metadata = reader.read_metadata()
-        _places(metadata, _sizes(store, key), found)
         items = len(metadata.state_dict_metadata)
-        _objects(reader, metadata, found)
+        lying = _places(metadata, _sizes(store, key), found)
+        _objects(reader, metadata, found, lying)
     except CheckpointError as error:
         found.wrong("", error)
     return found.proof(items=items, nbytes=nbytes, seconds=time.perf_counter() - began)
@@ -66,25 +67,29 @@ def _sizes(store: ObjectStore, key: str) -> dict[str, int]:
     return {file.name: file.nbytes for file in remote.read_manifest(store, key).files}
 
 
-def _places(metadata: Metadata, sizes: Mapping[str, int], found: Findings) -> None:
-    places = metadata.storage_data or {}
-    for name, known in metadata.state_dict_metadata.items():
-        indices = [MetadataIndex(name)]
-        if isinstance(known, TensorStorageMetadata):
-            if why := why_uncovered(known):
-                found.wrong(name, why)
-                continue
-            indices = [MetadataIndex(name, chunk.offsets) for chunk in known.chunks]
-        for index in indices:
-            info = places.get(index)
-            if info is None:
-                found.wrong(name, "missing: no file has its bytes")
-            elif info.offset + info.length > sizes.get(info.relative_path, -1):
-                where = f"{info.relative_path} from {info.offset} to {info.offset + info.length}"
-                found.wrong(name, f"lies in {where}, outside of the checkpoint's files")
-            else:
-                continue
-            break
+def _places(metadata: Metadata, sizes: Mapping[str, int], found: Findings) -> set[str]:
+    """Look at where everything lies; names of items that do not lie in the files, whole."""
+    wrong = {name: _why_not(metadata, name, sizes) for name in metadata.state_dict_metadata}
+    for name, why in wrong.items():
+        if why:
+            found.wrong(name, why)
+    return {name for name, why in wrong.items() if why}
+
+
+def _why_not(metadata: Metadata, name: str, sizes: Mapping[str, int]) -> str:
+    known, indices = metadata.state_dict_metadata[name], [MetadataIndex(name)]
+    if isinstance(known, TensorStorageMetadata):
+        if why := why_uncovered(known):
+            return why
+        indices = [MetadataIndex(name, chunk.offsets) for chunk in known.chunks]
+    for index in indices:
+        info = (metadata.storage_data or {}).get(index)
+        if info is None:
+            return "missing: no file has its bytes"
+        if info.offset + info.length > sizes.get(info.relative_path, -1):
+            where = f"{info.relative_path} from {info.offset} to {info.offset + info.length}"
+            return f"lies in {where}, outside of the checkpoint's files"
+    return ""
 
 
 def why_uncovered(known: TensorStorageMetadata) -> str:
@@ -102,27 +107,26 @@ def why_uncovered(known: TensorStorageMetadata) -> str:
     return ""
 
 
-def _objects(reader: RemoteReader, metadata: Metadata, found: Findings) -> None:
-    bad = {each.path for each in found.problems}
+def _objects(reader: RemoteReader, metadata: Metadata, found: Findings, lying: set[str]) -> None:
     names = [
         name
         for name, known in metadata.state_dict_metadata.items()
-        if isinstance(known, BytesStorageMetadata) and name not in bad
+        if isinstance(known, BytesStorageMetadata) and name not in lying
     ]
     for some in (names[at : at + _OBJECTS_AT_ONCE] for at in range(0, len(names), _OBJECTS_AT_ONCE)):
-        for name, error in _refused(reader, metadata, some):
-            found.of_object(name, error)
+        _load(reader, metadata, some, found)
 
 
-def _refused(
-    reader: RemoteReader, metadata: Metadata, names: Sequence[str]
-) -> Iterator[tuple[str, Exception]]:
-    """Those that are not loaded; together, and one by one only when that fails."""
+def _load(reader: RemoteReader, metadata: Metadata, names: Sequence[str], found: Findings) -> None:
+    """All together, and one by one only when that fails: the first that fails hides the others."""
     try:
-        load_part(reader, metadata, dict.fromkeys(names))
+        loaded = load_part(reader, metadata, dict.fromkeys(names))
     except CheckpointError as error:
         if len(names) == 1:
-            yield names[0], error
+            found.of_object(names[0], error)
             return
         for name in names:
-            yield from _refused(reader, metadata, [name])
+            _load(reader, metadata, [name], found)
+        return
+    for name in filter(is_tree, names):
+        prove_tree(name, loaded[name], metadata.state_dict_metadata, found)

@@ -31,6 +31,7 @@ from holdfast.storage.checkpoints.coverage import Wanted, require_covered, requi
 
 # Beside what torch allows itself: plain values, NumPy arrays and generators (random state). None of them runs code.
 _ALLOWED: list[Any] = [
+    bytes,  # empty ones are pickled as a call
     complex,
     datetime.date,
     datetime.datetime,

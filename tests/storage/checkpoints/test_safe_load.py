@@ -32,6 +32,12 @@ def test_plain_values_are_read_without_torch(value: Any, room: int, monkeypatch:
     assert load_object(content, "x") == value
 
 
+@pytest.mark.parametrize("value", [b"", bytearray(), {"a": (1, b"")}, [b"", b"x"]])
+def test_empty_bytes_come_back(value: Any) -> None:
+    """Pickled as a call of ``bytes``, which is data for all that: an empty token buffer consists of them."""
+    assert load_object(io.BytesIO(dump_object(value)), "x") == value
+
+
 def test_tensors_are_read_by_torch() -> None:
     """Also within something plain."""
     loaded = load_object(io.BytesIO(dump_object({"t": torch.arange(3)})), "x")
