@@ -1,4 +1,4 @@
-"""Proves the trees of a rank's state (``structure/<rank>.<part>``): what they name is there, and they can be made again.
+"""Proves the trees of a rank's state (``structure/<rank>.<part>``): what they name is there, and they can be made.
 
 The values are made of tensors without memory, of the shapes and types that were saved. What only the training script
 can make (a class of its own, a distributed tensor of a class of its own) is not tested, and no failure.

@@ -1,4 +1,4 @@
-"""What a Session saves is proven as a rehearsal does it: trees, their tensors, random state; what they lack is named."""
+"""What a Session saves is proven as a rehearsal does it: trees, tensors, random state; what they lack is named."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.storage.checkpoints.test_prove import Inside
 
 pytestmark = pytest.mark.torch
 
-Point = collections.namedtuple("Point", "x y")  # noqa: PYI024
+Point = collections.namedtuple("Point", "x y")
 
 
 class Colour(enum.Enum):
