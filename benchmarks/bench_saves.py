@@ -14,11 +14,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks import planning
+from benchmarks import load_plan, planning
 from benchmarks.peers import VENV
 from benchmarks.save_contestant import COMPUTE, CONTESTANTS
 from benchmarks.site import Site
 from benchmarks.table import Row
+from holdfast.storage.checkpoints import boxes
 from holdfast.storage.checkpoints.global_plan import plan_globally
 
 ROOT = Path(__file__).parents[1]
@@ -107,9 +108,9 @@ def _planning(n: int) -> list[Row]:
     for name, make in (
         ("replicated", planning.replicated),
         ("TP 8 x PP 16 x DP", planning.three_dimensional),
-        ("fully sharded", planning.sharded),
+        ("fully sharded", planning.sharded_with_own),
     ):
-        planned, written = [], []
+        planned, written, packed = [], [], []
         described, outlines = make()
         for _ in range(n):
             begun = time.perf_counter()
@@ -119,10 +120,32 @@ def _planning(n: int) -> list[Row]:
             begun = time.perf_counter()
             plan.write_metadata("1.1", io.BytesIO())
             written.append(time.perf_counter() - begun)
+            begun = time.perf_counter()
+            compact = boxes.pack(plan.table(), "1.1")
+            packed.append(time.perf_counter() - begun)
         print(f"  plan, {name}: {statistics.median(planned):.1f} s", flush=True)
         rows.append(Row(f"global plan, {size}, {name}", "s", planned, 10.0))
         rows.append(Row(f".metadata of it, {name}", "s", written, 10.0))
-    return rows
+        note = f"compact metadata, {name}: {len(compact) / 1024:.0f} KiB"
+        rows.append(Row(f"compact metadata of it, {name}", "s", packed, 10.0, notes=(note,)))
+    return [*rows, *_load_plans(compact, n)]
+
+
+def _load_plans(compact: bytes, n: int) -> list[Row]:
+    """One rank's load plan of the fully sharded state, at three quarters of the ranks: every part lies askew."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "boxes.bin"
+        file.write_bytes(compact)
+        found = [
+            load_plan.measured(file, planning.TENSORS, 5, planning.RANKS * 3 // 4, planning.RANKS)
+            for _ in range(n)
+        ]
+    print(f"  load plan of a rank: {found[0]}", flush=True)
+    what = f"of {planning.RANKS} x {planning.TENSORS} boxes"
+    return [
+        Row(f"metadata and load plan of one rank, {what}", "s", [each["s"] for each in found], 2.0),
+        Row(f"memory of it, {what}", "MiB", [each["mib"] for each in found], 300.0),
+    ]
 
 
 def _over_copy(times: dict[str, list[float]]) -> list[float]:

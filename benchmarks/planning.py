@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 from torch.distributed.checkpoint.metadata import TensorProperties
@@ -18,6 +20,12 @@ Told = tuple[list[Description], dict[str, Outline]]
 def sharded(ranks: int = RANKS, tensors: int = TENSORS) -> Told:
     """FSDP over all ranks: every box differs."""
     return _described(ranks, tensors, shards=ranks, stages=1)
+
+
+def sharded_with_own(ranks: int = RANKS, tensors: int = TENSORS) -> Told:
+    """FSDP, and on each rank what it alone has: its structure and its random state."""
+    described, outlines = sharded(ranks, tensors)
+    return [_with_own(each, rank) for rank, each in enumerate(described)], outlines
 
 
 def replicated(ranks: int = RANKS, tensors: int = TENSORS) -> Told:
@@ -69,3 +77,22 @@ def _boxes(tensors: int, shard: int, shards: int) -> Ints:
     boxes[:, 0, 0] = shard * (_WIDTH // shards)
     boxes[:, 1] = _WIDTH // shards, 64
     return boxes
+
+
+def _with_own(told: Description, rank: int) -> Description:
+    """Four objects and a tensor beside what is shared."""
+    names = [
+        *(f"structure/{rank}.{part}" for part in ("model", "optimizer")),
+        *(f"rng/{rank}.{kind}" for kind in ("python", "numpy", "torch")),
+    ]
+    random = Kind(names[-1], torch.Size((5056,)), TensorProperties(torch.uint8))
+    boxes = np.zeros((len(names), 2, 2), np.int64)
+    boxes[:, 1] = 1
+    boxes[-1, 1, 0] = 5056
+    return replace(
+        told,
+        private=Outline((*map(Kind, names[:-1]), random), {name: tuple(name.split(".")) for name in names}),
+        boxes=np.concatenate([told.boxes, boxes]),
+        row_nbytes=np.append(told.row_nbytes, [64 << 10, 128 << 10, 8192, 8192, 1]),
+        contents=np.append(told.contents, [1, 2, 3, 4, 0]),
+    )

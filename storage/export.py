@@ -15,7 +15,7 @@ import xxhash
 from holdfast.errors import CheckpointError, DamagedError, RefusedError, SettingsError
 from holdfast.storage import remote
 from holdfast.storage.objects import ObjectStore
-from holdfast.storage.remote import METADATA, RemoteFile, object_key
+from holdfast.storage.remote import BOXES, METADATA, RemoteFile, object_key
 
 _AT_ONCE = 4
 _CHUNK_BYTES = 1 << 20
@@ -38,10 +38,17 @@ def to_directory(store: ObjectStore, key: str, target: Path) -> int:
     def fill(folder: Path) -> int:
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="export") as pool:
             list(pool.map(lambda file: _fetch(store, key, file, folder), manifest.files))
+        compact = (folder / BOXES).read_bytes() if (folder / BOXES).exists() else b""
+        (folder / BOXES).unlink(missing_ok=True)  # of use beside the manifest alone
         if any(file.name != file.plain_name for file in manifest.files):
             from holdfast.storage.checkpoints import pieces  # noqa: PLC0415  (torch)
 
-            (folder / METADATA).write_bytes(pieces.localise((folder / METADATA).read_bytes()))
+            if compact:
+                names = [file.plain_name for file in remote.data_files(manifest)]
+                with (folder / METADATA).open("wb") as out:
+                    pieces.write_stock(compact, names, out)
+            else:
+                (folder / METADATA).write_bytes(pieces.localise((folder / METADATA).read_bytes()))
         return sum(path.stat().st_size for path in folder.iterdir())
 
     return _whole(target, fill)

@@ -7,6 +7,7 @@ content as in the newest complete checkpoint is referred to, not sent.
 
 from __future__ import annotations
 
+import io
 import mmap
 import time
 from collections.abc import Mapping, Sequence
@@ -22,14 +23,27 @@ from holdfast.errors import CheckpointError, UnknownError
 from holdfast.models.base import Frozen
 from holdfast.models.checkpoint import RemoteCheckpoint
 from holdfast.storage import remote
-from holdfast.storage.checkpoints import buffers
-from holdfast.storage.checkpoints.blocks import BlockDigests
+from holdfast.storage.checkpoints import buffers, plan_file
+from holdfast.storage.checkpoints.blocks import BlockDigests, digest_blocks
+from holdfast.storage.checkpoints.plan_file import PlanFile
 from holdfast.storage.objects import ObjectStore
-from holdfast.storage.remote import MANIFEST, METADATA, Manifest, Part, Parts, RemoteFile, object_key
+from holdfast.storage.remote import (
+    BOXES,
+    BOXES_PART,
+    MANIFEST,
+    METADATA,
+    Manifest,
+    Part,
+    Parts,
+    RemoteFile,
+    object_key,
+)
 
 _FILES_AT_ONCE = 2
 _READERS = 8
 _DIGEST_BYTES = 1 << 20
+_LARGE_BYTES = 64 << 20
+"""More is sent in parts."""
 _POLL_S = (0.1, 2.0)
 """First and longest pause between two looks for missing parts."""
 
@@ -139,9 +153,10 @@ def finish(
     wait_s: float,
     clock: Clock | None = None,
 ) -> RemoteCheckpoint:
-    """Wait for the parts of all ranks, then write ``.metadata`` and, last, the manifest that makes it count.
+    """Wait for the parts of all ranks, then write both forms of the metadata and, last, the manifest that counts.
 
-    A checkpoint that is complete already stays as it is.
+    A checkpoint that is complete already stays as it is. ``metadata`` is the plan's, as rank 0 keeps it
+    (:mod:`~holdfast.storage.checkpoints.plan_file`).
 
     Raises:
         CheckpointError: some parts did not come within ``wait_s`` seconds, or do not fit ``metadata``.
@@ -152,11 +167,13 @@ def finish(
     _await_parts(store, key, world_size, wait_s)
     with ThreadPoolExecutor(_READERS, thread_name_prefix="parts") as readers:
         parts = list(readers.map(lambda rank: read_parts(store, key, rank), range(world_size)))
-    placed = _place(metadata, parts)
+    stock, compact = _place(plan_file.split(metadata), parts)
     files = [
         file.described(remote.parts_name(rank)) for rank, each in enumerate(parts) for file in each.files
     ]
-    files.append(RemoteFile(name=METADATA, nbytes=len(placed), digest=xxhash.xxh3_128_hexdigest(placed)))
+    files.append(RemoteFile(name=METADATA, nbytes=len(stock), digest=xxhash.xxh3_128_hexdigest(stock)))
+    if compact:
+        files.append(_put_boxes(store, key, compact))
     manifest = Manifest(
         job=job,
         step=step,
@@ -166,7 +183,10 @@ def finish(
         nbytes=sum(file.nbytes for file in files),
         files=tuple(files),
     )
-    store.put(object_key(key, METADATA), placed)
+    if len(stock) > _LARGE_BYTES:
+        store.put_view(object_key(key, METADATA), memoryview(stock), within_s=max(60.0, wait_s))
+    else:
+        store.put(object_key(key, METADATA), stock)
     store.put(object_key(key, MANIFEST), manifest.model_dump_json().encode())
     return RemoteCheckpoint(key=key, **manifest.model_dump(exclude={"format", "files"}))
 
@@ -216,13 +236,34 @@ def _spans(buf: mmap.mmap, header: buffers.ShardHeader, object_nbytes: int) -> S
     return pieces.split(metadata, header.owned_nbytes, object_nbytes)
 
 
-def _place(metadata: bytes, parts: Sequence[Parts]) -> bytes:
-    """The metadata that names the files that there are."""
-    if all([file.name for file in each.files] == [f"__{rank}_0.distcp"] for rank, each in enumerate(parts)):
-        return metadata
+def _place(plan: PlanFile, parts: Sequence[Parts]) -> tuple[bytes | memoryview, bytes]:
+    """The metadata, stock and compact, that name the files that there are."""
+    planned = all(
+        [file.name for file in each.files] == [f"__{rank}_0.distcp"] for rank, each in enumerate(parts)
+    )
+    if planned and plan.stock:
+        return plan.stock, plan.compact
     from holdfast.storage.checkpoints import pieces  # noqa: PLC0415  (torch)
 
-    return pieces.relocate(metadata, {rank: each.files for rank, each in enumerate(parts)})
+    if not plan.compact:
+        return pieces.relocate(plan.stock, {rank: each.files for rank, each in enumerate(parts)}), b""
+    stock = io.BytesIO()
+    compact = pieces.publishable(plan.compact, [each.files for each in parts], stock)
+    return stock.getbuffer(), compact
+
+
+def _put_boxes(store: ObjectStore, key: str, compact: bytes) -> RemoteFile:
+    """Have the compact metadata in the store, with the digests of its blocks; its entry in the manifest."""
+    part = Part(
+        name=BOXES,
+        start=0,
+        nbytes=len(compact),
+        digest=xxhash.xxh3_128_hexdigest(compact),
+        blocks=digest_blocks(compact),
+    )
+    store.put(object_key(key, BOXES), compact)
+    store.put(object_key(key, BOXES_PART), Parts(files=(part,)).model_dump_json().encode())
+    return part.described(BOXES_PART)
 
 
 def _await_parts(store: ObjectStore, key: str, world_size: int, wait_s: float) -> None:

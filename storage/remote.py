@@ -1,9 +1,9 @@
 """Checkpoints in S3 as their manifests tell: what counts when the ledger is lost or behind.
 
 Layout, below ``<job>/checkpoints/step-<step>-e<epoch>/``: the files of a stock
-``torch.distributed.checkpoint`` directory, and ``manifest.json``, which is written last. Without it there is
-no checkpoint. ``suspect.json`` beside it says that the checkpoint must not be restored, and why;
-``pinned.json`` that it must be kept.
+``torch.distributed.checkpoint`` directory, ``boxes.bin`` (what ``.metadata`` says, in little room), and
+``manifest.json``, which is written last. Without it there is no checkpoint. ``suspect.json`` beside it says that
+the checkpoint must not be restored, and why; ``pinned.json`` that it must be kept.
 
 A file that did not change since an older checkpoint is not stored again: its name, in the manifest and in
 ``.metadata``, is then ``/<bucket>/<key of the older object>``. Stock torch's ``FsspecReader`` joins the
@@ -32,6 +32,9 @@ MANIFEST = "manifest.json"
 SUSPECT = "suspect.json"
 PINNED = "pinned.json"
 METADATA = ".metadata"
+BOXES = "boxes.bin"
+"""The same in little room and readable in part; its numbers of files count the manifest's others, in order."""
+BOXES_PART = "parts/boxes.json"
 _READERS = 8
 _RECENT = 8
 
@@ -106,6 +109,11 @@ class Manifest(Frozen):
     """Unix seconds."""
     nbytes: int
     files: tuple[RemoteFile, ...] = ()
+
+
+def data_files(manifest: Manifest) -> list[RemoteFile]:
+    """The files that hold what was saved, in the manifest's order."""
+    return [file for file in manifest.files if file.name not in (METADATA, BOXES)]
 
 
 def checkpoints_prefix(job: str) -> str:

@@ -74,10 +74,14 @@ class GlobalPlan:
 
     def write_metadata(self, plan: str, out: BinaryIO) -> None:
         """Write the checkpoint's ``.metadata``, as stock torch.distributed.checkpoint reads it."""
+        metadata_pickle.write(self.table(), plan, out)
+
+    def table(self) -> metadata_pickle.Table:
+        """All boxes with their places: what both forms of the metadata are written from."""
         at, length = self._places()
         offsets = self.items.boxes[self.pieces.item, 0].copy()
         offsets[:, 0] += self.pieces.start
-        table = metadata_pickle.Table(
+        return metadata_pickle.Table(
             kinds=self.kinds,
             files=[f"__{rank}_0.distcp" for rank in range(len(self.first_item) - 1)],
             planner_data=self.planner_data,
@@ -88,7 +92,6 @@ class GlobalPlan:
             at=at,
             nbytes=length,
         )
-        metadata_pickle.write(table, plan, out)
 
     def _places(self) -> tuple[Ints, Ints]:
         """Where each piece lies in its rank's file, and how long it is."""

@@ -11,11 +11,16 @@ import pickle
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import BinaryIO
 
+import numpy as np
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata
 
 from holdfast.errors import CheckpointError
+from holdfast.storage.checkpoints import boxes, metadata_pickle
+from holdfast.storage.checkpoints.metadata_pickle import Table
 from holdfast.storage.checkpoints.safe_metadata import load_metadata
 from holdfast.storage.remote import Part
 
@@ -69,6 +74,67 @@ def relocate(metadata: bytes, parts: Mapping[int, Sequence[Part]]) -> bytes:
         return _StorageInfo(part.name, offset, info.length, info.transform_descriptors)
 
     return _with_places(load_metadata(metadata), place)
+
+
+def relocate_table(table: Table, parts: Sequence[Sequence[Part]]) -> Table:
+    """A plan's boxes, each in the file of its rank that has it.
+
+    Args:
+        table: as the plan made it: file number r is all that rank r saves.
+        parts: for each rank its files, in order.
+
+    Raises:
+        CheckpointError: a box lies in no file.
+    """
+    if len(table.files) != len(parts):
+        raise CheckpointError(f"the plan is of {len(table.files)} ranks, {len(parts)} uploaded")
+    rank = np.repeat(np.arange(len(parts)), [len(each) for each in parts])
+    start = np.array([part.start for each in parts for part in each], np.int64)
+    nbytes = np.array([part.nbytes for each in parts for part in each], np.int64)
+    names = [part.name for each in parts for part in each]
+    span = int(max(start.max(initial=0), table.at.max(initial=0))) + 1
+    file = np.searchsorted(rank * span + start, table.file * span + table.at, side="right") - 1
+    known = (file >= 0) & (rank[file] == table.file) if names else np.zeros(len(table.file), bool)
+    at = table.at - start[file] if names else table.at
+    bad = np.flatnonzero(~known)
+    if len(bad):
+        raise CheckpointError(f".metadata names a file of rank {table.file[bad[0]]}, which uploaded none")
+    bad = np.flatnonzero(at + table.nbytes > nbytes[file])
+    if len(bad):
+        row = bad[0]
+        raise CheckpointError(
+            f"rank {table.file[row]}: an item of {table.nbytes[row]} bytes at {table.at[row]} crosses the end of "
+            f"{names[file[row]]}"
+        )
+    return replace(table, files=names, file=file, at=at)
+
+
+def publishable(compact: bytes, parts: Sequence[Sequence[Part]], stock: BinaryIO) -> bytes:
+    """The compact metadata of a checkpoint made of ``parts``; the stock one is written to ``stock``.
+
+    Args:
+        compact: the plan's.
+        parts: for each rank its files, in order.
+        stock: gets what stock torch reads.
+
+    Raises:
+        CheckpointError: a box lies in no file, or the plan is damaged.
+    """
+    save_id = boxes.Boxes(compact, "plan").save_id
+    planned = boxes.unpack(compact, [f"__{rank}_0.distcp" for rank in range(len(parts))], "plan")
+    table = relocate_table(planned, parts)
+    metadata_pickle.write(table, save_id, stock)
+    return boxes.pack(table, save_id)
+
+
+def write_stock(compact: bytes, files: Sequence[str], stock: BinaryIO) -> None:
+    """Write the stock metadata that a compact one describes, its ``files`` by these names.
+
+    Raises:
+        CheckpointError: it is damaged, or of another number of files.
+    """
+    table = boxes.unpack(compact, files)
+    metadata_pickle.write(table, boxes.Boxes(compact).save_id, stock)
 
 
 def localise(metadata: bytes) -> bytes:

@@ -22,12 +22,16 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner, cre
 from torch.distributed.checkpoint.utils import _DistWrapper
 
 from holdfast.errors import CheckpointError
-from holdfast.storage.checkpoints import buffers
+from holdfast.storage.checkpoints import boxes, buffers, metadata_pickle, plan_file
 from holdfast.storage.checkpoints.buffers import metadata_path
 from holdfast.storage.checkpoints.describe import Description, Held, Outline, describe
 from holdfast.storage.checkpoints.global_plan import Assignment, GlobalPlan, plan_globally
 from holdfast.storage.checkpoints.layout import ShardLayout, lay_out, read_layout
+from holdfast.storage.checkpoints.metadata_pickle import Table
 from holdfast.storage.checkpoints.safe_metadata import load_metadata
+
+STOCK_BOXES = 1 << 16
+"""Up to so many boxes (some ten MiB) the stock ``.metadata`` is written with the plan."""
 
 _EPOCH_OF = re.compile(r"metadata-(\d+)[.\d]*\.pickle$")
 
@@ -87,10 +91,23 @@ def make_plan(
         cause = next((cause for cause, _ in error.failures.values()), error)
         raise CheckpointError(f"no plan for the state given to Session.checkpoint(): {cause}") from error
     if made:
-        content = io.BytesIO()
-        made[0].write_metadata(plan, content)
-        write_metadata(folder, epoch, plan, content.getbuffer())
+        write_metadata(folder, epoch, plan, plan_content(made[0].table(), plan))
     return Planned(layout_of(plan, held, mine), mine.differing)
+
+
+def plan_content(table: Table, plan: str) -> bytes:
+    """What rank 0 keeps of a plan: the stock ``.metadata`` while it is small, and the compact one behind it.
+
+    From the compact one the stock one is written when a checkpoint is published: a gigabyte of it would else lie in
+    the shared memory of rank 0's machine and of its peer, and travel with every upload.
+
+    Raises:
+        CheckpointError: a place in the nested state cannot be written.
+    """
+    stock = io.BytesIO()
+    if len(table.name) <= STOCK_BOXES:
+        metadata_pickle.write(table, plan, stock)
+    return plan_file.join(stock.getvalue(), boxes.pack(table, plan))
 
 
 def plan_of(path: Path, folder: Path, rank: int, world_size: int) -> ShardLayout | None:

@@ -35,7 +35,7 @@ from holdfast.errors import CheckpointError
 from holdfast.models.rehearsal import Proof
 from holdfast.storage.checkpoints import buffers
 from holdfast.storage.checkpoints.alike import alike
-from holdfast.storage.checkpoints.boxes import inside
+from holdfast.storage.checkpoints.overlaps import inside
 from holdfast.storage.checkpoints.empty_copy import GROUP_BYTES, Box, EmptyBoxes, groups
 from holdfast.storage.checkpoints.findings import Findings, first_line
 from holdfast.storage.checkpoints.item_bytes import bytes_of, stored

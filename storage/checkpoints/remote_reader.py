@@ -6,6 +6,7 @@ at whatever parallelism. Every range is verified by the digests of its blocks be
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,13 +28,18 @@ from holdfast.errors import CheckpointError, DamagedError, HoldfastError, Unknow
 from holdfast.models.base import Frozen
 from holdfast.storage import remote
 from holdfast.storage.checkpoints.blocks import Blocks
+from holdfast.storage.checkpoints.boxes import Boxes
+from holdfast.storage.checkpoints.boxes_reader import BoxesReader
+from holdfast.storage.checkpoints.compact import CompactMetadata
 from holdfast.storage.checkpoints.exchange import Exchange
 from holdfast.storage.checkpoints.located import Located, Locator
 from holdfast.storage.checkpoints.read_orders import Orders, deal
 from holdfast.storage.checkpoints.read_work import Round, Work
 from holdfast.storage.checkpoints.safe_metadata import load_metadata
 from holdfast.storage.objects.base import ObjectStore
-from holdfast.storage.remote import METADATA, Manifest, RemoteFile
+from holdfast.storage.remote import BOXES, METADATA, Manifest, RemoteFile
+
+_log = logging.getLogger(__name__)
 
 THREADS = min(16, max(4, os.cpu_count() or 4))
 """Connections of a rank: S3 bounds each of them; a host with few cores gains nothing from more."""
@@ -65,6 +72,8 @@ class _Opening:
 
     manifest: Manifest
     metadata: bytes
+    """The stock form, or of the compact one what every rank needs."""
+    compact: bool
     files: dict[str, RemoteFile]
     """Those that the metadata names, by name."""
 
@@ -108,15 +117,41 @@ class RemoteReader(StorageReader):
         return False
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """The checkpoint's metadata. Rank 0 reads and verifies it, all others get it from there."""
-        if self._metadata is None:
+        """The checkpoint's metadata. Rank 0 reads and verifies it, all others get it from there.
+
+        Where there is a compact form, that is its names; the boxes come when it is known what is loaded.
+        """
+        if self._opening is None:
             opening, error = (None, None) if self._exchange.rank else self._open()
             opening, error = self._exchange.broadcast((opening, error))
             if error is not None:
                 raise error
             self._opening = opening
-            self._metadata = load_metadata(opening.metadata, self.name)
+        if self._opening.compact:  # anew: what one load fills in is no other's
+            return self._compact(self._opening)
+        self._metadata = self._metadata or self._stock(self._opening)
         return self._metadata
+
+    def _compact(self, opening: _Opening) -> Metadata:
+        boxes = self._boxes(opening.manifest)
+        assert boxes is not None
+        names = [file.name for file in remote.data_files(opening.manifest)]
+
+        def stock() -> Metadata:
+            return self._stock(_Opening(opening.manifest, self._read_stock(opening.manifest), False, {}))
+
+        return CompactMetadata(
+            Boxes(opening.metadata, self.name), names, partial(boxes.fetch, opening.metadata), stock
+        )
+
+    def _stock(self, opening: _Opening) -> Metadata:
+        return load_metadata(opening.metadata, self.name)
+
+    def _boxes(self, manifest: Manifest) -> BoxesReader | None:
+        file = next((file for file in manifest.files if file.name == BOXES), None)
+        if file is None:
+            return None
+        return BoxesReader(file, f"checkpoint {self._key}", self.get_range, self.read_blocks)
 
     def set_up_storage_reader(
         self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
@@ -201,22 +236,43 @@ class RemoteReader(StorageReader):
         try:
             manifest = remote.read_manifest(self._store, self._key)
             _check_owner(manifest, self._key, *self._expected)
+            if (leading := self._open_boxes(manifest)) is not None:
+                files = {file.name: file for file in remote.data_files(manifest)}
+                return _Opening(manifest, leading, True, files), None
+            metadata = self._read_stock(manifest)
             listed = {file.name: file for file in manifest.files}
-            self._count()
-            metadata = self._store.get(remote.object_key(self._key, METADATA))
-            if (known := listed.get(METADATA)) is None or known.digest != xxhash.xxh3_128_hexdigest(metadata):
-                raise DamagedError(
-                    f"job {manifest.job!r} step {manifest.step} in S3: {METADATA} is not what its manifest "
-                    "says: it is damaged or of another checkpoint."
-                )
             paths = {info.relative_path for info in load_metadata(metadata, self._key).storage_data.values()}
             if missing := sorted(paths - listed.keys()):
                 raise DamagedError(f"checkpoint {self._key}: its manifest does not list {missing[0]}.")
-            return _Opening(manifest, metadata, {name: listed[name] for name in paths}), None
+            return _Opening(manifest, metadata, False, {name: listed[name] for name in paths}), None
         except UnknownError as error:
             return None, DamagedError(f"checkpoint {self._key}: {error}")
         except HoldfastError as error:
             return None, error
+
+    def _open_boxes(self, manifest: Manifest) -> bytes | None:
+        """What every rank needs of the compact metadata; None: there is none, or it is damaged."""
+        if (boxes := self._boxes(manifest)) is None:
+            return None
+        try:
+            leading = boxes.leading()
+            if (count := Boxes(leading).files) != len(remote.data_files(manifest)):
+                raise DamagedError(f"{BOXES} is of {count} files, the manifest of another number")
+        except DamagedError as error:
+            _log.warning("checkpoint %s: %s is read instead: %s", self._key, METADATA, error)
+            return None
+        return leading
+
+    def _read_stock(self, manifest: Manifest) -> bytes:
+        self._count()
+        metadata = self._store.get(remote.object_key(self._key, METADATA))
+        known = next((file for file in manifest.files if file.name == METADATA), None)
+        if known is None or known.digest != xxhash.xxh3_128_hexdigest(metadata):
+            raise DamagedError(
+                f"job {manifest.job!r} step {manifest.step} in S3: {METADATA} is not what its manifest "
+                "says: it is damaged or of another checkpoint."
+            )
+        return metadata
 
     def _agree(
         self, items: list[Located], files: list[RemoteFile], number: dict[str, int]

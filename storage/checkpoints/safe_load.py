@@ -17,7 +17,7 @@ from numpy.random import _pickle as np_random
 from torch import Tensor
 from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.metadata import STORAGE_TYPES, TensorStorageMetadata
+from torch.distributed.checkpoint.metadata import STORAGE_TYPES, Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem
 from torch.distributed.checkpoint.planner_helpers import (
     _create_chunk_list,
@@ -27,6 +27,7 @@ from torch.distributed.checkpoint.planner_helpers import (
 from torch.distributed.tensor import DTensor
 
 from holdfast.errors import CheckpointError
+from holdfast.storage.checkpoints.compact import CompactMetadata
 from holdfast.storage.checkpoints.coverage import Wanted, require_covered, require_size
 
 # Beside what torch allows itself: plain values, NumPy arrays and generators (random state). None of them runs code.
@@ -130,6 +131,18 @@ class SafeLoadPlanner(DefaultLoadPlanner):
             items += _reads(name, target, saved.get(name), wanted)
         require_covered(wanted, items, saved)
         return LoadPlan(items)
+
+    def set_up_planner(
+        self, state_dict: dict[str, Any], metadata: Metadata | None = None, is_coordinator: bool = False
+    ) -> None:
+        """Take the state, and of compact metadata the boxes that meet it.
+
+        Raises:
+            UncoveredError: they do not make up a tensor of the state.
+        """
+        super().set_up_planner(state_dict, metadata, is_coordinator)
+        if isinstance(metadata, CompactMetadata):
+            metadata.narrow(self.state_dict)
 
     def load_bytes(self, read_item: ReadItem, value: io.BytesIO) -> None:
         """Put an object where it belongs in the state."""

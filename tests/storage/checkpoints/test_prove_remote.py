@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 
 from holdfast.models.checkpoint import RemoteCheckpoint
 from holdfast.models.rehearsal import Proof
-from holdfast.storage.checkpoints.boxes import inside, overlap
+from holdfast.storage.checkpoints.overlaps import inside, overlap
 from holdfast.storage.checkpoints.prove_remote import prove_remote
 from holdfast.storage.objects.s3 import S3Store
 from tests.storage.checkpoints.upload import upload

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 from holdfast.errors import CheckpointError, DamagedError
 from holdfast.models.checkpoint import RemoteCheckpoint
 from holdfast.storage import remote
-from holdfast.storage.checkpoints import reader
+from holdfast.storage.checkpoints import boxes_reader, reader
 from holdfast.storage.checkpoints.remote_reader import RemoteReader
 from holdfast.storage.objects.s3 import S3Store
 from tests.storage.checkpoints.upload import upload
@@ -59,11 +60,15 @@ def same(left: Any, right: Any) -> bool:
     return bool(left == right)
 
 
-@pytest.fixture
-def saved(objects: S3Store, tmp_path: Path) -> RemoteCheckpoint:
-    """A checkpoint of stock torch in S3."""
+@pytest.fixture(params=["compact", "stock"])
+def saved(request: pytest.FixtureRequest, objects: S3Store, tmp_path: Path) -> RemoteCheckpoint:
+    """A checkpoint of stock torch in S3, with metadata in both forms or in the stock one alone."""
     dcp.save(state(7), checkpoint_id=tmp_path / "ckpt", no_dist=True)
-    return upload(objects, tmp_path / "ckpt")
+    return upload(objects, tmp_path / "ckpt", compact=request.param == "compact")
+
+
+ONLY_STOCK = pytest.mark.parametrize("saved", ["stock"], indirect=True)
+ONLY_COMPACT = pytest.mark.parametrize("saved", ["compact"], indirect=True)
 
 
 def flip(store: S3Store, key: str, at: int) -> None:
@@ -121,11 +126,57 @@ def test_one_flipped_byte_is_found(objects: S3Store, saved: RemoteCheckpoint, at
         reader.load_remote(RemoteReader(objects, saved.key), into(state()))
 
 
+@ONLY_STOCK
 def test_flipped_metadata_is_found(objects: S3Store, saved: RemoteCheckpoint) -> None:
     """Before it is unpickled."""
     flip(objects, f"{saved.key}.metadata", 700)
     with pytest.raises(DamagedError, match=r"job 'gpt' step 4 in S3: \.metadata"):
         RemoteReader(objects, saved.key).read_metadata()
+
+
+@ONLY_COMPACT
+def test_the_stock_metadata_is_not_needed(objects: S3Store, saved: RemoteCheckpoint) -> None:
+    """Where there is the compact form, the gigabyte is not read."""
+    objects.delete(f"{saved.key}.metadata")
+    assert same(reader.load_remote(RemoteReader(objects, saved.key), into(state())), state(7))
+
+
+@ONLY_COMPACT
+@pytest.mark.parametrize("harm", ["flipped", "short", "missing", "of another version"])
+def test_of_damaged_compact_metadata_the_stock_one_is_read(
+    objects: S3Store, saved: RemoteCheckpoint, harm: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is refused by name; when the stock one is damaged, too, so is the checkpoint."""
+    key = f"{saved.key}{remote.BOXES}"
+    data = objects.get(key)
+    if harm == "flipped":
+        flip(objects, key, -30)
+    elif harm == "short":
+        objects.put(key, data[:-1])
+    elif harm == "missing":
+        objects.delete(key)
+    else:
+        objects.put(key, data[:8] + b"\x09" + data[9:])
+    assert same(reader.load_remote(RemoteReader(objects, saved.key), into(state())), state(7))
+    assert re.search(r"\.metadata is read instead: .*boxes\.bin", caplog.text)
+    flip(objects, f"{saved.key}.metadata", 700)
+    with pytest.raises(DamagedError, match=r"\.metadata"):
+        RemoteReader(objects, saved.key).read_metadata()
+
+
+@ONLY_COMPACT
+@pytest.mark.parametrize("damaged", [False, True])
+def test_large_compact_metadata_is_read_in_part(
+    objects: S3Store, saved: RemoteCheckpoint, damaged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only its head by rank 0, then the ranges that a rank needs, verified; damaged ones are the stock form's."""
+    monkeypatch.setattr(boxes_reader, "WHOLE_BYTES", 0)
+    source = RemoteReader(objects, saved.key)
+    head = source.read_metadata()
+    assert len(head.state_dict_metadata) == len(RemoteReader(objects, saved.key).read_metadata().planner_data)
+    if damaged:
+        flip(objects, f"{saved.key}{remote.BOXES}", -30)
+    assert same(reader.load_remote(source, into(state())), state(7))
 
 
 def test_a_short_file_is_refused(objects: S3Store, saved: RemoteCheckpoint) -> None:
@@ -136,6 +187,7 @@ def test_a_short_file_is_refused(objects: S3Store, saved: RemoteCheckpoint) -> N
         reader.load_remote(RemoteReader(objects, saved.key), into(state()))
 
 
+@ONLY_STOCK
 @pytest.mark.parametrize("name", ["__0_0.distcp", "parts/__0_0.distcp.json", ".metadata"])
 def test_a_missing_object_is_refused(objects: S3Store, saved: RemoteCheckpoint, name: str) -> None:
     """Data, digests or metadata."""

@@ -5,11 +5,17 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import numpy as np
 import xxhash
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from holdfast.models.checkpoint import RemoteCheckpoint
 from holdfast.storage import remote
+from holdfast.storage.checkpoints import boxes
 from holdfast.storage.checkpoints.blocks import digest_blocks
+from holdfast.storage.checkpoints.describe import Kind
+from holdfast.storage.checkpoints.metadata_pickle import Table
+from holdfast.storage.checkpoints.safe_metadata import load_metadata
 from holdfast.storage.objects.base import ObjectStore
 from holdfast.storage.remote import Manifest, Part, Parts, RemoteFile, object_key
 
@@ -22,8 +28,9 @@ def upload(
     step: int = 4,
     epoch: int = 1,
     world_size: int = 1,
+    compact: bool = True,
 ) -> RemoteCheckpoint:
-    """The checkpoint in ``directory`` as that of ``job`` at ``step``."""
+    """The checkpoint in ``directory`` as that of ``job`` at ``step``; ``compact``: with its metadata in both forms."""
     key = remote.checkpoint_key(job, step, epoch)
     files = [_put(store, key, path) for path in sorted(directory.glob("*.distcp"))]
     metadata = (directory / ".metadata").read_bytes()
@@ -31,6 +38,8 @@ def upload(
     files.append(
         RemoteFile(name=".metadata", nbytes=len(metadata), digest=xxhash.xxh3_128_hexdigest(metadata))
     )
+    if compact:
+        files.append(_put_boxes(store, key, load_metadata(metadata), [file.name for file in files[:-1]]))
     manifest = Manifest(
         job=job,
         step=step,
@@ -57,3 +66,36 @@ def _put(store: ObjectStore, key: str, path: Path) -> RemoteFile:
     name = f"parts/{path.name}.json"
     store.put(object_key(key, name), Parts(files=(part,)).model_dump_json().encode())
     return part.described(name)
+
+
+def _put_boxes(store: ObjectStore, key: str, metadata: Metadata, names: list[str]) -> RemoteFile:
+    data = boxes.pack(table_of(metadata, names), "stock")
+    store.put(object_key(key, remote.BOXES), data)
+    blocks, digest = digest_blocks(data), xxhash.xxh3_128_hexdigest(data)
+    part = Part(name=remote.BOXES, start=0, nbytes=len(data), digest=digest, blocks=blocks)
+    store.put(object_key(key, remote.BOXES_PART), Parts(files=(part,)).model_dump_json().encode())
+    return part.described(remote.BOXES_PART)
+
+
+def table_of(metadata: Metadata, names: list[str]) -> Table:
+    """The boxes of stock metadata as arrays; its files are ``names``."""
+    number = {name: at for at, name in enumerate(metadata.state_dict_metadata)}
+    kinds = [
+        Kind(name, each.size, each.properties) if isinstance(each, TensorStorageMetadata) else Kind(name)
+        for name, each in metadata.state_dict_metadata.items()
+    ]
+    sizes = {
+        (kind.fqn, chunk.offsets): chunk.sizes
+        for kind in kinds
+        if isinstance(known := metadata.state_dict_metadata[kind.fqn], TensorStorageMetadata)
+        for chunk in known.chunks
+    }
+    wide = max([1, *(len(kind.size) for kind in kinds if kind.size is not None)])
+    rows = np.zeros((len(metadata.storage_data), 4), np.int64)
+    found = np.zeros((2, len(rows), wide), np.int64)
+    for row, (index, info) in enumerate(metadata.storage_data.items()):
+        rows[row] = number[index.fqn], names.index(info.relative_path), info.offset, info.length
+        if index.offset is not None:
+            found[0, row, : len(index.offset)] = index.offset
+            found[1, row, : len(index.offset)] = sizes[index.fqn, index.offset]
+    return Table(kinds, names, metadata.planner_data, rows[:, 0], rows[:, 1], *found, rows[:, 2], rows[:, 3])
