@@ -17,7 +17,7 @@ pytestmark = pytest.mark.torch
     ("ranks", "tensors"), [(1024, 100), pytest.param(10_240, 500, marks=pytest.mark.thorough)]
 )
 def test_a_rank_plans_its_load_of_little(ranks: int, tensors: int, tmp_path: Path) -> None:
-    """Of a fully sharded state, at another world size: two seconds of work and 300 MiB at most; stock: a gigabyte read."""
+    """Of a fully sharded state, at another world size: two seconds of work and 300 MiB at most."""
     table = plan_globally(*planning.sharded_with_own(ranks, tensors)).table()
     file = tmp_path / "boxes.bin"
     file.write_bytes(boxes.pack(table, "1.1"))
