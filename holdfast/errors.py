@@ -12,7 +12,8 @@
     │   └── StoppedError       the playbook decided to stop the job
     ├── UnauthorizedError      missing or wrong secret
     ├── UnavailableError       a service or agent did not answer (the only transient one: retried)
-    │   └── SilentError        nothing came back at all: it may be gone, or only its network
+    │   ├── SilentError        nothing came back at all: it may be gone, or only its network
+    │   └── WaitError          what a restore needs does not answer: it is tried again after a pause
     ├── CheckpointError        a checkpoint is torn, short, foreign or missing
     │   ├── DamagedError       its bytes are not those that were saved: another source or an older step is taken
     │   └── UncoveredError     it lacks elements that the state has now: other ranks' shards or S3 are taken
@@ -77,6 +78,10 @@ class UnavailableError(HoldfastError):
 
 class SilentError(UnavailableError):
     """Not even a refusal came back: it may be gone, or run on where it cannot be reached."""
+
+
+class WaitError(UnavailableError):
+    """What a restore needs does not answer now; nothing was started, and it is tried again after a pause."""
 
 
 class CheckpointError(HoldfastError):

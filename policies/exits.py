@@ -40,7 +40,12 @@ def root_cause(
 
 
 def is_user_code(alert: Alert, policy: ClassifyPolicy) -> bool:
-    """The traceback ends in the job's own code with an error of programming."""
+    """The traceback ends in the job's own code with an error of programming.
+
+    What a state that cannot be loaded makes of a restore is none, though the script called it.
+    """
+    if alert.evidence.get("unloadable"):
+        return False
     # `module.TypeError` as well as `TypeError`.
     name = str(alert.evidence.get("error_type") or "").rpartition(".")[2]
     return bool(alert.evidence.get("user_frame")) and name in policy.user_errors
@@ -73,6 +78,8 @@ def _crash(
     first: Alert, roots: Sequence[Alert], alerts: Sequence[Alert], how: str, confidence: float
 ) -> Classification:
     reasons = [f"rank {first.rank} on {first.machine} {how}"]
+    if unloadable := first.evidence.get("unloadable"):
+        reasons.insert(0, f"the saved state cannot be loaded: {str(unloadable)[:300]}")
     if len(roots) > 1:
         reasons.append(f"{len(roots)} ranks report a cause of their own")
     if echoes := sum(is_cascade(alert) for alert in alerts):

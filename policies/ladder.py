@@ -42,6 +42,12 @@ class Circumstances(Frozen):
     """The switch that all accused machines hang on, when they are several."""
     common_cause: bool = False
     """A diagnosis saw the fault on every machine: code or data."""
+    poisoned: str = ""
+    """Why the restored state is to be left behind (:mod:`holdfast.policies.poisoned`); empty: it is not."""
+    once_more: str = ""
+    """Why it is to be restored once more before a person is asked: it is suspected, on too little."""
+    states_spent: str = ""
+    """Why no further state is left behind."""
 
 
 class RungDecision(Frozen):
@@ -58,9 +64,15 @@ def order(
 
     * every machine shows the fault, or the code changed just before it: roll back first;
     * an accused machine is a repeat offender: evict it first;
-    * several machines of one switch: none of them is evicted, the switch is at fault.
+    * several machines of one switch: none of them is evicted, the switch is at fault;
+    * the restored state led to the same failure before: an older state comes before everything but these.
     """
     rungs, why = list(ladder.rungs), []
+    if seen.poisoned:
+        rungs = [Rung.OLDER_STATE, *rungs]
+        why.append(seen.poisoned)
+    if seen.states_spent:
+        why.append(seen.states_spent)
     if seen.switch and Rung.EVICT in rungs:
         rungs = [rung for rung in rungs if rung is not Rung.EVICT]
         why.append(f"{len(seen.accused)} machines of switch {seen.switch}: the switch, not its machines")
@@ -110,10 +122,14 @@ def next_rung(  # noqa: PLR0917
             reasons.append("rollback: no earlier good code version")
         elif rung is Rung.EVICT and not seen.accused:
             reasons.append("evict: the alerts accuse no machine")
+        elif rung is Rung.OLDER_STATE:  # bounded by the policy that found it
+            return RungDecision(rung=rung, reasons=tuple(reasons))
         elif tried[rung] >= budgets[rung]:
             reasons.append(told)
         else:
             return RungDecision(rung=rung, reasons=(*reasons, f"{told}, so try it"))
+    if seen.once_more:
+        return RungDecision(rung=Rung.RETRY, reasons=(*reasons, seen.once_more))
     what = "a human decides" if ladder.end is Rung.HUMAN else "the job is stopped"
     return RungDecision(rung=ladder.end, reasons=(*reasons, f"all rungs are spent: {what}"))
 

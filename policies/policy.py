@@ -13,7 +13,7 @@ from holdfast.errors import SettingsError
 from holdfast.models.agent import Check
 from holdfast.models.alert import AlertKind, IncidentClass, RecordedClass, Rung
 from holdfast.models.base import Frozen
-from holdfast.models.job import Mode
+from holdfast.models.job import FromScratch, Mode
 from holdfast.models.machine import Scope
 from holdfast.policies.policy_file import PolicyFile, merge, parse, validate
 from holdfast.policies.thresholds import DetectPolicy
@@ -87,6 +87,8 @@ class ClassLadder(Frozen):
         ends = [rung.value for rung in rungs if rung in ENDS]
         if ends:
             raise ValueError(f"{ends[0]} is no attempt: it belongs into `end`, after all rungs")
+        if Rung.OLDER_STATE in rungs:
+            raise ValueError("older_state is no attempt of a list: `restore.poisoned` says when it is due")
         return rungs
 
     @field_validator("end")
@@ -206,6 +208,25 @@ class RecoveryPolicy(Frozen):
     first_step_timeout_s: float = Seconds
 
 
+class PoisonedPolicy(Frozen):
+    """When a state that can be loaded is left behind."""
+
+    within_steps: int = Field(ge=1)
+    restores: int = Field(ge=2)
+    most: int = Field(ge=0)
+
+
+class RestorePolicy(Frozen):
+    """What a job goes on from when states are lost, out of reach or bad."""
+
+    from_scratch: FromScratch
+    wait_s: float = Field(ge=0)
+    pause_s: float = Seconds
+    longest_pause_s: float = Seconds
+    most_unloadable: int = Field(ge=1)
+    poisoned: PoisonedPolicy
+
+
 class StandbyPolicy(Frozen):
     """What a playbook waits for before a swap, and how machines join the pool."""
 
@@ -287,6 +308,7 @@ class Policy(Frozen):
     breaker: BreakerPolicy
     replay: ReplayPolicy
     diagnose: DiagnosePolicy
+    restore: RestorePolicy
     recovery: RecoveryPolicy
     standby: StandbyPolicy
     spare_pool: SparePoolPolicy

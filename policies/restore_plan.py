@@ -23,6 +23,10 @@ Generation = tuple[int, int, int]
 """(epoch, step, number of the call that saved): only shards with all three alike belong together."""
 
 
+NOTHING = "no usable checkpoint in S3: from scratch"
+"""The reason of a plan that found nothing; whether the job may start so, :mod:`holdfast.policies.from_zero` decides."""
+
+
 @dataclass
 class _Held:
     """What there is of one generation."""
@@ -66,7 +70,7 @@ def choose(
         skipped.append(SkippedStep(step=generation[1], epoch=generation[0], reason=why))
     reasons = [f"refused: {each}" for each in refused] + _summary(held, skipped, bound)
     if chosen is None:
-        reasons.append("no usable checkpoint in S3: from scratch")
+        reasons.append(NOTHING)
         return RestorePlan(step=0, tier=None, skipped=tuple(skipped), reasons=tuple(reasons))
     found = held[chosen]
     if found.remote is not None and found.remote.world_size != world_size and not found.missing(world_size):

@@ -5,13 +5,21 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from prefect import task
 from prefect.logging import get_run_logger
 
-from holdfast.errors import CheckpointError, DamagedError, RecoveryError, RefusedError, UnavailableError
+from holdfast.errors import (
+    CheckpointError,
+    DamagedError,
+    LimitError,
+    RecoveryError,
+    RefusedError,
+    UnavailableError,
+    WaitError,
+)
 from holdfast.models.agent import (
     AgentState,
     OpenRendezvous,
@@ -22,13 +30,12 @@ from holdfast.models.agent import (
     Start,
 )
 from holdfast.models.base import Frozen
-from holdfast.models.checkpoint import RemoteCheckpoint, RestoreOrder, RestorePlan, ShardSource, Tier
+from holdfast.models.checkpoint import Choice, RestoreOrder, RestorePlan, ShardSource, Tier
 from holdfast.models.job import Job, JobState
 from holdfast.models.machine import Machine, MachineState
-from holdfast.policies import lineage, placement, restore_plan
+from holdfast.policies import from_zero, placement, restore_plan
 from holdfast.policies.listed import listed
-from holdfast.storage import remote
-from holdfast.tasks import fleet
+from holdfast.tasks import choose, fleet
 from holdfast.tasks.case import Case
 from holdfast.tasks.context import Context, context
 from holdfast.tasks.standby import make_ready
@@ -47,6 +54,10 @@ _PATIENCE_S = 1.0
 """An agent answers when its ranks have made their first step, at the latest after so long."""
 
 
+MakePlan = Callable[[Job, Sequence[AgentState]], Awaitable[RestorePlan]]
+"""Chooses by what the machines hold."""
+
+
 class Launched(Frozen):
     """What was started."""
 
@@ -58,22 +69,39 @@ class Launched(Frozen):
     restore: tuple[str, ...] = ()
     """Which newer steps were skipped and where each rank's state came from, with the reasons."""
 
+    unloadable: tuple[str, ...] = ()
+    """Newer states that the ranks could not load, in words."""
+
     @property
     def said(self) -> str:
         """In words."""
-        return f"epoch {self.epoch} from step {self.step}"
+        why = f" ({self.reasons[-1]})" if self.tier is None and self.reasons else ""
+        return "; ".join([*self.unloadable, f"epoch {self.epoch} from step {self.step}{why}"])
 
 
 async def resume(case: Case) -> Launched:
     """Start the next epoch and verify it: every rank completes a step.
 
     Raises:
+        LimitError: no saved state is usable, or too many could not be loaded: a person decides.
         RecoveryError: a rank failed again, or the first step did not come in time.
     """
-    launched = await start(case)
-    while await verify(case, launched.epoch):
+    launched, most = await start(case), case.ctx.policy.restore.most_unloadable
+    unloadable: list[str] = []
+    while why := await verify(case, launched.epoch):
+        unloadable.append(f"checkpoint of step {launched.step} cannot be loaded: {_short(why)}")
+        if len(unloadable) >= most:
+            raise LimitError(
+                f"{'; '.join(unloadable)}; after {most} states in a row it may be the code that does not fit them: "
+                f"look at these, then `holdfast resume {case.job} --step N`, or send a code update"
+            )
         launched = await start(case, after=launched.epoch)
-    return launched
+    return launched.model_copy(update={"unloadable": tuple(unloadable)})
+
+
+def _short(why: str) -> str:
+    """The first line of it, for a summary."""
+    return why.strip().partition("\n")[0][:300]
 
 
 @task(task_run_name="start {case.job}")
@@ -84,9 +112,7 @@ async def start(case: Case, after: int | None = None) -> Launched:
     """
 
     async def act() -> dict[str, Any]:
-        reason = f"{case.incident_class} {case.incident_id}"
-        launched = await launch(case.job, reason, incident_id=case.incident_id, bound=case.last_good_step)
-        return launched.model_dump(mode="json")
+        return (await _patiently(case, f"e{after or case.broken_epoch}")).model_dump(mode="json")
 
     done = await case.once(
         "start", f"after-e{after or case.broken_epoch}", {"bound": case.last_good_step}, act
@@ -98,12 +124,43 @@ async def start(case: Case, after: int | None = None) -> Launched:
     return launched
 
 
+async def _patiently(case: Case, key: str) -> Launched:
+    """Launch; while what the restore needs does not answer, again after growing pauses.
+
+    Each pause is an action of its own: a sign of life for the gateway, and in the account of the incident's time.
+    A later attempt goes on counting where an earlier one was killed.
+
+    Raises:
+        LimitError: it did not answer within the policy's time.
+    """
+    ctx, reason = case.ctx, f"{case.incident_class} {case.incident_id}"
+    while True:
+        waits = [a for a in ctx.ledger.actions(case.incident_id) if a.key.startswith(f"wait:{key}:")]
+        waited_s = ctx.clock.now() - waits[0].begun_at if waits else 0.0
+        try:
+            return await launch(
+                case.job, reason, incident_id=case.incident_id, bound=case.last_good_step, waited_s=waited_s
+            )
+        except WaitError as away:
+            pause_s = from_zero.pause_s(len(waits), ctx.policy.restore)
+            get_run_logger().warning("again in %.0f s: %s", pause_s, away)
+            await _wait(case, f"wait:{key}:{len(waits) + 1}", str(away), pause_s)
+
+
+async def _wait(case: Case, key: str, why: str, pause_s: float) -> None:
+    ledger = case.ctx.ledger
+    ledger.begin(case.incident_id, case.attempt, key, "wait", {"for": why, "s": pause_s}, case.lease)
+    ledger.set_incident(case.incident_id, summary=f"waits: {why}")
+    await case.ctx.clock.sleep(pause_s)
+    ledger.finish(case.incident_id, key, {"waited_s": pause_s, "for": why})
+
+
 @task(task_run_name="verify epoch {epoch}")
 async def verify(case: Case, epoch: int) -> str:
     """Wait until every rank has completed a step of ``epoch``; empty when all did.
 
     Returns:
-        Why the checkpoint in S3 was refused, when it is damaged: no plan names it again.
+        Why the state that it was to resume from could not be loaded: no plan names it again.
 
     Raises:
         RecoveryError: a rank failed, or no first step came within the policy's time.
@@ -113,7 +170,7 @@ async def verify(case: Case, epoch: int) -> str:
         try:
             await first_steps(case.ctx, case.job, epoch, case.ctx.policy.recovery.first_step_timeout_s)
         except DamagedError as error:
-            await _give_up_checkpoint(case.ctx, case.job, epoch, str(error))
+            await _give_up_state(case, epoch, str(error))
             return {"epoch": epoch, "refused": str(error)}
         return {"epoch": epoch}
 
@@ -127,8 +184,30 @@ async def verify(case: Case, epoch: int) -> str:
     return ""
 
 
+async def _give_up_state(case: Case, epoch: int, why: str) -> None:
+    """Mark the state that ``epoch`` could not load, unless other code than its own was to load it.
+
+    Raises:
+        RecoveryError: the code was switched since the state was saved: that comes first.
+    """
+    epochs = {each.epoch: each for each in case.ctx.ledger.epochs(case.job)}
+    now, before = epochs[epoch], epochs.get(epoch - 1)
+    if before is not None and before.code_version != now.code_version:
+        raise RecoveryError(
+            f"checkpoint of step {now.start_step} cannot be loaded by code version {now.code_version} (epoch "
+            f"{before.epoch} ran {before.code_version}): {_short(why)}"
+        )
+    await choose.give_up_state(case.ctx, case.job, now.start_step, f"refused: {why}")
+
+
 async def launch(
-    job_name: str, reason: str, *, incident_id: str | None = None, bound: int | None = None
+    job_name: str,
+    reason: str,
+    *,
+    incident_id: str | None = None,
+    bound: int | None = None,
+    choice: Choice | None = None,
+    waited_s: float = 0.0,
 ) -> Launched:
     """Start the next epoch of a job on its machines (for a new job: on standbys); does not wait for steps.
 
@@ -139,24 +218,28 @@ async def launch(
         reason: why, for the record.
         incident_id: the incident that this recovers.
         bound: newest step that may be restored; None: no bound.
+        choice: what a person wants it to be restored from; None: the newest usable state.
+        waited_s: how long it was waited for S3 already.
 
     Raises:
+        WaitError: S3 does not answer, and nothing else will do; nothing was started.
+        LimitError: no saved state is usable: a person decides; nothing was started.
         NoStandbyError: a new job wants more machines than stand by.
         UnavailableError: a machine of the job does not answer; nothing was started.
         CheckpointError: the chosen state could not be brought to its ranks; nothing was started.
     """
-    new = not context().ledger.job(job_name).machines
     refused: list[str] = []
+
+    async def plan(job: Job, states: Sequence[AgentState]) -> RestorePlan:
+        if new:
+            return _SCRATCH
+        search = choose.Search(context(), job, states, bound, refused, waited_s)
+        return await (choose.by_hand(search, choice) if choice else choose.plan(search))
+
+    new = not context().ledger.job(job_name).machines
     while True:
         try:
-            return await _launch(
-                job_name,
-                reason,
-                incident_id=incident_id,
-                plan=_SCRATCH if new else None,
-                bound=bound,
-                refused=refused,
-            )
+            return await _launch(job_name, reason, incident_id=incident_id, make_plan=plan)
         except CheckpointError as error:
             refused.append(str(error))
             if len(refused) > _MOST_REFUSED:
@@ -168,9 +251,7 @@ async def _launch(
     reason: str,
     *,
     incident_id: str | None,
-    plan: RestorePlan | None,
-    bound: int | None,
-    refused: Sequence[str],
+    make_plan: MakePlan,
 ) -> Launched:
     ctx = context()
     job = _with_machines(ctx, ctx.ledger.job(job_name))
@@ -185,7 +266,7 @@ async def _launch(
         _settle(ctx, machines, job), ctx.agent(first).open_rendezvous(meet)
     )
     job = _merge_pending_update(ctx, job)
-    plan = plan or await _plan(ctx, job, [each.state for each in settled.values()], bound, refused)
+    plan = await make_plan(job, [each.state for each in settled.values()])
     epoch = ctx.ledger.next_epoch(job_name)
     if epoch != meet.epoch:
         raise RefusedError(f"job {job_name}: epoch {epoch - 1} was started by somebody else")
@@ -212,7 +293,7 @@ async def first_steps(ctx: Context, job_name: str, epoch: int, timeout_s: float)
     """Wait until every rank of ``epoch`` has completed a step.
 
     Raises:
-        DamagedError: ranks refused the checkpoint that they were to resume from.
+        DamagedError: ranks could not load the state that they were to resume from.
         RecoveryError: a rank failed, or time ran out.
     """
     job = ctx.ledger.job(job_name)
@@ -288,50 +369,6 @@ async def _prepare_code(
     """Have the job's code on all machines before any rank starts; those that said that they have it are not asked."""
     lacking = [machine for machine in machines if job.code_version not in settled[machine.name].code]
     fleet.all_or_raise(await fleet.prepare_code(ctx, job, job.code_version, lacking))
-
-
-async def _give_up_checkpoint(ctx: Context, job: str, epoch: int, why: str) -> None:
-    """Mark the checkpoint in S3 that ``epoch`` refused, there and in the ledger; may be repeated.
-
-    Raises:
-        RecoveryError: there is none to be marked, and the next plan would name the same state again.
-    """
-    step = next(each.start_step for each in ctx.ledger.epochs(job) if each.epoch == epoch)
-    refused = [each for each in ctx.ledger.checkpoints(job) if each.step == step]
-    if not refused:  # the plan was made of what the bucket has: the ledger may have missed a manifest
-        listed_now = await asyncio.to_thread(remote.list_remote, ctx.store, job)
-        refused = [each for each in listed_now if each.step == step]
-    if not refused:
-        raise RecoveryError(
-            f"epoch {epoch} refused step {step}, but S3 has no checkpoint of that step: {why}"
-        )
-    for checkpoint in refused:
-        ctx.ledger.refuse_checkpoint(checkpoint, f"refused: {why}")
-        await asyncio.to_thread(remote.mark_suspect, ctx.store, checkpoint, f"refused: {why}")
-
-
-async def _plan(
-    ctx: Context, job: Job, states: Sequence[AgentState], bound: int | None, refused: Sequence[str] = ()
-) -> RestorePlan:
-    epochs = ctx.ledger.epochs(job.name)
-    shards = [shard for state in states for shard in state.shards if shard.job == job.name]
-    machine_of = {rank: job.machine_of(rank) for rank in range(job.spec.world_size)}
-
-    def choose(remotes: Sequence[RemoteCheckpoint]) -> RestorePlan:
-        return restore_plan.choose(
-            lineage.valid(shards, epochs),
-            lineage.valid(remotes, epochs),
-            job.spec.world_size,
-            machine_of,
-            bound,
-            refused=refused,
-        )
-
-    plan = choose(ctx.ledger.checkpoints(job.name, include_suspect=False))
-    if plan.tier is None and job.epoch > 0:
-        # Before a start from scratch the bucket itself is asked: the ledger may have missed a manifest.
-        plan = choose(await asyncio.to_thread(remote.list_remote, ctx.store, job.name))
-    return plan
 
 
 async def _start_ranks(

@@ -11,6 +11,7 @@ from holdfast.errors import LimitError, StoppedError
 from holdfast.models.alert import Blame, Incident, IncidentState, Rung, Verdict
 from holdfast.models.base import Frozen
 from holdfast.policies import code, ladder, offences, repeated, suspects, switches
+from holdfast.tasks import poisoned
 from holdfast.tasks.case import Case
 from holdfast.tasks.context import Context
 from holdfast.tasks.replay import replay
@@ -46,9 +47,15 @@ async def escalate(case: Case, verdict: Verdict, failed: str = "failed stop-time
     if verdict.suspects:
         must_be_few(case, verdict)
         return Tried(did=failed, verdict=verdict)
-    match await climb(case, verdict.blame is Blame.CODE):
+    return await _act(case, verdict, await climb(case, verdict.blame is Blame.CODE))
+
+
+async def _act(case: Case, verdict: Verdict, rung: Rung) -> Tried:
+    match rung:
         case Rung.RETRY:
             return Tried(did="no machine at fault; retried in place", verdict=verdict)
+        case Rung.OLDER_STATE:
+            return Tried(did=f"no machine at fault; {await poisoned.leave_behind(case)}", verdict=verdict)
         case Rung.EVICT:
             accused = verdict.model_copy(
                 update={"suspects": accused_by_alerts(case), "blame": Blame.MACHINES}
@@ -117,6 +124,7 @@ def circumstances(case: Case, common_cause: bool = False) -> ladder.Circumstance
         now,
         policy.ladder.offence_half_life_s,
     )
+    state = poisoned.finding(case)
     changed_at = code.changed_at(ctx.ledger.epochs(job.name), job.submitted_at)
     return ladder.Circumstances(
         can_rollback=code.last_good(ctx.ledger.versions(job.name), job.code_version) is not None,
@@ -126,6 +134,9 @@ def circumstances(case: Case, common_cause: bool = False) -> ladder.Circumstance
         offenders=offences.offenders(weights, policy.ladder.offender) | again,
         switch=switches.shared(accused, case.incident.alerts, policy.detect.network.switches),
         common_cause=common_cause,
+        poisoned=state.leave.why if state.leave else "",
+        once_more=state.once_more,
+        states_spent=state.spent,
     )
 
 

@@ -6,14 +6,15 @@ import asyncio
 from typing import Protocol
 
 from holdfast.models.agent import StackDump
+from holdfast.models.checkpoint import Choice
 from holdfast.models.machine import Machine, Scope
 
 
 class Acts(Protocol):
     """All of them are safe to repeat; errors are from :mod:`holdfast.errors`."""
 
-    async def launch(self, job: str, reason: str) -> None:
-        """Start the job's next epoch."""
+    async def launch(self, job: str, reason: str, choice: Choice | None = None) -> None:
+        """Start the job's next epoch, from what a person chose (None: the newest usable state)."""
         ...
 
     async def hold(self, job: str, at_step: int | None) -> None:
@@ -48,11 +49,11 @@ class Acts(Protocol):
 class TaskActs:
     """The real ones. Imported at first use: the steps bring Prefect along."""
 
-    async def launch(self, job: str, reason: str) -> None:
-        """Start the job's next epoch."""
+    async def launch(self, job: str, reason: str, choice: Choice | None = None) -> None:
+        """Start the job's next epoch, from what a person chose (None: the newest usable state)."""
         from holdfast.tasks import resume  # noqa: PLC0415
 
-        await resume.launch(job, reason)
+        await resume.launch(job, reason, choice=choice)
 
     async def hold(self, job: str, at_step: int | None) -> None:
         """Hold all ranks at a step boundary (0: the next), or let them go (None)."""

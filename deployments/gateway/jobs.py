@@ -14,6 +14,7 @@ from holdfast.deployments.gateway.outcome import Outcome, What
 from holdfast.errors import RefusedError
 from holdfast.models.alert import Alert, AlertKind, IncidentState
 from holdfast.models.base import Frozen
+from holdfast.models.checkpoint import Choice
 from holdfast.models.job import Job, JobSpec, JobState
 
 
@@ -55,16 +56,22 @@ def routes(gateway: Gateway) -> APIRouter:
         return await site.job(name)
 
     @router.post("/jobs/{name}/resume")
-    async def resume(name: str) -> Job:
+    async def resume(name: str, body: Choice | None = None) -> Job:
+        choice = body if body and body != Choice() else None
         job = await site.job(name)
         await _must_be_idle(gateway, job)
         if job.state in (JobState.RUNNING, JobState.DONE):
             raise RefusedError(f"job {name} is {job.state}: there is nothing to resume")
         if job.state is JobState.PAUSED and any(site.fleet.runs(job)):
+            if choice is not None:
+                raise RefusedError(
+                    f"job {name} holds at a step boundary with its state in its ranks: stop it first "
+                    f"(`holdfast stop {name}`), then choose what it starts from"
+                )
             await gateway.acts.hold(name, None)
         else:
             await seat(site, job)
-            await start(gateway, name, "resumed")
+            await start(gateway, name, _resumed(choice), choice)
         return await site.job(name)
 
     @router.post("/jobs/{name}/stop")
@@ -82,6 +89,12 @@ def routes(gateway: Gateway) -> APIRouter:
         return await _update(gateway, await site.job(name), body)
 
     return router
+
+
+def _resumed(choice: Choice | None) -> str:
+    if choice is None:
+        return "resumed"
+    return "resumed by hand from zero" if choice.from_scratch else f"resumed by hand from step {choice.step}"
 
 
 async def _must_be_idle(gateway: Gateway, job: Job) -> None:

@@ -7,6 +7,7 @@ import asyncio
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import NoStandbyError
+from holdfast.models.checkpoint import Choice
 from holdfast.models.job import Job, JobSpec, JobState
 from holdfast.models.machine import MachineState
 
@@ -42,11 +43,11 @@ async def submit(gateway: Gateway, spec: JobSpec, code_version: str) -> Job:
     return await gateway.site.job(spec.name)
 
 
-async def start(gateway: Gateway, name: str, reason: str) -> None:
+async def start(gateway: Gateway, name: str, reason: str, choice: Choice | None = None) -> None:
     """Start the job's next epoch; what its ranks report meanwhile is looked at afterwards."""
     gateway.correlator.launching(name)
     try:
-        await gateway.acts.launch(name, reason)
+        await gateway.acts.launch(name, reason, choice)
     finally:
         await gateway.site.job(name)
         await gateway.correlator.launched(name)

@@ -27,6 +27,7 @@ class Progress:
         self._watched: dict[str, list[Incident]] = {}
         self._done: dict[str, tuple[int, set[int]]] = {}
         self._heard: dict[str, float] = {}
+        self._saved: dict[str, int] = {}
 
     async def note(
         self, job_name: str, epoch: int, machine: str, marks: Sequence[StepMark], sent_at: float = 0.0
@@ -53,8 +54,16 @@ class Progress:
     async def note_run(self, machine: str, run: JobOnMachine, sent_at: float = 0.0) -> None:
         """Take what a heartbeat, sent at ``sent_at`` on the machine's clock, says about one job."""
         await self.note(run.job, run.epoch, machine, run.marks, sent_at)
+        await self._note_saved(run)
         ended = [rank.rank for rank in run.ranks if rank.phase is RankPhase.EXITED and rank.exit_code == 0]
         await self.note_done(run.job, run.epoch, ended)
+
+    async def _note_saved(self, run: JobOnMachine) -> None:
+        """Once for each epoch: that there is something to lose. Before the job's first fault, not after it."""
+        known = self._saved.get(run.job, 0)
+        if run.saved_step and run.epoch > known and run.job in self._site.fleet.jobs:
+            await asyncio.to_thread(self._site.ledger.note_saved, run.job, run.epoch)
+            self._saved[run.job] = run.epoch
 
     async def note_done(self, job_name: str, epoch: int, ranks: Sequence[int]) -> None:
         """Take ranks that ended with status 0; once all have, the job is done."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from holdfast.models.agent import RankPhase, RankState, StepMark, StepTimes
+from holdfast.policies import unloadable
 from holdfast.policies.jumps import Jump, jump
 from holdfast.policies.policy import Policy
 from holdfast.policies.thresholds import MetricLimits
@@ -88,8 +89,12 @@ class Row:
     step_s: float = 0.0
     paused: bool = False
     replicated_step: int = 0
+<<<<<<< HEAD
     shard_nbytes: int = 0
     """Size of its newest shard."""
+=======
+    saved_step: int = 0
+>>>>>>> f8857c2 (A start from zero is decided, not slipped into; a state that fails again or cannot be loaded is left behind for an older one)
     restored: dict[str, Any] | None = None
     """How it got its state, and what that cost."""
     failed: dict[str, Any] | None = None
@@ -105,9 +110,8 @@ class Row:
 
     @property
     def damaged(self) -> str:
-        """What it said of a checkpoint whose bytes are not those that were saved."""
-        said = self.failed or {}
-        return str(said.get("message", "")) if said.get("error_type") == "DamagedError" else ""
+        """What it said of a saved state that could not be loaded."""
+        return unloadable.reason(self.failed)
 
     def state(self, pid: int, exit_code: int | None, cpu_s: float, letter: str, exited: bool) -> RankState:
         """This row with what the agent knows of the process."""
@@ -244,7 +248,11 @@ class Board:
         row.activity = str(message["name"])
 
     def _on_saved(self, row: Row, message: dict[str, Any]) -> None:
+<<<<<<< HEAD
         row.shard_nbytes = int(message.get("nbytes", 0))
+=======
+        row.saved_step = int(message["step"])
+>>>>>>> f8857c2 (A start from zero is decided, not slipped into; a state that fails again or cannot be loaded is left behind for an older one)
         self._events.saved(row.rank, int(message["step"]), Path(message["path"]))
 
     def _on_common(self, row: Row, message: dict[str, Any]) -> None:

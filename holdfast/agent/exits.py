@@ -7,6 +7,7 @@ import signal
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.policies import unloadable
 from holdfast.policies.patterns import RANK_LOG_FILE, Match, registry
 
 LOG_TAIL_CHARS = 2000
@@ -86,6 +87,7 @@ def evidence(exit_code: int | None, failed: Mapping[str, Any] | None, log: str) 
         "message": message[:1000],
         "traceback": str(said.get("traceback") or "")[-TRACEBACK_CHARS:],
         "user_frame": said.get("user_frame"),
+        "unloadable": unloadable.reason(said)[:1000],
         "cascade": is_cascade(exit_code, error_type, message, log),
         "log_tail": log[-LOG_TAIL_CHARS:],
         **known,

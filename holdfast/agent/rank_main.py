@@ -202,7 +202,19 @@ def _failure(order: RankOrder, error: BaseException, trace: TracebackType | None
         "message": str(error)[:1000],
         "traceback": text[-_TRACEBACK_CHARS:],
         "user_frame": _user_frame(error, trace, os.path.realpath(order.cwd)),
+        "restoring": _restoring(trace),
     }
+
+
+def _restoring(trace: TracebackType | None) -> bool:
+    """Whether it came of loading the saved state: inside ``Session.restore``, and not for want of memory there."""
+    frames = [(frame.name, frame.filename) for frame in traceback.extract_tb(trace)]
+    inside = any(name == "restore" and _ours(file) for name, file in frames)
+    return inside and not any(name == "require_room" for name, _ in frames)
+
+
+def _ours(filename: str) -> bool:
+    return filename.endswith(os.path.join("holdfast", "session", "session.py"))
 
 
 def _user_frame(error: BaseException, trace: TracebackType | None, root: str) -> str | None:

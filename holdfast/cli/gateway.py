@@ -103,9 +103,9 @@ class Gateway:
         body = {"spec": spec.model_dump(mode="json"), "code_version": code_version}
         return Job.model_validate(self._call("POST", "/v1/jobs", body))
 
-    def command(self, job: str, verb: str) -> Any:
+    def command(self, job: str, verb: str, body: object = None) -> Any:
         """``pause``, ``resume`` or ``stop`` a job."""
-        return self._call("POST", f"/v1/jobs/{job}/{verb}")
+        return self._call("POST", f"/v1/jobs/{job}/{verb}", body)
 
     def update(self, job: str, version: str, *, lazy: bool, note: str) -> str:
         """Ship a stored code version, now or with the next restart; returns what becomes of it."""

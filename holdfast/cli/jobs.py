@@ -18,9 +18,21 @@ def pause(job: JobName, as_json: AsJson = False) -> None:
     _command(as_json, job, "pause", "paused at a step boundary. `holdfast resume` lets it go on.")
 
 
-def resume(job: JobName, as_json: AsJson = False) -> None:
-    """Let a paused job go on."""
-    _command(as_json, job, "resume", "goes on.")
+def resume(
+    job: JobName,
+    step: Annotated[
+        int | None, typer.Option(min=1, help="From this saved step, also an older or a suspect one.")
+    ] = None,
+    from_scratch: Annotated[
+        bool, typer.Option("--from-scratch", help="From zero: what was saved is not restored any more.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Let a paused job go on, or one that waits for a person."""
+    if step is not None and from_scratch:
+        raise typer.BadParameter("--step and --from-scratch exclude each other: choose one")
+    chosen = {"step": step, "from_scratch": from_scratch} if step is not None or from_scratch else None
+    _command(as_json, job, "resume", "goes on.", chosen)
 
 
 def stop(job: JobName, as_json: AsJson = False) -> None:
@@ -49,7 +61,7 @@ def update(
     tell(as_json, line, job=job, code_version=version, outcome=outcome)
 
 
-def _command(as_json: bool, job: str, verb: str, outcome: str) -> None:
+def _command(as_json: bool, job: str, verb: str, outcome: str, body: object = None) -> None:
     with context.gateway() as gateway:
-        gateway.command(job, verb)
+        gateway.command(job, verb, body)
     tell(as_json, f"{job}: {outcome}", job=job, command=verb)

@@ -35,13 +35,17 @@ def plan(store: ObjectStore, job_name: str) -> RestorePlan:
     states, silent = asyncio.run(_ask(machines))
     shards = [shard for state in states for shard in state.shards if shard.job == job_name]
     homes = {rank: job.machine_of(rank) for rank in range(job.spec.world_size)} if job.machines else {}
-    return restore_plan.choose(
+    made = restore_plan.choose(
         lineage.valid(shards, epochs),
         lineage.valid(remote.list_remote(store, job_name), epochs),
         job.spec.world_size,
         homes,
         refused=[f"machine {name} does not answer" for name in silent],
     )
+    if made.tier is None and any(epoch.last_step for epoch in epochs):
+        asked = "if it ever saved a state, a person is asked first (`restore.from_scratch`)"
+        made = made.model_copy(update={"reasons": (*made.reasons, asked)})
+    return made
 
 
 async def _ask(machines: list[Machine]) -> tuple[list[AgentState], list[str]]:

@@ -74,7 +74,7 @@ class RankState(Frozen):
     exit_code: int | None = None
     paused: bool = False
     damaged: str = ""
-    """Why it refused the checkpoint that it was to resume from, when that is how it ended."""
+    """Why it could not load the state that it was to resume from, when that is how it ended."""
 
 
 class StepMark(Frozen):
@@ -113,10 +113,15 @@ class JobOnMachine(Frozen):
     steps' pace."""
     replicated_step: int = 0
     """Newest step of which all of this machine's shards lie on the peer."""
+<<<<<<< HEAD
     shard_nbytes: int = 0
     """Size of the largest shard of its ranks; 0: none was saved yet."""
     rehearsed: Rehearsed | None = None
     """What rehearsals of a restore found in this epoch; None: there was none yet."""
+=======
+    saved_step: int = 0
+    """Newest step that one of its ranks saved in this epoch; 0: none."""
+>>>>>>> f8857c2 (A start from zero is decided, not slipped into; a state that fails again or cannot be loaded is left behind for an older one)
 
 
 class Register(Frozen):

@@ -360,6 +360,8 @@ class Rung(StrEnum):
     """Start again in place."""
     EVICT = "evict"
     """Evict the machines that the alerts accuse, although no check proves it."""
+    OLDER_STATE = "older_state"
+    """Leave behind a saved state that led to the same failure again, and take an older one."""
     ROLLBACK = "rollback"
     REPLAY = "replay"
     HUMAN = "human"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from holdfast.models.base import Frozen
 
@@ -137,6 +137,35 @@ class RestorePlan(Frozen):
     skipped: tuple[SkippedStep, ...] = ()
     """Newer steps, newest first."""
     reasons: tuple[str, ...] = ()
+
+
+class Choice(Frozen):
+    """What a person wants a job to be restored from."""
+
+    from_scratch: bool = False
+    """Zero, whatever was saved."""
+    step: int | None = Field(None, ge=1)
+    """A saved step by name, also an older or a suspect one."""
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> Choice:
+        if self.from_scratch and self.step is not None:
+            raise ValueError(f"from_scratch and step {self.step} exclude each other: choose one")
+        return self
+
+
+class Suspicion(Frozen):
+    """States of a job that must not be restored by themselves."""
+
+    from_step: int
+    """This step and later ones ..."""
+    to_epoch: int
+    """... that this epoch or an earlier one saved."""
+    reason: str
+
+    def covers(self, epoch: int, step: int) -> bool:
+        """Whether it speaks of the state that ``epoch`` saved after ``step``."""
+        return step >= self.from_step and epoch <= self.to_epoch
 
 
 class RestoreOrder(Frozen):

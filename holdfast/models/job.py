@@ -47,6 +47,17 @@ class Parallelism(Frozen):
         return world_size // (self.tp * self.pp)
 
 
+class FromScratch(StrEnum):
+    """What is done when a job had saved states and none of them is usable."""
+
+    ASK = "ask"
+    """A person decides; nothing is started or deleted meanwhile."""
+    ALLOW = "allow"
+    """The job starts from zero by itself, and the summary says what was lost."""
+    NEVER = "never"
+    """As ``ask``, and a start from zero is refused by hand too."""
+
+
 class CheckpointPolicy(Frozen):
     """When state is kept where, and in how many copies. What each choice costs: ``policies/checkpoint_cost.py``."""
 
@@ -69,6 +80,9 @@ class CheckpointPolicy(Frozen):
         description="Where ranks save to and peers keep copies: shared memory, or files on the machines' NVMe disks.",
     )
     retention: Retention = Field(Retention(), description="What is kept of the checkpoints in S3.")
+    from_scratch: FromScratch | None = Field(
+        None, description="When no saved state is usable: ask, allow, never; none: as the policy file says."
+    )
 
     @model_validator(mode="after")
     def _only_saved_steps_go_on(self) -> CheckpointPolicy:

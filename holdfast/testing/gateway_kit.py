@@ -28,6 +28,7 @@ from holdfast.models.agent import (
     StepTimes,
 )
 from holdfast.models.alert import Incident, IncidentState
+from holdfast.models.checkpoint import Choice
 from holdfast.models.job import Job, JobSpec, JobState
 from holdfast.models.machine import Machine, MachineState, Scope
 from holdfast.models.rehearsal import Rehearsed
@@ -120,10 +121,12 @@ class FakeActs:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.calls: list[tuple[str, ...]] = []
+        self.choices: list[Choice | None] = []
         self.launch_error: HoldfastError | None = None
         self.during_launch: Any = None
 
-    async def launch(self, job: str, reason: str) -> None:
+    async def launch(self, job: str, reason: str, choice: Choice | None = None) -> None:
+        self.choices.append(choice)
         self.calls.append(("launch", job, reason))
         if self.launch_error:
             raise self.launch_error

@@ -43,6 +43,19 @@ def misses(scenario: Scenario, played: Played) -> list[str]:
         found.append(f"ended {first.state.value}: {first.summary}")
     if tuple(played.kinds) != expected.actions:
         found.append(f"did {', '.join(played.kinds)}")
+    found += _of_states(scenario, played)
     if first.attempt != expected.attempts:
         found.append(f"attempt {first.attempt}")
+    return found
+
+
+def _of_states(scenario: Scenario, played: Played) -> list[str]:
+    """What it went on from, and what was said of it."""
+    expected, found = scenario.expect, []
+    if expected.restored is not None and played.restored != expected.restored:
+        found.append(f"restored steps {played.restored}")
+    if expected.suspect is not None and played.suspect != expected.suspect:
+        found.append(f"suspect checkpoints {played.suspect}")
+    if expected.says not in played.incidents[-1].summary:
+        found.append(f"said: {played.incidents[-1].summary}")
     return found

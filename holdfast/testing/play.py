@@ -36,7 +36,7 @@ from holdfast.tasks.context import Context
 from holdfast.tasks.playbook import Playbook
 from holdfast.testing.gateway_kit import JOB, Kit, start_epoch
 from holdfast.testing.scenario import Beats, Scenario, Signal
-from holdfast.testing.world import EmptyStore, ScriptedAgent, ScriptedDriver, World
+from holdfast.testing.world import ScriptedAgent, ScriptedDriver, ScriptedStore, World
 
 POLICY = "diagnose: {slow_interval_s: 0}\n"
 ROUNDS = 40
@@ -69,6 +69,10 @@ class Played:
     """What runs of playbooks failed with."""
     commands: list[tuple[str, str]] = field(default_factory=list)
     """(command, machine) that agents were told, in order."""
+    restored: tuple[int, ...] = ()
+    """Step that each new epoch began with, in order."""
+    suspect: tuple[int, ...] = ()
+    """Checkpoints in S3 that the ledger holds for suspect, oldest first."""
     opened_after_s: float = 0.0
     """Time on the scenario's clock from the first signal of the incident to its being open."""
     took_s: float = 0.0
@@ -110,7 +114,7 @@ class ScriptedContext(Context):
             "ledger": kit.ledger,
             "policy": policy,
             "driver": ScriptedDriver(world),
-            "store": EmptyStore(),
+            "store": ScriptedStore(world),
         }
         self._world = world
 
@@ -195,6 +199,8 @@ async def _play(scenario: Scenario, kit: Kit, own: Mapping[str, Playbook]) -> Pl
         outcomes=outcomes,
         errors=kit.errors,
         commands=world.commands,
+        restored=tuple(e.start_step for e in kit.ledger.epochs(JOB) if e.epoch > before.epoch),
+        suspect=tuple(sorted(each.step for each in kit.ledger.checkpoints(JOB) if each.suspect)),
         opened_after_s=incidents[0].opened_at - incidents[0].detected_at if incidents else 0.0,
         took_s=took_s,
     )
@@ -230,6 +236,10 @@ async def _stage(scenario: Scenario, kit: Kit) -> World:
         start_epoch(ledger, JOB)
         kit.clock.advance(setup.code_changed_s_ago)
     _past(scenario, kit)
+    if setup.reached:
+        ledger.mark(JOB, ledger.job(JOB).epoch, setup.reached, kit.clock.now())
+    if setup.saved:
+        ledger.note_saved(JOB, ledger.job(JOB).epoch)
     if setup.replaced:
         ledger.set_machine(setup.replaced, state=MachineState.CORDONED, job=None)
         (new,) = ledger.claim_standbys(JOB, 1)
@@ -238,6 +248,8 @@ async def _stage(scenario: Scenario, kit: Kit) -> World:
     ledger.set_job(JOB, state=setup.state)
     world = World(kit.clock, ledger, JOB, **_sets(scenario.world))
     world.first_machines, world.first_epoch = ledger.job(JOB).machines, ledger.job(JOB).epoch
+    for step in world.in_s3:
+        ledger.record_checkpoint(world.checkpoint(step))
     kit.prober.dead |= world.dead
     kit.prober.slow |= world.silent
     await kit.gateway.site.refresh()

@@ -34,6 +34,10 @@ class Setup(Frozen):
     """The job was stopped and submitted again under its name."""
     replaced: str = ""
     """This machine was evicted earlier; a standby took its place."""
+    reached: int = 0
+    """Step that the job's present epoch came to."""
+    saved: bool = True
+    """Its agents said that it saves its state."""
     policy: str = ""
     """YAML that the site's policy file holds."""
 
@@ -94,6 +98,12 @@ class Expected(Frozen):
     attempts: int = 1
     incidents: int = 1
     joined: bool = False
+    restored: tuple[int, ...] | None = None
+    """Step that each new epoch began with, in order; None: not looked at."""
+    says: str = ""
+    """Part of the summary of the last incident."""
+    suspect: tuple[int, ...] | None = None
+    """Checkpoints in S3 that are suspect afterwards; None: not looked at."""
 
 
 class Scenario(Frozen):

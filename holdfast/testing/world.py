@@ -10,10 +10,14 @@ from holdfast.drivers.base import Supplied
 from holdfast.errors import SilentError, UnavailableError, UnknownError
 from holdfast.models import agent as wire
 from holdfast.models.alert import Finding
-from holdfast.models.checkpoint import Shard, Tier
+from holdfast.models.checkpoint import RemoteCheckpoint, Shard, Tier
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine, Scope
+<<<<<<< HEAD
 from holdfast.models.rehearsal import Problem, Proof, Rehearsal
+=======
+from holdfast.storage import remote
+>>>>>>> f8857c2 (A start from zero is decided, not slipped into; a state that fails again or cannot be loaded is left behind for an older one)
 from holdfast.storage.ledger import Ledger
 
 WAITING = wire.Frame(function="all_reduce", file="torch/distributed/distributed_c10d.py")
@@ -63,6 +67,14 @@ class World:
     """Tier (memory, peer, s3) -> what a proof of it finds wrong; all other tiers restore."""
     mends_after_s: float = 0.0
     """What fails an inspection works again after so long."""
+    unloadable: list[int] = field(default_factory=list)
+    """Steps whose state no rank can load."""
+    memory_lost: bool = False
+    """No machine holds a shard any more."""
+    in_s3: list[int] = field(default_factory=list)
+    """Steps of the checkpoints in S3, which the first epoch saved."""
+    s3_away_s: float = 0.0
+    """S3 does not answer for so long."""
     step: int = 20
     started: dict[str, wire.Start] = field(default_factory=dict)
     replays: dict[str, set[str]] = field(default_factory=dict)
@@ -81,6 +93,12 @@ class World:
     def mended(self) -> bool:
         """What failed an inspection works again."""
         return bool(self.mends_after_s) and self.clock.now() - self.began_at >= self.mends_after_s
+
+    def checkpoint(self, step: int) -> RemoteCheckpoint:
+        """The checkpoint in S3 of one step."""
+        key = remote.checkpoint_key(self.job, step, self.first_epoch)
+        size = self.now_job().spec.world_size
+        return RemoteCheckpoint(job=self.job, step=step, epoch=self.first_epoch, world_size=size, key=key)
 
 
 class ScriptedAgent:
@@ -111,7 +129,10 @@ class ScriptedAgent:
         )
 
     def _run(self, start: wire.Start) -> wire.JobOnMachine:
-        failed = start.epoch - 1 <= self._world.starts_fail
+        refused = ""
+        if start.restore.step in self._world.unloadable:
+            refused = f"model.layers.0.weight: step {start.restore.step} has another shape"
+        failed = bool(refused) or start.epoch - 1 <= self._world.starts_fail
         ranks = tuple(
             wire.RankState(
                 rank=rank,
@@ -119,6 +140,7 @@ class ScriptedAgent:
                 phase=wire.RankPhase.EXITED if failed else wire.RankPhase.RUNNING,
                 steps_done=0 if failed else 1,
                 exit_code=1 if failed else None,
+                damaged=refused,
             )
             for rank in start.ranks
         )
@@ -127,7 +149,7 @@ class ScriptedAgent:
     def _shards(self, job: Job) -> tuple[Shard, ...]:
         """Own shards and the left neighbour's copies, at two steps."""
         machines, name = self._world.first_machines, self._machine.name
-        if name not in machines:
+        if name not in machines or self._world.memory_lost:
             return ()
         held = {name: Tier.MEMORY, machines[machines.index(name) - 1]: Tier.PEER}
         per = job.spec.ranks_per_machine
@@ -280,11 +302,48 @@ class ScriptedAgent:
         return [wire.RankResult(rank=0, machine=self._machine.name, ok=not bad)]
 
 
-class EmptyStore:
-    """An object store that holds nothing."""
+class ScriptedStore:
+    """An object store that holds the manifests of the world's checkpoints, when it answers."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._marks: dict[str, bytes] = {}
 
     def folders(self, prefix: str) -> list[str]:
-        return []
+        return list(self._checkpoints())
+
+    def exists(self, key: str) -> bool:
+        return key in self._objects()
+
+    def list(self, prefix: str) -> list[str]:
+        return [key for key in self._objects() if key.startswith(prefix)]
+
+    def get(self, key: str) -> bytes:
+        found = self._objects().get(key)
+        if found is None:
+            raise UnknownError(f"no object {key}")
+        return found
+
+    def put(self, key: str, body: bytes) -> None:
+        self._checkpoints()
+        self._marks[key] = body
+
+    def _checkpoints(self) -> dict[str, RemoteCheckpoint]:
+        world = self._world
+        if world.clock.now() - world.began_at < world.s3_away_s:
+            raise UnavailableError("S3 at http://s3: connection refused")
+        return {each.key: each for each in map(world.checkpoint, world.in_s3)}
+
+    def _objects(self) -> dict[str, bytes]:
+        found = {
+            f"{key}{remote.MANIFEST}": remote.Manifest.model_validate(
+                each.model_dump(include={"job", "step", "epoch", "world_size", "saved_at", "nbytes"})
+            )
+            .model_dump_json()
+            .encode()
+            for key, each in self._checkpoints().items()
+        }
+        return found | self._marks
 
 
 class ScriptedDriver:

@@ -7,7 +7,7 @@ from collections.abc import Collection
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
-from holdfast.models.checkpoint import RemoteCheckpoint
+from holdfast.models.checkpoint import RemoteCheckpoint, Suspicion
 from holdfast.storage.ledger.connection import Connection, repeat_on_conflict
 from holdfast.storage.ledger.schema import CheckpointRow, JobRow, SuspicionRow
 
@@ -53,17 +53,25 @@ class Checkpoints(Connection):
         with self._write() as session:
             session.execute(delete(CheckpointRow).where(gone))
 
+    def suspicions(self, job: str) -> list[Suspicion]:
+        """Which states of the job must not be restored, wherever they lie; oldest first."""
+        query = select(SuspicionRow).where(SuspicionRow.job == job).order_by(SuspicionRow.id)
+        with self._read() as session:
+            return [row.to(Suspicion) for row in session.scalars(query)]
+
     def mark_suspect(self, job: str, from_step: int, reason: str) -> list[RemoteCheckpoint]:
         """Mark every checkpoint of ``from_step`` or later suspect; returns all of those, newest first.
 
-        Steps that later epochs make anew are not affected. The first reason of a checkpoint stands.
+        Steps that later epochs make anew are not affected. The first reason of a checkpoint stands. May be repeated.
         """
         found = (CheckpointRow.job == job) & (CheckpointRow.step >= from_step)
         newest = (CheckpointRow.step.desc(), CheckpointRow.epoch.desc())
         with self._write() as session:
             owner = session.get(JobRow, job)
             to_epoch = owner.epoch if owner else 0
-            session.add(SuspicionRow(job=job, from_step=from_step, to_epoch=to_epoch, reason=reason))
+            said = {"job": job, "from_step": from_step, "to_epoch": to_epoch, "reason": reason}
+            if session.scalars(select(SuspicionRow).filter_by(**said)).first() is None:
+                session.add(SuspicionRow(**said))
             rows = session.scalars(select(CheckpointRow).where(found).order_by(*newest)).all()
             for row in rows:
                 if not row.suspect:

@@ -14,6 +14,7 @@ from holdfast.storage.ledger.leases import Leases
 from holdfast.storage.ledger.machines import Machines
 from holdfast.storage.ledger.pending import PendingUpdates
 from holdfast.storage.ledger.pool import Pools
+from holdfast.storage.ledger.saves import Saves
 from holdfast.storage.ledger.versions import Versions
 
 
@@ -29,6 +30,7 @@ class Ledger(
     Epochs,
     Histories,
     Checkpoints,
+    Saves,
     Pools,
     Leases,
 ):

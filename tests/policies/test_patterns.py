@@ -34,6 +34,14 @@ LINES = [
     ("RuntimeError: CUDA error: device-side assert triggered", "cuda_assert"),
     ("torch.AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable", "cuda_lost"),
     ("RuntimeError: No CUDA GPUs are available", "cuda_lost"),
+    (
+        "torch.distributed.checkpoint.api.CheckpointException: CheckpointException ranks:dict_keys([0])",
+        "checkpoint_unloadable",
+    ),
+    (
+        "holdfast.errors.CheckpointError: model.layers.0.weight: saved with another shape",
+        "checkpoint_unloadable",
+    ),
     ("RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasGemmEx`", "cublas_error"),
     ("RuntimeError: CUDA error: invalid device ordinal", "cuda_error"),
     (

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import RecoveryError
+from holdfast.models.agent import AgentState
+from holdfast.models.checkpoint import Shard, Tier
 from holdfast.models.job import Job, JobSpec
 from holdfast.settings import Settings
 from holdfast.storage import remote
 from holdfast.storage.objects.s3 import S3Store
-from holdfast.tasks import resume
+from holdfast.tasks import choose
 from holdfast.tasks.context import Context, use
 from tests.storage import servers
 
@@ -52,7 +53,7 @@ def put(ctx: Context, *steps: int) -> None:
 
 async def planned(ctx: Context) -> int:
     job: Job = ctx.ledger.set_job("gpt", machines=("m1", "m2"))
-    return (await resume._plan(ctx, job, [], None)).step
+    return (await choose.plan(choose.Search(ctx, job, []))).step
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["in the ledger", "in the bucket only"])
@@ -64,7 +65,7 @@ async def test_the_next_plan_takes_the_next_older_step(ctx: Context, known: bool
             ctx.ledger.record_checkpoint(checkpoint)
     assert await planned(ctx) == 40
     for _ in range(2):
-        await resume._give_up_checkpoint(ctx, "gpt", 2, WHY)
+        await choose.give_up_state(ctx, "gpt", 40, f"refused: {WHY}")
     assert await planned(ctx) == 20
     marked = {each.step: each.suspect_reason for each in remote.list_remote(ctx.store, "gpt") if each.suspect}
     assert marked == {40: f"refused: {WHY}"}
@@ -76,12 +77,36 @@ async def test_a_marking_that_was_cut_short_is_completed(ctx: Context) -> None:
     (checkpoint,) = remote.list_remote(ctx.store, "gpt")
     ctx.ledger.record_checkpoint(checkpoint)
     ctx.ledger.refuse_checkpoint(checkpoint, "refused: first")
-    await resume._give_up_checkpoint(ctx, "gpt", 2, WHY)
+    await choose.give_up_state(ctx, "gpt", 40, f"refused: {WHY}")
     assert remote.latest(ctx.store, "gpt") is None
 
 
-async def test_with_nothing_to_mark_there_is_no_next_plan(ctx: Context) -> None:
-    """It would be the same one, again and again."""
+async def test_what_lies_in_memory_alone_is_given_up_as_well(ctx: Context) -> None:
+    """S3 has no checkpoint of that step: its shards on machines are named by no further plan."""
     put(ctx, 20)
-    with pytest.raises(RecoveryError, match=r"epoch 2 refused step 40, .*__0_0\.distcp"):
-        await resume._give_up_checkpoint(ctx, "gpt", 2, WHY)
+    job = ctx.ledger.set_job("gpt", machines=("m1", "m2"))
+    held = [
+        AgentState(
+            machine=f"m{rank + 1}",
+            incarnation="i",
+            shards=tuple(
+                Shard(
+                    job="gpt",
+                    rank=rank,
+                    step=step,
+                    epoch=1,
+                    machine=f"m{rank + 1}",
+                    tier=Tier.MEMORY,
+                    nbytes=1,
+                    digest="d",
+                )
+                for step in (30, 40)
+            ),
+        )
+        for rank in range(2)
+    ]
+    for _ in range(2):
+        assert await choose.give_up_state(ctx, "gpt", 40, f"refused: {WHY}") == []
+    made = await choose.plan(choose.Search(ctx, job, held))
+    assert (made.step, made.tier) == (30, Tier.MEMORY)
+    assert "refused: step 40 is suspect" in made.reasons

@@ -1,0 +1,43 @@
+"""Whether a job ever saved anything: what a start from zero would throw away."""
+
+from __future__ import annotations
+
+from sqlalchemy import exists, select
+
+from holdfast.storage.ledger.connection import Connection, repeat_on_conflict
+from holdfast.storage.ledger.jobs import job_row
+from holdfast.storage.ledger.schema import CheckpointRow, EpochRow, MetaRow
+
+
+class Saves(Connection):
+    """Saves in memory leave no trace here but this; those in S3 have their own table."""
+
+    @repeat_on_conflict
+    def note_saved(self, job: str, epoch: int) -> None:
+        """Remember that ranks of ``epoch`` saved a state, wherever; older epochs change nothing."""
+        with self._write() as session:
+            row = session.get(MetaRow, _key(job), with_for_update=True)
+            if row is None:
+                session.add(MetaRow(key=_key(job), value=str(epoch)))
+                session.flush()
+            else:
+                row.value = str(max(epoch, int(row.value)))
+
+    def ever_saved(self, job: str) -> bool:
+        """Whether the job saved a state since it was last submitted: told by its agents, restored, or in S3.
+
+        Raises:
+            UnknownError: no such job.
+        """
+        with self._read() as session:
+            since = job_row(session, job).submitted_epoch
+            told = session.get(MetaRow, _key(job))
+            if told is not None and int(told.value) > since:
+                return True
+            restored = (EpochRow.job == job) & (EpochRow.epoch > since) & (EpochRow.start_step > 0)
+            in_s3 = (CheckpointRow.job == job) & (CheckpointRow.epoch > since)
+            return bool(session.scalar(select(exists().where(restored) | exists().where(in_s3))))
+
+
+def _key(job: str) -> str:
+    return f"saved:{job}"

@@ -1,0 +1,83 @@
+"""What the job's history says about the state that it was restored from, and the mark on one that is left behind."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from prefect.logging import get_run_logger
+
+from holdfast.models.alert import Alert, Incident
+from holdfast.models.history import Epoch
+from holdfast.policies import poisoned
+from holdfast.tasks import choose
+from holdfast.tasks.case import Case
+
+_LOOK_BACK = 50
+"""Incidents of the job, newest first."""
+
+
+def finding(case: Case) -> poisoned.Finding:
+    """Whether the state that the broken epoch began with led to the same failure before."""
+    return poisoned.find(_runs(case), case.ctx.policy.restore.poisoned)
+
+
+async def older_state(case: Case) -> str:
+    """As :func:`leave_behind` when it is due; else empty."""
+    begun = any(a.key == _key(case) for a in case.done("suspect"))
+    return await leave_behind(case) if begun or finding(case).leave else ""
+
+
+async def leave_behind(case: Case) -> str:
+    """Mark the state that the broken epoch began with, in the ledger and in S3; says why. May be repeated."""
+
+    async def act() -> dict[str, object]:
+        found = finding(case)
+        if found.leave is None:  # its mark is what an earlier attempt left
+            return {"said": "its state was left behind already"}
+        why = f"{case.incident_id}: {found.leave.why}"
+        marked = await choose.give_up_state(case.ctx, case.job, found.leave.step, why)
+        return {"said": found.leave.why, "step": found.leave.step, "in_s3": marked}
+
+    done = await case.once("suspect", _target(case), {}, act)
+    get_run_logger().warning("%s", done["said"])
+    return str(done["said"])
+
+
+def _target(case: Case) -> str:
+    return f"poisoned-e{case.broken_epoch}"
+
+
+def _key(case: Case) -> str:
+    return f"suspect:{_target(case)}"
+
+
+def _runs(case: Case) -> list[poisoned.Run]:
+    """The job's epochs up to the broken one, since its submission."""
+    ledger, job = case.ctx.ledger, case.job_now()
+    incidents = ledger.incidents(job=case.job, limit=_LOOK_BACK)
+    known = {case.incident_id: case.incident} | {incident.id: incident for incident in incidents}
+    ended: dict[int, str] = {}
+    for incident in known.values():
+        ended |= _failures(case, incident)
+    epochs = [
+        e for e in ledger.epochs(case.job) if e.opened_at >= job.submitted_at and e.epoch <= case.broken_epoch
+    ]
+    return [_run(epoch, ended.get(epoch.epoch, "")) for epoch in epochs]
+
+
+def _run(epoch: Epoch, failure: str) -> poisoned.Run:
+    reached = max(epoch.start_step, epoch.last_step or 0)
+    return poisoned.Run(epoch=epoch.epoch, start_step=epoch.start_step, reached=reached, failure=failure)
+
+
+def _failures(case: Case, incident: Incident) -> dict[int, str]:
+    """How each epoch ended that the incident's alerts speak of."""
+    actions = case.ctx.ledger.actions(incident.id)
+    evicted = any(action.kind == "evict" and action.state == "done" for action in actions)
+    by_epoch: dict[int, list[Alert]] = defaultdict(list)
+    for alert in incident.alerts:
+        by_epoch[alert.epoch or incident.epoch].append(alert)
+    return {
+        epoch: poisoned.failure(incident.incident_class, alerts, evicted)
+        for epoch, alerts in by_epoch.items()
+    }
