@@ -12,9 +12,10 @@ from torch import Tensor
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor import empty as distributed_empty
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from holdfast.errors import CheckpointError
-from holdfast.storage.checkpoints.structure import Node, placements_of, refs
+from holdfast.storage.checkpoints.structure import Node, placements_of, refs, strides
 
 
 @dataclass
@@ -46,7 +47,14 @@ class Known:
             )
         return found.size, found.properties.dtype
 
-    def allocate(self, name: str, device: str, placements: Any, like: Any = None) -> Tensor:
+    def allocate(
+        self,
+        name: str,
+        device: str,
+        placements: Any,
+        like: Any = None,
+        stride: tuple[int, ...] | None = None,
+    ) -> Tensor:
         """An empty tensor for the item ``name``.
 
         Args:
@@ -54,10 +62,13 @@ class Known:
             device: on which kind of device it was.
             placements: of a distributed tensor, as they were saved.
             like: the parameter that it belongs to: what has its size takes its placement.
+            stride: how it lay in memory, if not row by row.
         """
         size, dtype = self.tensor(name)
+        if isinstance(like, DTensor) and like.shape == size:
+            return _placed_like(like, dtype)
         if isinstance(like, Tensor) and like.shape == size:
-            return torch.empty_like(like.detach(), dtype=dtype, requires_grad=False)
+            device = str(like.device)
         if placements and isinstance(like, DTensor):
             made = placements_of(placements)
             if made is None or like.device_mesh.ndim != len(made):
@@ -65,7 +76,10 @@ class Known:
                     f"{name}: it was saved with the placements {placements}, which this layout lacks"
                 )
             return distributed_empty(size, dtype=dtype, device_mesh=like.device_mesh, placements=made)
-        return torch.empty(size, dtype=dtype, device=device if device != "meta" else "cpu")
+        where = device if device != "meta" else "cpu"
+        if stride is not None:
+            return torch.empty_strided(size, stride, dtype=dtype, device=where)
+        return torch.empty(size, dtype=dtype, device=where)
 
     def want(self, node: Node, like: Any = None, held: Tensor | None = None) -> None:
         """Make room for every item that a tree refers to.
@@ -75,6 +89,7 @@ class Known:
             like: as in :meth:`allocate`.
             held: a tensor to load into, when the tree is a single item and it fits.
         """
+        lie = dict(strides(node))
         for name, device, placements in refs(node):
             if (
                 held is not None
@@ -84,7 +99,7 @@ class Known:
             ):
                 self.targets[name] = held.detach()
             else:
-                self.targets[name] = self.allocate(name, device, placements, like)
+                self.targets[name] = self.allocate(name, device, placements, like, lie.get(name))
 
     @cached_property
     def by_path(self) -> Mapping[tuple[Any, ...], dict[Any, str]]:
@@ -94,6 +109,18 @@ class Known:
             if len(path) > 3 and self.has(name):
                 found.setdefault(tuple(path[:3]), {})[tuple(path[3:])] = name
         return found
+
+
+def _placed_like(like: DTensor, dtype: torch.dtype) -> DTensor:
+    """An empty tensor placed as ``like`` is, of torch's own class where the local part of ``like`` is of another."""
+    held = like._local_tensor.detach()
+    if is_traceable_wrapper_subclass(held):
+        made = torch.empty_strided(held.shape, held.stride(), dtype=dtype, device=held.device)
+    else:
+        made = torch.empty_like(held, dtype=dtype)
+    return DTensor.from_local(
+        made, like.device_mesh, like.placements, run_check=False, shape=like.shape, stride=like.stride()
+    )
 
 
 def fits(tensor: Tensor, size: torch.Size, dtype: torch.dtype) -> bool:

@@ -13,7 +13,7 @@ from holdfast.errors import CheckpointError
 from holdfast.session.encoded import Encoded, Placing
 from holdfast.session.known import Known
 from holdfast.session.part import Part
-from holdfast.storage.checkpoints.structure import OWN, Encoder, Node, decode, is_distributed, refs
+from holdfast.storage.checkpoints.structure import OWN, Encoder, Node, decode, is_distributed, refs, strides
 
 
 class OtherPart:
@@ -52,6 +52,7 @@ class OtherPart:
             )
         live = self._distributed()
         for node in self._nodes:
+            lie = dict(strides(node))
             for name, device, placements in refs(node):
                 if name in live:
                     known.targets[name] = live[name]
@@ -61,7 +62,7 @@ class OtherPart:
                         "this name yet: make it before Session.restore()"
                     )
                 else:
-                    known.targets[name] = known.allocate(name, device, None)
+                    known.targets[name] = known.allocate(name, device, None, stride=lie.get(name))
 
     def _distributed(self) -> dict[str, Tensor]:
         """The live tensors that are parts of larger ones: only they know which part."""

@@ -6,7 +6,8 @@ for every part of its state, a tree of nodes that says what the part consisted o
 
 - ``None``, booleans, numbers, text and bytes are themselves; a list is a list, and a dictionary with
   text keys a dictionary;
-- a tensor that is an item of the checkpoint is ``("@ref", name, device, placements)``; one that lies in the tree itself
+- a tensor that is an item of the checkpoint is ``("@ref", name, device, placements)``, and its strides where it does
+  not lie row by row; one that lies in the tree itself
   (small, of changing shape, of a layout that items cannot have) is ``("@raw", ...)`` or ``("@layout", ...)`` of
   :mod:`~holdfast.storage.checkpoints.raw_tensors`;
 - anything else is ``(tag, data)`` of :mod:`~holdfast.storage.checkpoints.kinds`.
@@ -188,7 +189,10 @@ class Encoder:
         self.paths[name] = path
         placements = _placements(value) if isinstance(value, DTensor) else None
         alias = self._same(value, name)
-        return ("@ref", name, value.device.type, placements) if alias is None else ("@same", name, alias)
+        if alias is not None:
+            return "@same", name, alias
+        stride = _unusual_stride(value)
+        return "@ref", name, value.device.type, placements, *([stride] if stride else [])
 
     def _same(self, value: Tensor, name: str) -> str | None:
         """The first name of the very same elements, if they are in this part already."""
@@ -422,6 +426,30 @@ def refs(node: Node) -> Iterator[tuple[str, str, Any]]:
     elif isinstance(node, dict):
         for each in node.values():
             yield from refs(each)
+
+
+def strides(node: Node) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Name and strides of every item that did not lie in memory row by row.
+
+    Sums of products come out different in the last bits where a matrix lies the other way.
+    """
+    if isinstance(node, tuple) and node and node[0] == "@ref":
+        if len(node) > 4:
+            yield node[1], tuple(node[4])
+    elif isinstance(node, tuple | list):
+        for each in node:
+            yield from strides(each)
+    elif isinstance(node, dict):
+        for each in node.values():
+            yield from strides(each)
+
+
+def _unusual_stride(value: Tensor) -> tuple[int, ...] | None:
+    if is_distributed(value) or value.is_contiguous():
+        return None
+    # The same order of dimensions, without the gaps of a part of a larger tensor.
+    like = torch.empty_like(value, device="meta")
+    return None if like.is_contiguous() else tuple(like.stride())
 
 
 def aliases(node: Node) -> Iterator[str]:
