@@ -140,24 +140,27 @@ class OptimizerPart:
             CheckpointError: it does not fit this optimizer.
         """
         params = self._params()
-        told = known.nodes.get(f"{self.name}/state") or {"params": {}, "shared": []}
-        self._saved: dict[str, Node] = {}
-        for name, param in params.items():
-            node = told["params"].get(name)
-            if node is None:
-                node = _by_names(known, (self.name, "state", name), param)
-            if node is not None:
-                self._saved[name] = node
-                self._want(node, param, known)
-        self._shared = told["shared"]
-        for _, node in self._shared:
-            known.want(node)
+        self._want_state(params, known)
         self._groups_then: list[Node] = known.nodes.get(f"{self.name}/groups") or []
         self._check_groups(params, known)
         for number, group in enumerate(self._groups_then):
             for option, node in group.items():
                 held = self._held_option(number, option)
                 known.want(node, held=held if isinstance(held, Tensor) else None)
+
+    def _want_state(self, params: Mapping[str, Tensor], known: Known) -> None:
+        told = known.nodes.get(f"{self.name}/state") or {"params": {}, "shared": []}
+        self._saved: dict[str, Node] = {}
+        for name, param in params.items():
+            node = told["params"].get(name)
+            if node is None:
+                node = by_names(known, (self.name, "state", name), param)
+            if node is not None:
+                self._saved[name] = node
+                self._want(node, param, known)
+        self._shared = told["shared"]
+        for _, node in self._shared:
+            known.want(node)
 
     def _want(self, node: Node, param: Tensor, known: Known) -> None:
         if not isinstance(node, dict):
@@ -253,7 +256,7 @@ class OptimizerPart:
 
     def _load_by_its_own(self, params: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
         """Through its own ``load_state_dict`` or hooks, which may do more than set what was saved."""
-        number = {id(each): at for at, each in enumerate(_in_order(self.optimizer))}
+        number = {id(each): at for at, each in enumerate(in_order(self.optimizer))}
         packed = {
             "state": {number[id(params[name])]: each for name, each in values.items()},
             "param_groups": [
@@ -264,7 +267,8 @@ class OptimizerPart:
         self.optimizer.load_state_dict(packed)
 
 
-def _in_order(optimizer: Optimizer) -> list[Tensor]:
+def in_order(optimizer: Optimizer) -> list[Tensor]:
+    """Its parameters, group by group."""
     return [each for group in optimizer.param_groups for each in group["params"]]
 
 
@@ -287,7 +291,7 @@ def _alike(held: Any, saved: Any) -> bool:
     return True
 
 
-def _by_names(known: Known, path: tuple[str, ...], param: Tensor) -> Node | None:
+def by_names(known: Known, path: tuple[str, ...], param: Tensor) -> Node | None:
     """The state of a parameter that another rank saved: told by the names of its items alone."""
     found = known.by_path.get(path)
     if not found:

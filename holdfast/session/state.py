@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from holdfast.errors import CheckpointError
 from holdfast.session.encoded import Encoded, Placing, addresses
-from holdfast.session.fsdp1 import StockOptimizerPart, is_fsdp1
+from holdfast.session.fsdp1 import FlatModulePart, FlatOptimizerPart, is_fsdp1
 from holdfast.session.known import Known
 from holdfast.session.modules import ModulePart
 from holdfast.session.optimizers import OptimizerPart
@@ -39,7 +39,10 @@ class StateTree:
         self.dropped = {name for name, each in parts.items() if each.value is None}
         self._lenient = {name for name, each in parts.items() if not each.strict}
         modules = {name: each for name, each in parts.items() if isinstance(each.value, nn.Module)}
-        self._modules = {name: ModulePart(name, each) for name, each in modules.items()}
+        self._modules = {
+            name: (FlatModulePart if is_fsdp1(each.value) else ModulePart)(name, each)
+            for name, each in modules.items()
+        }
         self._optimizers = {
             name: _optimizer(name, each, {name: part.value for name, part in modules.items()})
             for name, each in parts.items()
@@ -78,7 +81,11 @@ class StateTree:
             CheckpointError: something cannot be saved; names its path.
         """
         self.placing.candidates.clear()
-        parts = (*self._modules.values(), *self._optimizers.values(), *self._others.values())
+        parts: tuple[ModulePart | OptimizerPart | OtherPart, ...] = (
+            *self._modules.values(),
+            *self._optimizers.values(),
+            *self._others.values(),
+        )
         encoded = [each.encode(self.placing) for each in parts]
         if any(a is not b for a, b in zip(encoded, self._last or encoded, strict=True)):
             self._updated = None
@@ -202,8 +209,10 @@ class StateTree:
 
     def forget(self) -> None:
         """Look at everything anew."""
-        for each in (*self._modules.values(), *self._optimizers.values()):
-            each.forget()
+        for module in self._modules.values():
+            module.forget()
+        for optimizer in self._optimizers.values():
+            optimizer.forget()
         self._updated, self._last = None, []
 
     def settle(self) -> None:
@@ -218,7 +227,7 @@ class StateTree:
         """The modules by name."""
         yield from self._modules.items()
 
-    def optimizers(self) -> Iterator[tuple[str, OptimizerPart | StockOptimizerPart]]:
+    def optimizers(self) -> Iterator[tuple[str, OptimizerPart]]:
         """The optimizers by name."""
         yield from self._optimizers.items()
 
@@ -238,11 +247,10 @@ def _by_rank(trees: Mapping[str, Node], name: str, source: int) -> list[tuple[in
     return sorted(found.items())
 
 
-def _optimizer(name: str, part: Part, modules: Mapping[str, nn.Module]) -> OptimizerPart | StockOptimizerPart:
-    optimizer = _single(name, part.value)
-    if is_fsdp1(modules):
-        return StockOptimizerPart(name, optimizer, modules)
-    return OptimizerPart(name, part, modules)
+def _optimizer(name: str, part: Part, modules: Mapping[str, nn.Module]) -> OptimizerPart:
+    _single(name, part.value)
+    flat = any(is_fsdp1(each) for each in modules.values())
+    return (FlatOptimizerPart if flat else OptimizerPart)(name, part, modules)
 
 
 _TENSORS_LIKE_PARAMETER = {
