@@ -8,13 +8,14 @@ TORCH := torch==2.13.0
 BENCH_VENV := .bench-venv
 PIP_INSTALL := $(BIN)/pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: help setup demo test test-e2e test-thorough e2e-slurm e2e-kubernetes scenarios check fmt bench bench-quick bench-peers lock clean
+.PHONY: help setup demo test test-e2e test-thorough test-frameworks e2e-slurm e2e-kubernetes scenarios check fmt bench bench-quick bench-peers lock clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo 'make demo   six machines, a training job, six faults, and the weights compared (under 5 minutes)'
 	@echo 'make test   all tests'
 	@echo 'make test-thorough  more cases of the same kinds, left out of it'
+	@echo 'make test-frameworks  kill and resume with training libraries too large for every run (a venv of 3 GB)'
 	@echo 'make e2e-slurm  a job on a real Slurm cluster of six nodes (apt-get install slurm-wlm munge), and three faults'
 	@echo 'make e2e-kubernetes  the same on a real Kubernetes control plane (built once from Debian sources: minutes)'
 	@echo 'make scenarios  scripted faults, and what must not act: recall, precision, wrong actions (must be 0)'
@@ -58,6 +59,22 @@ test-e2e: $(STAMP)
 # More cases of the same kinds.
 test-thorough: $(STAMP)
 	$(BIN)/python -m pytest -m thorough
+
+# Training libraries that are too large, or too slow to begin, for every run; here with all that each asks for but torch.
+FRAMEWORKS_VENV := .frameworks-venv
+FRAMEWORKS := bitsandbytes==0.50.2 galore-torch==1.0 deepspeed==0.19.8
+FRAMEWORKS_NEED := einops hjson msgpack ninja py-cpuinfo
+test-frameworks: $(FRAMEWORKS_VENV)/.installed
+	$(FRAMEWORKS_VENV)/bin/python -m pytest -v tests/integrations
+
+$(FRAMEWORKS_VENV)/.installed: Makefile constraints.txt pyproject.toml
+	@test -x $(FRAMEWORKS_VENV)/bin/pip || $(PYTHON) -m venv $(FRAMEWORKS_VENV)
+	@echo 'installing into $(FRAMEWORKS_VENV) (once)'
+	@$(FRAMEWORKS_VENV)/bin/pip install --disable-pip-version-check --quiet -c constraints.txt $(TORCH)
+	@$(FRAMEWORKS_VENV)/bin/pip install --disable-pip-version-check --quiet -c constraints.txt -e '.[control,dev]' \
+	  $(FRAMEWORKS_NEED)
+	@$(FRAMEWORKS_VENV)/bin/pip install --disable-pip-version-check --quiet --no-deps $(FRAMEWORKS)
+	@touch $@
 
 # `make test` runs it too, where Slurm is installed.
 e2e-slurm: $(STAMP)
