@@ -38,7 +38,7 @@ def ends_the_same(make_agent: Callable[[int], FakeAgent], store: S3Store, folder
     expected = _life(whole, folder / "whole", job)
     broken_in = folder / "killed"
     _start(broken, broken_in, job, DIES_AT)
-    assert broken.join(60) == [-9] * job.ranks, broken.output()
+    assert broken.join() == [-9] * job.ranks, broken.output()
     step = broken.common_step()
     assert 1 <= step < DIES_AT
     key = upload(
@@ -71,7 +71,7 @@ def _life(
 ) -> dict[str, Any]:
     """To the end; what each rank read, also ``before``, and ended with."""
     _start(agent, folder, job, 0, restore, ticket=ticket)
-    assert agent.join(60) == [0] * job.ranks, agent.output()
+    assert agent.join() == [0] * job.ranks, agent.output()
     found: dict[str, Any] = {}
     for rank in range(job.ranks):
         read = _read(before, rank) | _read(folder, rank)

@@ -14,7 +14,7 @@ from holdfast.storage.objects.s3 import S3Store
 from tests.integrations.lives import Job, ends_the_same
 from tests.session.conftest import MakeAgent
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 
 
 @pytest.mark.e2e

@@ -10,7 +10,7 @@ from holdfast.storage.objects.s3 import S3Store
 from tests.integrations.lives import Job, ends_the_same
 from tests.session.conftest import MakeAgent
 
-pytestmark = [pytest.mark.e2e, pytest.mark.torch]
+pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("workers", [0, 1])
