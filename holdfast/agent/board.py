@@ -89,12 +89,9 @@ class Row:
     step_s: float = 0.0
     paused: bool = False
     replicated_step: int = 0
-<<<<<<< HEAD
     shard_nbytes: int = 0
     """Size of its newest shard."""
-=======
     saved_step: int = 0
->>>>>>> f8857c2 (A start from zero is decided, not slipped into; a state that fails again or cannot be loaded is left behind for an older one)
     restored: dict[str, Any] | None = None
     """How it got its state, and what that cost."""
     failed: dict[str, Any] | None = None
@@ -248,11 +245,8 @@ class Board:
         row.activity = str(message["name"])
 
     def _on_saved(self, row: Row, message: dict[str, Any]) -> None:
-<<<<<<< HEAD
         row.shard_nbytes = int(message.get("nbytes", 0))
-=======
         row.saved_step = int(message["step"])
->>>>>>> f8857c2 (A start from zero is decided, not slipped into; a state that fails again or cannot be loaded is left behind for an older one)
         self._events.saved(row.rank, int(message["step"]), Path(message["path"]))
 
     def _on_common(self, row: Row, message: dict[str, Any]) -> None:

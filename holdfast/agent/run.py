@@ -150,11 +150,8 @@ class Run:
             marks=tuple(self.board.marks) if self.board else (),
             times=tuple(self.board.times) if self.board else (),
             replicated_step=min((row.replicated_step for row in rows), default=0),
-<<<<<<< HEAD
             shard_nbytes=max((row.shard_nbytes for row in rows), default=0),
-=======
             saved_step=max((row.saved_step for row in rows), default=0),
->>>>>>> f8857c2 (A start from zero is decided, not slipped into; a state that fails again or cannot be loaded is left behind for an older one)
         )
 
     async def moves(self, patience_s: float) -> None:

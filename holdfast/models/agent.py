@@ -9,7 +9,15 @@ from pydantic import Field
 
 from holdfast.models.alert import Alert, Finding
 from holdfast.models.base import Frozen
-from holdfast.models.checkpoint import Copies, FirstTier, RemoteCheckpoint, RestoreOrder, Retention, Shard, Tier
+from holdfast.models.checkpoint import (
+    Copies,
+    FirstTier,
+    RemoteCheckpoint,
+    RestoreOrder,
+    Retention,
+    Shard,
+    Tier,
+)
 from holdfast.models.open_enum import OpenEnum
 from holdfast.models.rehearsal import Rehearsed
 
@@ -113,15 +121,12 @@ class JobOnMachine(Frozen):
     steps' pace."""
     replicated_step: int = 0
     """Newest step of which all of this machine's shards lie on the peer."""
-<<<<<<< HEAD
     shard_nbytes: int = 0
     """Size of the largest shard of its ranks; 0: none was saved yet."""
     rehearsed: Rehearsed | None = None
     """What rehearsals of a restore found in this epoch; None: there was none yet."""
-=======
     saved_step: int = 0
     """Newest step that one of its ranks saved in this epoch; 0: none."""
->>>>>>> f8857c2 (A start from zero is decided, not slipped into; a state that fails again or cannot be loaded is left behind for an older one)
 
 
 class Register(Frozen):

@@ -13,11 +13,8 @@ from holdfast.models.alert import Finding
 from holdfast.models.checkpoint import RemoteCheckpoint, Shard, Tier
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine, Scope
-<<<<<<< HEAD
 from holdfast.models.rehearsal import Problem, Proof, Rehearsal
-=======
 from holdfast.storage import remote
->>>>>>> f8857c2 (A start from zero is decided, not slipped into; a state that fails again or cannot be loaded is left behind for an older one)
 from holdfast.storage.ledger import Ledger
 
 WAITING = wire.Frame(function="all_reduce", file="torch/distributed/distributed_c10d.py")

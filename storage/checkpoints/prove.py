@@ -35,12 +35,12 @@ from holdfast.errors import CheckpointError
 from holdfast.models.rehearsal import Proof
 from holdfast.storage.checkpoints import buffers
 from holdfast.storage.checkpoints.alike import alike
-from holdfast.storage.checkpoints.overlaps import inside
 from holdfast.storage.checkpoints.empty_copy import GROUP_BYTES, Box, EmptyBoxes, groups
 from holdfast.storage.checkpoints.findings import Findings, first_line
 from holdfast.storage.checkpoints.item_bytes import bytes_of, stored
 from holdfast.storage.checkpoints.layout import Place, dump_object
 from holdfast.storage.checkpoints.load_part import load_part
+from holdfast.storage.checkpoints.overlaps import inside
 from holdfast.storage.checkpoints.prove_tree import is_tree, prove_tree
 from holdfast.storage.checkpoints.reader import ShardReader
 from holdfast.storage.checkpoints.safe_load import load_object

@@ -19,9 +19,9 @@ from torch.distributed.checkpoint.metadata import (
 from holdfast.errors import CheckpointError
 from holdfast.models.rehearsal import Proof
 from holdfast.storage import remote, verify
-from holdfast.storage.checkpoints.overlaps import inside, overlap
 from holdfast.storage.checkpoints.findings import Findings
 from holdfast.storage.checkpoints.load_part import load_part
+from holdfast.storage.checkpoints.overlaps import inside, overlap
 from holdfast.storage.checkpoints.prove_tree import is_tree, prove_tree
 from holdfast.storage.checkpoints.remote_reader import RemoteReader
 from holdfast.storage.objects.base import ObjectStore
