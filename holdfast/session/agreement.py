@@ -7,16 +7,20 @@ call of ``checkpoint`` has one exchange, made by the thread that saves (:meth:`G
 from __future__ import annotations
 
 import ctypes
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import torch
 import xxhash
 from torch import distributed as dist
 
 from holdfast.errors import CheckpointError
+
+_opened = itertools.count()
 
 TIMEOUT = timedelta(hours=12)
 """Of an exchange: ranks may be that far apart (one of them evaluates). A rank that died is noticed at once."""
@@ -60,7 +64,7 @@ class Group:
     """All ranks, for small exchanges on the CPU. Of one rank only: answers at once."""
 
     def __init__(self) -> None:
-        self._group: dist.ProcessGroup | None = None
+        self._group: Any = None
         self._opened = False
 
     def open(self) -> None:
@@ -69,7 +73,7 @@ class Group:
             return
         self._opened = True
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            self._group = dist.new_group(backend="gloo", timeout=TIMEOUT)
+            self._group = _unknown_to_the_script()
             for each in (self._group, dist.group.WORLD):
                 _keep_for_ever(each)
 
@@ -87,7 +91,7 @@ class Group:
             return list(needs), True
         name = _number_of(equal)
         told = torch.tensor((*needs, name, -name), dtype=torch.int64)
-        dist.all_reduce(told, op=dist.ReduceOp.MAX, group=self._group)
+        self._group.allreduce([told], _largest()).wait()
         *flags, largest, smallest = told.tolist()
         return [bool(each) for each in flags], largest == -smallest
 
@@ -103,8 +107,7 @@ class Group:
         flags = (not vote.saved, vote.saved, vote.skipped, vote.failed, vote.needs_plan, vote.rejects)
         told = torch.tensor((*flags, vote.calls, *pairs, *(-each for each in pairs)), dtype=torch.int64)
         try:
-            work = dist.all_reduce(told, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
-            assert work is not None
+            work = self._group.allreduce([told], _largest())
             _until(work.is_completed, ended)
             work.wait()
         except (RuntimeError, ValueError) as error:
@@ -120,6 +123,20 @@ class Group:
             rejects=bool(rejects),
             calls=calls,
         )
+
+
+def _unknown_to_the_script() -> Any:
+    """A group of all ranks that ``dist.destroy_process_group()`` leaves alone: the last save may be under way then."""
+    store = dist.distributed_c10d.PrefixStore(
+        f"holdfast/{next(_opened)}", dist.distributed_c10d._get_default_store()
+    )
+    return dist.distributed_c10d.ProcessGroupGloo(store, dist.get_rank(), dist.get_world_size(), TIMEOUT)
+
+
+def _largest() -> Any:
+    options = dist.AllreduceOptions()
+    options.reduceOp = dist.ReduceOp.MAX  # type: ignore[assignment]
+    return options
 
 
 def _until(done: Callable[[], bool], ended: Callable[[], bool]) -> None:

@@ -27,8 +27,10 @@ class Known:
     """By part: what this rank (or the one whose place it takes) saved."""
     targets: dict[str, Any] = field(default_factory=dict)
     """What is to be loaded, by name: filled by the parts."""
-    covered: set[str] = field(default_factory=set)
-    """Names that need not be loaded: another name or a tree has the same."""
+    own: bool = True
+    """Whether it is read by this rank for itself: what does not fit is then for all ranks to find elsewhere."""
+    left: set[str] = field(default_factory=set)
+    """Names that this rank saved and has no place for now: another rank must have one."""
 
     def has(self, name: str) -> bool:
         """Whether the checkpoint has an item of this name."""

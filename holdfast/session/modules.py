@@ -22,7 +22,7 @@ from holdfast.session.encoded import Encoded, Placing, addresses, local
 from holdfast.session.in_place import loads_plainly
 from holdfast.session.known import Known, fits
 from holdfast.session.part import Part
-from holdfast.storage.checkpoints.structure import Encoder, Node, decode, refused
+from holdfast.storage.checkpoints.structure import Encoder, Node, decode, refs, refused
 
 Look = list[tuple[int, int]]
 
@@ -143,14 +143,16 @@ class ModulePart:
 
     def _leave_out(self, key: str, node: Node, known: Known) -> None:
         """A name that the module does not have."""
-        if isinstance(node, tuple) and node[0] == "@ref":
-            known.covered.add(node[1])
         del self._nodes[key]
-        if self._strict:
-            raise CheckpointError(
-                f"{self.name}.{key}: the checkpoint has it, and the model does not. Restore with the code that saved "
-                f"it, or give holdfast.Part(..., strict=False) for {self.name!r} to leave it out"
-            )
+        if not self._strict:
+            return
+        if not known.own:
+            known.left |= {name for name, _, _ in refs(node)}
+            return
+        raise UncoveredError(
+            f"{self.name}.{key}: the checkpoint has it, and the model does not. Restore with the code that saved it, "
+            f"or give holdfast.Part(..., strict=False) for {self.name!r} to leave it out"
+        )
 
     def _home(self, key: str) -> tuple[nn.Module, str] | None:
         if self._homes is None:

@@ -87,7 +87,9 @@ def told(report: LoadReport) -> dict[str, Any]:
 def _alone_from_s3(state: State, rank: int, remote: Remote | None, ballot: Ballot) -> Recovered:
     assert remote is not None, "a rank without a shard reads S3"
     source = remote(True)
-    restore_with(lambda template: reader.load_remote(source, template, ballot=ballot), state, rank)
+    restore_with(
+        lambda template: reader.load_remote(source, template, ballot=ballot), state, rank, alone=True
+    )
     assert source.report is not None
     return Recovered(None, told(source.report))
 

@@ -9,10 +9,12 @@ from typing import Any
 from torch import distributed as dist
 from torch.distributed.checkpoint.metadata import Metadata
 
+from holdfast.errors import CheckpointError
 from holdfast.session import rng, unstructured
 from holdfast.session.known import Known
 from holdfast.session.state import StateTree
 from holdfast.storage.checkpoints import reader, structure
+from holdfast.storage.checkpoints.exchange import Exchange
 from holdfast.storage.checkpoints.reader import Template
 from holdfast.storage.checkpoints.remote_reader import LoadReport, RemoteReader
 
@@ -53,12 +55,12 @@ def restore_remote(state: State, source: RemoteReader, rank: int) -> LoadReport:
         CheckpointError: the checkpoint is missing, of another job, or does not fit ``state``.
         UnavailableError: S3 does not answer.
     """
-    restore_with(lambda template: reader.load_remote(source, template), state, rank)
+    restore_with(lambda template: reader.load_remote(source, template), state, rank, alone=source.alone)
     assert source.report is not None
     return source.report
 
 
-def restore_with(load: Load, state: State, rank: int, *, own: bool = False) -> None:
+def restore_with(load: Load, state: State, rank: int, *, own: bool = False, alone: bool = False) -> None:
     """Load into ``state`` and the process's random state: first the trees that were saved, then what they name.
 
     At another world size a rank without random state of its own derives one from that of ``rank % saved``.
@@ -68,18 +70,20 @@ def restore_with(load: Load, state: State, rank: int, *, own: bool = False) -> N
         state: as in :func:`restore`.
         rank: this one.
         own: whether the source is the rank's own shard, which has nothing of the other ranks.
+        alone: whether this rank reads for itself; else all ranks read together.
 
     Raises:
         CheckpointError: what was saved does not fit; names the path.
     """
     tree = state if isinstance(state, StateTree) else StateTree(state, rank)
-    loading = _Loading(tree, rank, own)
+    loading = _Loading(tree, rank, own, alone or own)
     trees = load(loading.trees)
     if not loading.structured:
         unstructured.load(tree, trees)
     else:
         loading.read(trees)
         loaded = load(loading.tensors)
+        loading.require_all_taken()
         tree.take(loaded, rank, loading.world_size)
         trees = loaded
     tree.settle()
@@ -90,8 +94,9 @@ def restore_with(load: Load, state: State, rank: int, *, own: bool = False) -> N
 class _Loading:
     """The two requests of one restore."""
 
-    def __init__(self, tree: StateTree, rank: int, own: bool) -> None:
+    def __init__(self, tree: StateTree, rank: int, own: bool, alone: bool) -> None:
         self.tree, self.rank, self.own = tree, rank, own
+        self._exchange = Exchange(alone=alone)
         self.world_size = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
         self.structured = True
         self.random_of: int | None = None
@@ -118,9 +123,26 @@ class _Loading:
         mine = {
             name.removeprefix(begin): node for name, node in self._trees.items() if name.startswith(begin)
         }
-        known = Known(metadata, mine)
+        self._known = known = Known(metadata, mine, own=self._exchange.size == 1)
         self.tree.want(known, self._trees, self.source)
         return known.targets | self._random(metadata)
+
+    def require_all_taken(self) -> None:
+        """Refuse to go on without what one rank saved and none takes: the model has lost it. All ranks come here.
+
+        Raises:
+            CheckpointError: names it.
+        """
+        left = self._known.left
+        if self._exchange.size == 1 or not self._exchange.any(bool(left)):
+            return
+        told = self._exchange.everywhere((left, set(self._known.targets)))
+        lost = set().union(*(each for each, _ in told)) - set().union(*(taken for _, taken in told))
+        if lost:
+            raise CheckpointError(
+                f"{sorted(lost)[0]}: the checkpoint has it, and no rank's model does ({len(lost)} such names). Restore "
+                "with the code that saved it, or give holdfast.Part(..., strict=False) to leave it out"
+            )
 
     def _random(self, metadata: Metadata) -> dict[str, Any]:
         if self.random_of is None:

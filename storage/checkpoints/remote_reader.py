@@ -94,7 +94,7 @@ class RemoteReader(StorageReader):
         self._store = store
         self._key = key
         self._expected = (job, step)
-        self._exchange = Exchange(alone=alone)
+        self._exchange, self.alone = Exchange(alone=alone), alone
         self._opening: _Opening | None = None
         self._metadata: Metadata | None = None
         self._counting = threading.Lock()

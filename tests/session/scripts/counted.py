@@ -14,16 +14,16 @@ import holdfast
 counted = []
 
 
-def counting(name):
-    whole = getattr(dist, name)
+def counting(name, of=dist):
+    whole = getattr(of, name)
 
     def call(*args, **kwargs):
         if threading.current_thread() is threading.main_thread():
             counted.append(name)
         return whole(*args, **kwargs)
 
-    setattr(dist, name, call)
-    if hasattr(dist.distributed_c10d, name):
+    setattr(of, name, call)
+    if of is dist and hasattr(dist.distributed_c10d, name):
         setattr(dist.distributed_c10d, name, call)
 
 
@@ -32,6 +32,9 @@ for each in (
     *("gather_object", "scatter_object_list", "reduce_scatter", "monitored_barrier", "gather", "scatter"),
 ):
     counting(each)
+# What a group does that torch's functions do not know of.
+for each in ("allreduce", "allgather", "barrier", "broadcast"):
+    counting(each, dist.distributed_c10d.ProcessGroupGloo)
 
 
 def taken():
