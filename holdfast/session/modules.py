@@ -36,6 +36,17 @@ class ModulePart:
         self._seen: Look = []
         self._flags: list[bool] = []
         self._replaced = False
+        self._nones: list[str] = []
+        self._require_initialised()
+
+    def _require_initialised(self) -> None:
+        for name, each in (*self.module.named_parameters(), *self.module.named_buffers()):
+            if is_lazy(each):
+                raise refused(
+                    (self.name, name),
+                    "it is not initialised yet",
+                    "run a forward pass before Session.restore()",
+                )
 
     def state(self) -> dict[str, Any]:
         """Its tensors, the live ones where the module has them, by full name.
@@ -43,13 +54,6 @@ class ModulePart:
         Raises:
             CheckpointError: torch cannot make its state dictionary.
         """
-        for name, each in self.module.named_parameters():
-            if is_lazy(each):
-                raise refused(
-                    (self.name, name),
-                    "it is not initialised yet",
-                    "run a forward pass before the first checkpoint()",
-                )
         try:
             return dict(get_model_state_dict(self.module))
         except (RuntimeError, ValueError, KeyError, AssertionError, NotImplementedError) as error:
@@ -69,7 +73,9 @@ class ModulePart:
             encoder = Encoder(placing.module(), placing.rank)
             values = self.state()
             nodes = {key: encoder.part_of(value, (self.name, key)) for key, value in values.items()}
-            made = Encoded.by(encoder, {self.name: {"state": nodes, "frozen": self._frozen()}})
+            made = Encoded.by(
+                encoder, {self.name: {"state": nodes, "frozen": self._frozen(), "none": self._none()}}
+            )
             if not self._is_live(values, seen):
                 return made
             self._cached, self._seen, self._flags = made, seen, flags
@@ -88,6 +94,16 @@ class ModulePart:
             for own, each in self.module.named_parameters()
             if not each.requires_grad
             for name in _get_fqns(self.module, own)
+        )
+
+    def _none(self) -> list[str]:
+        """Buffers that are saved and are None now."""
+        return sorted(
+            full
+            for prefix, owner in self.module.named_modules()
+            for name, each in owner._buffers.items()
+            if each is None and name not in owner._non_persistent_buffers_set
+            for full in _names(self.module, f"{prefix}.{name}" if prefix else name)
         )
 
     def _is_live(self, values: Mapping[str, Any], seen: Look) -> bool:
@@ -109,7 +125,8 @@ class ModulePart:
         self._fresh = self.state()
         self._homes: dict[str, tuple[nn.Module, str]] | None = None
         self._replaced = False
-        for key in self._fresh.keys() - self._nodes.keys():
+        self._nones = [key for key in told.get("none", ()) if key in self._fresh and self._home(key)]
+        for key in self._fresh.keys() - self._nodes.keys() - set(self._nones):
             self._from_others(key, known)
         for key, node in list(self._nodes.items()):
             self._want(key, node, known)
@@ -201,6 +218,10 @@ class ModulePart:
         """Take what was loaded."""
         whole = not self._replaced and loads_plainly(self.module)
         values = self.state() if self._replaced else dict(self._fresh)
+        for key in self._nones:
+            owner, name = self._home(key) or (self.module, key)
+            owner._buffers[name] = None
+            values.pop(key, None)
         for key, node in self._nodes.items():
             if isinstance(node, tuple) and node[0] == "@ref":
                 whole = whole and tensors[node[1]] is not None

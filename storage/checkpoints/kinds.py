@@ -48,8 +48,9 @@ def _listed(values: Iterable[Any], down: Down) -> list[Any]:
     return [down(each, str(number)) for number, each in enumerate(values)]
 
 
-def _pairs(mapping: Any, down: Down) -> list[tuple[Any, Any]]:
-    return [(down(key, ""), down(each, str(key))) for key, each in mapping.items()]
+def _pairs(mapping: Any, down: Down) -> list[list[Any]]:
+    # Lists: a tuple that begins with text is taken for a node.
+    return [[down(key, ""), down(each, str(key))] for key, each in mapping.items()]
 
 
 def _made(pairs: Any, up: Up) -> dict[Any, Any]:
@@ -337,6 +338,11 @@ def _named_up(data: Any, up: Up) -> Any:
     return kind._make([up(each) for each in data[2]])
 
 
+def _member(value: enum.Enum, down: Down) -> tuple[str | None, Any]:
+    """Its name, or its value: several flags at once are no member."""
+    return (value.name, None) if value.name in type(value).__members__ else (None, down(value.value, "value"))
+
+
 def _enum_up(data: Any, up: Up) -> Any:
     kind = find_class(data[0], lambda each: issubclass(each, enum.Enum), "enumeration")
     if data[1] is not None:
@@ -360,7 +366,7 @@ _NAMED_TUPLE = Kind(
 _DATACLASS = Kind("dataclass", _data_down, _data_up)
 _ENUM = Kind(
     "enum",
-    lambda v, down: (class_name(type(v)), v.name, None if v.name else down(v.value, "value")),
+    lambda v, down: (class_name(type(v)), *_member(v, down)),
     _enum_up,
 )
 _INSTANCE = Kind(

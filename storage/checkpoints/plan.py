@@ -70,7 +70,9 @@ def make_plan(
         CheckpointError: ranks disagree about a tensor, or their parts do not make it up.
     """
     world = _DistWrapper(None, dist.is_available() and dist.is_initialized(), 0)
-    planner = DefaultSavePlanner(flatten_state_dict=paths is None)
+    # Flat items are whole: torch would look into those that are dictionaries, and drop the empty ones.
+    nested = paths is None
+    planner = DefaultSavePlanner(flatten_state_dict=nested, flatten_sharded_tensors=nested)
     planner.set_up_planner(dict(state), is_coordinator=world.is_coordinator)
     local = planner.create_local_plan()
     told = planner.mappings if paths is None else {name: tuple(paths.get(name, (name,))) for name in state}

@@ -130,6 +130,10 @@ def _inside(value: Tensor) -> tuple[str, list[Tensor], Any] | None:
         return _quantized(value)
     if value.is_nested and value.layout is torch.strided:
         return "nested", list(value.unbind()), None
+    if value.is_nested and value.layout is torch.jagged:
+        held: Any = value.detach()
+        lengths = [] if held.lengths() is None else [held.lengths()]
+        return "jagged", [held.values(), held.offsets(), *lengths], held._ragged_idx
     return None
 
 
@@ -162,7 +166,16 @@ def _per_channel(tensors: list[Tensor], told: Any) -> Tensor:
     return torch._make_per_channel_quantized_tensor(tensors[0], tensors[1], tensors[2], told[1])
 
 
+def _jagged(tensors: list[Tensor], told: Any) -> Tensor:
+    lengths = tensors[2] if len(tensors) > 2 else None
+    made: Tensor = torch.nested.nested_tensor_from_jagged(
+        tensors[0], offsets=tensors[1], lengths=lengths, jagged_dim=told
+    )
+    return made
+
+
 _MAKERS: dict[str, Callable[[list[Tensor], Any], Tensor]] = {
+    "jagged": _jagged,
     "nested": lambda tensors, _: torch.nested.nested_tensor(tensors),
     "quantized": _per_tensor,
     "quantized_channels": _per_channel,

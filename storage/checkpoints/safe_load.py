@@ -88,11 +88,25 @@ def load_object(content: io.BytesIO, name: str) -> Any:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Reads numbers, text and their tuples, lists and dictionaries, which most items are, and nothing else."""
+    """Reads numbers, text, bytes and their tuples, lists and dictionaries, which most items are, and nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Refuse: nothing that is imported can be plain."""
+        """Refuse all but what pickle's second protocol, torch's own, makes bytes with."""
+        if (module, name) == ("_codecs", "encode"):
+            return _bytes
+        if (module, name) in (("__builtin__", "bytes"), ("builtins", "bytes")):
+            return _no_bytes
         raise pickle.UnpicklingError(f"{module}.{name}")
+
+
+def _bytes(text: str, encoding: str) -> bytes:
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"bytes in the encoding {encoding!r}")
+    return text.encode("latin1")
+
+
+def _no_bytes() -> bytes:
+    return b""
 
 
 def _plain(content: io.BytesIO) -> Any:

@@ -43,6 +43,7 @@ PREFIX = "structure/"
 OWN = "own/"
 """Before the names of tensors that one rank alone has."""
 MOST_DEPTH = 200
+_ENDLESS = ("it contains itself, or is nested too deeply", "save plain, finite data")
 
 
 def key(rank: int) -> str:
@@ -112,10 +113,12 @@ class Encoder:
         if isinstance(value, Tensor):
             return self.tensor(value, path)
         if id(value) in self._open or len(self._open) > MOST_DEPTH:
-            raise refused(path, "it contains itself, or is nested too deeply", "save plain, finite data")
+            raise refused(path, *_ENDLESS)
         self._open.add(id(value))
         try:
             return self._container(value, kind, path, stock)
+        except RecursionError:
+            raise refused(path, *_ENDLESS) from None
         finally:
             self._open.discard(id(value))
 
@@ -156,6 +159,8 @@ class Encoder:
             raise refused(
                 path, "it is not initialised yet", "run a forward pass before the first checkpoint()"
             )
+        if value.is_nested:
+            return self._inline(value, path)
         if type(value) is Parameter:
             return "@param", self.tensor(value.data, path), value.requires_grad
         if isinstance(value, DTensor) and is_traceable_wrapper_subclass(value._local_tensor):
