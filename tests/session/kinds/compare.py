@@ -1,0 +1,164 @@
+"""Whether two nested states are the same, bit for bit: types, keys, order, values, and which tensors share memory."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import io
+import random
+import struct
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def difference(left: Any, right: Any, path: str = "") -> str:
+    """Where and how ``right`` is not ``left``; empty when it is."""
+    found = _difference(left, right, path)
+    if not found and (before := _sharing(left)) != (after := _sharing(right)):
+        found = f"{path}: tensors share memory as {before} before, and as {after} after"
+    return found
+
+
+def _difference(left: Any, right: Any, path: str) -> str:  # noqa: PLR0911  (a case per kind)
+    if type(left) is not type(right):
+        return f"{path}: {type(left).__name__} became {type(right).__name__} ({left!r:.60} / {right!r:.60})"
+    if isinstance(left, Tensor):
+        return _tensor(left, right, path)
+    if isinstance(left, np.ndarray):
+        return _array(left, right, path)
+    if isinstance(left, Mapping):
+        if isinstance(left, collections.defaultdict) and left.default_factory is not right.default_factory:
+            return f"{path}: another default_factory"
+        if (found := _series(list(left), list(right), f"{path}<keys>")) != "":
+            return found
+        return next(filter(None, (_difference(left[key], right[key], f"{path}.{key}") for key in left)), "")
+    if isinstance(left, list | tuple | collections.deque):
+        if isinstance(left, collections.deque) and left.maxlen != right.maxlen:
+            return f"{path}: maxlen {left.maxlen} became {right.maxlen}"
+        return _series(left, right, path)
+    if isinstance(left, enum.Enum):
+        return "" if left is right else f"{path}: {left} became {right}"
+    if (plain := _opened(left)) is not None:
+        return _difference(plain, _opened(right), path)
+    return "" if _same_scalar(left, right) else f"{path}: {left!r:.80} became {right!r:.80}"
+
+
+def _series(left: Any, right: Any, path: str) -> str:
+    if len(left) != len(right):
+        return f"{path}: {len(left)} entries became {len(right)}"
+    pairs = enumerate(zip(left, right, strict=True))
+    return next(filter(None, (_difference(a, b, f"{path}[{at}]") for at, (a, b) in pairs)), "")
+
+
+def _opened(value: Any) -> Any:  # noqa: PLR0911  (a case per kind)
+    """What is inside an object that does not compare, as plain values."""
+    if isinstance(value, io.BytesIO):
+        return (value.getvalue(), value.tell())
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if isinstance(value, np.random.Generator):
+        return dict(value.bit_generator.state)
+    if isinstance(value, np.random.RandomState):
+        return value.get_state()
+    if isinstance(value, np.random.BitGenerator):
+        return dict(value.state)
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+    if isinstance(value, types.SimpleNamespace) or (
+        type(value).__module__.startswith("tests.") and hasattr(value, "__dict__")
+    ):
+        return vars(value)
+    return None
+
+
+def _same_scalar(left: Any, right: Any) -> bool:
+    if isinstance(left, float):
+        return struct.pack("d", left) == struct.pack("d", right)
+    if isinstance(left, complex):
+        return struct.pack("dd", left.real, left.imag) == struct.pack("dd", right.real, right.imag)
+    if isinstance(left, np.generic):
+        return left.dtype == right.dtype and left.tobytes() == right.tobytes()
+    return bool(left == right)
+
+
+def _array(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any], path: str) -> str:
+    for name in ("dtype", "shape"):
+        if getattr(left, name) != getattr(right, name):
+            return f"{path}: {name} {getattr(left, name)} became {getattr(right, name)}"
+    if left.flags.forc and left.flags.fnc != right.flags.fnc:
+        return f"{path}: another order"
+    if left.flags.writeable != right.flags.writeable:
+        return f"{path}: another writeability"
+    return "" if left.tobytes() == right.tobytes() else f"{path}: other elements"
+
+
+def _tensor(left: Tensor, right: Tensor, path: str) -> str:
+    names = ("dtype", "layout", "requires_grad", "is_nested", "is_quantized")
+    for name in names if left.is_nested else ("shape", *names):
+        if str(getattr(left, name)) != str(getattr(right, name)):
+            return f"{path}: {name} {getattr(left, name)} became {getattr(right, name)}"
+    return next(
+        filter(
+            None,
+            (
+                "" if bits(a) == bits(b) else f"{path}: other elements"
+                for a, b in zip(inner(left), inner(right), strict=True)
+            ),
+        ),
+        "",
+    )
+
+
+def inner(value: Tensor) -> list[Tensor]:  # noqa: PLR0911  (a case per layout)
+    """The strided tensors that ``value`` consists of."""
+    value = value.detach()
+    if value.layout is torch.sparse_coo:
+        return [value._indices(), value._values()]
+    if value.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [value.crow_indices(), value.col_indices(), value.values()]
+    if value.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [value.ccol_indices(), value.row_indices(), value.values()]
+    if value.is_nested:
+        return list(value.unbind())
+    if value.is_quantized:
+        return [value.int_repr(), torch.tensor(value.q_scale()), torch.tensor(value.q_zero_point())]
+    if hasattr(value, "__tensor_flatten__"):
+        return [each for name in value.__tensor_flatten__()[0] for each in inner(getattr(value, name))]
+    return [value.as_subclass(Tensor)]
+
+
+def bits(value: Tensor) -> bytes:
+    """Its elements as bytes, in order."""
+    plain = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    return plain.view(torch.uint8).numpy().tobytes() if plain.numel() else b""
+
+
+def _sharing(value: Any) -> list[int]:
+    """For each tensor inside, the number of the first one that has the same memory."""
+    first: dict[int, int] = {}
+    found = []
+    for number, each in enumerate(tensors(value)):
+        at = each.untyped_storage().data_ptr() if each.numel() else 0
+        found.append(first.setdefault(at, number) if at else number)
+    return found
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    """The plain tensors inside, in order."""
+    if isinstance(value, Tensor):
+        if value.layout is torch.strided and not value.is_nested and not hasattr(value, "__tensor_flatten__"):
+            yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from tensors(each)
+    elif isinstance(value, list | tuple | collections.deque):
+        for each in value:
+            yield from tensors(each)
