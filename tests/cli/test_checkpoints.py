@@ -47,7 +47,7 @@ def store(endpoint: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> S3St
     (folder / ".metadata").write_bytes(b"metadata")
     for step in (4, 8):
         (folder / "__0_0.distcp").write_bytes(b"weights of step %d" % step * 1000)
-        upload(made, folder, step=step)
+        upload(made, folder, step=step, compact=False)
     return made
 
 

@@ -65,7 +65,12 @@ def test_stock_torch_reads_what_ranks_saved(
 
 @pytest.mark.parametrize(
     ("saved", "loaded", "ranks"),
-    [("fsdp", "tp", 2), ("pp", "ddp", 2), ("ddp", "pp", 2), pytest.param("fsdp-tp", "hsdp", 4, marks=pytest.mark.thorough)],
+    [
+        ("fsdp", "tp", 2),
+        ("pp", "ddp", 2),
+        ("ddp", "pp", 2),
+        pytest.param("fsdp-tp", "hsdp", 4, marks=pytest.mark.thorough),
+    ],
 )
 def test_another_layout_goes_on_from_the_shards_of_all_ranks(
     make_agent: MakeAgent, tmp_path: Path, saved: str, loaded: str, ranks: int

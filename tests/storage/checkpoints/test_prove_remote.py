@@ -46,7 +46,8 @@ def stored(
     metadata = pickle.loads(path.read_bytes())
     damage(metadata)
     path.write_bytes(pickle.dumps(metadata))
-    return upload(objects, folder)
+    # Damage in meaning is put into the stock form; with the compact one beside it that would not be read.
+    return upload(objects, folder, compact=False)
 
 
 def told(proof: Proof) -> dict[str, str]:
