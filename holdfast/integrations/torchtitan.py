@@ -18,6 +18,7 @@ from typing import Any, SupportsFloat
 from torch import nn
 from torch.optim import Optimizer
 
+from holdfast.errors import CheckpointError
 from holdfast.session import Session
 
 
@@ -32,6 +33,22 @@ def unwrapped(states: Mapping[str, Any]) -> dict[str, Any]:
         many = len(inside) > 1
         found |= {f"{name}-{number}" if many else name: one for number, one in enumerate(inside)}
     return found
+
+
+def states_of(trainer: Any) -> dict[str, Any]:
+    """The states of a trainer whose own checkpointing is switched off: its checkpointer then keeps none.
+
+    Args:
+        trainer: has ``model_parts``, ``optimizers``, ``lr_schedulers``, ``dataloader``, and is a ``Stateful`` itself.
+    """
+    parts = list(trainer.model_parts)
+    models = {"model": parts[0]} if len(parts) == 1 else {f"model-{n}": part for n, part in enumerate(parts)}
+    return models | {
+        "optimizer": trainer.optimizers,
+        "lr_scheduler": trainer.lr_schedulers,
+        "dataloader": trainer.dataloader,
+        "train_state": trainer,
+    }
 
 
 def _inside(each: Any) -> Sequence[Any]:
@@ -50,12 +67,22 @@ class HoldfastCheckpointer:
     Args:
         checkpointer: has ``states``, ``load(step)`` and ``save(step, last_step)``.
         session: default: one of this process's environment.
+        states: default: the checkpointer's; :func:`states_of` a trainer whose own checkpointing is off.
     """
 
-    def __init__(self, checkpointer: Any, session: Session | None = None) -> None:
+    def __init__(
+        self, checkpointer: Any, session: Session | None = None, *, states: Mapping[str, Any] | None = None
+    ) -> None:
         self._inner = checkpointer
         self._session = session or Session()
-        self._state = unwrapped(checkpointer.states)
+        if states is None:
+            if not hasattr(checkpointer, "states"):
+                raise CheckpointError(
+                    f"the {type(checkpointer).__name__} has no states, since its checkpointing is off: give "
+                    "HoldfastCheckpointer(trainer.checkpointer, states=states_of(trainer))"
+                )
+            states = checkpointer.states
+        self._state = unwrapped(states)
         self._numbers: dict[str, SupportsFloat | None] = {}
 
     def __getattr__(self, name: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import nn
 from torch.optim import SGD
 
 from holdfast.errors import CheckpointError
-from holdfast.integrations.torchtitan import HoldfastCheckpointer, unwrapped
+from holdfast.integrations.torchtitan import HoldfastCheckpointer, states_of, unwrapped
 from holdfast.session import Session
 from holdfast.session.state import StateTree
 from tests.session.conftest import MakeAgent, make_agent
@@ -75,6 +76,30 @@ def test_without_an_agent_the_loops_own_checkpointer_does_all() -> None:
     outer.save(8, last_step=True)
     assert inner.asked == [("load", 7), ("save", 8, True)]
     assert outer.interval == 500
+
+
+def test_the_states_of_a_trainer_whose_own_checkpointing_is_off() -> None:
+    """Its checkpointer has none: they are taken from the trainer, and who forgets to is told what to do."""
+    off = SimpleNamespace(load=lambda step: False, save=lambda *_, **__: None)
+    with pytest.raises(CheckpointError, match=r"states=states_of\(trainer\)"):
+        HoldfastCheckpointer(off, Session({}))
+    parts: list[nn.Module] = [nn.Linear(2, 2)]
+    trainer = SimpleNamespace(
+        model_parts=parts,
+        optimizers=Container(parts),
+        lr_schedulers="lr",
+        dataloader="data",
+        checkpointer=off,
+    )
+    states = states_of(trainer)
+    assert states == {
+        "model": parts[0],
+        "optimizer": trainer.optimizers,
+        "lr_scheduler": "lr",
+        "dataloader": "data",
+        "train_state": trainer,
+    }
+    assert not HoldfastCheckpointer(off, Session({}), states=states).load()
 
 
 @pytest.mark.e2e
