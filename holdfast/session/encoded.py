@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,6 +110,3 @@ def addresses(tensor: Tensor) -> Iterator[tuple[int, int]]:
             yield from addresses(getattr(held, name))
     elif not (held.is_meta or held.layout is not torch.strided):
         yield held.data_ptr(), held.numel()
-
-
-Refresh = Callable[[], Encoded]

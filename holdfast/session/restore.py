@@ -125,6 +125,8 @@ class _Loading:
         }
         self._known = known = Known(metadata, mine, own=self._exchange.size == 1)
         self.tree.want(known, self._trees, self.source)
+        if self.own:
+            self.tree.require_all_read(known)
         return known.targets | self._random(metadata)
 
     def require_all_taken(self) -> None:

@@ -11,10 +11,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
 from torch.optim import Optimizer
 
 from holdfast.errors import CheckpointError
+from holdfast.session import rng
 from holdfast.session.encoded import Encoded, Placing, addresses
 from holdfast.session.fsdp1 import FlatModulePart, FlatOptimizerPart, is_fsdp1
 from holdfast.session.known import Known
@@ -23,6 +25,7 @@ from holdfast.session.optimizers import OptimizerPart
 from holdfast.session.others import OtherPart
 from holdfast.session.part import Part, unwrapped
 from holdfast.storage.checkpoints import structure
+from holdfast.storage.checkpoints.coverage import require_consumed
 from holdfast.storage.checkpoints.structure import Node, Path
 
 PARTS = "/parts"
@@ -129,10 +132,6 @@ class StateTree:
             _optimizer_nbytes(each.optimizer) for each in self._optimizers.values()
         )
 
-    def is_other(self, name: str) -> bool:
-        """Whether an item, by full name, is neither a module's nor an optimizer's."""
-        return any(name == other or name.startswith(f"{other}.") for other in self._others)
-
     def wanted(
         self, saved: Sequence[int], source: int, names: Mapping[str, Any], *, exact: bool
     ) -> list[str]:
@@ -214,6 +213,19 @@ class StateTree:
         for optimizer in self._optimizers.values():
             optimizer.forget()
         self._updated, self._last = None, []
+
+    def require_all_read(self, known: Known) -> None:
+        """See that every tensor of this rank's own shard, the ``known``, is taken by something of the state.
+
+        Raises:
+            CheckpointError: one is not; names it.
+        """
+        saved = known.metadata.state_dict_metadata
+        tensors = [name for name, each in saved.items() if isinstance(each, TensorStorageMetadata)]
+        twice = [name for node in known.nodes.values() for name in structure.aliases(node)]
+        allowed = (*self.dropped, *self._lenient, rng.PREFIX)
+        own = [structure.own_name(self.rank, name) for name in allowed]
+        require_consumed(tensors, {*known.targets, *twice}, (*allowed, *own))
 
     def settle(self) -> None:
         """Let loaders make their iterators, as they do when their state is asked for.

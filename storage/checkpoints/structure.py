@@ -423,14 +423,7 @@ _MAKERS: dict[str, Callable[[Decoder, Node, Any], Any]] = {
 
 def refs(node: Node) -> Iterator[tuple[str, str, Any]]:
     """Name, device and placements of every item that a tree refers to."""
-    if isinstance(node, tuple) and node and node[0] == "@ref":
-        yield node[1], node[2], node[3]
-    elif isinstance(node, tuple | list):
-        for each in node:
-            yield from refs(each)
-    elif isinstance(node, dict):
-        for each in node.values():
-            yield from refs(each)
+    return ((each[1], each[2], each[3]) for each in _tagged(node, "@ref"))
 
 
 def strides(node: Node) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -438,15 +431,23 @@ def strides(node: Node) -> Iterator[tuple[str, tuple[int, ...]]]:
 
     Sums of products come out different in the last bits where a matrix lies the other way.
     """
-    if isinstance(node, tuple) and node and node[0] == "@ref":
-        if len(node) > 4:
-            yield node[1], tuple(node[4])
+    return ((each[1], tuple(each[4])) for each in _tagged(node, "@ref") if len(each) > 4)
+
+
+def aliases(node: Node) -> Iterator[str]:
+    """Names of items whose elements another item of the same part has as well: nothing refers to them."""
+    return (each[1] for each in _tagged(node, "@same"))
+
+
+def _tagged(node: Node, tag: str) -> Iterator[Any]:
+    if isinstance(node, tuple) and node and node[0] == tag:
+        yield node
     elif isinstance(node, tuple | list):
         for each in node:
-            yield from strides(each)
+            yield from _tagged(each, tag)
     elif isinstance(node, dict):
         for each in node.values():
-            yield from strides(each)
+            yield from _tagged(each, tag)
 
 
 def _unusual_stride(value: Tensor) -> tuple[int, ...] | None:
@@ -455,18 +456,6 @@ def _unusual_stride(value: Tensor) -> tuple[int, ...] | None:
     # The same order of dimensions, without the gaps of a part of a larger tensor.
     like = torch.empty_like(value, device="meta")
     return None if like.is_contiguous() else tuple(like.stride())
-
-
-def aliases(node: Node) -> Iterator[str]:
-    """Names of items whose elements another item of the same part has as well: nothing refers to them."""
-    if isinstance(node, tuple) and node and node[0] == "@same":
-        yield node[1]
-    elif isinstance(node, tuple | list):
-        for each in node:
-            yield from aliases(each)
-    elif isinstance(node, dict):
-        for each in node.values():
-            yield from aliases(each)
 
 
 def nbytes_of(value: Tensor) -> int:
