@@ -33,6 +33,10 @@ _log = logging.getLogger(__name__)
 
 PATIENCE_S = 0.01
 """A step that is over before the last save is complete waits at most this, or this part of a step:"""
+APART_CALLS = 8
+"""After so many calls left out in a row, since ranks that share no collective in their steps are calls apart, a rank
+waits for the others at most this, in seconds:"""
+APART_S = 2.0
 PATIENCE_SHARE = 0.01
 PLAN_PATIENCE_S = 600.0
 """How long a rank waits for all exchanges before a plan is made."""
@@ -87,6 +91,8 @@ class Saver:
         self._changing: set[str] = set()
         self._patient = True
         self._mixed = False
+        self._telling = False
+        self._skipped = 0
         self._newest = 0
         self._said_at: dict[str, float] = {}
 
@@ -181,6 +187,10 @@ class Saver:
             return True
         if (patience_s := self._context.patience_s) is not None:
             return self.flush(patience_s)
+        if self._skipped >= APART_CALLS and self._telling:
+            # Only the others' calls are waited for: these ranks do not keep step, and would never save at one call.
+            self._skipped = 0
+            return self.flush(APART_S)
         self._patient = self._patient and self.flush(max(PATIENCE_S, PATIENCE_SHARE * step_s))
         return self._patient
 
@@ -235,6 +245,7 @@ class Saver:
         if not self._hooked:
             self._hooked = True
             _before_every_update(self)
+        self._skipped = 0
         self._save = writer.start(contents, step, steady, number=number, keeps=self._keeps)
         return self._save
 
@@ -242,6 +253,7 @@ class Saver:
         """In the thread: finish a save, and hear what became of the call on all ranks."""
         told = self._finish(save, vote) if save is not None else vote
         told = replace(told, calls=self._agenda.calls, rejects=self._agenda.rejects)
+        self._telling = True
         try:
             result = self._group.exchange(told, self._background.ended)
         except CheckpointError as error:
@@ -249,6 +261,8 @@ class Saver:
             if not self._background.ended():
                 self._fail(vote.step, error)
             return
+        finally:
+            self._telling = False
         self._hear(result, told, save)
 
     def _finish(self, save: Save, vote: Vote) -> Vote:
@@ -383,6 +397,7 @@ class Saver:
 
     def _skip(self, step: int) -> None:
         self.counts.skipped += 1
+        self._skipped += 1
         self._reporter.send("skipped", step=step, skipped=self.counts.skipped)
 
     def _fail(self, step: int, error: Exception) -> None:

@@ -80,6 +80,14 @@ def test_a_peer_that_dies_ends_no_other_rank(make_agent: MakeAgent) -> None:
     assert agent.of("save_failed", 2)
 
 
+def test_ranks_that_do_not_keep_step_have_common_saves(make_agent: MakeAgent) -> None:
+    """Nothing in their steps holds them together: the fast one waits now and then, and both save at one call."""
+    agent = make_agent(2)
+    agent.start(SCRIPTS / "apart.py", [], **{wire.ENV_PATIENCE: ""})
+    assert agent.join() == [0, 0], agent.output()
+    agent.wait_for(lambda: len(agent.of("common")) >= 6)
+
+
 def test_a_group_that_ends_before_its_model_does_not_hang(make_agent: MakeAgent, tmp_path: Path) -> None:
     """Torch joins Gloo's threads under the interpreter's lock when DDP is the last to let go; they may need it."""
     agent = make_agent(3)
