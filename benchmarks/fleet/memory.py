@@ -41,8 +41,8 @@ class Held:
 class ScriptedMemory(Memory):
     """Its own ranks' shards, and a neighbour's."""
 
-    def __init__(self, machine: str, root: Path, disk: Path | None = None) -> None:
-        super().__init__(machine, root, disk)
+    def __init__(self, machine: str, root: Path, disk: Path | None = None, nvme: Path | None = None) -> None:
+        super().__init__(machine, root, disk, nvme)
         self.held: dict[tuple[str, Tier], Held] = {}
 
     def saved(self, tier: Tier, held: Held) -> None:
