@@ -35,9 +35,10 @@ class Encoded:
     paths: dict[str, Path]
 
     @classmethod
-    def by(cls, encoder: Encoder, nodes: dict[str, Any]) -> Encoded:
-        """What ``encoder`` has collected."""
-        return cls(nodes, encoder.items | encoder.plain, encoder.paths)
+    def by(cls, encoder: Encoder, nodes: dict[str, Any], *, stock: bool = True) -> Encoded:
+        """What ``encoder`` has collected; ``stock``: plain values also under names of their own."""
+        items = encoder.items | encoder.plain if stock else encoder.items
+        return cls(nodes, items, {name: encoder.paths[name] for name in items})
 
 
 @dataclass

@@ -87,8 +87,9 @@ class OptimizerPart:
         )
 
     def forget(self) -> None:
-        """Look at the optimizer anew."""
+        """Look at the optimizer, and at the names of its parameters, anew."""
         self._cached = None
+        self._full.clear()
 
     def _state(self, placing: Placing) -> Encoded:
         seen = [
@@ -348,6 +349,7 @@ def _full_names(name: str, params: list[Tensor], modules: Mapping[str, nn.Module
     if any(id(each) not in known for each in params):
         raise CheckpointError(
             f"state[{name!r}]: no module in the state dictionary has all of this optimizer's parameters. "
-            "Add the model to it, for example {'model': model, 'optimizer': optimizer}."
+            "Add the model to it, for example {'model': model, 'optimizer': optimizer}; or, if a layer was replaced in "
+            "the model, give its parameters to the optimizer."
         )
     return known

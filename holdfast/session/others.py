@@ -15,6 +15,9 @@ from holdfast.session.known import Known
 from holdfast.session.part import Part
 from holdfast.storage.checkpoints.structure import OWN, Encoder, Node, decode, is_distributed, refs, strides
 
+MOST_PLAIN = 512
+"""Plain values of a part that stock torch can read one by one; a table of words need not be."""
+
 
 class OtherPart:
     """One such object."""
@@ -26,11 +29,17 @@ class OtherPart:
                 "object with state_dict() and load_state_dict()."
             )
         self.name, self.value, self._part = name, part.value, part
+        self._names: set[str] | None = None
+        self._quiet = False
 
     def encode(self, placing: Placing) -> Encoded:
         """What is saved of it: its state dictionary is asked for at every save."""
-        encoder = Encoder(placing.other(), placing.rank)
-        return Encoded.by(encoder, {self.name: encoder.part(self.name, self.value.state_dict())})
+        encoder = Encoder(placing.other(), placing.rank, most_plain=MOST_PLAIN)
+        nodes = {self.name: encoder.part(self.name, self.value.state_dict())}
+        # Names that come and go would need a new plan each time; the tree has the values anyway.
+        names, self._names = self._names, set(encoder.plain)
+        self._quiet = self._quiet or encoder.many or (names is not None and names != self._names)
+        return Encoded.by(encoder, nodes, stock=not self._quiet)
 
     def want(self, known: Known, told: Sequence[tuple[int, Node]]) -> None:
         """Make room for what the checkpoint holds of it.

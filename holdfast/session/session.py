@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import operator
 import os
 import time
 from collections.abc import Mapping
-from typing import Any, Literal, SupportsFloat
+from typing import Any, Literal, SupportsFloat, SupportsIndex
 
 from holdfast.agent.wire import Control, Sender
 from holdfast.session.boundary import Boundary
@@ -95,7 +96,7 @@ class Session:
 
     def step(
         self,
-        step: int,
+        step: SupportsIndex,
         loss: SupportsFloat | None = None,
         grad_norm: SupportsFloat | None = None,
         mfu: SupportsFloat | None = None,
@@ -103,14 +104,18 @@ class Session:
         """Report that ``step`` (counted from 1) is complete, with its numbers.
 
         Args:
-            step: its number.
+            step: its number, any integer (also of NumPy or torch).
             loss: of this rank or of all, as the script has it.
             grad_norm: before clipping.
             mfu: model FLOPs utilisation of the step, 0 to 1, where the script knows it.
+
+        Raises:
+            TypeError: the step's number is no integer.
         """
         context, reporter = self._context, self._reporter
         if context is None or reporter is None:
             return
+        step = _whole(step)
         now = time.perf_counter()
         numbers = {
             "loss": None if loss is None else float(loss),
@@ -224,6 +229,15 @@ class Session:
         if self._reporter:
             self._reporter.send("replayed", ok=ok, detail=detail)
         raise SystemExit(0)
+
+
+def _whole(step: SupportsIndex) -> int:
+    try:
+        return operator.index(step)
+    except TypeError:
+        raise TypeError(
+            f"Session.step({step!r}): expected an integer, the number of the completed step"
+        ) from None
 
 
 def _finite(value: float | None) -> bool:

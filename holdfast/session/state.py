@@ -55,6 +55,7 @@ class StateTree:
         self._others = {name: OtherPart(name, each) for name, each in parts.items() if name in rest}
         self._updated: frozenset[int] | None = None
         self._last: list[Encoded] = []
+        self._named: list[tuple[str, int]] = []
         self.paths: dict[str, Path] = {}
 
     def same(self, state: Mapping[str, Any]) -> bool:
@@ -84,6 +85,13 @@ class StateTree:
             CheckpointError: something cannot be saved; names its path.
         """
         self.placing.candidates.clear()
+        if (named := self._names()) != self._named:
+            # Layers that were put elsewhere keep their tensors, and have other names.
+            self._named = named
+            for module in self._modules.values():
+                module.forget()
+            for optimizer in self._optimizers.values():
+                optimizer.forget()
         parts: tuple[ModulePart | OptimizerPart | OtherPart, ...] = (
             *self._modules.values(),
             *self._optimizers.values(),
@@ -101,6 +109,18 @@ class StateTree:
             flat |= {f"{own}.{name}": node for name, node in each.nodes.items()}
             self.paths |= each.paths
         return flat
+
+    def _names(self) -> list[tuple[str, int]]:
+        """Which parameter or buffer has which name."""
+        return [
+            (name, id(tensor))
+            for each in self._modules.values()
+            for named in (
+                each.module.named_parameters(remove_duplicate=False),
+                each.module.named_buffers(remove_duplicate=False),
+            )
+            for name, tensor in named
+        ]
 
     def _told(self) -> Node:
         return {

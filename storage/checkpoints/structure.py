@@ -18,6 +18,7 @@ from __future__ import annotations
 import io
 import math
 import pickle
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -43,6 +44,7 @@ PREFIX = "structure/"
 OWN = "own/"
 """Before the names of tensors that one rank alone has."""
 MOST_DEPTH = 200
+_PLAIN = frozenset(PLAIN)
 _ENDLESS = ("it contains itself, or is nested too deeply", "save plain, finite data")
 
 
@@ -73,8 +75,9 @@ def _is_sharded(value: object) -> bool:
 class Encoder:
     """Writes the trees of one state, and collects the tensors and the plain values that are items."""
 
-    def __init__(self, place: Place, rank: int = 0) -> None:
-        self._place, self._rank = place, rank
+    def __init__(self, place: Place, rank: int = 0, *, most_plain: int = sys.maxsize) -> None:
+        """``most_plain``: so many plain values get names of their own."""
+        self._place, self._rank, self._most_plain = place, rank, most_plain
         self._alone = False
         self.items: dict[str, Any] = {}
         """Tensors by name."""
@@ -83,6 +86,8 @@ class Encoder:
         self.paths: dict[str, Path] = {}
         """By name, where in the nested state it was."""
         self._raw = RawWriter()
+        self.many = False
+        """Whether there were too many plain values to give each a name of its own."""
         self._known: dict[tuple[Any, ...], str] = {}
         self._open: set[int] = set()
         self._kept: list[object] = []
@@ -106,7 +111,7 @@ class Encoder:
     def encode(self, value: Any, path: Path, *, stock: bool = True) -> Node:
         """The tree of a value at ``path``; ``stock``: whether stock torch would look for items inside."""
         kind = type(value)
-        if kind in PLAIN:
+        if kind in _PLAIN:
             if stock:
                 self._note(value, path)
             return value
@@ -123,6 +128,10 @@ class Encoder:
             self._open.discard(id(value))
 
     def _container(self, value: Any, kind: type, path: Path, stock: bool) -> Node:
+        if kind in (list, tuple) and all(type(each) in _PLAIN for each in value):
+            if stock:
+                self._note(value, path)
+            return list(value) if kind is list else ("tuple", list(value))
         if kind is list:
             if stock and not _has_items(value):
                 self._note(value, path)
@@ -148,6 +157,9 @@ class Encoder:
         return "@opaque", self._opaque(value, path)
 
     def _note(self, value: Any, path: Path) -> None:
+        if len(self.plain) >= self._most_plain:
+            self.many = True
+            return
         name = dotted(path)
         if name not in self.plain and name not in self.items:
             self.plain[name] = value

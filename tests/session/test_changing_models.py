@@ -1,0 +1,121 @@
+"""Models that are taken apart while they train: what is saved has the names of the moment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import prune
+
+from holdfast.session import Session
+from tests.session.conftest import MakeAgent
+from tests.session.small import session_of
+
+pytestmark = pytest.mark.torch
+
+
+def trained() -> dict[str, Any]:
+    """A model of equal layers, and its optimizer."""
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+    return {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=0.1)}
+
+
+def step(state: dict[str, Any]) -> None:
+    """One step on fixed data."""
+    state["optimizer"].zero_grad()
+    state["model"](torch.arange(8.0).view(2, 4)).square().sum().backward()
+    state["optimizer"].step()
+
+
+def saved(session: Session, state: dict[str, Any], number: int | np.int64) -> None:
+    """A step, saved."""
+    step(state)
+    session.step(number)
+    session.checkpoint(state)
+    assert session.flush()
+
+
+def swap(model: nn.Sequential) -> None:
+    model[0], model[2] = model[2], model[0]
+
+
+def shrink(model: nn.Sequential) -> None:
+    prune.l1_unstructured(model[0], "weight", amount=1)
+
+
+def wrap(model: nn.Sequential) -> None:
+    model[0] = nn.Sequential(model[0])
+
+
+@pytest.mark.parametrize("change", [swap, shrink, wrap])
+def test_moments_follow_layers_that_get_other_names(change: Any, make_agent: MakeAgent) -> None:
+    """Restored into a model that was changed in the same way, training goes on bit for bit."""
+    agent = make_agent()
+    session, state = session_of(agent), trained()
+    session.restore(state)
+    saved(session, state, 1)
+    change(state["model"])
+    saved(session, state, np.int64(2))
+    fresh = trained()
+    change(fresh["model"])
+    with torch.no_grad():
+        for each in fresh["model"].parameters():
+            each.zero_()
+    assert session_of(agent, (2, agent.shard(0, 2))).restore(fresh) == 2
+    for each in (state, fresh):
+        step(each)
+    for one, other in zip(state["model"].parameters(), fresh["model"].parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_layer_that_the_optimizer_lost_is_a_failed_save(make_agent: MakeAgent) -> None:
+    """It could not be restored: the save is counted as failed, and training goes on."""
+    agent = make_agent()
+    session, state = session_of(agent), trained()
+    session.restore(state)
+    saved(session, state, 1)
+    state["model"][2] = nn.Linear(4, 4)
+    saved(session, state, 2)
+    assert (session.counts.saved, session.counts.failed) == (1, 1)
+    agent.wait_for(lambda: agent.of("save_failed"))
+    assert "a layer was replaced" in agent.of("save_failed")[0]["reason"]
+
+
+def test_a_step_that_is_no_whole_number_is_refused(make_agent: MakeAgent) -> None:
+    """It says what was expected."""
+    session = session_of(make_agent())
+    with pytest.raises(TypeError, match=r"Session.step\(1.5\): expected an integer"):
+        session.step(1.5)  # type: ignore[arg-type]
+
+
+class Words:
+    """A table that gains a word at each step."""
+
+    def __init__(self) -> None:
+        self.words: dict[str, int] = {}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"words": dict(self.words)}
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        self.words = saved["words"]
+
+
+def test_a_table_that_grows_needs_one_new_plan_only(make_agent: MakeAgent) -> None:
+    """Its words come back in order; the layout is made anew once, not at every step."""
+    agent = make_agent()
+    session, words = session_of(agent), Words()
+    session.restore({"words": words})
+    for number in range(1, 7):
+        words.words[f"word {number}"] = number
+        session.step(number)
+        session.checkpoint({"words": words})
+        assert session.flush()
+    assert session._saver._plans <= 2
+    fresh = Words()
+    session_of(agent, (6, agent.shard(0, 6))).restore({"words": fresh})
+    assert list(fresh.words.items()) == list(words.words.items())
