@@ -63,9 +63,10 @@ class Replicator:
                     return
                 self._waiting[key] = None
             step, path = newest
-            if self._send(run.start, path) and run.board is not None:
+            if not self._send(run.start, path):
+                continue  # the rank's thread waits a bounded time only
+            if run.board is not None:
                 run.board.rows[rank].replicated_step = step
-            # Also when it failed: the rank must not be held up by a peer that is away.
             run.controls[rank].replicated_step = step
 
     def _send(self, start: Start, path: Path) -> bool:

@@ -36,6 +36,8 @@ class Vote:
     plan: str
     saved: bool = False
     """Complete and, unless it is late, on the peer."""
+    copied: bool = False
+    """The peer has it, or there is none."""
     skipped: bool = False
     failed: bool = False
     needs_plan: bool = False
@@ -51,6 +53,8 @@ class Result:
 
     common: bool
     """All have the save: of one step and one plan."""
+    copied: bool = True
+    """It is on the peers of all."""
     same_step: bool = True
     mixed: bool = False
     """Some saved and some skipped."""
@@ -102,9 +106,19 @@ class Group:
             CheckpointError: another rank is gone, or ``ended`` says that this process ends.
         """
         if self._group is None:
-            return Result(vote.saved, needs_plan=vote.needs_plan, failed=vote.failed, calls=vote.calls)
+            return Result(
+                vote.saved, vote.copied, needs_plan=vote.needs_plan, failed=vote.failed, calls=vote.calls
+            )
         pairs = (vote.number, vote.step, _number_of(vote.plan))
-        flags = (not vote.saved, vote.saved, vote.skipped, vote.failed, vote.needs_plan, vote.rejects)
+        flags = (
+            not vote.saved,
+            not vote.copied,
+            vote.saved,
+            vote.skipped,
+            vote.failed,
+            vote.needs_plan,
+            vote.rejects,
+        )
         told = torch.tensor((*flags, vote.calls, *pairs, *(-each for each in pairs)), dtype=torch.int64)
         try:
             work = self._group.allreduce([told], _largest())
@@ -112,10 +126,11 @@ class Group:
             work.wait()
         except (RuntimeError, ValueError) as error:
             raise CheckpointError(f"ranks cannot tell each other of their saves: {error}") from error
-        missing, saved, skipped, failed, needs_plan, rejects, calls, *highest = told.tolist()
+        missing, uncopied, saved, skipped, failed, needs_plan, rejects, calls, *highest = told.tolist()
         same = [high == -low for high, low in zip(highest[:3], highest[3:], strict=True)]
         return Result(
             common=not missing and all(same),
+            copied=not uncopied,
             same_step=same[0] and same[1],
             mixed=bool(saved and skipped),
             failed=bool(failed),

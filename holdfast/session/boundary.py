@@ -24,6 +24,8 @@ class Boundary:
         self._has_peer = has_peer
         self.late_copies = 0
         """Saves that count without the peer's copy."""
+        self.copied = True
+        """Whether the peer has the save that was waited for last, or there is none."""
         self._late = False
         self._lock = threading.Lock()
         self._waiting: tuple[int, str, int] | None = None
@@ -50,7 +52,8 @@ class Boundary:
             if self._waiting is None:
                 return True
             self._told = self._told or self._tell()
-            if not self._has_peer or self._control.replicated_step >= self._waiting[0]:
+            self.copied = not self._has_peer or self._control.replicated_step >= self._waiting[0]
+            if self.copied:
                 self._late = False
             elif time.monotonic() - self._since > self.longest_s:
                 self._late = True

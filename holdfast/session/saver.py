@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 PATIENCE_S = 0.01
 """A step that is over before the last save is complete waits at most this, or this part of a step:"""
+COPY_LAG_S = 10.0
+"""A save that all peers have is kept so long for a newer one to come to them; then what only the ranks have counts."""
 APART_CALLS = 8
 """After so many calls left out in a row, since ranks that share no collective in their steps are calls apart, a rank
 waits for the others at most this, in seconds:"""
@@ -93,6 +95,7 @@ class Saver:
         self._mixed = False
         self._telling = False
         self._skipped = 0
+        self._copied_at = 0.0
         self._newest = 0
         self._said_at: dict[str, float] = {}
 
@@ -289,13 +292,16 @@ class Saver:
         while not self._boundary.has_copy() and not self._background.ended():
             time.sleep(pause)
             pause = min(pause * 1.5, 0.005)
-        return replace(vote, saved=True)
+        return replace(vote, saved=True, copied=self._boundary.copied)
 
     def _hear(self, result: Result, told: Vote, save: Save | None) -> None:
         self._agenda.take(result)
         self._mixed = result.mixed
         if result.common and save is not None:
-            self._keeps = self._context.epoch, save.step
+            now = time.monotonic()
+            if result.copied or now - self._copied_at > COPY_LAG_S:
+                # While peers are late, what all of them have stays: a machine may be lost as well as a rank.
+                self._keeps, self._copied_at = (self._context.epoch, save.step), now
             self.counts.common += 1
             self._boundary.common(save.step, save.path)
         elif not result.same_step:
