@@ -11,7 +11,7 @@ from holdfast.session.report import Reporter
 
 REPLICATION_S = 1.0
 """After so long a save counts without the peer's copy; training must not depend on it."""
-LATE_S = 0.05
+LATE_S = 0.5
 """The same while the peer is already behind."""
 
 
