@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from holdfast.errors import CheckpointError
 from holdfast.session import rng
-from holdfast.session.encoded import Encoded, Placing, addresses
+from holdfast.session.encoded import Encoded, Placing, addresses, local
 from holdfast.session.fsdp1 import FlatModulePart, FlatOptimizerPart, is_fsdp1
 from holdfast.session.known import Known
 from holdfast.session.modules import ModulePart
@@ -26,7 +26,7 @@ from holdfast.session.others import OtherPart
 from holdfast.session.part import Part, unwrapped
 from holdfast.storage.checkpoints import structure
 from holdfast.storage.checkpoints.coverage import require_consumed
-from holdfast.storage.checkpoints.structure import Node, Path
+from holdfast.storage.checkpoints.structure import Node, Path, nbytes_of
 
 PARTS = "/parts"
 """Name of the tree that says which parts there are."""
@@ -147,7 +147,7 @@ class StateTree:
         Optimizers make their state at their first step; before, it is counted as torch's own make it.
         """
         modules = [tensor for each in self._modules.values() for tensor in each.tensors()]
-        found = {_address(each): _nbytes(each) for each in modules}
+        found = {_address(each): nbytes_of(local(each)) for each in modules}
         return sum(found.values()) + sum(
             _optimizer_nbytes(each.optimizer) for each in self._optimizers.values()
         )
@@ -303,7 +303,7 @@ _TENSORS_LIKE_PARAMETER = {
 def _optimizer_nbytes(optimizer: Optimizer) -> int:
     if optimizer.state:
         held = (each for state in optimizer.state.values() for each in state.values())
-        return sum(_nbytes(each) for each in held if isinstance(each, Tensor))
+        return sum(nbytes_of(local(each)) for each in held if isinstance(each, Tensor))
     nbytes = 0
     for group in optimizer.param_groups:
         like = _TENSORS_LIKE_PARAMETER.get(type(optimizer).__name__, 0)
@@ -312,13 +312,8 @@ def _optimizer_nbytes(optimizer: Optimizer) -> int:
             + bool(group.get("momentum")) * (like < 2)
             + bool(group.get("centered"))
         )
-        nbytes += like * sum(_nbytes(each) for each in group["params"] if each.requires_grad)
+        nbytes += like * sum(nbytes_of(local(each)) for each in group["params"] if each.requires_grad)
     return nbytes
-
-
-def _nbytes(tensor: Tensor) -> int:
-    held: Tensor = getattr(tensor, "_local_tensor", tensor)
-    return held.numel() * held.element_size()
 
 
 def _address(tensor: Tensor) -> int:
