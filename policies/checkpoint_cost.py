@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from holdfast.models.base import Frozen
 from holdfast.models.checkpoint import Copies, FirstTier, Tier
 from holdfast.models.job import CheckpointPolicy, JobSpec
@@ -28,7 +30,7 @@ class Cost(Frozen):
     rank_nbytes: int | None = None
     """Size of one rank's shard; None before the first save."""
 
-    def sums(self) -> dict[str, int | str | None]:
+    def sums(self) -> dict[str, float | str | None]:
         """Copies and bytes on one machine, for programs."""
         return {
             "first_tier": self.first_tier.value,
@@ -39,9 +41,13 @@ class Cost(Frozen):
             "machine_nbytes_at_peak": self.nbytes(self.copies.at_peak),
         }
 
-    def nbytes(self, copies: int) -> int | None:
+    def nbytes(self, copies: float) -> int | None:
         """What so many copies of each of its ranks' state take on a machine; None before the first save."""
-        return None if self.rank_nbytes is None else copies * self.ranks_per_machine * self.rank_nbytes
+        return (
+            None
+            if self.rank_nbytes is None
+            else math.ceil(copies * self.ranks_per_machine * self.rank_nbytes)
+        )
 
 
 def cost(spec: JobSpec, *, crosses_groups: bool, rank_nbytes: int | None = None) -> Cost:
@@ -100,6 +106,10 @@ def _not_protected(policy: CheckpointPolicy, copies: Copies) -> tuple[str, ...]:
         found.append(f"A lost machine: the job goes back to {s3}.")
     else:
         found.append(f"A machine and the one that keeps its copies, both lost: back to {s3}.")
+    if copies.own == 1:
+        found.append(
+            "Late peers: no step is saved until they have the one before, or for 10 s; then a second buffer is taken."
+        )
     if copies.peer == 1:
         found.append(
             "A machine lost while a copy of it is under way: the peer's only copy is torn, and the job goes back to "

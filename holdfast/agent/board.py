@@ -53,6 +53,10 @@ class BoardEvents(Protocol):
         """All ranks have the save of a step."""
         ...
 
+    def kept(self, rank: int, step: int, path: Path) -> None:
+        """A rank with a single buffer waits for its peer to have that shard."""
+        ...
+
     def save_failed(self, rank: int, step: int, reason: str) -> None:
         """A save went wrong; training goes on."""
         ...
@@ -251,6 +255,9 @@ class Board:
 
     def _on_common(self, row: Row, message: dict[str, Any]) -> None:
         self._events.common(row.rank, int(message["step"]), Path(message["path"]))
+
+    def _on_kept(self, row: Row, message: dict[str, Any]) -> None:
+        self._events.kept(row.rank, int(message["step"]), Path(message["path"]))
 
     def _on_save_failed(self, row: Row, message: dict[str, Any]) -> None:
         self._events.save_failed(row.rank, int(message["step"]), str(message["reason"])[:_MAX_REASON])

@@ -8,7 +8,10 @@ from pathlib import Path
 
 from holdfast.errors import CheckpointError, DamagedError
 from holdfast.models.checkpoint import FirstTier, Shard, Tier
-from holdfast.storage.checkpoints import buffers, local_disk
+from holdfast.storage.checkpoints import buffers, local_disk, room
+
+SPARE_NBYTES = 1 << 30
+"""Left free on the disk by copies that wait for their upload."""
 
 _FOLDERS = {Tier.MEMORY: "own", Tier.PEER: "peer", Tier.DISK: "disk"}
 
@@ -44,9 +47,24 @@ class Memory:
         """Where shards in shared memory lie that are lent to an upload."""
         return self.root / "transfers"
 
+    def transfers_on_disk(self, nbytes: int) -> Path | None:
+        """Where a copy of so many bytes may lie until it is uploaded; None: the disk has no room, or is memory, too."""
+        folder = self._disk / "transfers"
+        if local_disk.file_system(self._disk) == "tmpfs" or room.free_nbytes(folder) < nbytes + SPARE_NBYTES:
+            return None
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return folder
+
     def transfers_beside(self, slot: Path) -> Path:
         """As :attr:`transfers`, on the file system of ``slot``: a loan is a second name, and no copy."""
         return slot.parents[2] / "transfers"
+
+    def is_single(self, slot: Path) -> bool:
+        """Whether a rank of this machine has no other buffer than ``slot``."""
+        if slot.parent.parent.name != _FOLDERS[Tier.MEMORY]:
+            return False
+        _, other = buffers.only_slot(slot.parent, buffers.rank_of(slot))
+        return not other.exists()
 
     def is_on_disk(self, slot: Path) -> bool:
         """Whether it is a copy in the disk tier, which no rank writes to."""
@@ -97,7 +115,7 @@ class Memory:
 
     def folder(self, tier: Tier, job: str) -> Path:
         """Where shards of ``job`` lie in a tier of this machine."""
-        return (self._disk if tier is Tier.DISK else self.root) / _FOLDERS[tier] / job
+        return (self._disk if tier is Tier.DISK else self._root(job)) / _FOLDERS[tier] / job
 
     def shards(self) -> tuple[Shard, ...]:
         """Every complete shard that lies here."""

@@ -38,7 +38,8 @@ class Prover:
     without a peer as well, and a copy was compared with its digest when it came. So that the next saves are not
     disturbed and do not disturb, the file is lent as to an upload, which costs the memory of one more file until it is
     given back. Where there is no room for that and for the uploads of all ranks, it is read where it lies: the newest
-    complete slot is the last to be overwritten, and a proof of one that was overwritten meanwhile does not count.
+    complete slot is the last to be overwritten, and a proof of one that was overwritten meanwhile does not count. The
+    rank's only buffer is lent in any case: its saves are left out until it is proven.
     """
 
     def __init__(
@@ -114,12 +115,16 @@ class Prover:
             CheckpointError: the slot holds another step by now.
             UnavailableError: the process came to no result.
         """
-        name = self._memory.transfers / f"proof-{path.parent.parent.name}-{path.parent.name}-{path.name}"
-        lent = self._has_room(path, header)
+        name = (
+            self._memory.transfers_beside(path)
+            / f"proof-{path.parent.parent.name}-{path.parent.name}-{path.name}"
+        )
+        has_room = self._has_room(path, header)
+        lent = has_room or self._memory.is_single(path)
         if lent:
             await asyncio.to_thread(buffers.lend, path, header.step, name)
         try:
-            if lent:
+            if has_room:
                 await asyncio.to_thread(_reserve, path, header.file_nbytes)
             limit_s = _LEAST_S + header.file_nbytes / _BYTES_PER_S
             proof = await self._run("prove_shard", limit_s, allowed, name if lent else path)

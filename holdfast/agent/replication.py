@@ -49,6 +49,12 @@ class Replicator:
         if not busy:
             self._pool.submit(self._work, run, rank)
 
+    @property
+    def busy(self) -> bool:
+        """Whether a transfer is under way or waits."""
+        with self._lock:
+            return bool(self._waiting)
+
     def close(self) -> None:
         """Start no more transfers."""
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -63,6 +69,8 @@ class Replicator:
                     return
                 self._waiting[key] = None
             step, path = newest
+            if run.controls[rank].replicated_step >= step:
+                continue  # it was asked for twice
             if not self._send(run.start, path):
                 continue  # the rank's thread waits a bounded time only
             if run.board is not None:

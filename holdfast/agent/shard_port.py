@@ -212,9 +212,12 @@ def pull(
     step: int,
     folder: Path,
     saved_by: int = 0,
+    own_buffers: int = 2,
     tls: Tls = PLAIN,
 ) -> Path:
     """Copy a shard from another machine into ``folder``, over the slot that is not the newest; its path.
+
+    With ``own_buffers`` 1 over the only one: what it holds is of no use, since not all ranks have it.
 
     Raises:
         UnavailableError: the other side is away, slow or busy.
@@ -228,7 +231,7 @@ def pull(
         header = _header(answer["header"], job)
         if (header.rank, header.step) != (rank, step):
             raise errors.CheckpointError(f"asked {address} for rank {rank} step {step}, got {header}")
-        return receive(connection, folder, header)
+        return receive(connection, folder, header, slot=one_slot(folder, rank) if own_buffers == 1 else None)
 
 
 def check(
@@ -276,7 +279,7 @@ def receive(
 
 def one_slot(folder: Path, rank: int) -> Path:
     """The only slot that copies of ``rank`` in ``folder`` go into; another one is given up."""
-    kept, other = (buffers.shard_path(folder, rank, name) for name in buffers.SLOTS)
+    kept, other = buffers.only_slot(folder, rank)
     other.unlink(missing_ok=True)
     return kept
 

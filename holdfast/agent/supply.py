@@ -117,7 +117,7 @@ class Supply:
                     if source.tier is Tier.S3:
                         return self._in_store(start, alone=True)
                     if source.address:
-                        await self._pull(job, shard, order, source.address)
+                        await self._pull(job, shard, start, source.address)
                         return await self._here(job, shard, order)
                 except (CheckpointError, UnavailableError) as error:
                     refused.append(
@@ -131,13 +131,15 @@ class Supply:
         store = self._store if order.key else {}
         return Restored(header.step, Tier.MEMORY.value, path=str(path), key=order.key, job=job, store=store)
 
-    async def _pull(self, job: str, rank: int, order: RestoreOrder, address: str) -> None:
+    async def _pull(self, job: str, rank: int, start: Start, address: str) -> None:
+        order = start.restore
         which: Any = {"job": job, "rank": rank, "step": order.step, "saved_by": order.epoch}
         pull = partial(
             shard_port.pull,
             address,
             self._secret.current,
             folder=self._memory.own(job),
+            own_buffers=start.copies.own,
             tls=self._tls,
             **which,
         )

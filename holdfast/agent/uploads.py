@@ -58,6 +58,8 @@ class _Loan:
     slot: Path
     name: Path
     header: buffers.ShardHeader
+    single: bool = False
+    """It is the only one: the rank saves nothing until it has it back."""
 
     @property
     def key(self) -> str:
@@ -101,6 +103,8 @@ class Uploads:
         self._under_way: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
         self._completing: Counter[str] = Counter()
         self._newest = Newest()
+        self._single: set[str] = set()
+        """Jobs whose ranks have one buffer each."""
         self._tasks: set[asyncio.Task[object]] = set()
 
     def saved(self, run: Run, rank: int, step: int, path: Path) -> None:
@@ -116,6 +120,8 @@ class Uploads:
             self._metrics.uploads.labels("skipped").inc()
             _log.warning("step %d of job %s is not uploaded: the store is behind", step, run.start.job)
             return
+        if run.start.copies.own == 1:
+            self._single.add(run.start.job)
         try:
             loan = self._lend(rank, step, path)
         except CheckpointError as error:
@@ -205,18 +211,27 @@ class Uploads:
                 part.unlink(missing_ok=True)
 
     async def _part(self, loan: _Loan) -> Path | None:
-        """A copy of what the rank contributes; None when that is large, or there is no room for it."""
+        """A copy of what the rank contributes; None when that is large, or there is no room for it.
+
+        A large part of a single buffer waits on the disk: the rank needs the buffer, and S3 may be slow.
+        """
+        folder = None
         if not part_copy.is_small(loan.header):
-            return None
+            if not loan.single or self._memory.is_on_disk(loan.slot):
+                return None
+            folder = self._memory.transfers_on_disk(part_copy.nbytes(loan.header))
+            if folder is None:
+                _log.warning("%s is lent until it is uploaded, and no step is saved meanwhile", loan.slot)
+                return None
         try:
-            return await asyncio.to_thread(part_copy.take, loan.name, loan.header)
+            return await asyncio.to_thread(part_copy.take, loan.name, loan.header, folder)
         except OSError as error:
             _log.info("%s is lent, not copied: %s", loan.slot, error)
             return None
 
     async def _reserve(self, loan: _Loan) -> None:
         """Memory for the slot's next save, unless no rank saves there, or it has a new file already."""
-        if self._memory.is_on_disk(loan.slot) or not buffers.is_lent(loan.slot):
+        if loan.single or self._memory.is_on_disk(loan.slot) or not buffers.is_lent(loan.slot):
             return
         try:
             await asyncio.to_thread(buffers.reserve, loan.slot, loan.header.file_nbytes)
@@ -266,7 +281,8 @@ class Uploads:
             self._memory.transfers_beside(slot)
             / f"{slot.parent.parent.name}-{slot.parent.name}-{rank}-{step}.shard"
         )
-        return _Loan(slot, name, buffers.lend(slot, step, name))
+        header = buffers.lend(slot, step, name)
+        return _Loan(slot, name, header, header.job in self._single)
 
     def _failed(self, what: str, error: Exception) -> None:
         self._metrics.uploads.labels("failed").inc()

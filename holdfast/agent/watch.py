@@ -133,12 +133,22 @@ class RunEvents:
             )
 
     def saved(self, rank: int, step: int, path: Path) -> None:
-        """Copy the shard to the peer."""
+        """Copy the shard to the peer; of a single buffer not before all ranks have theirs."""
+        if self._run.start.copies.own > 1:
+            self.kept(rank, step, path)
+
+    def kept(self, rank: int, step: int, path: Path) -> None:
+        """Copy the shard to the peer, if it lacks it."""
         if not self._silent and self._run.start.peer:
             self._watch.replicator.saved(self._run, rank, step, path)
 
     def common(self, rank: int, step: int, path: Path) -> None:
-        """Copy the shard to the object store and the disk, if its step is due, and prove it: all ranks have theirs."""
+        """All ranks have theirs.
+
+        Copy the shard to the object store and the disk, if its step is due, and prove it.
+        """
+        if self._run.start.copies.own == 1:
+            self.kept(rank, step, path)
         if not self._silent:
             self._watch.uploads.saved(self._run, rank, step, path)
             self._watch.disk.saved(self._run, rank, step, path)

@@ -109,6 +109,8 @@ class Sender:
 #             non-finite numbers travel as the strings "nan", "inf", "-inf"
 #   activity  {"name": "eval" | "checkpoint" | "compile" | ... | ""}   entered (or left: "") a phase
 #   saved     {"step", "path", "nbytes"}     a shard is complete in shared memory
+#   common    {"step", "path"}               all ranks have that shard
+#   kept      {"step", "path"}               with a single buffer: what the peer should have, said until it does
 #   skipped   {"step", "skipped"}            a save was left out (the one before was not done), so many so far
 #   restored  {"tier", "step", "s", and from S3 "requests", "read_nbytes", "received_nbytes", "amplification",
 #             from all ranks' shards "from_ranks": true, "received_nbytes"}

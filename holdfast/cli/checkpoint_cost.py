@@ -40,10 +40,10 @@ def show(cost: Cost) -> None:
         say(f"  {line}")
 
 
-def size(cost: Cost, copies: int) -> str:
+def size(cost: Cost, copies: float) -> str:
     """What so many copies take on a machine: in bytes, or in multiples of a rank's state."""
     nbytes = cost.nbytes(copies)
-    return f"{copies * cost.ranks_per_machine} x a rank's state" if nbytes is None else told(nbytes)
+    return f"{copies * cost.ranks_per_machine:g} x a rank's state" if nbytes is None else told(nbytes)
 
 
 def told(nbytes: float) -> str:

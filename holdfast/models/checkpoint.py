@@ -35,10 +35,10 @@ class Copies(Frozen):
     """
 
     own: int = Field(2, ge=1, le=2)
-    """The rank's own buffers."""
+    """The rank's own buffers. 1: it is overwritten by each save, once the peers of all ranks have what it holds."""
     peer: int = Field(0, ge=0, le=2)
     """Kept for a rank of another machine."""
-    uploads: int = Field(0, ge=0)
+    uploads: float = Field(0, ge=0)
     """Lent to an upload, at most: the slot's next save takes new memory meanwhile."""
     disk: int = Field(0, ge=0)
     """Lent to a copy to the disk, at most."""
@@ -49,7 +49,7 @@ class Copies(Frozen):
         return self.own + self.peer
 
     @property
-    def at_peak(self) -> int:
+    def at_peak(self) -> float:
         """While an upload and a copy to the disk are."""
         return self.at_rest + self.uploads + self.disk
 

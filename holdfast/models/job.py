@@ -63,6 +63,13 @@ class CheckpointPolicy(Frozen):
 
     s3_every_steps: int = Field(20, ge=1, description="Steps between checkpoints in S3.")
     peer: bool = Field(True, description="Copy every saved step to a peer machine's memory.")
+    buffers: int = Field(
+        2,
+        ge=1,
+        le=2,
+        description="Copies of its state that a rank keeps itself. 1: it has none while it saves the next one; the "
+        "peer has.",
+    )
     peer_buffers: int = Field(
         2,
         ge=1,
@@ -96,13 +103,23 @@ class CheckpointPolicy(Frozen):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _somebody_has_a_copy(self) -> CheckpointPolicy:
+        if self.buffers == 1 and not self.peer:
+            raise ValueError(
+                "checkpoint.buffers = 1 with checkpoint.peer = false: while a rank saves there would be no copy of its "
+                "state at all. Set peer: true, or buffers: 2."
+            )
+        return self
+
     def copies(self, machines: int) -> Copies:
         """Copies of each rank's state in the first tier of a job on ``machines`` machines."""
         return Copies(
-            own=2,
+            own=self.buffers,
             peer=self.peer_buffers if self.peer and machines > 1 else 0,
-            uploads=1,
-            disk=1 if self.disk_every_steps else 0,
+            # A single buffer is not lent: a small part is copied, a large one waits on the disk for its upload.
+            uploads=1 if self.buffers > 1 else 0.5,
+            disk=1 if self.disk_every_steps and self.buffers > 1 else 0,
         )
 
 
@@ -119,6 +136,15 @@ class JobSpec(Frozen):
     env: dict[str, str] = Field(default_factory=dict)
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     mode: Mode = Mode.ACT
+
+    @model_validator(mode="after")
+    def _a_single_buffer_needs_a_peer(self) -> JobSpec:
+        if self.checkpoint.buffers == 1 and self.machines == 1:
+            raise ValueError(
+                "checkpoint.buffers = 1 with machines = 1: no other machine keeps a copy while a rank saves. "
+                "Set buffers: 2."
+            )
+        return self
 
     @property
     def world_size(self) -> int:

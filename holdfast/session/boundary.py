@@ -8,11 +8,14 @@ from pathlib import Path
 
 from holdfast.agent.wire import NO_HOLD, Control
 from holdfast.session.report import Reporter
+from holdfast.storage.checkpoints.buffers import Saved
 
 REPLICATION_S = 1.0
 """After so long a save counts without the peer's copy; training must not depend on it."""
 LATE_S = 0.5
 """The same while the peer is already behind."""
+
+REMIND_S = 0.5
 
 
 class Boundary:
@@ -32,6 +35,8 @@ class Boundary:
         self._told = False
         self._untold: tuple[int, str] | None = None
         self._since = 0.0
+        self._kept: tuple[int, str] | None = None
+        self._reminded = 0.0
 
     @property
     def longest_s(self) -> float:
@@ -66,8 +71,29 @@ class Boundary:
     def common(self, step: int, path: Path) -> None:
         """All ranks have the save: tell the agent, which may copy it on. Called from the thread that saves."""
         with self._lock:
-            self._untold = step, str(path)
+            self._untold = self._kept = step, str(path)
+            self._since = time.monotonic()
             self._tell_common()
+
+    def kept(self, step: int, path: Path) -> None:
+        """The shard that this rank resumes from: the agent is to see that the peer has it."""
+        with self._lock:
+            self._kept = step, str(path)
+        self.remind()
+
+    def remind(self) -> None:
+        """Tell the agent again which shard the peer lacks; now and then."""
+        with self._lock:
+            now = time.monotonic()
+            if self._kept is None or now - self._reminded < REMIND_S:
+                return
+            self._reminded = now
+            step, path = self._kept
+            self._reporter.send("kept", step=step, path=path)
+
+    def is_on_peer(self, saved: Saved | None) -> bool:
+        """Whether the peer has what this rank saved or resumed from last, or there is no such thing."""
+        return saved is None or not self._has_peer or self._control.replicated_step >= saved[1]
 
     def must_hold(self, step: int) -> bool:
         """Whether the agent holds this rank at or before ``step``."""

@@ -21,6 +21,7 @@ from holdfast.session.agreement import Group, Result, Vote
 from holdfast.session.background import Background
 from holdfast.session.boundary import Boundary
 from holdfast.session.context import Context
+from holdfast.session.own_buffers import OwnBuffers
 from holdfast.session.report import Reporter
 from holdfast.session.shared import share_equal
 from holdfast.session.state import StateTree
@@ -33,8 +34,6 @@ _log = logging.getLogger(__name__)
 
 PATIENCE_S = 0.01
 """A step that is over before the last save is complete waits at most this, or this part of a step:"""
-COPY_LAG_S = 10.0
-"""A save that all peers have is kept so long for a newer one to come to them; then what only the ranks have counts."""
 APART_CALLS = 8
 """After so many calls left out in a row, since ranks that share no collective in their steps are calls apart, a rank
 waits for the others at most this, in seconds:"""
@@ -85,7 +84,7 @@ class Saver:
         self._tree: StateTree | None = None
         self._writer: ShardWriter | None = None
         self._kept: ShardLayout | None = None
-        self._keeps: tuple[int, int] | None = None
+        self._own = OwnBuffers(single=context.copies.own == 1 and context.has_peer)
         self._plans = 0
         self._save: Save | None = None
         self._stalled_s = 0.0
@@ -95,7 +94,6 @@ class Saver:
         self._mixed = False
         self._telling = False
         self._skipped = 0
-        self._copied_at = 0.0
         self._newest = 0
         self._said_at: dict[str, float] = {}
 
@@ -119,7 +117,9 @@ class Saver:
         context = self._context
         self._kept = plan_of(path, context.shards, context.rank, context.world_size)
         if (header := buffers.read_header(path)) is not None:
-            self._keeps = header.epoch, header.step
+            self._own.restored((header.epoch, header.step), time.monotonic())
+            if self._own.single:
+                self._boundary.kept(header.step, path)
 
     def save(
         self,
@@ -206,6 +206,9 @@ class Saver:
         if not self._settled(step, step_s) or self._agenda.pending or self._mixed:
             self._skip(step)
             return Vote(number, step, plan, skipped=True), None
+        if not self._own.may_begin(time.monotonic()):
+            self._skip(step)
+            return Vote(number, step, plan, skipped=True), None
         try:
             tree = self.tree_of(state)
             contents = self._collect(tree)
@@ -221,7 +224,7 @@ class Saver:
                 self._writer, contents, number, step, None if everything else tree.updated()
             )
         except Exception as error:
-            if self._writer.is_waiting_for_memory(self._keeps):
+            if self._writer.is_waiting_for_memory(self._own.keeps, in_place=self._own.in_place):
                 self._skip(step)
                 return Vote(number, step, plan, skipped=True), None
             self._fail(step, error)
@@ -249,24 +252,49 @@ class Saver:
             self._hooked = True
             _before_every_update(self)
         self._skipped = 0
-        self._save = writer.start(contents, step, steady, number=number, keeps=self._keeps)
+        self._save = writer.start(
+            contents, step, steady, number=number, keeps=self._own.keeps, in_place=self._own.in_place
+        )
         return self._save
 
     def _conclude(self, vote: Vote, save: Save | None) -> None:
         """In the thread: finish a save, and hear what became of the call on all ranks."""
         told = self._finish(save, vote) if save is not None else vote
         told = replace(told, calls=self._agenda.calls, rejects=self._agenda.rejects)
+        if self._own.single and not told.saved:
+            told = replace(told, copied=self._boundary.is_on_peer(self._own.keeps))
+        result = self._exchange(told)
+        if result is None:
+            return
+        self._hear(result, told, save)
+        if self._own.single:
+            self._hear_of_copies(result, told)
+
+    def _exchange(self, told: Vote) -> Result | None:
+        """What all ranks say; None when one of them is gone, or this process ends."""
         self._telling = True
         try:
-            result = self._group.exchange(told, self._background.ended)
+            return self._group.exchange(told, self._background.ended)
         except CheckpointError as error:
             self._agenda.forget()
             if not self._background.ended():
-                self._fail(vote.step, error)
-            return
+                self._fail(told.step, error)
+            return None
         finally:
             self._telling = False
-        self._hear(result, told, save)
+
+    def _hear_of_copies(self, result: Result, told: Vote) -> None:
+        """With a single buffer it is copied when all ranks have theirs, and free when the peers of all have it."""
+        if result.common:
+            self._wait_for_copy()
+            later = self._exchange(replace(told, copied=self._boundary.copied))
+            if later is None:
+                return
+            result = later
+        if result.copied:
+            self._own.copied()
+        else:
+            self._boundary.remind()
 
     def _finish(self, save: Save, vote: Vote) -> Vote:
         """Complete the shard, tell the agent, and wait a bounded time for the peer's copy."""
@@ -288,20 +316,23 @@ class Saver:
             return vote
         self.counts.saved += 1
         self._boundary.saved(save.step, save.path, save.nbytes)
+        if self._own.single:  # the peer gives up what it has for it: not before all ranks have theirs
+            return replace(vote, saved=True, copied=False)
+        self._wait_for_copy()
+        return replace(vote, saved=True, copied=self._boundary.copied)
+
+    def _wait_for_copy(self) -> None:
         pause = 0.0001
         while not self._boundary.has_copy() and not self._background.ended():
             time.sleep(pause)
             pause = min(pause * 1.5, 0.005)
-        return replace(vote, saved=True, copied=self._boundary.copied)
 
     def _hear(self, result: Result, told: Vote, save: Save | None) -> None:
         self._agenda.take(result)
         self._mixed = result.mixed
         if result.common and save is not None:
-            now = time.monotonic()
-            if result.copied or now - self._copied_at > COPY_LAG_S:
-                # While peers are late, what all of them have stays: a machine may be lost as well as a rank.
-                self._keeps, self._copied_at = (self._context.epoch, save.step), now
+            saved = self._context.epoch, save.step
+            self._own.common(saved, time.monotonic(), copied=result.copied)
             self.counts.common += 1
             self._boundary.common(save.step, save.path)
         elif not result.same_step:
@@ -448,7 +479,7 @@ class Saver:
         context = self._context
         owner = Owner(context.job, context.epoch, context.rank, context.world_size)
         writer = ShardWriter(layout, owner, context.shards)
-        writer.prepare(self._keeps)
+        writer.prepare(self._own.keeps, single=self._own.single)
         return writer
 
 

@@ -9,7 +9,8 @@ plan gave this rank (``owned_nbytes``: exactly the object ``__{rank}_0.distcp``)
 so that the rank alone can be restored from its own file.
 
 There are two slots, ``a`` and ``b``. The newest shard that all ranks are known to have is never written to (before
-there is one: the newest complete one), so whatever moment the writer dies at, one complete shard remains.
+there is one: the newest complete one), so whatever moment the writer dies at, one complete shard remains. Where only
+one is wanted (:func:`only_slot`) the other copies that make this safe lie on other machines.
 """
 
 from __future__ import annotations
@@ -141,6 +142,11 @@ def is_lent(path: Path) -> bool:
         return path.stat().st_nlink > 1
     except FileNotFoundError:
         return False
+
+
+def is_reserved(path: Path) -> bool:
+    """Whether a successor for the file at ``path`` is ready (:func:`reserve`)."""
+    return path.with_suffix(".reserved").exists()
 
 
 def reserve(path: Path, file_nbytes: int) -> None:
@@ -327,6 +333,12 @@ def slot_to_overwrite(folder: Path, rank: int, keeps: Saved | None = None) -> Pa
     if held_a is None or held_b is None:
         return a if held_a is None else b
     return a if (held_a.epoch, held_a.step) <= (held_b.epoch, held_b.step) else b
+
+
+def only_slot(folder: Path, rank: int) -> tuple[Path, Path]:
+    """The slot of ``rank`` where one is enough, and the other, which should not exist."""
+    a, b = (shard_path(folder, rank, slot) for slot in SLOTS)
+    return (b, a) if b.exists() and not a.exists() else (a, b)
 
 
 def discard_newer(folder: Path, step: int, rank: int | None = None) -> list[Path]:

@@ -27,14 +27,14 @@ def nbytes(header: ShardHeader) -> int:
     return header.payload_offset + header.owned_nbytes
 
 
-def take(loan: Path, header: ShardHeader) -> Path:
-    """Copy the part of the shard at ``loan`` beside it and return the copy's path.
+def take(loan: Path, header: ShardHeader, folder: Path | None = None) -> Path:
+    """Copy the part of the shard at ``loan`` beside it, or into ``folder``, and return the copy's path.
 
     Raises:
         CheckpointError: the shard was overwritten meanwhile.
         OSError: there is no room.
     """
-    part = loan.with_suffix(".part")
+    part = loan.with_suffix(".part") if folder is None else folder / f"{loan.stem}.part"
     try:
         with loan.open("rb") as given, part.open("wb") as out:
             at, end = 0, nbytes(header)

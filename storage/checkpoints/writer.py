@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.utils import find_state_dict_object
 from torch.nn import Parameter
 
+from holdfast.errors import CheckpointError
 from holdfast.storage.checkpoints import buffers
 from holdfast.storage.checkpoints.buffers import HEADER_BYTES, ShardHeader
 from holdfast.storage.checkpoints.layout import Piece, Placed, ShardLayout, align, dump_object, zip_form
@@ -124,23 +125,49 @@ class ShardWriter:
         self.payload_offset = align(HEADER_BYTES + len(self.layout.metadata), HEADER_BYTES)
         self.file_nbytes = self.payload_offset + self.layout.payload_nbytes
 
-    def prepare(self, keeps: buffers.Saved | None = None) -> None:
+    def prepare(self, keeps: buffers.Saved | None = None, *, single: bool = False) -> None:
         """Map the slots that hold no shard to be kept, so that the first saves need not wait for their pages.
 
         Args:
             keeps: epoch and step of a shard that must stay; None: the newest.
+            single: one slot is enough.
 
         Raises:
             CheckpointError: shared memory is full.
         """
+        if single:
+            path, other = buffers.only_slot(self.folder, self.owner.rank)
+            if buffers.read_header(path) is None and buffers.read_header(other) is None:
+                self._slot(path)
+            return
         first = buffers.slot_to_overwrite(self.folder, self.owner.rank, keeps)
         for path in (first, self._other(first)):
             if path == first or buffers.read_header(path) is None:
                 self._slot(path)
 
-    def is_waiting_for_memory(self, keeps: buffers.Saved | None = None) -> bool:
+    def is_waiting_for_memory(self, keeps: buffers.Saved | None = None, *, in_place: bool = False) -> bool:
         """Whether the slot of the next save is lent, so that it needs a successor; there may be no memory for it."""
-        return buffers.is_lent(buffers.slot_to_overwrite(self.folder, self.owner.rank, keeps))
+        return buffers.is_lent(self._next(keeps, in_place=in_place))
+
+    def _next(self, keeps: buffers.Saved | None, *, in_place: bool) -> Path:
+        """The slot that the next save goes to."""
+        if in_place:
+            return buffers.only_slot(self.folder, self.owner.rank)[0]
+        return buffers.slot_to_overwrite(self.folder, self.owner.rank, keeps)
+
+    def _give_up_other(self, path: Path) -> None:
+        """One slot is enough from here on; a file of another plan makes way before its successor is there.
+
+        Raises:
+            CheckpointError: the slot is lent, and nobody made room for another file.
+        """
+        if buffers.is_lent(path) and not buffers.is_reserved(path):
+            raise CheckpointError(f"shard {path} is lent, and a second one is not wanted")
+        other = self._other(path)
+        self._slots.pop(other, None)
+        other.unlink(missing_ok=True)
+        if path.exists() and path.stat().st_size != self.file_nbytes:
+            path.unlink()
 
     def collect(self, flat: Mapping[str, Any]) -> Contents | None:
         """The values of ``flat`` in the layout's order; None when they do not fit it any more."""
@@ -163,6 +190,7 @@ class ShardWriter:
         *,
         number: int = 0,
         keeps: buffers.Saved | None = None,
+        in_place: bool = False,
     ) -> Save:
         """Begin a save of ``step``: objects and what is not ``steady`` are copied at once.
 
@@ -172,11 +200,15 @@ class ShardWriter:
             steady: by name and tensor, whether it stays as it is until :meth:`Save.wait` has returned.
             number: of the call that saves.
             keeps: epoch and step of the shard that must stay, in whichever slot it is; None: the newest.
+            in_place: all that this rank has may be overwritten: others have copies. One slot is used then.
 
         Raises:
-            CheckpointError: shared memory is full; no shard is harmed.
+            CheckpointError: shared memory is full, or the only slot is lent; no shard is harmed.
         """
-        slot = self._slot(buffers.slot_to_overwrite(self.folder, self.owner.rank, keeps))
+        path = self._next(keeps, in_place=in_place)
+        if in_place:
+            self._give_up_other(path)
+        slot = self._slot(path)
         buffers.begin(slot.buf)
         moves, names, at_once = [], [], []
         for each, source, target in zip(self._tensor_items, contents.tensors, slot.targets, strict=True):

@@ -158,8 +158,11 @@ def copies(root: Path, job: str) -> float:
         ("own", Copies(own=2, peer=2), 4, 5),
         ("equal", Copies(own=2, peer=2), 4, 4.25),
         ("own", Copies(own=2, peer=1), 3, 4),
+        # A single buffer is never lent: the whole waits on the disk, a quarter in memory.
+        ("own", Copies(own=1, peer=1), 2, 2),
+        ("equal", Copies(own=1, peer=1), 2, 2.25),
     ],
-    ids=["default", "replicas", "one-copy-on-the-peer"],
+    ids=["default", "replicas", "one-copy-on-the-peer", "two-in-all", "two-in-all-replicas"],
 )
 async def test_copies_at_rest_and_while_the_store_is_slow(
     *,

@@ -167,7 +167,8 @@ async def test_without_room_it_is_read_where_it_lies(
 ) -> None:
     """And counts only if nothing was written over it meanwhile."""
     monkeypatch.setattr(room, "free_nbytes", lambda _: 1000)
-    path = write_shard(tmp_path / "shm" / "own" / "toy", step=7)
+    path = write_shard(tmp_path / "shm" / "own" / "toy", step=6, slot="b")
+    path = write_shard(tmp_path / "shm" / "own" / "toy", step=7, slot="a")
     assert Proofs(prover).paths == []
     assert (await prover.shard("toy", 0)).outcome is Outcome.PROVEN
 
@@ -176,6 +177,19 @@ async def test_without_room_it_is_read_where_it_lies(
     assert found.outcome is Outcome.UNTESTED
     assert "shared memory has no room to hold it still" in found.why_not
     assert len(overwriting.paths) == 3
+    assert not buffers.is_lent(path)
+
+
+async def test_the_only_buffer_of_a_rank_is_lent_though_there_is_no_room(
+    prover: Prover, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No successor is made for it, so the rank's saves wait; it is given back afterwards."""
+    monkeypatch.setattr(room, "free_nbytes", lambda _: 1000)
+    path = write_shard(tmp_path / "shm" / "own" / "toy", step=7)
+    seen: list[tuple[bool, bool]] = []
+    Proofs(prover, lambda _: seen.append((buffers.is_lent(path), buffers.is_reserved(path))))
+    assert (await prover.shard("toy", 0)).outcome is Outcome.PROVEN
+    assert seen == [(True, False)]
     assert not buffers.is_lent(path)
 
 

@@ -13,7 +13,7 @@ from holdfast.agent.memory import Memory
 from holdfast.agent.metrics import Metrics
 from holdfast.agent.uploads import UploadLimits, Uploads
 from holdfast.errors import UnavailableError
-from holdfast.models.checkpoint import Retention
+from holdfast.models.checkpoint import Copies, Retention
 from holdfast.storage.checkpoints import buffers
 from tests.agent.gateway import eventually
 from tests.agent.shards import write_shard
@@ -57,7 +57,9 @@ class Site:
             done=lambda _: None,
             dropped=lambda *_: None,
         )
-        start = SimpleNamespace(job="toy", s3_every_steps=1, replay=None, world_size=2, retention=Retention())
+        start = SimpleNamespace(
+            job="toy", s3_every_steps=1, replay=None, world_size=2, retention=Retention(), copies=Copies()
+        )
         self.run: Any = SimpleNamespace(start=start, name="toy-e1")
 
     async def save(self, *steps: int) -> None:

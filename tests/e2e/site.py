@@ -104,10 +104,11 @@ class Site:
         mode: Mode = Mode.ACT,
         first: int = 3,
         parallelism: Parallelism = Parallelism(),  # noqa: B008  (frozen)
+        **choices: Any,
     ) -> Job:
         """Submit the example at a tiny size, once there are machines for it and ``spare`` standbys more.
 
-        Returns when it has done ``first`` steps.
+        ``choices`` are further fields of its checkpoint policy. Returns when it has done ``first`` steps.
         """
         self.have_standbys(machines + spare)
         spec = JobSpec(
@@ -118,7 +119,7 @@ class Site:
             machines=machines,
             ranks_per_machine=1,
             parallelism=parallelism,
-            checkpoint=CheckpointPolicy(s3_every_steps=s3_every, disk_every_steps=disk_every),
+            checkpoint=CheckpointPolicy(s3_every_steps=s3_every, disk_every_steps=disk_every, **choices),
             mode=mode,
         )
         version = code.store(self.store, name, code_dir)

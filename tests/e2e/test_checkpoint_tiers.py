@@ -58,6 +58,21 @@ def test_a_whole_pipeline_group_is_lost(site: Site, name: str) -> None:
     assert saved[0].step <= second.start_step
 
 
+def test_two_copies_in_all_are_enough_for_a_rank_and_for_a_machine(site: Site, name: str) -> None:
+    """One on the machine and one on its peer: a killed rank costs a few steps, and so does a lost machine."""
+    before = site.submit(name, s3_every=FOR_EVER, buffers=1, peer_buffers=1).machines
+    for fault in ("kill-rank", "kill-machine"):
+        for machine in site.job(name).machines:
+            files = [path.name for path in (shm_dir(site.home, machine) / "own" / name).glob("*.shard")]
+            assert len(files) == 1, files
+        site.fault(fault, before[1])
+        incident = site.wait_recovered(name, timeout_s=180)
+        assert started(site, incident)["tier"] == Tier.MEMORY
+        *_, last, new = site.epochs(name)
+        assert new.start_step >= (last.last_step or 0) - 5, site.told(name)
+        site.wait_more_steps(name)
+
+
 def test_both_machines_of_a_pair_are_lost(site: Site, name: str) -> None:
     """The shards of two ranks are nowhere in memory: the newest checkpoint in S3 is taken, and these read it there.
 

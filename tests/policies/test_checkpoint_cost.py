@@ -28,6 +28,8 @@ def costs(machines: int = 2, **choices: Any) -> Cost:
     [
         (2, {}, Copies(own=2, peer=2, uploads=1)),
         (2, {"peer_buffers": 1}, Copies(own=2, peer=1, uploads=1)),
+        (2, {"buffers": 1}, Copies(own=1, peer=2, uploads=0.5)),
+        (2, {"buffers": 1, "peer_buffers": 1, "disk_every_steps": 10}, Copies(own=1, peer=1, uploads=0.5)),
         (2, {"peer": False}, Copies(own=2, peer=0, uploads=1)),
         (1, {}, Copies(own=2, peer=0, uploads=1)),
         (2, {"disk_every_steps": 10}, Copies(own=2, peer=2, uploads=1, disk=1)),
@@ -55,6 +57,7 @@ def test_bytes_are_unknown_before_the_first_save() -> None:
         ({"peer": False}, "A lost machine"),
         ({"peer_buffers": 1}, "the peer's only copy is torn, and the job goes back to S3"),
         ({"peer_buffers": 1, "disk_every_steps": 20}, "goes back to the disks, or to S3"),
+        ({"buffers": 1}, "until they have the one before"),
         ({"memory_every_steps": 4}, "costs up to 3 steps"),
         ({}, "A reboot or power cut of all machines"),
         ({"first_tier": FirstTier.DISK}, "refused by its digest"),
@@ -96,3 +99,13 @@ def test_only_saved_steps_go_on_from_memory(field: str) -> None:
     CheckpointPolicy(**good)
     with pytest.raises(ValidationError, match=rf"{field} = 10 .*memory_every_steps = 4.* Take 8 or 12"):
         CheckpointPolicy(**(good | {field: 10}))
+
+
+def test_a_single_buffer_needs_a_copy_elsewhere() -> None:
+    """Without a peer nothing would hold the state while it is saved: refused, and what to set is said."""
+    with pytest.raises(
+        ValidationError, match=r"checkpoint.buffers = 1 with checkpoint.peer = false.*Set peer: true"
+    ):
+        costs(buffers=1, peer=False)
+    with pytest.raises(ValidationError, match=r"checkpoint.buffers = 1 with machines = 1.*Set buffers: 2"):
+        costs(machines=1, buffers=1)

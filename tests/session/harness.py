@@ -68,9 +68,13 @@ class FakeAgent:
             message = json.loads(self._socket.recv(65536))
             if message["t"] == "stop":
                 return
-            if message["t"] == "saved" and self.replicate:
-                self.controls[message["rank"]].replicated_step = message["step"]
+            self.heard(message)
             self.messages.append(message)
+
+    def heard(self, message: dict[str, Any]) -> None:
+        """Do what the agent does at a message of a rank."""
+        if message["t"] == "saved" and self.replicate:
+            self.controls[message["rank"]].replicated_step = message["step"]
 
     def environ(self, rank: int, restore: tuple[int, Path] | None = None, **extra: str) -> dict[str, str]:
         """What a rank's environment holds beside torchrun's variables."""

@@ -7,16 +7,20 @@ import shutil
 import struct
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from holdfast.models.checkpoint import Copies, RestorePlan
 from holdfast.storage.checkpoints import buffers
 from tests.session.harness import _forks
 from tests.session.killed import save_for_ever
+from tests.session.paired import PairedAgent
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch]
+RANKS = 3
+SCRIPTS = Path(__file__).with_name("scripts")
 
 
 @pytest.fixture
@@ -56,6 +60,58 @@ def kill_often(folder: Path, times: int, within_s: float) -> int:
 def test_kills_at_random_moments_lose_no_common_save(folder: Path) -> None:
     """As many as fit into some seconds, many of them in the middle of a copy."""
     assert kill_often(folder, 300, 15.0) > 0
+
+
+CHOICES = {
+    "default": Copies(own=2, peer=2),
+    "one-own-buffer": Copies(own=1, peer=2),
+    "one-on-the-peer": Copies(own=2, peer=1),
+    "two-in-all": Copies(own=1, peer=1),
+}
+
+
+def kill_a_job_often(folder: Path, copies: Copies, times: int) -> int:
+    """Kill all ranks of a job at random moments and resume it; how often in the middle of a copy."""
+    agent, at, torn = PairedAgent(folder, RANKS, copies), 0, 0
+    try:
+        for _ in range(times):
+            plan = agent.chosen()
+            assert plan.step >= at, f"step {at} was common; now {plan}"
+            agent.start(SCRIPTS / "kept.py", ["0.5"], restoring(agent, plan))
+            agent.wait_for(lambda: len(agent.of("common")) > RANKS or not agent.alive, 60)
+            assert agent.alive, agent.output()
+            time.sleep(random.random() * 0.05)
+            agent.kill()
+            agent.settle()
+            at = max(plan.step, *agent.common())
+            held = {header.rank for _, header in buffers.inventory(agent.shards) if header.step >= at}
+            torn += len(held) < RANKS
+    finally:
+        agent.close()
+    return torn
+
+
+def restoring(agent: PairedAgent, plan: RestorePlan) -> Callable[[int], tuple[int, Path]] | None:
+    """Where each rank finds its state."""
+    if not plan.step:
+        return None
+    where = {rank: agent.fetch(rank, plan) for rank in range(RANKS)}
+    return lambda rank: (plan.step, where[rank])
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_a_job_killed_at_any_moment_goes_on_from_its_newest_common_save(folder: Path, choice: str) -> None:
+    """With each choice of copies: no step that all ranks had is lost, and each rank's bytes are those of the step."""
+    kill_a_job_often(folder, CHOICES[choice], 3)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("choice", CHOICES)
+def test_hundreds_of_kills_of_a_job_lose_nothing(folder: Path, choice: str) -> None:
+    """The same, 250 times each; some of the kills come while the only own buffer is written."""
+    torn = kill_a_job_often(folder, CHOICES[choice], 250)
+    assert torn > 0 or CHOICES[choice].own == 2
 
 
 @pytest.mark.thorough
