@@ -21,8 +21,11 @@ from holdfast.session.encoded import Encoded, Placing
 from holdfast.session.known import Known
 from holdfast.session.modules import ModulePart
 from holdfast.session.optimizers import OptimizerPart, by_names, in_order
+from holdfast.storage.checkpoints.decoder import Decoder
+from holdfast.storage.checkpoints.encoder import Encoder
 from holdfast.storage.checkpoints.flat import FlatShard
-from holdfast.storage.checkpoints.structure import Decoder, Encoder, Node, refused
+from holdfast.storage.checkpoints.places import refused
+from holdfast.storage.checkpoints.structure import Node
 
 
 def is_fsdp1(module: nn.Module) -> bool:

@@ -19,7 +19,10 @@ from holdfast.session.encoded import Encoded, Placing, addresses
 from holdfast.session.in_place import updates_plainly
 from holdfast.session.known import Known
 from holdfast.session.part import Part
-from holdfast.storage.checkpoints.structure import Decoder, Encoder, Node, refused
+from holdfast.storage.checkpoints.decoder import Decoder
+from holdfast.storage.checkpoints.encoder import Encoder
+from holdfast.storage.checkpoints.places import refused
+from holdfast.storage.checkpoints.structure import Node
 
 Look = list[tuple[int, int]]
 

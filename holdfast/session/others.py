@@ -13,7 +13,10 @@ from holdfast.errors import CheckpointError
 from holdfast.session.encoded import Encoded, Placing
 from holdfast.session.known import Known
 from holdfast.session.part import Part
-from holdfast.storage.checkpoints.structure import OWN, Encoder, Node, decode, is_distributed, refs, strides
+from holdfast.storage.checkpoints.decoder import decode
+from holdfast.storage.checkpoints.encoder import Encoder
+from holdfast.storage.checkpoints.structure import OWN, Node, refs, strides
+from holdfast.storage.checkpoints.tensor_facts import is_distributed
 
 MOST_PLAIN = 512
 """Plain values of a part that stock torch can read one by one; a table of words need not be."""
