@@ -32,7 +32,7 @@ class Encoded:
     @classmethod
     def by(cls, encoder: Encoder, nodes: dict[str, Any], *, stock: bool = True) -> Encoded:
         """What ``encoder`` has collected; ``stock``: plain values also under names of their own."""
-        items = encoder.items | encoder.plain if stock else encoder.items
+        items = encoder.items | encoder.stock.values if stock else encoder.items
         return cls(nodes, items, {name: encoder.paths[name] for name in items})
 
 

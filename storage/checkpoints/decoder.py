@@ -82,7 +82,7 @@ class Decoder:
         found: Tensor = self.value(node[2], mesh).as_subclass(kind)
         return found
 
-    def _opaque(self, node: Node, _: Any) -> Any:
+    def _as_it_is(self, node: Node, _: Any) -> Any:
         return node[1]
 
     def _local(self, node: Node, mesh: Any) -> DTensor:
@@ -120,7 +120,8 @@ _MAKERS: dict[str, Callable[[Decoder, Node, Any], Any]] = {
     "@param": Decoder._param,
     "@grad": Decoder._grad,
     "@as": Decoder._as,
-    "@opaque": Decoder._opaque,
+    "@opaque": Decoder._as_it_is,
+    "@plain": Decoder._as_it_is,
     "@local": Decoder._local,
     "@subclass": Decoder._subclass,
 }

@@ -18,8 +18,10 @@ from holdfast.errors import CheckpointError
 from holdfast.storage.checkpoints.kinds import PLAIN, class_name, kind_of
 from holdfast.storage.checkpoints.layout import dump_object
 from holdfast.storage.checkpoints.places import Path, dotted, refused
+from holdfast.storage.checkpoints.plain_data import CONTAINERS, SERIES, is_flat, kinds_inside
 from holdfast.storage.checkpoints.raw_tensors import RawWriter, is_plain
 from holdfast.storage.checkpoints.safe_load import load_object
+from holdfast.storage.checkpoints.stock_names import StockNames, has_items
 from holdfast.storage.checkpoints.structure import OWN, Node, own_name
 from holdfast.storage.checkpoints.tensor_facts import (
     is_distributed,
@@ -39,19 +41,25 @@ _ENDLESS = ("it contains itself, or is nested too deeply", "save plain, finite d
 class Encoder:
     """Writes the trees of one state, and collects the tensors and the plain values that are items."""
 
-    def __init__(self, place: Place, rank: int = 0, *, most_plain: int = sys.maxsize) -> None:
-        """``most_plain``: so many plain values get names of their own."""
-        self._place, self._rank, self._most_plain = place, rank, most_plain
+    def __init__(
+        self, place: Place, rank: int = 0, *, most_plain: int = sys.maxsize, whole: bool = True
+    ) -> None:
+        """For one state.
+
+        Args:
+            place: where tensors go.
+            rank: this one.
+            most_plain: so many plain values get names of their own.
+            whole: whether plain data becomes a single node, however much it is.
+        """
+        self._place, self._rank, self._whole = place, rank, whole
         self._alone = False
         self.items: dict[str, Any] = {}
         """Tensors by name."""
-        self.plain: dict[str, Any] = {}
-        """Plain values by the names that stock torch gives them: for readers other than Holdfast."""
         self.paths: dict[str, Path] = {}
         """By name, where in the nested state it was."""
+        self.stock = StockNames(self.items, self.paths, most_plain)
         self._raw = RawWriter()
-        self.many = False
-        """Whether there were too many plain values to give each a name of its own."""
         self._known: dict[tuple[Any, ...], str] = {}
         self._open: set[int] = set()
         self._kept: list[object] = []
@@ -65,19 +73,25 @@ class Encoder:
         """
         return self.part_of(value, (name,))
 
-    def part_of(self, value: Any, path: Path) -> Node:
-        """As :meth:`part`, of something that lies deeper: what it has in common with others is saved for both."""
+    def part_of(self, value: Any, path: Path, *, opened: bool = False) -> Node:
+        """As :meth:`part`, of something that lies deeper: what it has in common with others is saved for both.
+
+        Args:
+            value: of the state.
+            path: where it is.
+            opened: a dictionary becomes a node whose entries can be looked at, also when it is plain data.
+        """
         self._known.clear()
         self._kept.clear()
         self._raw.forget()
-        return self.encode(value, path)
+        return self.encode(value, path, opened=opened)
 
-    def encode(self, value: Any, path: Path, *, stock: bool = True) -> Node:
+    def encode(self, value: Any, path: Path, *, stock: bool = True, opened: bool = False) -> Node:
         """The tree of a value at ``path``; ``stock``: whether stock torch would look for items inside."""
         kind = type(value)
         if kind in _PLAIN:
             if stock:
-                self._note(value, path)
+                self.stock.note(value, path)
             return value
         if isinstance(value, Tensor):
             return self.tensor(value, path)
@@ -85,28 +99,34 @@ class Encoder:
             raise refused(path, *_ENDLESS)
         self._open.add(id(value))
         try:
-            return self._container(value, kind, path, stock)
+            return self._container(value, kind, path, stock, whole=self._whole and not opened)
         except RecursionError:
             raise refused(path, *_ENDLESS) from None
         finally:
             self._open.discard(id(value))
 
-    def _container(self, value: Any, kind: type, path: Path, stock: bool) -> Node:
-        if kind in (list, tuple) and all(type(each) in _PLAIN for each in value):
+    def _container(self, value: Any, kind: type, path: Path, stock: bool, *, whole: bool) -> Node:
+        if whole and kind in CONTAINERS:
+            kinds = kinds_inside(value, MOST_DEPTH + 2 - len(self._open))
+            if kinds is not None:
+                if stock:
+                    (self.stock.note_all if dict in kinds else self.stock.note)(value, path)
+                return "@plain", value
+        if kind in SERIES and is_flat(value):
             if stock:
-                self._note(value, path)
+                self.stock.note(value, path)
             return list(value) if kind is list else ("tuple", list(value))
         if kind is list:
-            if stock and not _has_items(value):
-                self._note(value, path)
+            if stock and not has_items(value):
+                self.stock.note(value, path)
                 stock = False
             return [self.encode(each, (*path, number), stock=stock) for number, each in enumerate(value)]
         if kind is dict and all(type(each) is str for each in value):
             return {name: self.encode(each, (*path, name), stock=stock) for name, each in value.items()}
         if (known := kind_of(value)) is not None:
             within = stock and isinstance(value, Mapping)
-            if stock and kind is tuple and not _has_items(value):
-                self._note(value, path)
+            if stock and kind is tuple and not has_items(value):
+                self.stock.note(value, path)
             try:
                 return known.tag, known.down(
                     value,
@@ -119,15 +139,6 @@ class Encoder:
                     raise
                 raise refused(path, str(error)) from error
         return "@opaque", self._opaque(value, path)
-
-    def _note(self, value: Any, path: Path) -> None:
-        if len(self.plain) >= self._most_plain:
-            self.many = True
-            return
-        name = dotted(path)
-        if name not in self.plain and name not in self.items:
-            self.plain[name] = value
-            self.paths[name] = path
 
     def tensor(self, value: Tensor, path: Path) -> Node:
         """The tree of a tensor."""
@@ -186,7 +197,7 @@ class Encoder:
 
     def _free(self, name: str) -> str:
         found, number = name, 1
-        while found in self.items or found in self.plain:
+        while found in self.items or found in self.stock.values:
             number += 1
             found = f"{name}#{number}"
         return found
@@ -237,11 +248,3 @@ class Encoder:
                 ) from error
             self._trusted.add(what)
         return value
-
-
-def _has_items(values: Any) -> bool:
-    """Whether stock torch looks for items inside a list."""
-    return any(
-        isinstance(each, Mapping | Tensor) or (isinstance(each, list | tuple) and _has_items(each))
-        for each in values
-    ) or not all(type(each) in (*PLAIN, list, tuple) for each in values)

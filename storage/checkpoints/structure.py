@@ -4,8 +4,10 @@
 name. A state that grew, shrank or changed its types since the script began is not the fresh one. So each rank saves,
 for every part of its state, a tree of nodes that says what the part consisted of:
 
-- ``None``, booleans, numbers, text and bytes are themselves; a list is a list, and a dictionary with
-  text keys a dictionary;
+- ``None``, booleans, numbers, text and bytes are themselves;
+- lists, tuples and dictionaries of nothing else, to the last leaf, are ``("@plain", value)``, pickled as they are: what
+  is shared inside of them, or with others of the part, stays shared; another list is a list, and another dictionary
+  with text keys a dictionary;
 - a tensor that is an item of the checkpoint is ``("@ref", name, device, placements)``, and its strides where it does
   not lie row by row; one that lies in the tree itself
   (small, of changing shape, of a layout that items cannot have) is ``("@raw", ...)`` or ``("@layout", ...)`` of
@@ -61,6 +63,8 @@ def aliases(node: Node) -> Iterator[str]:
 def _tagged(node: Node, tag: str) -> Iterator[Any]:
     if isinstance(node, tuple) and node and node[0] == tag:
         yield node
+    elif isinstance(node, tuple) and node and node[0] == "@plain":
+        return  # the user's own, whatever it looks like
     elif isinstance(node, tuple | list):
         for each in node:
             yield from _tagged(each, tag)
