@@ -10,15 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from holdfast.storage.checkpoints.structure import (
-    Encoder,
-    Path,
-    Place,
-    dotted,
-    is_distributed,
-    nbytes_of,
-    own_name,
-)
+from holdfast.storage.checkpoints.encoder import Encoder, Place
+from holdfast.storage.checkpoints.places import Path, dotted
+from holdfast.storage.checkpoints.structure import own_name
+from holdfast.storage.checkpoints.tensor_facts import is_distributed, nbytes_of
 
 SMALL_BYTES = 64 << 10
 """Tensors of a part that is neither module nor optimizer lie in its tree up to this size."""
@@ -37,7 +32,7 @@ class Encoded:
     @classmethod
     def by(cls, encoder: Encoder, nodes: dict[str, Any], *, stock: bool = True) -> Encoded:
         """What ``encoder`` has collected; ``stock``: plain values also under names of their own."""
-        items = encoder.items | encoder.plain if stock else encoder.items
+        items = encoder.items | encoder.stock.values if stock else encoder.items
         return cls(nodes, items, {name: encoder.paths[name] for name in items})
 
 

@@ -21,8 +21,11 @@ from holdfast.session.encoded import Encoded, Placing
 from holdfast.session.known import Known
 from holdfast.session.modules import ModulePart
 from holdfast.session.optimizers import OptimizerPart, by_names, in_order
+from holdfast.storage.checkpoints.decoder import Decoder
+from holdfast.storage.checkpoints.encoder import Encoder
 from holdfast.storage.checkpoints.flat import FlatShard
-from holdfast.storage.checkpoints.structure import Decoder, Encoder, Node, refused
+from holdfast.storage.checkpoints.places import refused
+from holdfast.storage.checkpoints.structure import Node
 
 
 def is_fsdp1(module: nn.Module) -> bool:
@@ -159,14 +162,14 @@ class FlatOptimizerPart(OptimizerPart):
                 told = {
                     key: each.of(value) if _is_flat(value, each) else value for key, value in values.items()
                 }
-                nodes[name] = encoder.part_of(told, (self.name, "state", name))
+                nodes[name] = encoder.part_of(told, (self.name, "state", name), opened=True)
         for key, values in self.optimizer.state.items():
             if id(key) in keys:
                 continue
             if id(key) not in mine:
                 raise refused((self.name, "state"), "it has state that belongs to no parameter of its groups")
             name = self._full[id(key)]
-            nodes[name] = encoder.part_of(values, (self.name, "state", name))
+            nodes[name] = encoder.part_of(values, (self.name, "state", name), opened=True)
         return Encoded.by(encoder, {"state": {"params": nodes, "shared": []}})
 
     def _want_state(self, params: Mapping[str, Tensor], known: Known) -> None:

@@ -22,7 +22,10 @@ from holdfast.session.encoded import Encoded, Placing, addresses, local
 from holdfast.session.in_place import loads_plainly
 from holdfast.session.known import Known, fits
 from holdfast.session.part import Part
-from holdfast.storage.checkpoints.structure import Encoder, Node, decode, refs, refused
+from holdfast.storage.checkpoints.decoder import decode
+from holdfast.storage.checkpoints.encoder import Encoder
+from holdfast.storage.checkpoints.places import refused
+from holdfast.storage.checkpoints.structure import Node, refs
 
 Look = list[tuple[int, int]]
 

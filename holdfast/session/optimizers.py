@@ -19,7 +19,10 @@ from holdfast.session.encoded import Encoded, Placing, addresses
 from holdfast.session.in_place import updates_plainly
 from holdfast.session.known import Known
 from holdfast.session.part import Part
-from holdfast.storage.checkpoints.structure import Decoder, Encoder, Node, refused
+from holdfast.storage.checkpoints.decoder import Decoder
+from holdfast.storage.checkpoints.encoder import Encoder
+from holdfast.storage.checkpoints.places import refused
+from holdfast.storage.checkpoints.structure import Node
 
 Look = list[tuple[int, int]]
 
@@ -105,7 +108,7 @@ class OptimizerPart:
         for name in params:
             values = self.optimizer.state.get(params[name])
             if values is not None and len(values):
-                nodes[name] = encoder.part_of(values, (self.name, "state", name))
+                nodes[name] = encoder.part_of(values, (self.name, "state", name), opened=True)
         mine = {id(each) for each in params.values()}
         for key, values in self.optimizer.state.items():
             if not isinstance(key, Tensor):
@@ -131,7 +134,7 @@ class OptimizerPart:
             }
             for group in self.optimizer.param_groups
         ]
-        encoder = Encoder(placing.optimizer(), placing.rank)
+        encoder = Encoder(placing.optimizer(), placing.rank, whole=False)
         return Encoded.by(encoder, {"groups": encoder.part_of(groups, (self.name, "param_groups"))})
 
     def want(self, known: Known) -> None:

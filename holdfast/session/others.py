@@ -13,7 +13,11 @@ from holdfast.errors import CheckpointError
 from holdfast.session.encoded import Encoded, Placing
 from holdfast.session.known import Known
 from holdfast.session.part import Part
-from holdfast.storage.checkpoints.structure import OWN, Encoder, Node, decode, is_distributed, refs, strides
+from holdfast.storage.checkpoints.decoder import decode
+from holdfast.storage.checkpoints.encoder import Encoder
+from holdfast.storage.checkpoints.plain_pickle import dump_plain
+from holdfast.storage.checkpoints.structure import OWN, Node, refs, strides
+from holdfast.storage.checkpoints.tensor_facts import is_distributed
 
 MOST_PLAIN = 512
 """Plain values of a part that stock torch can read one by one; a table of words need not be."""
@@ -37,8 +41,8 @@ class OtherPart:
         encoder = Encoder(placing.other(), placing.rank, most_plain=MOST_PLAIN)
         nodes = {self.name: encoder.part(self.name, self.value.state_dict())}
         # Names that come and go would need a new plan each time; the tree has the values anyway.
-        names, self._names = self._names, set(encoder.plain)
-        self._quiet = self._quiet or encoder.many or (names is not None and names != self._names)
+        names, self._names = self._names, set(encoder.stock.values)
+        self._quiet = self._quiet or encoder.stock.many or (names is not None and names != self._names)
         return Encoded.by(encoder, nodes, stock=not self._quiet)
 
     def want(self, known: Known, told: Sequence[tuple[int, Node]]) -> None:
@@ -109,5 +113,13 @@ def alike(left: Node, right: Node) -> bool:
     if isinstance(left, tuple) and left and left[0] == "@ref" and str(left[1]).startswith(OWN):
         return False
     if isinstance(left, list | tuple):
-        return len(left) == len(right) and all(map(alike, left, right))
+        return _same_bytes(left, right) or (len(left) == len(right) and all(map(alike, left, right)))
     return bool(left == right) or (left != left and right != right)  # noqa: PLR0124  (NaN)
+
+
+def _same_bytes(left: Node, right: Node) -> bool:
+    """Whether plain data is written alike, which is quickly told; equal values may be written otherwise."""
+    if not (isinstance(left, tuple) and left and left[0] == "@plain"):
+        return False
+    written = dump_plain(left)
+    return written is not None and written == dump_plain(right)

@@ -26,7 +26,9 @@ from holdfast.session.others import OtherPart
 from holdfast.session.part import Part, unwrapped
 from holdfast.storage.checkpoints import structure
 from holdfast.storage.checkpoints.coverage import require_consumed
-from holdfast.storage.checkpoints.structure import Node, Path, nbytes_of
+from holdfast.storage.checkpoints.places import Path
+from holdfast.storage.checkpoints.structure import Node
+from holdfast.storage.checkpoints.tensor_facts import nbytes_of
 
 PARTS = "/parts"
 """Name of the tree that says which parts there are."""

@@ -29,6 +29,8 @@ from torch.distributed.checkpoint.metadata import (
     TensorStorageMetadata,
 )
 
+from holdfast.storage.checkpoints.plain_pickle import dump_plain
+
 ALIGNMENT = 64
 _LOCAL_HEADER_NBYTES = 30
 _NAME_AND_EXTRA = struct.Struct("<HH")
@@ -74,6 +76,9 @@ def _data_offset(stream: io.BytesIO) -> int:
 
 def dump_object(value: object) -> bytes:
     """A non-tensor item as ``torch.load`` reads it, in the format that tolerates bytes after its end."""
+    plain = dump_plain(value)
+    if plain is not None:
+        return plain
     stream = io.BytesIO()
     torch.save(value, stream, _use_new_zipfile_serialization=False)
     return stream.getvalue()

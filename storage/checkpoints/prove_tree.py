@@ -14,6 +14,7 @@ from torch.distributed.checkpoint.metadata import STORAGE_TYPES, TensorStorageMe
 
 from holdfast.errors import CheckpointError
 from holdfast.storage.checkpoints import structure
+from holdfast.storage.checkpoints.decoder import decode
 from holdfast.storage.checkpoints.findings import Findings, first_line
 from holdfast.storage.checkpoints.structure import Node
 
@@ -40,7 +41,7 @@ def prove_tree(name: str, node: Node, described: Mapping[str, STORAGE_TYPES], fo
     if missing:
         return
     try:
-        structure.decode(node, _Items(described))
+        decode(node, _Items(described))
     except CheckpointError as error:
         if any(said in str(error) for said in _OF_THE_SCRIPT):
             found.left_out(name, error)

@@ -1,0 +1,17 @@
+"""Where in the nested state something is, and what is told of a place that cannot be saved."""
+
+from __future__ import annotations
+
+from holdfast.errors import CheckpointError
+
+Path = tuple[str | int, ...]
+
+
+def refused(path: Path, what: str, instead: str = "") -> CheckpointError:
+    """The error for a part of the state that cannot be saved."""
+    return CheckpointError(f"state {dotted(path)!r}: {what}.{f' To save it, {instead}.' if instead else ''}")
+
+
+def dotted(path: Path) -> str:
+    """The name of a place in the nested state."""
+    return ".".join(map(str, path))

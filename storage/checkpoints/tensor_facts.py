@@ -1,0 +1,66 @@
+"""What a tensor is, as far as a tree must tell: where it lies, whether it is a part, what its class adds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+
+def is_distributed(value: object) -> bool:
+    """Whether a tensor is a part of a larger one, or describes its parts itself."""
+    return isinstance(value, DTensor) or hasattr(value, "__create_write_items__") or _is_sharded(value)
+
+
+def _is_sharded(value: object) -> bool:
+    return type(value).__name__ == "ShardedTensor"
+
+
+def is_transparent(value: Tensor) -> bool:
+    """Whether a subclass has no more than the tensor itself."""
+    return (
+        type(value).__torch_dispatch__ is Tensor.__torch_dispatch__
+        and not getattr(value, "__dict__", None)
+        and type(value).__new__ is Tensor.__new__
+    )
+
+
+def placements_told(value: DTensor) -> list[tuple[Any, ...]]:
+    """The placements of a distributed tensor as plain data."""
+    told: list[tuple[Any, ...]] = []
+    for each in value.placements:
+        if type(each) is Shard:
+            told.append(("S", each.dim))
+        elif isinstance(each, Partial):
+            told.append(("P", str(each.reduce_op)))
+        elif isinstance(each, Replicate):
+            told.append(("R",))
+        else:
+            told.append((type(each).__name__, repr(each)))
+    return told
+
+
+def placements_of(told: Any) -> tuple[Any, ...] | None:
+    """The placements that :func:`placements_told` wrote; None when there is one of another kind."""
+    makers: dict[str, Callable[..., Any]] = {"S": Shard, "R": Replicate, "P": Partial}
+    if any(each[0] not in makers for each in told):
+        return None
+    return tuple(makers[each[0]](*each[1:]) for each in told)
+
+
+def unusual_stride(value: Tensor) -> tuple[int, ...] | None:
+    """The strides of a tensor that does not lie row by row; None for one that does."""
+    if is_distributed(value) or value.is_contiguous():
+        return None
+    # The same order of dimensions, without the gaps of a part of a larger tensor.
+    like = torch.empty_like(value, device="meta")
+    return None if like.is_contiguous() else tuple(like.stride())
+
+
+def nbytes_of(value: Tensor) -> int:
+    """Bytes of the elements of a tensor."""
+    return math.prod(value.shape) * value.dtype.itemsize
