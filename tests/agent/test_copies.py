@@ -185,8 +185,8 @@ async def test_copies_at_rest_and_while_the_store_is_slow(
 
     store.set(stall=True)
     running = Running(pair, f"slow-{kind}-{choice.peer}")
+    hits = store.hits  # before the launch: a rank whose upload hangs asks once, early
     await running.launch(kind, copies=choice, s3_every_steps=2)
-    hits = store.hits
     await running.replicated(8)
     found = await running.counted(pair[0].shm, 6)
     store.set()

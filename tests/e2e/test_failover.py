@@ -239,7 +239,8 @@ def assert_one_restart(site: Site, incident: Incident, *expected: IncidentClass)
     assert old.closed_at <= new.opened_at
     assert new.closed_at is None
     assert new.incident_id == incident.id
-    assert new.start_step >= (old.last_step or 0) - 1
+    # What all peers have stays in its buffer, so beside a late peer a death costs two steps.
+    assert new.start_step >= (old.last_step or 0) - 2
     assert set(site.pids(name)) == {0, 1}
 
 

@@ -80,7 +80,10 @@ def test_dead_rank_dead_machine_and_hang_leave_the_weights_of_a_calm_run(
     assert labels["holdfast.dev/evicted"] in ("job", "cluster")
     assert cluster.kubelets.container(after[2]) is None
 
+    served = site.job("story").machines
     site.wait_done("story", LONG_S)
+    # A repaired machine outranks a standby where nodes are short: the job's own are given back before.
+    wait_for("the job's machines stand by", lambda: set(served) <= set(site.standbys()))
     # Repaired: the dead node comes back, both machines are released and stand by again.
     cluster.kubelets.power_on(dead_node)
     site.submit("calm", "--out", str(calm), steps=STEPS, machines=3, spare=0)

@@ -65,6 +65,8 @@ def test_cut_off_machines_end_their_ranks_before_others_take_over(cluster: Clust
     kept, cut = cluster.submit("pair", 2, spare=3)
     (lonely,) = cluster.submit("alone", 1, spare=2)
     before = {name: machine_dir(site.home, name) for name in (cut, lonely)}
+    # Without it nothing would be left of a job of one machine, and a person decides about that.
+    wait_for("a checkpoint in S3", lambda: site.ledger.checkpoints("alone"))
 
     wires.cut(cut, CONTROL)
     wires.unplug(lonely)

@@ -52,7 +52,9 @@ def test_500_saves_leave_memory_flat(agent: FakeAgent, tmp_path: Path) -> None:
         assert status.st_size == header.file_nbytes
         assert status.st_blocks * 512 == align(status.st_size, 4096)
         assert header.file_nbytes < (8 << 20) + 65536
-    assert sum(path.stat().st_size for path in shards if path.suffix == ".pickle") < 16384
+    kept = [path.stat().st_size for path in shards if path.suffix == ".pickle"]
+    assert len(kept) <= 2  # one metadata of each buffer, however many saves there were
+    assert max(kept) < 12288
 
 
 def test_a_rank_killed_in_the_middle_of_a_copy_resumes_from_the_save_before(agent: FakeAgent) -> None:
