@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.demo import weights
 from holdfast.deployments.gateway import offline
+from holdfast.drivers.kubernetes import bodies
 from holdfast.drivers.kubernetes.api import Object
 from holdfast.models.alert import Incident, IncidentClass
 from tests.e2e.site import Site
@@ -50,6 +51,12 @@ def node(cluster: Cluster, name: str) -> Object:
     return cluster.admin.get(f"/api/v1/nodes/{name}")
 
 
+def _is_back(found: Object) -> bool:
+    """Whether a node reports again, and only its cordon keeps pods off it."""
+    away = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
+    return bodies.is_ready(found) and not away & {each["key"] for each in found["spec"].get("taints") or []}
+
+
 def test_dead_rank_dead_machine_and_hang_leave_the_weights_of_a_calm_run(
     site: Site, cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -82,10 +89,11 @@ def test_dead_rank_dead_machine_and_hang_leave_the_weights_of_a_calm_run(
 
     served = site.job("story").machines
     site.wait_done("story", LONG_S)
-    # A repaired machine outranks a standby where nodes are short: the job's own are given back before.
+    # A repaired machine outranks a standby where nodes are short: all have come back before any is released.
     wait_for("the job's machines stand by", lambda: set(served) <= set(site.standbys()))
     # Repaired: the dead node comes back, both machines are released and stand by again.
     cluster.kubelets.power_on(dead_node)
+    wait_for("the repaired node takes pods", lambda: _is_back(node(cluster, dead_node)))
     site.submit("calm", "--out", str(calm), steps=STEPS, machines=3, spare=0)
     site.wait_done("calm", LONG_S)
     assert site.ledger.incidents(job="calm") == []
