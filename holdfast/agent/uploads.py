@@ -58,7 +58,7 @@ class _Loan:
     slot: Path
     name: Path
     header: buffers.ShardHeader
-    single: bool = False
+    single: bool
     """It is the only one: the rank saves nothing until it has it back."""
 
     @property
@@ -103,8 +103,6 @@ class Uploads:
         self._under_way: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
         self._completing: Counter[str] = Counter()
         self._newest = Newest()
-        self._single: set[str] = set()
-        """Jobs whose ranks have one buffer each."""
         self._tasks: set[asyncio.Task[object]] = set()
 
     def saved(self, run: Run, rank: int, step: int, path: Path) -> None:
@@ -120,10 +118,8 @@ class Uploads:
             self._metrics.uploads.labels("skipped").inc()
             _log.warning("step %d of job %s is not uploaded: the store is behind", step, run.start.job)
             return
-        if run.start.copies.own == 1:
-            self._single.add(run.start.job)
         try:
-            loan = self._lend(rank, step, path)
+            loan = self._lend(rank, step, path, single=run.start.copies.own == 1)
         except CheckpointError as error:
             self._failed(f"rank {rank} step {step} of job {run.start.job}", error)
             return
@@ -144,7 +140,7 @@ class Uploads:
             for rank in order.ranks:
                 if key not in self._under_way[order.job, rank]:
                     slot, _ = self._memory.require(order.job, rank, order.step)
-                    loans.append(self._lend(rank, order.step, slot))
+                    loans.append(self._lend(rank, order.step, slot, single=self._memory.is_single(slot)))
                     if loans[-1].key != key:
                         raise CheckpointError(f"machine holds {loans[-1].key} of rank {rank}, not {key}")
             metadata = [await asyncio.to_thread(loan.read_metadata) for loan in loans]
@@ -217,7 +213,7 @@ class Uploads:
         """
         folder = None
         if not part_copy.is_small(loan.header):
-            if not loan.single or self._memory.is_on_disk(loan.slot):
+            if not loan.single:
                 return None
             folder = self._memory.transfers_on_disk(part_copy.nbytes(loan.header))
             if folder is None:
@@ -275,14 +271,13 @@ class Uploads:
         if tidied.dropped:
             self._dropped(job, tidied.dropped)
 
-    def _lend(self, rank: int, step: int, slot: Path) -> _Loan:
+    def _lend(self, rank: int, step: int, slot: Path, *, single: bool) -> _Loan:
         """Take a shard out of the way of the saves to come: a link, no copy."""
         name = (
             self._memory.transfers_beside(slot)
             / f"{slot.parent.parent.name}-{slot.parent.name}-{rank}-{step}.shard"
         )
-        header = buffers.lend(slot, step, name)
-        return _Loan(slot, name, header, header.job in self._single)
+        return _Loan(slot, name, buffers.lend(slot, step, name), single)
 
     def _failed(self, what: str, error: Exception) -> None:
         self._metrics.uploads.labels("failed").inc()

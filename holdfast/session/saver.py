@@ -203,10 +203,8 @@ class Saver:
         """Begin a save if there is nothing against it. Waits for no other rank, and raises nothing."""
         assert self._writer is not None
         plan = self._writer.layout.plan
-        if not self._settled(step, step_s) or self._agenda.pending or self._mixed:
-            self._skip(step)
-            return Vote(number, step, plan, skipped=True), None
-        if not self._own.may_begin(time.monotonic()):
+        may_save = self._settled(step, step_s) and not (self._agenda.pending or self._mixed)
+        if not may_save or not self._own.may_begin(time.monotonic()):
             self._skip(step)
             return Vote(number, step, plan, skipped=True), None
         try:

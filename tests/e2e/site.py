@@ -13,6 +13,7 @@ import httpx
 import psutil
 
 from holdfast import drivers, secret, settings, tls
+from holdfast.agent.wire import ENV_PATIENCE
 from holdfast.deployments.local import control, pidfile
 from holdfast.deployments.local.services import embedded
 from holdfast.inject import Injected, inject
@@ -29,6 +30,7 @@ from tests.e2e.waiting import DEADLINE_S, free_ports, wait_for
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TINY = ("--layers", "1", "--width", "32", "--batch", "2", "--context", "32", "--step-seconds", "0.05")
+PATIENT = ("--step-seconds", "0.3")
 FOR_EVER = 100_000
 """Steps of a job that the test stops."""
 OVER = (JobState.STOPPED, JobState.DONE)
@@ -104,17 +106,21 @@ class Site:
         mode: Mode = Mode.ACT,
         first: int = 3,
         parallelism: Parallelism = Parallelism(),  # noqa: B008  (frozen)
+        every_step: bool = False,
         **choices: Any,
     ) -> Job:
         """Submit the example at a tiny size, once there are machines for it and ``spare`` standbys more.
 
+        With ``every_step`` a save is complete before the next step is, however slow the host: steps are longer, and
+        rather wait than leave a save out.
         ``choices`` are further fields of its checkpoint policy. Returns when it has done ``first`` steps.
         """
         self.have_standbys(machines + spare)
         spec = JobSpec(
             name=name,
             script=script,
-            args=("--steps", str(steps), *TINY, *args),
+            args=("--steps", str(steps), *TINY, *(PATIENT if every_step else ()), *args),
+            env={ENV_PATIENCE: "60"} if every_step else {},
             code=str(code_dir),
             machines=machines,
             ranks_per_machine=1,

@@ -31,7 +31,9 @@ def started(site: Site, incident: Incident) -> dict[str, Any]:
 def test_a_whole_pipeline_group_is_lost(site: Site, name: str) -> None:
     """Every copy lies outside it: no step is lost and S3 is not read; then every machine has a whole backup again."""
     assert BACKUP.crosses_groups
-    before = site.submit(name, machines=4, spare=2, s3_every=FOR_EVER, parallelism=GRID).machines
+    before = site.submit(
+        name, machines=4, spare=2, s3_every=FOR_EVER, parallelism=GRID, every_step=True
+    ).machines
     for slot in (0, 2):
         site.fault("kill-machine", before[slot])
     incident = site.wait_recovered(name, timeout_s=180)

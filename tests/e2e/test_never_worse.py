@@ -52,7 +52,7 @@ def test_recovery_goes_on_without_prefect(site: Site, name: str) -> None:
 
 def test_recovery_goes_on_without_s3(site: Site, name: str) -> None:
     """S3 is dead: training saves to memory and peer, and a restart finds its last step there."""
-    before = site.submit(name, s3_every=5).machines
+    before = site.submit(name, s3_every=5, every_step=True).machines
     with site.unsupervised():
         site.kill("s3")
         assert_dead(site, "s3")

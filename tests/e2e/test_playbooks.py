@@ -73,7 +73,7 @@ def test_killed_rank_is_retried_in_place(site: Site, name: str) -> None:
 
 def test_no_step_is_lost_when_a_rank_dies(site: Site, name: str) -> None:
     """The dead rank's last step is in its machine's memory: the new epoch starts right after it."""
-    before = site.submit(name).machines
+    before = site.submit(name, every_step=True).machines
     site.fault("kill-rank", before[0])
     site.wait_recovered(name)
     first, second = site.epochs(name)
@@ -84,7 +84,7 @@ def test_no_step_is_lost_when_a_rank_dies(site: Site, name: str) -> None:
 
 def test_dead_machine_is_replaced(site: Site, name: str) -> None:
     """A machine that loses power with its memory and disk: its shards come from its peer."""
-    before = site.submit(name).machines
+    before = site.submit(name, every_step=True).machines
     site.fault("kill-machine", before[0])
     assert not machine_dir(site.home, before[0]).exists()
 
