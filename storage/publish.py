@@ -13,6 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 import xxhash
@@ -135,7 +136,7 @@ def put_rank(store: ObjectStore, shard: Path, key: str, *, object_nbytes: int, w
             raise
     if buffers.parse_header(buf) != header:
         raise CheckpointError(f"shard {shard}: step {header.step} was overwritten during its upload")
-    parts = Parts(files=files)
+    parts = Parts(files=files, replicated=header.replicated)
     store.put(object_key(key, remote.parts_name(header.rank)), parts.model_dump_json().encode())
     sent = sum(part.nbytes for part in files if not part.name.startswith("/"))
     return Uploaded(nbytes=header.owned_nbytes, sent_nbytes=sent)
@@ -159,7 +160,8 @@ def finish(
     (:mod:`~holdfast.storage.checkpoints.plan_file`).
 
     Raises:
-        CheckpointError: some parts did not come within ``wait_s`` seconds, or do not fit ``metadata``.
+        CheckpointError: some parts did not come within ``wait_s`` seconds, do not fit ``metadata``, or are not of
+            one state.
         UnavailableError: the store does not answer.
     """
     if store.exists(object_key(key, MANIFEST)):
@@ -167,6 +169,7 @@ def finish(
     _await_parts(store, key, world_size, wait_s)
     with ThreadPoolExecutor(_READERS, thread_name_prefix="parts") as readers:
         parts = list(readers.map(lambda rank: read_parts(store, key, rank), range(world_size)))
+    require_alike(key, parts)
     stock, compact = _place(plan_file.split(metadata), parts)
     files = [
         file.described(remote.parts_name(rank)) for rank, each in enumerate(parts) for file in each.files
@@ -189,6 +192,21 @@ def finish(
         store.put(object_key(key, METADATA), stock)
     store.put(object_key(key, MANIFEST), manifest.model_dump_json().encode())
     return RemoteCheckpoint(key=key, **manifest.model_dump(exclude={"format", "files"}))
+
+
+def require_alike(key: str, parts: Sequence[Parts]) -> None:
+    """Refuse parts of ranks for which one of them saved what was not the same on all: the whole is nobody's state.
+
+    Raises:
+        CheckpointError: says on which ranks it differs.
+    """
+    for number, hashes in enumerate(zip_longest(*(each.replicated for each in parts), fillvalue=0)):
+        if len(held := {each for each in hashes if each}) > 1:
+            ranks = [hashes.index(each) for each in held]
+            raise CheckpointError(
+                f"checkpoint {key}: tensors that are saved once are not the same on ranks {sorted(ranks)} "
+                f"(group {number}): they began to differ at this step. The next plan saves them for each rank"
+            )
 
 
 def read_parts(store: ObjectStore, key: str, rank: int) -> Parts:

@@ -93,6 +93,8 @@ class Parts(Frozen):
     model_config = ConfigDict(extra="ignore")
 
     files: tuple[Part, ...]
+    replicated: tuple[int, ...] = ()
+    """As the header of its shard has it."""
 
 
 class Manifest(Frozen):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -21,6 +21,8 @@ from torch import distributed as dist
 from holdfast.errors import CheckpointError
 
 _opened = itertools.count()
+_NONE = -(1 << 62) - 1
+"""Less than any hash, and than any negated."""
 
 TIMEOUT = timedelta(hours=12)
 """Of an exchange: ranks may be that far apart (one of them evaluates). A rank that died is noticed at once."""
@@ -45,6 +47,8 @@ class Vote:
     """This rank is past the call at which a plan was to be made."""
     calls: int = 0
     """Calls made so far."""
+    replicated: tuple[int, ...] = ()
+    """As the shard has it: what is saved once for several ranks."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,8 @@ class Result:
     needs_plan: bool = False
     rejects: bool = False
     calls: int = 0
+    unequal: bool = False
+    """What was saved once for several ranks is not the same on these: it needs a new plan."""
 
 
 class Group:
@@ -93,11 +99,18 @@ class Group:
         """
         if self._group is None:
             return list(needs), True
-        name = _number_of(equal)
-        told = torch.tensor((*needs, name, -name), dtype=torch.int64)
+        told = torch.tensor((*needs, *_mirrored(_number_of(equal))), dtype=torch.int64)
         self._group.allreduce([told], _largest()).wait()
         *flags, largest, smallest = told.tolist()
-        return [bool(each) for each in flags], largest == -smallest
+        return [bool(each) for each in flags], all(_alike([largest, smallest]))
+
+    def same(self, values: Sequence[int]) -> list[bool]:
+        """Whether all ranks gave the same value, for each of as many. Waits for all ranks, as :meth:`agree` does."""
+        if self._group is None or not values:
+            return [True] * len(values)
+        told = torch.tensor(_mirrored(*values), dtype=torch.int64)
+        self._group.allreduce([told], _largest()).wait()
+        return _alike(told.tolist())
 
     def exchange(self, vote: Vote, ended: Callable[[], bool]) -> Result:
         """Give this rank's vote on a call and learn all others'. In the thread that saves; each call once, in order.
@@ -119,7 +132,10 @@ class Group:
             vote.needs_plan,
             vote.rejects,
         )
-        told = torch.tensor((*flags, vote.calls, *pairs, *(-each for each in pairs)), dtype=torch.int64)
+        replicated = [each if vote.saved else 0 for each in vote.replicated]
+        told = torch.tensor(
+            (*flags, vote.calls, *_mirrored(*pairs), *_both_ways(replicated)), dtype=torch.int64
+        )
         try:
             work = self._group.allreduce([told], _largest())
             _until(work.is_completed, ended)
@@ -127,16 +143,17 @@ class Group:
         except (RuntimeError, ValueError) as error:
             raise CheckpointError(f"ranks cannot tell each other of their saves: {error}") from error
         missing, uncopied, saved, skipped, failed, needs_plan, rejects, calls, *highest = told.tolist()
-        same = [high == -low for high, low in zip(highest[:3], highest[3:], strict=True)]
+        same, equal = _alike(highest[:6]), _alike(highest[6:])
         return Result(
-            common=not missing and all(same),
+            common=not missing and all(same) and all(equal),
             copied=not uncopied,
             same_step=same[0] and same[1],
             mixed=bool(saved and skipped),
             failed=bool(failed),
-            needs_plan=bool(needs_plan),
+            needs_plan=bool(needs_plan) or not all(equal),
             rejects=bool(rejects),
             calls=calls,
+            unequal=not all(equal),
         )
 
 
@@ -162,6 +179,22 @@ def _until(done: Callable[[], bool], ended: Callable[[], bool]) -> None:
             raise CheckpointError("the process ends")
         time.sleep(pause)
         pause = min(pause * 1.3, 0.005)
+
+
+def _mirrored(*values: int) -> list[int]:
+    """Values, and the same negated: the largest of both tell whether all ranks gave the same."""
+    return [*values, *(-each for each in values)]
+
+
+def _both_ways(hashes: Sequence[int]) -> list[int]:
+    """As :func:`_mirrored`, of positive numbers; a rank that has none has no say."""
+    return [each or _NONE for each in hashes] + [-each or _NONE for each in hashes]
+
+
+def _alike(largest: Sequence[int]) -> list[bool]:
+    """Where the largest of the mirrored values say that all ranks gave the same."""
+    half = len(largest) // 2
+    return [high in (-low, _NONE) for high, low in zip(largest[:half], largest[half:], strict=True)]
 
 
 def _number_of(name: str) -> int:

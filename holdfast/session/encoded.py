@@ -49,11 +49,24 @@ class Placing:
     """Names of large tensors that were found equal on all ranks: saved once."""
     candidates: dict[str, Tensor] = field(default_factory=dict)
     """Large tensors by name, of which the ranks have to find out whether they are equal."""
+    apart: set[str] = field(default_factory=set)
+    """Names of buffers that are not equal on all ranks, where another rank has the plain name."""
+    unequal: set[str] = field(default_factory=set)
+    """Names of what was ever found unequal."""
+    replicated: list[tuple[str, ...]] = field(default_factory=list)
+    """Names of what is saved once and has to stay equal: :data:`~holdfast.session.shared.Replicated`."""
     _shapes: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def module(self) -> Place:
-        """For modules: everything is an item under its own name, unless it changes its shape."""
-        return lambda path, tensor: None if self._moves(dotted(path), tensor) else dotted(path)
+        """For modules: everything is an item under its own name, unless it changes its shape or is this rank's own."""
+
+        def place(path: Path, tensor: Tensor) -> str | None:
+            name = dotted(path)
+            if self._moves(name, tensor):
+                return None
+            return own_name(self.rank, name) if name in self.apart else name
+
+        return place
 
     def optimizer(self) -> Place:
         """For optimizers: what a parameter has directly is an item; histories in lists lie in the tree."""

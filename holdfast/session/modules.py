@@ -25,7 +25,9 @@ from holdfast.session.part import Part
 from holdfast.storage.checkpoints.decoder import decode
 from holdfast.storage.checkpoints.encoder import Encoder
 from holdfast.storage.checkpoints.places import refused
+from holdfast.storage.checkpoints.raw_tensors import is_plain
 from holdfast.storage.checkpoints.structure import Node, refs
+from holdfast.storage.checkpoints.tensor_facts import is_distributed
 
 Look = list[tuple[int, int]]
 
@@ -68,6 +70,21 @@ class ModulePart:
         """All live tensors."""
         yield from self.module.parameters()
         yield from self.module.buffers()
+
+    def buffers(self) -> dict[str, Tensor]:
+        """Plain buffers that are saved, by full name."""
+        found = {
+            f"{self.name}.{full}": each
+            for prefix, owner in self.module.named_modules(remove_duplicate=False)
+            for own, each in owner._buffers.items()
+            if each is not None and own not in owner._non_persistent_buffers_set and is_plain(each)
+            for full in _names(self.module, f"{prefix}.{own}" if prefix else own)
+        }
+        return {
+            name: each
+            for name, each in found.items()
+            if not (is_distributed(each) or is_traceable_wrapper_subclass(each))
+        }
 
     def encode(self, placing: Placing) -> Encoded:
         """What is saved of it; the quick way while no tensor was replaced."""

@@ -23,7 +23,7 @@ from holdfast.session.boundary import Boundary
 from holdfast.session.context import Context
 from holdfast.session.own_buffers import OwnBuffers
 from holdfast.session.report import Reporter
-from holdfast.session.shared import share_equal
+from holdfast.session.shared import Replicated, share_equal
 from holdfast.session.state import StateTree
 from holdfast.storage.checkpoints import buffers, room
 from holdfast.storage.checkpoints.layout import ShardLayout
@@ -83,6 +83,7 @@ class Saver:
         self._background = Background()
         self._tree: StateTree | None = None
         self._writer: ShardWriter | None = None
+        self._replicated: Replicated = ()
         self._kept: ShardLayout | None = None
         self._own = OwnBuffers(single=context.copies.own == 1 and context.has_peer)
         self._plans = 0
@@ -162,7 +163,7 @@ class Saver:
             vote, save = self._attempt(state, number, step, everything=everything, step_s=step_s)
         if save is not None:
             self._newest = step
-        self._background.submit(functools.partial(self._conclude, vote, save))
+        self._background.submit(functools.partial(self._conclude, vote, save, len(self._replicated)))
 
     def wait(self) -> None:
         """Return when no copy is under way any more: tensors may be changed. Cheap when there is none."""
@@ -251,14 +252,21 @@ class Saver:
             _before_every_update(self)
         self._skipped = 0
         self._save = writer.start(
-            contents, step, steady, number=number, keeps=self._own.keeps, in_place=self._own.in_place
+            contents,
+            step,
+            steady,
+            number=number,
+            keeps=self._own.keeps,
+            in_place=self._own.in_place,
+            replicated=self._replicated,
         )
         return self._save
 
-    def _conclude(self, vote: Vote, save: Save | None) -> None:
+    def _conclude(self, vote: Vote, save: Save | None, replicated: int) -> None:
         """In the thread: finish a save, and hear what became of the call on all ranks."""
         told = self._finish(save, vote) if save is not None else vote
         told = replace(told, calls=self._agenda.calls, rejects=self._agenda.rejects)
+        told = replace(told, replicated=save.replicated if save and told.saved else (0,) * replicated)
         if self._own.single and not told.saved:
             told = replace(told, copied=self._boundary.is_on_peer(self._own.keeps))
         result = self._exchange(told)
@@ -333,6 +341,10 @@ class Saver:
             self._own.common(saved, time.monotonic(), copied=result.copied)
             self.counts.common += 1
             self._boundary.common(save.step, save.path)
+        elif result.unequal:
+            _log.info(
+                "step %d: tensors that were the same on all ranks are so no longer: a new plan", told.step
+            )
         elif not result.same_step:
             self._fail(
                 told.step,
@@ -350,29 +362,40 @@ class Saver:
         """
         self._group.open()
         error: Exception | None = None
+        try:
+            tree = self._readable(state) if good else None
+        except Exception as caught:
+            tree, error = None, caught
+        (bad, failed), _ = self._group.agree(not good, error is not None)
+        if failed:
+            raise error or CheckpointError(_elsewhere(step))
+        if bad or tree is None:
+            return False
+        share_equal(tree, self._group)
         writer: ShardWriter | None = None
         try:
-            writer = self._writer_as_before(state) if good else None
+            writer = self._writer_as_before(tree)
         except Exception as caught:
             error = caught
         plan = writer.layout.plan if writer else ""
-        (bad, failed, missing), same = self._group.agree(
-            not good, error is not None, writer is None, equal=plan
-        )
+        (failed, missing), same = self._group.agree(error is not None, writer is None, equal=plan)
         if failed:
             raise error or CheckpointError(_elsewhere(step))
-        if bad:
-            return False
         if missing or not same:
             self._plan_with_all(state)
         else:
-            self._writer = writer
+            self._writer, self._replicated = writer, tree.placing.replicated
         self._kept = None
         return True
 
-    def _writer_as_before(self, state: Mapping[str, Any]) -> ShardWriter | None:
-        """A writer by the plan of the shard that was restored, if that still fits."""
+    def _readable(self, state: Mapping[str, Any]) -> StateTree:
+        """The tree over ``state``, once nothing in it is known to be in the way of a save."""
         tree = self.tree_of(state)
+        tree.flat()
+        return tree
+
+    def _writer_as_before(self, tree: StateTree) -> ShardWriter | None:
+        """A writer by the plan of the shard that was restored, if that still fits."""
         items = self._items(tree)
         if self._kept is None or not fits(self._kept, items):
             return None
@@ -405,15 +428,14 @@ class Saver:
         """
         tree, error = None, None
         try:
-            tree = self.tree_of(state)
-            tree.flat()
+            tree = self._readable(state)
         except Exception as caught:
             error = caught
         self._together(error)
         assert tree is not None
         self._plans += 1
         writer: ShardWriter | None = None
-        share_equal(tree)
+        share_equal(tree, self._group)
         layout = self._plan(tree, self._items(tree))
         try:
             writer = self._writer_of(layout)
@@ -422,7 +444,7 @@ class Saver:
         except Exception as caught:
             error = caught
         self._together(error)
-        self._writer = writer
+        self._writer, self._replicated = writer, tree.placing.replicated
 
     def _together(self, error: Exception | None) -> None:
         """Raise on all ranks what one of them cannot do."""

@@ -1,52 +1,112 @@
-"""Which large tensors, beside those of modules and optimizers, are equal on all ranks, so that one is saved."""
+"""Which tensors are equal on all ranks, so that one is saved; and whether they stay so.
+
+Parameters, and what optimizers keep for them, are taken for equal on data-parallel ranks. Buffers of modules need not
+be (a batch norm sees other data on each rank), nor the large tensors of loaders: saved once, in parts by several ranks,
+they would come back as what no rank ever had.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 
 import torch
 import xxhash
 from torch import Tensor
 from torch import distributed as dist
 
+from holdfast.session.agreement import Group
+from holdfast.session.encoded import Placing
 from holdfast.session.state import StateTree
 
-Told = tuple[tuple[int, ...], str, int]
-"""Shape, type, and hash of the elements; a hash of 0: all elements are the same, which says nothing."""
+CONSTANT = 0
+"""Instead of the hash of a loader's tensor whose elements are all the same, which says nothing of the next step."""
+Replicated = Sequence[tuple[str, ...]]
+"""Names that have to stay equal, for each set of ranks that have the same; none where this rank is not among them."""
+MOST_SETS = 100
+"""Different sets of ranks, as pipeline stages are, whose tensors are watched: a shard's header has a hash for each."""
+Told = dict[str, int]
+"""By name: a hash of shape, type and elements; negative for a buffer of a module."""
 
 
-def share_equal(tree: StateTree) -> None:
+def share_equal(tree: StateTree, group: Group) -> None:
     """Find out which tensors of ``tree`` may be saved once. Collective, when there is more than one rank.
 
-    A tensor whose elements are all the same (a counter of zeros, an empty buffer) may differ at the next step, and is
-    saved for each rank.
+    A loader's tensor whose elements are all the same (a counter of zeros, an empty buffer) may differ at the next
+    step, and is saved for each rank. What differed once is never saved once again.
     """
     tree.flat()
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
+    if group.alone:
         return
-    mine = {name: _told(each) for name, each in tree.placing.candidates.items()}
-    told: list[dict[str, Told]] = [{} for _ in range(dist.get_world_size())]
-    dist.all_gather_object(told, mine)
-    tree.placing.shared.clear()
-    tree.placing.shared |= equal(told)
+    told = _told(tree)
+    names = sorted(told)
+    if all(group.same([_name_of(names)])):
+        everyone = frozenset(range(dist.get_world_size()))
+        equal = group.same([told[name] for name in names])
+        unequal = {name for name, same in zip(names, equal, strict=True) if not same}
+        settle(tree.placing, told, dict.fromkeys(names, everyone), unequal, dist.get_rank())
+    else:  # pipeline stages have buffers of their own
+        each_told: list[Told] = [{} for _ in range(dist.get_world_size())]
+        dist.all_gather_object(each_told, told)
+        settle(tree.placing, *compared(each_told), dist.get_rank())
+    tree.forget()
 
 
-def equal(told: list[dict[str, Told]]) -> set[str]:
-    """Names that mean the same on every rank that has them."""
-    first: dict[str, Told] = {}
-    unequal: set[str] = set()
-    holders: dict[str, int] = {}
-    for each in told:
-        for name, what in each.items():
-            holders[name] = holders.get(name, 0) + 1
-            if first.setdefault(name, what) != what:
-                unequal.add(name)
-    return {
-        name for name, what in first.items() if name not in unequal and (what[2] != 0 or holders[name] == 1)
+def compared(told: list[Told]) -> tuple[Told, dict[str, frozenset[int]], set[str]]:
+    """What any rank has, which ranks have it, and what is not the same on all of these."""
+    held: dict[str, list[int]] = {}
+    for rank, each in enumerate(told):
+        for name in each:
+            held.setdefault(name, []).append(rank)
+    unequal = {name for name, ranks in held.items() if len({told[rank][name] for rank in ranks}) > 1}
+    union = {name: told[ranks[0]][name] for name, ranks in held.items()}
+    return union, {name: frozenset(ranks) for name, ranks in held.items()}, unequal
+
+
+def settle(
+    placing: Placing, told: Told, holders: Mapping[str, frozenset[int]], unequal: set[str], rank: int
+) -> None:
+    """Decide what is saved once, where each rank's own goes, and what has to stay equal."""
+    placing.unequal |= unequal
+    sets = sorted({holders[name] for name in told}, key=sorted)
+    placing.unequal |= {name for name in told if holders[name] in sets[MOST_SETS:]}
+    buffers = {name for name, hashed in told.items() if hashed < 0}
+    # Where each has its own, the first holder keeps the plain name: there look stock torch, and who has none.
+    mine = {name for name in buffers & placing.unequal if rank in holders[name]}
+    placing.apart = {name for name in mine if min(holders[name]) != rank}
+    once = {
+        name
+        for name, hashed in told.items()
+        if name not in placing.unequal and (hashed != CONSTANT or len(holders[name]) == 1)
     }
+    placing.shared = once - buffers
+    groups: dict[frozenset[int], list[str]] = {}
+    for name in sorted(once):
+        if len(holders[name]) > 1:
+            groups.setdefault(holders[name], []).append(name)
+    placing.replicated = [tuple(names) if rank in ranks else () for ranks, names in groups.items()]
 
 
-def _told(tensor: Tensor) -> Told:
+def hash_of(tensor: Tensor) -> int:
+    """A positive hash of the elements of a tensor on the CPU, as they lie in it."""
+    raw = tensor.reshape(-1).view(torch.uint8) if tensor.numel() else torch.empty(0, dtype=torch.uint8)
+    return (xxhash.xxh3_64_intdigest(raw.numpy().data) >> 2) + 1
+
+
+def _told(tree: StateTree) -> Told:
+    others = {name: _hash(each) for name, each in tree.placing.candidates.items()}
+    return others | {name: -_hash(each, constant=False) for name, each in tree.buffers().items()}
+
+
+def _hash(tensor: Tensor, *, constant: bool = True) -> int:
     held = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    raw = held.reshape(-1).view(torch.uint8) if held.numel() else torch.empty(0, dtype=torch.uint8)
-    same = bool((held.reshape(-1) == held.reshape(-1)[:1]).all()) if held.numel() else True
-    digest = 0 if same else xxhash.xxh3_64_intdigest(raw.numpy().data) or 1
-    return tuple(tensor.shape), str(tensor.dtype), digest
+    if constant and bool((held.reshape(-1) == held.reshape(-1)[:1]).all()):
+        return CONSTANT
+    return _number(f"{tuple(held.shape)} {held.dtype} {hash_of(held)}")
+
+
+def _name_of(names: list[str]) -> int:
+    return _number(repr(names))
+
+
+def _number(text: str) -> int:
+    return (xxhash.xxh3_64_intdigest(text.encode()) >> 2) + 1

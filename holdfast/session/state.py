@@ -132,6 +132,10 @@ class StateTree:
             | dict.fromkeys(self._others, "other"),
         }
 
+    def buffers(self) -> dict[str, Tensor]:
+        """Buffers of all modules, by full name."""
+        return {name: each for part in self._modules.values() for name, each in part.buffers().items()}
+
     def updated(self) -> frozenset[int]:
         """Addresses of the tensors that only an optimizer of this state changes."""
         if self._updated is None:

@@ -65,6 +65,9 @@ class ShardHeader(Frozen):
     """The newest save that all ranks were known to have when this one began: it must not make way for this one."""
     digest: str = ""
     """xxh3_128 (hex) of the metadata and the payload."""
+    replicated: tuple[int, ...] = ()
+    """Of tensors that are saved once for several ranks: a hash for each set of such ranks, 0 where this is none of
+    them. All that have one have the same, or the shards are no checkpoint together."""
 
 
 def shard_path(folder: Path, rank: int, slot: str) -> Path:

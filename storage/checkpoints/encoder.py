@@ -178,7 +178,8 @@ class Encoder:
             return self._inline(value, path)
         name = self._free(own_name(self._rank, name) if self._alone and not name.startswith(OWN) else name)
         self.items[name] = value
-        self.paths[name] = path
+        # Stock torch builds the name anew from the path. At this one it finds another rank's, or none.
+        self.paths[name] = (name,) if name.startswith(OWN) else path
         placements = placements_told(value) if isinstance(value, DTensor) else None
         alias = self._same(value, name)
         if alias is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -54,7 +54,14 @@ class _Slot:
 class Save:
     """One save under way: :meth:`run` finishes it, in a thread or at once."""
 
-    def __init__(self, slot: _Slot, header: ShardHeader, transfer: Transfer, names: list[str]) -> None:
+    def __init__(
+        self,
+        slot: _Slot,
+        header: ShardHeader,
+        transfer: Transfer,
+        names: list[str],
+        replicated: Sequence[Sequence[int]] = (),
+    ) -> None:
         self.path = slot.path
         self.step = header.step
         self.torn: list[str] = []
@@ -63,6 +70,9 @@ class Save:
         self._header = header
         self._transfer = transfer
         self._names = names
+        self._replicated = replicated
+        self.replicated: tuple[int, ...] = ()
+        """Of a complete save, as the header has it."""
         self._digest = xxhash.xxh3_128()
         self._digested = header.payload_offset
 
@@ -89,9 +99,19 @@ class Save:
             if self.torn:
                 return False
             self._reached(view, header.payload_offset + header.payload_nbytes)
-        digest = self._digest.hexdigest()
-        buffers.commit(self._slot.buf, header.model_copy(update={"digest": digest}))
+        self.replicated = tuple(self._hash(numbers) for numbers in self._replicated)
+        told = {"digest": self._digest.hexdigest(), "replicated": self.replicated}
+        buffers.commit(self._slot.buf, header.model_copy(update=told))
         return True
+
+    def _hash(self, numbers: Sequence[int]) -> int:
+        """A positive hash of some tensors of the shard; 0: of none."""
+        found = xxhash.xxh3_64()
+        for number in numbers:
+            held = self._slot.targets[number]
+            if held.numel():
+                found.update(held.reshape(-1).view(torch.uint8).numpy().data)
+        return (found.intdigest() >> 2) + 1 if numbers else 0
 
     def _reached(self, view: memoryview, end: int) -> None:
         self._update(view, self._digested, end)
@@ -120,6 +140,11 @@ class ShardWriter:
         self._tensor_items = [each for each in self.layout.items if each.piece.is_tensor]
         self._object_items = [each for each in self.layout.items if not each.piece.is_tensor]
         self._names = {each.piece.fqn for each in self.layout.items}
+        self._pieces: dict[str, list[int]] = {}
+        for number, each in enumerate(self._tensor_items):
+            self._pieces.setdefault(each.piece.fqn, []).append(number)
+        for numbers in self._pieces.values():
+            numbers.sort(key=lambda number: self._tensor_items[number].piece.start)
         # How each DTensor is placed; the boxes of the plan are only right for these.
         self._specs: list[Any] = []
         self.payload_offset = align(HEADER_BYTES + len(self.layout.metadata), HEADER_BYTES)
@@ -191,6 +216,7 @@ class ShardWriter:
         number: int = 0,
         keeps: buffers.Saved | None = None,
         in_place: bool = False,
+        replicated: Sequence[Sequence[str]] = (),
     ) -> Save:
         """Begin a save of ``step``: objects and what is not ``steady`` are copied at once.
 
@@ -201,6 +227,7 @@ class ShardWriter:
             number: of the call that saves.
             keeps: epoch and step of the shard that must stay, in whichever slot it is; None: the newest.
             in_place: all that this rank has may be overwritten: others have copies. One slot is used then.
+            replicated: names of tensors that several ranks have and one saves, for each set of such ranks.
 
         Raises:
             CheckpointError: shared memory is full, or the only slot is lent; no shard is harmed.
@@ -227,7 +254,11 @@ class ShardWriter:
                 slot.held[start] = data
         if self._lane is None and any(move.source.is_cuda for move in moves):
             self._lane = DeviceLane()
-        return Save(slot, self._header(step, number, keeps), Transfer(moves, self._lane), names)
+        pieces = [self._pieces_of(each) for each in replicated]
+        return Save(slot, self._header(step, number, keeps), Transfer(moves, self._lane), names, pieces)
+
+    def _pieces_of(self, names: Iterable[str]) -> list[int]:
+        return [number for name in names for number in self._pieces.get(name, ())]
 
     def save(self, contents: Contents, step: int) -> Path:
         """Write one complete shard of ``step`` over the older one and return its path."""

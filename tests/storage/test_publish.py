@@ -65,7 +65,7 @@ class Rank:
             store, part, remote.checkpoint_key(self.job, step, 1), object_nbytes=OBJECT_BYTES, within_s=60
         )
 
-    def finish(self, store: S3Store, step: int) -> RemoteCheckpoint:
+    def finish(self, store: S3Store, step: int, world_size: int = 1) -> RemoteCheckpoint:
         header = buffers.inventory(self.folder)[-1][1]
         return publish.finish(
             store,
@@ -73,7 +73,7 @@ class Rank:
             job=self.job,
             step=step,
             epoch=1,
-            world_size=1,
+            world_size=world_size,
             metadata=buffers.metadata_path(self.folder, header.plan).read_bytes(),
             wait_s=0,
             clock=FakeClock(float(step)),
@@ -221,3 +221,21 @@ def test_finishing_twice_changes_nothing(store: S3Store, rank: Rank) -> None:
     assert rank.put(store, 10).sent_nbytes == 0
     assert rank.finish(store, 10) == done
     assert {found.key: found.modified_at for found in store.list("")} == before
+
+
+def test_parts_of_ranks_that_began_to_differ_are_no_checkpoint(store: S3Store, rank: Rank) -> None:
+    """A tensor that one rank saves for several was not the same on these: nothing is completed."""
+    rank.put(store, 10)
+    key = remote.checkpoint_key(rank.job, 10, 1)
+    for number, replicated in enumerate([(5, 7), (5, 8)]):
+        told = publish.read_parts(store, key, 0).model_copy(update={"replicated": replicated})
+        store.put(object_key(key, remote.parts_name(number)), told.model_dump_json().encode())
+    with pytest.raises(CheckpointError, match=r"not the same on ranks \[0, 1\]"):
+        rank.finish(store, 10, world_size=2)
+    assert not store.exists(object_key(key, remote.MANIFEST))
+
+
+@pytest.mark.parametrize("hashes", [[(5, 7), (5, 7)], [(5, 0), (5, 7), (0, 7)], [(), (5,)], [(), ()]])
+def test_parts_of_one_state_fit_together(hashes: list[tuple[int, ...]]) -> None:
+    """A rank without such tensors, or of an older version, has no say."""
+    publish.require_alike("key", [remote.Parts(files=(), replicated=each) for each in hashes])

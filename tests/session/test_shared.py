@@ -1,0 +1,93 @@
+"""What is saved once, where each rank's own goes, and what has to stay equal."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.session.encoded import Placing
+from holdfast.session.shared import CONSTANT, MOST_SETS, Told, compared, settle
+
+BUFFER, OTHER = -7, 7
+
+
+def settled(told: list[Told], placings: list[Placing] | None = None) -> list[Placing]:
+    """What each rank decides."""
+    placings = placings or [Placing(rank, alone=False) for rank in range(len(told))]
+    for rank, each in enumerate(placings):
+        settle(each, *compared(told), rank)
+    return placings
+
+
+def test_equal_on_all_is_saved_once_and_watched() -> None:
+    """Buffers and loaders' tensors; one set of ranks has them."""
+    for each in settled([{"model.mask": BUFFER, "loader.tokens": OTHER}] * 3):
+        assert each.shared == {"loader.tokens"}
+        assert not each.apart
+        assert each.replicated == [("loader.tokens", "model.mask")]
+
+
+def test_a_buffer_that_differs_has_its_plain_name_on_the_first_rank() -> None:
+    """There stock torch finds it."""
+    told = [{"model.mean": BUFFER - rank, "model.mask": BUFFER} for rank in range(3)]
+    assert [each.apart for each in settled(told)] == [set(), {"model.mean"}, {"model.mean"}]
+    assert {tuple(each.replicated) for each in settled(told)} == {(("model.mask",),)}
+
+
+def test_pipeline_stages_are_sets_of_their_own() -> None:
+    """Each watches its own; all have as many sets, in one order."""
+    told: list[Told] = [{"a": BUFFER}, {"a": BUFFER}, {"b": BUFFER}, {"b": BUFFER - 1, "c": BUFFER}]
+    found = settled(told)
+    assert [each.replicated for each in found] == [[("a",)], [("a",)], [()], [()]]
+    assert [each.apart for each in found] == [set(), set(), set(), {"b"}]
+
+
+def test_a_constant_of_a_loader_is_each_ranks_own() -> None:
+    """It says nothing of the next step. A constant buffer is watched."""
+    assert not settled([{"loader.zeros": CONSTANT}] * 2)[1].shared
+    assert settled([{"loader.zeros": CONSTANT}])[0].shared == {"loader.zeros"}
+
+
+def test_what_differed_once_stays_apart() -> None:
+    """Else it would be planned anew whenever it happens to be equal."""
+    placings = settled([{"m": BUFFER, "l": OTHER}, {"m": BUFFER - 1, "l": OTHER + 1}])
+    settled([{"m": BUFFER, "l": OTHER}] * 2, placings)
+    assert [each.apart for each in placings] == [set(), {"m"}]
+    assert [each.shared for each in placings] == [set(), set()]
+    assert placings[0].replicated == []
+
+
+def test_more_sets_than_a_header_holds() -> None:
+    """The rest is saved for each rank."""
+    told: list[Told] = [{f"n{each}": BUFFER for each in range(rank + 1)} for rank in range(MOST_SETS + 20)]
+    found = settled(told)
+    assert {len(each.replicated) for each in found} == {MOST_SETS}
+
+
+@given(
+    st.lists(
+        st.dictionaries(st.sampled_from("abcd"), st.sampled_from([-3, -2, 0, 1, 2])), min_size=1, max_size=6
+    )
+)
+def test_no_name_is_saved_once_that_differs(told: list[Told]) -> None:
+    """Whatever is saved under one name by several ranks is equal there and watched, by all in the same order."""
+    kinds: dict[str, bool] = {}
+    for each in told:
+        for name, hashed in list(each.items()):
+            if kinds.setdefault(name, hashed < 0) != (hashed < 0):
+                del each[name]
+    found = settled(told)
+    assert len({len(each.replicated) for each in found}) == 1
+    for name, buffer in kinds.items():
+        ranks = [rank for rank, each in enumerate(told) if name in each]
+        once = [
+            rank
+            for rank in ranks
+            if (name not in found[rank].apart if buffer else name in found[rank].shared)
+        ]
+        watching = {
+            number for rank in ranks for number, names in enumerate(found[rank].replicated) if name in names
+        }
+        if len(once) > 1:
+            assert len({told[rank][name] for rank in once}) == 1
+            assert len(watching) == 1
