@@ -211,11 +211,11 @@ class ModulePart:
         size, dtype = known.tensor(node[1])
         if isinstance(fresh, Tensor) and fits(fresh, size, dtype):
             return fresh.detach()
-        self._replaced = True
         home = self._home(key)
+        if home is None:  # extra state, which its module takes whatever it has now
+            return torch.empty(size, dtype=dtype, device=torch.device(node[2]))
+        self._replaced = True
         told = f"{self.name}.{key}: the checkpoint has a tensor {list(size)} of {dtype}, "
-        if home is None:
-            raise CheckpointError(f"{told}the model none that it could be loaded into")
         owner, name = home
         if name in owner._buffers:
             known_device = local(fresh).device if isinstance(fresh, Tensor) else torch.device(node[2])

@@ -107,7 +107,7 @@ class OptimizerPart:
         encoder, nodes, shared = Encoder(placing.optimizer(), placing.rank), {}, []
         for name in params:
             values = self.optimizer.state.get(params[name])
-            if values is not None and len(values):
+            if values is not None:
                 nodes[name] = encoder.part_of(values, (self.name, "state", name), opened=True)
         mine = {id(each) for each in params.values()}
         for key, values in self.optimizer.state.items():

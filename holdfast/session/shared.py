@@ -8,6 +8,7 @@ they would come back as what no rank ever had.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 import xxhash
@@ -18,8 +19,6 @@ from holdfast.session.agreement import Group
 from holdfast.session.encoded import Placing
 from holdfast.session.state import StateTree
 
-CONSTANT = 0
-"""Instead of the hash of a loader's tensor whose elements are all the same, which says nothing of the next step."""
 Replicated = Sequence[tuple[str, ...]]
 """Names that have to stay equal, for each set of ranks that have the same; none where this rank is not among them."""
 MOST_SETS = 100
@@ -31,10 +30,9 @@ Told = dict[str, int]
 def share_equal(tree: StateTree, group: Group) -> None:
     """Find out which tensors of ``tree`` may be saved once. Collective, when there is more than one rank.
 
-    A loader's tensor whose elements are all the same (a counter of zeros, an empty buffer) may differ at the next
-    step, and is saved for each rank. What differed once is never saved once again.
+    What differed once is never saved once again.
     """
-    tree.flat()
+    flat = tree.flat()
     if group.alone:
         return
     told = _told(tree)
@@ -45,10 +43,18 @@ def share_equal(tree: StateTree, group: Group) -> None:
         unequal = {name for name, same in zip(names, equal, strict=True) if not same}
         settle(tree.placing, told, dict.fromkeys(names, everyone), unequal, dist.get_rank())
     else:  # pipeline stages have buffers of their own
-        each_told: list[Told] = [{} for _ in range(dist.get_world_size())]
-        dist.all_gather_object(each_told, told)
-        settle(tree.placing, *compared(each_told), dist.get_rank())
+        union, holders, unequal = compared(_everywhere(told))
+        # Where one rank has a large tensor another may have a plain value of the same name.
+        single = {name for name, ranks in holders.items() if len(ranks) == 1}
+        taken = _everywhere(single & flat.keys() - told.keys())
+        settle(tree.placing, union, holders, unequal.union(*taken), dist.get_rank())
     tree.forget()
+
+
+def _everywhere(mine: Any) -> list[Any]:
+    found = [None] * dist.get_world_size()
+    dist.all_gather_object(found, mine)
+    return found
 
 
 def compared(told: list[Told]) -> tuple[Told, dict[str, frozenset[int]], set[str]]:
@@ -73,11 +79,7 @@ def settle(
     # Where each has its own, the first holder keeps the plain name: there look stock torch, and who has none.
     mine = {name for name in buffers & placing.unequal if rank in holders[name]}
     placing.apart = {name for name in mine if min(holders[name]) != rank}
-    once = {
-        name
-        for name, hashed in told.items()
-        if name not in placing.unequal and (hashed != CONSTANT or len(holders[name]) == 1)
-    }
+    once = told.keys() - placing.unequal
     placing.shared = once - buffers
     groups: dict[frozenset[int], list[str]] = {}
     for name in sorted(once):
@@ -94,13 +96,11 @@ def hash_of(tensor: Tensor) -> int:
 
 def _told(tree: StateTree) -> Told:
     others = {name: _hash(each) for name, each in tree.placing.candidates.items()}
-    return others | {name: -_hash(each, constant=False) for name, each in tree.buffers().items()}
+    return others | {name: -_hash(each) for name, each in tree.buffers().items()}
 
 
-def _hash(tensor: Tensor, *, constant: bool = True) -> int:
+def _hash(tensor: Tensor) -> int:
     held = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
-    if constant and bool((held.reshape(-1) == held.reshape(-1)[:1]).all()):
-        return CONSTANT
     return _number(f"{tuple(held.shape)} {held.dtype} {hash_of(held)}")
 
 

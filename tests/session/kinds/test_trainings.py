@@ -49,15 +49,15 @@ def _run(place: Site, session: Any, kind: Training, state: Any, steps: range) ->
 @pytest.mark.parametrize("tier", ["memory", pytest.param("s3", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("kind", TRAININGS, ids=lambda each: each.name)
 def test_a_training_goes_on_exactly(kind: Training, tier: str, tmp_path: Path) -> None:
-    """Killed after step 3 and after step 5, from fresh objects of other random values: all values and losses agree."""
+    """Killed after steps 1, 3 and 5, from fresh objects of other random values: all values and losses agree."""
     seed(1)
     whole = kind.make()
     expected = [kind.step(whole, step) for step in range(1, 8)]
     with site(tmp_path) as place:
         seed(1)
         state = kind.make()
-        losses = _run(place, place.begin(state), kind, state, range(1, 4))
-        for first, last in ((4, 6), (6, 8)):
+        losses = _run(place, place.begin(state), kind, state, range(1, 2))
+        for first, last in ((2, 4), (4, 6), (6, 8)):
             seed(90 + first)
             state = kind.make()
             session = place.restore(tier, first - 1, state)

@@ -1,0 +1,238 @@
+"""Every kind of state through real agents, one tier after the other: memory, a peer, the disk, S3, other ranks."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.agent.wire import ENV_PATIENCE
+from holdfast.models.agent import Fence, OpenRendezvous
+from holdfast.models.checkpoint import RemoteCheckpoint, RestoreOrder, RestorePlan, Shard, Tier
+from holdfast.policies import restore_plan
+from holdfast.storage.objects.s3 import S3Store
+from tests.agent.gateway import FakeGateway, events, eventually, until
+from tests.agent.site import AgentProcess
+from tests.storage import servers
+
+pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from tests.session.kinds import whole
+whole.main(int(sys.argv[1]), own=sys.argv[2] == "own")
+"""
+JOB, BUCKET = "kinds", "kinds"
+EVERY = 3
+FIRST = {"FIRST": "1", ENV_PATIENCE: "60"}
+PATIENT = {ENV_PATIENCE: "60"}
+
+
+@pytest.fixture(scope="module")
+def environment() -> Iterator[dict[str, str]]:
+    with servers.moto() as endpoint:
+        S3Store(endpoint=endpoint, bucket=BUCKET, access_key="a", secret_key="k").ensure_bucket()
+        yield {
+            "HOLDFAST_S3_ENDPOINT": endpoint,
+            "HOLDFAST_S3_BUCKET": BUCKET,
+            "HOLDFAST_S3_SECRET_KEY": "k",
+        }
+
+
+class Job:
+    """One rank on each machine, each the next one's peer."""
+
+    def __init__(self, home: Path, gateway: FakeGateway, environment: dict[str, str]) -> None:
+        self.home, self.gateway, self.environment = home, gateway, environment
+        self.machines: list[AgentProcess] = []
+        self.epoch = 0
+
+    def machine(self, name: str) -> AgentProcess:
+        return AgentProcess(self.home, name, self.gateway, **self.environment)
+
+    async def launch(self, plan: RestorePlan, last: int, *, own: bool = True) -> None:
+        """Start a new epoch from what the plan names, up to the step ``last``."""
+        self.epoch += 1
+        address_of = {each.machine: each.data_address for each in self.machines}
+        sources = tuple(
+            each.model_copy(update={"address": address_of.get(each.machine, "")}) for each in plan.sources
+        )
+        order = RestoreOrder(
+            step=plan.step,
+            epoch=plan.epoch,
+            tier=plan.tier,
+            sources=sources,
+            key=plan.remote.key if plan.remote else "",
+        )
+        first = self.machines[0]
+        async with first.client as client:
+            rendezvous = await client.open_rendezvous(
+                OpenRendezvous(
+                    job=JOB,
+                    epoch=self.epoch,
+                    incarnation=first.incarnation,
+                    world_size=len(self.machines),
+                )
+            )
+
+        async def start(rank: int, machine: AgentProcess) -> None:
+            machine.script(JOB, SCRIPT)
+            peer = self.machines[(rank + 1) % len(self.machines)]
+            told = machine.start(
+                JOB,
+                self.epoch,
+                args=(str(last), "own" if own else "alike"),
+                env=PATIENT if plan.step else FIRST,
+                ranks=(rank,),
+                world_size=len(self.machines),
+                rendezvous=rendezvous,
+                restore=order,
+                peer=peer.data_address if peer is not machine else "",
+                peer_machine=peer.machine,
+                s3_every_steps=EVERY,
+                disk_every_steps=EVERY,
+            )
+            async with machine.client as client:
+                await client.start(told)
+
+        await asyncio.gather(*(start(rank, each) for rank, each in enumerate(self.machines)))
+
+    def alike(self, age: int) -> int:
+        """Every rank found all kinds as they should be at ``age``; the step after which they are."""
+        steps = set()
+        for rank, machine in enumerate(self.machines):
+
+            def said(rank: int = rank, machine: AgentProcess = machine) -> list[str]:
+                log = machine.log(JOB, rank, self.epoch)
+                assert "Traceback" not in log, log[-4000:]
+                return [line for line in log.splitlines() if line.startswith(f"age {age} at step")]
+
+            (line, *_) = until(said, 240)
+            assert line.endswith("kinds alike"), line
+            steps.add(int(line.split()[4].rstrip(":")))
+        (step,) = steps
+        return step
+
+    async def shards(self) -> list[Shard]:
+        found: list[Shard] = []
+        for machine in self.machines:
+            async with machine.client as client:
+                found += (await client.state()).shards
+        return found
+
+    async def held(self, since: int, tier: Tier) -> None:
+        """Wait until all shards of a step from ``since`` on lie in a tier."""
+
+        async def there() -> bool:
+            held = {(each.rank, each.step) for each in await self.shards() if each.tier is tier}
+            return any({(0, step), (1, step)} <= held for _, step in held if step >= since)
+
+        await eventually(there, 120)
+
+    def stored(self, since: int) -> RemoteCheckpoint:
+        """A checkpoint in S3 of a step from ``since`` on, once it is complete."""
+
+        def found() -> list[RemoteCheckpoint]:
+            told = [each for report in events(self.gateway, JOB) for each in report.checkpoints]
+            return [each for each in told if each.step >= since]
+
+        return until(found, 120)[0]
+
+    async def plan(self, *remotes: RemoteCheckpoint) -> RestorePlan:
+        places = {rank: machine.machine for rank, machine in enumerate(self.machines)}
+        return restore_plan.choose(await self.shards(), remotes, len(self.machines), places)
+
+    async def fence(self) -> None:
+        for machine in self.machines:
+            async with machine.client as client:
+                await client.fence(Fence(job=JOB, epoch=self.epoch, incarnation=machine.incarnation))
+
+    def lose(self, number: int, *, disk: bool) -> None:
+        """A machine's agent and ranks die, and its memory is gone."""
+        machine = self.machines[number]
+        machine.stop(signal.SIGKILL)
+        shutil.rmtree(machine.shm)
+        if disk:
+            shutil.rmtree(machine.folder)
+
+    def again(self) -> None:
+        """Agents of the same machines."""
+        self.machines[:] = [self.machine(each.machine) for each in self.machines]
+        for each in self.machines:
+            each.ready(150)
+
+    def end(self) -> None:
+        for machine in self.machines:
+            machine.stop(signal.SIGKILL)
+            shutil.rmtree(machine.folder, ignore_errors=True)
+            shutil.rmtree(machine.shm, ignore_errors=True)
+
+
+@pytest.fixture
+def job(home: Path, gateway: FakeGateway, environment: dict[str, str]) -> Iterator[Job]:
+    made = Job(home, gateway, environment)
+    made.machines = [made.machine(f"k{i}") for i in range(2)]
+    try:
+        for each in made.machines:
+            each.ready(150)
+        yield made
+    finally:
+        made.end()
+
+
+async def test_every_kind_comes_back_from_every_tier(job: Job) -> None:
+    """Five generations, each from another tier, each compared with a run that nothing happened to."""
+    await job.launch(RestorePlan(step=0, tier=None, reasons=("new",)), 1)
+    await job.held(job.alike(1), Tier.MEMORY)
+
+    await job.fence()
+    plan = await job.plan()
+    assert {each.tier for each in plan.sources} == {Tier.MEMORY}
+    await job.launch(plan, 2)
+    job.alike(1)
+    await job.held(job.alike(2), Tier.PEER)
+
+    job.lose(0, disk=True)
+    job.machines[0] = job.machine("k9").ready(150)
+    await job.fence()
+    plan = await job.plan()
+    assert {(each.rank, each.machine) for each in plan.sources} == {(0, "k1"), (1, "k1")}
+    await job.launch(plan, 3)
+    job.alike(2)
+    await job.held(job.alike(3), Tier.DISK)
+
+    for number in (0, 1):
+        job.lose(number, disk=False)
+    job.again()
+    plan = await job.plan()
+    assert {each.tier for each in plan.sources} == {Tier.DISK}
+    await job.launch(plan, 4)
+    job.alike(3)
+    stored = job.stored(job.alike(4))
+
+    for number in (0, 1):
+        job.lose(number, disk=True)
+    job.again()
+    plan = await job.plan(stored)
+    assert plan.tier == Tier.S3
+    await job.launch(plan, 5)
+    job.alike(4)
+    job.alike(5)
+    await job.fence()
+
+    # At another number of ranks: what differs from rank to rank is left behind by name.
+    for machines in (1, 3):
+        for number in range(len(job.machines)):
+            job.lose(number, disk=True)
+        job.machines[:] = [job.machine(f"w{machines}{i}") for i in range(machines)]
+        for each in job.machines:
+            each.ready(150)
+        await job.launch(await job.plan(stored), 4, own=False)
+        job.alike(4)
+        await job.fence()
