@@ -36,6 +36,14 @@ def shared(api: Api, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worke
         yield started
 
 
+@pytest.fixture(scope="module")
+def second(api: Api, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Worker]:
+    """Another one."""
+    with worker(tmp_path_factory.mktemp("home"), api.url, "second") as started:
+        started.wait_ready()
+        yield started
+
+
 @pytest.fixture
 def own(api: Api, tmp_path: Path) -> Iterator[Worker]:
     """A worker to be killed; its pool is named after its home."""
@@ -56,11 +64,11 @@ def completed(api: Api, run: str) -> None:
     wait_for("completion", lambda: api.state(run) == "Completed")
 
 
-def begun(api: Api, own: Worker, tmp_path: Path) -> tuple[str, int]:
+def begun(api: Api, at: Worker, tmp_path: Path, pool: str = "") -> tuple[str, int]:
     """A slow run under way: its id and process."""
-    deployment = api.deploy(pool_of(tmp_path), "sample-slow", f"{FLOWS}:slow")
+    deployment = api.deploy(pool or pool_of(tmp_path), "sample-slow", f"{FLOWS}:slow")
     run = api.create_run(deployment, path=str(tmp_path / "out"))
-    own.poke(run)
+    at.poke(run)
     wait_for("the run's first line", lambda: lines(tmp_path / "out"))
     return run, wait_for("its process id", lambda: api.pid(run))
 
@@ -83,22 +91,22 @@ def test_run_that_nobody_poked_is_found_by_the_poll(api: Api, shared: Worker, tm
 
 
 def test_run_poked_many_times_at_two_workers_runs_once(
-    api: Api, shared: Worker, own: Worker, tmp_path: Path
+    api: Api, shared: Worker, second: Worker, tmp_path: Path
 ) -> None:
     """The server grants the claim once, whoever asks."""
     deployment = api.deploy("shared", "sample-quick", f"{FLOWS}:quick")
     runs = [api.create_run(deployment, path=str(tmp_path / f"out{number}")) for number in range(5)]
     for run in runs:
-        for each in (shared, own, shared, own):
+        for each in (shared, second, shared, second):
             each.poke(run)
     for run in runs:
         completed(api, run)
-    wait_for("idle", lambda: shared.status()["running"] == own.status()["running"] == 0)
+    wait_for("idle", lambda: shared.status()["running"] == second.status()["running"] == 0)
     written = [lines(tmp_path / f"out{number}") for number in range(5)]
     assert [len(each) for each in written] == [1] * 5, written
 
 
-def test_run_that_is_over_is_not_run_again(api: Api, shared: Worker, own: Worker, tmp_path: Path) -> None:
+def test_run_that_is_over_is_not_run_again(api: Api, shared: Worker, second: Worker, tmp_path: Path) -> None:
     """A poke that comes late, at either worker, leaves the run and its result as they are."""
     completing = api.deploy("shared", "sample-quick", f"{FLOWS}:quick")
     failing = api.deploy("shared", "sample-failing", f"{FLOWS}:failing")
@@ -109,7 +117,7 @@ def test_run_that_is_over_is_not_run_again(api: Api, shared: Worker, own: Worker
         wait_for(f"the run is {end}", lambda run=run, end=end: api.state(run) == end)
     wait_for("idle", lambda: shared.status()["running"] == 0)
     for run in (good, bad):
-        for each in (own, shared):
+        for each in (second, shared):
             each.poke(run)
             wait_for("the refusal", lambda run=run, each=each: f"flow run {run} is over" in each.log())
     assert len(lines(tmp_path / "out")) == 1
@@ -174,31 +182,33 @@ def test_nonsense_on_the_socket_is_answered(shared: Worker) -> None:
     assert shared.status()["connected"]
 
 
-def test_cancelled_run_ends_cancelled_and_its_process_is_gone(api: Api, own: Worker, tmp_path: Path) -> None:
+def test_cancelled_run_ends_cancelled_and_its_process_is_gone(
+    api: Api, second: Worker, tmp_path: Path
+) -> None:
     """Cancelling in the UI stops a playbook in the middle of a step."""
-    run, pid = begun(api, own, tmp_path)
+    run, pid = begun(api, second, tmp_path, "second")
     process = psutil.Process(pid)
     api.cancel(run)
     wait_for("Cancelled", lambda: api.state(run) == "Cancelled")
     wait_for("process gone", lambda: gone([process]))
-    wait_for("idle", lambda: own.status()["running"] == 0)
+    wait_for("idle", lambda: second.status()["running"] == 0)
     assert api.state(run) == "Cancelled"
     assert len(lines(tmp_path / "out")) == 1
 
 
 @pytest.mark.thorough
-def test_stopped_process_of_a_cancelled_run_is_killed(api: Api, own: Worker, tmp_path: Path) -> None:
+def test_stopped_process_of_a_cancelled_run_is_killed(api: Api, second: Worker, tmp_path: Path) -> None:
     """A process that cannot react is killed after the grace period, and the run still ends Cancelled."""
-    run, pid = begun(api, own, tmp_path)
+    run, pid = begun(api, second, tmp_path, "second")
     os.kill(pid, signal.SIGSTOP)
     api.cancel(run)
     wait_for("Cancelled", lambda: api.state(run) == "Cancelled")
     assert not psutil.pid_exists(pid)
 
 
-def test_killed_run_process_is_reported_crashed(api: Api, own: Worker, tmp_path: Path) -> None:
+def test_killed_run_process_is_reported_crashed(api: Api, second: Worker, tmp_path: Path) -> None:
     """SIGKILL of the process: the worker says Crashed, and why."""
-    run, pid = begun(api, own, tmp_path)
+    run, pid = begun(api, second, tmp_path, "second")
     os.kill(pid, signal.SIGKILL)
     wait_for("Crashed", lambda: api.state(run) == "Crashed")
     assert "SIGKILL" in api.message(run)
@@ -244,8 +254,8 @@ def test_restarted_worker_replaces_the_stale_socket(api: Api, own: Worker, tmp_p
     own.process.kill()
     own.process.wait()
     assert own.socket.exists()
-    with worker(own.home, api.url, pool_of(tmp_path)) as second:
-        second.wait_ready()
+    with worker(own.home, api.url, pool_of(tmp_path)) as successor:
+        successor.wait_ready()
 
 
 @pytest.mark.thorough

@@ -173,7 +173,7 @@ class Worker:
 
     def wait_ready(self) -> None:
         """Until it is connected and has a warm process."""
-        wait_for("worker ready", lambda: (s := self.status())["connected"] and s["warm"] >= 1)
+        wait_for("worker ready", lambda: (s := self.status())["connected"] and s["warm"] >= 1, 180)
 
 
 @contextmanager

@@ -49,6 +49,7 @@ def test_an_interrupted_run_ends_with_the_same_weights(make_agent: MakeAgent, tm
 
 
 @pytest.mark.e2e
+@pytest.mark.thorough
 @pytest.mark.torch
 def test_bit_exactness_needs_fixed_gradient_buckets(make_agent: MakeAgent, tmp_path: Path) -> None:
     """Control: when DDP may regroup gradients after its first step, the restarted run differs."""

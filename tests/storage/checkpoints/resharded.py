@@ -222,8 +222,12 @@ def unchecked(folder: Path, saved: str, loaded: str) -> int:
     return sum(int((each == -1).sum()) for each in held if isinstance(each, Tensor))
 
 
-def errors(folder: Path, spoil: str) -> tuple[str, str, bool]:
+def errors(folder: Path, spoils: list[str]) -> dict[str, tuple[str, str, bool]]:
     """What a rank raises when rank 2's shard or state is spoilt, and whether it left its tensors as they were."""
+    return {spoil: _error(folder / spoil, spoil) for spoil in spoils}
+
+
+def _error(folder: Path, spoil: str) -> tuple[str, str, bool]:
     save("fsdp", folder)
     path, exchange = _path(folder, "fsdp"), Exchange(alone=False)
     _, flat = target("tp")

@@ -37,25 +37,25 @@ def test_without_the_check_elements_stay_as_they_were(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("spoil", "kind", "words"),
-    [
-        ("damaged", "CheckpointError", "rank 2: shard of rank 2 at step 3"),
-        ("another step", "CheckpointError", "the shards are not of one save: rank 0 has Saved"),
-        ("another key", "UncoveredError", "rank 2: model.new: Missing key in checkpoint"),
-        (
-            "another size",
-            "CheckpointError",
-            "rank 2: model.frozen: it was saved with the size [5], the state has [6]",
-        ),
-    ],
-)
-def test_what_one_rank_meets_is_refused_by_all(tmp_path: Path, spoil: str, kind: str, words: str) -> None:
+SPOILT = {
+    "damaged": ("CheckpointError", "rank 2: shard of rank 2 at step 3"),
+    "another step": ("CheckpointError", "the shards are not of one save: rank 0 has Saved"),
+    "another key": ("UncoveredError", "rank 2: model.new: Missing key in checkpoint"),
+    "another size": (
+        "CheckpointError",
+        "rank 2: model.frozen: it was saved with the size [5], the state has [6]",
+    ),
+}
+
+
+def test_what_one_rank_meets_is_refused_by_all(tmp_path: Path) -> None:
     """No rank waits for the others, all say why, and nobody's tensors were touched."""
-    told = ranks(4, f"{BODIES}:errors", folder=tmp_path, spoil=spoil)
-    assert [name for name, _, _ in told] == [kind] * 4, told
-    assert all(words in text for _, text, _ in told), told
-    assert all(untouched for _, _, untouched in told)
+    found = ranks(4, f"{BODIES}:errors", folder=tmp_path, spoils=list(SPOILT))
+    for spoil, (kind, words) in SPOILT.items():
+        told = [each[spoil] for each in found]
+        assert [name for name, _, _ in told] == [kind] * 4, told
+        assert all(words in text for _, text, _ in told), told
+        assert all(untouched for _, _, untouched in told)
 
 
 def test_a_rank_without_a_shard_gets_all_from_the_others(tmp_path: Path) -> None:
