@@ -7,7 +7,7 @@ import logging
 import time
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +15,18 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from holdfast.errors import CheckpointError
-from holdfast.session import rng
 from holdfast.session.agenda import Agenda
 from holdfast.session.agreement import Group, Result, Vote
 from holdfast.session.background import Background
 from holdfast.session.boundary import Boundary
 from holdfast.session.context import Context
+from holdfast.session.counts import Counts
 from holdfast.session.own_buffers import OwnBuffers
+from holdfast.session.planning import Planner, unsteady
 from holdfast.session.report import Reporter
-from holdfast.session.shared import Replicated, share_equal
 from holdfast.session.state import StateTree
 from holdfast.storage.checkpoints import buffers, room
-from holdfast.storage.checkpoints.layout import ShardLayout
-from holdfast.storage.checkpoints.plan import fits, make_plan, plan_of
-from holdfast.storage.checkpoints.writer import Contents, Owner, Save, ShardWriter
+from holdfast.storage.checkpoints.writer import Contents, Save, ShardWriter
 
 _log = logging.getLogger(__name__)
 
@@ -43,26 +41,6 @@ PLAN_PATIENCE_S = 600.0
 """How long a rank waits for all exchanges before a plan is made."""
 QUIET_S = 30.0
 """Between two lines in the log that say the same of failed saves."""
-
-
-@dataclass
-class Counts:
-    """What became of the calls of ``checkpoint``."""
-
-    saved: int = 0
-    """Complete in shared memory."""
-    skipped: int = 0
-    """Left out, since the save before was not complete and copied to the peer yet, or a plan is to be made."""
-    torn: int = 0
-    """Given up, since a tensor was changed in place during the copy."""
-    failed: int = 0
-    """Not saved, or not by all ranks, because of an error; it is in the log and was told to the agent."""
-    unstepped: int = 0
-    """Calls without a :meth:`~holdfast.session.Session.step` before them: nothing new to save."""
-    common: int = 0
-    """Saves that all ranks are known to have."""
-    waited: int = 0
-    """Calls that waited for other ranks' news, before a new plan."""
 
 
 class Saver:
@@ -81,12 +59,8 @@ class Saver:
         self._group = Group()
         self._agenda = Agenda()
         self._background = Background()
-        self._tree: StateTree | None = None
-        self._writer: ShardWriter | None = None
-        self._replicated: Replicated = ()
-        self._kept: ShardLayout | None = None
         self._own = OwnBuffers(single=context.copies.own == 1 and context.has_peer)
-        self._plans = 0
+        self._planner = Planner(context, self._group, self._own)
         self._save: Save | None = None
         self._stalled_s = 0.0
         self._hooked = False
@@ -115,8 +89,7 @@ class Saver:
 
         That shard is common to all ranks: it stays until a newer one is.
         """
-        context = self._context
-        self._kept = plan_of(path, context.shards, context.rank, context.world_size)
+        self._planner.keep(path)
         if (header := buffers.read_header(path)) is not None:
             self._own.restored((header.epoch, header.step), time.monotonic())
             if self._own.single:
@@ -154,8 +127,8 @@ class Saver:
         if not stepped:
             self._count_unstepped(step)
         vote, save = Vote(number, step, ""), None
-        if self._writer is None:
-            if not self._first_plan(state, step, good=good and stepped):
+        if self._planner.writer is None:
+            if not self._planner.first(state, step, good=good and stepped):
                 return
         elif self._plans_now(number) and not self._plan_again(state, step):
             vote = Vote(number, step, "", failed=True)
@@ -163,7 +136,7 @@ class Saver:
             vote, save = self._attempt(state, number, step, everything=everything, step_s=step_s)
         if save is not None:
             self._newest = step
-        self._background.submit(functools.partial(self._conclude, vote, save, len(self._replicated)))
+        self._background.submit(functools.partial(self._conclude, vote, save, len(self._planner.replicated)))
 
     def wait(self) -> None:
         """Return when no copy is under way any more: tensors may be changed. Cheap when there is none."""
@@ -202,39 +175,33 @@ class Saver:
         self, state: Mapping[str, Any], number: int, step: int, *, everything: bool, step_s: float
     ) -> tuple[Vote, Save | None]:
         """Begin a save if there is nothing against it. Waits for no other rank, and raises nothing."""
-        assert self._writer is not None
-        plan = self._writer.layout.plan
+        writer = self._planner.writer
+        assert writer is not None
+        plan = writer.layout.plan
         may_save = self._settled(step, step_s) and not (self._agenda.pending or self._mixed)
         if not may_save or not self._own.may_begin(time.monotonic()):
             self._skip(step)
             return Vote(number, step, plan, skipped=True), None
         try:
             tree = self.tree_of(state)
-            contents = self._collect(tree)
+            contents = self._planner.collect(tree)
             if contents is None and self._group.alone:
-                self._plan_with_all(state)
-                contents = self._collect(tree)
+                writer = self._planner.together(state, step)
+                contents = self._planner.collect(tree)
             if contents is None:
                 if self._group.alone:
-                    raise CheckpointError(_unsteady(self._context.rank, step))
+                    raise unsteady(self._context.rank, step)
                 self._skip(step)
                 return Vote(number, step, plan, skipped=True, needs_plan=True), None
-            return Vote(number, step, self._writer.layout.plan), self._start(
-                self._writer, contents, number, step, None if everything else tree.updated()
+            return Vote(number, step, writer.layout.plan), self._start(
+                writer, contents, number, step, None if everything else tree.updated()
             )
         except Exception as error:
-            if self._writer.is_waiting_for_memory(self._own.keeps, in_place=self._own.in_place):
+            if writer.is_waiting_for_memory(self._own.keeps, in_place=self._own.in_place):
                 self._skip(step)
                 return Vote(number, step, plan, skipped=True), None
             self._fail(step, error)
             return Vote(number, step, plan, failed=True), None
-
-    def _collect(self, tree: StateTree) -> Contents | None:
-        """What is to be saved by the present plan; None when that does not fit any more."""
-        return self._writer.collect(self._items(tree)) if self._writer else None
-
-    def _items(self, tree: StateTree) -> dict[str, Any]:
-        return tree.flat() | rng.items(self._context.rank)
 
     def _start(
         self,
@@ -258,7 +225,7 @@ class Saver:
             number=number,
             keeps=self._own.keeps,
             in_place=self._own.in_place,
-            replicated=self._replicated,
+            replicated=self._planner.replicated,
         )
         return self._save
 
@@ -354,54 +321,6 @@ class Saver:
                 ),
             )
 
-    def _first_plan(self, state: Mapping[str, Any], step: int, *, good: bool) -> bool:
-        """Come to the first plan, or go on by that of the epoch before; whether this step is to be saved.
-
-        Raises:
-            CheckpointError: the state cannot be saved; on all ranks.
-        """
-        self._group.open()
-        error: Exception | None = None
-        try:
-            tree = self._readable(state) if good else None
-        except Exception as caught:
-            tree, error = None, caught
-        (bad, failed), _ = self._group.agree(not good, error is not None)
-        if failed:
-            raise error or CheckpointError(_elsewhere(step))
-        if bad or tree is None:
-            return False
-        share_equal(tree, self._group)
-        writer: ShardWriter | None = None
-        try:
-            writer = self._writer_as_before(tree)
-        except Exception as caught:
-            error = caught
-        plan = writer.layout.plan if writer else ""
-        (failed, missing), same = self._group.agree(error is not None, writer is None, equal=plan)
-        if failed:
-            raise error or CheckpointError(_elsewhere(step))
-        if missing or not same:
-            self._plan_with_all(state)
-        else:
-            self._writer, self._replicated = writer, tree.placing.replicated
-        self._kept = None
-        return True
-
-    def _readable(self, state: Mapping[str, Any]) -> StateTree:
-        """The tree over ``state``, once nothing in it is known to be in the way of a save."""
-        tree = self.tree_of(state)
-        tree.flat()
-        return tree
-
-    def _writer_as_before(self, tree: StateTree) -> ShardWriter | None:
-        """A writer by the plan of the shard that was restored, if that still fits."""
-        items = self._items(tree)
-        if self._kept is None or not fits(self._kept, items):
-            return None
-        writer = self._writer_of(self._kept)
-        return writer if writer.collect(items) is not None else None
-
     def _plans_now(self, number: int) -> bool:
         """Whether all ranks make a plan at this call; only then this waits for the exchanges before it."""
         if not self._agenda.due(number):
@@ -414,43 +333,11 @@ class Saver:
     def _plan_again(self, state: Mapping[str, Any], step: int) -> bool:
         """A later plan, together with all ranks; False when there is none."""
         try:
-            self._plan_with_all(state)
+            self._planner.together(state, step)
         except Exception as error:
             self._fail(step, error)
             return False
         return True
-
-    def _plan_with_all(self, state: Mapping[str, Any]) -> None:
-        """Make a plan. Collective, on the main thread; fails on all ranks or on none.
-
-        Raises:
-            CheckpointError: there is no plan for the state, or no room for it.
-        """
-        tree, error = None, None
-        try:
-            tree = self._readable(state)
-        except Exception as caught:
-            error = caught
-        self._together(error)
-        assert tree is not None
-        self._plans += 1
-        writer: ShardWriter | None = None
-        share_equal(tree, self._group)
-        layout = self._plan(tree, self._items(tree))
-        try:
-            writer = self._writer_of(layout)
-            if writer.collect(self._items(tree)) is None:
-                raise CheckpointError(_unsteady(self._context.rank, self._newest))
-        except Exception as caught:
-            error = caught
-        self._together(error)
-        self._writer, self._replicated = writer, tree.placing.replicated
-
-    def _together(self, error: Exception | None) -> None:
-        """Raise on all ranks what one of them cannot do."""
-        (failed,), _ = self._group.agree(error is not None)
-        if failed:
-            raise error or CheckpointError(_elsewhere(self._newest))
 
     def _skip(self, step: int) -> None:
         self.counts.skipped += 1
@@ -478,40 +365,7 @@ class Saver:
 
     def tree_of(self, state: Mapping[str, Any]) -> StateTree:
         """The tree over ``state``, one for all looks at it."""
-        if self._tree is None or not self._tree.same(state):
-            self._tree = StateTree(state, self._context.rank, self._context.world_size)
-        return self._tree
-
-    def _plan(self, tree: StateTree, items: Mapping[str, Any]) -> ShardLayout:
-        context = self._context
-        planned = make_plan(
-            items,
-            context.shards,
-            context.epoch,
-            self._plans,
-            machine=context.machine,
-            private=(rng.key(context.rank), *tree.private),
-            paths=tree.paths | rng.paths(context.rank),
-        )
-        return planned.layout
-
-    def _writer_of(self, layout: ShardLayout) -> ShardWriter:
-        context = self._context
-        owner = Owner(context.job, context.epoch, context.rank, context.world_size)
-        writer = ShardWriter(layout, owner, context.shards)
-        writer.prepare(self._own.keeps, single=self._own.single)
-        return writer
-
-
-def _unsteady(rank: int, step: int) -> str:
-    return (
-        f"rank {rank} at step {step}: the state changes between two looks at it. "
-        "Give Session.checkpoint() objects whose state_dict() does not change by being called."
-    )
-
-
-def _elsewhere(step: int) -> str:
-    return f"step {step}: the state cannot be saved on another rank; its log says why"
+        return self._planner.tree_of(state)
 
 
 def _before_every_update(saver: Saver) -> None:

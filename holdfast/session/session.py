@@ -12,11 +12,12 @@ from typing import Any, Literal, SupportsFloat, SupportsIndex
 from holdfast.agent.wire import Control, Sender
 from holdfast.session.boundary import Boundary
 from holdfast.session.context import Context
+from holdfast.session.counts import Counts
 from holdfast.session.phase import Phase, Phases
 from holdfast.session.recovery import recover
 from holdfast.session.report import Reporter, encode
 from holdfast.session.restore import restore
-from holdfast.session.saver import Counts, Saver
+from holdfast.session.saver import Saver
 from holdfast.session.ticket import redeem
 from holdfast.storage.checkpoints.buffers import discard_newer
 from holdfast.storage.checkpoints.safe_load import script_allows

@@ -115,7 +115,7 @@ def test_a_table_that_grows_needs_one_new_plan_only(make_agent: MakeAgent) -> No
         session.step(number)
         session.checkpoint({"words": words})
         assert session.flush()
-    assert session._saver._plans <= 2
+    assert session._saver._planner._plans <= 2
     fresh = Words()
     session_of(agent, (6, agent.shard(0, 6))).restore({"words": fresh})
     assert list(fresh.words.items()) == list(words.words.items())

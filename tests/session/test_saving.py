@@ -10,7 +10,7 @@ import torch
 
 from holdfast.agent import wire
 from holdfast.session import boundary
-from holdfast.session.saver import Counts
+from holdfast.session.counts import Counts
 from holdfast.session.state import StateTree
 from holdfast.storage.checkpoints import buffers
 from holdfast.storage.checkpoints.transfer import Transfer

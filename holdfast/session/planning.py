@@ -1,0 +1,168 @@
+"""Plans: which rank saves what, agreed upon by all ranks, and the writer that saves by it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import CheckpointError
+from holdfast.session import rng
+from holdfast.session.agreement import Group
+from holdfast.session.context import Context
+from holdfast.session.own_buffers import OwnBuffers
+from holdfast.session.shared import Replicated, share_equal
+from holdfast.session.state import StateTree
+from holdfast.storage.checkpoints.layout import ShardLayout
+from holdfast.storage.checkpoints.plan import fits, make_plan, plan_of
+from holdfast.storage.checkpoints.writer import Contents, Owner, ShardWriter
+
+
+class Planner:
+    """Makes this rank's plans, together with all ranks."""
+
+    def __init__(self, context: Context, group: Group, own: OwnBuffers) -> None:
+        self.writer: ShardWriter | None = None
+        """By the present plan."""
+        self.replicated: Replicated = ()
+        """What the present plan saves once for several ranks."""
+        self._context, self._group, self._own = context, group, own
+        self._tree: StateTree | None = None
+        self._kept: ShardLayout | None = None
+        self._plans = 0
+
+    def tree_of(self, state: Mapping[str, Any]) -> StateTree:
+        """The tree over ``state``, one for all looks at it."""
+        if self._tree is None or not self._tree.same(state):
+            self._tree = StateTree(state, self._context.rank, self._context.world_size)
+        return self._tree
+
+    def collect(self, tree: StateTree) -> Contents | None:
+        """What is to be saved by the present plan; None when that does not fit any more."""
+        return self.writer.collect(self._items(tree)) if self.writer else None
+
+    def keep(self, path: Path) -> None:
+        """Go on by the plan of the shard at ``path``, which the state was restored from, if all ranks can do so."""
+        context = self._context
+        self._kept = plan_of(path, context.shards, context.rank, context.world_size)
+
+    def first(self, state: Mapping[str, Any], step: int, *, good: bool) -> bool:
+        """Come to the first plan, or go on by that of the epoch before; whether this step is to be saved.
+
+        Collective, on the main thread, as :meth:`together` is.
+
+        Raises:
+            CheckpointError: the state cannot be saved; on all ranks.
+        """
+        self._group.open()
+        error: Exception | None = None
+        tree: StateTree | None = None
+        try:
+            tree = self._readable(state) if good else None
+        except Exception as caught:
+            error = caught
+        (bad, failed), _ = self._group.agree(not good, error is not None)
+        if failed:
+            raise error or _elsewhere(step)
+        if bad or tree is None:
+            return False
+        share_equal(tree, self._group)
+        writer: ShardWriter | None = None
+        try:
+            writer = self._as_before(tree)
+        except Exception as caught:
+            error = caught
+        plan = writer.layout.plan if writer else ""
+        (failed, missing), same = self._group.agree(error is not None, writer is None, equal=plan)
+        if failed:
+            raise error or _elsewhere(step)
+        if missing or not same:
+            self.together(state, step)
+        else:
+            self.writer, self.replicated = writer, tree.placing.replicated
+        self._kept = None
+        return True
+
+    def together(self, state: Mapping[str, Any], step: int) -> ShardWriter:
+        """Make a plan; the writer by it. Fails on all ranks or on none.
+
+        Raises:
+            CheckpointError: there is no plan for the state, or no room for it.
+        """
+        tree: StateTree | None = None
+        writer: ShardWriter | None = None
+        error: Exception | None = None
+        try:
+            tree = self._readable(state)
+        except Exception as caught:
+            error = caught
+        self._raise_together(error, step)
+        assert tree is not None
+        self._plans += 1
+        share_equal(tree, self._group)
+        layout = self._plan(tree)
+        try:
+            writer = self._writer_of(layout)
+            if writer.collect(self._items(tree)) is None:
+                raise unsteady(self._context.rank, step)
+        except Exception as caught:
+            error = caught
+        self._raise_together(error, step)
+        assert writer is not None
+        self.writer, self.replicated = writer, tree.placing.replicated
+        return writer
+
+    def _readable(self, state: Mapping[str, Any]) -> StateTree:
+        """The tree over ``state``, once nothing in it is known to be in the way of a save."""
+        tree = self.tree_of(state)
+        tree.flat()
+        return tree
+
+    def _items(self, tree: StateTree) -> dict[str, Any]:
+        return tree.flat() | rng.items(self._context.rank)
+
+    def _as_before(self, tree: StateTree) -> ShardWriter | None:
+        """A writer by the plan of the shard that was restored, if that still fits."""
+        items = self._items(tree)
+        if self._kept is None or not fits(self._kept, items):
+            return None
+        writer = self._writer_of(self._kept)
+        return writer if writer.collect(items) is not None else None
+
+    def _plan(self, tree: StateTree) -> ShardLayout:
+        context = self._context
+        planned = make_plan(
+            self._items(tree),
+            context.shards,
+            context.epoch,
+            self._plans,
+            machine=context.machine,
+            private=(rng.key(context.rank), *tree.private),
+            paths=tree.paths | rng.paths(context.rank),
+        )
+        return planned.layout
+
+    def _writer_of(self, layout: ShardLayout) -> ShardWriter:
+        context = self._context
+        owner = Owner(context.job, context.epoch, context.rank, context.world_size)
+        writer = ShardWriter(layout, owner, context.shards)
+        writer.prepare(self._own.keeps, single=self._own.single)
+        return writer
+
+    def _raise_together(self, error: Exception | None, step: int) -> None:
+        """Raise on all ranks what one of them cannot do."""
+        (failed,), _ = self._group.agree(error is not None)
+        if failed:
+            raise error or _elsewhere(step)
+
+
+def unsteady(rank: int, step: int) -> CheckpointError:
+    """A state that cannot be saved, since each look at it finds another."""
+    return CheckpointError(
+        f"rank {rank} at step {step}: the state changes between two looks at it. "
+        "Give Session.checkpoint() objects whose state_dict() does not change by being called."
+    )
+
+
+def _elsewhere(step: int) -> CheckpointError:
+    return CheckpointError(f"step {step}: the state cannot be saved on another rank; its log says why")
