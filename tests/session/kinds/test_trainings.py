@@ -12,8 +12,11 @@ from torch.optim import Optimizer
 
 from holdfast.errors import CheckpointError
 from tests.session.kinds.compare import difference
+from tests.session.kinds.optimizers import OPTIMIZERS
+from tests.session.kinds.schedulers import SCHEDULERS
 from tests.session.kinds.tiers import Site, site
-from tests.session.kinds.trainings import OPTIMIZERS, SCHEDULERS, TRAININGS, Training
+from tests.session.kinds.training import Training
+from tests.session.kinds.trainings import TRAININGS
 from tests.session.small import seed
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning")]
