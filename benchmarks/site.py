@@ -10,9 +10,10 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks.steps import Steps, wait
@@ -30,7 +31,7 @@ from holdfast.storage.ledger import Ledger
 from tests.e2e.waiting import free_ports
 
 HERE = Path(__file__).parent
-SCRIPT = "timed_train.py"
+SCRIPT, SMALL_STEPS = "timed_train.py", "small_steps.py"
 MACHINES, STANDBYS = 4, 2
 STEP_S = 0.05
 TRAIN_ARGS = ("--steps", "1000000", "--step-seconds", str(STEP_S))
@@ -59,19 +60,27 @@ class Site:
 
     @contextlib.contextmanager
     def job(
-        self, machines: int, ranks_per_machine: int, *, mode: Mode = Mode.ACT, slow_s: float = 0.0
+        self,
+        machines: int,
+        ranks_per_machine: int,
+        *,
+        mode: Mode = Mode.ACT,
+        slow_s: float = 0.0,
+        script: str = SCRIPT,
+        args: tuple[str, ...] = TRAIN_ARGS,
+        env: Mapping[str, str] = MappingProxyType({}),
     ) -> Iterator[RunningJob]:
         """A new job that has made some steps; stopped afterwards, its machines free again."""
         folder = self.folder()
         self.wait_for_standbys(machines)
         spec = JobSpec(
             name=f"bench-{folder.name}",
-            script=SCRIPT,
-            args=TRAIN_ARGS,
+            script=script,
+            args=args,
             code=str(self.code),
             machines=machines,
             ranks_per_machine=ranks_per_machine,
-            env={"BENCH_STEPS": str(folder / "steps.jsonl"), "BENCH_SLOW": str(slow_s)},
+            env={"BENCH_STEPS": str(folder / "steps.jsonl"), "BENCH_SLOW": str(slow_s), **env},
             checkpoint=CheckpointPolicy(s3_every_steps=100),
             mode=mode,
         )
@@ -150,7 +159,8 @@ def site(*, keep: bool = False) -> Iterator[Site]:
     os.environ["HOLDFAST_HOME"] = str(home)
     code = home / "bench" / "code"
     code.mkdir(parents=True)
-    shutil.copy(HERE / SCRIPT, code)
+    for script in (SCRIPT, SMALL_STEPS):
+        shutil.copy(HERE / script, code)
     shutil.copy(HERE.parent / "examples" / "train_gpt.py", code)
     began, done = time.monotonic(), False
     try:

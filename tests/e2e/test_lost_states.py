@@ -1,0 +1,75 @@
+"""States that are gone, and a state that leads to the same crash whenever it is restored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.models.alert import IncidentClass, IncidentState
+from holdfast.models.job import JobState
+from tests.e2e.site import EXAMPLES, FOR_EVER, Site
+from tests.e2e.test_limits import wait_closed
+from tests.e2e.waiting import wait_for
+
+FUSE = '''
+class Fuse:
+    """Is lit at step 12. Rank 0 dies at the first step after a lit one was restored."""
+    def __init__(self):
+        self.lit = self.restored = False
+    def state_dict(self):
+        return {"lit": self.lit}
+    def load_state_dict(self, state):
+        self.lit = self.restored = state["lit"]
+'''
+
+
+def test_a_job_whose_states_are_all_lost_asks_before_it_begins_anew(site: Site, name: str) -> None:
+    """Both machines lose memory and disk, and nothing was in S3 yet: step 0 is a person's decision."""
+    before = site.submit(name, spare=2, s3_every=FOR_EVER).machines
+    site.wait_more_steps(name, 10)
+    for machine in before:
+        site.fault("kill-machine", machine)
+    incident = wait_closed(site, name)
+    assert incident.state is IncidentState.NEEDS_HUMAN, site.told(name)
+    assert f"holdfast resume {name} --from-scratch" in incident.summary
+    assert [each.epoch for each in site.epochs(name)] == [1]
+    assert site.job(name).state is JobState.FAILED
+
+    answer = site.http.post(f"/v1/jobs/{name}/resume", json={"from_scratch": True})
+    assert answer.is_success, answer.text
+    wait_for("a new epoch", lambda: len(site.epochs(name)) == 2)
+    site.wait_more_steps(name)
+    assert site.epochs(name)[1].start_step == 0
+
+
+def test_a_state_that_crashes_whenever_it_is_restored_is_left_behind(
+    site: Site, name: str, tmp_path: Path
+) -> None:
+    """The newest state is whole, and the job dies right after each restore of it: an older one from S3 goes on."""
+    source = (EXAMPLES / "train_gpt.py").read_text()
+    for old, new in (
+        ("def main() -> None:", f"{FUSE}\n\ndef main() -> None:"),
+        ("    state = {", '    fuse = Fuse()\n    state = {"fuse": fuse, '),
+        (
+            "        session.step(step,",
+            "        if fuse.restored and dist.get_rank() == 0: os.kill(os.getpid(), 9)\n"
+            "        fuse.lit = fuse.lit or step >= 12\n"
+            "        session.step(step,",
+        ),
+    ):
+        assert source.count(old) == 1, old
+        source = source.replace(old, new)
+    (tmp_path / "train_gpt.py").write_text(source)
+    machine = site.submit(name, code_dir=tmp_path, s3_every=10).machines[0]
+    wait_for("step 10 is in S3", lambda: any(each.step == 10 for each in site.ledger.checkpoints(name)))
+    site.wait_step(name, 16)
+    site.fault("kill-rank", machine)
+
+    site.wait_step(name, 60)
+    incidents = site.ledger.incidents(job=name)
+    assert {each.incident_class for each in incidents} == {IncidentClass.JOB_CRASH}, site.told(name)
+    starts = [each.start_step for each in site.epochs(name)]
+    *lit, good = starts[1:]
+    assert good <= 10 < min(lit), starts
+    assert 2 <= len(lit) <= 3, starts
+    assert site.evicted() == set()
+    assert any("left behind" in each.summary for each in incidents), site.told(name)
