@@ -26,7 +26,7 @@ from holdfast.storage.checkpoints.decoder import decode
 from holdfast.storage.checkpoints.encoder import Encoder
 from holdfast.storage.checkpoints.places import refused
 from holdfast.storage.checkpoints.raw_tensors import is_plain
-from holdfast.storage.checkpoints.structure import Node, refs
+from holdfast.storage.checkpoints.structure import Node, plain_name, refs
 from holdfast.storage.checkpoints.tensor_facts import is_distributed
 
 Look = list[tuple[int, int]]
@@ -184,7 +184,8 @@ class ModulePart:
         if not self._strict:
             return
         if not known.own:
-            known.left |= {name for name, _, _ in refs(node)}
+            # A buffer of this rank's own is not missed where another takes that of the plain name.
+            known.left |= {plain_name(name) for name, _, _ in refs(node)}
             return
         raise UncoveredError(
             f"{self.name}.{key}: the checkpoint has it, and the model does not. Restore with the code that saved it, "

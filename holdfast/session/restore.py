@@ -138,7 +138,7 @@ class _Loading:
         left = self._known.left
         if self._exchange.size == 1 or not self._exchange.any(bool(left)):
             return
-        told = self._exchange.everywhere((left, set(self._known.targets)))
+        told = self._exchange.everywhere((left, {structure.plain_name(name) for name in self._known.targets}))
         lost = set().union(*(each for each, _ in told)) - set().union(*(taken for _, taken in told))
         if lost:
             raise CheckpointError(

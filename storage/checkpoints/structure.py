@@ -42,6 +42,11 @@ def own_name(rank: int, name: str) -> str:
     return f"{OWN}{rank}.{name}"
 
 
+def plain_name(name: str) -> str:
+    """The name without the rank that alone has it."""
+    return name.split(".", 1)[1] if name.startswith(OWN) else name
+
+
 def refs(node: Node) -> Iterator[tuple[str, str, Any]]:
     """Name, device and placements of every item that a tree refers to."""
     return ((each[1], each[2], each[3]) for each in _tagged(node, "@ref"))

@@ -135,6 +135,19 @@ class Job:
 
         await eventually(there, 120)
 
+    async def rehearsed(self) -> None:
+        """Every rank's restore was rehearsed, and would come back."""
+
+        async def over() -> bool:
+            told = []
+            for machine in self.machines:
+                async with machine.client as client:
+                    told += [each.rehearsed for each in (await client.state()).jobs if each.job == JOB]
+            assert not any(each and each.failed for each in told), told
+            return all(each and each.step for each in told)
+
+        await eventually(over, 120)
+
     def stored(self, since: int) -> RemoteCheckpoint:
         """A checkpoint in S3 of a step from ``since`` on, once it is complete."""
 
@@ -190,6 +203,7 @@ async def test_every_kind_comes_back_from_every_tier(job: Job) -> None:
     """Five generations, each from another tier, each compared with a run that nothing happened to."""
     await job.launch(RestorePlan(step=0, tier=None, reasons=("new",)), 1)
     await job.held(job.alike(1), Tier.MEMORY)
+    await job.rehearsed()
 
     await job.fence()
     plan = await job.plan()
@@ -224,6 +238,7 @@ async def test_every_kind_comes_back_from_every_tier(job: Job) -> None:
     await job.launch(plan, 5)
     job.alike(4)
     job.alike(5)
+    await job.rehearsed()
     await job.fence()
 
     # At another number of ranks: what differs from rank to rank is left behind by name.

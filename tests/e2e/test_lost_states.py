@@ -51,7 +51,7 @@ def test_a_state_that_crashes_whenever_it_is_restored_is_left_behind(
         ("    state = {", '    fuse = Fuse()\n    state = {"fuse": fuse, '),
         (
             "        session.step(step,",
-            "        if fuse.restored and dist.get_rank() == 0: os.kill(os.getpid(), 9)\n"
+            "        if fuse.restored and dist.get_rank() == 0: os.kill(os.getpid(), 11)\n"
             "        fuse.lit = fuse.lit or step >= 12\n"
             "        session.step(step,",
         ),
