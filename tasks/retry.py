@@ -65,18 +65,28 @@ async def _act(case: Case, verdict: Verdict, rung: Rung) -> Tried:
             version = await rollback(case, "no machine at fault")
             return Tried(did=f"rolled the code back to {version}", verdict=verdict)
         case Rung.REPLAY:
-            replayed = await replay(case)
-            if replayed.blame is Blame.CODE:
-                version = await rollback(case, "every machine shows the fault in replay")
-                return Tried(
-                    did=f"every group fails in replay; rolled the code back to {version}", verdict=replayed
-                )
-            did = "accused by dual-phase replay" if replayed.suspects else "not reproduced by replay"
-            return Tried(did=did, verdict=replayed)
+            return await _replay(case)
         case Rung.STOP:
             raise StoppedError("all rungs of the ladder are spent")
         case _:
             raise LimitError("all rungs of the ladder are spent: " + "; ".join(tried_in_words(case)))
+
+
+async def _replay(case: Case) -> Tried:
+    replayed = await replay(case)
+    if replayed.blame is not Blame.CODE:
+        did = "accused by dual-phase replay" if replayed.suspects else "not reproduced by replay"
+        return Tried(did=did, verdict=replayed)
+    if why := _suspected_state(case):
+        return Tried(did=f"every group fails in replay; {why}", verdict=replayed)
+    version = await rollback(case, "every machine shows the fault in replay")
+    return Tried(did=f"every group fails in replay; rolled the code back to {version}", verdict=replayed)
+
+
+def _suspected_state(case: Case) -> str:
+    """Why it may be the state that all groups of a replay restored, where there is no other code to go back to."""
+    seen = circumstances(case)
+    return "" if seen.can_rollback else seen.once_more
 
 
 def must_be_few(case: Case, verdict: Verdict) -> None:
