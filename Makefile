@@ -10,6 +10,8 @@ PIP_INSTALL := $(BIN)/pip install --disable-pip-version-check --quiet -c constra
 
 .PHONY: help setup demo test test-e2e test-thorough test-frameworks e2e-slurm e2e-kubernetes scenarios check fmt bench bench-quick bench-peers lock clean
 .DEFAULT_GOAL := help
+# Compiled once, not by each of hundreds of processes.
+unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo 'make demo   six machines, a training job, six faults, and the weights compared (under 5 minutes)'
@@ -41,20 +43,12 @@ demo: $(STAMP)
 	$(BIN)/holdfast demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -m 'not e2e' -n auto --dist loadfile
+	$(BIN)/python -m pytest -m 'not e2e and not thorough' -n auto --dist loadfile
 	@$(MAKE) --no-print-directory test-e2e
 
-# Tests with real processes, in two halves of about the same length: those of the shared site, whose services have to
-# answer in time, then of checkpoints and trainers; beside them, nicer, all others. What those print comes at the end.
-FIRST_HALF := tests/e2e tests/session tests/storage tests/integrations
-E2E := -m 'e2e and not thorough' --durations=20 --durations-min=10
+# Tests with real processes, one after the other: beside one another they would keep each other waiting.
 test-e2e: $(STAMP)
-	@log=$$(mktemp); \
-	nice -n 5 $(BIN)/python -m pytest $(E2E) $(FIRST_HALF:%=--ignore=%) >"$$log" 2>&1 & others=$$!; \
-	trap 'kill $$others 2>/dev/null' INT TERM; \
-	$(BIN)/python -m pytest $(E2E) $(FIRST_HALF); site=$$?; \
-	wait $$others; rest=$$?; cat "$$log"; rm -f "$$log"; \
-	exit $$(( site ? site : rest ))
+	$(BIN)/python -m pytest -m 'e2e and not thorough' --durations=20 --durations-min=10
 
 # More cases of the same kinds.
 test-thorough: $(STAMP)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import shutil
 import subprocess
 import sys
@@ -35,6 +36,7 @@ MAY_IMPORT = {
 }
 
 
+@functools.cache
 def parts() -> dict[str, list[Path]]:
     """Source files by part of the package (a file of the package itself is a part of its own)."""
     found: dict[str, list[Path]] = {}
@@ -66,6 +68,7 @@ def imported(source: str) -> set[str]:
     return found
 
 
+@functools.cache
 def imports_of(part: str) -> dict[str, set[str]]:
     """By file, what it imports."""
     return {str(path.relative_to(ROOT)): imported(path.read_text()) for path in parts()[part]}

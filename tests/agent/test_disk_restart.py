@@ -119,6 +119,7 @@ def lose_memory(home: Path, machines: list[AgentProcess], gateway: FakeGateway) 
         machine.ready(150)
 
 
+@pytest.mark.thorough
 async def test_a_job_goes_on_from_the_disks(
     home: Path, pair: list[AgentProcess], gateway: FakeGateway
 ) -> None:

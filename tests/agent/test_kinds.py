@@ -199,55 +199,85 @@ def job(home: Path, gateway: FakeGateway, environment: dict[str, str]) -> Iterat
         made.end()
 
 
+async def test_every_kind_comes_back_from_a_peer_and_from_s3(job: Job) -> None:
+    """Three generations, each compared with a run that nothing happened to; the first is rehearsed as well."""
+    await job.launch(RestorePlan(step=0, tier=None, reasons=("new",)), 1)
+    await job.held(job.alike(1), Tier.PEER)
+    await job.rehearsed()
+    await from_peer(job, 1)
+    await from_s3(job, 2, job.stored(job.alike(2)))
+    job.alike(3)
+
+
+@pytest.mark.thorough
 async def test_every_kind_comes_back_from_every_tier(job: Job) -> None:
-    """Five generations, each from another tier, each compared with a run that nothing happened to."""
+    """Five generations, each from another tier, then two at other numbers of ranks."""
     await job.launch(RestorePlan(step=0, tier=None, reasons=("new",)), 1)
     await job.held(job.alike(1), Tier.MEMORY)
     await job.rehearsed()
+    await from_memory(job, 1)
+    await job.held(job.alike(2), Tier.PEER)
+    await from_peer(job, 2)
+    await job.held(job.alike(3), Tier.DISK)
+    await from_disk(job, 3)
+    stored = job.stored(job.alike(4))
+    await from_s3(job, 4, stored)
+    job.alike(5)
+    await job.rehearsed()
+    await job.fence()
+    for machines in (1, 3):
+        await at_other_size(job, machines, 4, stored)
 
+
+async def from_memory(job: Job, age: int) -> None:
+    """All ranks end, no machine does."""
     await job.fence()
     plan = await job.plan()
     assert {each.tier for each in plan.sources} == {Tier.MEMORY}
-    await job.launch(plan, 2)
-    job.alike(1)
-    await job.held(job.alike(2), Tier.PEER)
+    await job.launch(plan, age + 1)
+    job.alike(age)
 
+
+async def from_peer(job: Job, age: int) -> None:
+    """One machine is lost for good."""
     job.lose(0, disk=True)
     job.machines[0] = job.machine("k9").ready(150)
     await job.fence()
     plan = await job.plan()
     assert {(each.rank, each.machine) for each in plan.sources} == {(0, "k1"), (1, "k1")}
-    await job.launch(plan, 3)
-    job.alike(2)
-    await job.held(job.alike(3), Tier.DISK)
+    await job.launch(plan, age + 1)
+    job.alike(age)
 
+
+async def from_disk(job: Job, age: int) -> None:
+    """All machines reboot."""
     for number in (0, 1):
         job.lose(number, disk=False)
     job.again()
     plan = await job.plan()
     assert {each.tier for each in plan.sources} == {Tier.DISK}
-    await job.launch(plan, 4)
-    job.alike(3)
-    stored = job.stored(job.alike(4))
+    await job.launch(plan, age + 1)
+    job.alike(age)
 
+
+async def from_s3(job: Job, age: int, stored: RemoteCheckpoint) -> None:
+    """All machines are lost for good."""
     for number in (0, 1):
         job.lose(number, disk=True)
     job.again()
     plan = await job.plan(stored)
     assert plan.tier == Tier.S3
-    await job.launch(plan, 5)
-    job.alike(4)
-    job.alike(5)
-    await job.rehearsed()
-    await job.fence()
+    await job.launch(plan, age + 1)
+    job.alike(age)
 
-    # At another number of ranks: what differs from rank to rank is left behind by name.
-    for machines in (1, 3):
-        for number in range(len(job.machines)):
-            job.lose(number, disk=True)
-        job.machines[:] = [job.machine(f"w{machines}{i}") for i in range(machines)]
-        for each in job.machines:
-            each.ready(150)
-        await job.launch(await job.plan(stored), 4, own=False)
-        job.alike(4)
-        await job.fence()
+
+async def at_other_size(job: Job, machines: int, age: int, stored: RemoteCheckpoint) -> None:
+    """At another number of ranks what differs from rank to rank is left behind by name."""
+    for number in range(len(job.machines)):
+        job.lose(number, disk=True)
+    job.machines[:] = [job.machine(f"w{machines}{i}") for i in range(machines)]
+    for each in job.machines:
+        each.ready(150)
+    await job.launch(await job.plan(stored), age, own=False)
+    job.alike(age)
+    await job.fence()

@@ -147,6 +147,7 @@ def from_memory(step: int, addresses: dict[int, str]) -> RestoreOrder:
     return RestoreOrder(step=step, tier=Tier.MEMORY, sources=sources)
 
 
+@pytest.mark.thorough
 async def test_a_lost_machine_is_replaced_from_its_peer(
     machines: list[AgentProcess], gateway: FakeGateway
 ) -> None:

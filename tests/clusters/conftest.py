@@ -14,7 +14,7 @@ from tests.clusters import slurm
 NODES = 6
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def slurm_cluster() -> Iterator[slurm.Cluster]:
     """Six nodes. Short path: munge's socket has to fit into 108 bytes."""
     if absent := slurm.missing():

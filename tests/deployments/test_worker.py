@@ -214,6 +214,7 @@ def test_killed_run_process_is_reported_crashed(api: Api, second: Worker, tmp_pa
     assert "SIGKILL" in api.message(run)
 
 
+@pytest.mark.thorough
 def test_terminated_worker_leaves_no_run_running(api: Api, own: Worker, tmp_path: Path) -> None:
     """SIGTERM of the worker: its runs report themselves Crashed, and nothing of it is left."""
     run, _ = begun(api, own, tmp_path)

@@ -88,6 +88,7 @@ def job_step(gateway: GatewayProcess, environment: dict[str, str], folder: Path)
     assert not processes.find_all(machine_dir(home, node))
 
 
+@pytest.mark.thorough
 @pytest.mark.e2e
 async def test_agent_of_the_batch_script_speaks_tls(tmp_path: Path) -> None:
     """It registers at a gateway that knows nothing else, and shows the certificate that all agents share."""

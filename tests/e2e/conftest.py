@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(400))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def whole_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """The site. With HOLDFAST_E2E_HOME it is kept there, up, for the next run of a few tests."""
     kept = os.environ.get("HOLDFAST_E2E_HOME")

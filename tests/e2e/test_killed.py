@@ -66,12 +66,12 @@ KILLS = (
     Kill(FAULT, "swap", ("gateway",)),
     _more(Kill(FAULT, "start", ("playbook",))),
     _more(Kill(CRASH, "rung", ("playbook",))),
-    Kill(FAULT, "start", ALL),
+    _more(Kill(FAULT, "start", ALL)),
     Kill(FAULT, "verify", ("playbook",)),
     Kill(CODE, "rollback", ("playbook",)),
     Kill(FAULT, "evict", ("worker",)),
-    Kill(CRASH, "start", ("playbook",)),
-    Kill(CRASH, "rung", ALL),
+    _more(Kill(CRASH, "start", ("playbook",))),
+    _more(Kill(CRASH, "rung", ALL)),
     _more(Kill(CODE, "rollback", ALL)),
 )
 

@@ -220,6 +220,7 @@ def test_recoveries_go_on_while_certificates_and_secret_are_replaced(team: Team,
     site.settle()
 
 
+@pytest.mark.thorough
 def test_of_two_workers_that_start_the_same_playbook_one_acts(team: Team, name: str) -> None:
     """Each is handed a run of the same attempt at the same moment; the other is told who acts, and ends."""
     site = team.site

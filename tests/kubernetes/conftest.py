@@ -18,7 +18,7 @@ NODES = 6
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Control plane and nodes, without Holdfast."""
     from tests.kubernetes import control_plane  # noqa: PLC0415  (only where the client is installed)

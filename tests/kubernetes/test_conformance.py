@@ -22,6 +22,9 @@ class TestKubernetesDriver(DriverConformance):
         self.cluster = cluster
 
     def ready(self, driver: Driver, name: str) -> bool:
+        container = self.cluster.kubelets.container(name)
+        if not container or processes.find_agent(container.machine) is None:
+            return False
         return self.processes(driver, name) == TOY_PROCESSES
 
     def processes(self, driver: Driver, name: str) -> int:

@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(400))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def wires() -> Iterator[Lab]:
     """Hosts and their network."""
     if why := lab.missing():
@@ -84,7 +84,7 @@ class Cluster:
         return text in (self.site.home / "logs" / "gateway.log").read_text()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def whole_cluster(wires: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Control plane on this host, agents in the lab's hosts."""
     home = tmp_path_factory.mktemp("network") / ".holdfast"

@@ -57,6 +57,7 @@ def test_500_saves_leave_memory_flat(agent: FakeAgent, tmp_path: Path) -> None:
     assert max(kept) < 12288
 
 
+@pytest.mark.thorough
 def test_a_rank_killed_in_the_middle_of_a_copy_resumes_from_the_save_before(agent: FakeAgent) -> None:
     """SIGKILL while a slot is half written: the other one is complete, is restored, and training goes on."""
     at = 0

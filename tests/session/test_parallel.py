@@ -36,13 +36,13 @@ def owns(folder: Path, ranks: int, saved: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("kind", "ranks"),
     [
-        ("ddp", 3),
+        pytest.param("ddp", 3, marks=pytest.mark.thorough),
         pytest.param("fsdp", 3, marks=pytest.mark.thorough),
         pytest.param("hsdp", 4, marks=pytest.mark.thorough),
         pytest.param("tp", 2, marks=pytest.mark.thorough),
         ("fsdp-tp", 4),
         ("pp", 2),
-        ("zero", 3),
+        pytest.param("zero", 3, marks=pytest.mark.thorough),
     ],
 )
 def test_stock_torch_reads_what_ranks_saved(
@@ -75,7 +75,7 @@ def test_stock_torch_reads_what_ranks_saved(
     ("saved", "loaded", "ranks"),
     [
         ("fsdp", "tp", 2),
-        ("pp", "ddp", 2),
+        pytest.param("pp", "ddp", 2, marks=pytest.mark.thorough),
         ("ddp", "pp", 2),
         pytest.param("fsdp-tp", "hsdp", 4, marks=pytest.mark.thorough),
     ],

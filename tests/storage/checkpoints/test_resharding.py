@@ -18,6 +18,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.torch]
 
 SAVED = ["ddp", "fsdp", "hsdp", "tp", "tp_fsdp", "pp", "flat"]
 LOADED = [*SAVED, "pp_moved"]
+# Two-dimensional shards, and stages that lie elsewhere; the others are thorough.
+REGULAR = ("tp_fsdp", "pp_moved")
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(
     ["torch", "torch.distributed", "torch._dynamo", "tests.storage.checkpoints.parallelisms"]
@@ -82,7 +84,7 @@ def within_bounds(reports: list[dict[str, LoadReport]]) -> None:
 # Each loads what every kind saved.
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(kind, marks=pytest.mark.thorough) if kind in ("fsdp", "tp") else kind for kind in LOADED],
+    [kind if kind in REGULAR else pytest.param(kind, marks=pytest.mark.thorough) for kind in LOADED],
 )
 def test_every_parallelism_loads_what_every_other_saved(
     kind: str, saved: dict[str, RemoteCheckpoint], bucket: dict[str, str]
@@ -94,7 +96,9 @@ def test_every_parallelism_loads_what_every_other_saved(
     within_bounds(reports)
 
 
-@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.thorough), 2, 3])
+@pytest.mark.parametrize(
+    "size", [pytest.param(1, marks=pytest.mark.thorough), 2, pytest.param(3, marks=pytest.mark.thorough)]
+)
 def test_another_world_size_loads_it(
     size: int, saved: dict[str, RemoteCheckpoint], bucket: dict[str, str]
 ) -> None:
@@ -105,7 +109,9 @@ def test_another_world_size_loads_it(
 
 
 # Flat ranges of another number of ranks end elsewhere, also in the middle of a row.
-@pytest.mark.parametrize("size", [2, pytest.param(3, marks=pytest.mark.thorough), 5])
+@pytest.mark.parametrize(
+    "size", [pytest.param(2, marks=pytest.mark.thorough), pytest.param(3, marks=pytest.mark.thorough), 5]
+)
 def test_flat_shards_load_at_another_world_size(
     size: int, saved: dict[str, RemoteCheckpoint], bucket: dict[str, str]
 ) -> None:

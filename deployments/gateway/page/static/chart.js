@@ -6,7 +6,7 @@ const HEIGHT = 230;
 
 export class Timeline {
   constructor(parent) {
-    this.box = h("div", { class: "chart", role: "img" });
+    this.box = h("div", { class: "chart", role: "img", "aria-label": "Steps over time" });
     parent.append(this.box);
     new ResizeObserver(() => this.plot?.setSize({ width: this.box.clientWidth, height: HEIGHT })).observe(this.box);
   }

@@ -10,7 +10,7 @@ const STEPS = 6; // shown, of the median's length
 export class StepTimeline {
   constructor(parent) {
     this.legend = h("div", {});
-    this.canvas = h("canvas", { role: "img" });
+    this.canvas = h("canvas", { role: "img", "aria-label": "Steps by phase" });
     this.note = h("p", { class: "soft" });
     this.box = h("div", { class: "grid" }, this.canvas);
     parent.append(this.legend, this.box, this.note);
