@@ -19,7 +19,7 @@ from holdfast.paths import machine_dir
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
 
-REGISTERED_S = 120.0
+REGISTERED_S = 240.0
 """How long new machines may take to start their fork servers, check themselves and register."""
 RETIRED_AT_ONCE = 16
 _LAST_LINES = 15

@@ -32,7 +32,7 @@ def private_environment(settings: Settings, name: str) -> dict[str, str]:
         "PREFECT_PROFILES_PATH": str(folder / "profiles.toml"),
         "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{folder / 'prefect.db'}",
         "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "true",
-        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "60",
+        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "240",
     }
 
 

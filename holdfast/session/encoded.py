@@ -28,12 +28,15 @@ class Encoded:
     items: dict[str, Any]
     """Tensors and plain values by the names that stock torch reads them by."""
     paths: dict[str, Path]
+    inlined: bool = False
+    """Whether elements of a tensor lie in its trees: then it is out of date as soon as they change."""
 
     @classmethod
     def by(cls, encoder: Encoder, nodes: dict[str, Any], *, stock: bool = True) -> Encoded:
         """What ``encoder`` has collected; ``stock``: plain values also under names of their own."""
         items = encoder.items | encoder.stock.values if stock else encoder.items
-        return cls(nodes, items, {name: encoder.paths[name] for name in items})
+        paths = {name: encoder.paths[name] for name in items}
+        return cls(nodes, items, paths, inlined=encoder.inlined)
 
 
 @dataclass

@@ -22,14 +22,13 @@ from holdfast.session.encoded import Encoded, Placing, addresses, local
 from holdfast.session.in_place import loads_plainly
 from holdfast.session.known import Known, fits
 from holdfast.session.part import Part
+from holdfast.session.watch import ModuleWatch
 from holdfast.storage.checkpoints.decoder import decode
 from holdfast.storage.checkpoints.encoder import Encoder
 from holdfast.storage.checkpoints.places import refused
 from holdfast.storage.checkpoints.raw_tensors import is_plain
 from holdfast.storage.checkpoints.structure import Node, plain_name, refs
 from holdfast.storage.checkpoints.tensor_facts import is_distributed
-
-Look = list[tuple[int, int]]
 
 
 class ModulePart:
@@ -38,8 +37,7 @@ class ModulePart:
     def __init__(self, name: str, part: Part) -> None:
         self.name, self.module, self._strict = name, part.value, part.strict
         self._cached: Encoded | None = None
-        self._seen: Look = []
-        self._flags: list[bool] = []
+        self._watch: ModuleWatch | None = None
         self._replaced = False
         self._nones: list[str] = []
         self._require_initialised()
@@ -88,25 +86,22 @@ class ModulePart:
 
     def encode(self, placing: Placing) -> Encoded:
         """What is saved of it; the quick way while no tensor was replaced."""
-        seen, flags = self._look(), [each.requires_grad for each in self.module.parameters()]
-        if self._cached is None or (seen, flags) != (self._seen, self._flags):
+        if self._cached is None or self._watch is None or not self._watch.same():
             encoder = Encoder(placing.module(), placing.rank)
             values = self.state()
             nodes = {key: encoder.part_of(value, (self.name, key)) for key, value in values.items()}
             made = Encoded.by(
                 encoder, {self.name: {"state": nodes, "frozen": self._frozen(), "none": self._none()}}
             )
-            if not self._is_live(values, seen):
+            if made.inlined or not self._all_live(values):
+                self._cached = None
                 return made
-            self._cached, self._seen, self._flags = made, seen, flags
+            self._cached, self._watch = made, ModuleWatch(self.module)
         return self._cached
 
     def forget(self) -> None:
         """Look at the module anew."""
         self._cached = None
-
-    def _look(self) -> Look:
-        return [each for tensor in self.tensors() for each in addresses(tensor)]
 
     def _frozen(self) -> list[str]:
         return sorted(
@@ -126,9 +121,9 @@ class ModulePart:
             for full in _names(self.module, f"{prefix}.{name}" if prefix else name)
         )
 
-    def _is_live(self, values: Mapping[str, Any], seen: Look) -> bool:
+    def _all_live(self, values: Mapping[str, Any]) -> bool:
         """Whether all of it are live tensors, so that a look at these tells whether anything changed."""
-        live = {address for address, _ in seen}
+        live = {address for tensor in self.tensors() for address, _ in addresses(tensor)}
         return all(
             isinstance(each, Tensor) and all(at in live or not count for at, count in addresses(each))
             for each in values.values()
@@ -273,9 +268,6 @@ class ModulePart:
         else:
             home[0]._buffers[home[1]] = value
         return True
-
-    def _all_live(self, values: Mapping[str, Any]) -> bool:
-        return self._is_live(values, self._look())
 
     def _thaw(self) -> None:
         """Have parameters that were frozen or not as they were."""

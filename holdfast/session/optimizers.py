@@ -19,12 +19,11 @@ from holdfast.session.encoded import Encoded, Placing, addresses
 from holdfast.session.in_place import updates_plainly
 from holdfast.session.known import Known
 from holdfast.session.part import Part
+from holdfast.session.watch import StateWatch, plain_options
 from holdfast.storage.checkpoints.decoder import Decoder
 from holdfast.storage.checkpoints.encoder import Encoder
 from holdfast.storage.checkpoints.places import refused
 from holdfast.storage.checkpoints.structure import Node
-
-Look = list[tuple[int, int]]
 
 
 class OptimizerPart:
@@ -36,7 +35,9 @@ class OptimizerPart:
         self._full: dict[int, str] = {}
         self._kept: list[Tensor] = []
         self._cached: Encoded | None = None
-        self._seen: Look = []
+        self._watch: StateWatch | None = None
+        self._options: tuple[bytes, Encoded] | None = None
+        self._updated: frozenset[int] | None = None
         self._params()
 
     @property
@@ -72,8 +73,14 @@ class OptimizerPart:
         for group in self.optimizer.param_groups:
             yield from (each for each in group.values() if isinstance(each, Tensor))
 
-    def updated(self) -> Iterator[Tensor]:
-        """Tensors that change in the optimizer's step only: parameters and their state."""
+    def updated(self) -> frozenset[int]:
+        """Addresses of the tensors that change in the optimizer's step only, as of the last :meth:`encode`."""
+        if self._updated is None:
+            self._updated = frozenset(at for tensor in self._changed_by_step() for at, _ in addresses(tensor))
+        return self._updated
+
+    def _changed_by_step(self) -> Iterator[Tensor]:
+        """Parameters and their state."""
         for group in self.optimizer.param_groups:
             yield from group["params"]
         for values in self.optimizer.state.values():
@@ -82,7 +89,10 @@ class OptimizerPart:
 
     def encode(self, placing: Placing) -> Encoded:
         """What is saved of it; the quick way while no tensor was replaced."""
-        state, groups = self._state(placing), self._groups(placing)
+        if self._cached is None or self._cached.inlined or self._watch is None or not self._watch.same():
+            self._updated = self._options = None
+            self._cached, self._watch = self._state(placing), StateWatch(self.optimizer)
+        state, groups = self._cached, self._groups(placing)
         return Encoded(
             {f"{self.name}/state": state.nodes["state"], f"{self.name}/groups": groups.nodes["groups"]},
             state.items | groups.items,
@@ -91,18 +101,10 @@ class OptimizerPart:
 
     def forget(self) -> None:
         """Look at the optimizer, and at the names of its parameters, anew."""
-        self._cached = None
+        self._cached = self._options = None
         self._full.clear()
 
     def _state(self, placing: Placing) -> Encoded:
-        seen = [
-            each
-            for values in self.optimizer.state.values()
-            for t in _tensors(values)
-            for each in addresses(t)
-        ]
-        if self._cached is not None and seen == self._seen:
-            return self._cached
         params = self._params()
         encoder, nodes, shared = Encoder(placing.optimizer(), placing.rank), {}, []
         for name in params:
@@ -119,13 +121,13 @@ class OptimizerPart:
                     f"it has state for a tensor {list(key.shape)} that is in none of its parameter groups",
                     "remove that state from the optimizer",
                 )
-        made = Encoded.by(encoder, {"state": {"params": nodes, "shared": shared}})
-        fixed = all(_is_fixed(values) for values in self.optimizer.state.values())
-        self._cached, self._seen = (made, seen) if fixed else (None, [])
-        return made
+        return Encoded.by(encoder, {"state": {"params": nodes, "shared": shared}})
 
     def _groups(self, placing: Placing) -> Encoded:
         """Options such as the learning rate are plain numbers that schedulers replace."""
+        options = plain_options(self.optimizer.param_groups)
+        if self._options is not None and options == self._options[0]:
+            return self._options[1]
         self._params()
         groups = [
             {
@@ -135,7 +137,9 @@ class OptimizerPart:
             for group in self.optimizer.param_groups
         ]
         encoder = Encoder(placing.optimizer(), placing.rank, whole=False)
-        return Encoded.by(encoder, {"groups": encoder.part_of(groups, (self.name, "param_groups"))})
+        made = Encoded.by(encoder, {"groups": encoder.part_of(groups, (self.name, "param_groups"))})
+        self._options = (options, made) if options is not None else None
+        return made
 
     def want(self, known: Known) -> None:
         """Make room for what the checkpoint holds of it.
@@ -313,17 +317,6 @@ def by_names(known: Known, path: tuple[str, ...], param: Tensor) -> Node | None:
 
 def _device_of(name: str, param: Tensor) -> str:
     return "cpu" if name.endswith(".step") else param.device.type
-
-
-def _is_fixed(values: Any) -> bool:
-    """Whether a look at the addresses of the tensors tells whether anything changed."""
-    return isinstance(values, Mapping) and all(
-        type(each) is Tensor or _is_part(each) for each in values.values()
-    )
-
-
-def _is_part(value: Any) -> bool:
-    return isinstance(value, Tensor)
 
 
 def _tensors(values: Any) -> Iterator[Tensor]:

@@ -64,7 +64,7 @@ def _rehearse(folder: Path) -> None:
     writer.prepare()
     contents = writer.collect(items)
     assert contents is not None
-    save = writer.start(contents, 1, lambda *_: True)
+    save = writer.start(contents, 1)
     save.run()
     restore(state, save.path, 0, verified=True)
     layout = plan_of(save.path, folder, 0, 1)

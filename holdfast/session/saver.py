@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from holdfast.errors import CheckpointError
@@ -26,7 +25,7 @@ from holdfast.session.planning import Planner, unsteady
 from holdfast.session.report import Reporter
 from holdfast.session.state import StateTree
 from holdfast.storage.checkpoints import buffers, room
-from holdfast.storage.checkpoints.writer import Contents, Save, ShardWriter
+from holdfast.storage.checkpoints.writer import Contents, Save, ShardWriter, Steady
 
 _log = logging.getLogger(__name__)
 
@@ -211,9 +210,6 @@ class Saver:
         step: int,
         updated: frozenset[int] | None,
     ) -> Save:
-        def steady(name: str, tensor: Tensor) -> bool:
-            return name not in self._changing and (updated is None or tensor.data_ptr() in updated)
-
         if not self._hooked:
             self._hooked = True
             _before_every_update(self)
@@ -221,7 +217,7 @@ class Saver:
         self._save = writer.start(
             contents,
             step,
-            steady,
+            Steady(updated, frozenset(self._changing)),
             number=number,
             keeps=self._own.keeps,
             in_place=self._own.in_place,

@@ -26,6 +26,7 @@ from holdfast.session.others import OtherPart
 from holdfast.session.part import Part, unwrapped
 from holdfast.storage.checkpoints import structure
 from holdfast.storage.checkpoints.coverage import require_consumed
+from holdfast.storage.checkpoints.glance import identical
 from holdfast.storage.checkpoints.places import Path
 from holdfast.storage.checkpoints.structure import Node
 from holdfast.storage.checkpoints.tensor_facts import nbytes_of
@@ -55,10 +56,9 @@ class StateTree:
         }
         rest = parts.keys() - self._modules.keys() - self._optimizers.keys() - self.dropped
         self._others = {name: OtherPart(name, each) for name, each in parts.items() if name in rest}
-        self._updated: frozenset[int] | None = None
         self._last: list[Encoded] = []
         self._named: list[tuple[str, int]] = []
-        self.paths: dict[str, Path] = {}
+        self._encoded: list[Encoded] = []
 
     def same(self, state: Mapping[str, Any]) -> bool:
         """True when ``state`` holds the very objects that this tree was made of."""
@@ -87,30 +87,27 @@ class StateTree:
             CheckpointError: something cannot be saved; names its path.
         """
         self.placing.candidates.clear()
-        if (named := self._names()) != self._named:
-            # Layers that were put elsewhere keep their tensors, and have other names.
-            self._named = named
-            for module in self._modules.values():
-                module.forget()
-            for optimizer in self._optimizers.values():
-                optimizer.forget()
-        parts: tuple[ModulePart | OptimizerPart | OtherPart, ...] = (
-            *self._modules.values(),
-            *self._optimizers.values(),
-            *self._others.values(),
-        )
-        encoded = [each.encode(self.placing) for each in parts]
-        if any(a is not b for a, b in zip(encoded, self._last or encoded, strict=True)):
-            self._updated = None
-        self._last = encoded
+        modules = [each.encode(self.placing) for each in self._modules.values()]
+        if not identical(modules, self._last):
+            self._last = modules
+            if (named := self._names()) != self._named:
+                # Layers that were put elsewhere keep their tensors, and have other names.
+                self._named = named
+                for optimizer in self._optimizers.values():
+                    optimizer.forget()
+        rest: tuple[OptimizerPart | OtherPart, ...] = (*self._optimizers.values(), *self._others.values())
+        self._encoded = [*modules, *(each.encode(self.placing) for each in rest)]
         own = structure.key(self.rank)
         flat = {f"{own}.{PARTS}": self._told()}
-        self.paths = {}
-        for each in encoded:
+        for each in self._encoded:
             flat |= each.items
             flat |= {f"{own}.{name}": node for name, node in each.nodes.items()}
-            self.paths |= each.paths
         return flat
+
+    @property
+    def paths(self) -> dict[str, Path]:
+        """By full name, where in the nested state each item was at the last :meth:`flat`."""
+        return {name: path for each in self._encoded for name, path in each.paths.items()}
 
     def _names(self) -> list[tuple[str, int]]:
         """Which parameter or buffer has which name."""
@@ -137,15 +134,8 @@ class StateTree:
         return {name: each for part in self._modules.values() for name, each in part.buffers().items()}
 
     def updated(self) -> frozenset[int]:
-        """Addresses of the tensors that only an optimizer of this state changes."""
-        if self._updated is None:
-            self._updated = frozenset(
-                at
-                for each in self._optimizers.values()
-                for tensor in each.updated()
-                for at, _ in addresses(tensor)
-            )
-        return self._updated
+        """Addresses of the tensors that only an optimizer of this state changes, as of the last :meth:`flat`."""
+        return frozenset().union(*(each.updated() for each in self._optimizers.values()))
 
     def expected_nbytes(self) -> int:
         """About the bytes of this rank's tensors once training has begun.
@@ -238,7 +228,7 @@ class StateTree:
             module.forget()
         for optimizer in self._optimizers.values():
             optimizer.forget()
-        self._updated, self._last = None, []
+        self._last, self._named = [], []
 
     def require_all_read(self, known: Known) -> None:
         """See that every tensor of this rank's own shard, the ``known``, is taken by something of the state.

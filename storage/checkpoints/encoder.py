@@ -54,6 +54,8 @@ class Encoder:
         """
         self._place, self._rank, self._whole = place, rank, whole
         self._alone = False
+        self.inlined = False
+        """Whether elements of a tensor lie in a tree."""
         self.items: dict[str, Any] = {}
         """Tensors by name."""
         self.paths: dict[str, Path] = {}
@@ -206,6 +208,7 @@ class Encoder:
     def _inline(self, value: Tensor, path: Path) -> Node:
         if value.is_meta:
             raise refused(path, "a meta tensor has no elements", "materialise it (to_empty) before saving")
+        self.inlined = True
         node = self._raw.node(value)
         if node is None:
             raise refused(path, f"a tensor of layout {value.layout}", "convert it with to_dense()")

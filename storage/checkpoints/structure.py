@@ -32,6 +32,11 @@ def key(rank: int) -> str:
     return f"{PREFIX}{rank}"
 
 
+def is_tree(name: str) -> bool:
+    """Whether the item of this name is a tree."""
+    return name.startswith(PREFIX)
+
+
 def saved_ranks(names: Iterable[str]) -> list[int]:
     """Ranks whose structure is among a checkpoint's flat key ``names``."""
     return sorted({int(each.removeprefix(PREFIX).split(".")[0]) for each in names if each.startswith(PREFIX)})

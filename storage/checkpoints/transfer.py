@@ -48,28 +48,38 @@ class _Stretch:
     """Offset in the file behind its last byte."""
 
 
-class Transfer:
-    """Copies a list of moves once. The sources must not change until :meth:`wait` has returned."""
+class Route:
+    """A list of moves, and how each is made. Good for as long as all sources lie where they are."""
 
-    def __init__(self, moves: Sequence[Move], device: DeviceLane | None = None) -> None:
-        self._moves = moves
-        self._versions = [move.source._version for move in moves]
-        self._changed: list[int] | None = None
+    def __init__(self, moves: Sequence[Move]) -> None:
+        self.sources = [move.source for move in moves]
+        self.on_device = [move for move in moves if move.source.is_cuda]
         host = [move for move in moves if not move.source.is_cuda]
         big = [move for move in host if _is_plain(move) and move.target.nbytes > SMALL_BYTES]
         taken = set(map(id, big))
-        self._together = [move for move in host if id(move) not in taken]
-        self._stretches = [each for move in sorted(big, key=lambda move: move.offset) for each in _cut(move)]
+        small = [move for move in host if id(move) not in taken]
+        self.together = [move.source for move in small], [move.target for move in small]
+        self.stretches = [each for move in sorted(big, key=lambda move: move.offset) for each in _cut(move)]
+
+
+class Transfer:
+    """Makes all moves of a route once. The sources must not change until :meth:`wait` has returned."""
+
+    def __init__(self, route: Route, device: DeviceLane | None = None) -> None:
+        self._sources = route.sources
+        self._versions = [each._version for each in route.sources]
+        self._changed: list[int] | None = None
+        self._together, self._targets = route.together
+        self._stretches = route.stretches
         self._first, self._last = 0, len(self._stretches)
         self._left = len(self._stretches) + 1
         self._lock = threading.Lock()
         self._copied = threading.Event()
-        on_device = [move for move in moves if move.source.is_cuda]
-        self._device = device.start(on_device) if device is not None and on_device else None
+        self._device = device.start(route.on_device) if device is not None and route.on_device else None
 
     def run(self, reached: Callable[[int], None]) -> None:
         """Copy everything; ``reached(end)`` is told how far the file is in place from its beginning on."""
-        copy_all(self._together)
+        copy_all(self._targets, self._together)
         self._finished()
         while (stretch := self._take(first=True)) is not None:
             _memmove(stretch.target, stretch.source, stretch.nbytes)
@@ -131,16 +141,16 @@ class Transfer:
         if self._changed is None:
             self._changed = [
                 number
-                for number, (move, version) in enumerate(zip(self._moves, self._versions, strict=True))
-                if move.source._version != version
+                for number, (source, version) in enumerate(zip(self._sources, self._versions, strict=True))
+                if source._version != version
             ]
 
 
 @torch.no_grad()
-def copy_all(moves: Sequence[Move]) -> None:
+def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
     """Copy at once."""
-    if moves:
-        torch._foreach_copy_([move.target for move in moves], [move.source for move in moves])
+    if targets:
+        torch._foreach_copy_(targets, sources)
 
 
 def _is_plain(move: Move) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import pickle
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -16,10 +16,11 @@ from torch.distributed.checkpoint.utils import find_state_dict_object
 from torch.nn import Parameter
 
 from holdfast.errors import CheckpointError
-from holdfast.storage.checkpoints import buffers
+from holdfast.storage.checkpoints import buffers, structure
 from holdfast.storage.checkpoints.buffers import HEADER_BYTES, ShardHeader
+from holdfast.storage.checkpoints.glance import Glance
 from holdfast.storage.checkpoints.layout import Piece, Placed, ShardLayout, align, dump_object, zip_form
-from holdfast.storage.checkpoints.transfer import DeviceLane, Move, Transfer, copy_all, pin, unpin
+from holdfast.storage.checkpoints.transfer import DeviceLane, Move, Route, Transfer, copy_all, pin, unpin
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,55 @@ class Contents:
     objects: list[bytes]
 
 
+@dataclass(frozen=True)
+class Steady:
+    """Which tensors stay as they are until :meth:`Save.wait` has returned; the others are copied at once."""
+
+    updated: frozenset[int] | None = None
+    """Addresses of those that only an optimizer changes, which waits; None: all wait."""
+    changing: frozenset[str] = frozenset()
+    """Names of those that nevertheless changed once."""
+
+    def __call__(self, name: str, tensor: Tensor) -> bool:
+        """Whether the tensor of this name is one."""
+        return name not in self.changing and (self.updated is None or tensor.data_ptr() in self.updated)
+
+
+@dataclass(frozen=True)
+class _Prepared:
+    """How the same tensors are copied again and again."""
+
+    tensors: list[Tensor]
+    steady: Steady
+    names: list[str]
+    """Of the steady ones, in the order of the route."""
+    route: Route
+    at_once: list[int]
+    """Numbers of those that are copied at once; each save may have others in their place."""
+
+    def holds(self, tensors: list[Tensor], steady: Steady) -> bool:
+        """Whether it holds for ``tensors``, in the same order, as well."""
+        if steady != self.steady:
+            return False
+        if tensors is self.tensors:
+            return True
+        at_once = set(self.at_once)
+        return all(
+            now is was or number in at_once
+            for number, (now, was) in enumerate(zip(tensors, self.tensors, strict=True))
+        )
+
+
+@dataclass(frozen=True)
+class _Pickled:
+    """An object as it was written last."""
+
+    value: object
+    quick: bytes
+    """By pickle as it is: tells whether it changed."""
+    data: bytes
+
+
 @dataclass
 class _Slot:
     """A mapped shard file that carries the layout's fixed bytes."""
@@ -49,6 +99,7 @@ class _Slot:
     targets: list[Tensor]
     held: dict[int, bytes] = field(default_factory=dict)
     """Objects that lie there, by their offset."""
+    prepared: _Prepared | None = None
 
 
 class Save:
@@ -133,20 +184,22 @@ class ShardWriter:
     owner: Owner
     folder: Path
     _slots: dict[Path, _Slot] = field(default_factory=dict)
-    _pickled: dict[str, tuple[bytes, bytes]] = field(default_factory=dict)
+    _pickled: dict[str, _Pickled] = field(default_factory=dict)
     _lane: DeviceLane | None = None
 
     def __post_init__(self) -> None:
         self._tensor_items = [each for each in self.layout.items if each.piece.is_tensor]
         self._object_items = [each for each in self.layout.items if not each.piece.is_tensor]
         self._names = {each.piece.fqn for each in self.layout.items}
+        self._tensor_names = [each.piece.fqn for each in self._tensor_items]
         self._pieces: dict[str, list[int]] = {}
         for number, each in enumerate(self._tensor_items):
             self._pieces.setdefault(each.piece.fqn, []).append(number)
         for numbers in self._pieces.values():
             numbers.sort(key=lambda number: self._tensor_items[number].piece.start)
         # How each DTensor is placed; the boxes of the plan are only right for these.
-        self._specs: list[Any] = []
+        self._specs: dict[int, Any] = {}
+        self._last: tuple[Glance, list[Tensor]] | None = None
         self.payload_offset = align(HEADER_BYTES + len(self.layout.metadata), HEADER_BYTES)
         self.file_nbytes = self.payload_offset + self.layout.payload_nbytes
 
@@ -211,7 +264,7 @@ class ShardWriter:
         self,
         contents: Contents,
         step: int,
-        steady: Callable[[str, Tensor], bool] = lambda *_: True,
+        steady: Steady = Steady(),
         *,
         number: int = 0,
         keeps: buffers.Saved | None = None,
@@ -223,7 +276,7 @@ class ShardWriter:
         Args:
             contents: of the step.
             step: the last completed step.
-            steady: by name and tensor, whether it stays as it is until :meth:`Save.wait` has returned.
+            steady: which tensors may be copied later.
             number: of the call that saves.
             keeps: epoch and step of the shard that must stay, in whichever slot it is; None: the newest.
             in_place: all that this rank has may be overwritten: others have copies. One slot is used then.
@@ -237,25 +290,38 @@ class ShardWriter:
             self._give_up_other(path)
         slot = self._slot(path)
         buffers.begin(slot.buf)
-        moves, names, at_once = [], [], []
-        for each, source, target in zip(self._tensor_items, contents.tensors, slot.targets, strict=True):
-            assert each.place.data_at is not None
-            move = Move(source, target, self.payload_offset + each.place.data_at)
-            if steady(each.piece.fqn, source):
-                moves.append(move)
-                names.append(each.piece.fqn)
-            else:
-                at_once.append(move)
-        copy_all(at_once)
+        prepared = self._prepared(slot, contents.tensors, steady)
+        at_once = prepared.at_once
+        copy_all(
+            [slot.targets[number] for number in at_once], [contents.tensors[number] for number in at_once]
+        )
         for each, data in zip(self._object_items, contents.objects, strict=True):
             start = self.payload_offset + each.place.offset
             if slot.held.get(start) is not data:
                 slot.buf[start : start + each.place.length] = data.ljust(each.place.length, b"\0")
                 slot.held[start] = data
-        if self._lane is None and any(move.source.is_cuda for move in moves):
+        if self._lane is None and prepared.route.on_device:
             self._lane = DeviceLane()
         pieces = [self._pieces_of(each) for each in replicated]
-        return Save(slot, self._header(step, number, keeps), Transfer(moves, self._lane), names, pieces)
+        transfer = Transfer(prepared.route, self._lane)
+        return Save(slot, self._header(step, number, keeps), transfer, prepared.names, pieces)
+
+    def _prepared(self, slot: _Slot, tensors: list[Tensor], steady: Steady) -> _Prepared:
+        """Who is copied when; as for the last save to this slot, if its tensors are the same."""
+        known = slot.prepared
+        if known is not None and known.holds(tensors, steady):
+            return known
+        moves: list[Move] = []
+        names, at_once = [], []
+        for number, (each, source) in enumerate(zip(self._tensor_items, tensors, strict=True)):
+            if not steady(each.piece.fqn, source):
+                at_once.append(number)
+                continue
+            assert each.place.data_at is not None
+            moves.append(Move(source, slot.targets[number], self.payload_offset + each.place.data_at))
+            names.append(each.piece.fqn)
+        slot.prepared = _Prepared(tensors, steady, names, Route(moves), at_once)
+        return slot.prepared
 
     def _pieces_of(self, names: Iterable[str]) -> list[int]:
         return [number for name in names for number in self._pieces.get(name, ())]
@@ -268,21 +334,39 @@ class ShardWriter:
 
     def _tensors(self, flat: Mapping[str, Any]) -> list[Tensor] | None:
         """The tensors in the layout's order; None when one is missing or is sharded or made otherwise."""
-        found = [flat[each.piece.fqn] for each in self._tensor_items]
-        specs = [getattr(each, "_spec", None) for each in found]
-        if any(
-            spec is not known and spec != known
-            for spec, known in zip(specs, self._specs or specs, strict=True)
-        ):
+        found = [flat[name] for name in self._tensor_names]
+        if self._last is None:
+            glance, tensors = Glance(found), [*found]
+            changed = list(range(len(found)))
+        else:
+            glance, known = self._last
+            changed = glance.changed(found)
+            if not changed:
+                return known
+            tensors = [*known]
+        self._last = None
+        for number in changed:
+            tensor = self._tensor(number, flat)
+            if tensor is None:
+                return None
+            tensors[number] = tensor
+        self._last = glance, tensors
+        return tensors
+
+    def _tensor(self, number: int, flat: Mapping[str, Any]) -> Tensor | None:
+        """One of them."""
+        each = self._tensor_items[number]
+        spec, known = getattr(flat[each.piece.fqn], "_spec", None), self._specs.get(number)
+        if number in self._specs and spec is not known and spec != known:
             return None
         try:
-            tensors = [_held(flat, each.piece) for each in self._tensor_items]
+            tensor = _held(flat, each.piece)
         except (ValueError, IndexError, AttributeError):
             return None
-        if not all(_fits(tensor, each) for tensor, each in zip(tensors, self._tensor_items, strict=True)):
+        if not _fits(tensor, each):
             return None
-        self._specs = specs
-        return tensors
+        self._specs[number] = spec
+        return tensor
 
     def _other(self, path: Path) -> Path:
         a, b = (buffers.shard_path(self.folder, self.owner.rank, name) for name in buffers.SLOTS)
@@ -290,14 +374,16 @@ class ShardWriter:
 
     def _dump(self, name: str, value: object) -> bytes:
         """Pickled for torch.load; the slow part is skipped while the value is what it was."""
+        known = self._pickled.get(name)
+        if known is not None and known.value is value and type(value) is dict and structure.is_tree(name):
+            return known.data  # encoders make a new one for each change
         try:
             quick = pickle.dumps(value)
         except (pickle.PicklingError, TypeError, AttributeError):
             return dump_object(value)
-        known = self._pickled.get(name)
-        if known is None or known[0] != quick:
-            known = self._pickled[name] = (quick, dump_object(value))
-        return known[1]
+        data = known.data if known is not None and known.quick == quick else dump_object(value)
+        self._pickled[name] = _Pickled(value, quick, data)
+        return data
 
     def _slot(self, path: Path) -> _Slot:
         if path not in self._slots or buffers.is_lent(path):

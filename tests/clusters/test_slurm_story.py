@@ -20,7 +20,7 @@ from tests.e2e.site import POLICY, Site
 from tests.e2e.test_playbooks import digest
 from tests.e2e.waiting import free_ports, wait_for
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 CONTROL = Path(__file__).parents[2] / "deployments" / "slurm" / "control-plane.sbatch"
 STEPS = 150
@@ -60,7 +60,7 @@ def site(slurm_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             [*submit, str(CONTROL)], check=True, capture_output=True, text=True
         ).stdout.strip()
         try:
-            wait_for("the control plane is up", lambda: log.exists() and "\nup: " in log.read_text(), 180)
+            wait_for("the control plane is up", lambda: log.exists() and "\nup: " in log.read_text(), 400)
         except AssertionError as error:
             raise AssertionError(f"{error}\n{log.read_text() if log.exists() else 'no log'}") from None
         yield Site(home)

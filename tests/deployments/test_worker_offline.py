@@ -19,7 +19,7 @@ from holdfast.storage.ledger import Ledger
 from tests.deployments.worker_kit import ROOT
 from tests.e2e.waiting import wait_for
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def offline(home: Path, incident: str, attempt: str = "1") -> subprocess.Complet
         str(home),
     ]
     return subprocess.run(
-        command, cwd=ROOT, env=env, check=False, capture_output=True, text=True, timeout=150
+        command, cwd=ROOT, env=env, check=False, capture_output=True, text=True, timeout=350
     )
 
 

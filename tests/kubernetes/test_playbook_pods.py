@@ -24,7 +24,7 @@ from tests.kubernetes.site import on_kubernetes
 from tests.storage import servers
 
 pytest.importorskip("prefect_kubernetes")
-pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(900)]
 
 NAMESPACE = "holdfast"
 """The template's own."""
@@ -99,11 +99,11 @@ def test_a_playbook_runs_in_a_pod(site: Site, cluster: Cluster, tmp_path: Path) 
     site.submit("pods")
     with kubernetes_worker(site, cluster, tmp_path / "worker.log"):
         os.kill(site.pids("pods")[1], signal.SIGKILL)
-        crash = site.wait_recovered("pods", 1, timeout_s=240)
+        crash = site.wait_recovered("pods", 1, timeout_s=300)
         assert crash.incident_class is IncidentClass.JOB_CRASH
         before = site.job("pods").machines
         cluster.kubelets.power_off(cluster.kubelets.node_of(before[1]))
-        lost = site.wait_recovered("pods", 2, timeout_s=240)
+        lost = site.wait_recovered("pods", 2, timeout_s=300)
         assert lost.incident_class is IncidentClass.MACHINE_FAULT
         assert site.evicted() == {before[1]}
         for incident in (crash, lost):
@@ -120,7 +120,7 @@ def test_a_playbook_runs_in_a_pod(site: Site, cluster: Cluster, tmp_path: Path) 
             done = {each["metadata"]["labels"]["prefect.io/flow-run-id"] for each in jobs if _well(each)}
             return runs <= done
 
-        wait_for("both jobs have succeeded", succeeded)
+        wait_for("both jobs have succeeded", succeeded, 240)
 
 
 def _well(job: Object) -> bool:
