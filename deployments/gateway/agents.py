@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.outcome import Outcome, What
+from holdfast.deployments.gateway.site import log
 from holdfast.deployments.gateway.tidy import tidy
 from holdfast.errors import HoldfastError, RefusedError, StaleError, UnknownError
+from holdfast.models import tolerant
 from holdfast.models.agent import Heard, Heartbeat, Register, Report
 from holdfast.models.alert import Alert
 from holdfast.models.base import Frozen
@@ -22,13 +29,37 @@ class Taken(Frozen):
     outcomes: tuple[Outcome, ...] = ()
 
 
+def _whole(model: type[tolerant.Model]) -> Callable[[Request], Awaitable[tolerant.Model]]:
+    """What an agent says, which may be of another version."""
+
+    async def body(request: Request) -> tolerant.Model:
+        try:
+            return tolerant.read(model, await request.body())
+        except ValidationError as error:
+            raise RequestValidationError(error.errors()) from None
+
+    return body
+
+
+async def _usable(request: Request) -> Heartbeat:
+    """All of a heartbeat that can be used: for one wrong number no machine is taken for silent."""
+    try:
+        beat, left_out = tolerant.read_part(Heartbeat, await request.body())
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from None
+    request.state.left_out = left_out
+    return beat
+
+
 def routes(gateway: Gateway) -> APIRouter:
     """The routes, for this gateway."""
     router = APIRouter(prefix="/v1/agents")
     site = gateway.site
+    told: set[str] = set()
+    """Machines whose heartbeats were warned of: the next come in a second."""
 
     @router.post("/register")
-    async def register(body: Register) -> Machine:
+    async def register(body: Annotated[Register, Depends(_whole(Register))]) -> Machine:
         machine, before = await asyncio.to_thread(site.ledger.register, body, not gateway.admissions.on)
         site.fleet.registered(machine, site.clock.now())
         anew = before is not None and before.incarnation != machine.incarnation
@@ -37,14 +68,19 @@ def routes(gateway: Gateway) -> APIRouter:
         return machine
 
     @router.post("/heartbeat")
-    async def heartbeat(body: Heartbeat) -> Heard:
+    async def heartbeat(request: Request, body: Annotated[Heartbeat, Depends(_usable)]) -> Heard:
         machine = await admit(gateway, body.machine, body.incarnation)
+        if left_out := request.state.left_out:
+            site.metrics.heartbeats.labels("in part").inc()
+            level = logging.DEBUG if machine.name in told else logging.WARNING
+            log.log(level, "%s: left out of its heartbeats: %s", machine.name, "; ".join(left_out))
+            told.add(machine.name)
         now = site.clock.now()
         gateway.observe(body)
         site.metrics.heartbeats.labels("taken").inc()
         site.fleet.heard[body.machine, body.incarnation] = now
         for run in body.jobs:
-            await gateway.progress.note_run(body.machine, run, body.at)
+            gateway.progress.hear(body.machine, run, body.at)
         return Heard(
             lease_s=site.lease_s,
             renews=machine.state is not MachineState.DRAINING,
@@ -52,7 +88,7 @@ def routes(gateway: Gateway) -> APIRouter:
         )
 
     @router.post("/events")
-    async def events(body: Report) -> Taken:
+    async def events(body: Annotated[Report, Depends(_whole(Report))]) -> Taken:
         await admit(gateway, body.machine, body.incarnation)
         if body.job is not None and body.epoch is not None:
             await gateway.progress.note(body.job, body.epoch, body.machine, body.started, body.at)

@@ -106,9 +106,13 @@ class Gateway:
         """Show a heartbeat of an admitted machine to all who go by them."""
         now = self.site.clock.now()
         self.site.fleet.observe(beat, now)
-        self.step_times.observe(beat, self.site.fleet.jobs, now)
-        for detector in (self.hangs, self.throughput, self.clocks):
-            detector.observe(beat)
+        try:
+            self.step_times.observe(beat, self.site.fleet.jobs, now)
+            for detector in (self.hangs, self.throughput, self.clocks):
+                detector.observe(beat)
+        except Exception:  # the machine lives, whatever a detector makes of what it says
+            self.site.metrics.loop_errors.labels("observe").inc()
+            log.exception("%s: a detector failed at its heartbeat", beat.machine)
 
     async def resume(self) -> None:
         """Take up what was going on when the last gateway ended. Silence counts from now on."""

@@ -1,13 +1,18 @@
-"""Steps that jobs complete: into the ledger once per heartbeat, and what they say about incidents."""
+"""Steps that jobs complete: into the ledger once per heartbeat, and what they say about incidents.
+
+A heartbeat is answered before any of it is written: while the ledger is away machines must not take themselves for cut
+off. What they said is written when it is back.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from holdfast.deployments.gateway.site import Site, log
-from holdfast.errors import UnknownError
+from holdfast.errors import UnavailableError, UnknownError
 from holdfast.models.agent import JobOnMachine, RankPhase, StepMark
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.history import Epoch
@@ -15,6 +20,20 @@ from holdfast.models.job import Job, JobState
 
 LOOK_BACK = 20
 """Incidents of a job, newest first, that a new step may still prove recovered."""
+MOST_WAITING = 1000
+"""Heartbeats of a job that wait for the ledger; of more, the oldest are given up: later ones say how far it came."""
+AGAIN_S = 0.5
+"""After the ledger did not answer."""
+
+
+@dataclass(frozen=True)
+class _Said:
+    """What a heartbeat said about a job that is to be written, and when it came."""
+
+    machine: str
+    run: JobOnMachine
+    sent_at: float
+    now: float
 
 
 class Progress:
@@ -28,14 +47,63 @@ class Progress:
         self._done: dict[str, tuple[int, set[int]]] = {}
         self._heard: dict[str, float] = {}
         self._saved: dict[str, int] = {}
+        self._waiting: defaultdict[str, deque[_Said]] = defaultdict(lambda: deque(maxlen=MOST_WAITING))
+        self._writing: set[str] = set()
 
-    async def note(
-        self, job_name: str, epoch: int, machine: str, marks: Sequence[StepMark], sent_at: float = 0.0
+    def hear(self, machine: str, run: JobOnMachine, sent_at: float = 0.0) -> None:
+        """Take what a heartbeat, sent at ``sent_at`` on the machine's clock, says about one job; written later."""
+        if run.job not in self._site.fleet.jobs or not self._says_something(run):
+            return
+        self._waiting[run.job].append(_Said(machine, run, sent_at, self._site.clock.now()))
+        if run.job not in self._writing:
+            self._writing.add(run.job)
+            self._site.spawn(self._write(run.job), f"steps of {run.job}")
+
+    def _says_something(self, run: JobOnMachine) -> bool:
+        saved = run.saved_step and run.epoch > self._saved.get(run.job, 0)
+        return bool(run.marks or saved or _ended(run))
+
+    async def _write(self, job_name: str) -> None:
+        """Write what waits, oldest first; while the ledger does not answer, try again."""
+        waiting = self._waiting[job_name]
+        try:
+            while waiting:
+                said = waiting[0]
+                try:
+                    await self._note_run(said)
+                except UnavailableError as error:
+                    log.debug("steps of %s wait: %s", job_name, error)
+                    await self._site.clock.sleep(AGAIN_S)
+                    continue
+                except Exception:
+                    log.exception("%s: what its machines said cannot be written", job_name)
+                if waiting and waiting[0] is said:
+                    waiting.popleft()
+        finally:
+            self._writing.discard(job_name)
+            if not waiting:
+                self._waiting.pop(job_name, None)
+
+    async def _note_run(self, said: _Said) -> None:
+        run = said.run
+        await self.note(run.job, run.epoch, said.machine, run.marks, said.sent_at, said.now)
+        await self._note_saved(run)
+        await self.note_done(run.job, run.epoch, _ended(run))
+
+    async def note(  # noqa: PLR0917
+        self,
+        job_name: str,
+        epoch: int,
+        machine: str,
+        marks: Sequence[StepMark],
+        sent_at: float = 0.0,
+        heard_at: float | None = None,
     ) -> None:
         """Take the steps that the machine of rank 0 completed; others' are dropped (they say the same).
 
         The clock of the machine is not trusted: what counts is when the report arrived here. Of the machine's
-        own times (``sent_at``: when it sent the report; 0: not said) only differences are used.
+        own times (``sent_at``: when it sent the report; 0: not said) only differences are used. ``heard_at``: when
+        the report arrived, if it is not just now.
         """
         job = self._site.fleet.jobs.get(job_name)
         if job is None or not marks or not job.machines or machine != job.machines[0] or epoch < 1:
@@ -47,16 +115,9 @@ class Progress:
             new = [mark for mark in marks if epoch > marked_epoch or mark.step > marked_step]
             if new:
                 new.sort(key=lambda mark: mark.step)
-                now = self._site.clock.now()
+                now = self._site.clock.now() if heard_at is None else heard_at
                 await self._mark(job_name, epoch, on_our_clock(new, sent_at, now, self._heard.get(job_name)))
                 self._heard[job_name] = now
-
-    async def note_run(self, machine: str, run: JobOnMachine, sent_at: float = 0.0) -> None:
-        """Take what a heartbeat, sent at ``sent_at`` on the machine's clock, says about one job."""
-        await self.note(run.job, run.epoch, machine, run.marks, sent_at)
-        await self._note_saved(run)
-        ended = [rank.rank for rank in run.ranks if rank.phase is RankPhase.EXITED and rank.exit_code == 0]
-        await self.note_done(run.job, run.epoch, ended)
 
     async def _note_saved(self, run: JobOnMachine) -> None:
         """Once for each epoch: that there is something to lose. Before the job's first fault, not after it."""
@@ -135,11 +196,15 @@ class Progress:
 
     async def _finish(self, job: Job) -> None:
         ledger, now = self._site.ledger, self._site.clock.now()
-        del self._done[job.name]
         log.info("job %s is done: all %d ranks ended with status 0", job.name, job.spec.world_size)
         await asyncio.to_thread(ledger.close_epoch, job.name, job.epoch, "done", now)
         done = await asyncio.to_thread(ledger.set_job, job.name, state=JobState.DONE, done_at=now)
         self._site.fleet.jobs[job.name] = done
+        self._done.pop(job.name, None)
+
+
+def _ended(run: JobOnMachine) -> list[int]:
+    return [rank.rank for rank in run.ranks if rank.phase is RankPhase.EXITED and rank.exit_code == 0]
 
 
 def on_our_clock(

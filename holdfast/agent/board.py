@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from holdfast.models.agent import RankPhase, RankState, StepMark, StepTimes
+from holdfast.models.base import MOST_STEPS
 from holdfast.policies import unloadable
 from holdfast.policies.jumps import Jump, jump
 from holdfast.policies.policy import Policy
@@ -201,10 +202,10 @@ class Board:
             handler(row, message)
 
     def _on_step(self, row: Row, message: dict[str, Any]) -> None:
-        row.step, row.step_at = int(message["step"]), float(message["at"])
+        row.step, row.step_at = _step(message["step"]), _time(message["at"])
         row.steps_done += 1
         row.activity = ""
-        seconds = float(message.get("s") or 0.0)
+        seconds = _finite(float(message.get("s") or 0.0)) or 0.0
         row.step_s = seconds if row.step_s == 0.0 else row.step_s + _EWMA * (seconds - row.step_s)
         row.phases = _phases(message.get("phases") or {})
         row.usual_phases = {
@@ -250,7 +251,7 @@ class Board:
 
     def _on_saved(self, row: Row, message: dict[str, Any]) -> None:
         row.shard_nbytes = int(message.get("nbytes", 0))
-        row.saved_step = int(message["step"])
+        row.saved_step = _step(message["step"])
         self._events.saved(row.rank, int(message["step"]), Path(message["path"]))
 
     def _on_common(self, row: Row, message: dict[str, Any]) -> None:
@@ -283,6 +284,25 @@ class Board:
 
     def _on_failed(self, row: Row, message: dict[str, Any]) -> None:
         row.failed = message
+
+
+def _step(told: Any) -> int:
+    """The number of a step.
+
+    Raises:
+        ValueError: it has more than 64 bits, or is negative.
+    """
+    step = int(told)
+    if not 0 <= step <= MOST_STEPS:
+        raise ValueError(f"step {step}: expected 0 to {MOST_STEPS}")
+    return step
+
+
+def _time(told: Any) -> float:
+    at = float(told)
+    if not math.isfinite(at):
+        raise ValueError(f"time {at}")
+    return at
 
 
 def _phases(told: dict[str, Any]) -> dict[str, float]:

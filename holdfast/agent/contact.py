@@ -40,6 +40,10 @@ class Standing:
             self.lease_s = heard.lease_s
             self._extend(asked_at)
 
+    def contacted(self, asked_at: float) -> None:
+        """The gateway answered what was sent at ``asked_at``, and granted nothing by it."""
+        self._extend(asked_at)
+
     def asked(self) -> None:
         """The gateway asked whether this machine lives: it hears the answer."""
         self._extend(self._now())

@@ -17,6 +17,7 @@ from holdfast.agent.contact import Standing
 from holdfast.agent.metrics import Metrics
 from holdfast.errors import HoldfastError, StaleError, UnauthorizedError, UnavailableError, UnknownError
 from holdfast.listen import CLIENT_KEEP_ALIVE_S
+from holdfast.models import tolerant
 from holdfast.models.agent import Heard, Heartbeat, Register, Report
 from holdfast.secret import Keys, keys
 from holdfast.tls import PLAIN, Tls
@@ -140,7 +141,16 @@ class Reporter:
 
     async def _say(self, beat: Heartbeat, http: httpx.AsyncClient | None = None, url: str = "") -> None:
         asked_at = time.monotonic()
-        answer = await self._send(http, url, beat) if http else await self._post("/v1/agents/heartbeat", beat)
+        try:
+            answer = (
+                await self._send(http, url, beat) if http else await self._post("/v1/agents/heartbeat", beat)
+            )
+        except (StaleError, UnavailableError, UnauthorizedError):
+            raise
+        except HoldfastError:
+            # It refuses what it was told, but it is there and takes this machine's secret.
+            self._standing.contacted(asked_at)
+            raise
         self._standing.answered(asked_at, _heard(answer))
 
     async def _send(self, http: httpx.AsyncClient, url: str, beat: Heartbeat) -> httpx.Response:
@@ -216,6 +226,6 @@ class Reporter:
 def _heard(answer: httpx.Response) -> Heard:
     """What the gateway granted; nothing, if it speaks an older language."""
     try:
-        return Heard.model_validate_json(answer.content)
+        return tolerant.read(Heard, answer.content)
     except ValidationError:
         return Heard()

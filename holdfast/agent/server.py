@@ -15,6 +15,7 @@ from starlette.routing import Route
 from holdfast.agent.contact import is_gateway
 from holdfast.errors import HoldfastError, SettingsError, UnauthorizedError
 from holdfast.models import agent as wire
+from holdfast.models import tolerant
 
 if TYPE_CHECKING:
     from holdfast.agent.daemon import Agent
@@ -151,7 +152,7 @@ def _job_and_epoch(request: Request) -> tuple[str, int]:
 
 def _parse(model: type[Command], body: bytes) -> Command:
     try:
-        return model.model_validate_json(body)
+        return tolerant.read(model, body)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"])) or "body"

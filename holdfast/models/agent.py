@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from holdfast.models.alert import Alert, Finding
-from holdfast.models.base import Frozen
+from holdfast.models.base import Duration, Finite, Frozen, Step
 from holdfast.models.checkpoint import (
     Copies,
     FirstTier,
@@ -60,23 +60,23 @@ class RankState(Frozen):
     rank: int
     pid: int
     phase: RankPhase
-    step: int = 0
+    step: Step = 0
     """Last step it reported complete (0: none yet in this epoch)."""
     steps_done: int = 0
     """Steps completed in this epoch; 0 while the first is under way."""
-    step_at: float = 0.0
+    step_at: Finite = 0.0
     """When it reported that step (Unix seconds); the start time before the first."""
     activity: str = ""
     """The phase of the step it is in (``forward``, ``eval``, ``checkpoint``, ...), if it said so."""
-    loss: float | None = None
-    grad_norm: float | None = None
-    step_s: float = 0.0
+    loss: Finite | None = None
+    grad_norm: Finite | None = None
+    step_s: Finite = 0.0
     """Exponentially weighted mean duration of a step, seconds."""
-    mfu: float | None = None
+    mfu: Finite | None = None
     """Model FLOPs utilisation of its last step, if it told."""
-    phases: dict[str, float] = Field(default_factory=dict)
+    phases: dict[str, Finite] = Field(default_factory=dict)
     """Exponentially weighted mean seconds in each phase of a step."""
-    cpu_s: float = 0.0
+    cpu_s: Finite = 0.0
     process_state: str = ""
     """State letter of /proc (``T`` is stopped, ``D`` waits for a device)."""
     exit_code: int | None = None
@@ -88,23 +88,23 @@ class RankState(Frozen):
 class StepMark(Frozen):
     """A completed step: number and time."""
 
-    step: int
-    at: float
-    s: float = Field(0.0, ge=0)
+    step: Step
+    at: Finite
+    s: Duration = 0.0
     """How long it took, seconds."""
-    stall_s: float = Field(0.0, ge=0)
+    stall_s: Duration = 0.0
     """Of it: how long training stood still for a checkpoint."""
 
 
 class StepTimes(Frozen):
     """Where the time of one step of one rank went."""
 
-    step: int
-    at: float
+    step: Step
+    at: Finite
     """When it was complete, Unix seconds of the machine's clock."""
-    s: float = Field(0.0, ge=0)
+    s: Duration = 0.0
     """How long it took, seconds."""
-    phases: dict[str, float] = Field(default_factory=dict)
+    phases: dict[str, Finite] = Field(default_factory=dict)
     """Seconds of each named part of it, in the order in which they first ended."""
 
 
@@ -125,7 +125,7 @@ class JobOnMachine(Frozen):
     """Size of the largest shard of its ranks; 0: none was saved yet."""
     rehearsed: Rehearsed | None = None
     """What rehearsals of a restore found in this epoch; None: there was none yet."""
-    saved_step: int = 0
+    saved_step: Step = 0
     """Newest step that one of its ranks saved in this epoch; 0: none."""
 
 
@@ -155,7 +155,7 @@ class Heartbeat(Frozen):
 
     machine: str
     incarnation: str
-    at: float
+    at: Finite
     jobs: tuple[JobOnMachine, ...] = ()
     vitals: Vitals | None = None
 
@@ -276,7 +276,7 @@ class Hold(Frozen):
     job: str
     epoch: int
     incarnation: str
-    at_step: int | None
+    at_step: Step | None
 
 
 class Persist(Frozen):
@@ -289,7 +289,7 @@ class Persist(Frozen):
     epoch: int
     """The job's newest epoch."""
     incarnation: str
-    step: int
+    step: Step
     shard_epoch: int
     """Epoch that saved the step."""
     world_size: int

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+MOST_STEPS = 2**63 - 1
+Step = Annotated[int, Field(ge=0, le=MOST_STEPS)]
+"""Number of a step; scripts that count tokens need 64 bits."""
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+"""A number, as JSON has them: neither NaN nor infinite."""
+Duration = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+"""A number of seconds that is not negative."""
 
 
 class Frozen(BaseModel):

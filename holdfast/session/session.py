@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, SupportsFloat, SupportsIndex
 
 from holdfast.agent.wire import Control, Sender
+from holdfast.models.base import MOST_STEPS
 from holdfast.session.boundary import Boundary
 from holdfast.session.context import Context
 from holdfast.session.counts import Counts
@@ -112,6 +113,7 @@ class Session:
 
         Raises:
             TypeError: the step's number is no integer.
+            ValueError: it is negative, or larger than 64 bits hold.
         """
         context, reporter = self._context, self._reporter
         if context is None or reporter is None:
@@ -234,11 +236,16 @@ class Session:
 
 def _whole(step: SupportsIndex) -> int:
     try:
-        return operator.index(step)
+        number = operator.index(step)
     except TypeError:
         raise TypeError(
             f"Session.step({step!r}): expected an integer, the number of the completed step"
         ) from None
+    if not 0 <= number <= MOST_STEPS:
+        raise ValueError(
+            f"Session.step({number}): expected 0 to {MOST_STEPS}, the number of the completed step"
+        )
+    return number
 
 
 def _finite(value: float | None) -> bool:

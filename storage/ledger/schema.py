@@ -26,7 +26,7 @@ from holdfast.models.history import ActionState
 from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState, Scope
 
-HEAD = "0002"
+HEAD = "0003"
 """The newest migration (`migrations/versions`): what the tables below are."""
 
 
@@ -167,7 +167,7 @@ class IncidentRow(Base):
     recovered_at: Mapped[float | None]
     closed_at: Mapped[float | None]
     flow_run_id: Mapped[str | None]
-    last_good_step: Mapped[int | None]
+    last_good_step: Mapped[int | None] = mapped_column(BigInteger)
     summary: Mapped[str]
 
 
@@ -229,15 +229,15 @@ class EpochRow(Base):
     __tablename__ = "epochs"
     job: Mapped[str] = mapped_column(primary_key=True)
     epoch: Mapped[int] = mapped_column(primary_key=True)
-    start_step: Mapped[int]
+    start_step: Mapped[int] = mapped_column(BigInteger)
     code_version: Mapped[str]
     machines: Mapped[list[Any]]
     reason: Mapped[str]
     incident_id: Mapped[str | None]
     opened_at: Mapped[float]
-    first_step: Mapped[int | None]
+    first_step: Mapped[int | None] = mapped_column(BigInteger)
     first_step_at: Mapped[float | None]
-    last_step: Mapped[int | None]
+    last_step: Mapped[int | None] = mapped_column(BigInteger)
     last_step_at: Mapped[float | None]
     closed_at: Mapped[float | None]
     close_reason: Mapped[str | None]
@@ -251,8 +251,8 @@ class StretchRow(Base):
     id: Mapped[int] = mapped_column(primary_key=True)
     job: Mapped[str]
     epoch: Mapped[int]
-    first_step: Mapped[int]
-    last_step: Mapped[int]
+    first_step: Mapped[int] = mapped_column(BigInteger)
+    last_step: Mapped[int] = mapped_column(BigInteger)
     begun_at: Mapped[float]
     ended_at: Mapped[float]
     stall_s: Mapped[float] = mapped_column(default=0.0)
@@ -273,7 +273,7 @@ class CheckpointRow(Base):
 
     __tablename__ = "checkpoints"
     job: Mapped[str] = mapped_column(primary_key=True)
-    step: Mapped[int] = mapped_column(primary_key=True)
+    step: Mapped[int] = mapped_column(BigInteger, primary_key=True)
     epoch: Mapped[int] = mapped_column(primary_key=True)
     world_size: Mapped[int]
     key: Mapped[str]
@@ -289,7 +289,7 @@ class SuspicionRow(Base):
     __tablename__ = "suspicions"
     id: Mapped[int] = mapped_column(primary_key=True)
     job: Mapped[str] = mapped_column(index=True)
-    from_step: Mapped[int]
+    from_step: Mapped[int] = mapped_column(BigInteger)
     to_epoch: Mapped[int]
     reason: Mapped[str]
 

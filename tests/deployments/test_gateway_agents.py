@@ -88,6 +88,7 @@ async def test_clocks_of_machines_are_not_trusted(kit: Kit) -> None:
             "jobs": [{"job": JOB, "epoch": 1, "marks": [{"step": 3, "at": -1e9}, {"step": 4, "at": 8.0}]}],
         },
     )
+    await kit.settled()
     rows = kit.ledger.stretches(JOB)
     assert [(row.begun_at, row.ended_at, row.last_step) for row in rows] == [(now - 5, now, 4)]
     found = kit.ledger.epochs(JOB)[0]

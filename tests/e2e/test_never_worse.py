@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
+import time
+
 from holdfast.deployments.local.services import embedded
 from holdfast.drivers import processes
 from holdfast.models.alert import IncidentClass
@@ -9,6 +12,9 @@ from holdfast.models.job import JobState
 from holdfast.paths import machine_dir
 from tests.e2e.site import Site
 from tests.e2e.waiting import wait_for
+
+LOCKED_S = 15.0
+"""Longer than a machine's lease, after which its ranks would end by themselves."""
 
 
 def test_training_goes_on_without_the_control_plane(site: Site, name: str) -> None:
@@ -22,6 +28,26 @@ def test_training_goes_on_without_the_control_plane(site: Site, name: str) -> No
         assert site.pids(name) == pids
     # Back again, the gateway hears of all the steps, and takes its own absence for nobody's fault.
     now = site.step(name)
+    wait_for("the gateway knows the steps", lambda: site.ledger.max_step(name) >= now)
+    site.wait_more_steps(name, 30)
+    assert site.pids(name) == pids
+    assert site.incident(name) is None
+    assert [epoch.epoch for epoch in site.epochs(name)] == [1]
+
+
+def test_a_ledger_that_is_locked_for_a_while_ends_no_rank(site: Site, name: str) -> None:
+    """Another program writes to the database for longer than machines wait for the gateway."""
+    site.submit(name)
+    pids, before = site.pids(name), site.step(name)
+    other = sqlite3.connect(site.home / "ledger.db", isolation_level=None, timeout=30)
+    try:
+        other.execute("BEGIN IMMEDIATE")
+        time.sleep(LOCKED_S)
+        other.execute("ROLLBACK")
+    finally:
+        other.close()
+    now = site.step(name)
+    assert now > before
     wait_for("the gateway knows the steps", lambda: site.ledger.max_step(name) >= now)
     site.wait_more_steps(name, 30)
     assert site.pids(name) == pids

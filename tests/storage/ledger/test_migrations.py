@@ -147,7 +147,9 @@ def test_a_migration_that_fails_changes_nothing(
 def test_an_earlier_holdfast_refuses_a_migrated_ledger(ledger: Ledger, engine: Engine) -> None:
     """It looks at one row, and finds another number there than its own 1."""
     with engine.connect() as connection:
-        assert connection.execute(text("SELECT value FROM meta WHERE key = 'schema'")).scalar() == "2"
+        assert connection.execute(text("SELECT value FROM meta WHERE key = 'schema'")).scalar() == str(
+            int(HEAD)
+        )
 
 
 def test_checkpoints_are_larger_than_two_gib(ledger: Ledger) -> None:
@@ -160,6 +162,19 @@ def test_checkpoints_are_larger_than_two_gib(ledger: Ledger) -> None:
     )
     (found,) = ledger.checkpoints("gpt")
     assert found.nbytes == 405_000_000_000
+
+
+def test_steps_have_64_bits(ledger: Ledger) -> None:
+    """On every database: scripts count tokens."""
+    running_job(ledger)
+    far = 2**63 - 1
+    ledger.open_epoch("gpt", 9, far - 2, "v1", ["m0"], "test")
+    ledger.mark("gpt", 9, far - 1, 5.0)
+    ledger.mark("gpt", 9, far, 6.0)
+    row = ledger.epochs("gpt")[-1]
+    assert (row.start_step, row.first_step, row.last_step) == (far - 2, far - 1, far)
+    assert ledger.stretches("gpt")[-1].last_step == far
+    assert ledger.max_step("gpt") == far
 
 
 def test_the_command_upgrades_and_tells(tmp_path: object, monkeypatch: pytest.MonkeyPatch, url: str) -> None:

@@ -1,0 +1,71 @@
+"""Read what another version sent: fields that this one does not know are ignored, and broken parts are left out.
+
+Our own models refuse unknown fields, so that a misspelt one is found. What comes over the wire may be a release newer,
+and must not end ranks for a field more, or for one number that is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import pydantic_core
+from pydantic import BaseModel, ValidationError
+
+Model = TypeVar("Model", bound=BaseModel)
+MOST_LEFT_OUT = 64
+"""Parts that are left out of one message; what has more of them is refused."""
+
+
+def read(model: type[Model], data: bytes) -> Model:
+    """The message, all of it; unknown fields are ignored.
+
+    Raises:
+        ValidationError: something known is wrong.
+    """
+    return model.model_validate_json(data, extra="ignore")
+
+
+def read_part(model: type[Model], data: bytes) -> tuple[Model, list[str]]:
+    """The message without the parts that are wrong, and what these were: elements of lists, or optional fields.
+
+    Raises:
+        ValidationError: what is wrong cannot be left out.
+    """
+    try:
+        return read(model, data), []
+    except ValidationError as error:
+        told = pydantic_core.from_json(data) if _is_json(error) else None
+        left_out: list[str] = []
+        while told is not None and len(left_out) < MOST_LEFT_OUT:
+            at = error.errors()[0]
+            if not _leave_out(told, at["loc"]):
+                raise
+            left_out.append(f"{'.'.join(map(str, at['loc']))} = {at.get('input')!r:.100}: {at['msg']}")
+            try:
+                return model.model_validate(told, extra="ignore"), left_out
+            except ValidationError as next_error:
+                error = next_error
+        raise error from None
+
+
+def _is_json(error: ValidationError) -> bool:
+    return all(each["type"] != "json_invalid" for each in error.errors())
+
+
+def _leave_out(told: Any, loc: Sequence[str | int]) -> bool:
+    """Remove the smallest part around ``loc`` that stands for itself: an element of a list, else the field."""
+    path = [told]
+    for each in loc:
+        try:
+            path.append(path[-1][each])
+        except (KeyError, IndexError, TypeError):
+            break
+    for depth in range(len(path) - 1, 0, -1):
+        if isinstance(path[depth - 1], list):
+            del path[depth - 1][loc[depth - 1]]
+            return True
+    if len(path) > 2 and isinstance(path[1], dict):  # within an optional part, such as the vitals
+        del told[loc[0]]
+        return True
+    return False
