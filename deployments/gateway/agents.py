@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Annotated
+from functools import partial
+from typing import Annotated, TypeVar
 
 from fastapi import APIRouter, Depends, Request
 from fastapi.exceptions import RequestValidationError
@@ -22,6 +23,8 @@ from holdfast.models.alert import Alert
 from holdfast.models.base import Frozen
 from holdfast.models.machine import Machine, MachineState
 
+T = TypeVar("T")
+
 
 class Taken(Frozen):
     """Answer to a report: one outcome per alert."""
@@ -29,37 +32,33 @@ class Taken(Frozen):
     outcomes: tuple[Outcome, ...] = ()
 
 
-def _whole(model: type[tolerant.Model]) -> Callable[[Request], Awaitable[tolerant.Model]]:
-    """What an agent says, which may be of another version."""
+def _said(read: Callable[[bytes], T]) -> Callable[[Request], Awaitable[T]]:
+    """What an agent says, which may be of another version, as ``read`` reads it."""
 
-    async def body(request: Request) -> tolerant.Model:
+    async def body(request: Request) -> T:
         try:
-            return tolerant.read(model, await request.body())
+            return read(await request.body())
         except ValidationError as error:
             raise RequestValidationError(error.errors()) from None
 
     return body
 
 
-async def _usable(request: Request) -> Heartbeat:
-    """All of a heartbeat that can be used: for one wrong number no machine is taken for silent."""
-    try:
-        beat, left_out = tolerant.read_part(Heartbeat, await request.body())
-    except ValidationError as error:
-        raise RequestValidationError(error.errors()) from None
-    request.state.left_out = left_out
-    return beat
+_REGISTER = Depends(_said(partial(tolerant.read, Register)))
+_REPORT = Depends(_said(partial(tolerant.read, Report)))
+_USABLE = Depends(_said(partial(tolerant.read_part, Heartbeat)))
+"""All of a heartbeat that can be used, and what was left out: for one wrong number no machine is taken for silent."""
 
 
 def routes(gateway: Gateway) -> APIRouter:
     """The routes, for this gateway."""
     router = APIRouter(prefix="/v1/agents")
     site = gateway.site
-    told: set[str] = set()
-    """Machines whose heartbeats were warned of: the next come in a second."""
+    warned: set[str] = set()
+    """Of machines whose heartbeats were read in part: the next such one comes in a second."""
 
     @router.post("/register")
-    async def register(body: Annotated[Register, Depends(_whole(Register))]) -> Machine:
+    async def register(body: Annotated[Register, _REGISTER]) -> Machine:
         machine, before = await asyncio.to_thread(site.ledger.register, body, not gateway.admissions.on)
         site.fleet.registered(machine, site.clock.now())
         anew = before is not None and before.incarnation != machine.incarnation
@@ -68,16 +67,16 @@ def routes(gateway: Gateway) -> APIRouter:
         return machine
 
     @router.post("/heartbeat")
-    async def heartbeat(request: Request, body: Annotated[Heartbeat, Depends(_usable)]) -> Heard:
+    async def heartbeat(said: Annotated[tuple[Heartbeat, list[str]], _USABLE]) -> Heard:
+        body, left_out = said
         machine = await admit(gateway, body.machine, body.incarnation)
-        if left_out := request.state.left_out:
-            site.metrics.heartbeats.labels("in part").inc()
-            level = logging.DEBUG if machine.name in told else logging.WARNING
+        if left_out:
+            level = logging.DEBUG if machine.name in warned else logging.WARNING
             log.log(level, "%s: left out of its heartbeats: %s", machine.name, "; ".join(left_out))
-            told.add(machine.name)
+            warned.add(machine.name)
         now = site.clock.now()
         gateway.observe(body)
-        site.metrics.heartbeats.labels("taken").inc()
+        site.metrics.heartbeats.labels("in part" if left_out else "taken").inc()
         site.fleet.heard[body.machine, body.incarnation] = now
         for run in body.jobs:
             gateway.progress.hear(body.machine, run, body.at)
@@ -88,7 +87,7 @@ def routes(gateway: Gateway) -> APIRouter:
         )
 
     @router.post("/events")
-    async def events(body: Annotated[Report, Depends(_whole(Report))]) -> Taken:
+    async def events(body: Annotated[Report, _REPORT]) -> Taken:
         await admit(gateway, body.machine, body.incarnation)
         if body.job is not None and body.epoch is not None:
             await gateway.progress.note(body.job, body.epoch, body.machine, body.started, body.at)

@@ -252,7 +252,7 @@ class Board:
     def _on_saved(self, row: Row, message: dict[str, Any]) -> None:
         row.shard_nbytes = int(message.get("nbytes", 0))
         row.saved_step = _step(message["step"])
-        self._events.saved(row.rank, int(message["step"]), Path(message["path"]))
+        self._events.saved(row.rank, row.saved_step, Path(message["path"]))
 
     def _on_common(self, row: Row, message: dict[str, Any]) -> None:
         self._events.common(row.rank, int(message["step"]), Path(message["path"]))

@@ -66,13 +66,6 @@ class OptimizerPart:
             self._full, self._kept = _full_names(self.name, params, self._modules), params
         return {self._full[id(each)]: each for each in params}
 
-    def tensors(self) -> Iterator[Tensor]:
-        """All live tensors, parameters left out."""
-        for values in self.optimizer.state.values():
-            yield from _tensors(values)
-        for group in self.optimizer.param_groups:
-            yield from (each for each in group.values() if isinstance(each, Tensor))
-
     def updated(self) -> frozenset[int]:
         """Addresses of the tensors that change in the optimizer's step only, as of the last :meth:`encode`."""
         if self._updated is None:
@@ -317,17 +310,6 @@ def by_names(known: Known, path: tuple[str, ...], param: Tensor) -> Node | None:
 
 def _device_of(name: str, param: Tensor) -> str:
     return "cpu" if name.endswith(".step") else param.device.type
-
-
-def _tensors(values: Any) -> Iterator[Tensor]:
-    if isinstance(values, Tensor):
-        yield values
-    elif isinstance(values, Mapping):
-        for each in values.values():
-            yield from _tensors(each)
-    elif isinstance(values, list | tuple):
-        for each in values:
-            yield from _tensors(each)
 
 
 def _all_names(modules: Mapping[str, nn.Module]) -> dict[str, Tensor]:

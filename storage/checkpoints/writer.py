@@ -20,7 +20,8 @@ from holdfast.storage.checkpoints import buffers, structure
 from holdfast.storage.checkpoints.buffers import HEADER_BYTES, ShardHeader
 from holdfast.storage.checkpoints.glance import Glance
 from holdfast.storage.checkpoints.layout import Piece, Placed, ShardLayout, align, dump_object, zip_form
-from holdfast.storage.checkpoints.transfer import DeviceLane, Move, Route, Transfer, copy_all, pin, unpin
+from holdfast.storage.checkpoints.prepared import ALL_STEADY, Prepared, Steady, Target
+from holdfast.storage.checkpoints.transfer import DeviceLane, Transfer, copy_all, pin, unpin
 
 
 @dataclass(frozen=True)
@@ -42,45 +43,6 @@ class Contents:
 
 
 @dataclass(frozen=True)
-class Steady:
-    """Which tensors stay as they are until :meth:`Save.wait` has returned; the others are copied at once."""
-
-    updated: frozenset[int] | None = None
-    """Addresses of those that only an optimizer changes, which waits; None: all wait."""
-    changing: frozenset[str] = frozenset()
-    """Names of those that nevertheless changed once."""
-
-    def __call__(self, name: str, tensor: Tensor) -> bool:
-        """Whether the tensor of this name is one."""
-        return name not in self.changing and (self.updated is None or tensor.data_ptr() in self.updated)
-
-
-@dataclass(frozen=True)
-class _Prepared:
-    """How the same tensors are copied again and again."""
-
-    tensors: list[Tensor]
-    steady: Steady
-    names: list[str]
-    """Of the steady ones, in the order of the route."""
-    route: Route
-    at_once: list[int]
-    """Numbers of those that are copied at once; each save may have others in their place."""
-
-    def holds(self, tensors: list[Tensor], steady: Steady) -> bool:
-        """Whether it holds for ``tensors``, in the same order, as well."""
-        if steady != self.steady:
-            return False
-        if tensors is self.tensors:
-            return True
-        at_once = set(self.at_once)
-        return all(
-            now is was or number in at_once
-            for number, (now, was) in enumerate(zip(tensors, self.tensors, strict=True))
-        )
-
-
-@dataclass(frozen=True)
 class _Pickled:
     """An object as it was written last."""
 
@@ -96,10 +58,11 @@ class _Slot:
 
     path: Path
     buf: mmap.mmap
-    targets: list[Tensor]
+    targets: list[Target]
+    """Of the tensors, in the layout's order."""
     held: dict[int, bytes] = field(default_factory=dict)
     """Objects that lie there, by their offset."""
-    prepared: _Prepared | None = None
+    prepared: Prepared | None = None
 
 
 class Save:
@@ -159,7 +122,7 @@ class Save:
         """A positive hash of some tensors of the shard; 0: of none."""
         found = xxhash.xxh3_64()
         for number in numbers:
-            held = self._slot.targets[number]
+            held = self._slot.targets[number].view
             if held.numel():
                 found.update(held.reshape(-1).view(torch.uint8).numpy().data)
         return (found.intdigest() >> 2) + 1 if numbers else 0
@@ -264,7 +227,7 @@ class ShardWriter:
         self,
         contents: Contents,
         step: int,
-        steady: Steady = Steady(),
+        steady: Steady = ALL_STEADY,
         *,
         number: int = 0,
         keeps: buffers.Saved | None = None,
@@ -290,11 +253,10 @@ class ShardWriter:
             self._give_up_other(path)
         slot = self._slot(path)
         buffers.begin(slot.buf)
-        prepared = self._prepared(slot, contents.tensors, steady)
-        at_once = prepared.at_once
-        copy_all(
-            [slot.targets[number] for number in at_once], [contents.tensors[number] for number in at_once]
-        )
+        prepared = slot.prepared
+        if prepared is None or not prepared.holds(contents.tensors, steady):
+            prepared = slot.prepared = Prepared(slot.targets, contents.tensors, steady)
+        copy_all(*prepared.at_once(contents.tensors))
         for each, data in zip(self._object_items, contents.objects, strict=True):
             start = self.payload_offset + each.place.offset
             if slot.held.get(start) is not data:
@@ -305,23 +267,6 @@ class ShardWriter:
         pieces = [self._pieces_of(each) for each in replicated]
         transfer = Transfer(prepared.route, self._lane)
         return Save(slot, self._header(step, number, keeps), transfer, prepared.names, pieces)
-
-    def _prepared(self, slot: _Slot, tensors: list[Tensor], steady: Steady) -> _Prepared:
-        """Who is copied when; as for the last save to this slot, if its tensors are the same."""
-        known = slot.prepared
-        if known is not None and known.holds(tensors, steady):
-            return known
-        moves: list[Move] = []
-        names, at_once = [], []
-        for number, (each, source) in enumerate(zip(self._tensor_items, tensors, strict=True)):
-            if not steady(each.piece.fqn, source):
-                at_once.append(number)
-                continue
-            assert each.place.data_at is not None
-            moves.append(Move(source, slot.targets[number], self.payload_offset + each.place.data_at))
-            names.append(each.piece.fqn)
-        slot.prepared = _Prepared(tensors, steady, names, Route(moves), at_once)
-        return slot.prepared
 
     def _pieces_of(self, names: Iterable[str]) -> list[int]:
         return [number for name in names for number in self._pieces.get(name, ())]
@@ -349,7 +294,8 @@ class ShardWriter:
             tensor = self._tensor(number, flat)
             if tensor is None:
                 return None
-            tensors[number] = tensor
+            # Another object, also where the same one lies elsewhere now: copies are prepared for objects.
+            tensors[number] = tensor.detach()
         self._last = glance, tensors
         return tensors
 
@@ -397,7 +343,7 @@ class ShardWriter:
             self._slots[path] = _Slot(path, buf, self._carve(buf))
         return self._slots[path]
 
-    def _carve(self, buf: mmap.mmap) -> list[Tensor]:
+    def _carve(self, buf: mmap.mmap) -> list[Target]:
         """Write what stays the same in every save; return views of the places of the tensors' bytes."""
         buf[HEADER_BYTES : self.payload_offset] = self.layout.metadata.ljust(
             self.payload_offset - HEADER_BYTES, b"\0"
@@ -410,7 +356,8 @@ class ShardWriter:
             data_end = data_at + form.data_nbytes
             buf[start:data_at] = form.head
             buf[data_end : data_end + len(form.tail)] = form.tail
-            targets.append(tensor_view(buf, data_at, each.piece.shape, each.piece.dtype))
+            view = tensor_view(buf, data_at, each.piece.shape, each.piece.dtype)
+            targets.append(Target(each.piece.fqn, view, data_at))
         return targets
 
     def _header(self, step: int, number: int, keeps: buffers.Saved | None) -> ShardHeader:

@@ -1,0 +1,75 @@
+"""Which tensors of a save are copied at once, which while training computes on, and how: kept from save to save."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from holdfast.storage.checkpoints.transfer import Move, Route
+
+
+@dataclass(frozen=True)
+class Steady:
+    """Which tensors stay as they are until a save says that they may change; the others are copied at once."""
+
+    updated: frozenset[int] | None = None
+    """Addresses of those that only an optimizer changes, which waits; None: all wait."""
+    changing: frozenset[str] = frozenset()
+    """Names of those that nevertheless changed once."""
+
+    def __call__(self, name: str, tensor: Tensor) -> bool:
+        """Whether the tensor of this name is one."""
+        return name not in self.changing and (self.updated is None or tensor.data_ptr() in self.updated)
+
+
+ALL_STEADY = Steady()
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a tensor goes."""
+
+    name: str
+    view: Tensor
+    """Of the shard file."""
+    offset: int
+    """There."""
+
+
+class Prepared:
+    """How tensors are copied to their targets again and again."""
+
+    def __init__(self, targets: Sequence[Target], tensors: list[Tensor], steady: Steady) -> None:
+        """For ``tensors``, in the order of ``targets``."""
+        self._targets, self._tensors, self._steady = targets, tensors, steady
+        self.names: list[str] = []
+        """Of the steady ones, in the order of the route."""
+        moves: list[Move] = []
+        self._at_once: list[int] = []
+        for number, (target, source) in enumerate(zip(targets, tensors, strict=True)):
+            if steady(target.name, source):
+                moves.append(Move(source, target.view, target.offset))
+                self.names.append(target.name)
+            else:
+                self._at_once.append(number)
+        self.route = Route(moves)
+
+    def holds(self, tensors: list[Tensor], steady: Steady) -> bool:
+        """Whether it holds for ``tensors``, in the same order, as well. Those copied at once may be others."""
+        if steady != self._steady:
+            return False
+        if tensors is self._tensors:
+            return True
+        at_once = set(self._at_once)
+        return all(
+            now is was or number in at_once
+            for number, (now, was) in enumerate(zip(tensors, self._tensors, strict=True))
+        )
+
+    def at_once(self, tensors: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Targets and sources of what is copied at once."""
+        return [self._targets[number].view for number in self._at_once], [
+            tensors[number] for number in self._at_once
+        ]
