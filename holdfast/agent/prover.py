@@ -8,6 +8,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,22 @@ _LEAST_S, _BYTES_PER_S = 120.0, 50e6
 """A proof is given up after this long, and one second more per so many bytes: it has the lowest priority."""
 _REMOTE_S = 1800.0
 _TRIES = 3
+_WRITING_S, _LOOK_S = 30.0, 0.01
+"""A rank with a single buffer writes over it step by step: how long to look for a moment when it is complete."""
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A shard to be proven."""
+
+    path: Path
+    header: buffers.ShardHeader
+    name: Path | None = None
+    """Under which it is lent, if it is."""
+
+    @property
+    def bytes_at(self) -> Path:
+        return self.name or self.path
 
 
 class Prover:
@@ -73,14 +90,18 @@ class Prover:
         why = "no complete shard of it lies here"
         async with self._turn:
             for _ in range(_TRIES):
-                found = await asyncio.to_thread(_newest, folder, rank)
-                if found is None:
+                try:
+                    held = await self._hold(folder, rank)
+                except CheckpointError as error:
+                    why = str(error)
                     break
-                path, header = found
+                if held is None:
+                    break
+                header = held.header
                 known |= {"step": header.step, "epoch": header.epoch, "plan": header.plan}
                 try:
-                    proof = await self._prove_still(path, header, allowed)
-                except (UnavailableError, CheckpointError) as error:
+                    proof = await self._prove_still(held, allowed)
+                except UnavailableError as error:
                     why = str(error)
                     continue
                 if proof is not None:
@@ -106,36 +127,56 @@ class Prover:
                     why = str(error)
         return self._result(Rehearsal(**known, proof=proof, why_not=why, at=time.time()))
 
-    async def _prove_still(
-        self, path: Path, header: buffers.ShardHeader, allowed: Collection[str] | None
-    ) -> Proof | None:
-        """The proof; None when the file was overwritten under it.
+    async def _hold(self, folder: Path, rank: int) -> _Held | None:
+        """The newest shard of ``rank`` in ``folder``, lent where that is possible; None when there is none."""
+        deadline = time.monotonic() + _WRITING_S
+        while (held := await asyncio.to_thread(self._lend_newest, folder, rank)) is None:
+            if time.monotonic() > deadline or not any(folder.glob(f"r{rank}-?.shard")):
+                return None
+            await asyncio.sleep(_LOOK_S)
+        return held
+
+    def _lend_newest(self, folder: Path, rank: int) -> _Held | None:
+        """None when no shard is complete at this moment, or it was overwritten before it could be lent.
 
         Raises:
-            CheckpointError: the slot holds another step by now.
-            UnavailableError: the process came to no result.
+            CheckpointError: it cannot be lent.
         """
+        found = _newest(folder, rank)
+        if found is None:
+            return None
+        path, header = found
+        has_room = self._has_room(path, header)
+        if not has_room and not self._memory.is_single(path):
+            return _Held(path, header)
         name = (
             self._memory.transfers_beside(path)
             / f"proof-{path.parent.parent.name}-{path.parent.name}-{path.name}"
         )
-        has_room = self._has_room(path, header)
-        lent = has_room or self._memory.is_single(path)
-        if lent:
-            await asyncio.to_thread(buffers.lend, path, header.step, name)
         try:
-            if has_room:
-                await asyncio.to_thread(_reserve, path, header.file_nbytes)
-            limit_s = _LEAST_S + header.file_nbytes / _BYTES_PER_S
-            proof = await self._run("prove_shard", limit_s, allowed, name if lent else path)
-            return (
-                proof
-                if await asyncio.to_thread(buffers.read_header, name if lent else path) == header
-                else None
-            )
+            buffers.lend(path, header.step, name)
+        except CheckpointError:
+            if buffers.read_header(path) == header:
+                raise
+            return None
+        if has_room:
+            _reserve(path, header.file_nbytes)
+        return _Held(path, header, name)
+
+    async def _prove_still(self, held: _Held, allowed: Collection[str] | None) -> Proof | None:
+        """The proof; None when the file was overwritten under it. A loan ends.
+
+        Raises:
+            UnavailableError: the process came to no result.
+        """
+        try:
+            limit_s = _LEAST_S + held.header.file_nbytes / _BYTES_PER_S
+            proof = await self._run("prove_shard", limit_s, allowed, held.bytes_at)
+            still = await asyncio.to_thread(buffers.read_header, held.bytes_at)
+            return proof if still == held.header else None
         finally:
-            if lent:
-                await asyncio.to_thread(buffers.release, path, name)
+            if held.name is not None:
+                await asyncio.to_thread(buffers.release, held.path, held.name)
 
     def _has_room(self, path: Path, header: buffers.ShardHeader) -> bool:
         """For one file more, and for uploads of all ranks beside it."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
+import mmap
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -191,6 +195,59 @@ async def test_the_only_buffer_of_a_rank_is_lent_though_there_is_no_room(
     assert (await prover.shard("toy", 0)).outcome is Outcome.PROVEN
     assert seen == [(True, False)]
     assert not buffers.is_lent(path)
+
+
+async def test_a_single_buffer_that_is_almost_always_being_written_is_proven(
+    prover: Prover, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked at until it is complete, and again when a save began before it could be lent."""
+    monkeypatch.setattr(room, "free_nbytes", lambda _: 1000)
+    path = write_shard(tmp_path / "shm" / "own" / "toy", step=7)
+    beginning = mmap_of(path)
+    buffers.begin(beginning)
+    asyncio.get_running_loop().call_later(0.1, lambda: write_shard(path.parent, step=8, slot="a"))
+    lend, asked = buffers.lend, []
+
+    def lend_late(path: Path, step: int, name: Path) -> buffers.ShardHeader:
+        asked.append(step)
+        if len(asked) < 8:
+            write_shard(path.parent, step=step + 1, slot="a")
+        return lend(path, step, name)
+
+    monkeypatch.setattr(buffers, "lend", lend_late)
+    Proofs(prover)
+    found = await prover.shard("toy", 0)
+    assert (found.outcome, found.step) == (Outcome.PROVEN, 15), found.told
+    assert asked == list(range(8, 16))
+
+
+async def test_a_shard_that_was_never_completed_is_not_waited_for_for_long(
+    prover: Prover, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rank may have died while it wrote."""
+    monkeypatch.setattr("holdfast.agent.prover._WRITING_S", 0.05)
+    buffers.begin(mmap_of(write_shard(tmp_path / "shm" / "own" / "toy", step=7)))
+    found = await prover.shard("toy", 0)
+    assert found.told == "not tested: no complete shard of it lies here"
+
+
+async def test_what_cannot_be_lent_is_said(
+    prover: Prover, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once: the shard stays as it is."""
+    write_shard(tmp_path / "shm" / "own" / "toy", step=7)
+    monkeypatch.setattr(os, "link", no_link)
+    found = await prover.shard("toy", 0)
+    assert "No space left on device" in found.told
+
+
+def no_link(*_: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def mmap_of(path: Path) -> mmap.mmap:
+    with path.open("r+b") as file:
+        return mmap.mmap(file.fileno(), 0)
 
 
 def write_again(path: Path) -> None:
