@@ -7,6 +7,7 @@
     ├── UnknownError           no such job, machine, incident, fault or code version
     ├── RefusedError           the request is understood and will not be done
     │   ├── StaleError         an old epoch, incarnation or attempt
+    │   │   └── AnewError      the machine that was meant is gone: another one has its name
     │   ├── NotFiringError     the alert is resolved, duplicate or too old
     │   ├── LimitError         a budget, breaker or mode forbids it
     │   └── StoppedError       the playbook decided to stop the job
@@ -50,6 +51,10 @@ class RefusedError(HoldfastError):
 
 class StaleError(RefusedError):
     """The request or report carries an old epoch, incarnation or attempt."""
+
+
+class AnewError(StaleError):
+    """The unit of the machine that was meant (its pod, allocation or process tree) is gone; a new one has its name."""
 
 
 class NotFiringError(RefusedError):

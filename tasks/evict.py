@@ -10,7 +10,7 @@ from prefect import task
 from prefect.logging import get_run_logger
 from prefect.runtime import task_run
 
-from holdfast.errors import LimitError
+from holdfast.errors import AnewError, LimitError
 from holdfast.models.machine import MachineState, Scope
 from holdfast.policies import breaker, silence
 from holdfast.policies.listed import listed
@@ -63,20 +63,38 @@ def _new(case: Case, machines: Sequence[str]) -> list[str]:
 
 
 async def _evict_one(case: Case, machine: str, reason: str, scope: Scope) -> None:
+    ctx, meant = case.ctx, _meant(case, machine)
+
     async def act() -> dict[str, Any]:
-        ctx = case.ctx
         silent = machine in _silent_at_pause(case)
         if not silent:
             told = await fence(ctx, [ctx.ledger.machine(machine)], case.job, case.broken_epoch)
             silent = machine in told.silent
         begun = ctx.clock.now()
         # The agent may be gone; the driver makes sure that nothing of the machine runs, where it can reach it.
-        await take_out(ctx, machine, f"{case.incident_id}: {reason}", scope)
+        try:
+            await take_out(
+                ctx, machine, f"{case.incident_id}: {reason}", scope, meant, job=case.job, holder=case.lease
+            )
+        except AnewError as error:
+            # The engine was faster: what was accused is gone, and nothing speaks against what has its name now.
+            get_run_logger().warning("%s", error)
+            ctx.ledger.let_go(machine, meant, case.job, case.lease)
+            return {"reason": str(error), "scope": scope.value, "at": ctx.clock.now()}
         if silent:
             await _until_its_lease_is_over(case, machine, begun)
         return {"reason": reason, "scope": scope.value, "at": ctx.clock.now()}
 
-    await case.once("evict", machine, {"reason": reason, "scope": scope.value}, act)
+    intent = {"reason": reason, "scope": scope.value, "incarnation": meant}
+    await case.once("evict", machine, intent, act)
+
+
+def _meant(case: Case, machine: str) -> str:
+    """The machine's incarnation when the eviction was first intended, by whichever attempt."""
+    for action in case.ctx.ledger.actions(case.incident_id):
+        if action.key == f"evict:{machine}" and "incarnation" in action.intent:
+            return str(action.intent["incarnation"])
+    return case.ctx.ledger.machine(machine).incarnation
 
 
 def _silent_at_pause(case: Case) -> set[str]:

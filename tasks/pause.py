@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from prefect import task
 from prefect.logging import get_run_logger
 
-from holdfast.errors import LimitError, RecoveryError, RefusedError, UnavailableError
-from holdfast.models.agent import AgentState, Hold, RankPhase, RankState
-from holdfast.models.job import Job, JobState
+from holdfast.agent.client import AgentClient
+from holdfast.errors import (
+    AnewError,
+    HoldfastError,
+    LimitError,
+    RecoveryError,
+    RefusedError,
+    StaleError,
+    UnavailableError,
+)
+from holdfast.models.agent import AgentState, Fence, Hold, RankPhase, RankState
+from holdfast.models.job import ENDED, Job, JobState
 from holdfast.models.machine import Machine, MachineState, Scope
 from holdfast.policies.listed import listed
 from holdfast.tasks import fleet
@@ -137,13 +146,35 @@ async def stop(job_name: str) -> None:
 
 
 async def free_machines(ctx: Context, job_name: str) -> None:
-    """Give the machines of an ended job back to the standby pool, their memory emptied; unfit ones are cordoned."""
+    """Give the machines of an ended job back to the standby pool, their memory emptied; unfit ones are cordoned.
+
+    Raises:
+        StaleError: the job has not ended (any more).
+        HoldfastError: an unfit machine could not be taken out; the others are where they belong.
+    """
+    job = ctx.ledger.job(job_name)
+    if job.state not in ENDED:
+        raise StaleError(f"job {job_name} is {job.state}: its machines stay with it")
     machines = ctx.ledger.machines(state=MachineState.ACTIVE, job=job_name)
-    await fleet.ask(ctx, machines, lambda agent, _: agent.forget(job_name))
-    found = await fleet.each(machines, lambda machine: why_unfit(ctx, machine))
-    for name in [name for name, unfit in found.items() if unfit]:
-        await take_out(ctx, name, f"not fit for the standby pool: {found[name]}", Scope.CLUSTER)
-    ctx.ledger.give_back([name for name, unfit in found.items() if not unfit])
+
+    def forget(agent: AgentClient, machine: Machine) -> Awaitable[None]:
+        return agent.forget(Fence(job=job_name, epoch=job.epoch, incarnation=machine.incarnation))
+
+    await fleet.ask(ctx, machines, forget)
+    unfit = await fleet.each(machines, lambda machine: why_unfit(ctx, machine))
+    ctx.ledger.give_back([machine.name for machine in machines if not unfit[machine.name]], job_name)
+    failed: list[HoldfastError] = []
+    for machine in machines:
+        if unfit[machine.name]:
+            why = f"not fit for the standby pool: {unfit[machine.name]}"
+            try:
+                await take_out(ctx, machine.name, why, Scope.CLUSTER, machine.incarnation, job=job_name)
+            except AnewError:
+                ctx.ledger.let_go(machine.name, machine.incarnation, job_name)
+            except HoldfastError as error:
+                failed.append(error)
+    if failed:
+        raise failed[0]
 
 
 async def halt(ctx: Context, job_name: str) -> None:
@@ -152,17 +183,43 @@ async def halt(ctx: Context, job_name: str) -> None:
     await fence(ctx, ctx.ledger.machines_named(job.machines), job_name, job.epoch)
 
 
-async def take_out(ctx: Context, machine: str, reason: str, scope: Scope) -> None:
+async def take_out(
+    ctx: Context,
+    machine: str,
+    reason: str,
+    scope: Scope,
+    incarnation: str,
+    *,
+    job: str | None = None,
+    holder: str = "",
+) -> None:
     """Drain, evict and cordon one machine; returns when the engine says that it is out.
 
+    Whoever calls may have been asleep since it decided: the ledger checks the lease and the machine before and after,
+    the driver checks what it would evict.
+
+    Args:
+        ctx: services.
+        machine: its name.
+        reason: for people.
+        scope: whom the cordon keeps away.
+        incarnation: the one that is meant.
+        job: that it must still serve.
+        holder: who acts under that job's lease.
+
     Raises:
+        AnewError: the machine was started anew since; nothing was done to the new one.
+        StaleError: the lease is somebody else's, or the machine serves another job or none.
         RecoveryError: it still lives.
     """
-    ctx.ledger.set_machine(machine, state=MachineState.DRAINING, cordon_scope=scope, cordon_reason=reason)
-    await asyncio.to_thread(ctx.driver.evict, machine, scope, reason)
+    ctx.ledger.drain(machine, incarnation, scope, reason, job, holder)
+    await asyncio.to_thread(ctx.driver.evict, machine, scope, reason, incarnation)
     if any(seen.alive for seen in await asyncio.to_thread(ctx.driver.machines) if seen.name == machine):
+        ctx.ledger.drain(
+            machine, incarnation, scope, reason, job, holder
+        )  # it may be meant for somebody else by now
         raise RecoveryError(f"machine {machine} still lives after its eviction")
-    ctx.ledger.set_machine(machine, state=MachineState.CORDONED, job=None)
+    ctx.ledger.cordon(machine, incarnation, job, holder)
 
 
 @task(task_run_name="hold {case.job} at a step boundary")

@@ -9,7 +9,7 @@ from prefect.artifacts import acreate_markdown_artifact
 from prefect.logging import get_run_logger
 from pydantic import Field
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StaleError
 from holdfast.models.agent import Check
 from holdfast.models.alert import Verdict
 from holdfast.models.base import Frozen
@@ -48,6 +48,8 @@ class Checked(Frozen):
 
     machines: tuple[str, ...]
     verdict: Verdict
+    incarnations: dict[str, str] = Field(default_factory=dict)
+    """By machine, as they were checked."""
 
 
 @task(task_run_name="check the standbys")
@@ -92,7 +94,12 @@ async def remove_unfit(checked: Checked) -> str:
         if forbidden := _breaker(ctx, len(out)):
             get_run_logger().error("%s stays: %s", name, forbidden)
             continue
-        await take_out(ctx, name, f"failed its inspection: {_why(checked.verdict, name)}", Scope.CLUSTER)
+        why = f"failed its inspection: {_why(checked.verdict, name)}"
+        try:
+            await take_out(ctx, name, why, Scope.CLUSTER, checked.incarnations.get(name, ""))
+        except StaleError as error:
+            get_run_logger().warning("%s", error)
+            continue
         out.append(name)
     return f"checked {len(checked.machines)}; took out {listed(out)}{await _replace(ctx, out)}"
 
@@ -105,7 +112,8 @@ async def admit(checked: Checked) -> str:
     surely = set(_surely_failing(checked.verdict))
     for name in checked.machines:
         if name in surely:
-            await take_out(ctx, name, f"failed admission: {_why(checked.verdict, name)}", Scope.CLUSTER)
+            why = f"failed admission: {_why(checked.verdict, name)}"
+            await take_out(ctx, name, why, Scope.CLUSTER, checked.incarnations.get(name, ""))
         elif name not in failed:
             ctx.ledger.set_machine(name, state=MachineState.STANDBY)
     admitted = [name for name in checked.machines if name not in failed]
@@ -158,7 +166,11 @@ async def _check(
         answering = [machine for machine in answering if machine.name not in gone]
     # Ends the stores where they met.
     await fence(ctx, [*answering, *partners], subject.name, subject.epoch)
-    return Checked(machines=tuple(machine.name for machine in machines), verdict=verdicts.judge(found))
+    return Checked(
+        machines=tuple(machine.name for machine in machines),
+        verdict=verdicts.judge(found),
+        incarnations={machine.name: machine.incarnation for machine in machines},
+    )
 
 
 def _surely_failing(verdict: Verdict) -> list[str]:

@@ -19,12 +19,14 @@ from holdfast.agent.client import AgentClient
 from holdfast.agent.memory import Memory
 from holdfast.agent.shard_port import ShardPort
 from holdfast.errors import SettingsError, UnavailableError
+from holdfast.models.agent import Fence
 from holdfast.tls import READ_AT_ONCE, Tls
 from tests.agent.shards import write_shard
 from tests.certificates import Authority
 from tests.e2e.waiting import DEADLINE_S
 
 SECRET = "s3cret"
+ENDED = Fence(job="toy", epoch=1, incarnation="i1")
 
 
 @pytest.fixture
@@ -152,15 +154,15 @@ async def test_commands_go_to_agents_by_tls(authority: Authority) -> None:
         before = await asyncio.to_thread(served, address)
         for _ in range(2):
             async with AgentClient(address, SECRET, tls=tls(authority, "agent.holdfast")) as agent:
-                await agent.forget("toy")
+                await agent.forget(ENDED)
             authority.certify("agent", "agent.holdfast")
         assert await asyncio.to_thread(served, address) != before
         async with AgentClient(address, SECRET) as agent:
             with pytest.raises(UnavailableError):
-                await agent.forget("toy")
+                await agent.forget(ENDED)
         async with AgentClient(address, SECRET, tls=tls(authority)) as agent:
             with pytest.raises(UnavailableError, match="certificate verify failed"):
-                await agent.forget("toy")
+                await agent.forget(ENDED)
     finally:
         server.should_exit = True
         await serving

@@ -33,8 +33,8 @@ class Acts(Protocol):
         """Give the machines of an ended job back to the standby pool."""
         ...
 
-    async def take_out(self, machine: str, reason: str, scope: Scope) -> None:
-        """Evict and cordon a machine that serves no job."""
+    async def take_out(self, machine: Machine, reason: str, scope: Scope) -> None:
+        """Evict and cordon a machine that serves no job, in the incarnation that was looked at."""
         ...
 
     async def release(self, machine: str) -> None:
@@ -79,11 +79,11 @@ class TaskActs:
 
         await pause.free_machines(context.context(), job)
 
-    async def take_out(self, machine: str, reason: str, scope: Scope) -> None:
-        """Evict and cordon a machine that serves no job."""
+    async def take_out(self, machine: Machine, reason: str, scope: Scope) -> None:
+        """Evict and cordon a machine that serves no job, in the incarnation that was looked at."""
         from holdfast.tasks import context, pause  # noqa: PLC0415
 
-        await pause.take_out(context.context(), machine, reason, scope)
+        await pause.take_out(context.context(), machine.name, reason, scope, machine.incarnation)
 
     async def release(self, machine: str) -> None:
         """Start an evicted machine anew."""

@@ -18,9 +18,8 @@ from holdfast.errors import HoldfastError, RefusedError
 from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass
 from holdfast.models.base import Frozen
 from holdfast.models.history import ActionState, ByHand
-from holdfast.models.machine import Machine, MachineState, Scope
+from holdfast.models.machine import OUT, Machine, MachineState, Scope
 
-OUT = (MachineState.CORDONED, MachineState.GONE)
 SOMEBODY = "somebody"
 
 Result = TypeVar("Result")
@@ -72,7 +71,7 @@ def routes(gateway: Gateway) -> APIRouter:
             if machine.state in OUT:
                 raise RefusedError(f"machine {name} is {machine.state} already ({machine.cordon_reason})")
             if machine.job is None:
-                await gateway.acts.take_out(name, body.reason, body.scope)
+                await gateway.acts.take_out(machine, body.reason, body.scope)
                 return Outcome(outcome=What.CORDONED, message=f"machine {name} is out of service")
             return await gateway.correlator.accept(_eviction(machine, body, by, site.clock.now()))
 

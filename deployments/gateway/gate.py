@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from holdfast.errors import NotFiringError, StaleError, UnknownError
 from holdfast.models.alert import MACHINE_KINDS, Alert, AlertKind, IncidentState
-from holdfast.models.job import Job, JobState
+from holdfast.models.job import ENDED, Job, JobState
 from holdfast.models.machine import Machine
 
 HUMAN_KINDS = frozenset({AlertKind.MANUAL, AlertKind.CODE_UPDATE})
 """Asked for by a person: kept and done later rather than swallowed by another incident."""
-
-ENDED = frozenset({JobState.STOPPED, JobState.FAILED, JobState.DONE})
 
 
 def must_fire(alert: Alert, now: float, max_age_s: float) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import functools
 from collections.abc import Awaitable, Hashable, Mapping
 from typing import Any, Self, TypeVar, cast
+from urllib.parse import quote, urlencode
 
 import httpx
 from pydantic import BaseModel, TypeAdapter
@@ -148,9 +149,10 @@ class AgentClient:
             "GET", f"/v1/replay?job={job}&epoch={epoch}", None, list[wire.RankResult] | None
         )
 
-    async def forget(self, job: str) -> None:
-        """Drop all shards and fences of a job that ended."""
-        await self._call("DELETE", f"/v1/jobs/{job}", None, type(None))
+    async def forget(self, command: wire.Fence) -> None:
+        """Drop all that is left of a job that ended with this epoch; the fence stays."""
+        fence = urlencode({"epoch": command.epoch, "incarnation": command.incarnation})
+        await self._call("DELETE", f"/v1/jobs/{quote(command.job)}?{fence}", None, type(None))
 
     async def _call(
         self,

@@ -9,7 +9,6 @@ import logging
 import os
 import signal
 import time
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -44,6 +43,7 @@ from holdfast.agent.watch import RunEvents, Watch
 from holdfast.errors import StaleError
 from holdfast.listen import KEEP_ALIVE_S, listen
 from holdfast.models import agent as messages
+from holdfast.models import incarnation
 from holdfast.models.alert import Alert, AlertKind, Finding
 from holdfast.models.checkpoint import RemoteCheckpoint
 from holdfast.models.rehearsal import Rehearsal
@@ -93,7 +93,7 @@ class Agent:
 
     def __init__(self, machine: str, home: Path, settings: Settings, secret: str | Keys, host: str) -> None:
         self.machine = machine
-        self.incarnation = uuid.uuid4().hex[:12]
+        self.incarnation = incarnation.fresh()
         self.secret = secret = keys(secret)
         self._tls = tls.of(settings)
         self.metrics = Metrics()
@@ -209,6 +209,11 @@ class Agent:
         if run is not None and fenced and (marks := run.snapshot().marks):
             self._watch.report(run, started=marks)
         return stopped
+
+    async def forget(self, command: messages.Fence) -> None:
+        """Drop all that is left of a job that ended with an epoch."""
+        self._check(command.incarnation)
+        await self.jobs.forget(command.job, command.epoch)
 
     async def settle(self, command: messages.Fence) -> messages.Settled:
         """Fence; then what the next start is planned from, in the same answer: there may be a thousand machines."""

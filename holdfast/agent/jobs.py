@@ -117,16 +117,42 @@ class Jobs:
         """How the ranks of a replay ended; None while some still run."""
         return self.run(job, epoch).results()
 
-    async def forget(self, job: str) -> None:
-        """Drop everything of a job that ended."""
+    async def forget(self, job: str, epoch: int | None = None) -> None:
+        """Drop everything of a job that ended with ``epoch`` (None: with whichever is here, if its ranks have ended).
+
+        The fence is raised, never dropped: what is left of the job may not start again.
+
+        Raises:
+            StaleError: the job runs here in a newer epoch, or (None) runs at all.
+        """
+        if epoch is not None:
+            self._refuse_if_newer(job, epoch)
+            self.fences[job] = max(self.fences.get(job, 0), epoch)
         await self._end_replays(job)
         async with self._locks[job]:
             run = self.runs.get(job)
-            await self._end(job, run.start.epoch if run else 0)
-            await self._end_store(job, None)
-            self.fences.pop(job, None)
-            self._memory.accept_from.pop(job, None)
+            if epoch is not None:
+                self._refuse_if_newer(job, epoch)
+            elif run is not None:
+                if run.running:
+                    raise StaleError(
+                        f"job {job!r}: epoch {run.start.epoch} runs here: say which one has ended"
+                    )
+                self.fences[job] = max(self.fences.get(job, 0), run.start.epoch)
+            ended = self.fences.get(job, 0)
+            await self._end(job, ended)
+            await self._end_store(job, ended)
+            if ended:
+                self._memory.accept_from[job] = ended + 1  # copies that peers still send come too late
             await asyncio.to_thread(self._memory.forget, job)
+
+    def _refuse_if_newer(self, job: str, epoch: int) -> None:
+        run, fence = self.runs.get(job), self.fences.get(job, 0)
+        newest = max(run.start.epoch if run else 0, fence)
+        if newest > epoch:
+            raise StaleError(
+                f"job {job!r}: epoch {newest} was here since epoch {epoch}: nothing is forgotten"
+            )
 
     def run(self, job: str, epoch: int) -> Run:
         """The run of a job's epoch.

@@ -138,8 +138,12 @@ class _Api:
         return Response(archive, media_type="application/gzip")
 
     async def forget(self, request: Request) -> Response:
-        """Drop everything of a job."""
-        await self._agent.jobs.forget(request.path_params["job"])
+        """Drop everything of a job that ended. Gateways of former releases name neither epoch nor incarnation."""
+        job, asked = request.path_params["job"], request.query_params
+        if "epoch" in asked or "incarnation" in asked:
+            await self._agent.forget(_parse(wire.Fence, _JSON.dump_json({**asked, "job": job})))
+        else:
+            await self._agent.jobs.forget(job)
         return _json(None)
 
 

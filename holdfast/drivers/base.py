@@ -25,13 +25,21 @@ class Driver(Protocol):
         """All machines that the engine has for us, dead ones included until they are retired."""
         ...
 
-    def evict(self, machine: str, scope: Scope, reason: str) -> None:
+    def evict(self, machine: str, scope: Scope, reason: str, incarnation: str = "") -> None:
         """Take ``machine`` out of service. After it returns none of its processes runs.
 
         Called after the machine's ranks were fenced. The machine may be dead already.
 
+        Args:
+            machine: its name.
+            scope: whom the cordon keeps away.
+            reason: for people.
+            incarnation: the one that is meant. What the engine runs under the machine's name now must be of its unit
+                (:mod:`holdfast.models.incarnation`): whoever decided may have slept since. Empty: whatever is there.
+
         Raises:
             UnknownError: the engine never had such a machine.
+            AnewError: another unit has its name by now; it is left alone.
         """
         ...
 

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -17,6 +18,7 @@ from holdfast.drivers.base import Supplied
 from holdfast.drivers.roster import RosterFile, locked
 from holdfast.errors import SettingsError, UnavailableError, UnknownError
 from holdfast.models.base import Frozen
+from holdfast.models.incarnation import ENV_UNIT, require_unit
 from holdfast.models.machine import Scope
 from holdfast.paths import ENV_MACHINE_DIR, machine_dir, shm_dir
 
@@ -24,6 +26,7 @@ __all__ = ["Evicted", "LocalDriver", "machine_dir", "shm_dir"]
 
 # A playbook's own process must not shine through into the machines that it starts.
 _NOT_INHERITED = "PREFECT_"
+_UNIT = "unit"
 
 
 class Evicted(Frozen):
@@ -77,15 +80,17 @@ class LocalDriver:
     def withdraw(self) -> None:
         """Nothing waits here."""
 
-    def evict(self, machine: str, scope: Scope, reason: str) -> None:
+    def evict(self, machine: str, scope: Scope, reason: str, incarnation: str = "") -> None:
         """Kill everything that runs on ``machine``, wipe its memory, mark its folder.
 
         Raises:
             UnknownError: there was never such a machine.
+            AnewError: it was started anew since ``incarnation``.
             UnavailableError: a process of it survived SIGKILL.
         """
         in_use = self._is_in_use(machine)
         with self._lock(machine):
+            require_unit(machine, incarnation, self._unit(machine))
             processes.kill_all(self._folder(machine))
             self._wipe_memory(machine)
             if in_use and self.evicted(machine) is None:
@@ -129,6 +134,7 @@ class LocalDriver:
         folder = self._folder(name)
         folder.mkdir(parents=True, exist_ok=True)
         shm_dir(self.home, name).mkdir(parents=True, exist_ok=True, mode=0o700)
+        _write_whole(folder / _UNIT, uuid.uuid4().hex[:8])
         arguments = ["--machine", name, "--home", str(self.home), "--host", self._host]
         with (folder / "agent.log").open("ab") as log:
             try:
@@ -139,7 +145,7 @@ class LocalDriver:
                     stdout=log,
                     stderr=log,
                     cwd=folder,
-                    env=self._environment(folder),
+                    env={**self._environment(folder), ENV_UNIT: self._unit(name)},
                     check=True,
                     timeout=10,
                 )
@@ -149,6 +155,13 @@ class LocalDriver:
     def _environment(self, folder: Path) -> Mapping[str, str]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(_NOT_INHERITED)}
         return kept | {ENV_MACHINE_DIR: str(folder), "HOLDFAST_HOME": str(self.home)}
+
+    def _unit(self, machine: str) -> str:
+        """Written at every start; empty where a former release started it."""
+        try:
+            return (self._folder(machine) / _UNIT).read_text()
+        except FileNotFoundError:
+            return ""
 
     def _supplied(self, name: str) -> Supplied:
         folder = self._folder(name)

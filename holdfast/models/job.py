@@ -24,6 +24,10 @@ class JobState(StrEnum):
     DONE = "done"
 
 
+ENDED = frozenset({JobState.STOPPED, JobState.FAILED, JobState.DONE})
+"""Nothing of the job runs."""
+
+
 class Mode(StrEnum):
     """How far a playbook may go: say what it would do, act on listed names only, or act."""
 

@@ -18,6 +18,10 @@ class MachineState(StrEnum):
     GONE = "gone"
 
 
+OUT = frozenset({MachineState.CORDONED, MachineState.GONE})
+"""Out of service until somebody releases the machine."""
+
+
 class Scope(StrEnum):
     """Whom a cordon keeps away: this job only, or everybody."""
 

@@ -156,10 +156,10 @@ class FakeActs:
         for machine in self._ledger.machines(MachineState.ACTIVE, job):
             self._ledger.set_machine(machine.name, state=MachineState.STANDBY)
 
-    async def take_out(self, machine: str, reason: str, scope: Scope) -> None:
-        self.calls.append(("take_out", machine))
+    async def take_out(self, machine: Machine, reason: str, scope: Scope) -> None:
+        self.calls.append(("take_out", machine.name))
         self._ledger.set_machine(
-            machine, state=MachineState.CORDONED, cordon_reason=reason, cordon_scope=scope
+            machine.name, state=MachineState.CORDONED, cordon_reason=reason, cordon_scope=scope
         )
 
     async def release(self, machine: str) -> None:

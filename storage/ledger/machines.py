@@ -8,10 +8,14 @@ from typing import Any, TypedDict, Unpack
 from sqlalchemy import Select, Table, bindparam, delete, func, select, update
 from sqlalchemy.orm import Session
 
-from holdfast.errors import NoStandbyError, UnknownError
+from holdfast.errors import NoStandbyError, StaleError, UnknownError
 from holdfast.models.agent import Register
-from holdfast.models.machine import Machine, MachineState, Scope
+from holdfast.models.incarnation import require_unit, same_unit, unit_of
+from holdfast.models.job import ENDED
+from holdfast.models.machine import OUT, Machine, MachineState, Scope
 from holdfast.storage.ledger.connection import Connection, repeat_on_conflict
+from holdfast.storage.ledger.jobs import job_row
+from holdfast.storage.ledger.leases import must_hold
 from holdfast.storage.ledger.schema import MachineRow
 
 _NAMED_AT_ONCE = 500
@@ -115,6 +119,77 @@ class Machines(Connection):
                 setattr(row, field, value)
             return row.to(Machine)
 
+    def drain(  # noqa: PLR0917
+        self, name: str, incarnation: str, scope: Scope, reason: str, job: str | None = None, holder: str = ""
+    ) -> None:
+        """Begin to take a machine out of service; one that is being taken out, or is out, stays as it is.
+
+        Args:
+            name: the machine's.
+            incarnation: the one that is meant: one of another unit is left alone.
+            scope: whom the cordon keeps away.
+            reason: for people.
+            job: that it must serve, unless it is leaving already; None: it must serve none.
+            holder: of the job's lease (empty: not looked at).
+
+        Raises:
+            UnknownError: no such machine.
+            AnewError: it was started anew since.
+            StaleError: it serves another job or none, or the lease is somebody else's.
+        """
+        with self._write() as session:
+            row = self._meant(session, name, incarnation, job, holder)
+            if row.state in OUT:
+                return
+            leaves = row.state is MachineState.DRAINING
+            if not leaves and row.job != job:
+                raise StaleError(
+                    f"machine {name} serves {row.job or 'no job'} now, not {job or 'none'}: it is left alone"
+                )
+            if not leaves or row.cordon_reason is None:
+                row.state, row.cordon_scope, row.cordon_reason = MachineState.DRAINING, scope, reason
+
+    def cordon(self, name: str, incarnation: str, job: str | None = None, holder: str = "") -> None:
+        """A machine that was to leave (:meth:`drain`) was seen to be out.
+
+        Raises:
+            UnknownError: no such machine.
+            AnewError: it was started anew since.
+            StaleError: somebody has put it into service since, or the lease is somebody else's.
+        """
+        with self._write() as session:
+            row = self._meant(session, name, incarnation, job, holder)
+            if row.state is MachineState.DRAINING:
+                row.state, row.job = MachineState.CORDONED, None
+            elif row.state not in OUT:
+                raise StaleError(f"machine {name} is {row.state} now: somebody put it into service again")
+
+    def let_go(self, name: str, incarnation: str, job: str, holder: str = "") -> None:
+        """A machine that ``job`` was to be rid of is another one by now, of which nothing is known to be wrong.
+
+        It becomes a standby, at once or when it registers.
+
+        Raises:
+            UnknownError: no such machine.
+            StaleError: the lease is somebody else's.
+        """
+        with self._write() as session:
+            row = machine_row(session, name, lock=True)
+            if holder:
+                must_hold(session, job, holder)
+            if row.job == job and row.state in (MachineState.ACTIVE, MachineState.DRAINING):
+                _clear(row)
+                there = not same_unit(row.incarnation, incarnation)
+                row.state = MachineState.STANDBY if there else MachineState.PROVISIONING
+
+    @staticmethod
+    def _meant(session: Session, name: str, incarnation: str, job: str | None, holder: str) -> MachineRow:
+        row = machine_row(session, name, lock=True)
+        if job is not None and holder:
+            must_hold(session, job, holder)
+        require_unit(name, incarnation, unit_of(row.incarnation))
+        return row
+
     @repeat_on_conflict
     def add_provisioning(self, names: Iterable[str]) -> None:
         """Announce machines that are being made. Those already known are left alone, unless they are gone."""
@@ -143,11 +218,18 @@ class Machines(Connection):
                     update(table).where(mine, newer).values(seen_at=bindparam("at")), noted
                 )
 
-    def give_back(self, names: Sequence[str]) -> None:
-        """Machines whose job ended become standbys, all in one transaction; those that serve none stay as they are."""
+    def give_back(self, names: Sequence[str], job: str) -> None:
+        """Machines whose job ended become standbys, all in one transaction; those that serve it no more are left alone.
+
+        Raises:
+            StaleError: the job has not ended (any more).
+        """
         with self._write() as session:
+            state = job_row(session, job, lock=True).state
+            if state not in ENDED:
+                raise StaleError(f"job {job} is {state}: its machines stay with it")
             for at in range(0, len(names), _NAMED_AT_ONCE):
-                mine = MachineRow.name.in_(names[at : at + _NAMED_AT_ONCE])
+                mine = MachineRow.name.in_(names[at : at + _NAMED_AT_ONCE]) & (MachineRow.job == job)
                 session.execute(
                     update(MachineRow)
                     .where(mine, MachineRow.state == MachineState.ACTIVE)

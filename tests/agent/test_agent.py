@@ -15,6 +15,7 @@ import httpx
 import psutil
 import pytest
 
+from holdfast import secret
 from holdfast.agent.rank_main import NICE
 from holdfast.errors import (
     CheckpointError,
@@ -225,10 +226,45 @@ async def test_restore_from_memory_points_at_the_shard(agent: AgentProcess) -> N
         # A rank whose shard lacks something may turn to the step in S3.
         assert (told["key"], told["job"], told["alone"]) == (order.key, "mem", False)
         assert {s.step for s in (await client.state()).shards if s.job == "mem"} == {4}
-        await client.forget("mem")
+        await client.forget(fence(agent, "mem"))
         state = await client.state()
     assert not [s for s in state.shards if s.job == "mem"]
     assert not [job for job in state.jobs if job.job == "mem"]
+
+
+async def test_only_an_epoch_that_ended_is_forgotten_and_its_fence_stays(agent: AgentProcess) -> None:
+    """A gateway that slept meant an older epoch, or another incarnation; what it wakes up to runs on."""
+    agent.script("kept", SLEEP)
+    shard = write_shard(agent.shm / "own" / "kept", 0, 4, job="kept")
+    async with agent.client as client:
+        await client.start(agent.start("kept", epoch=3))
+        with pytest.raises(StaleError, match="epoch 3 was here since epoch 2"):
+            await client.forget(fence(agent, "kept", 2))
+        with pytest.raises(StaleError, match="incarnation"):
+            await client.forget(Fence(job="kept", epoch=3, incarnation="another"))
+        # As gateways of former releases ask.
+        by_name = await delete(agent, "/v1/jobs/kept")
+        assert by_name.status_code == 409
+        assert shard.exists()
+        (run,) = [run for run in (await client.state()).jobs if run.job == "kept"]
+        assert all(rank.phase is not RankPhase.EXITED for rank in run.ranks)
+        await client.forget(fence(agent, "kept", 3))
+        await client.forget(fence(agent, "kept", 3))
+        assert not shard.exists()
+        assert (await client.state()).fences["kept"] == 3
+        with pytest.raises(StaleError, match="fenced off"):
+            await client.start(agent.start("kept", epoch=3))
+        with pytest.raises(StaleError, match="epoch 3 was here"):
+            await client.forget(fence(agent, "kept", 1))
+        assert (await delete(agent, "/v1/jobs/kept")).status_code == 200
+        assert (await client.state()).fences["kept"] == 3
+
+
+async def delete(agent: AgentProcess, path: str) -> httpx.Response:
+    address = agent.gateway.registered[agent.machine].address
+    header = secret.keys(secret.read(agent.home / "secret")).header
+    async with httpx.AsyncClient() as http:
+        return await http.delete(f"http://{address}{path}", headers={"Authorization": header})
 
 
 async def test_replays_run_beside_and_in_silence(agent: AgentProcess, gateway: FakeGateway) -> None:

@@ -143,8 +143,8 @@ class Running:
     async def end(self) -> None:
         for machine in self.machines:
             async with machine.client as client:
-                await client.fence(Fence(job=self.job, epoch=1, incarnation=machine.incarnation))
-                await client.forget(self.job)
+                await client.fence(fence := Fence(job=self.job, epoch=1, incarnation=machine.incarnation))
+                await client.forget(fence)
 
 
 def copies(root: Path, job: str) -> float:

@@ -61,7 +61,7 @@ async def begin(machine: AgentProcess, job: str, script: str) -> None:
 async def end(machine: AgentProcess, job: str) -> None:
     async with machine.client as client:
         await client.fence(fence(machine, job))
-        await client.forget(job)
+        await client.forget(fence(machine, job))
 
 
 async def said(machine: AgentProcess, job: str) -> Rehearsed | None:

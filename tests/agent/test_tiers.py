@@ -129,9 +129,9 @@ async def reach(machine: AgentProcess, job: str, step: int) -> int:
 async def end(machines: Sequence[AgentProcess], job: str, *, forget: bool = True) -> None:
     for machine in machines:
         async with machine.client as client:
-            await client.fence(Fence(job=job, epoch=1, incarnation=machine.incarnation))
+            await client.fence(fence := Fence(job=job, epoch=1, incarnation=machine.incarnation))
             if forget:
-                await client.forget(job)
+                await client.forget(fence)
 
 
 def uploaded(gateway: FakeGateway, job: str) -> list[RemoteCheckpoint]:

@@ -73,6 +73,10 @@ class TestSlurmDriver(DriverConformance):
         assert isinstance(driver, SlurmDriver)
         return running(driver, name)
 
+    def folder(self, driver: Driver, name: str) -> Path:
+        assert isinstance(driver, SlurmDriver)
+        return machine_dir(driver.home, name)
+
     def crash(self, driver: Driver, name: str) -> None:
         assert isinstance(driver, SlurmDriver)
         processes.kill_all(machine_dir(driver.home, name))

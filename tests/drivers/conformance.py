@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from holdfast.drivers import processes
 from holdfast.drivers.base import Driver, Supplied
-from holdfast.errors import UnknownError
+from holdfast.errors import AnewError, UnknownError
+from holdfast.models import incarnation
+from holdfast.models.incarnation import unit_of
 from holdfast.models.machine import Scope
 from tests.e2e.waiting import wait_for
 
@@ -34,6 +38,10 @@ class DriverConformance:
 
     def processes(self, driver: Driver, name: str) -> int:
         """How many processes of the machine run."""
+        raise NotImplementedError
+
+    def folder(self, driver: Driver, name: str) -> Path:
+        """Of the machine, which its agent was told."""
         raise NotImplementedError
 
     def crash(self, driver: Driver, name: str) -> None:
@@ -111,6 +119,32 @@ class DriverConformance:
         machine = supplied(driver, name)
         assert machine is not None
         assert machine.alive
+
+    def test_what_was_started_anew_is_not_evicted_for_what_it_was(self, driver: Driver) -> None:
+        """Whoever decided may wake up late; another life of the same unit may still be evicted."""
+        name = self.provision_one(driver)
+        former = self.incarnation(driver, name)
+        driver.evict(name, Scope.CLUSTER, "test", former)
+        driver.evict(name, Scope.CLUSTER, "again", former)
+        driver.release(name)
+        wait_until(lambda: self.ready(driver, name), what="up again")
+        with pytest.raises(AnewError, match=name):
+            driver.evict(name, Scope.CLUSTER, "too late", former)
+        machine = supplied(driver, name)
+        assert machine is not None
+        assert machine.alive
+        assert self.ready(driver, name)
+        unit = unit_of(self.incarnation(driver, name))
+        driver.evict(name, Scope.CLUSTER, "test", f"another@{unit}")
+        assert self.processes(driver, name) == 0
+
+    def incarnation(self, driver: Driver, name: str) -> str:
+        """As an agent would make it from the environment that it really has."""
+        agent = processes.find_agent(self.folder(driver, name))
+        assert agent is not None
+        found = incarnation.fresh(agent.environ())
+        assert unit_of(found)
+        return found
 
     def test_release_of_a_running_machine_leaves_it_alone(self, driver: Driver) -> None:
         """A repeated release does not restart what the first one started."""

@@ -51,6 +51,10 @@ class TestLocalDriver(DriverConformance):
         assert isinstance(driver, LocalDriver)
         return len(processes.find_all(machine_dir(driver.home, name)))
 
+    def folder(self, driver: Driver, name: str) -> Path:
+        assert isinstance(driver, LocalDriver)
+        return machine_dir(driver.home, name)
+
     def crash(self, driver: Driver, name: str) -> None:
         assert isinstance(driver, LocalDriver)
         processes.kill_all(machine_dir(driver.home, name))

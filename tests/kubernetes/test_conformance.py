@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from holdfast.drivers import processes
@@ -30,6 +32,11 @@ class TestKubernetesDriver(DriverConformance):
     def processes(self, driver: Driver, name: str) -> int:
         container = self.cluster.kubelets.container(name)
         return len(processes.find_all(container.machine)) if container else 0
+
+    def folder(self, driver: Driver, name: str) -> Path:
+        container = self.cluster.kubelets.container(name)
+        assert container
+        return container.machine
 
     def crash(self, driver: Driver, name: str) -> None:
         self.cluster.kubelets.power_off(self.cluster.kubelets.node_of(name))

@@ -54,10 +54,10 @@ class LabDriver(LocalDriver):
         left = len(self._hosts) - self._roster.read().next_number
         return super().provision(max(0, min(n, left)), group)
 
-    def evict(self, machine: str, scope: Scope, reason: str) -> None:
+    def evict(self, machine: str, scope: Scope, reason: str, incarnation: str = "") -> None:
         """Where the host is reached, all of it is killed; otherwise it is only given up."""
         if self.reaches(machine):
-            super().evict(machine, scope, reason)
+            super().evict(machine, scope, reason, incarnation)
             return
         marker = Evicted(scope=scope, reason=reason, at=time.time())
         (machine_dir(self.home, machine) / "evicted.json").write_text(marker.model_dump_json())

@@ -52,7 +52,7 @@ class FakeDriver:
     def machines(self) -> list[Supplied]:
         return []
 
-    def evict(self, machine: str, scope: Scope, reason: str) -> None:
+    def evict(self, machine: str, scope: Scope, reason: str, incarnation: str = "") -> None:
         raise AssertionError("not asked for")
 
     def release(self, machine: str) -> None:
@@ -190,7 +190,8 @@ async def test_a_standby_that_rots_is_replaced(
 ) -> None:
     """It leaves the pool, and a machine is asked for; an engine without machines does not undo the finding."""
 
-    async def take_out(ctx: Context, name: str, reason: str, scope: Scope) -> None:
+    async def take_out(ctx: Context, name: str, reason: str, scope: Scope, incarnation: str) -> None:
+        assert incarnation == f"life of {name}"
         ctx.ledger.set_machine(name, state=MachineState.CORDONED, cordon_reason=reason, cordon_scope=scope)
 
     monkeypatch.setattr(standby_checks, "take_out", take_out)
@@ -199,7 +200,9 @@ async def test_a_standby_that_rots_is_replaced(
 
     def failing(name: str) -> standby_checks.Checked:
         bad = Finding(check="matmul", machine=name, ok=False, sure=True, detail="wrong product")
-        return standby_checks.Checked(machines=(name,), verdict=verdicts.judge([bad]))
+        return standby_checks.Checked(
+            machines=(name,), verdict=verdicts.judge([bad]), incarnations={name: f"life of {name}"}
+        )
 
     assert "took out s0; provisioned m-new-1-0" in await standby_checks.remove_unfit.fn(failing("s0"))
     driver.error = UnavailableError("no quota")

@@ -20,6 +20,7 @@ from typing import Any
 from holdfast.drivers.kubernetes.api import Object
 from holdfast.errors import SettingsError
 from holdfast.models.base import Frozen
+from holdfast.models.incarnation import ENV_UNIT
 from holdfast.models.machine import Scope
 
 DOMAIN = "holdfast.dev"
@@ -75,9 +76,16 @@ def machine(name: str, template: Object, roster: Object, priority_class: str) ->
         spec["priorityClassName"] = priority_class
     _keep_off_evicted(spec)
     for container in spec["containers"]:
-        kept = [each for each in container.get("env") or [] if each["name"] != "HOLDFAST_MACHINE"]
+        ours: list[Object] = [
+            {"name": "HOLDFAST_MACHINE", "value": name},
+            {"name": ENV_UNIT, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}},
+        ]
+        names = {each["name"] for each in ours}
         # First: what comes later may refer to it.
-        container["env"] = [{"name": "HOLDFAST_MACHINE", "value": name}, *kept]
+        container["env"] = [
+            *ours,
+            *(each for each in container.get("env") or [] if each["name"] not in names),
+        ]
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",

@@ -14,6 +14,7 @@ from holdfast.drivers.kubernetes.nodes import Nodes
 from holdfast.drivers.kubernetes.pods import Pods
 from holdfast.drivers.kubernetes.roster import Roster
 from holdfast.errors import SettingsError, UnknownError
+from holdfast.models.incarnation import require_unit, unit_of
 from holdfast.models.machine import Scope
 from holdfast.settings import Settings
 
@@ -97,11 +98,12 @@ class KubernetesDriver:
                 continue  # the first try arrived, its answer did not
         return names
 
-    def evict(self, machine: str, scope: Scope, reason: str) -> None:
+    def evict(self, machine: str, scope: Scope, reason: str, incarnation: str = "") -> None:
         """Take ``machine`` out: mark it, keep its node from being used, have its pod leave, see that it is gone.
 
         Raises:
             UnknownError: there was never such a machine.
+            AnewError: the pod of that ``incarnation`` is gone, and the machine has another one.
             UnavailableError: a disruption budget holds the pod, or the pod does not go away.
             UnauthorizedError: the service account may not.
         """
@@ -109,6 +111,8 @@ class KubernetesDriver:
         if found is None:
             return
         here = self._pods.of(machine)
+        if here and unit_of(incarnation) not in {pod["metadata"]["uid"] for pod in here}:
+            require_unit(machine, incarnation, here[0]["metadata"]["uid"])
         why = bodies.evicted(found) or self._evicted(scope, reason, here)
         self._patch_set(machine, bodies.intent_to_evict(why))
         if why.node:

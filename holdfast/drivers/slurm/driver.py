@@ -25,6 +25,7 @@ from holdfast.drivers.slurm.listing import Allocation, Node
 from holdfast.drivers.slurm.nodes import MARK, Nodes
 from holdfast.drivers.slurm.record import Evicted, Held, Record, RecordFile
 from holdfast.errors import RefusedError, SettingsError, UnavailableError, UnknownError
+from holdfast.models.incarnation import require_unit
 from holdfast.models.machine import Scope
 from holdfast.paths import machine_dir
 from holdfast.settings import Settings
@@ -127,7 +128,7 @@ class SlurmDriver:
         if queued:
             self._slurm("scancel", "--state=PENDING", *queued)
 
-    def evict(self, machine: str, scope: Scope, reason: str) -> None:
+    def evict(self, machine: str, scope: Scope, reason: str, incarnation: str = "") -> None:
         """End our allocation of the node, all processes first; keep the node out of ours from now on.
 
         Scope ``cluster``: the node is drained with ``reason``, so that nobody gets it; set down when it does not end
@@ -137,6 +138,7 @@ class SlurmDriver:
 
         Raises:
             UnknownError: it was never a machine of this site.
+            AnewError: the node was allocated anew since ``incarnation``.
             UnavailableError: slurmctld does not answer, or our processes may still run.
         """
         with self._file.changing():
@@ -144,6 +146,7 @@ class SlurmDriver:
             held = self._known(record, machine)
             if held is None:
                 return
+            require_unit(machine, incarnation, str(held.job))
             if held.evicted is None:
                 held = held.model_copy(update={"evicted": Evicted(scope=scope, reason=reason)})
                 record = record.with_machine(machine, held)

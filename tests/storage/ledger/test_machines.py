@@ -1,8 +1,9 @@
 import pytest
 
 from holdfast.clock import FakeClock
-from holdfast.errors import NoStandbyError, UnknownError
+from holdfast.errors import NoStandbyError, StaleError, UnknownError
 from holdfast.models.alert import Finding
+from holdfast.models.job import JobSpec, JobState
 from holdfast.models.machine import MachineState, Scope
 from holdfast.storage.ledger import Ledger
 from tests.storage.ledger.samples import register
@@ -89,15 +90,20 @@ def test_machines_are_read_together_in_the_order_asked(ledger: Ledger) -> None:
 
 
 def test_machines_are_given_back_together(ledger: Ledger) -> None:
-    """One that was evicted meanwhile stays out."""
-    for number in range(3):
+    """One that was evicted meanwhile stays out, one that serves another job there, and none leaves a job that runs."""
+    for number in range(4):
         register(ledger, f"m{number}")
+    ledger.add_job(JobSpec(name="gpt", script="t.py", machines=3, ranks_per_machine=1), "v1")
     ledger.claim_standbys("gpt", 3)
+    ledger.claim_standbys("other", 1)
     ledger.set_machine("m1", state=MachineState.CORDONED, cordon_scope=Scope.CLUSTER)
-    ledger.give_back(["m0", "m1", "m2"])
+    with pytest.raises(StaleError, match="job gpt is paused"):
+        ledger.give_back(["m0", "m1", "m2"], "gpt")
+    ledger.set_job("gpt", state=JobState.DONE)
+    ledger.give_back(["m0", "m1", "m2", "m3"], "gpt")
     states = [(machine.state, machine.job) for machine in ledger.machines()]
     standby = (MachineState.STANDBY, None)
-    assert states == [standby, (MachineState.CORDONED, "gpt"), standby]
+    assert states == [standby, (MachineState.CORDONED, "gpt"), standby, (MachineState.ACTIVE, "other")]
 
 
 def test_standbys_are_claimed_all_or_none(ledger: Ledger) -> None:

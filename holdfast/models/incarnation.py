@@ -1,0 +1,46 @@
+"""Incarnations: one life of a machine's agent, and of what the engine runs for it (pod, allocation, process tree).
+
+The part behind ``@`` is the *unit*: what the driver would evict. It stays when the agent alone starts anew, and changes
+when the machine does. An agent that is told of none names none, and is taken for the same machine as before.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping
+
+from holdfast.errors import AnewError
+
+ENV_UNIT = "HOLDFAST_UNIT"
+"""Set by drivers for the agent."""
+_ENV_SLURM = "SLURM_JOB_ID"
+
+
+def fresh(environment: Mapping[str, str] = os.environ) -> str:
+    """A new incarnation of the machine that this process is the agent of."""
+    unit = environment.get(ENV_UNIT) or environment.get(_ENV_SLURM, "")
+    life = uuid.uuid4().hex[:12]
+    return f"{life}@{unit}" if unit else life
+
+
+def unit_of(incarnation: str) -> str:
+    """The unit; empty: not known."""
+    return incarnation.partition("@")[2]
+
+
+def require_unit(machine: str, meant: str, unit: str) -> None:
+    """See that ``unit``, which runs under the name of ``machine`` now, is that of the incarnation that is ``meant``.
+
+    Raises:
+        AnewError: it is another.
+    """
+    if unit and unit_of(meant) and unit_of(meant) != unit:
+        raise AnewError(
+            f"machine {machine} was started anew: {unit_of(meant)} is gone, and {unit} has its name. It is left alone."
+        )
+
+
+def same_unit(one: str, other: str) -> bool:
+    """Whether both are lives of the same unit, as far as is known."""
+    return not unit_of(one) or not unit_of(other) or unit_of(one) == unit_of(other)

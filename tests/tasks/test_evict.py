@@ -1,0 +1,196 @@
+"""An eviction whose process sleeps: whatever was decided, and whenever it wakes up, only what was meant is evicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from prefect.logging import disable_run_logger
+
+from holdfast.clock import FakeClock
+from holdfast.drivers.base import Supplied
+from holdfast.errors import StaleError
+from holdfast.models.agent import Register
+from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
+from holdfast.models.incarnation import require_unit
+from holdfast.models.job import JobSpec, JobState
+from holdfast.models.machine import MachineState, Scope
+from holdfast.settings import Settings
+from holdfast.tasks import evict as evicting
+from holdfast.tasks import pause
+from holdfast.tasks.case import Case
+from holdfast.tasks.context import Context, use
+
+SLEEP = ("before the ranks are fenced", "before the driver acts", "before the driver is asked", "afterwards")
+
+
+class Engine:
+    """Runs one unit per machine, as every driver does; ``asleep`` happens at the point of that name."""
+
+    name = "engine"
+
+    def __init__(self) -> None:
+        self.units = {"m0": "u1", "m1": "u1"}
+        self.evicted: list[tuple[str, str]] = []
+        self.asleep: dict[str, Callable[[], None]] = {}
+
+    def at(self, point: str) -> None:
+        if what := self.asleep.pop(point, None):
+            what()
+
+    def machines(self) -> list[Supplied]:
+        self.at("before the driver is asked")
+        return [Supplied(name=name, alive=bool(unit)) for name, unit in self.units.items()]
+
+    def evict(self, machine: str, scope: Scope, reason: str, incarnation: str = "") -> None:
+        self.at("before the driver acts")
+        require_unit(machine, incarnation, self.units[machine])
+        self.evicted.append((machine, self.units[machine]))
+        self.units[machine] = ""
+        self.at("afterwards")
+
+
+@pytest.fixture
+def engine() -> Engine:
+    return Engine()
+
+
+@pytest.fixture
+def ctx(tmp_path: Path, engine: Engine) -> Iterator[Context]:
+    ctx = Context(Settings(home=tmp_path), clock=FakeClock(1000.0))
+    ctx.ledger.create()
+    ctx.__dict__["driver"] = engine
+    use(ctx)
+    for name in engine.units:
+        register(ctx, name, "a@u1")
+    ctx.ledger.add_job(JobSpec(name="gpt", script="t.py", machines=2, ranks_per_machine=1), "v1")
+    ctx.ledger.claim_standbys("gpt", 2)
+    ctx.ledger.set_job("gpt", machines=("m0", "m1"))
+    with disable_run_logger():
+        yield ctx
+    use(None)
+
+
+def register(ctx: Context, name: str, incarnation: str) -> None:
+    ctx.ledger.register(
+        Register(machine=name, incarnation=incarnation, address="127.0.0.1:1", data_address="", pid=1)
+    )
+
+
+def case_of(ctx: Context, attempt: int = 1, holder: str = "run 1") -> Case:
+    incidents = ctx.ledger.incidents("gpt")
+    if incidents:
+        incident = incidents[0]
+    else:
+        found = Classification(incident_class=IncidentClass.MACHINE_FAULT, confidence=1, reasons=("x",))
+        alert = Alert(kind=AlertKind.GPU_LOST, job="gpt", machine="m1", at=1.0)
+        incident = ctx.ledger.open_incident("gpt", found, 1, [alert], 1.0)
+    ctx.ledger.take_job(incident.id, attempt, holder, holder, 15.0)
+    return Case(
+        incident_id=incident.id,
+        attempt=attempt,
+        job="gpt",
+        incident_class=incident.incident_class,
+        broken_epoch=1,
+        lease=holder,
+    )
+
+
+def an_hour_passes(ctx: Context, engine: Engine) -> None:
+    """Another attempt evicts the machine, people repair and release it, and the job gets it back."""
+    ledger = ctx.ledger
+    incident = ledger.incidents("gpt")[0]
+    ledger.next_attempt(incident.id, 1)
+    case_of(ctx, 2, "run 2")
+    engine.units["m1"] = "u2"
+    ledger.set_machine("m1", state=MachineState.PROVISIONING, job=None)
+    register(ctx, "m1", "b@u2")
+    ledger.claim_standbys("gpt", 1)
+
+
+@pytest.mark.parametrize("point", SLEEP)
+async def test_an_attempt_that_slept_for_an_hour_evicts_nothing(
+    ctx: Context, engine: Engine, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    """The machine is in service again, repaired, as another unit; only what was done before the sleep was done."""
+    engine.asleep[point] = lambda: an_hour_passes(ctx, engine)
+
+    async def fence(*_: object, **__: object) -> pause.Fenced:
+        engine.at("before the ranks are fenced")
+        return pause.Fenced({})
+
+    monkeypatch.setattr(evicting, "fence", fence)
+    case = case_of(ctx)
+    with pytest.raises(StaleError):
+        await evicting.take_machines_out.fn(case, ("m1",), "GPU lost", Scope.CLUSTER)
+    assert ("m1", "u2") not in engine.evicted
+    assert engine.units["m1"] == "u2"
+    machine = ctx.ledger.machine("m1")
+    assert (machine.state, machine.job, machine.incarnation) == (MachineState.ACTIVE, "gpt", "b@u2")
+    assert engine.asleep == {}
+
+
+async def test_a_machine_that_its_engine_replaced_already_is_let_go(
+    ctx: Context, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pod was preempted and made anew elsewhere: the accused one is gone, the new one is a standby."""
+
+    async def fence(*_: object, **__: object) -> pause.Fenced:
+        engine.units["m1"] = "u2"
+        register(ctx, "m1", "b@u2")
+        return pause.Fenced({})
+
+    monkeypatch.setattr(evicting, "fence", fence)
+    case = case_of(ctx)
+    await evicting.take_machines_out.fn(case, ("m1",), "GPU lost", Scope.CLUSTER)
+    assert engine.evicted == []
+    machine = ctx.ledger.machine("m1")
+    assert (machine.state, machine.job) == (MachineState.STANDBY, None)
+    (action,) = case.done("evict")
+    assert "was started anew" in (action.result or {})["reason"]
+
+
+async def test_an_agent_that_starts_anew_is_no_other_machine(
+    ctx: Context, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its unit is the same: what accuses the machine still does."""
+
+    async def fence(*_: object, **__: object) -> pause.Fenced:
+        register(ctx, "m1", "b@u1")
+        return pause.Fenced({})
+
+    monkeypatch.setattr(evicting, "fence", fence)
+    await evicting.take_machines_out.fn(case_of(ctx), ("m1",), "GPU lost", Scope.CLUSTER)
+    assert engine.evicted == [("m1", "u1")]
+    assert ctx.ledger.machine("m1").state is MachineState.CORDONED
+
+
+async def test_machines_of_a_job_that_goes_on_are_not_freed(ctx: Context, engine: Engine) -> None:
+    """Whoever found it ended may have slept since."""
+    with pytest.raises(StaleError, match="job gpt is paused"):
+        await pause.free_machines(ctx, "gpt")
+    assert engine.evicted == []
+
+
+async def test_one_machine_that_cannot_be_taken_out_holds_back_no_other(
+    ctx: Context, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """m0's new pod runs while the ledger still has the former one: it is let go until it registers; m1 is evicted."""
+
+    async def unfit(*_: object) -> str:
+        return "its agent is gone"
+
+    async def ask(*_: object) -> dict[str, None]:
+        return {}
+
+    monkeypatch.setattr(pause, "why_unfit", unfit)
+    monkeypatch.setattr(pause.fleet, "ask", ask)
+    ctx.ledger.set_job("gpt", state=JobState.DONE)
+    engine.units["m0"] = "u2"
+    await pause.free_machines(ctx, "gpt")
+    assert engine.evicted == [("m1", "u1")]
+    assert ctx.ledger.machine("m0").state is MachineState.PROVISIONING
+    register(ctx, "m0", "b@u2")
+    assert ctx.ledger.machine("m0").state is MachineState.STANDBY
+    assert ctx.ledger.machine("m1").state is MachineState.CORDONED
