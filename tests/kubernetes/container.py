@@ -155,6 +155,7 @@ class Container:
         known = {
             "metadata.name": metadata["name"],
             "metadata.namespace": metadata["namespace"],
+            "metadata.uid": metadata["uid"],
             "spec.nodeName": spec.get("nodeName", ""),
             "status.podIP": self.ip,
         }
