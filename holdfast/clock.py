@@ -8,10 +8,14 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Wall clock in seconds since the Unix epoch (comparable across machines), and a sleep."""
+    """Wall clock in seconds since the Unix epoch (comparable across machines), one that is never set, and a sleep."""
 
     def now(self) -> float:
         """Seconds since the Unix epoch."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds since whenever, of this process only: what to measure patience by."""
         ...
 
     async def sleep(self, seconds: float) -> None:
@@ -26,6 +30,10 @@ class SystemClock:
         """Seconds since the Unix epoch."""
         return time.time()
 
+    def monotonic(self) -> float:
+        """Seconds since whenever."""
+        return time.monotonic()
+
     async def sleep(self, seconds: float) -> None:
         """Wait ``seconds``."""
         await asyncio.sleep(seconds)
@@ -35,15 +43,24 @@ class FakeClock:
     """Stands still until told; ``sleep`` advances it at once."""
 
     def __init__(self, start: float = 1_000_000.0) -> None:
-        self._now = start
+        self._now, self._past = start, 0.0
 
     def now(self) -> float:
         """Seconds since the Unix epoch, as last set."""
         return self._now
 
+    def monotonic(self) -> float:
+        """Goes on with :meth:`advance`, whatever the wall clock is set to."""
+        return self._past
+
+    def set(self, now: float) -> None:
+        """Have somebody set the wall clock."""
+        self._now = now
+
     def advance(self, seconds: float) -> None:
         """Move forward by ``seconds``."""
         self._now += seconds
+        self._past += seconds
 
     async def sleep(self, seconds: float) -> None:
         """Advance by ``seconds`` and yield once."""

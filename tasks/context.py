@@ -32,12 +32,14 @@ class Context:
 
     settings: Settings
     clock: Clock = field(default_factory=SystemClock)
+    known_ledger: Ledger | None = None
+    """One that is there already; else it is opened."""
     _http: dict[int, tuple[httpx.AsyncClient, AsyncGenerator[None]]] = field(default_factory=dict)
 
     @cached_property
     def ledger(self) -> Ledger:
         """The ledger of this site."""
-        return Ledger(self.settings.database, self.clock)
+        return self.known_ledger or Ledger(self.settings.database, self.clock)
 
     @cached_property
     def policy(self) -> Policy:

@@ -13,11 +13,11 @@ from prefect.runtime import flow_run
 
 from holdfast.errors import HoldfastError, StaleError
 from holdfast.models.alert import Incident
+from holdfast.models.lease import JOB_LEASE_S
 from holdfast.tasks.case import Case
 from holdfast.tasks.context import Context
 
-TTL_S = 15.0
-"""A run that renews its lease no more counts as dead after this long."""
+TTL_S = JOB_LEASE_S
 RENEW_S = 3.0
 
 

@@ -34,10 +34,12 @@ async def serve(settings: Settings, listening: socket.socket) -> None:
     """Run the gateway until SIGTERM or SIGINT."""
     # Prefect reads its environment when it is imported, so only now; and before the first alert, not at it.
     from holdfast.deployments.gateway.prefect_runs import PrefectRuns  # noqa: PLC0415
-    from holdfast.tasks import evict, pause, resume  # noqa: F401, PLC0415
+    from holdfast.tasks import context, evict, pause, resume  # noqa: F401, PLC0415
 
     ledger = Ledger(settings.database)
     await asyncio.to_thread(ledger.create)
+    # The gateway's own acts write through the ledger that is closed to one that leads no more.
+    context.use(context.Context(settings, known_ledger=ledger))
     metrics, policy = Metrics(), site_policy(settings.policy_file, usable=True)
     runs = PrefectRuns(settings.home, socket_path(settings.home), metrics, settings.work_pool)
     certified = tls.of(settings)

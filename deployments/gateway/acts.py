@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+import functools
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, cast
 
 from holdfast.models.agent import StackDump
 from holdfast.models.checkpoint import Choice
@@ -44,6 +46,26 @@ class Acts(Protocol):
     async def stacks(self, machine: Machine, job: str, epoch: int) -> list[StackDump]:
         """Have the machine's agent take the stacks of a job's ranks now."""
         ...
+
+
+def while_sure(acts: Acts, require_sure: Callable[[], None]) -> Acts:
+    """As ``acts``, but ``require_sure`` has its say before each: it raises where another gateway may act by now."""
+    return cast(Acts, _WhileSure(acts, require_sure))
+
+
+class _WhileSure:
+    def __init__(self, acts: Acts, require_sure: Callable[[], None]) -> None:
+        self._acts, self._require_sure = acts, require_sure
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        act: Callable[..., Awaitable[Any]] = getattr(self._acts, name)
+
+        @functools.wraps(act)
+        async def done(*args: Any, **named: Any) -> Any:
+            self._require_sure()
+            return await act(*args, **named)
+
+        return done
 
 
 class TaskActs:

@@ -67,7 +67,11 @@ def create_app(
         stacks=stacks,
     )
 
-    leadership = Leadership(ledger, gateway, leader, settings.own_gateway) if leader else None
+    leadership = (
+        Leadership(ledger, gateway, leader, settings.own_gateway, clock.monotonic) if leader else None
+    )
+    if leadership:
+        gateway.may_act = leadership.require_sure
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from holdfast.clock import Clock
-from holdfast.deployments.gateway.acts import Acts
+from holdfast.deployments.gateway.acts import Acts, while_sure
 from holdfast.deployments.gateway.admissions import Admissions
 from holdfast.deployments.gateway.approvals import Approvals
 from holdfast.deployments.gateway.carry_over import CarryOver
@@ -80,7 +80,9 @@ class Gateway:
             fleet=Fleet(clock.now()),
             metrics=metrics,
         )
-        self.acts = acts
+        self.may_act: Callable[[], None] = lambda: None
+        """Raises where another gateway may lead by now."""
+        self.acts = acts = while_sure(acts, self._require_sure)
         self.dispatcher = Dispatcher(self.site, runs)
         self.correlator = Correlator(self.site, self.dispatcher, prober)
         self.carry_over = CarryOver(self.site, self.correlator)
@@ -101,6 +103,9 @@ class Gateway:
         self.step_times = StepTimes()
         self.releases = Releases(self.site, acts.free)
         self._loops: list[asyncio.Task[None]] = []
+
+    def _require_sure(self) -> None:
+        self.may_act()
 
     def observe(self, beat: Heartbeat) -> None:
         """Show a heartbeat of an admitted machine to all who go by them."""

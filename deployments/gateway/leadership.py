@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Protocol
 
 from holdfast.errors import HoldfastError, UnavailableError
+from holdfast.models.lease import Leader
 from holdfast.storage.ledger import Ledger
 
 log = logging.getLogger("holdfast.gateway")
@@ -37,11 +39,20 @@ class Led(Protocol):
 class Leadership:
     """Holds the lease of the leader, and runs the gateway's loops as long as it does.
 
-    While the ledger does not answer the leader goes on leading: nobody else can take its place, and every write is
-    checked by the ledger itself (:meth:`~holdfast.storage.ledger.Ledger.write_only_while_leading`).
+    Whether somebody lives is seen by counters that change, on this process's own monotonic clock: no clock that is
+    set, here or at the database, makes or ends a leader. A leader that did not reach the ledger for :data:`TTL_S` may
+    have been replaced: from then on it acts no more (:meth:`require_sure`), and every write is checked by the ledger
+    itself (:meth:`~holdfast.storage.ledger.Ledger.write_only_while_leading`). It still answers heartbeats: the ledger
+    may be away for everybody, and ranks must not end for that.
     """
 
-    def __init__(self, ledger: Ledger, led: Led, holder: str, url: str) -> None:
+    def __init__(
+        self, ledger: Ledger, led: Led, holder: str, url: str, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._monotonic = monotonic
+        self._renewed_at = -TTL_S
+        self._seen: Leader | None = None
+        self._seen_at = 0.0
         self._ledger = ledger
         self._led = led
         self._holder = holder
@@ -67,6 +78,19 @@ class Leadership:
             with suppress(HoldfastError):
                 await asyncio.to_thread(self._ledger.resign, self._holder)
 
+    def require_sure(self) -> None:
+        """See that nobody else can lead by now.
+
+        Raises:
+            UnavailableError: the ledger did not answer for :data:`TTL_S`, so that another gateway may lead.
+        """
+        silent_s = self._monotonic() - self._renewed_at
+        if not self.leads or silent_s >= TTL_S:
+            raise UnavailableError(
+                f"this gateway has not reached the ledger for {silent_s:.0f} s, and another one may lead: "
+                "it does not act"
+            )
+
     def refuse(self) -> UnavailableError:
         """The answer of one that stands by."""
         return UnavailableError(
@@ -74,9 +98,15 @@ class Leadership:
         )
 
     async def _look(self) -> None:
-        leader = await asyncio.to_thread(self._ledger.lead, self._holder, self._url, TTL_S)
+        asked = self._monotonic()
+        silent = self._seen if asked - self._seen_at >= TTL_S else None
+        leader = await asyncio.to_thread(self._ledger.lead, self._holder, self._url, silent)
+        if leader != self._seen:
+            self._seen, self._seen_at = leader, self._monotonic()
         self.leader_url = leader.url
         mine = leader.holder == self._holder
+        if mine:
+            self._renewed_at = asked
         if mine and not self.leads:
             log.info("this gateway leads (%s)", self._holder)
             await self._led.resume()

@@ -13,6 +13,7 @@ from holdfast.deployments.gateway.runs import Phase, Run, Runs
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import HoldfastError, StaleError, UnavailableError
 from holdfast.models.alert import BESIDE_TRAINING, Incident, IncidentClass, IncidentState
+from holdfast.models.lease import JOB_LEASE_S
 
 AWAY_FACTOR = 2
 """A run that shows no sign for so many times the policy's patience with Prefect is started without it."""
@@ -26,6 +27,8 @@ class Reconciler:
     ) -> None:
         self._site = site
         self._acts = acts
+        self._leases: dict[str, tuple[tuple[str, float] | None, float]] = {}
+        """Of jobs whose run is on another host: the last sign of life, and when it came by our own clock."""
         self._approvals = Approvals(site, runs)
         self._runs = runs
         self._dispatcher = dispatcher
@@ -97,7 +100,14 @@ class Reconciler:
         """Whether a run on another host lives, by the job's lease; None: it holds none (yet, or any more)."""
         lease = await asyncio.to_thread(self._site.ledger.job_lease, incident.job)
         mine = lease is not None and (lease.incident_id, lease.attempt) == (incident.id, incident.attempt)
-        return lease.live if lease is not None and mine else None
+        if lease is None or not mine:
+            return None
+        now, sign = self._site.clock.monotonic(), (lease.holder, lease.until)
+        known, since = self._leases.get(incident.job, (None, now))
+        if known != sign:
+            since = now
+            self._leases[incident.job] = sign, now
+        return now - since < JOB_LEASE_S
 
     async def _without_prefect(self, incident: Incident, away_s: float) -> None:
         """Prefect is away in mid-flight. A playbook survives that for a while: see whether it still acts."""

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from holdfast.errors import AnewError
 from holdfast.models.base import Frozen
+from holdfast.models.incarnation import why_another
 from holdfast.models.machine import Scope
+
+
+def require_unit(machine: str, incarnation: str, unit: str) -> None:
+    """See that ``unit``, which runs under the name of ``machine`` now, is that of ``incarnation``.
+
+    Raises:
+        AnewError: it is another.
+    """
+    if why := why_another(machine, incarnation, unit):
+        raise AnewError(why)
 
 
 class Supplied(Frozen):

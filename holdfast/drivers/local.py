@@ -14,11 +14,11 @@ from pathlib import Path
 
 from holdfast import paths
 from holdfast.drivers import processes
-from holdfast.drivers.base import Supplied
+from holdfast.drivers.base import Supplied, require_unit
 from holdfast.drivers.roster import RosterFile, locked
 from holdfast.errors import SettingsError, UnavailableError, UnknownError
 from holdfast.models.base import Frozen
-from holdfast.models.incarnation import ENV_UNIT, require_unit
+from holdfast.models.incarnation import ENV_UNIT
 from holdfast.models.machine import Scope
 from holdfast.paths import ENV_MACHINE_DIR, machine_dir, shm_dir
 

@@ -10,8 +10,6 @@ import os
 import uuid
 from collections.abc import Mapping
 
-from holdfast.errors import AnewError
-
 ENV_UNIT = "HOLDFAST_UNIT"
 """Set by drivers for the agent."""
 _ENV_SLURM = "SLURM_JOB_ID"
@@ -29,16 +27,14 @@ def unit_of(incarnation: str) -> str:
     return incarnation.partition("@")[2]
 
 
-def require_unit(machine: str, meant: str, unit: str) -> None:
-    """See that ``unit``, which runs under the name of ``machine`` now, is that of the incarnation that is ``meant``.
-
-    Raises:
-        AnewError: it is another.
-    """
+def why_another(machine: str, meant: str, unit: str) -> str:
+    """Why ``unit``, which has the name of ``machine`` now, is not that of the incarnation ``meant``; else empty."""
     if unit and unit_of(meant) and unit_of(meant) != unit:
-        raise AnewError(
-            f"machine {machine} was started anew: {unit_of(meant)} is gone, and {unit} has its name. It is left alone."
+        return (
+            f"machine {machine} was started anew: {unit_of(meant)} is gone, and {unit} has its name. "
+            "It is left alone."
         )
+    return ""
 
 
 def same_unit(one: str, other: str) -> bool:

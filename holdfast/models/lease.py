@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from holdfast.models.base import Frozen
 
+JOB_LEASE_S = 15.0
+"""A run that renews its lease no more counts as dead after this long."""
+
 
 class JobLease(Frozen):
     """The one playbook run that may act on a job."""
@@ -18,7 +21,7 @@ class JobLease(Frozen):
     until: float
     """When it ends unless it is renewed (the database's clock, Unix seconds)."""
     live: bool
-    """Whether that was still to come when it was read."""
+    """Whether that was still to come when it was read. Clocks are set at times: watch ``until`` change instead."""
 
 
 class Leader(Frozen):
@@ -27,4 +30,7 @@ class Leader(Frozen):
     name: str
     holder: str
     url: str
-    until: float
+    token: int
+    """Grows with every change of the leader."""
+    renewals: int
+    """Grows with every sign of life. Who sees it stand still for long enough, by a clock of its own, may take over."""

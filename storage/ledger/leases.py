@@ -88,16 +88,30 @@ class Leases(Connection):
             return _job_lease(row, self._now(session)) if row else None
 
     @repeat_on_conflict
-    def lead(self, holder: str, url: str, ttl_s: float, name: str = GATEWAY) -> Leader:
-        """Become the leader, or stay it; returns the one who is, which may be another."""
+    def lead(self, holder: str, url: str, over: Leader | None = None, name: str = GATEWAY) -> Leader:
+        """Become the leader where there is none, or stay it; returns the one who is, which may be another.
+
+        Args:
+            holder: who asks.
+            url: where it is reached.
+            over: the leader as it was seen for so long, without a sign of life, that ``holder`` takes its place;
+                unless it has given one since.
+            name: of what is led.
+        """
         with self._session(self._writing) as session:
-            now = self._now(session)
             row = session.get(LeaderRow, name, with_for_update=True)
             if row is None:
-                row = LeaderRow(name=name, holder=holder, url=url, until=0.0)
+                row = LeaderRow(name=name, holder="", url="", token=0, renewals=0)
                 session.add(row)
-            if row.holder == holder or row.until <= now:
-                row.holder, row.url, row.until = holder, url, now + ttl_s
+            silent = over is not None and (row.holder, row.token, row.renewals) == (
+                over.holder,
+                over.token,
+                over.renewals,
+            )
+            if row.holder != holder and (silent or not row.holder):
+                row.holder, row.token = holder, row.token + 1
+            if row.holder == holder:
+                row.url, row.renewals = url, row.renewals + 1
             session.flush()
             return row.to(Leader)
 
@@ -106,7 +120,7 @@ class Leases(Connection):
         with self._session(self._writing) as session:
             row = session.get(LeaderRow, name, with_for_update=True)
             if row is not None and row.holder == holder:
-                row.until = 0.0
+                row.holder = ""
 
     def write_only_while_leading(self, holder: str, name: str = GATEWAY) -> None:
         """From now on every write through this object fails once another leads: one that was asleep cannot act."""

@@ -8,9 +8,9 @@ from typing import Any, TypedDict, Unpack
 from sqlalchemy import Select, Table, bindparam, delete, func, select, update
 from sqlalchemy.orm import Session
 
-from holdfast.errors import NoStandbyError, StaleError, UnknownError
+from holdfast.errors import AnewError, NoStandbyError, StaleError, UnknownError
 from holdfast.models.agent import Register
-from holdfast.models.incarnation import require_unit, same_unit, unit_of
+from holdfast.models.incarnation import same_unit, unit_of, why_another
 from holdfast.models.job import ENDED
 from holdfast.models.machine import OUT, Machine, MachineState, Scope
 from holdfast.storage.ledger.connection import Connection, repeat_on_conflict
@@ -187,7 +187,8 @@ class Machines(Connection):
         row = machine_row(session, name, lock=True)
         if job is not None and holder:
             must_hold(session, job, holder)
-        require_unit(name, incarnation, unit_of(row.incarnation))
+        if why := why_another(name, incarnation, unit_of(row.incarnation)):
+            raise AnewError(why)
         return row
 
     @repeat_on_conflict

@@ -26,7 +26,7 @@ from holdfast.models.history import ActionState
 from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState, Scope
 
-HEAD = "0003"
+HEAD = "0004"
 """The newest migration (`migrations/versions`): what the tables below are."""
 
 
@@ -334,5 +334,7 @@ class LeaderRow(Base):
     __tablename__ = "leaders"
     name: Mapped[str] = mapped_column(primary_key=True)
     holder: Mapped[str]
+    """Empty: it has resigned."""
     url: Mapped[str]
-    until: Mapped[float]
+    token: Mapped[int] = mapped_column(BigInteger)
+    renewals: Mapped[int] = mapped_column(BigInteger)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterator
 
 import httpx
 import pytest
 
 from holdfast.clock import SystemClock
 from holdfast.deployments.gateway.app import create_app
-from holdfast.deployments.gateway.leadership import TTL_S
+from holdfast.deployments.gateway.leadership import TTL_S, Leadership
 from holdfast.deployments.gateway.runs import Phase
 from holdfast.errors import UnavailableError
+from holdfast.models.lease import Leader
 from holdfast.storage.ledger import Ledger
 from holdfast.testing.gateway_kit import JOB, SECRET, Kit
 
@@ -45,7 +47,7 @@ class Pair:
             return await http.get(path)
 
     def leader(self) -> str:
-        return self.ledgers[0].lead("nobody", "", 0).holder
+        return self.ledgers[0].lead("nobody", "").holder
 
 
 @pytest.fixture
@@ -72,7 +74,7 @@ async def test_the_second_stands_by_and_takes_over(pair: Pair) -> None:
         assert (await pair.get(0, "/healthz")).status_code == 200
         assert (await pair.get(0, "/metrics")).status_code == 200
     # It resigned at its end, so that nobody waits.
-    taken = pair.ledgers[0].lead("g0", "", TTL_S)
+    taken = pair.ledgers[0].lead("g0", "")
     assert taken.holder == "g0"
 
 
@@ -93,9 +95,122 @@ async def test_a_leader_that_was_silent_is_replaced_and_writes_nothing_more(
     async with pair.contexts[0]:
         gateway = pair.apps[0].state.gateway
         kit.ledger.resign("g0")  # as if its time were up
-        assert pair.ledgers[1].lead("g1", "", TTL_S).holder == "g1"
+        assert pair.ledgers[1].lead("g1", "").holder == "g1"
         with pytest.raises(UnavailableError, match="gateway g0 does not lead: g1 does"):
             gateway.site.ledger.set_job(JOB, machines=[])
+
+
+class Idle:
+    """Loops that only say whether they run."""
+
+    runs = False
+
+    async def resume(self) -> None:
+        """Nothing to take up."""
+
+    def start(self) -> None:
+        self.runs = True
+
+    async def stop(self) -> None:
+        self.runs = False
+
+
+class Candidates:
+    """Two gateways, each with a monotonic clock of its own; they look when they are told to."""
+
+    def __init__(self, kit: Kit) -> None:
+        self.now = [1000.0, 5.0]
+        self.ledgers = [Ledger(kit.settings.database) for _ in range(2)]
+        self.loops = [Idle(), Idle()]
+        self.each = [
+            Leadership(self.ledgers[n], self.loops[n], f"g{n}", f"http://g{n}", lambda n=n: self.now[n])
+            for n in range(2)
+        ]
+
+    async def look(self, *numbers: int) -> list[bool]:
+        for number in numbers:
+            await self.each[number]._look()
+        return [each.leads for each in self.each]
+
+    def passes(self, seconds: float) -> None:
+        self.now = [each + seconds for each in self.now]
+
+
+@pytest.fixture
+def candidates(kit: Kit) -> Iterator[Candidates]:
+    made = Candidates(kit)
+    yield made
+    for ledger in made.ledgers:
+        ledger.close()
+
+
+@pytest.mark.parametrize("step_s", [-7200.0, 0.0, 7200.0, 86_400.0])
+async def test_clocks_that_are_set_make_and_end_no_leader(
+    candidates: Candidates, monkeypatch: pytest.MonkeyPatch, step_s: float
+) -> None:
+    """By hours, in either direction: a leader that renews stays, and one that is dead is replaced after TTL_S."""
+    assert await candidates.look(0, 1) == [True, False]
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + step_s)
+    for _ in range(12):
+        candidates.passes(1.0)
+        assert await candidates.look(0, 1) == [True, False]
+    candidates.passes(TTL_S - 0.1)
+    assert await candidates.look(1) == [True, False]
+    candidates.passes(0.2)
+    await candidates.look(1)
+    assert candidates.each[1].leads
+    # The former one was asleep: it learns at its next look, and could do nothing before.
+    with pytest.raises(UnavailableError, match="another one may lead: it does not act"):
+        candidates.each[0].require_sure()
+    candidates.each[1].require_sure()
+    assert await candidates.look(0) == [False, True]
+    assert [each.runs for each in candidates.loops] == [False, True]
+
+
+async def test_a_leader_that_does_not_reach_the_ledger_acts_no_more(
+    candidates: Candidates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anybody can take its place; once the ledger answers it goes on."""
+    await candidates.look(0, 1)
+    lead = candidates.ledgers[0].lead
+
+    def away(*_: object) -> Leader:
+        raise UnavailableError("the ledger is away")
+
+    monkeypatch.setattr(candidates.ledgers[0], "lead", away)
+    for _ in range(49):
+        candidates.passes(0.1)
+        with pytest.raises(UnavailableError, match="is away"):
+            await candidates.look(0)
+        candidates.each[0].require_sure()
+    candidates.passes(0.11)
+    with pytest.raises(UnavailableError, match="has not reached the ledger for 5 s"):
+        candidates.each[0].require_sure()
+    monkeypatch.setattr(candidates.ledgers[0], "lead", lead)
+    assert await candidates.look(0) == [True, False]
+    candidates.each[0].require_sure()
+
+
+async def test_a_gateway_that_is_not_sure_does_nothing_by_itself_nor_for_a_person(
+    pair: Pair, kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its acts are refused; heartbeats are answered."""
+    await kit.running_job()
+    async with pair.contexts[0]:
+        gateway = pair.apps[0].state.gateway
+        await gateway.acts.hold(JOB, None)
+        assert kit.acts.calls[-1][0] == "hold"
+        monkeypatch.setattr(gateway, "may_act", unsure)
+        with pytest.raises(UnavailableError, match="unsure"):
+            await gateway.acts.stop(JOB)
+        with pytest.raises(UnavailableError, match="unsure"):
+            await gateway.releases._free(JOB)
+        assert kit.acts.calls[-1][0] == "hold"
+
+
+def unsure() -> None:
+    raise UnavailableError("unsure")
 
 
 @pytest.mark.parametrize(("renewed", "attempts"), [(True, 1), (False, 2)])

@@ -9,11 +9,10 @@ import pytest
 from prefect.logging import disable_run_logger
 
 from holdfast.clock import FakeClock
-from holdfast.drivers.base import Supplied
+from holdfast.drivers.base import Supplied, require_unit
 from holdfast.errors import StaleError
 from holdfast.models.agent import Register
 from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
-from holdfast.models.incarnation import require_unit
 from holdfast.models.job import JobSpec, JobState
 from holdfast.models.machine import MachineState, Scope
 from holdfast.settings import Settings

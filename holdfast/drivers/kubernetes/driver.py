@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from holdfast.drivers.base import Supplied
+from holdfast.drivers.base import Supplied, require_unit
 from holdfast.drivers.kubernetes import bodies, pods
 from holdfast.drivers.kubernetes.api import Api, ConflictError, Object, now
 from holdfast.drivers.kubernetes.bodies import Evicted
@@ -14,7 +14,7 @@ from holdfast.drivers.kubernetes.nodes import Nodes
 from holdfast.drivers.kubernetes.pods import Pods
 from holdfast.drivers.kubernetes.roster import Roster
 from holdfast.errors import SettingsError, UnknownError
-from holdfast.models.incarnation import require_unit, unit_of
+from holdfast.models.incarnation import unit_of
 from holdfast.models.machine import Scope
 from holdfast.settings import Settings
 

@@ -18,14 +18,13 @@ from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 
-from holdfast.drivers.base import Supplied
+from holdfast.drivers.base import Supplied, require_unit
 from holdfast.drivers.slurm import listing
 from holdfast.drivers.slurm.commands import Commands, Runner, run_here
 from holdfast.drivers.slurm.listing import Allocation, Node
 from holdfast.drivers.slurm.nodes import MARK, Nodes
 from holdfast.drivers.slurm.record import Evicted, Held, Record, RecordFile
 from holdfast.errors import RefusedError, SettingsError, UnavailableError, UnknownError
-from holdfast.models.incarnation import require_unit
 from holdfast.models.machine import Scope
 from holdfast.paths import machine_dir
 from holdfast.settings import Settings

@@ -116,4 +116,4 @@ def take_and_act(ledger: Ledger, number: int) -> bool:
 
 
 def lead(ledger: Ledger, number: int) -> str:
-    return ledger.lead(f"gateway-{number}", "", 60).holder
+    return ledger.lead(f"gateway-{number}", "").holder

@@ -8,7 +8,7 @@ from holdfast.clock import FakeClock
 from holdfast.errors import RefusedError, StaleError, UnavailableError
 from holdfast.models.alert import IncidentState
 from holdfast.storage.ledger import Ledger
-from holdfast.storage.ledger.schema import JobLeaseRow, LeaderRow
+from holdfast.storage.ledger.schema import JobLeaseRow
 from tests.storage.ledger import processes
 from tests.storage.ledger.samples import incident, running_job
 
@@ -24,7 +24,7 @@ def gpt(ledger: Ledger) -> Ledger:
 def expire(ledger: Ledger) -> None:
     """As if nothing had been renewed for long."""
     with ledger._write() as session:
-        for row in (*session.query(JobLeaseRow), *session.query(LeaderRow)):
+        for row in session.query(JobLeaseRow):
             row.until = 0.0
 
 
@@ -86,26 +86,31 @@ def test_the_lease_of_a_closed_incident_holds_nobody_up(gpt: Ledger) -> None:
 
 
 def test_one_gateway_leads(ledger: Ledger, clock: FakeClock) -> None:
-    """Until it resigns, or is silent for too long."""
-    assert ledger.lead("g1", "http://g1", 60).holder == "g1"
-    assert ledger.lead("g2", "http://g2", 60).url == "http://g1"
+    """Until it resigns, or gave no sign of life since another saw it; the token tells every change."""
+    assert ledger.lead("g1", "http://g1").holder == "g1"
+    assert ledger.lead("g2", "http://g2").url == "http://g1"
     ledger.resign("g2")
-    assert ledger.lead("g2", "http://g2", 60).holder == "g1"
+    assert ledger.lead("g2", "http://g2").holder == "g1"
     ledger.resign("g1")
-    assert ledger.lead("g2", "http://g2", 60).holder == "g2"
-    expire(ledger)
-    assert ledger.lead("g1", "http://g1", 60).holder == "g1"
+    second = ledger.lead("g2", "http://g2")
+    assert (second.holder, second.token) == ("g2", 2)
+    assert ledger.lead("g1", "http://g1", second).holder == "g1"
+    third = ledger.lead("g1", "http://g1")
+    assert (third.holder, third.token) == ("g1", 3)
+    # It lives: what g2 saw is not the last that was heard of it.
+    ledger.lead("g1", "http://g1")
+    assert ledger.lead("g2", "http://g2", third).holder == "g1"
+    assert ledger.lead("g2", "http://g2", second).holder == "g1"
 
 
 def test_a_gateway_that_was_asleep_writes_nothing(url: str, ledger: Ledger) -> None:
     """Another one leads meanwhile: each of its writes is refused in the database, not by a look before."""
     running_job(ledger)
     asleep = Ledger(url)
-    asleep.lead("g1", "", 60)
+    seen = asleep.lead("g1", "")
     asleep.write_only_while_leading("g1")
     incident(asleep)
-    expire(ledger)
-    ledger.lead("g2", "", 60)
+    ledger.lead("g2", "", seen)
     with pytest.raises(UnavailableError, match="gateway g1 does not lead: g2 does"):
         incident(asleep)
     assert len(asleep.incidents()) == 1
