@@ -39,7 +39,7 @@ class FleetDriver:
     def withdraw(self) -> None:
         """Nothing waits."""
 
-    def evict(self, machine: str, scope: Scope, reason: str) -> None:
+    def evict(self, machine: str, scope: Scope, reason: str, incarnation: str = "") -> None:
         """Its agent ends."""
         self._ask("kill", names=[machine])
 

@@ -358,7 +358,7 @@ class ScriptedDriver:
             for machine in self._world.ledger.machines()
         ]
 
-    def evict(self, machine: str, scope: Scope, reason: str) -> None:
+    def evict(self, machine: str, scope: Scope, reason: str, incarnation: str = "") -> None:
         self._world.evicted.append((machine, scope))
 
     def provision(self, n: int, group: str = "") -> list[str]:
