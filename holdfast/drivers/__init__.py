@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING
 
 from holdfast.errors import SettingsError
@@ -23,7 +24,8 @@ def from_settings(settings: Settings) -> Driver:
     """The driver that ``settings.driver`` names.
 
     Raises:
-        SettingsError: there is no such driver, or the package that brings it is broken.
+        SettingsError: there is no such driver, the package that brings it is broken, or it was written for a release
+            whose evictions did not name an incarnation.
     """
     from holdfast import plugins  # noqa: PLC0415
     from holdfast.drivers.local import LocalDriver  # noqa: PLC0415  (each engine's imports stay its own)
@@ -37,7 +39,18 @@ def from_settings(settings: Settings) -> Driver:
     if settings.driver == "kubernetes":
         return _kubernetes(settings)
     driver: Driver = plugins.make_one(plugins.Group.DRIVERS, settings.driver, settings, beside=BUILT_IN)
+    _require_fenced(settings.driver, driver)
     return driver
+
+
+def _require_fenced(name: str, driver: Driver) -> None:
+    """Refuse at the start what would fail in the middle of a recovery."""
+    evict = getattr(driver, "evict", None)
+    if callable(evict) and "incarnation" not in inspect.signature(evict).parameters:
+        raise SettingsError(
+            f"HOLDFAST_DRIVER = {name!r}: its evict() does not take the incarnation that is meant, expected "
+            "evict(machine, scope, reason, incarnation=''). Use a newer release of the package that brings it."
+        )
 
 
 def _kubernetes(settings: Settings) -> Driver:

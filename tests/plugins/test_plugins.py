@@ -124,6 +124,27 @@ def test_drivers_are_chosen_by_name(tmp_path: Path) -> None:
         drivers.from_settings(Settings(home=tmp_path, driver="amce"))
 
 
+def test_a_driver_whose_evictions_are_not_fenced_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the start, not in the middle of a recovery; one that takes the incarnation is used."""
+    made = drivers.from_settings(Settings(home=tmp_path, driver="acme"))
+
+    def former(machine: str, scope: object, reason: str) -> None:
+        raise AssertionError
+
+    def present(machine: str, scope: object, reason: str, incarnation: str = "") -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(type(made), "evict", staticmethod(former), raising=False)
+    with pytest.raises(
+        SettingsError, match=r"'acme'.*expected evict\(machine, scope, reason, incarnation=''\)"
+    ):
+        drivers.from_settings(Settings(home=tmp_path, driver="acme"))
+    monkeypatch.setattr(type(made), "evict", staticmethod(present))
+    assert drivers.from_settings(Settings(home=tmp_path, driver="acme")).name == "acme"
+
+
 def test_the_policy_entry_comes_with_the_package() -> None:
     """Class, ladder, tiers and values."""
     policy = site_policy()
