@@ -1,4 +1,4 @@
-"""Machines of jobs that are done go back to the standby pool."""
+"""Machines of jobs that are done, or were stopped, go back to the standby pool; dead ones are evicted."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from holdfast.models.machine import MachineState
 
 AFTER_S = 10.0
 """The last checkpoint's upload may still be under way when the last rank ends."""
+AFTER_STOP_S = 120.0
+"""Whoever stops a job frees its machines, unless something fails in the middle of that."""
+_AFTER_S = {JobState.DONE: AFTER_S, JobState.STOPPED: AFTER_STOP_S}
 
 
 class Releases:
@@ -25,7 +28,8 @@ class Releases:
         fleet, now = self._site.fleet, self._site.clock.now()
         held = {machine.job for machine in fleet.machines.values() if machine.state is MachineState.ACTIVE}
         for job in list(fleet.jobs.values()):
-            if job.state is not JobState.DONE or job.name not in held or now - (job.done_at or now) < AFTER_S:
+            after_s = _AFTER_S.get(job.state)
+            if after_s is None or job.name not in held or now - (job.done_at or now) < after_s:
                 continue
             try:
                 await self._free(job.name)

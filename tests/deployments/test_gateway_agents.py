@@ -170,6 +170,21 @@ async def test_job_is_done_when_all_ranks_ended_well(kit: Kit) -> None:
     assert len(kit.ledger.machines(MachineState.STANDBY)) == 3
 
 
+async def test_what_a_stop_left_behind_is_freed_later(kit: Kit) -> None:
+    """Whoever stopped the job may have died in the middle of it; a job that failed keeps its machines for a person."""
+    await kit.running_job()
+    for state, freed in ((JobState.FAILED, 0), (JobState.STOPPED, 2)):
+        kit.ledger.set_job(JOB, state=state, done_at=kit.clock.now())
+        await kit.gateway.site.refresh()
+        before = len(kit.ledger.machines(MachineState.STANDBY))
+        kit.clock.advance(60)
+        await kit.gateway.releases.tick()
+        assert len(kit.ledger.machines(MachineState.STANDBY)) == before
+        kit.clock.advance(61)
+        await kit.gateway.releases.tick()
+        assert len(kit.ledger.machines(MachineState.STANDBY)) == before + freed
+
+
 async def test_report_of_alerts_answers_each(kit: Kit) -> None:
     """A refused alert of a report does not keep the others out; strangers' machines are refused."""
     await kit.running_job()

@@ -8,8 +8,9 @@ import pytest
 
 from holdfast.deployments.gateway.detectors.heartbeats import SilentMachines
 from holdfast.models.alert import IncidentClass
+from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState
-from holdfast.testing.gateway_kit import Kit
+from holdfast.testing.gateway_kit import JOB, Kit
 
 HEARTBEAT_S = 10.0
 
@@ -136,3 +137,24 @@ async def test_nobody_is_his_own_witness(kit: Kit, machines: int) -> None:
         names = [one["name"] for one in (await kit.beat(f"m{number}"))["witnesses"]]
         assert f"m{number}" not in names
         assert len(set(names)) == len(names) == min(3, machines - 1)
+
+
+async def test_a_machine_that_stays_dead_is_told_once_an_hour(
+    kit: Kit, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One of a job that has failed waits for a person with it, for days perhaps."""
+    await kit.running_job()
+    kit.ledger.set_job(JOB, state=JobState.FAILED)
+    await kit.gateway.site.refresh()
+    watched = Watched(kit)
+    kit.prober.dead.add("m1")
+    caplog.set_level("WARNING", "holdfast.gateway")
+
+    def told() -> int:
+        return sum("machine m1: no heartbeat" in record.message for record in caplog.records)
+
+    await watched.until(600.0)
+    assert told() == 1
+    kit.clock.advance(3600.0)
+    await watched.until(120.0, beats=("m0",))
+    assert told() == 2

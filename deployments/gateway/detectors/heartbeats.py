@@ -18,6 +18,10 @@ OWN_PAUSE_S = 1.0
 """A round that comes so much too late says that the gateway itself stood still: silence then proves nothing."""
 
 
+QUIET_S = 3600.0
+"""Between two lines in the log about the same silence: a dead machine may stay for days."""
+
+
 class SilentMachines:
     """Finds them, once per silence."""
 
@@ -27,6 +31,8 @@ class SilentMachines:
         self._correlator = correlator
         self._ticked_at = site.clock.now()
         self._asked_at: dict[str, float] = {}
+        self._said_at: dict[tuple[str, str], float] = {}
+        """By machine and incarnation."""
         self._alone = False
 
     async def tick(self) -> None:
@@ -64,8 +70,14 @@ class SilentMachines:
             return
         if not probe.sure and self._is_alone(but=machine.name):
             return
-        log.warning("machine %s: no heartbeat for %.1f s, and %s", machine.name, silent_s, probe.detail)
+        self._say(machine, silent_s, probe)
         await self._correlator.lost(machine, probe.detail, missed_s=silent_s)
+
+    def _say(self, machine: Machine, silent_s: float, probe: Probe) -> None:
+        now, who = self._site.clock.monotonic(), (machine.name, machine.incarnation)
+        self._said_at = {key: at for key, at in self._said_at.items() if now - at < QUIET_S}
+        if self._said_at.setdefault(who, now) == now:
+            log.warning("machine %s: no heartbeat for %.1f s, and %s", machine.name, silent_s, probe.detail)
 
     def _is_alone(self, but: str = "") -> bool:
         """Nobody is heard, ``but`` one machine aside."""
