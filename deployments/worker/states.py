@@ -59,11 +59,14 @@ async def claim(client: PrefectClient, flow_run_id: UUID) -> FlowRun:
 
 
 async def _ended_before(client: PrefectClient, flow_run_id: UUID, claimed: State[Any]) -> State[Any] | None:
-    """The final state that ``claimed`` replaced, if it was one."""
+    """The final state that ``claimed`` replaced, if it was one.
+
+    A state that was not scheduled is granted over a final one alone. Times do not tell the order: the server takes a
+    state's time before it waits for the database, so that a claim may be older than the end that it replaced.
+    """
     history = await client.read_flow_run_states(flow_run_id)
-    before = [state for state in history if state.timestamp < claimed.timestamp]
-    last = max(before, key=lambda state: state.timestamp, default=None)
-    return last if last is not None and last.is_final() else None
+    ended = [state for state in history if state.is_final() and state.id != claimed.id]
+    return max(ended, key=lambda state: state.timestamp, default=None)
 
 
 async def finish(client: PrefectClient, flow_run_id: UUID, how: str, *, cancelled: bool = False) -> None:
