@@ -31,6 +31,8 @@ from holdfast.tasks.fitness import why_unfit
 from holdfast.tasks.persist import persist, persist_soon
 
 HOLD_TIMEOUT_S = 30.0
+HOLD_AHEAD = 2
+"""Steps from the furthest rank to the boundary that all are held at; doubled each time that one passed it before."""
 
 
 @dataclass(frozen=True)
@@ -109,28 +111,45 @@ async def hold(job_name: str, at_step: int | None) -> int | None:
 
 
 async def _hold_ranks(ctx: Context, job: Job, at_step: int | None) -> int | None:
-    """Hold the ranks, or let them go; leaves the job's state alone."""
+    """Hold the ranks, or let them go; leaves the job's state alone.
+
+    Ranks are at most one step apart, so the boundary after the next one is ahead of all of them, unless they passed it
+    before all machines were told. Some are held there then, while others wait for them in the middle of a later step:
+    they are led to a boundary that is further ahead.
+    """
     machines = ctx.ledger.machines_named(job.machines)
-    if at_step == 0:
-        # Ranks are at most one step apart; the boundary after the next one is ahead of all of them.
-        at_step = max((rank.step for rank in await _ranks(ctx, machines, job.name)), default=0) + 2
-    orders = {
-        machine.name: Hold(job=job.name, epoch=job.epoch, incarnation=machine.incarnation, at_step=at_step)
-        for machine in machines
-    }
-    fleet.all_or_raise(await fleet.ask(ctx, machines, lambda agent, m: agent.hold(orders[m.name])))
     if at_step is None:
+        await _tell_hold(ctx, job, machines, None)
         return None
+    ahead = HOLD_AHEAD
+    at_step = at_step or _furthest(await _ranks(ctx, machines, job.name)) + ahead
+    await _tell_hold(ctx, job, machines, at_step)
     deadline = ctx.clock.now() + HOLD_TIMEOUT_S
     while ctx.clock.now() < deadline:
         ranks = await _ranks(ctx, machines, job.name)
-        if len(ranks) == job.spec.world_size and all(rank.paused for rank in ranks):
-            return at_step
         if any(rank.phase is RankPhase.EXITED for rank in ranks):
             raise RefusedError(f"job {job.name}: a rank ended before step {at_step}")
+        held_at = {rank.step for rank in ranks if rank.paused}
+        if len(ranks) == job.spec.world_size and all(rank.paused for rank in ranks) and len(held_at) == 1:
+            return held_at.pop()
+        if _furthest(ranks) > at_step:
+            ahead *= 2
+            at_step = _furthest(ranks) + ahead
+            await _tell_hold(ctx, job, machines, at_step)
         await asyncio.sleep(0.02)
-    await _hold_ranks(ctx, job, None)
+    await _tell_hold(ctx, job, machines, None)
     raise RefusedError(f"job {job.name} did not reach step {at_step} in {HOLD_TIMEOUT_S:.0f} s; it goes on")
+
+
+async def _tell_hold(ctx: Context, job: Job, machines: list[Machine], at_step: int | None) -> None:
+    def order(machine: Machine) -> Hold:
+        return Hold(job=job.name, epoch=job.epoch, incarnation=machine.incarnation, at_step=at_step)
+
+    fleet.all_or_raise(await fleet.ask(ctx, machines, lambda agent, machine: agent.hold(order(machine))))
+
+
+def _furthest(ranks: Sequence[RankState]) -> int:
+    return max((rank.step for rank in ranks), default=0)
 
 
 async def stop(job_name: str) -> None:

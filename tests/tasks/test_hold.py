@@ -1,0 +1,123 @@
+"""Holding a job at a step boundary, while its ranks go on."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.clock import FakeClock
+from holdfast.errors import RefusedError
+from holdfast.models.agent import AgentState, Hold, JobOnMachine, RankPhase, RankState
+from holdfast.models.job import JobSpec, JobState
+from holdfast.models.machine import Machine
+from holdfast.settings import Settings
+from holdfast.tasks import fleet, pause
+from holdfast.tasks.context import Context, use
+from tests.storage.ledger.samples import register
+
+JOB = "gpt"
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> Iterator[Context]:
+    """A job of two machines with a rank each."""
+    ctx = Context(Settings(home=tmp_path), clock=FakeClock(1_000.0))
+    ctx.ledger.create()
+    for name in ("m0", "m1"):
+        register(ctx.ledger, name)
+    ctx.ledger.add_job(JobSpec(name=JOB, script="t.py", machines=2, ranks_per_machine=1), "v1")
+    ctx.ledger.set_job(JOB, machines=("m0", "m1"), state=JobState.RUNNING)
+    ctx.ledger.next_epoch(JOB)
+    use(ctx)
+    yield ctx
+    use(None)
+
+
+class Ranks:
+    """Two ranks that share a collective in each step, and go on while the machines are asked and told.
+
+    Args:
+        monkeypatch: puts it in the place of the agents.
+        pace: steps that they do, where nobody holds them, before each machine hears an order.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, pace: Callable[[], int]) -> None:
+        self.steps = {"m0": 10, "m1": 10}
+        self.hold_at: dict[str, int | None] = {"m0": None, "m1": None}
+        self.orders: list[int | None] = []
+        self._pace = pace
+        monkeypatch.setattr(fleet, "ask", self.ask)
+
+    async def ask(
+        self,
+        _ctx: Context,
+        machines: Iterable[Machine],
+        command: Callable[[object, Machine], Awaitable[object]],
+    ) -> dict[str, object]:
+        answers: dict[str, object] = {}
+        for machine in machines:
+            self._asked = machine.name
+            answers[machine.name] = await command(self, machine)
+        return answers
+
+    async def hold(self, order: Hold) -> None:
+        for _ in range(self._pace()):
+            self._step()
+        self.orders.append(order.at_step)
+        self.hold_at[self._asked] = order.at_step
+
+    async def state(self, *, shards: bool) -> AgentState:
+        assert not shards
+        self._step()
+        number = int(self._asked[1:])
+        step = self.steps[self._asked]
+        rank = RankState(
+            rank=number, pid=1, phase=RankPhase.RUNNING, step=step, paused=self._held(self._asked)
+        )
+        run = JobOnMachine(job=JOB, epoch=1, ranks=(rank,))
+        return AgentState(machine=self._asked, incarnation="boot-1", jobs=(run,))
+
+    def _held(self, name: str) -> bool:
+        at = self.hold_at[name]
+        return at is not None and self.steps[name] >= at
+
+    def _step(self) -> None:
+        """One step of each rank that is not held, and whose collective the other is not behind with."""
+        behind = min(self.steps.values())
+        for name in self.steps:
+            if not self._held(name) and self.steps[name] == behind:
+                self.steps[name] += 1
+
+
+async def test_ranks_are_held_at_the_boundary_ahead_of_them(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slow steps: one order suffices."""
+    ranks = Ranks(monkeypatch, pace=lambda: 0)
+    assert await pause._hold_ranks(ctx, ctx.ledger.job(JOB), 0) == ranks.steps["m0"] == ranks.steps["m1"]
+    assert len(ranks.orders) == 2
+
+
+async def test_ranks_that_passed_it_are_led_to_a_later_one(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Short steps: they passed the boundary before they heard of it, and one waits for the other that is held."""
+    paces = iter([3, 4])
+    ranks = Ranks(monkeypatch, pace=lambda: next(paces, 0))
+    held = await pause._hold_ranks(ctx, ctx.ledger.job(JOB), 0)
+    assert held == ranks.steps["m0"] == ranks.steps["m1"]
+    assert held > (ranks.orders[0] or 0)
+    assert all(ranks._held(name) for name in ranks.steps)
+
+
+async def test_a_boundary_that_is_never_reached_is_let_go(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job goes on."""
+    ranks = Ranks(monkeypatch, pace=lambda: 0)
+    monkeypatch.setattr(pause, "HOLD_TIMEOUT_S", 0.0)
+    with pytest.raises(RefusedError, match="did not reach step 500"):
+        await pause._hold_ranks(ctx, ctx.ledger.job(JOB), 500)
+    assert ranks.hold_at == {"m0": None, "m1": None}
