@@ -1,23 +1,22 @@
 """Playbook: a traceback leads into the user's code.
 
-No machine is at fault: roll back to the last good code version and go on; with none left, ask a human. When the same
-error came again from the same saved state, that state is left behind instead: what the code reads may be at fault.
+No machine is at fault. Code that ran for days does not break by itself: what one rank raised is retried in place first.
+New code goes back to the last good version, as does what several ranks raise again. When the same error came again
+from the same saved state, that state is left behind instead: what the code reads may be at fault.
 """
 
+from holdfast.models.alert import Verdict
 from holdfast.tasks.case import Case
 from holdfast.tasks.pause import pause
 from holdfast.tasks.playbook import Recovered, playbook
-from holdfast.tasks.poisoned import older_state
 from holdfast.tasks.resume import resume
-from holdfast.tasks.rollback import rollback
+from holdfast.tasks.retry import escalate
 
 
-@playbook(would="roll the code back to the last good version")
+@playbook(would="retry in place, or roll the code back to the last good version")
 async def user_code_error(case: Case) -> Recovered:
     """Recover a job whose own code raised."""
     await pause(case)
-    if not (did := await older_state(case)):
-        version = await rollback(case, "; ".join(case.incident.reasons) or "error in user code")
-        did = f"rolled the code back to {version}"
+    tried = await escalate(case, Verdict())
     resumed = await resume(case)
-    return Recovered(summary=f"{did}; {resumed.said}")
+    return Recovered(summary=f"{tried.did}; {resumed.said}")

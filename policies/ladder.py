@@ -1,8 +1,10 @@
 """The ladder of escalation: what to try next when no check names a culprit (BR section 5).
 
 Each class has its own ladder in the policy file. A rung that did not bring progress is not tried again: an entry of
-the list is one attempt without progress, not a restart, and progress refills them all. The same symptom in another
-context is climbed in another order: see :func:`order`.
+the list is one attempt without progress, not a restart, and progress refills them all. Only the same failure coming
+again climbs (:mod:`holdfast.policies.signature`): different ones have a ladder each. A rung that nothing speaks for
+(:mod:`holdfast.policies.evidence`) is one more retry. The same symptom in another context is climbed in another order:
+see :func:`order`.
 """
 
 from __future__ import annotations
@@ -13,6 +15,10 @@ from collections.abc import Sequence
 from holdfast.models.alert import IncidentClass, Rung
 from holdfast.models.base import Frozen
 from holdfast.policies.policy import ClassLadder
+from holdfast.policies.signature import Signature, same, same_step
+
+ANY = Signature()
+"""The same as whatever failed."""
 
 
 class PastIncident(Frozen):
@@ -25,6 +31,10 @@ class PastIncident(Frozen):
     """Rungs that its playbook tried."""
     progressed_steps: int = 0
     """New steps (beyond all done before) until the next incident, or until now."""
+    redone_steps: int = 0
+    """Steps until then that had been done before: it had fallen back to an older state."""
+    signature: Signature = Signature()
+    """What failed, and where."""
 
 
 class Circumstances(Frozen):
@@ -48,6 +58,14 @@ class Circumstances(Frozen):
     """Why it is to be restored once more before a person is asked: it is suspected, on too little."""
     states_spent: str = ""
     """Why no further state is left behind."""
+    signature: Signature = Signature()
+    """What failed now, and where; empty: nothing tells it from earlier failures."""
+    code_cleared: str = ""
+    """Why the code is not at fault; empty: it may be."""
+    replay_cleared: str = ""
+    """Why no replay can show it; empty: one may."""
+    no_retry: str = ""
+    """Why the same would surely come again at once; empty: it need not."""
 
 
 class RungDecision(Frozen):
@@ -55,6 +73,8 @@ class RungDecision(Frozen):
 
     rung: Rung
     reasons: tuple[str, ...]
+    data: str = ""
+    """Why the data is a suspect too; empty: it is not."""
 
 
 def order(
@@ -99,7 +119,7 @@ def next_rung(  # noqa: PLR0917
     seen: Circumstances,
     code_changed_s: float = 0.0,
 ) -> RungDecision:
-    """The first rung with an attempt left.
+    """The first rung with an attempt left; and whether the data is a suspect.
 
     Args:
         history: earlier incidents of the job, oldest first.
@@ -109,21 +129,40 @@ def next_rung(  # noqa: PLR0917
         seen: circumstances.
         code_changed_s: a code change counts as recent for so long.
     """
-    fruitless = since_progress(history, progress_steps)
+    fruitless = since_progress(history, progress_steps, seen.signature)
+    decision = _choose(history, fruitless, done_rungs, ladder, progress_steps, seen, code_changed_s)
+    return decision.model_copy(update={"data": _suspect_data(fruitless, seen.signature)})
+
+
+def _choose(  # noqa: PLR0917
+    history: Sequence[PastIncident],
+    fruitless: Sequence[PastIncident],
+    done_rungs: Sequence[Rung],
+    ladder: ClassLadder,
+    progress_steps: int,
+    seen: Circumstances,
+    code_changed_s: float,
+) -> RungDecision:
     tried = Counter(done_rungs)
     for past in fruitless:
         tried.update(_attempts(past))
     rungs, why = order(ladder, seen, code_changed_s)
-    reasons = [_summary(fruitless, progress_steps), *why]
+    reasons = [_summary(fruitless, history, progress_steps, seen), *why]
     budgets = Counter(rungs)
+    spare, left = 0, tried[Rung.RETRY] - budgets[Rung.RETRY]
+    """Retries in the place of rungs that nothing speaks for, and those of them that were used."""
     for rung in dict.fromkeys(rungs):
         told = f"{rung.value}: tried {tried[rung]} of {budgets[rung]} times without progress"
-        if rung is Rung.ROLLBACK and not seen.can_rollback:
-            reasons.append("rollback: no earlier good code version")
-        elif rung is Rung.EVICT and not seen.accused:
-            reasons.append("evict: the alerts accuse no machine")
-        elif rung is Rung.OLDER_STATE:  # bounded by the policy that found it
+        if rung is Rung.OLDER_STATE:  # bounded by the policy that found it
             return RungDecision(rung=rung, reasons=tuple(reasons))
+        if cleared := _cleared(rung, seen):
+            reasons.append(f"{rung.value}: {cleared}")
+            spare += budgets[rung]
+            if left < spare:
+                reasons.append("a retry in its place")
+                return RungDecision(rung=Rung.RETRY, reasons=tuple(reasons))
+        elif impossible := _impossible(rung, seen):
+            reasons.append(f"{rung.value}: {impossible}")
         elif tried[rung] >= budgets[rung]:
             reasons.append(told)
         else:
@@ -134,13 +173,41 @@ def next_rung(  # noqa: PLR0917
     return RungDecision(rung=ladder.end, reasons=(*reasons, f"all rungs are spent: {what}"))
 
 
-def since_progress(history: Sequence[PastIncident], enough: int) -> list[PastIncident]:
-    """The newest incidents, back to the last one after which the job made progress (that one left out)."""
+def _cleared(rung: Rung, seen: Circumstances) -> str:
+    """Why nothing speaks for a rung that could be tried; what a replay showed on every machine speaks for the code."""
+    if rung is Rung.ROLLBACK and seen.can_rollback and not seen.common_cause:
+        return seen.code_cleared
+    return seen.replay_cleared if rung is Rung.REPLAY else ""
+
+
+def _impossible(rung: Rung, seen: Circumstances) -> str:
+    if rung is Rung.ROLLBACK and not seen.can_rollback:
+        return "no earlier good code version"
+    if rung is Rung.RETRY:
+        return seen.no_retry
+    return "the alerts accuse no machine" if rung is Rung.EVICT and not seen.accused else ""
+
+
+def since_progress(
+    history: Sequence[PastIncident], enough: int, signature: Signature = ANY
+) -> list[PastIncident]:
+    """The newest incidents that are the same failure, back to the last one after which the job made progress.
+
+    That one is left out. New steps are progress. So are steps computed again after a fall-back to an older state,
+    unless it failed where it had failed before. An empty ``signature`` is the same as any.
+    """
     fruitless: list[PastIncident] = []
+    new, redone, then = 0, 0, signature
     for past in reversed(history):
-        if past.progressed_steps >= enough:
+        new, redone = new + past.progressed_steps, redone + past.redone_steps
+        if not same(past.signature, signature):
+            if new >= enough:
+                break
+            continue
+        if new >= enough or (new + redone >= enough and redone and not same_step(past.signature, then)):
             break
         fruitless.append(past)
+        new, redone, then = 0, 0, past.signature
     return fruitless[::-1]
 
 
@@ -155,8 +222,21 @@ def _attempts(past: PastIncident) -> tuple[Rung, ...]:
     return (Rung.ROLLBACK,) if past.incident_class is IncidentClass.USER_CODE_ERROR else (Rung.RETRY,)
 
 
-def _summary(fruitless: Sequence[PastIncident], enough: int) -> str:
+def _summary(
+    fruitless: Sequence[PastIncident], history: Sequence[PastIncident], enough: int, seen: Circumstances
+) -> str:
+    other = sum(not same(past.signature, seen.signature) for past in history)
+    beside = f"; {other} other failures count apart" if other else ""
+    what = f" of {seen.signature.said}" if seen.signature.what else ""
     if not fruitless:
-        return f"no earlier incident without progress ({enough} new steps)"
+        return f"no earlier incident{what} without progress ({enough} new steps){beside}"
     listed = ", ".join(f"{past.incident_class.value} in epoch {past.epoch}" for past in fruitless)
-    return f"{len(fruitless)} earlier without progress ({enough} new steps): {listed}"
+    return f"{len(fruitless)} earlier{what} without progress ({enough} new steps): {listed}{beside}"
+
+
+def _suspect_data(fruitless: Sequence[PastIncident], now: Signature) -> str:
+    """The same failure after the same step again: what is read there may be at fault, too."""
+    times = 1 + sum(same_step(past.signature, now) for past in fruitless)
+    if times < 2 or now.from_outside or not now.position.step:
+        return ""
+    return f"{now.said} came after step {now.position.step} {times} times: the data that is read there is a suspect too"

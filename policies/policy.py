@@ -101,11 +101,20 @@ class ClassLadder(Frozen):
         return end
 
 
+class OftenPolicy(Frozen):
+    """When a job fails so often, whatever fails, that more is checked before each restart."""
+
+    incidents: int = Field(ge=1)
+    window_s: float = Seconds
+
+
 class LadderPolicy(Frozen):
     """The ladders, and what changes their order."""
 
     progress_steps: int = Field(ge=1)
     code_changed_s: float = Field(ge=0)
+    code_suspect_s: float = Field(ge=0)
+    often: OftenPolicy
     offender: float = Field(gt=0)
     offence_half_life_s: float = Seconds
     classes: dict[IncidentClass, ClassLadder]
@@ -168,11 +177,14 @@ class AggregatePolicy(Frozen):
 
 
 class BreakerPolicy(Frozen):
-    """Evictions of the whole fleet per window."""
+    """Evictions per window: of the whole fleet, and from one job."""
 
     window_s: float = Seconds
     max_share: float = Share
     at_least: int = Field(ge=1)
+    job_window_s: float = Seconds
+    job_share: float = Share
+    job_at_least: int = Field(ge=1)
 
 
 class ReplayPolicy(Frozen):

@@ -13,10 +13,9 @@ from holdfast.models.alert import Finding, Verdict
 from holdfast.models.machine import Machine, MachineState
 from holdfast.policies import aggregate, flight, verdicts
 from holdfast.policies.ladder import since_progress
-from holdfast.tasks import checks, fleet
+from holdfast.tasks import checks, fleet, history
 from holdfast.tasks.case import Case
 from holdfast.tasks.checks import Subject
-from holdfast.tasks.retry import past_incidents
 
 _SPARES = 4
 """Standbys that may be the good partner of a suspect."""
@@ -47,11 +46,13 @@ async def diagnose(case: Case, tiers: Sequence[Check] | None = None) -> Verdict:
 
 
 def _came_again(case: Case) -> bool:
-    """The job fell again, in this incident or since an earlier one, and made no progress in between."""
+    """The job fell again without progress in between, in this incident or since an earlier one; or it falls often."""
     policy = case.ctx.policy.ladder
     if case.again or not policy.of(case.incident_class).tiers_again:
         return case.again
-    return bool(since_progress(past_incidents(case.ctx, case.incident), policy.progress_steps))
+    if history.fails_often(case.ctx, case.incident):
+        return True
+    return bool(since_progress(history.past_incidents(case.ctx, case.incident), policy.progress_steps))
 
 
 @task(task_run_name="{tier}")

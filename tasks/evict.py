@@ -122,7 +122,13 @@ def _ask_breaker(case: Case, new: Sequence[str]) -> None:
     ledger, now = case.ctx.ledger, case.ctx.clock.now()
     fleet_size = sum(machine.state is not MachineState.GONE for machine in ledger.machines())
     policy = case.ctx.policy.breaker
-    recent = ledger.evictions(since=now - policy.window_s)
-    answer = breaker.may_evict(recent, len(new), fleet_size, now, policy)
-    if not answer.allowed:
-        raise LimitError(f"not evicting {listed(new)}: {answer.reason}")
+    job = case.job_now()
+    answers = (
+        breaker.may_evict(ledger.evictions(now - policy.window_s), len(new), fleet_size, now, policy),
+        breaker.may_evict_from_job(
+            ledger.evictions(now - policy.job_window_s, job.name), len(new), len(job.machines), now, policy
+        ),
+    )
+    for answer in answers:
+        if not answer.allowed:
+            raise LimitError(f"not evicting {listed(new)}: {answer.reason}")

@@ -21,12 +21,6 @@ def finding(case: Case) -> poisoned.Finding:
     return poisoned.find(_runs(case), case.ctx.policy.restore.poisoned)
 
 
-async def older_state(case: Case) -> str:
-    """As :func:`leave_behind` when it is due; else empty."""
-    begun = any(a.key == _key(case) for a in case.done("suspect"))
-    return await leave_behind(case) if begun or finding(case).leave else ""
-
-
 async def leave_behind(case: Case) -> str:
     """Mark the state that the broken epoch began with, in the ledger and in S3; says why. May be repeated."""
 
@@ -45,10 +39,6 @@ async def leave_behind(case: Case) -> str:
 
 def _target(case: Case) -> str:
     return f"poisoned-e{case.broken_epoch}"
-
-
-def _key(case: Case) -> str:
-    return f"suspect:{_target(case)}"
 
 
 def _runs(case: Case) -> list[poisoned.Run]:

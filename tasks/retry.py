@@ -8,12 +8,11 @@ from prefect import task
 from prefect.logging import get_run_logger
 
 from holdfast.errors import LimitError, StoppedError
-from holdfast.models.alert import Blame, Incident, IncidentState, Rung, Verdict
+from holdfast.models.alert import Blame, IncidentClass, Rung, Verdict
 from holdfast.models.base import Frozen
-from holdfast.policies import code, ladder, offences, repeated, suspects, switches
-from holdfast.tasks import poisoned
+from holdfast.policies import code, evidence, ladder, offences, repeated, suspects, switches
+from holdfast.tasks import history, poisoned
 from holdfast.tasks.case import Case
-from holdfast.tasks.context import Context
 from holdfast.tasks.replay import replay
 from holdfast.tasks.rollback import rollback
 
@@ -53,7 +52,8 @@ async def escalate(case: Case, verdict: Verdict, failed: str = "failed stop-time
 async def _act(case: Case, verdict: Verdict, rung: Rung) -> Tried:
     match rung:
         case Rung.RETRY:
-            return Tried(did="no machine at fault; retried in place", verdict=verdict)
+            also = f"; {data}" if (data := suspect_data(case)) else ""
+            return Tried(did=f"no machine at fault; retried in place{also}", verdict=verdict)
         case Rung.OLDER_STATE:
             return Tried(did=f"no machine at fault; {await poisoned.leave_behind(case)}", verdict=verdict)
         case Rung.EVICT:
@@ -107,14 +107,14 @@ async def climb(case: Case, common_cause: bool = False) -> Rung:
     async def act() -> dict[str, Any]:
         policy = case.ctx.policy.ladder
         decision = ladder.next_rung(
-            past_incidents(case.ctx, case.incident),
+            history.past_incidents(case.ctx, case.incident),
             tuple(Rung(str((a.result or {})["rung"])) for a in case.done("rung")),
             policy.of(case.incident_class),
             policy.progress_steps,
             circumstances(case, common_cause),
             policy.code_changed_s,
         )
-        return {"rung": decision.rung.value, "reasons": list(decision.reasons)}
+        return {"rung": decision.rung.value, "reasons": list(decision.reasons), "data": decision.data}
 
     done = await case.once("rung", f"e{case.broken_epoch}", {}, act)
     get_run_logger().info("rung: %s (%s)", done["rung"], "; ".join(done["reasons"]))
@@ -127,7 +127,9 @@ def circumstances(case: Case, common_cause: bool = False) -> ladder.Circumstance
     now = ctx.clock.now()
     waited = any((action.result or {}).get("waited_for") for action in case.done("await"))
     # What all machines missed and what came back is no machine's fault.
-    accused = () if waited else accused_by_alerts(case)
+    # Nor is what the job's own code raised.
+    nobodys = waited or case.incident_class is IncidentClass.USER_CODE_ERROR
+    accused = () if nobodys else accused_by_alerts(case)
     again = {alert.machine or "" for alert in repeated.find(case.incident.alerts, policy.classify)}
     weights = offences.weigh(
         ctx.ledger.offences(since=now - 10 * policy.ladder.offence_half_life_s),
@@ -135,9 +137,11 @@ def circumstances(case: Case, common_cause: bool = False) -> ladder.Circumstance
         policy.ladder.offence_half_life_s,
     )
     state = poisoned.finding(case)
+    facts = history.facts(ctx, case.incident, bool(state.leave or state.once_more))
     changed_at = code.changed_at(ctx.ledger.epochs(job.name), job.submitted_at)
+    can_rollback = code.last_good(ctx.ledger.versions(job.name), job.code_version) is not None
     return ladder.Circumstances(
-        can_rollback=code.last_good(ctx.ledger.versions(job.name), job.code_version) is not None,
+        can_rollback=can_rollback,
         code_changed_s_ago=None if changed_at is None else max(0.0, case.incident.detected_at - changed_at),
         accused=accused,
         # A network fault that came twice within its window is evicted at once (BR), as is a repeat offender.
@@ -147,6 +151,10 @@ def circumstances(case: Case, common_cause: bool = False) -> ladder.Circumstance
         poisoned=state.leave.why if state.leave else "",
         once_more=state.once_more,
         states_spent=state.spent,
+        signature=facts.signature,
+        code_cleared=evidence.code_cleared(facts, policy.ladder.code_suspect_s),
+        replay_cleared=evidence.arithmetic_cleared(facts),
+        no_retry=evidence.no_retry(facts, policy.ladder.code_changed_s, can_rollback),
     )
 
 
@@ -157,39 +165,13 @@ def accused_by_alerts(case: Case) -> tuple[str, ...]:
     return named if len(named) <= case.ctx.policy.aggregate.limit(len(job.machines)) else ()
 
 
+def suspect_data(case: Case) -> str:
+    """Why the data is a suspect too, by the newest choice of a rung."""
+    chosen = case.done("rung")
+    return str((chosen[-1].result or {}).get("data", "")) if chosen else ""
+
+
 def tried_in_words(case: Case) -> list[str]:
     """The reasons of the newest choice of a rung."""
     chosen = case.done("rung")
     return [str(line) for line in (chosen[-1].result or {})["reasons"]] if chosen else []
-
-
-def past_incidents(ctx: Context, incident: Incident) -> list[ladder.PastIncident]:
-    """Earlier recovered incidents of the job, oldest first, with the progress made after each."""
-    ledger = ctx.ledger
-    earlier = [
-        past
-        for past in reversed(ledger.incidents(job=incident.job))
-        if past.id != incident.id
-        and past.state is IncidentState.RECOVERED
-        and past.opened_at < incident.opened_at
-    ]
-    epochs = ledger.epochs(incident.job)
-    facts = []
-    for past, following in zip(earlier, [*earlier, incident][1:], strict=True):
-        before = max((e.last_step or 0 for e in epochs if e.epoch <= past.epoch), default=0)
-        after = max((e.last_step or 0 for e in epochs if e.epoch <= following.epoch), default=0)
-        rungs = tuple(
-            Rung(str((a.result or {})["rung"]))
-            for a in ledger.actions(past.id)
-            if a.kind == "rung" and a.state == "done"
-        )
-        facts.append(
-            ladder.PastIncident(
-                incident_class=past.incident_class,
-                epoch=past.epoch,
-                at=past.opened_at,
-                rungs=rungs,
-                progressed_steps=max(0, after - before),
-            )
-        )
-    return facts

@@ -182,6 +182,8 @@ async def _play(scenario: Scenario, kit: Kit, own: Mapping[str, Playbook]) -> Pl
             for ended in (one for one in kit.incidents() if one.closed_at is not None):
                 kit.gateway.correlator.memory.closed(ended.id, ended.closed_at or 0.0)
         kit.clock.advance(signal.after_s)
+        if signal.reached:
+            _reach(kit, world, signal.reached)
         outcomes += await _send(kit, signal, before)
     await _until_quiet(scenario, kit, own)
     took_s = time.perf_counter() - began
@@ -236,6 +238,8 @@ async def _stage(scenario: Scenario, kit: Kit) -> World:
         start_epoch(ledger, JOB)
         kit.clock.advance(setup.code_changed_s_ago)
     _past(scenario, kit)
+    if setup.resumed:
+        start_epoch(ledger, JOB)
     if setup.reached:
         ledger.mark(JOB, ledger.job(JOB).epoch, setup.reached, kit.clock.now())
     if setup.saved:
@@ -255,6 +259,12 @@ async def _stage(scenario: Scenario, kit: Kit) -> World:
     await kit.gateway.site.refresh()
     context.use(ScriptedContext(kit, world, kit.gateway.site.policy))
     return world
+
+
+def _reach(kit: Kit, world: World, step: int) -> None:
+    job = kit.ledger.job(JOB)
+    kit.ledger.mark(JOB, job.epoch, step, kit.clock.now())
+    world.step, world.memory_epoch, world.first_machines = step, job.epoch, job.machines
 
 
 def _sets(world: dict[str, Any]) -> dict[str, Any]:

@@ -32,6 +32,8 @@ class Setup(Frozen):
     """Rungs that earlier incidents of this job tried without progress since."""
     resubmitted: bool = False
     """The job was stopped and submitted again under its name."""
+    resumed: bool = False
+    """A person resumed it after what happened before."""
     replaced: str = ""
     """This machine was evicted earlier; a standby took its place."""
     reached: int = 0
@@ -62,6 +64,8 @@ class Signal(Frozen):
     """Time that passes before it."""
     after_rest: bool = False
     """What the signals before it started has come to its end; then ``after_s`` passes."""
+    reached: int = 0
+    """The job's present epoch completed this step before it, and holds it in memory; 0: none."""
     times: int = 1
     """Sent so often, at once."""
     alertmanager: dict[str, Any] | None = None

@@ -82,6 +82,8 @@ class World:
     first_epoch: int = 1
     first_machines: tuple[str, ...] = ()
     """Where the newest state lies: machines of the first epoch."""
+    memory_epoch: int = 0
+    """The epoch that saved the newest state into memory; 0: the first one."""
 
     def now_job(self) -> Job:
         """The job as it stands."""
@@ -155,7 +157,7 @@ class ScriptedAgent:
                 job=job.name,
                 rank=rank,
                 step=step,
-                epoch=self._world.first_epoch,
+                epoch=self._world.memory_epoch or self._world.first_epoch,
                 machine=name,
                 tier=tier,
                 nbytes=1,

@@ -22,7 +22,7 @@ from tests.e2e.waiting import wait_for
 
 DIAGNOSED = {"pause": 1, "check": 3, "rung": 1, "start": 1, "verify": 1, "replenish": 1}
 REPLACED = {"pause": 1, "evict": 1, "swap": 1, "start": 1, "verify": 1, "replenish": 1}
-ROLLED_BACK = {"pause": 1, "rollback": 1, "start": 1, "verify": 1}
+ROLLED_BACK = {"pause": 1, "rung": 1, "rollback": 1, "start": 1, "verify": 1}
 
 
 def assert_replaced(site: Site, name: str, before: tuple[str, ...], culprit: str) -> None:

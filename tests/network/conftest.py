@@ -16,7 +16,7 @@ from tests.network.lab import CONTROL, Lab
 HOSTS = 5
 SCRIPTS = Path(__file__).with_name("scripts")
 POLICY = """\
-breaker: {at_least: 1000}
+breaker: {at_least: 1000, job_at_least: 1000}
 ladder: {offender: 1000}
 spare_pool: {minimum: 1}
 standby: {admission: false}

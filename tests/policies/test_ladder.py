@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from holdfast.models.alert import IncidentClass, Rung
 from holdfast.policies.ladder import Circumstances, PastIncident, RungDecision, next_rung, order
 from holdfast.policies.policy import ClassLadder, Policy
+from holdfast.policies.signature import Position, Signature
 
 LADDER = Policy.load().ladder
 CRASH = IncidentClass.JOB_CRASH
@@ -133,8 +134,74 @@ def test_a_common_cause_rolls_back_first() -> None:
     assert decide([], seen=BACK.model_copy(update={"common_cause": True})).rung is Rung.ROLLBACK
 
 
+def killed(rank: int, step: int | None = None, what: str = "SIGKILL") -> Signature:
+    return Signature(what=what, rank=rank, machine=f"m{rank // 2}", position=Position(step=step))
+
+
+def of(signature: Signature, *rungs: Rung, progress: int = 0, redone: int = 0) -> PastIncident:
+    return past(*rungs, progress=progress).model_copy(update={"signature": signature, "redone_steps": redone})
+
+
+def test_another_failure_has_a_ladder_of_its_own() -> None:
+    """Kills of different ranks are retried each; the same again climbs, also with others in between."""
+    seen = BACK.model_copy(update={"signature": killed(1)})
+    assert decide([of(killed(3), Rung.RETRY), of(killed(5), Rung.RETRY)], seen=seen).rung is Rung.RETRY
+    mixed = [of(killed(1), Rung.RETRY), of(killed(5), Rung.RETRY)]
+    decision = decide(mixed, seen=seen)
+    assert decision.rung is Rung.ROLLBACK
+    assert "1 other failures count apart" in decision.reasons[0]
+
+
+def test_what_nothing_speaks_for_is_a_retry_instead() -> None:
+    """Neither rollback nor replay without evidence; bounded all the same."""
+    seen = BACK.model_copy(
+        update={"signature": killed(1), "code_cleared": "ran for days", "replay_cleared": "from outside"}
+    )
+    climbed: list[Rung] = []
+    while not climbed or climbed[-1] is not Rung.HUMAN:
+        climbed.append(decide([of(killed(1), rung) for rung in climbed], seen=seen).rung)
+    assert climbed == [Rung.RETRY, Rung.RETRY, Rung.RETRY, Rung.HUMAN]
+
+
+def test_what_every_group_of_a_replay_shows_speaks_for_the_code() -> None:
+    """However long it ran."""
+    seen = BACK.model_copy(update={"code_cleared": "ran for days", "common_cause": True})
+    assert decide([], seen=seen).rung is Rung.ROLLBACK
+
+
+@pytest.mark.parametrize(
+    ("failed_at", "redone", "expected"),
+    [(1150, 150, Rung.RETRY), (1200, 200, Rung.ROLLBACK), (1003, 3, Rung.ROLLBACK)],
+)
+def test_steps_computed_again_are_progress_unless_it_fails_where_it_failed(
+    failed_at: int, redone: int, expected: Rung
+) -> None:
+    """After a fall-back to an older state."""
+    before = of(killed(3, 1200, "SIGSEGV"), Rung.RETRY, redone=redone)
+    seen = BACK.model_copy(update={"signature": killed(3, failed_at, "SIGSEGV")})
+    assert decide([before], seen=seen).rung is expected
+
+
+def test_the_data_is_named_when_the_same_step_fails_again() -> None:
+    """Not for kills from outside: no data sends signals."""
+    seen = BACK.model_copy(update={"signature": killed(3, 20, "ValueError")})
+    assert "after step 20 2 times" in decide([of(killed(3, 20, "ValueError"), Rung.RETRY)], seen=seen).data
+    assert not decide([of(killed(3, 14, "ValueError"), Rung.RETRY)], seen=seen).data
+    outside = BACK.model_copy(update={"signature": killed(3, 20)})
+    assert not decide([of(killed(3, 20), Rung.RETRY)], seen=outside).data
+
+
+def test_a_pointless_retry_is_left_out() -> None:
+    """The reasons say why."""
+    decision = decide([], seen=Circumstances(no_retry="raised at once"), kind=IncidentClass.USER_CODE_ERROR)
+    assert decision.rung is Rung.HUMAN
+    assert "retry: raised at once" in decision.reasons
+
+
 SEEN = st.builds(
     Circumstances,
+    code_cleared=st.sampled_from(["", "ran for days"]),
+    replay_cleared=st.sampled_from(["", "from outside"]),
     can_rollback=st.booleans(),
     code_changed_s_ago=st.none() | st.floats(0, 1e7),
     accused=st.sampled_from([(), ("m1",), ("m1", "m2")]),

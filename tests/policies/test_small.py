@@ -12,7 +12,7 @@ from holdfast.models.alert import IncidentClass
 from holdfast.models.history import CodeVersion
 from holdfast.models.job import JobSpec, Mode
 from holdfast.policies import xid
-from holdfast.policies.breaker import PastEviction, may_evict
+from holdfast.policies.breaker import PastEviction, may_evict, may_evict_from_job
 from holdfast.policies.code import last_good
 from holdfast.policies.modes import may_act
 from holdfast.policies.policy import Policy
@@ -58,6 +58,24 @@ def test_the_breaker_counts_only_its_window() -> None:
     assert not may_evict(recent, 1, 10, 1000.0, policy).allowed
     assert may_evict(recent, 1, 30, 1000.0, policy).allowed
     assert may_evict(recent, 1, 10, 1055.0, policy).allowed
+
+
+def test_the_breaker_says_when_it_allows_it_again() -> None:
+    """When enough evictions have left the window; never for more at once than are allowed at all."""
+    policy = POLICY.breaker.model_copy(update={"window_s": 100.0, "at_least": 2, "max_share": 0.1})
+    assert may_evict([950.0, 960.0], 1, 10, 1000.0, policy).again_at == 1050.0
+    assert may_evict([950.0, 960.0], 2, 10, 1000.0, policy).again_at == 1060.0
+    assert may_evict([950.0], 3, 10, 1000.0, policy).again_at is None
+
+
+def test_the_breaker_is_bounded_by_the_share_of_the_job_too() -> None:
+    """Four of ten within the hour; small jobs may lose four whatever their size."""
+    policy = POLICY.breaker
+    assert may_evict_from_job([0.0, 60.0, 120.0], 1, 10, 200.0, policy).allowed
+    refused = may_evict_from_job([0.0, 60.0, 120.0, 180.0], 1, 10, 200.0, policy)
+    assert not refused.allowed
+    assert "of 10 machines of the job" in refused.reason
+    assert may_evict_from_job([0.0] * 6, 1, 100, 200.0, policy).allowed
     assert may_evict([], 2, 4, 1000.0, policy).allowed
 
 

@@ -1,0 +1,137 @@
+"""What happened to the job before: earlier incidents and the progress after each, as policies want to know it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.models.alert import Incident, IncidentClass, IncidentState, Rung
+from holdfast.models.history import Epoch
+from holdfast.policies import evidence, signature
+from holdfast.policies.ladder import PastIncident, since_progress
+from holdfast.policies.signature import Position, Signature
+from holdfast.tasks.context import Context
+
+_LOOK_BACK = 50
+"""Incidents of the job, newest first."""
+
+
+def past_incidents(ctx: Context, incident: Incident) -> list[PastIncident]:
+    """Earlier recovered incidents of the job, oldest first, with the progress made after each.
+
+    Those since a person last had a say: submitted the job, resumed it, or switched its code.
+    """
+    epochs = ctx.ledger.epochs(incident.job)
+    earlier = _recovered(ctx, incident, epochs)
+    return [
+        _past(ctx, past, following, epochs)
+        for past, following in zip(earlier, [*earlier, incident][1:], strict=True)
+    ]
+
+
+def signature_of(ctx: Context, incident: Incident, epochs: Sequence[Epoch]) -> Signature:
+    """What failed, and where."""
+    epoch = next((each for each in epochs if each.epoch == incident.epoch), None)
+    position = Position()
+    if epoch is not None:
+        reached = max(epoch.start_step, epoch.last_step or 0)
+        position = Position(code_version=epoch.code_version, start_step=epoch.start_step, step=reached)
+    return signature.of(
+        incident,
+        position,
+        ctx.policy.detect.network.switches,
+        one_machine=epoch is not None and len(epoch.machines) == 1,
+    )
+
+
+def facts(ctx: Context, incident: Incident, state_suspected: bool) -> evidence.Facts:
+    """What speaks for the code, and what for arithmetic or state."""
+    epochs = ctx.ledger.epochs(incident.job)
+    mine, past = signature_of(ctx, incident, epochs), past_incidents(ctx, incident)
+    version = mine.position.code_version
+    return evidence.Facts(
+        incident_class=incident.incident_class,
+        signature=mine,
+        version=version,
+        version_age_s=_age_s(ctx, incident, epochs, version),
+        ranks=_ranks(incident, mine, [each.signature for each in past]),
+        again=len(since_progress(past, ctx.policy.ladder.progress_steps, mine)),
+        state_suspected=state_suspected,
+    )
+
+
+def fails_often(ctx: Context, incident: Incident) -> bool:
+    """It had so many incidents of late, whatever they were and whatever progress it made, that more is checked."""
+    often = ctx.policy.ladder.often
+    listed = ctx.ledger.incidents(incident.job, limit=often.incidents + 1, evidence=False)
+    since = incident.opened_at - often.window_s
+    return sum(since < each.opened_at <= incident.opened_at for each in listed) > often.incidents
+
+
+def _recovered(ctx: Context, incident: Incident, epochs: Sequence[Epoch]) -> list[Incident]:
+    known = ctx.ledger.incidents(job=incident.job, limit=_LOOK_BACK)[::-1]
+    since = _fresh_since(ctx, incident, known, epochs)
+    return [
+        past
+        for past in known
+        if past.id != incident.id
+        and past.state is IncidentState.RECOVERED
+        and since <= past.opened_at < incident.opened_at
+    ]
+
+
+def _fresh_since(
+    ctx: Context, incident: Incident, known: Sequence[Incident], epochs: Sequence[Epoch]
+) -> float:
+    """When a person last began anew."""
+    by_hand = [e.opened_at for e in epochs if e.incident_id is None and e.epoch <= incident.epoch]
+    updates = [
+        past.opened_at
+        for past in known
+        if past.incident_class is IncidentClass.CODE_UPDATE
+        and past.state is IncidentState.RECOVERED
+        and past.opened_at < incident.opened_at
+    ]
+    return max([ctx.ledger.job(incident.job).submitted_at, *by_hand, *updates])
+
+
+def _past(ctx: Context, past: Incident, following: Incident, epochs: Sequence[Epoch]) -> PastIncident:
+    before, after = _reached(epochs, past.epoch), _reached(epochs, following.epoch)
+    between = [each for each in epochs if past.epoch < each.epoch <= following.epoch]
+    done = sum(max(0, (each.last_step or 0) - each.start_step) for each in between if each.last_step)
+    new = max(0, after - before)
+    return PastIncident(
+        incident_class=past.incident_class,
+        epoch=past.epoch,
+        at=past.opened_at,
+        rungs=tuple(
+            Rung(str((action.result or {})["rung"]))
+            for action in ctx.ledger.actions(past.id)
+            if action.kind == "rung" and action.state == "done"
+        ),
+        progressed_steps=new,
+        redone_steps=max(0, done - new),
+        signature=signature_of(ctx, past, epochs),
+    )
+
+
+def _reached(epochs: Sequence[Epoch], epoch: int) -> int:
+    return max((each.last_step or 0 for each in epochs if each.epoch <= epoch), default=0)
+
+
+def _age_s(ctx: Context, incident: Incident, epochs: Sequence[Epoch], version: str) -> float | None:
+    """How long before the fault the version ran for the first time since the submission."""
+    submitted_at = ctx.ledger.job(incident.job).submitted_at
+    began = [e.opened_at for e in epochs if e.code_version == version and e.opened_at >= submitted_at]
+    return max(0.0, incident.detected_at - min(began)) if began else None
+
+
+def _ranks(incident: Incident, mine: Signature, before: Sequence[Signature]) -> tuple[int, ...]:
+    """Ranks that raised the same in the same frame, in this incident and in earlier ones."""
+    ranks = set(signature.ranks_with_one_frame(incident.alerts))
+    if mine.frame:
+        ranks |= {
+            each.rank
+            for each in before
+            if each.rank is not None and (each.what, each.frame) == (mine.what, mine.frame)
+        }
+    return tuple(sorted(ranks))
