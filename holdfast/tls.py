@@ -10,6 +10,7 @@ import functools
 import logging
 import ssl
 import threading
+from asyncio import constants
 from asyncio.sslproto import SSLProtocol
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,9 @@ _log = logging.getLogger(__name__)
 READ_AT_ONCE = 32 << 10
 """Bytes that asyncio keeps, zeroed, to read into for each connection by TLS. By itself it keeps 256 KiB, two thirds of
 the memory of a gateway with a thousand agents; a TLS record has 16 KiB at most."""
+
+HANDSHAKE_S = 10.0
+"""asyncio waits a minute for the other side of a handshake."""
 
 Version = tuple[tuple[int, int, int] | None, ...]
 
@@ -68,6 +72,7 @@ class Tls:
         """For a listening socket; None: serve without TLS. Each handshake takes the files as they are then."""
         if self._cert is None:
             return None
+        constants.SSL_HANDSHAKE_TIMEOUT = HANDSHAKE_S
         listening = self._make_server()
 
         def renewed(connection: Any, _name: str | None, _context: ssl.SSLContext) -> None:

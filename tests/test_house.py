@@ -20,7 +20,20 @@ LINKED = ("flows", "tasks", "policies", "storage", "deployments")
 PACKAGE = ROOT / "holdfast"
 
 # What each part may import of the others. `base` is models, errors, clock, settings, paths, secret, tls: the lowest.
-BASE = {"models", "errors", "clock", "settings", "paths", "secret", "tls", "listen", "refusal", "holdfast"}
+BASE = {
+    "models",
+    "errors",
+    "clock",
+    "settings",
+    "paths",
+    "secret",
+    "tls",
+    "listen",
+    "strangers",
+    "guarded_http",
+    "refusal",
+    "holdfast",
+}
 BELOW_TASKS = BASE | {"policies", "storage", "drivers", "agent", "plugins"}
 MAY_IMPORT = {
     "models": {"models"},

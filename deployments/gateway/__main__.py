@@ -24,6 +24,7 @@ from holdfast.deployments.gateway.probe import HttpProber
 from holdfast.deployments.gateway.stacks import HttpStacks
 from holdfast.deployments.worker.environment import client_environment, socket_path
 from holdfast.errors import HoldfastError, SettingsError
+from holdfast.guarded_http import guarded
 from holdfast.listen import KEEP_ALIVE_S, listen, many_files
 from holdfast.plugins.policy import site_policy
 from holdfast.settings import Settings, load
@@ -72,7 +73,12 @@ async def serve(settings: Settings, listening: socket.socket) -> None:
         events = PrefectEvents(app.state.gateway.correlator)
 
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="on", timeout_keep_alive=KEEP_ALIVE_S
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="on",
+            http=guarded(),
+            timeout_keep_alive=KEEP_ALIVE_S,
         )
         config.load()
         config.ssl = certified.server()

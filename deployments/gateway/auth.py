@@ -14,6 +14,7 @@ from holdfast.deployments.gateway.leadership import Leadership
 from holdfast.deployments.gateway.metrics import Metrics
 from holdfast.deployments.gateway.page.session import SAFE_METHODS, Sessions, must_not_be_forged
 from holdfast.errors import HoldfastError, RefusedError, UnauthorizedError, UnavailableError
+from holdfast.guarded_http import is_known
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 PAGE = "/ui/"
@@ -94,6 +95,7 @@ class Door:
         if (path == "/" or path.startswith(PAGE)) and (method in SAFE_METHODS or path == f"{PAGE}login"):
             return
         if self._secret.match(headers.get("authorization")):
+            is_known(scope)
             return
         session = None
         if not path.startswith(NOT_BY_COOKIE):
@@ -102,6 +104,7 @@ class Door:
             raise UnauthorizedError(
                 "missing or wrong secret: send `Authorization: Bearer SECRET` with the content of the secret file"
             )
+        is_known(scope)
         must_not_be_forged(session, method, headers)
         scope.setdefault("state", {})["session"] = session
 

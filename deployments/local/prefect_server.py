@@ -1,4 +1,7 @@
-"""Prefect's server, with its garbage collected in a thread of its own: ``python -m ... server start``.
+"""Prefect's server by TLS, with its garbage collected in a thread of its own: ``python -m ... server start``.
+
+Prefect has no setting for TLS, but leaves the serving to uvicorn, which has: with a certificate in the settings the
+server is started by TLS, and takes a renewed one as gateway and agents do. Requests have the deadlines of ours, too.
 
 On SQLite, cursors that became garbage are finalised wherever the collector happens to run. Finalising takes the lock of
 the cursor's connection, which that connection's thread holds while it waits for another transaction to end, for up to
@@ -8,12 +11,23 @@ nobody for that minute. In a thread of its own only the collector waits.
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import runpy
 import threading
 import time
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from holdfast import tls
+from holdfast.guarded_http import HEAD_S, guarded
+from holdfast.settings import Settings
 
 YOUNG_EVERY_S = 1.0
+_FIRST_WORD = 2
+"""Of a stream: after the one that it was opened by."""
 ALL_EVERY = 60
 """Every so many rounds old objects are looked at too."""
 
@@ -39,6 +53,43 @@ def _collect() -> None:
             gc.freeze()  # modules and settings: they stay for the server's life
 
 
+def serve_guarded(settings: Settings) -> None:
+    """Have uvicorn keep our deadlines, and serve by TLS if there is a certificate, however this process starts it."""
+    context, run = tls.of(settings).server(), uvicorn.run
+
+    def run_guarded(app: ASGIApp, **options: Any) -> None:
+        run(
+            first_word_soon(app),
+            http=guarded(),
+            ssl_context_factory=None if context is None else lambda _config, _default: context,
+            **options,
+        )
+
+    uvicorn.run = run_guarded  # type: ignore[assignment]
+
+
+def first_word_soon(app: ASGIApp, within_s: float = HEAD_S) -> ASGIApp:
+    """``app`` with streams that end unless the other side says something soon: Prefect's credentials come first."""
+
+    async def served(scope: Scope, receive: Receive, send: Send) -> None:
+        heard = 0 if scope["type"] == "websocket" else _FIRST_WORD
+
+        async def bounded() -> Message:
+            nonlocal heard
+            if heard == _FIRST_WORD:
+                return await receive()
+            heard += 1
+            try:
+                return await asyncio.wait_for(receive(), within_s)
+            except TimeoutError:
+                return {"type": "websocket.disconnect", "code": 1008}
+
+        await app(scope, bounded, send)
+
+    return served
+
+
 if __name__ == "__main__":
+    serve_guarded(Settings())
     collect_aside()
     runpy.run_module("prefect", run_name="__main__", alter_sys=True)

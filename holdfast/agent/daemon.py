@@ -41,6 +41,7 @@ from holdfast.agent.supply import Supply
 from holdfast.agent.uploads import UploadLimits, Uploads
 from holdfast.agent.watch import RunEvents, Watch
 from holdfast.errors import StaleError
+from holdfast.guarded_http import guarded
 from holdfast.listen import KEEP_ALIVE_S, listen
 from holdfast.models import agent as messages
 from holdfast.models import incarnation
@@ -170,7 +171,7 @@ class Agent:
             access_log=False,
             date_header=False,  # uvicorn's loop would refresh it
             lifespan="off",
-            http="httptools",
+            http=guarded(),
             ws="none",
             timeout_keep_alive=KEEP_ALIVE_S,
         )

@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from holdfast.agent.contact import is_gateway
 from holdfast.errors import HoldfastError, SettingsError, UnauthorizedError
+from holdfast.guarded_http import is_known
 from holdfast.models import agent as wire
 from holdfast.models import tolerant
 
@@ -78,6 +79,7 @@ class _Api:
                 if not self._agent.secret.match(request.headers.get("authorization")):
                     metrics.unauthorized.inc()
                     raise UnauthorizedError("missing or wrong secret: use the project's secret file")
+                is_known(request.scope)
                 response = await handle(request)
             except HoldfastError as error:
                 metrics.commands.labels(path, type(error).__name__).inc()

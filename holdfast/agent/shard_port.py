@@ -30,6 +30,7 @@ from holdfast import errors
 from holdfast.agent.memory import Memory
 from holdfast.secret import Keys, keys
 from holdfast.storage.checkpoints import buffers
+from holdfast.strangers import Strangers
 from holdfast.tls import PLAIN, Tls
 
 _log = logging.getLogger(__name__)
@@ -38,70 +39,112 @@ CONNECT_S = 1.0
 _SILENCE_S = 5.0  # longest wait for the next bytes
 _SLOWEST_BYTES_S = 20e6  # a transfer slower than this is given up
 _LINE_BYTES = 16 * 1024
-_MAX_CONNECTIONS = 32
+_MAX_TRANSFERS = 32
+_STRANGERS, _STRANGERS_OF_ONE = 128, 32
+REQUEST_S = 5.0
+"""From the connection to the end of the request's line, secret included."""
+_PAUSE_S = 0.2
 _PIECE_BYTES = 1 << 20  # at most so much is received at once: it is still in the cache for the digest
+_SENT_AT_ONCE = 64 << 20
 _METADATA_BYTES = 4 << 30
 _PLAN = re.compile(r"\d+(\.\d+)*")
 _JOB = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 
 class ShardPort:
-    """Serves this machine's shards and takes copies of its neighbours'. One thread per connection, bounded."""
+    """Serves this machine's shards and takes copies of its neighbours'. One thread per connection, bounded.
+
+    Whoever has not sent its request, secret included, within :data:`REQUEST_S` is cut off, whatever it does meanwhile;
+    of too many that wait the oldest gives way. Transfers are those of machines that know the secret.
+    """
 
     def __init__(self, memory: Memory, secret: str | Keys, host: str, tls: Tls = PLAIN) -> None:
         self._memory = memory
         self._secret = keys(secret)
         self._context = tls.server()
         self._locks: defaultdict[tuple[str, int], threading.Lock] = defaultdict(threading.Lock)
-        self._free = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        self._free = threading.BoundedSemaphore(_MAX_TRANSFERS)
+        self._strangers = Strangers(REQUEST_S, _STRANGERS_OF_ONE, _STRANGERS)
+        self._closed = False
         self._listener = socket.create_server((host, 0), backlog=128)
         self.address = f"{host}:{self._listener.getsockname()[1]}"
         threading.Thread(target=self._accept, name="shard-port", daemon=True).start()
 
     def close(self) -> None:
         """Stop listening; transfers under way end by themselves."""
+        self._closed = True
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
     def _accept(self) -> None:
-        while True:
+        """Until closed: no error of one connection, and no lack of files or threads, ends it."""
+        while not self._closed:
             try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            connection.settimeout(_SILENCE_S)
-            if not self._free.acquire(blocking=False):
-                connection.close()  # the other side reads it as unavailable and tries again
+                # Waits for ever only while nobody has to be cut off.
+                self._listener.settimeout(self._strangers.sweep(time.monotonic()))
+                self._meet(*self._listener.accept())
+            except TimeoutError:
                 continue
+            except Exception as error:
+                if self._closed:
+                    return
+                _log.warning("shard port: %s; going on in %.1f s", error, _PAUSE_S)
+                time.sleep(_PAUSE_S)  # the error may be a lasting one, such as too many open files
+
+    def _meet(self, plain: socket.socket, peer: tuple[str, int]) -> None:
+        connection = plain
+        try:
+            plain.settimeout(_SILENCE_S)
+            if self._context is not None:
+                # The handshake is done by the connection's own thread.
+                connection = self._context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False)
+            self._strangers.came(connection, peer[0], time.monotonic(), lambda: _cut(connection))
             threading.Thread(target=self._serve, args=(connection,), name="shard", daemon=True).start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        try:
-            with self._secured(connection) as secured:
-                try:
-                    self._answer(secured)
-                except errors.HoldfastError as error:
-                    _send_line(secured, {"error": type(error).__name__, "message": str(error)})
-        except OSError as error:
-            _log.info("shard connection lost: %s", error)
-        finally:
-            self._free.release()
-
-    def _secured(self, connection: socket.socket) -> socket.socket:
-        """The handshake is bounded by the connection's own timeout."""
-        if self._context is None:
-            return connection
-        try:
-            return self._context.wrap_socket(connection, server_side=True)
-        except OSError:
+        except BaseException:
+            self._strangers.left(connection)
             connection.close()
             raise
 
-    def _answer(self, connection: socket.socket) -> None:
+    def _serve(self, connection: socket.socket) -> None:
+        try:
+            with connection:
+                try:
+                    self._answer(connection, self._hear(connection))
+                except errors.HoldfastError as error:
+                    _send_line(connection, {"error": type(error).__name__, "message": str(error)})
+        except OSError as error:
+            _log.info("shard connection lost: %s", error)
+        except Exception:
+            _log.exception("shard connection failed")
+        finally:
+            self._strangers.left(connection)
+
+    def _hear(self, connection: socket.socket) -> dict[str, Any]:
+        """The request of somebody who knows the secret.
+
+        Raises:
+            UnauthorizedError: the secret is missing or wrong.
+        """
+        if isinstance(connection, ssl.SSLSocket):
+            connection.do_handshake()
         request = _read_line(connection)
         if not self._secret.accepts(str(request.get("secret"))):
             raise errors.UnauthorizedError("data port: missing or wrong secret")
+        self._strangers.left(connection)
+        return request
+
+    def _answer(self, connection: socket.socket, request: dict[str, Any]) -> None:
+        if not self._free.acquire(blocking=False):
+            raise errors.UnavailableError(f"data port: {_MAX_TRANSFERS} transfers are under way, try again")
+        try:
+            self._transfer(connection, request)
+        except (KeyError, TypeError, ValueError) as error:
+            raise errors.RefusedError(f"data port: malformed request: {error!r}") from error
+        finally:
+            self._free.release()
+
+    def _transfer(self, connection: socket.socket, request: dict[str, Any]) -> None:
         job, operation = str(request.get("job")), request.get("op")
         if not _JOB.fullmatch(job):
             raise errors.UnknownError(f"data port: job {job!r} is not a job's name")
@@ -299,8 +342,20 @@ def _receive_into(connection: socket.socket, body: memoryview, arrived: Callable
 
 
 def _send_shard(connection: socket.socket, path: Path, header: buffers.ShardHeader) -> None:
+    """Send the bytes behind the header, in pieces between which the clock is looked at."""
+    nbytes = header.file_nbytes - buffers.HEADER_BYTES
+    deadline = time.monotonic() + _SILENCE_S + nbytes / _SLOWEST_BYTES_S
     with path.open("rb") as file:
-        connection.sendfile(file, buffers.HEADER_BYTES, header.file_nbytes - buffers.HEADER_BYTES)
+        for done in range(0, nbytes, _SENT_AT_ONCE):
+            if time.monotonic() > deadline:
+                raise errors.UnavailableError(f"transfer too slow: {done} of {nbytes} bytes went in time")
+            connection.sendfile(file, buffers.HEADER_BYTES + done, min(_SENT_AT_ONCE, nbytes - done))
+
+
+def _cut(connection: socket.socket) -> None:
+    """End it under its own thread, in TLS too: that one's next call fails."""
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 @contextlib.contextmanager

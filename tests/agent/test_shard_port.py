@@ -1,7 +1,13 @@
 from __future__ import annotations
 
+import contextlib
+import errno
+import itertools
 import json
+import os
 import socket
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +19,9 @@ from holdfast.agent.shard_port import ShardPort
 from holdfast.errors import CheckpointError, StaleError, UnauthorizedError, UnavailableError, UnknownError
 from holdfast.models.checkpoint import Tier
 from holdfast.storage.checkpoints import buffers
+from holdfast.tls import Tls
 from tests.agent.shards import write_shard
+from tests.certificates import Authority
 
 SECRET = "s3cret"
 
@@ -176,3 +184,126 @@ def test_a_machine_that_falls_silent_in_the_middle_is_given_up(
         with pytest.raises(UnavailableError, match=address):
             shard_port.push(address, SECRET, path)
     assert path.read_bytes() == before
+
+
+HALVES = (b"", b'{"secret": "s3c', b'{"secret": "s3cret", "op": "check", "job": "toy", "rank": 3, "step"')
+
+
+def crowd(port: ShardPort, count: int = 300) -> list[socket.socket]:
+    """So many connections that have sent half of something."""
+    host, _, number = port.address.rpartition(":")
+    made = []
+    for half in itertools.islice(itertools.cycle(HALVES), count):
+        made.append(socket.create_connection((host, int(number)), timeout=30))
+        made[-1].sendall(half)
+    return made
+
+
+def ended(connection: socket.socket) -> bool:
+    """Wait until the other side has ended it."""
+    with connection, contextlib.suppress(ConnectionError):
+        return connection.recv(1) == b""
+    return True
+
+
+def test_half_requests_keep_no_neighbour_out(tmp_path: Path, memory: Memory, port: ShardPort) -> None:
+    """300 of them wait: shards are taken and given at once."""
+    waiting = crowd(port)
+    path = write_shard(tmp_path / "mine", rank=3, step=8)
+    shard_port.push(port.address, SECRET, path)
+    shard_port.check(port.address, SECRET, job="toy", rank=3, step=8)
+    for each in waiting:
+        each.close()
+
+
+def test_half_requests_are_ended(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them, those too that go on with a byte now and then."""
+    monkeypatch.setattr(shard_port, "REQUEST_S", 0.3)
+    port = ShardPort(memory, SECRET, "127.0.0.1")
+    waiting = crowd(port, 20)
+    dripping = waiting.pop()
+
+    def drip() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                dripping.sendall(b" ")
+                time.sleep(0.05)
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    assert [ended(each) for each in waiting].count(True) == len(waiting)
+    thread.join(30)
+    assert not thread.is_alive()
+    port.close()
+
+
+def test_handshakes_that_do_not_end_keep_nobody_out(
+    tmp_path: Path, memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And are ended, those too that drip."""
+    pki = Authority(tmp_path / "pki")
+    tls = Tls(*pki.certify("site", "127.0.0.1"), pki.ca)
+    monkeypatch.setattr(shard_port, "REQUEST_S", 1.0)
+    port = ShardPort(memory, SECRET, "127.0.0.1", tls)
+    waiting = crowd(port)
+    path = write_shard(tmp_path / "mine", rank=3, step=8)
+    shard_port.push(port.address, SECRET, path, tls)
+    shard_port.check(port.address, SECRET, job="toy", rank=3, step=8, tls=tls)
+    assert [ended(each) for each in waiting].count(True) == len(waiting)
+    port.close()
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ECONNABORTED, errno.ENOBUFS])
+def test_it_goes_on_accepting_after_an_error(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """One that the kernel gives for a connection that is gone, or while there are too many files."""
+    failed: list[int] = []
+    accept = socket.socket.accept
+
+    def failing(listener: socket.socket) -> object:
+        if len(failed) < 2:
+            failed.append(number)
+            raise OSError(number, os.strerror(number))
+        return accept(listener)
+
+    monkeypatch.setattr(shard_port, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(socket.socket, "accept", failing)
+    port = ShardPort(memory, SECRET, "127.0.0.1")
+    with pytest.raises(CheckpointError, match="no shard"):
+        shard_port.check(port.address, SECRET, job="toy", rank=0, step=1)
+    assert failed == [number] * 2
+    port.close()
+
+
+def test_it_goes_on_accepting_when_no_thread_can_be_started(
+    memory: Memory, port: ShardPort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The connection is closed, the next is served."""
+    start, failed = threading.Thread.start, []
+
+    def failing(thread: threading.Thread) -> None:
+        if thread.name == "shard" and not failed:
+            failed.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", failing)
+    with pytest.raises(UnavailableError):
+        shard_port.check(port.address, SECRET, job="toy", rank=0, step=1)
+    with pytest.raises(CheckpointError, match="no shard"):
+        shard_port.check(port.address, SECRET, job="toy", rank=0, step=1)
+    assert failed
+
+
+@pytest.mark.parametrize(
+    "more", [{"op": "pull"}, {"op": "check", "rank": "x", "step": 1}, {"op": "metadata"}]
+)
+def test_a_malformed_request_is_told_and_frees_its_place(port: ShardPort, more: dict[str, object]) -> None:
+    """More often than there are places."""
+    host, _, number = port.address.rpartition(":")
+    request = json.dumps({"secret": SECRET, "job": "toy", **more}).encode() + b"\n"
+    for _ in range(shard_port._MAX_TRANSFERS + 1):
+        with socket.create_connection((host, int(number)), timeout=30) as connection:
+            connection.sendall(request)
+            assert json.loads(connection.makefile().readline())["error"] in {"RefusedError", "UnknownError"}

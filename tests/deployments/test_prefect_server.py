@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from holdfast.deployments.local import prefect_server
 
 # A cursor becomes garbage while its connection waits for the lock that a transaction of this loop holds. Then comes
 # enough garbage for an automatic collection.
@@ -52,3 +56,31 @@ def test_garbage_does_not_stop_the_event_loop(how: str, said: str, tmp_path: Pat
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "db"), how]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.strip() == said, done.stderr
+
+
+async def test_a_stream_without_a_first_word_is_ended() -> None:
+    """One that says something is heard on, for as long as it likes."""
+    never: asyncio.Queue[Message] = asyncio.Queue()
+    for said in ([], ["credentials"]):
+        heard: list[str] = []
+        for each in (
+            {"type": "websocket.connect"},
+            *({"type": "websocket.receive", "text": t} for t in said),
+        ):
+            never.put_nowait(each)
+
+        async def app(_scope: Scope, receive: Receive, _send: Send) -> None:
+            while (message := await receive())["type"] != "websocket.disconnect":
+                heard.append(message["type"])  # noqa: B023
+
+        served = prefect_server.first_word_soon(app, 0.05)({"type": "websocket"}, never.get, _unsent)
+        if said:
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(served, 0.3)
+        else:
+            await asyncio.wait_for(served, 30)
+        assert heard == ["websocket.connect", *("websocket.receive" for _ in said)]
+
+
+async def _unsent(_: Message) -> None:
+    raise AssertionError("nothing is sent")

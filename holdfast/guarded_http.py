@@ -1,0 +1,144 @@
+"""uvicorn's HTTP protocol with deadlines and caps, which it has not: half a request is never waited for without end.
+
+A connection must bring its first head within :data:`HEAD_S`, every later one within as long from its first byte, the
+rest of a request within :data:`BODY_S` more, and take what it is answered. Of too many connections that have not shown
+the secret the oldest gives way (:mod:`holdfast.strangers`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import MutableMapping
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from holdfast.strangers import Strangers
+
+HEAD_S = 10.0
+"""Seconds for the line and headers of a request."""
+BODY_S = 30.0
+"""Seconds for its body: 4 MiB at most, except from agents and playbooks to Prefect."""
+STALL_S = 30.0
+"""Seconds for which the other side may read nothing of an answer that waits for it."""
+MAX_HEAD_BYTES = 64 << 10
+_KNOWN = "holdfast.known"
+
+Scope = MutableMapping[str, Any]
+
+
+def guarded() -> type[asyncio.Protocol]:
+    """The protocol of one server: pass it to uvicorn as ``http``."""
+    return type("Guarded", (GuardedHttp,), {"strangers": Strangers(HEAD_S)})
+
+
+def is_known(scope: Scope) -> None:
+    """The request of ``scope`` carried the secret: its connection is no stranger's."""
+    scope.get("extensions", {}).get(_KNOWN, _nobody)()
+
+
+class GuardedHttp(HttpToolsProtocol):
+    """One connection."""
+
+    strangers: Strangers
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Count it, and wait for its first request."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._stalled: asyncio.TimerHandle | None = None
+        self._head_nbytes: int | None = 0
+        super().connection_made(transport)
+        peer = self.client[0] if self.client else ""
+        self.strangers.came(self, peer, time.monotonic(), transport.abort)
+        self._within(HEAD_S)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it."""
+        self.strangers.left(self)
+        self._within(None)
+        self._read_again()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take it, if it is no endless head."""
+        if self._head_nbytes is not None:
+            self._head_nbytes += len(data)
+        super().data_received(data)
+        if self._head_nbytes is not None and self._head_nbytes > MAX_HEAD_BYTES:
+            self.transport.abort()
+
+    def on_message_begin(self) -> None:
+        """A request's first byte."""
+        super().on_message_begin()
+        self.scope["extensions"] = {_KNOWN: self._known}  # type: ignore[dict-item]
+        self._head_nbytes = 0
+        if self._timer is None:
+            self._within(HEAD_S)
+
+    def on_headers_complete(self) -> None:
+        """Its head is whole."""
+        self._head_nbytes = None
+        self._within(BODY_S)
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """All of it is here; idle connections are the business of uvicorn's ``timeout_keep_alive``."""
+        self._within(None)
+        super().on_message_complete()
+
+    def handle_websocket_upgrade(self) -> None:
+        """From here on it is a stream, and another protocol's."""
+        self.strangers.left(self)
+        self._within(None)
+        super().handle_websocket_upgrade()
+
+    def pause_writing(self) -> None:
+        """The other side does not read fast enough."""
+        super().pause_writing()
+        if self._stalled is None:
+            self._look_again()
+
+    def resume_writing(self) -> None:
+        """It reads."""
+        self._read_again()
+        super().resume_writing()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Idle for too long; what it did not read by now is not kept for it."""
+        self.transport.abort()
+
+    def _known(self) -> None:
+        self.strangers.left(self)
+
+    def _within(self, seconds: float | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if seconds is None else self.loop.call_later(seconds, self._late)
+
+    def _late(self) -> None:
+        self._timer = None
+        if self.flow.read_paused:  # it is we who do not read
+            self._within(BODY_S)
+        else:
+            self.transport.abort()
+
+    def _look_again(self) -> None:
+        """A large answer waits as a whole: slow is well, as long as some of it goes."""
+        waits = self.transport.get_write_buffer_size()
+        self._stalled = self.loop.call_later(STALL_S, self._went_on, waits)
+
+    def _went_on(self, waited: int) -> None:
+        if self.transport.get_write_buffer_size() < waited:
+            self._look_again()
+        else:
+            self.transport.abort()
+
+    def _read_again(self) -> None:
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+
+def _nobody() -> None:
+    """For requests that came another way, as in tests."""

@@ -1,0 +1,91 @@
+"""Connections whose other side has not shown a secret yet: how many there may be, and for how long.
+
+Anybody who reaches a port can open connections and say nothing, or half of something. So each stranger has a deadline,
+and where there are too many, of one address or of all, the one that has waited longest gives way to the new one. Who
+knows the secret says so within milliseconds and is a stranger no more: one of us comes in however many others wait.
+"""
+
+from __future__ import annotations
+
+import resource
+import threading
+from collections import Counter
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+MOST_OF_ONE = 128
+"""Strangers of one address. Agents behind one address (a proxy, a test) may all come at once: those that were served
+already do not count, and the others come again."""
+MOST = 1024
+_SHARE_OF_FILES = 4
+
+
+@dataclass(frozen=True)
+class _Stranger:
+    peer: str
+    until: float
+    drop: Callable[[], None]
+
+
+class Strangers:
+    """The strangers of one port, oldest first. Any thread may use it; ``drop`` is called outside its lock."""
+
+    def __init__(self, patience_s: float, most_of_one: int = MOST_OF_ONE, most: int | None = None) -> None:
+        self.patience_s = patience_s
+        self._most_of_one = most_of_one
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._most = most or max(1, min(MOST, files // _SHARE_OF_FILES))
+        self._waiting: dict[Hashable, _Stranger] = {}
+        self._of: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self.dropped = 0
+        """How many had to give way, or were too slow."""
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def came(self, who: Hashable, peer: str, now: float, drop: Callable[[], None]) -> None:
+        """``who`` connected from the address ``peer``; ``drop`` ends that connection, whatever it is doing."""
+        with self._lock:
+            give_way = self._too_many(peer)
+            self._waiting[who] = _Stranger(peer, now + self.patience_s, drop)
+            self._of[peer] += 1
+        self._drop(give_way)
+
+    def left(self, who: Hashable) -> None:
+        """It is no stranger any more, or gone. Harmless if it was none."""
+        with self._lock:
+            self._forget(who)
+
+    def sweep(self, now: float) -> float | None:
+        """End those whose time is over; the seconds until the next one's is, None: nobody waits."""
+        with self._lock:
+            late = [who for who, stranger in self._waiting.items() if stranger.until <= now]
+            gone = [stranger for who in late if (stranger := self._forget(who))]
+            first = next(iter(self._waiting.values()), None)
+        self._drop(gone)
+        return None if first is None else max(0.0, first.until - now)
+
+    def _too_many(self, peer: str) -> list[_Stranger]:
+        """Make room for one more."""
+        if self._of[peer] >= self._most_of_one:
+            oldest = next(who for who, stranger in self._waiting.items() if stranger.peer == peer)
+        elif len(self._waiting) >= self._most:
+            oldest = next(iter(self._waiting))
+        else:
+            return []
+        gone = self._forget(oldest)
+        return [gone] if gone else []
+
+    def _forget(self, who: Hashable) -> _Stranger | None:
+        stranger = self._waiting.pop(who, None)
+        if stranger is not None:
+            self._of[stranger.peer] -= 1
+            if not self._of[stranger.peer]:
+                del self._of[stranger.peer]
+        return stranger
+
+    def _drop(self, strangers: list[_Stranger]) -> None:
+        self.dropped += len(strangers)
+        for stranger in strangers:
+            stranger.drop()

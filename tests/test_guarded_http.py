@@ -1,0 +1,219 @@
+"""Half requests, drips and floods, by real sockets, on a server as gateway, agents and Prefect have it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from holdfast import guarded_http
+from holdfast.guarded_http import guarded, is_known
+from holdfast.listen import listen
+from holdfast.strangers import MOST_OF_ONE
+from holdfast.tls import Tls
+from tests.certificates import Authority
+
+KNOWN = {"authorization": "ours"}
+LARGE = b"x" * (32 << 20)
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    """Reads the request to its end and answers 200; ``/large`` with more than a socket takes."""
+    if (b"authorization", b"ours") in scope["headers"]:
+        is_known(scope)
+    while (await receive()).get("more_body"):
+        pass
+    body = LARGE if scope["path"] == "/large" else b"ok"
+    length = str(len(body)).encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
+    await send({"type": "http.response.body", "body": body})
+
+
+@asynccontextmanager
+async def served(certified: Tls | None = None) -> AsyncIterator[int]:
+    """Its port."""
+    with listen("127.0.0.1", 0, 512) as listening:
+        config = uvicorn.Config(
+            app, log_config=None, access_log=False, lifespan="off", http=guarded(), timeout_keep_alive=60
+        )
+        config.load()
+        config.ssl = certified.server() if certified else None
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve(sockets=[listening]))
+        await until(lambda: server.started)
+        yield listening.getsockname()[1]
+        server.should_exit = True
+        server.force_exit = True
+        await serving
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for it."""
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110  (nobody tells)
+            await asyncio.sleep(0.01)
+
+
+async def opened(port: int, first: bytes = b"") -> socket.socket:
+    """A connection that has said so much."""
+    loop, made = asyncio.get_running_loop(), socket.socket()
+    made.setblocking(False)
+    await loop.sock_connect(made, ("127.0.0.1", port))
+    if first:
+        await loop.sock_sendall(made, first)
+    return made
+
+
+async def ended(connection: socket.socket) -> bool:
+    """Wait until the other side has ended it."""
+    async with asyncio.timeout(30):
+        try:
+            while await asyncio.get_running_loop().sock_recv(connection, 1 << 16):
+                pass
+        except ConnectionError:
+            pass
+    connection.close()
+    return True
+
+
+async def answers(port: int, scheme: str = "http", **options: Any) -> bool:
+    """Whether somebody who does as one should is served."""
+    async with httpx.AsyncClient(timeout=30, **options) as client:
+        return (await client.get(f"{scheme}://127.0.0.1:{port}/")).is_success
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Shorter patience."""
+
+    def shorten(**seconds: float) -> None:
+        for name, value in seconds.items():
+            monkeypatch.setattr(guarded_http, name, value)
+
+    return shorten
+
+
+HALVES = {
+    "nothing": b"",
+    "half a head": b"GET / HTTP/1.1\r\nHost: a\r\nX-Half",
+    "no body": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n",
+    "half a body": b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\n12345",
+    "half of a second": b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nHo",
+}
+
+
+@pytest.mark.parametrize("half", HALVES.values(), ids=HALVES)
+async def test_half_a_request_is_ended(soon: Callable[..., None], half: bytes) -> None:
+    """Also behind a whole one."""
+    soon(HEAD_S=0.1, BODY_S=0.1)
+    async with served() as port:
+        assert await ended(await opened(port, half))
+
+
+@pytest.mark.parametrize("start", [HALVES["half a head"], HALVES["no body"]], ids=["head", "body"])
+async def test_a_drip_does_not_prolong_it(soon: Callable[..., None], start: bytes) -> None:
+    """Byte by byte: the deadline is that of the whole."""
+    soon(HEAD_S=0.3, BODY_S=0.3)
+    async with served() as port:
+        connection = await opened(port, start)
+
+        async def drip() -> None:
+            for _ in itertools.count():
+                await asyncio.get_running_loop().sock_sendall(connection, b"1")
+                await asyncio.sleep(0.05)
+
+        dripping = asyncio.create_task(drip())
+        assert await ended(connection)
+        dripping.cancel()
+        await asyncio.gather(dripping, return_exceptions=True)
+
+
+async def test_an_endless_head_is_ended() -> None:
+    """Long before its time is over, and without being kept."""
+    async with served() as port:
+        connection = await opened(port, b"GET / HTTP/1.1\r\n")
+        with pytest.raises(ConnectionError):
+            await _say_headers(connection, 1000)
+        connection.close()
+
+
+async def _say_headers(connection: socket.socket, count: int) -> None:
+    for number in range(count):
+        field = b"X-%d: %s\r\n" % (number, b"y" * 4096)
+        await asyncio.get_running_loop().sock_sendall(connection, field)
+        await asyncio.sleep(0)
+
+
+async def test_an_answer_that_nobody_reads_is_not_kept(soon: Callable[..., None]) -> None:
+    """Asked for and left lying; the same by somebody who reads is answered whole."""
+    soon(STALL_S=0.5)
+    async with served() as port:
+        connection = await opened(port, b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")
+        await until(lambda: is_reset(connection))
+        connection.close()
+        async with httpx.AsyncClient(timeout=30) as client:
+            assert len((await client.get(f"http://127.0.0.1:{port}/large")).content) == len(LARGE)
+
+
+def is_reset(connection: socket.socket) -> bool:
+    """Whether the other side has cut it off, without reading what came."""
+    try:
+        connection.send(b"G")
+    except BlockingIOError:
+        return False
+    except ConnectionError:
+        return True
+    return False
+
+
+async def test_a_flood_of_half_requests_keeps_nobody_out() -> None:
+    """300 of them wait, and one of us is served at once: before and after, by old connections and new."""
+    async with served() as port, httpx.AsyncClient(timeout=30, headers=KNOWN) as ours:
+        assert (await ours.get(f"http://127.0.0.1:{port}/")).is_success
+        flood = [await opened(port, HALVES["half a head"]) for _ in range(300)]
+        assert await answers(port)
+        assert await answers(port, headers=KNOWN)
+        assert (await ours.get(f"http://127.0.0.1:{port}/")).is_success
+        early = flood[: 300 - MOST_OF_ONE]
+        assert all([await ended(each) for each in early]), "the oldest give way"
+        for each in flood:
+            each.close()
+
+
+async def test_one_of_us_is_never_taken_for_a_stranger() -> None:
+    """An idle connection that was served with the secret stays, whatever comes."""
+    async with served() as port:
+        limits = httpx.Limits(max_connections=1)
+        async with httpx.AsyncClient(timeout=30, headers=KNOWN, limits=limits) as ours:
+            first = await ours.get(f"http://127.0.0.1:{port}/")
+            own = first.extensions["network_stream"].get_extra_info("client_addr")
+            flood = [await opened(port, b"") for _ in range(300)]
+            again = await ours.get(f"http://127.0.0.1:{port}/")
+            assert again.extensions["network_stream"].get_extra_info("client_addr") == own
+            for each in flood:
+                each.close()
+
+
+async def test_a_handshake_that_does_not_end_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And keeps nobody from theirs meanwhile."""
+    monkeypatch.setattr("holdfast.tls.HANDSHAKE_S", 0.3)
+    pki = Authority(tmp_path)
+    certified = Tls(*pki.certify("site", "127.0.0.1"), pki.ca)
+    async with served(certified) as port:
+        silent = [await opened(port) for _ in range(50)]
+        half = await opened(port, b"\x16\x03\x01\x02\x00\x01")
+        verify = ssl.create_default_context(cafile=pki.ca)
+        assert await answers(port, "https", verify=verify)
+        for each in [*silent, half]:
+            assert await ended(each)
