@@ -7,7 +7,7 @@ import time
 
 import httpx
 
-from benchmarks import stock_worker
+from benchmarks import prefect_api, stock_worker
 from benchmarks.site import START_S, RunningJob, Site, worker_warm
 from benchmarks.steps import wait
 from benchmarks.table import Row
@@ -85,11 +85,12 @@ def _alert(job: RunningJob, turn: int) -> tuple[str, float]:
 
 def _stock(site: Site, deployment: str) -> float:
     """Seconds from asking for a run of ``deployment`` to its first task line."""
-    url = f"{site.settings.prefect_api}/deployments/{deployment}/create_flow_run"
+    url = f"/deployments/{deployment}/create_flow_run"
     at, made = time.time(), []
 
     def make() -> bool:
-        answer = httpx.post(url, json={"idempotency_key": str(at)}, timeout=30.0)
+        with prefect_api.client(site.settings) as prefect:
+            answer = prefect.post(url, json={"idempotency_key": str(at)})
         if (
             answer.status_code != httpx.codes.SERVICE_UNAVAILABLE
         ):  # SQLite is busy: Prefect's client repeats too
@@ -106,7 +107,8 @@ def _first_task_line(site: Site, flow_run_id: str) -> float:
     found: list[float] = []
 
     def logged() -> bool:
-        answer = httpx.post(f"{site.settings.prefect_api}/logs/filter", json=asked, timeout=30.0)
+        with prefect_api.client(site.settings) as prefect:
+            answer = prefect.post("/logs/filter", json=asked)
         answer.raise_for_status()
         found[:] = [
             datetime.datetime.fromisoformat(line["timestamp"]).timestamp()

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
-
+from benchmarks import prefect_api
 from benchmarks.fleet.ranks import FIRST_STEP_S
 from benchmarks.fleet.site import RANKS, FleetSite, fleet_site
 from benchmarks.fleet.team import as_a_team
@@ -255,7 +254,8 @@ def _catastrophe(site: FleetSite, job: Job) -> Catastrophe:
 def _report(site: FleetSite, incident: Incident) -> str:
     """The incident's report, as Prefect has it."""
     asked = {"artifacts": {"flow_run_id": {"any_": [incident.flow_run_id]}, "type": {"any_": ["markdown"]}}}
-    answer = httpx.post(f"{site.settings.prefect_api}/artifacts/filter", json=asked, timeout=60)
+    with prefect_api.client(site.settings) as prefect:
+        answer = prefect.post("/artifacts/filter", json=asked)
     answer.raise_for_status()
     found: list[dict[str, Any]] = answer.json()
     return "\n".join(str(each["data"]) for each in found)

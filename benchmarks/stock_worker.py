@@ -11,7 +11,9 @@ from pathlib import Path
 
 import httpx
 
+from benchmarks import prefect_api
 from benchmarks.steps import wait
+from holdfast.deployments.worker.environment import client_environment
 from holdfast.settings import Settings
 
 QUERY_S = {"stock worker": None, "stock worker, 0.5 s poll": "0.5"}
@@ -27,7 +29,7 @@ def pool_of(name: str) -> str:
 @contextlib.contextmanager
 def running(settings: Settings, folder: Path) -> Iterator[dict[str, str]]:
     """Start the workers; by name, the id of the deployment that each serves."""
-    env = os.environ | {"PREFECT_API_URL": settings.prefect_api}
+    env = os.environ | client_environment(settings)
     workers = [_start(name, seconds, env, folder) for name, seconds in QUERY_S.items()]
     try:
         for name in QUERY_S:
@@ -55,12 +57,14 @@ def _start(name: str, seconds: str | None, env: dict[str, str], folder: Path) ->
 
 def _online(settings: Settings, pool: str) -> bool:
     with contextlib.suppress(httpx.HTTPError):
-        answer = httpx.post(f"{settings.prefect_api}/work_pools/{pool}/workers/filter", json={})
+        with prefect_api.client(settings) as prefect:
+            answer = prefect.post(f"/work_pools/{pool}/workers/filter", json={})
         return answer.is_success and any(worker["status"] == "ONLINE" for worker in answer.json())
     return False
 
 
 def _deployment(settings: Settings, pool: str) -> str:
-    answer = httpx.get(f"{settings.prefect_api}/deployments/name/stock/{pool}")
+    with prefect_api.client(settings) as prefect:
+        answer = prefect.get(f"/deployments/name/stock/{pool}")
     answer.raise_for_status()
     return str(answer.json()["id"])

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+PREFECT_USER = "holdfast"
+"""Of the embedded Prefect server's credentials, that `holdfast up` makes."""
+
 
 class Keys:
     """The secrets that are accepted at this moment, and the one that is sent. Any thread may use it."""
@@ -92,12 +95,34 @@ def of(settings: Settings) -> Keys:
     return Keys(settings.secret_path)
 
 
+def prefect_auth(settings: Settings) -> str:
+    """USER:PASSWORD of the Prefect API; empty: one elsewhere that asks for none.
+
+    Raises:
+        SettingsError: the file is missing, readable by others, or holds something else.
+    """
+    path = settings.prefect_auth_path
+    if (given := settings.prefect_auth.get_secret_value()) or path is None:
+        return given
+    value = read(path)
+    if not all(value.partition(":")):
+        raise SettingsError(f"{path}: expected USER:PASSWORD in one line. Delete it and run `holdfast up`.")
+    return value
+
+
+def create_prefect_auth(settings: Settings) -> None:
+    """Make the embedded Prefect server's USER:PASSWORD if there is none; it stays over restarts."""
+    path = settings.prefect_auth_path
+    if path is not None and not settings.prefect_auth.get_secret_value() and not settings.prefect_api_url:
+        create(path, prefix=f"{PREFECT_USER}:")
+
+
 def keys(value: str | Keys) -> Keys:
     """``value``, also when it is a plain secret."""
     return value if isinstance(value, Keys) else Keys(given=value)
 
 
-def create(path: Path) -> str:
+def create(path: Path, prefix: str = "") -> str:
     """Make the secret if there is none; returns it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -105,7 +130,7 @@ def create(path: Path) -> str:
     except FileExistsError:
         return read(path)
     with os.fdopen(descriptor, "w") as file:
-        file.write(secrets.token_urlsafe(32))
+        file.write(prefix + secrets.token_urlsafe(32))
     return read(path)
 
 

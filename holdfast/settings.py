@@ -31,7 +31,12 @@ class Settings(BaseSettings):
     prefect_api_url: str = Field("", description="An existing Prefect API; empty: the embedded server.")
     prefect_auth: SecretStr = Field(
         SecretStr(""),
-        description="USER:PASSWORD of a Prefect API with basic authentication; the embedded server then asks for it.",
+        description="USER:PASSWORD of a Prefect API with basic authentication; the embedded server asks for it then.",
+    )
+    prefect_auth_file: Path | None = Field(
+        None,
+        description="File with it instead, mode 0600; empty: of the embedded server HOME/prefect-auth, which "
+        "`holdfast up` makes.",
     )
     prefect_database_url: str = Field(
         "",
@@ -184,14 +189,24 @@ class Settings(BaseSettings):
     @property
     def own_gateway(self) -> str:
         """Base URL of the gateway that these settings start."""
-        # One that listens everywhere is called at an address that a certificate can carry.
+        return f"{self._own_origin}:{self.port}"
+
+    @property
+    def _own_origin(self) -> str:
+        """Scheme and host of what these settings start, apart from S3."""
+        # What listens everywhere is called at an address that a certificate can carry.
         host = "127.0.0.1" if self.host == "0.0.0.0" else self.host
-        return f"{'https' if self.tls_ca else 'http'}://{host}:{self.port}"
+        return f"{'https' if self.tls_ca else 'http'}://{host}"
 
     @property
     def prefect_api(self) -> str:
         """Prefect API URL."""
-        return self.prefect_api_url.rstrip("/") or f"http://{self.host}:{self.port + 1}/api"
+        return self.prefect_api_url.rstrip("/") or f"{self._own_origin}:{self.port + 1}/api"
+
+    @property
+    def prefect_auth_path(self) -> Path | None:
+        """File with the Prefect API's USER:PASSWORD; None: of an API elsewhere nobody named one."""
+        return self.prefect_auth_file or (None if self.prefect_api_url else self.home / "prefect-auth")
 
     @property
     def s3(self) -> str:

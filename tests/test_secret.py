@@ -6,8 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from holdfast import secret, settings
+from holdfast.deployments.worker.environment import client_environment, server_environment
 from holdfast.errors import SettingsError
 from holdfast.secret import Keys
 
@@ -117,3 +119,53 @@ def test_settings_come_from_a_mounted_folder(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("HOLDFAST_SECRETS_DIR", str(tmp_path / "nowhere"))
     with pytest.raises(SettingsError, match=r"HOLDFAST_SECRETS_DIR = .*nowhere: no such folder"):
         settings.load(tmp_path)
+
+
+def test_the_prefect_server_gets_a_password_of_its_own_once(tmp_path: Path) -> None:
+    """Made by `up` for its owner alone, and kept from then on."""
+    chosen = settings.Settings(home=tmp_path)
+    secret.create_prefect_auth(chosen)
+    path = tmp_path / "prefect-auth"
+    made = secret.prefect_auth(chosen)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert made == path.read_text()
+    assert made.startswith("holdfast:")
+    assert len(made) > 40
+    secret.create_prefect_auth(chosen)
+    assert secret.prefect_auth(chosen) == made
+
+
+def test_a_prefect_password_that_was_given_is_the_one(tmp_path: Path) -> None:
+    """As a setting or as a file; of an API elsewhere that asks for none there is none, and none of ours is sent."""
+    secret.create_prefect_auth(settings.Settings(home=tmp_path))
+    given = settings.Settings(home=tmp_path, prefect_auth=SecretStr("ada:xyz"))
+    secret.create_prefect_auth(given)
+    assert secret.prefect_auth(given) == "ada:xyz"
+    elsewhere = settings.Settings(home=tmp_path, prefect_api_url="https://prefect.example/api")
+    assert secret.prefect_auth(elsewhere) == ""
+    file = write(tmp_path / "theirs", "bob:uvw")
+    named = elsewhere.model_copy(update={"prefect_auth_file": file})
+    assert secret.prefect_auth(named) == "bob:uvw"
+
+
+def test_a_prefect_password_that_is_none_is_refused(tmp_path: Path) -> None:
+    """The server never runs open for want of one."""
+    chosen = settings.Settings(home=tmp_path)
+    with pytest.raises(SettingsError, match="`holdfast up` creates it"):
+        server_environment(chosen)
+    for wrong in ("", "holdfast", "holdfast:", ":secret"):
+        write(tmp_path / "prefect-auth", wrong)
+        with pytest.raises(SettingsError, match="prefect-auth"):
+            server_environment(chosen)
+    write(tmp_path / "prefect-auth", "a:b", mode=0o644)
+    with pytest.raises(SettingsError, match="open to others"):
+        server_environment(chosen)
+
+
+def test_all_of_the_site_get_the_prefect_password_by_their_environment(tmp_path: Path) -> None:
+    """Server, gateway, worker and playbooks."""
+    chosen = settings.Settings(home=tmp_path)
+    secret.create_prefect_auth(chosen)
+    told = secret.prefect_auth(chosen)
+    assert server_environment(chosen)["PREFECT_SERVER_API_AUTH_STRING"] == told
+    assert client_environment(chosen)["PREFECT_API_AUTH_STRING"] == told

@@ -136,6 +136,7 @@ def _prepare(settings: Settings) -> None:
     if settings.driver == "local":
         # Machines elsewhere have no such file: they use the shared secret, as all did before.
         secret.create(settings.home / "s3-secret")
+    secret.create_prefect_auth(settings)
     envfile.remember(settings)
     if not settings.s3_endpoint:
         # A bucket of the embedded server is a folder.

@@ -97,6 +97,7 @@ def _prefect(settings: Settings) -> Service:
         (*command, "--host", settings.host, "--port", str(port)),
         server_environment(settings),
         url=f"{settings.prefect_api}/health",
+        tls=tls.of(settings),
         port=port,
         says="Prefect server",
     )

@@ -6,26 +6,20 @@ import os
 from pathlib import Path
 from typing import Any
 
+from holdfast import secret
 from holdfast.paths import run_dir
 from holdfast.settings import Settings
 
 _LEASES = "prefect.server.concurrency.lease_storage.filesystem"
 
 
-def client_environment(settings: Settings) -> dict[str, str]:
-    """What clients of the Prefect API need: where it is, quiet logs, no calls home.
-
-    ``PREFECT_API_URL`` is always set: without it each process would start a server of its own (7 to 12 s).
-    The version check is off because it costs every short-lived client one more request.
-    """
+def quiet_environment(settings: Settings) -> dict[str, str]:
+    """What every process with Prefect in it gets, wherever the API is: quiet logs, no calls home."""
     home = settings.home.resolve()
-    auth = settings.prefect_auth.get_secret_value()
     return {
-        **({"PREFECT_API_AUTH_STRING": auth} if auth else {}),
         "HOLDFAST_HOME": str(home),
         "PREFECT_HOME": str(home / "prefect"),
         "PREFECT_PROFILES_PATH": str(home / "prefect" / "profiles.toml"),
-        "PREFECT_API_URL": settings.prefect_api,
         "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED": "false",
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
@@ -35,25 +29,48 @@ def client_environment(settings: Settings) -> dict[str, str]:
     }
 
 
+def client_environment(settings: Settings) -> dict[str, str]:
+    """What clients of the Prefect API need: where it is, its credentials, quiet logs, no calls home.
+
+    ``PREFECT_API_URL`` is always set: without it each process would start a server of its own (7 to 12 s).
+    The version check is off because it costs every short-lived client one more request.
+
+    Raises:
+        SettingsError: the file with the credentials cannot be used.
+    """
+    auth, ca = secret.prefect_auth(settings), _authority(settings)
+    return quiet_environment(settings) | {
+        **({"PREFECT_API_AUTH_STRING": auth} if auth else {}),
+        **({"PREFECT_API_SSL_CERT_FILE": ca} if ca else {}),
+        "PREFECT_API_URL": settings.prefect_api,
+    }
+
+
 def client_settings(settings: Settings) -> dict[Any, Any]:
     """The same where Prefect may have been imported before, under another environment."""
-    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL  # noqa: PLC0415
+    from prefect.settings import (  # noqa: PLC0415
+        PREFECT_API_AUTH_STRING,
+        PREFECT_API_SSL_CERT_FILE,
+        PREFECT_API_URL,
+    )
 
+    ca = _authority(settings)
     return {
+        **({PREFECT_API_SSL_CERT_FILE: ca} if ca else {}),
         PREFECT_API_URL: settings.prefect_api,
-        PREFECT_API_AUTH_STRING: settings.prefect_auth.get_secret_value() or None,
+        PREFECT_API_AUTH_STRING: secret.prefect_auth(settings) or None,
     }
 
 
 def server_environment(settings: Settings) -> dict[str, str]:
-    """What the embedded Prefect server needs: its database, leases that outlive a restart.
+    """What the embedded Prefect server needs: credentials to ask for, its database, leases that outlive a restart.
 
     Concurrency leases in memory leak their slots when the server restarts, hence the file system.
     """
     home = settings.home.resolve()
-    auth = settings.prefect_auth.get_secret_value()
     return client_environment(settings) | {
-        **({"PREFECT_SERVER_API_AUTH_STRING": auth} if auth else {}),
+        **{name: str(path.absolute()) for name, path in _certificate(settings).items()},
+        "PREFECT_SERVER_API_AUTH_STRING": secret.prefect_auth(settings),
         "PREFECT_API_DATABASE_CONNECTION_URL": settings.prefect_database_url
         or f"sqlite+aiosqlite:///{home / 'prefect' / 'prefect.db'}",
         "PREFECT_SERVER_API_HOST": settings.host,
@@ -65,6 +82,21 @@ def server_environment(settings: Settings) -> dict[str, str]:
         "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER_FLUSH_INTERVAL": "1",
         "PREFECT_SERVER_SERVICES_EVENT_PERSISTER_FLUSH_INTERVAL": "2",
     }
+
+
+def _authority(settings: Settings) -> str:
+    """Who certifies the embedded server; empty: it has no TLS, or the API is elsewhere and Prefect's own matter."""
+    return str(settings.tls_ca.absolute()) if settings.tls_ca and not settings.prefect_api_url else ""
+
+
+def _certificate(settings: Settings) -> dict[str, Path]:
+    """What the embedded server serves TLS with, as :mod:`holdfast.deployments.local.prefect_server` reads it."""
+    files = {
+        "HOLDFAST_TLS_CERT": settings.tls_cert,
+        "HOLDFAST_TLS_KEY": settings.tls_key,
+        "HOLDFAST_TLS_CA": settings.tls_ca,
+    }
+    return {name: path for name, path in files.items() if path}
 
 
 def socket_path(home: Path) -> Path:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.deployments.worker import manifest
-from holdfast.deployments.worker.environment import client_environment
+from holdfast.deployments.worker.environment import quiet_environment
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.models.alert import Incident
 from holdfast.paths import run_dir
@@ -27,7 +27,7 @@ from holdfast.storage.ledger import Ledger
 def private_environment(settings: Settings, name: str) -> dict[str, str]:
     """Environment of a run with a server of its own, under ``HOME/run/offline``."""
     folder = run_dir(settings.home) / "offline" / name
-    return client_environment(settings) | {
+    return quiet_environment(settings) | {
         "PREFECT_HOME": str(folder),
         "PREFECT_PROFILES_PATH": str(folder / "profiles.toml"),
         "PREFECT_API_DATABASE_CONNECTION_URL": f"sqlite+aiosqlite:///{folder / 'prefect.db'}",

@@ -136,7 +136,12 @@ def services(settings: Settings) -> list[Check]:
     """Gateway, Prefect and S3: each answers, or is down with its port free."""
     return [
         _service("gateway", f"{settings.gateway}/healthz", settings.gateway_url, tls.of(settings)),
-        _service("prefect", f"{settings.prefect_api}/health", settings.prefect_api_url),
+        _service(
+            "prefect",
+            f"{settings.prefect_api}/health",
+            settings.prefect_api_url,
+            PLAIN if settings.prefect_api_url else tls.of(settings),
+        ),
         _service("s3", settings.s3, settings.s3_endpoint),
     ]
 

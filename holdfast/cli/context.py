@@ -24,3 +24,13 @@ def gateway() -> Iterator[Gateway]:
     """The project's gateway."""
     with Gateway.open(settings()) as client:
         yield client
+
+
+def prefect_ui(known: Settings) -> str:
+    """Where the Prefect UI is, and what it asks for; the password itself is never shown."""
+    said = f"Prefect UI: {known.prefect_api.removesuffix('/api')}"
+    if known.prefect_auth.get_secret_value():
+        return f"{said} (log in with the value of HOLDFAST_PREFECT_AUTH, USER:PASSWORD in one field)"
+    if known.prefect_auth_path:
+        return f"{said} (log in with the content of {known.prefect_auth_path})"
+    return said

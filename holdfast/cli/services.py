@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from holdfast import settings as settings_module
+from holdfast.cli import context
 from holdfast.cli.output import AsJson, progress, tell
 from holdfast.errors import SettingsError
 from holdfast.settings import HOME_NAME
@@ -37,8 +38,10 @@ def up(
 
     folder, aside = new_home(home), progress(as_json)
     settings = control.up(folder, machines, aside, port=port)
-    gateway = settings_module.load(folder).gateway
+    known = settings_module.load(folder)
+    gateway = known.gateway
     aside(f"status page: {gateway}/ui/ (log in with the secret file's content)")
+    aside(context.prefect_ui(known))
     line = "next: `holdfast submit JOBFILE`, `holdfast status`, `holdfast down`"
     tell(as_json, line, home=folder, gateway=gateway, page=f"{gateway}/ui/")
     if foreground:

@@ -24,6 +24,7 @@ def status(as_json: AsJson = False) -> None:
     _incidents(facts)
     _restores(facts)
     say(f"Status page: {facts['page']}")
+    say(context.prefect_ui(context.settings()))
 
 
 def _jobs(facts: Mapping[str, Any]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from holdfast.cli import context
 from holdfast.cli.gateway import Gateway
 from holdfast.cli.output import out, say
 from holdfast.demo import outcome
@@ -47,7 +48,7 @@ def play(script: Path, folder: Path, *, steps: int, port: int | None, keep: bool
         reports = outcome.write(report, folder / "demo")
         outcome.summarise(report, out)
         say(f"report      {reports / 'report.html'} (and report.json)")
-        say(f"Prefect UI  {report.prefect_url}")
+        say(context.prefect_ui(settings))
     return report.ok
 
 

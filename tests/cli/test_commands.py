@@ -10,6 +10,7 @@ import pytest
 from holdfast.cli import sources
 from holdfast.models.alert import Incident, IncidentClass, IncidentState
 from holdfast.models.job import JobSpec
+from holdfast.settings import HOME_NAME
 from tests.cli.conftest import Cli
 from tests.cli.fake_gateway import FakeGateway
 
@@ -107,6 +108,13 @@ def test_a_submission_says_what_checkpoints_cost(
     told = json.loads(cli("submit", str(job_file), "--json").out)["checkpoint"]
     assert told["copies_at_rest"] == told["copies"]["own"] + told["copies"]["peer"]
     assert told["not_protected"]
+
+
+def test_status_tells_where_the_prefect_password_lies(cli: Cli, gateway: FakeGateway, project: Path) -> None:
+    """The file, never the password."""
+    out = cli("status").out.replace("\n", "")
+    assert "Prefect UI: http://127.0.0.1:" in out
+    assert str(project / HOME_NAME / "prefect-auth") in out
 
 
 def test_status_names_jobs_machines_and_ranks(cli: Cli, gateway: FakeGateway) -> None:

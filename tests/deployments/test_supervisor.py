@@ -134,6 +134,7 @@ def test_ports_of_services_elsewhere_are_not_needed(tmp_path: Path) -> None:
 def test_services_elsewhere_are_not_started(tmp_path: Path) -> None:
     """Prefect, S3 and the gateway can be somebody else's."""
     secret.create(tmp_path / "secret")
+    secret.create_prefect_auth(Settings(home=tmp_path))
     names = [each.name for each in embedded(Settings(home=tmp_path))]
     assert names == ["prefect", "s3", "gateway", "worker"]
     elsewhere = Settings(
@@ -145,8 +146,11 @@ def test_services_elsewhere_are_not_started(tmp_path: Path) -> None:
 def test_secret_is_on_no_command_line(tmp_path: Path) -> None:
     """Everybody on the host can read command lines."""
     known = secret.create(tmp_path / "secret")
+    secret.create_prefect_auth(Settings(home=tmp_path))
+    password = secret.prefect_auth(Settings(home=tmp_path)).partition(":")[2]
     for each in embedded(Settings(home=tmp_path)):
         assert known not in " ".join(each.command)
+        assert password not in " ".join(each.command)
 
 
 def test_choices_are_remembered_beside_what_is_there(tmp_path: Path) -> None:

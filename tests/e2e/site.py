@@ -59,9 +59,10 @@ class Site:
         self.store = objects.from_settings(self.settings)
         self.tls = tls.of(self.settings)
         self.renew_secret()
-        user, _, password = self.settings.prefect_auth.get_secret_value().partition(":")
-        auth = (user, password) if user else None
-        self.prefect = httpx.Client(base_url=self.settings.prefect_api, timeout=60, auth=auth)
+        user, _, password = secret.prefect_auth(self.settings).partition(":")
+        self.prefect = httpx.Client(
+            base_url=self.settings.prefect_api, timeout=60, auth=(user, password), **self.tls.http()
+        )
 
     @classmethod
     def up(cls, home: Path, machines: int, policy: str = POLICY, **more: Any) -> Site:

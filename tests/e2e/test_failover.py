@@ -46,6 +46,7 @@ class Pair:
             gateway_url=",".join(self.urls),
         )
         self.headers = {"Authorization": f"Bearer {secret.create(self.settings.secret_path)}"}
+        secret.create_prefect_auth(self.settings)
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self.site: Site
 
@@ -54,6 +55,7 @@ class Pair:
         elsewhere = {
             "HOLDFAST_PORT": str(self.ports[self.urls.index(url)]),
             "HOLDFAST_PREFECT_API_URL": self.settings.prefect_api,
+            "HOLDFAST_PREFECT_AUTH_FILE": str(self.settings.prefect_auth_path),
             "HOLDFAST_S3_ENDPOINT": self.settings.s3,
         }
         command = [

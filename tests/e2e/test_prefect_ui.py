@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from pathlib import Path
 
+from holdfast import secret
 from holdfast.models.alert import Incident
-from tests.e2e.browser import Chromium, shades
+from tests.e2e.browser import shades
 from tests.e2e.site import Site
 from tests.e2e.waiting import wait_for
+from tests.page.tab import browser as with_tab
+
+ASKED = "location.pathname.includes('login') && !!document.querySelector('input[type=password]')"
+TYPE_IN = """(() => {
+  const field = document.querySelector("input[type=password]");
+  Object.getOwnPropertyDescriptor(HTMLInputElement.prototype, "value").set.call(field, %s);
+  field.dispatchEvent(new Event("input", {bubbles: true}));
+})()"""
 
 
 def test_incident_is_readable_in_the_prefect_ui(site: Site, name: str, tmp_path: Path) -> None:
     """The incident's flow run has its name, its end and its steps' log lines on its page; its report is an artifact."""
-    browser = Chromium(tmp_path)
     machines = site.submit(name).machines
     site.fault("kill-machine", machines[0])
     incident = site.wait_recovered(name)
     run = wait_for("the run is over for Prefect", lambda: ended(site, incident))
     assert run["name"] == f"{incident.id}: machine fault on {machines[0]}"
 
-    ui = site.settings.prefect_api.removesuffix("/api")
     screenshot = tmp_path / "incident.png"
-    page = wait_for(
-        "the run's page with its log",
-        lambda: (
-            seen
-            if "swapped in" in (seen := browser.look(f"{ui}/runs/flow-run/{run['id']}", screenshot))
-            else None
-        ),
-    )
+    page = look(site, tmp_path / "a", f"/runs/flow-run/{run['id']}", "swapped in", screenshot)
     for text in (run["name"], "Recovered", f"evicting {machines[0]}", f"takes over from {machines[0]}"):
         assert text in page, text
     width, height, different = shades(screenshot)
@@ -36,26 +38,48 @@ def test_incident_is_readable_in_the_prefect_ui(site: Site, name: str, tmp_path:
     assert different > 50, "the screenshot is blank"
 
     report = next(one for one in site.artifacts(run["id"]) if one["key"] == f"incident-{incident.id}")
-    shown = browser.look(f"{ui}/artifacts/artifact/{report['id']}", tmp_path / "report.png")
+    shown = look(
+        site, tmp_path / "b", f"/artifacts/artifact/{report['id']}", "Signals", tmp_path / "report.png"
+    )
     assert "evict:" in shown
     assert "Signals" in shown
 
 
 def test_the_pools_reasoning_is_shown_with_its_plot(site: Site, tmp_path: Path) -> None:
     """The schedule's artifact: size, why, and a plot that the browser draws."""
-    browser = Chromium(tmp_path)
     run_id = site.run_deployment("resize-standby-pool", {"sizing": {"dry_run": True}})
     (artifact,) = wait_for(
         "the artifact", lambda: [one for one in site.artifacts(run_id) if one["key"] == "standby-pool"]
     )
-    ui = site.settings.prefect_api.removesuffix("/api")
     screenshot = tmp_path / "pool.png"
-    shown = browser.look(f"{ui}/artifacts/artifact/{artifact['id']}", screenshot, (1400, 1600))
+    shown = look(
+        site, tmp_path, f"/artifacts/artifact/{artifact['id']}", "machine-days", screenshot, height=1600
+    )
     assert "Standby pool:" in shown
     assert "machine-days" in shown
     assert '<img src="data:image/svg+xml;base64,' in shown
     # Text alone leaves most scan lines of the middle third alike; the plot lies there.
     assert shades(screenshot)[2] > 200, "the plot is not drawn"
+
+
+def look(site: Site, folder: Path, path: str, text: str, screenshot: Path, *, height: int = 1200) -> str:
+    """Log in as the CLI says, go to ``path`` of the UI, wait for ``text``; the document."""
+
+    async def person() -> str:
+        async with with_tab(folder) as tab:
+            await tab.size(1400, height)
+            ui = site.settings.prefect_api.removesuffix("/api")
+            await tab.open(ui)
+            await tab.until(ASKED)
+            await tab.run(TYPE_IN % json.dumps(secret.prefect_auth(site.settings)))
+            await tab.click("button[type=submit]")
+            await tab.until("!location.pathname.includes('login')")
+            await tab.open(f"{ui}{path}")
+            await tab.sees(text)
+            await tab.shot(screenshot)
+            return str(await tab.run("document.documentElement.outerHTML"))
+
+    return asyncio.run(person())
 
 
 def ended(site: Site, incident: Incident) -> dict[str, object] | None:

@@ -183,7 +183,11 @@ def test_databases_and_doors(team: Team) -> None:
         with pytest.raises(httpx.ConnectError, match="certificate verify failed"):
             httpx.get(f"https://{address}/healthz", timeout=10)
     assert site.http.get("/v1/machines", headers={"Authorization": "Bearer wrong"}).status_code == 401
-    assert httpx.get(f"{site.settings.prefect_api}/work_pools/holdfast", timeout=30).status_code == 401
+    prefect = f"{site.settings.prefect_api}/work_pools/holdfast"
+    assert prefect.startswith("https://")
+    with pytest.raises(httpx.ConnectError, match="certificate verify failed"):
+        httpx.get(prefect, timeout=30)
+    assert httpx.get(prefect, timeout=30, **site.tls.http()).status_code == 401
     assert site.prefect.get("/work_pools/holdfast").is_success
 
 
@@ -201,7 +205,8 @@ def test_recoveries_go_on_while_certificates_and_secret_are_replaced(team: Team,
     before = team.serial(gateway), team.serial(agent)
     services = {each: site.service(each).pid for each in ("gateway", "worker")}
     team.pki.certify("site", "127.0.0.1")
-    assert team.serial(gateway) == team.serial(agent)
+    prefect = f"127.0.0.1:{site.settings.port + 1}"
+    assert team.serial(gateway) == team.serial(agent) == team.serial(prefect)
     assert team.serial(gateway) not in before
     old, new = PASSWORDS["first secret"], PASSWORDS["second secret"]
     for stage in (f"{old}\n{new}\n", f"{new}\n{old}\n", f"{new}\n"):
