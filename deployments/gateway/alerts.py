@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
 from holdfast.deployments.gateway import alertmanager
+from holdfast.deployments.gateway.audit import SOMEBODY, audited, told, who
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.outcome import Outcome
 from holdfast.deployments.gateway.site import log
@@ -20,8 +21,15 @@ def routes(gateway: Gateway) -> APIRouter:
     router = APIRouter(prefix="/v1/alerts")
 
     @router.post("")
-    async def alert(body: Alert) -> Outcome:
-        return await gateway.correlator.accept(tidy(body))
+    async def alert(request: Request, body: Alert) -> Outcome:
+        alert = tidy(body)
+        asker = who(request, str(alert.evidence.get("by") or ""))
+        if asker.by == SOMEBODY:  # tools give no name
+            return await gateway.correlator.accept(alert)
+        asked = asker.asks(
+            "alert", alert.job or alert.machine or "", f"{alert.kind.value} {alert.fingerprint}"
+        )
+        return await audited(gateway.site.ledger, asked, lambda: gateway.correlator.accept(alert), told)
 
     @router.post("/alertmanager")
     async def webhook(body: alertmanager.Webhook) -> dict[str, Any]:

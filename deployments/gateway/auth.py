@@ -12,7 +12,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from holdfast import secret as secrets
 from holdfast.deployments.gateway.leadership import Leadership
 from holdfast.deployments.gateway.metrics import Metrics
-from holdfast.deployments.gateway.page.session import SAFE_METHODS, Sessions, must_not_be_forged
+from holdfast.deployments.gateway.page.session import (
+    SAFE_METHODS,
+    Sessions,
+    must_be_of_the_page,
+    must_not_be_forged,
+)
 from holdfast.errors import HoldfastError, RefusedError, UnauthorizedError, UnavailableError
 from holdfast.guarded_http import is_known
 
@@ -106,6 +111,7 @@ class Door:
             )
         is_known(scope)
         must_not_be_forged(session, method, headers)
+        must_be_of_the_page(method, path)
         scope.setdefault("state", {})["session"] = session
 
     async def _limited(self, scope: Scope, receive: Receive, send: Send) -> None:

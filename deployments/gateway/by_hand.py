@@ -4,32 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
 
+from holdfast.deployments.gateway.audit import Asked, audited, told, who
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.outcome import Outcome, What
-from holdfast.deployments.gateway.page.session import Session
-from holdfast.deployments.gateway.tidy import clean
-from holdfast.errors import HoldfastError, RefusedError
+from holdfast.errors import RefusedError
 from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass
-from holdfast.models.base import Frozen
-from holdfast.models.history import ActionState, ByHand
+from holdfast.models.history import ByHand
 from holdfast.models.machine import OUT, Machine, MachineState, Scope
-
-SOMEBODY = "somebody"
-
-Result = TypeVar("Result")
-
-
-class Asked(Frozen):
-    """Who asks, and why. The name of a person who is logged in on the status page is that of the login."""
-
-    by: str = Field(SOMEBODY, max_length=200)
-    reason: str = Field("", max_length=2000)
 
 
 class Evict(Asked):
@@ -52,20 +38,19 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @router.post("/incidents/{incident_id}/approve")
     async def approve(request: Request, incident_id: str, body: Answer) -> Incident:
-        by, via = who(request, body)
+        asker = who(request, body.by)
 
         async def act() -> Incident:
-            return await gateway.approvals.answer(incident_id, body.approve, by, body.reason)
+            return await gateway.approvals.answer(incident_id, body.approve, asker.by, body.reason)
 
         await asyncio.to_thread(ledger.incident, incident_id)
-        verb = "approve" if body.approve else "refuse"
-        entry = await _note(gateway, verb, incident_id, (by, via), body.reason)
-        return await _audited(gateway, entry, act, lambda _: "answered")
+        asked = asker.asks("approve" if body.approve else "refuse", incident_id, body.reason)
+        return await audited(ledger, asked, act, lambda _: "answered")
 
     @router.post("/machines/{name}/evict")
     async def evict(request: Request, name: str, body: Evict) -> Outcome:
         machine = await site.machine(name)
-        by, via = who(request, body)
+        asker = who(request, body.by)
 
         async def act() -> Outcome:
             if machine.state in OUT:
@@ -73,15 +58,14 @@ def routes(gateway: Gateway) -> APIRouter:
             if machine.job is None:
                 await gateway.acts.take_out(machine, body.reason, body.scope)
                 return Outcome(outcome=What.CORDONED, message=f"machine {name} is out of service")
-            return await gateway.correlator.accept(_eviction(machine, body, by, site.clock.now()))
+            return await gateway.correlator.accept(_eviction(machine, body, asker.by, site.clock.now()))
 
-        entry = await _note(gateway, "evict", name, (by, via), f"{body.reason} (scope {body.scope.value})")
-        return await _audited(gateway, entry, act, _told)
+        asked = asker.asks("evict", name, f"{body.reason} (scope {body.scope.value})")
+        return await audited(ledger, asked, act, told)
 
     @router.post("/machines/{name}/release")
     async def release(request: Request, name: str, body: Asked | None = None) -> Machine:
-        machine = await site.machine(name)
-        by, via = who(request, body or Asked())
+        machine, body = await site.machine(name), body or Asked()
 
         async def act() -> Machine:
             if machine.state not in OUT:
@@ -89,46 +73,14 @@ def routes(gateway: Gateway) -> APIRouter:
             await _release(gateway, machine)
             return await site.machine(name)
 
-        entry = await _note(gateway, "release", name, (by, via), (body or Asked()).reason)
-        return await _audited(gateway, entry, act, lambda machine: f"now {machine.state.value}")
+        asked = who(request, body.by).asks("release", name, body.reason)
+        return await audited(ledger, asked, act, lambda machine: f"now {machine.state.value}")
 
     @router.get("/by-hand")
     def by_hand(target: str | None = None, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> list[ByHand]:
         return ledger.by_hand(target, limit)
 
     return router
-
-
-def who(request: Request, body: Asked) -> tuple[str, str]:
-    """The person's name, and the way by which the request came."""
-    session: Session | None = getattr(request.state, "session", None)
-    return (session.by, "page") if session else (body.by or SOMEBODY, "api")
-
-
-async def _note(gateway: Gateway, act: str, target: str, asked: tuple[str, str], reason: str) -> ByHand:
-    (by, via), note = asked, gateway.site.ledger.note_by_hand
-    return await asyncio.to_thread(note, act, target, by=clean(by), via=via, reason=clean(reason))
-
-
-async def _audited(
-    gateway: Gateway, entry: ByHand, act: Callable[[], Awaitable[Result]], say: Callable[[Result], str]
-) -> Result:
-    """Do it, and write down what came of it; one whose gateway was killed meanwhile keeps the state ``intent``."""
-    end = gateway.site.ledger.end_by_hand
-    try:
-        result = await act()
-    except HoldfastError as error:
-        await asyncio.to_thread(end, entry.id, ActionState.FAILED, str(error))
-        raise
-    state = ActionState.DONE
-    if isinstance(result, Outcome) and result.outcome is What.REFUSED:
-        state = ActionState.FAILED
-    await asyncio.to_thread(end, entry.id, state, say(result))
-    return result
-
-
-def _told(outcome: Outcome) -> str:
-    return f"{outcome.outcome.value} {outcome.incident or ''} {outcome.message}".strip()
 
 
 async def _release(gateway: Gateway, machine: Machine) -> None:

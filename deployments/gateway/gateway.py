@@ -102,6 +102,8 @@ class Gateway:
         self.times = Times(self.site)
         self.step_times = StepTimes()
         self.releases = Releases(self.site, acts.free)
+        self.resuming: list[Callable[[], Awaitable[None]]] = []
+        """What others take up when this gateway begins to lead."""
         self._loops: list[asyncio.Task[None]] = []
 
     def _require_sure(self) -> None:
@@ -123,6 +125,8 @@ class Gateway:
         """Take up what was going on when the last gateway ended. Silence counts from now on."""
         self.site.listening_since = self.site.clock.now()
         await self.site.refresh()
+        for take_up in self.resuming:
+            await take_up()
         self.site.fleet.grace(self.site.clock.now())
         await self.carry_over.resume()
         await self.reconciler.tick()

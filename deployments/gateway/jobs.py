@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Literal
+from collections.abc import Awaitable, Callable
+from typing import Literal, TypeVar
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 from pydantic import Field
 
+from holdfast.deployments.gateway.audit import Act, audited, told, who
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.launch import seat, start, submit
 from holdfast.deployments.gateway.outcome import Outcome, What
@@ -16,6 +18,8 @@ from holdfast.models.alert import Alert, AlertKind, IncidentState
 from holdfast.models.base import Frozen
 from holdfast.models.checkpoint import Choice
 from holdfast.models.job import Job, JobSpec, JobState
+
+Result = TypeVar("Result")
 
 
 class Submit(Frozen):
@@ -45,50 +49,82 @@ def routes(gateway: Gateway) -> APIRouter:
     router = APIRouter(prefix="/v1")
     site, ledger = gateway.site, gateway.site.ledger
 
+    async def done(asked: Act, work: Callable[[], Awaitable[Result]]) -> Result:
+        return await audited(ledger, asked, work, _said)
+
     @router.post("/jobs")
-    async def submit_job(body: Submit) -> Job:
-        return await submit(gateway, body.spec, body.code_version)
+    async def submit_job(request: Request, body: Submit) -> Job:
+        async def work() -> Job:
+            return await submit(gateway, body.spec, body.code_version)
+
+        asked = who(request).asks("submit", body.spec.name, f"code {body.code_version}")
+        return await done(asked, work)
 
     @router.post("/jobs/{name}/pause")
-    async def pause(name: str, body: Pause | None = None) -> Job:
-        await _must_be_idle(gateway, await site.job(name))
-        await gateway.acts.hold(name, (body or Pause()).at_step)
-        return await site.job(name)
+    async def pause(request: Request, name: str, body: Pause | None = None) -> Job:
+        job, at_step = await site.job(name), (body or Pause()).at_step
+
+        async def work() -> Job:
+            await _must_be_idle(gateway, job)
+            await gateway.acts.hold(name, at_step)
+            return await site.job(name)
+
+        return await done(who(request).asks("pause", name, f"at step {at_step}" if at_step else ""), work)
 
     @router.post("/jobs/{name}/resume")
-    async def resume(name: str, body: Choice | None = None) -> Job:
+    async def resume(request: Request, name: str, body: Choice | None = None) -> Job:
         choice = body if body and body != Choice() else None
         job = await site.job(name)
-        await _must_be_idle(gateway, job)
-        if job.state in (JobState.RUNNING, JobState.DONE):
-            raise RefusedError(f"job {name} is {job.state}: there is nothing to resume")
-        if job.state is JobState.PAUSED and any(site.fleet.runs(job)):
-            if choice is not None:
-                raise RefusedError(
-                    f"job {name} holds at a step boundary with its state in its ranks: stop it first "
-                    f"(`holdfast stop {name}`), then choose what it starts from"
-                )
-            await gateway.acts.hold(name, None)
-        else:
-            await seat(site, job)
-            await start(gateway, name, _resumed(choice), choice)
-        return await site.job(name)
+        asked = who(request).asks("resume", name, _resumed(choice))
+        return await done(asked, lambda: _resume(gateway, job, choice))
 
     @router.post("/jobs/{name}/stop")
-    async def stop(name: str) -> Job:
+    async def stop(request: Request, name: str) -> Job:
         await site.job(name)
-        await gateway.acts.stop(name)
-        for incident in await asyncio.to_thread(ledger.incidents, name, IncidentState.OPEN):
-            await asyncio.to_thread(
-                ledger.set_incident, incident.id, state=IncidentState.DISMISSED, summary="the job was stopped"
-            )
-        return await site.job(name)
+        return await done(who(request).asks("stop", name), lambda: _stop(gateway, name))
 
     @router.post("/jobs/{name}/update")
-    async def update(name: str, body: Update) -> Outcome:
-        return await _update(gateway, await site.job(name), body)
+    async def update(request: Request, name: str, body: Update) -> Outcome:
+        job = await site.job(name)
+        reason = f"code {body.version} ({body.when}) {body.note}".strip()
+        asked = who(request, body.by).asks("update", name, reason)
+        return await done(asked, lambda: _update(gateway, job, body))
 
     return router
+
+
+def _said(result: object) -> str:
+    if isinstance(result, Outcome):
+        return told(result)
+    return f"now {result.state.value}, epoch {result.epoch}" if isinstance(result, Job) else ""
+
+
+async def _resume(gateway: Gateway, job: Job, choice: Choice | None) -> Job:
+    site, name = gateway.site, job.name
+    await _must_be_idle(gateway, job)
+    if job.state in (JobState.RUNNING, JobState.DONE):
+        raise RefusedError(f"job {name} is {job.state}: there is nothing to resume")
+    if job.state is JobState.PAUSED and any(site.fleet.runs(job)):
+        if choice is not None:
+            raise RefusedError(
+                f"job {name} holds at a step boundary with its state in its ranks: stop it first "
+                f"(`holdfast stop {name}`), then choose what it starts from"
+            )
+        await gateway.acts.hold(name, None)
+    else:
+        await seat(site, job)
+        await start(gateway, name, _resumed(choice), choice)
+    return await site.job(name)
+
+
+async def _stop(gateway: Gateway, name: str) -> Job:
+    ledger = gateway.site.ledger
+    await gateway.acts.stop(name)
+    for incident in await asyncio.to_thread(ledger.incidents, name, IncidentState.OPEN):
+        await asyncio.to_thread(
+            ledger.set_incident, incident.id, state=IncidentState.DISMISSED, summary="the job was stopped"
+        )
+    return await gateway.site.job(name)
 
 
 def _resumed(choice: Choice | None) -> str:

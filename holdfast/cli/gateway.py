@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import getpass
 import os
 from collections import deque
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import quote
 
 import httpx
 
@@ -14,6 +16,7 @@ from holdfast.agent.client import raise_for
 from holdfast.errors import RefusedError, UnauthorizedError, UnavailableError
 from holdfast.models.alert import Incident
 from holdfast.models.checkpoint import RemoteCheckpoint
+from holdfast.models.history import BY_HEADER
 from holdfast.models.job import Job, JobSpec
 from holdfast.models.machine import Machine, Scope
 from holdfast.settings import Settings
@@ -39,7 +42,7 @@ class Gateway:
         self._urls = deque(each.strip().rstrip("/") for each in url.split(","))
         self._secret_path = secret_path
         self._http = httpx.Client(
-            headers={"Authorization": f"Bearer {token}"},
+            headers={"Authorization": f"Bearer {token}", BY_HEADER: quote(_person())},
             transport=transport,
             timeout=30.0,
             **certified.http(),
@@ -113,7 +116,7 @@ class Gateway:
             "version": version,
             "when": "lazy" if lazy else "now",
             "note": note,
-            "by": os.environ.get("USER", ""),
+            "by": _person(),
         }
         return _outcome(self._call("POST", f"/v1/jobs/{job}/update", body))
 
@@ -142,7 +145,7 @@ class Gateway:
 
     def approve(self, incident_id: str, *, approve: bool, reason: str) -> Any:
         """Answer what a playbook asks; returns the incident."""
-        body = {"approve": approve, "by": os.environ.get("USER") or "somebody", "reason": reason}
+        body = {"approve": approve, "by": _person(), "reason": reason}
         return self._call("POST", f"/v1/incidents/{incident_id}/approve", body)
 
     def pool(self) -> dict[str, Any]:
@@ -183,6 +186,14 @@ class Gateway:
             )
         raise_for(response)
         return response.json() if response.content else None
+
+
+def _person() -> str:
+    """Who sits here, for the audit: the gateway cannot check it."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user without a name
+        return f"uid {os.getuid()}"
 
 
 def _outcome(answer: dict[str, Any]) -> str:

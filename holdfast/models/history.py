@@ -118,8 +118,12 @@ class Pool(Frozen):
     """Target of each group of machines; empty: there is one group, of all machines."""
 
 
+BY_HEADER = "x-holdfast-by"
+"""Header by which the command line says who asks, percent-encoded."""
+
+
 class ByHand(Frozen):
-    """Something that a person had done to a machine or an incident: who, when and why."""
+    """Something that a person had done: who, when, why and from where."""
 
     id: int
     at: float
@@ -128,10 +132,13 @@ class ByHand(Frozen):
     """The name that the person gave."""
     via: str
     """``page`` or ``api`` (the command line)."""
+    source: str = ""
+    """Address that the request came from."""
     act: str
-    """``evict``, ``release``, ``approve`` or ``refuse``."""
+    """``evict``, ``release``, ``approve``, ``refuse``, ``alert``, ``login``, ``logout``; of a job
+    ``submit``, ``pause``, ``resume``, ``stop``, ``update``."""
     target: str
-    """The machine or incident."""
+    """The machine, incident, job or login."""
     reason: str
     state: ActionState = ActionState.INTENT
     outcome: str = ""

@@ -1,4 +1,4 @@
-"""The audit: who had what done to a machine or an incident by hand, when and why."""
+"""The audit: who had what done by hand, when, why and from where."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from holdfast.storage.ledger.schema import ByHandRow
 class ByHands(Connection):
     """Written before the act, and again when its outcome is known."""
 
-    def note_by_hand(self, act: str, target: str, *, by: str, via: str, reason: str) -> ByHand:
+    def note_by_hand(
+        self, act: str, target: str, *, by: str, via: str, reason: str, source: str = ""
+    ) -> ByHand:
         """Write down what a person asks for, before it is done."""
         with self._write() as session:
             row = ByHandRow(
                 at=self._clock.now(),
                 by=by,
                 via=via,
+                source=source,
                 act=act,
                 target=target,
                 reason=reason,
@@ -42,6 +45,12 @@ class ByHands(Connection):
                 raise UnknownError(f"no request {number} by hand")
             row.state, row.outcome, row.done_at = state, outcome, self._clock.now()
             return row.to(ByHand)
+
+    def targets_by_hand(self, act: str, since: float) -> set[str]:
+        """What ``act`` was asked for since then (Unix seconds)."""
+        query = select(ByHandRow.target).where(ByHandRow.act == act, ByHandRow.at >= since)
+        with self._read() as session:
+            return set(session.scalars(query))
 
     def by_hand(self, target: str | None = None, limit: int = 100) -> list[ByHand]:
         """The newest ``limit`` requests, newest first; of one machine or incident if given."""

@@ -26,7 +26,7 @@ from holdfast.models.history import ActionState
 from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState, Scope
 
-HEAD = "0004"
+HEAD = "0005"
 """The newest migration (`migrations/versions`): what the tables below are."""
 
 
@@ -208,13 +208,14 @@ class ActionRow(Base):
 
 
 class ByHandRow(Base):
-    """What people had done to machines and incidents."""
+    """What people had done to machines, incidents and jobs, and their logins."""
 
     __tablename__ = "by_hand"
     id: Mapped[int] = mapped_column(primary_key=True)
     at: Mapped[float]
     by: Mapped[str]
     via: Mapped[str]
+    source: Mapped[str] = mapped_column(default="", server_default="")
     act: Mapped[str]
     target: Mapped[str] = mapped_column(index=True)
     reason: Mapped[str]

@@ -166,7 +166,7 @@ async def test_evict_and_release_are_confirmed_and_audited(site: tuple[Kit, Tab,
     await tab.sees(f"Evict {spare}?")
     assert await tab.run("document.activeElement.name") == "reason"
     await tab.key("Enter")  # no reason yet
-    assert kit.ledger.by_hand() == []
+    assert {act.act for act in kit.ledger.by_hand()} <= {"login"}
     await tab.call("Input.insertText", text="smells of smoke")
     await tab.key("Enter")
     await tab.sees("smells of smoke")
@@ -193,7 +193,7 @@ async def test_leaving_the_dialog_does_nothing(site: tuple[Kit, Tab, str]) -> No
         await tab.fill("reason", "no")
         await (tab.click("dialog button", leave) if leave else tab.key("Escape"))
         await tab.until("!document.querySelector('dialog').open")
-    assert kit.ledger.by_hand() == []
+    assert {act.act for act in kit.ledger.by_hand()} <= {"login"}
     assert kit.ledger.machine("m3").state is MachineState.ACTIVE
 
 

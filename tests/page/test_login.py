@@ -8,11 +8,14 @@ from pathlib import Path
 import httpx
 import pytest
 
-from holdfast.deployments.gateway.page.session import CSRF_HEADER, LIFE_S, Sessions
-from holdfast.models.history import ActionState
+from holdfast.deployments.gateway.page.session import CSRF_HEADER, LIFE_S, MAY, SAFE_METHODS, Sessions
+from holdfast.models.history import BY_HEADER, ActionState
+from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState
 from holdfast.secret import Keys
-from holdfast.testing.gateway_kit import SECRET, Kit
+from holdfast.testing.gateway_kit import JOB, SECRET, Kit
+
+SPEC = {"name": "new", "script": "train.py", "machines": 2, "ranks_per_machine": 2}
 
 
 def browser(kit: Kit) -> httpx.AsyncClient:
@@ -68,7 +71,7 @@ async def test_acts_need_the_token_of_the_login(kit: Kit) -> None:
             answer = await client.post("/v1/machines/m0/evict", json={"reason": "x"}, headers=headers)
             assert answer.status_code == 403
             assert answer.json()["error"] == "ForgedError"
-        assert kit.ledger.by_hand() == []
+        assert kit.ledger.by_hand("m0") == []
         assert kit.ledger.machine("m0").state is MachineState.STANDBY
         answer = await client.post("/v1/machines/m0/evict", json={"reason": "x"}, headers={CSRF_HEADER: csrf})
         assert answer.status_code == 200
@@ -81,6 +84,122 @@ async def test_a_login_does_not_speak_for_machines(kit: Kit) -> None:
         headers = {CSRF_HEADER: await login(client)}
         for path in ("/v1/agents/register", "/v1/alerts", "/v1/alerts/alertmanager"):
             assert (await client.post(path, json={}, headers=headers)).status_code == 401, path
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/jobs", {"spec": SPEC, "code_version": "v1"}),
+        ("/v1/jobs/gpt/stop", None),
+        ("/v1/jobs/gpt/pause", {}),
+        ("/v1/jobs/gpt/resume", {}),
+        ("/v1/jobs/gpt/update", {"version": "v2"}),
+        ("/v1/machines/m0/evict/../../../jobs/gpt/stop", None),
+    ],
+)
+async def test_a_login_may_do_what_the_page_does_and_no_more(
+    kit: Kit, path: str, body: dict[str, object] | None
+) -> None:
+    """A stolen cookie, with its token, starts no code and stops no job."""
+    await kit.running_job()
+    async with browser(kit) as client:
+        headers = {CSRF_HEADER: await login(client)}
+        answer = await client.post(path, json=body, headers=headers)
+        assert answer.status_code == 403, answer.text
+        assert answer.json()["error"] == "NotByLoginError"
+    assert kit.ledger.jobs() == [kit.ledger.job(JOB)]
+    assert kit.ledger.job(JOB).state is JobState.RUNNING
+    assert {entry.act for entry in kit.ledger.by_hand()} == {"login"}
+
+
+async def test_every_route_that_changes_something_is_closed_to_a_login_or_listed(kit: Kit) -> None:
+    """A route that is added later is closed until somebody opens it."""
+    paths = {
+        path
+        for path, methods in kit.app.openapi()["paths"].items()
+        if {method.upper() for method in methods} - SAFE_METHODS and path != "/ui/login"
+    }
+    assert len(paths) > 10
+    open_ones = {path for path in paths if MAY.fullmatch(path)}
+    assert open_ones == {
+        "/v1/machines/{name}/evict",
+        "/v1/machines/{name}/release",
+        "/v1/incidents/{incident_id}/approve",
+        "/ui/logout",
+    }
+
+
+async def test_a_cookie_is_nobodys_after_logout(kit: Kit) -> None:
+    """A copy of it too, in this gateway and in the one that leads after it; other logins of the same person stay."""
+    async with browser(kit) as client, browser(kit) as other:
+        headers = {CSRF_HEADER: await login(client)}
+        await login(other)
+        copied = dict(client.cookies)
+        assert (await client.post("/ui/logout", headers=headers)).status_code == 200
+        client.cookies.update(copied)
+        assert (await client.get("/v1/page/overview")).status_code == 401
+        assert (await client.post("/v1/machines/m0/evict", json={}, headers=headers)).status_code == 401
+        assert (await other.get("/v1/page/overview")).status_code == 200
+        kept = dict(other.cookies)
+    await kit.restart()
+    for cookies, status in ((copied, 401), (kept, 200)):
+        async with browser(kit) as later:
+            later.cookies.update(cookies)
+            assert (await later.get("/v1/page/overview")).status_code == status
+
+
+async def test_logout_needs_the_token(kit: Kit) -> None:
+    """Another site's page logs nobody out."""
+    async with browser(kit) as client:
+        await login(client)
+        assert (await client.post("/ui/logout")).status_code == 403
+        assert (await client.get("/v1/page/overview")).status_code == 200
+
+
+async def test_logins_and_logouts_are_in_the_audit(kit: Kit) -> None:
+    """Who, when, and from where."""
+    async with browser(kit) as client:
+        headers = {CSRF_HEADER: await login(client)}
+        await client.post("/ui/logout", headers=headers)
+    out, into = kit.ledger.by_hand()
+    assert (into.act, into.by, into.via, into.state) == ("login", "ada", "page", ActionState.DONE)
+    assert (out.act, out.by, out.target) == ("logout", "ada", into.target)
+    assert into.source == out.source == "127.0.0.1"
+
+
+async def test_every_act_by_the_command_line_is_in_the_audit(kit: Kit) -> None:
+    """Who, what, from where, and what came of it; also of what was refused."""
+    await kit.running_job()
+    ann = {BY_HEADER: "Ann%20%C3%84"}
+    for verb, body, status in (
+        ("resume", {"from_scratch": True}, 409),
+        ("pause", {"at_step": 9}, 200),
+        ("update", {"version": "v2", "when": "lazy", "by": "bob", "note": "faster"}, 200),
+        ("stop", None, 200),
+    ):
+        answer = await kit.http.post(f"/v1/jobs/{JOB}/{verb}", json=body, headers=ann)
+        assert answer.status_code == status, answer.text
+    await kit.http.post("/v1/jobs", json={"spec": SPEC, "code_version": "v7"}, headers=ann)
+    alert = {"kind": "manual", "job": JOB, "at": 1.0, "fingerprint": "x", "evidence": {"text": "odd"}}
+    await kit.http.post("/v1/alerts", json=alert, headers=ann)
+    acts = kit.ledger.by_hand()[::-1]
+    assert [(entry.act, entry.target) for entry in acts] == [
+        ("resume", JOB),
+        ("pause", JOB),
+        ("update", JOB),
+        ("stop", JOB),
+        ("submit", SPEC["name"]),
+        ("alert", JOB),
+    ]
+    assert [entry.by for entry in acts] == ["Ann \xc4", "Ann \xc4", "bob", "Ann \xc4", "Ann \xc4", "Ann \xc4"]
+    assert {(entry.via, entry.source) for entry in acts} == {("api", "127.0.0.1")}
+    assert all(entry.done_at for entry in acts)
+    resumed = acts[0]
+    assert resumed.state is ActionState.FAILED
+    assert "from zero" in resumed.reason
+    assert acts[1].reason == "at step 9"
+    assert "v2" in acts[2].reason
+    assert acts[3].outcome.startswith("now stopped")
 
 
 def test_forged_foreign_and_old_cookies_are_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import Field
 
+from holdfast.deployments.gateway.audit import audited, who
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.page import assets
 from holdfast.deployments.gateway.page.session import LIFE_S, Session, Sessions
@@ -21,10 +24,24 @@ class Login(Frozen):
     by: str = Field(min_length=1, max_length=100)
 
 
+async def _nothing() -> None:
+    """To log in or out is all there is to do."""
+
+
 def routes(gateway: Gateway, sessions: Sessions) -> APIRouter:
     """The routes, for this gateway."""
     router = APIRouter()
-    files = assets.load()
+    files, ledger = assets.load(), gateway.site.ledger
+
+    async def _note(request: Request, session: Session, act: str) -> None:
+        asked = who(request, session.by).asks(act, session.id).model_copy(update={"via": "page"})
+        await audited(ledger, asked, _nothing, lambda _: "")
+
+    async def ended() -> None:
+        since = gateway.site.clock.now() - LIFE_S
+        sessions.end(*await asyncio.to_thread(ledger.targets_by_hand, "logout", since))
+
+    gateway.resuming.append(ended)
 
     @router.get("/")
     async def root() -> Response:
@@ -37,6 +54,7 @@ def routes(gateway: Gateway, sessions: Sessions) -> APIRouter:
         except UnauthorizedError:
             gateway.site.metrics.unauthorized.labels("ui").inc()
             raise
+        await _note(request, session, "login")
         response.set_cookie(
             sessions.cookie,
             cookie,
@@ -49,7 +67,11 @@ def routes(gateway: Gateway, sessions: Sessions) -> APIRouter:
         return session
 
     @router.post("/ui/logout")
-    async def logout(response: Response) -> dict[str, bool]:
+    async def logout(request: Request, response: Response) -> dict[str, bool]:
+        if session := getattr(request.state, "session", None):
+            # First here, whatever the ledger does; another gateway that leads later reads it there.
+            sessions.end(session.id)
+            await _note(request, session, "logout")
         response.delete_cookie(sessions.cookie, path="/", httponly=True, samesite="strict")
         return {"ok": True}
 

@@ -1,12 +1,14 @@
 """Who is logged in on the status page: a signed cookie made from the site's secret, and a token against forgery.
 
 The cookie is HttpOnly and SameSite=Strict; whoever acts by it must also send the token, which another site's page
-cannot read. There is nothing to store: sessions end with the secret that they were begun under.
+cannot read. What is stored is who logged out, in the audit; sessions also end with the secret that they were begun
+under.
 """
 
 from __future__ import annotations
 
 import hmac
+import re
 import secrets
 from collections.abc import Mapping
 
@@ -19,7 +21,15 @@ from holdfast.secret import Keys, keys
 LIFE_S = 12 * 3600
 CSRF_HEADER = "x-holdfast-csrf"
 SAFE_METHODS = frozenset({"GET", "HEAD"})
+MAY = re.compile(r"/v1/machines/[^/]+/(evict|release)|/v1/incidents/[^/]+/approve|/ui/logout")
+"""Paths by which a login may change something. All else needs the secret."""
 _SALT = "holdfast status page"
+
+
+class NotByLoginError(UnauthorizedError):
+    """A login of the status page may not do that."""
+
+    status = 403
 
 
 class ForgedError(UnauthorizedError):
@@ -33,6 +43,8 @@ class Session(Frozen):
 
     by: str
     """The name that the person gave."""
+    id: str
+    """Tells it from others; no secret."""
     csrf: str
     """What requests that change something carry in the header ``X-Holdfast-CSRF``."""
 
@@ -44,6 +56,7 @@ class Sessions:
         self._secret = keys(secret)
         # Cookies are shared by all ports of a host, where a second site may run.
         self.cookie = f"holdfast_session_{port}"
+        self._ended: set[str] = set()
 
     def login(self, secret: str, by: str) -> tuple[str, Session]:
         """The cookie's value and the session.
@@ -53,22 +66,38 @@ class Sessions:
         """
         if not self._secret.accepts(secret.strip()):
             raise UnauthorizedError("wrong secret: it is the content of the secret file (`.holdfast/secret`)")
-        session = Session(by=by, csrf=secrets.token_urlsafe(24))
-        return self._signer().dumps([session.by, session.csrf]), session
+        session = Session(by=by, id=secrets.token_hex(8), csrf=secrets.token_urlsafe(24))
+        return self._signer().dumps([session.by, session.id, session.csrf]), session
+
+    def end(self, *ids: str) -> None:
+        """The cookies of these are nobody's from now on."""
+        self._ended.update(ids)
 
     def _signer(self) -> URLSafeTimedSerializer:
         # Signs with the last, takes all.
         return URLSafeTimedSerializer(list(reversed(self._secret.all)), salt=_SALT)
 
     def read(self, cookie: str | None) -> Session | None:
-        """The session of a cookie; None: it is missing, forged, or too old."""
+        """The session of a cookie; None: it is missing, forged, too old, or of somebody who logged out."""
         if not cookie:
             return None
         try:
-            by, csrf = self._signer().loads(cookie, max_age=LIFE_S)
+            by, number, csrf = self._signer().loads(cookie, max_age=LIFE_S)
         except (BadData, ValueError, TypeError):
             return None
-        return Session(by=by, csrf=csrf)
+        return None if number in self._ended else Session(by=by, id=number, csrf=csrf)
+
+
+def must_be_of_the_page(method: str, path: str) -> None:
+    """Refuse what the page has no button for: its cookie is easier to lose than the secret.
+
+    Raises:
+        NotByLoginError: it changes something else than the page does.
+    """
+    if method not in SAFE_METHODS and not MAY.fullmatch(path):
+        raise NotByLoginError(
+            "a login of the status page may evict, release and approve: use the command line, or send the secret"
+        )
 
 
 def must_not_be_forged(session: Session, method: str, headers: Mapping[str, str]) -> None:

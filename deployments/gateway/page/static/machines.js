@@ -96,8 +96,11 @@ function machineTable(rows) {
     rows.map((row) => [machineLink(row.name), state(row.state), row.job ? jobLink(row.job) : "", row.address, row.seen_at ? clock(row.seen_at) : ""]), "none");
 }
 
+const LINKS = { evict: machineLink, release: machineLink, approve: incidentLink, refuse: incidentLink, submit: jobLink, pause: jobLink, resume: jobLink, stop: jobLink, update: jobLink };
+const actTarget = ({ act, target }) => (LINKS[act] ?? String)(target);
+
 export function actTable(acts) {
-  return table("What people did by hand", ["When", "Who", "What", "Why", "Outcome"],
-    acts.map((act) => [clock(act.at), `${act.by} (${act.via === "page" ? "page" : "command line"})`, [`${act.act} `, ["approve", "refuse"].includes(act.act) ? incidentLink(act.target) : machineLink(act.target)], act.reason,
+  return table("What people did by hand", ["When", "Who", "From", "What", "Why", "Outcome"],
+    acts.map((act) => [clock(act.at), `${act.by} (${act.via === "page" ? "page" : "command line"})`, act.source, [`${act.act} `, actTarget(act)], act.reason,
       [act.state === "done" ? "" : `${words(act.state === "intent" ? "under way" : act.state)}: `, act.outcome]]), "nothing yet");
 }
