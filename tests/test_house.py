@@ -26,6 +26,8 @@ BASE = {
     "clock",
     "settings",
     "paths",
+    "private",
+    "names",
     "secret",
     "tls",
     "listen",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from holdfast import drivers, secret
+from holdfast import drivers, private, secret
 from holdfast.deployments.local import bringup, envfile, pidfile, ports
 from holdfast.deployments.local import machines as local_machines
 from holdfast.deployments.local.supervisor import NAME as SUPERVISOR
@@ -130,7 +130,7 @@ def _settings(where: Settings | Path, port: int | None) -> Settings:
 
 
 def _prepare(settings: Settings) -> None:
-    settings.home.mkdir(parents=True, exist_ok=True)
+    private.folder(settings.home, or_roots=True)
     if not settings.shared_secret.get_secret_value():
         secret.create(settings.secret_path)
     if settings.driver == "local":
@@ -140,7 +140,8 @@ def _prepare(settings: Settings) -> None:
     envfile.remember(settings)
     if not settings.s3_endpoint:
         # A bucket of the embedded server is a folder.
-        (settings.home / "s3" / settings.s3_bucket).mkdir(parents=True, exist_ok=True)
+        for folder in (settings.home / "s3", settings.home / "s3" / settings.s3_bucket):
+            private.folder(folder)
     ledger = Ledger(settings.database)
     ledger.create()
     ledger.close()

@@ -18,6 +18,7 @@ import sys
 import time
 from pathlib import Path
 
+from holdfast import private
 from holdfast.deployments.local import pidfile
 from holdfast.deployments.local.services import Service, embedded
 from holdfast.errors import HoldfastError
@@ -160,7 +161,9 @@ def main() -> None:
     except HoldfastError as error:
         sys.exit(f"supervisor: {error}")
     for folder in (log_dir(home), run_dir(home)):
-        folder.mkdir(parents=True, exist_ok=True)
+        private.folder(folder)
+    # Also for what the services write: ledger, objects, logs.
+    os.umask(0o077)
     if pidfile.running(home, NAME):
         sys.exit(f"supervisor: one runs for {home} already; `holdfast down` stops it")
     if options.detach:

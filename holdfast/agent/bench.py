@@ -43,8 +43,10 @@ ForkFn = Callable[[Callable[..., None], tuple[Any, ...]], Forked]
 class Bench:
     """The processes of one machine that may be given another check."""
 
-    def __init__(self, fork: ForkFn) -> None:
+    def __init__(self, fork: ForkFn, folder: Path | None = None) -> None:
+        """Orders lie in ``folder``, which should be closed to others: who can write one has a check run."""
         self._fork = fork
+        self._folder = folder or Path(tempfile.gettempdir())
         self._idle: list[tuple[float, Forked, Path]] = []
 
     def start(self, target: Callable[[Part], None], part: Part) -> tuple[Forked, Path]:
@@ -56,7 +58,7 @@ class Bench:
                 return process, order
             if process.exitcode is None:
                 process.kill()
-        order = Path(tempfile.gettempdir()) / f"holdfast-{uuid.uuid4().hex}.order"
+        order = self._folder / f"holdfast-{uuid.uuid4().hex}.order"
         return self._fork(target, (replace(part, stay=str(order)),)), order
 
     def keep(self, process: Forked, order: Path) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import uvicorn
 
-from holdfast import tls
+from holdfast import private, tls
 from holdfast.agent import server, wire
 from holdfast.agent.bench import Bench
 from holdfast.agent.carrier import Carrier
@@ -102,6 +102,8 @@ class Agent:
         policy = site_policy(settings.policy_file).detect
         self.folder = machine_dir(home, machine)
         shm, nvme = shm_dir(home, machine), settings.first_tier_dir
+        for place in (shm.parent, shm, self.folder):
+            private.folder(place)
         self.memory = Memory(
             machine, shm, self.folder / "ckpt", None if nvme is None else nvme / shm.relative_to(SHM)
         )
@@ -117,7 +119,7 @@ class Agent:
             ",".join(settings.gateways), secret, self.metrics, tls=self._tls, standing=self.standing
         )
         self._carrier = Carrier(self.forks, settings)
-        self._bench = Bench(self.forks.run)
+        self._bench = Bench(self.forks.run, self.memory.root)
         self._ranks = _RANKS
         self._replicator = Replicator(secret, self.metrics, self._tls)
         limits = UploadLimits(
@@ -330,8 +332,6 @@ class Agent:
 
     def _prepare_process(self) -> None:
         """What the fork server, and so every process of the machine, inherits."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.memory.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.environ[ENV_MACHINE_DIR] = str(self.folder)
         # Same on all machines, so that sets of strings iterate alike on every rank.
         os.environ.setdefault("PYTHONHASHSEED", "0")

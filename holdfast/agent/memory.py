@@ -6,6 +6,7 @@ import mmap
 import shutil
 from pathlib import Path
 
+from holdfast import private
 from holdfast.errors import CheckpointError, DamagedError
 from holdfast.models.checkpoint import FirstTier, Shard, Tier
 from holdfast.storage.checkpoints import buffers, local_disk, room
@@ -90,7 +91,8 @@ class Memory:
             )
         # The folder that was configured, above those of this machine.
         local_disk.require(self._nvme.parents[1])
-        self._nvme.mkdir(parents=True, exist_ok=True, mode=0o700)
+        for folder in (self._nvme.parent, self._nvme):
+            private.folder(folder)
         self._first[job] = self._nvme
 
     def _root(self, job: str) -> Path:

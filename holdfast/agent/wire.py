@@ -16,6 +16,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from holdfast import private
+
 # Environment of a rank under an agent, beside torchrun's own (RANK, WORLD_SIZE, MASTER_ADDR, ...).
 ENV_JOB = "HOLDFAST_JOB"
 ENV_EPOCH = "HOLDFAST_EPOCH"
@@ -43,7 +45,7 @@ class Control:
 
     def __init__(self, path: str | Path, *, create: bool = False) -> None:
         flags = os.O_RDWR | (os.O_CREAT | os.O_TRUNC if create else 0)
-        descriptor = os.open(path, flags, 0o600)
+        descriptor = private.opened(path, flags)
         try:
             if create:
                 os.ftruncate(descriptor, CONTROL_BYTES)

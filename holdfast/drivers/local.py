@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from holdfast import paths
+from holdfast import paths, private
 from holdfast.drivers import processes
 from holdfast.drivers.base import Supplied, require_unit
 from holdfast.drivers.roster import RosterFile, locked
@@ -132,8 +132,9 @@ class LocalDriver:
 
     def _boot(self, name: str) -> None:
         folder = self._folder(name)
-        folder.mkdir(parents=True, exist_ok=True)
-        shm_dir(self.home, name).mkdir(parents=True, exist_ok=True, mode=0o700)
+        private.folder(folder)
+        for memory in (paths.shm_root(self.home), shm_dir(self.home, name)):
+            private.folder(memory)
         _write_whole(folder / _UNIT, uuid.uuid4().hex[:8])
         arguments = ["--machine", name, "--home", str(self.home), "--host", self._host]
         with (folder / "agent.log").open("ab") as log:

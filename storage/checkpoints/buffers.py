@@ -25,7 +25,8 @@ from pathlib import Path
 import xxhash
 from pydantic import ValidationError
 
-from holdfast.errors import CheckpointError
+from holdfast import private
+from holdfast.errors import CheckpointError, SettingsError
 from holdfast.models.base import Frozen
 
 HEADER_BYTES = 4096
@@ -99,10 +100,10 @@ def create(path: Path, file_nbytes: int) -> mmap.mmap:
         CheckpointError: shared memory is full, or the folder cannot be written.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not path.exists() or path.stat().st_size != file_nbytes or is_lent(path):
             _renew(path, file_nbytes)
-        descriptor = os.open(path, os.O_RDWR)
+        descriptor = private.opened(path, os.O_RDWR)
         try:
             return mmap.mmap(descriptor, file_nbytes)
         finally:
@@ -112,6 +113,8 @@ def create(path: Path, file_nbytes: int) -> mmap.mmap:
             f"shard file {path}: cannot have {file_nbytes} bytes ({error.strerror}). "
             "Give the machine more shared memory, or run fewer ranks on it."
         ) from error
+    except SettingsError as error:
+        raise CheckpointError(f"shard file {error}") from error
 
 
 def lend(path: Path, step: int, name: Path) -> ShardHeader:
@@ -187,7 +190,7 @@ def _renew(path: Path, file_nbytes: int) -> None:
 def _allocate(path: Path, file_nbytes: int) -> None:
     """Put an empty file with all its pages reserved in place of ``path`` (a hole would be a SIGBUS later)."""
     fresh = path.with_suffix(path.suffix + ".new")
-    descriptor = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600)
+    descriptor = private.opened(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
         os.posix_fallocate(descriptor, 0, file_nbytes)
         os.pwrite(descriptor, _PREFIX.pack(MAGIC, EMPTY, 0, 0), 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -24,6 +25,7 @@ from tenacity import (
     wait_random,
 )
 
+from holdfast import private
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import SettingsError, UnavailableError
 from holdfast.storage.ledger import migrate
@@ -71,7 +73,7 @@ class Connection:
             UnavailableError: the database does not answer.
         """
         if self._engine.dialect.name == "sqlite" and self._engine.url.database:
-            Path(self._engine.url.database).parent.mkdir(parents=True, exist_ok=True)
+            _make_private(Path(self._engine.url.database))
         try:
             with self._writing.begin() as connection:
                 done = migrate.upgrade(connection, self._where)
@@ -172,6 +174,15 @@ def _engine(url: str) -> Engine:
 def _without_password(url: str) -> str:
     """The URL for messages, also of one that cannot be parsed."""
     return re.sub(r"(://[^/?#]*:)[^/?#]*@", r"\1***@", url)
+
+
+def _make_private(path: Path) -> None:
+    """Make the file for this user alone, before SQLite makes it for all; its write-ahead log gets the same mode."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.close(private.opened(path, os.O_RDWR | os.O_CREAT))
+    except OSError as error:
+        raise UnavailableError(f"ledger {path}: cannot be opened ({error.strerror}).") from error
 
 
 def _prepare_sqlite(engine: Engine) -> None:
