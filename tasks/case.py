@@ -12,17 +12,18 @@ from holdfast.models.base import Frozen
 from holdfast.models.history import Action
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine
+from holdfast.models.names import IncidentId, JobName, MachineName, Rank
 from holdfast.tasks.context import Context, context
 
 
 class Request(Frozen):
     """The parameter of every playbook. The gateway sends ``id`` and ``attempt``; a person names a job."""
 
-    id: str | None = Field(None, description="Incident to work on. Empty: open a new one for JOB.")
+    id: IncidentId | None = Field(None, description="Incident to work on. Empty: open a new one for JOB.")
     attempt: int = Field(1, ge=1, description="Grows with every run for the same incident.")
-    job: str | None = Field(None, description="Job, when there is no incident yet.")
-    machine: str | None = Field(None, description="Suspected machine, if you have one.")
-    rank: int | None = Field(None, ge=0, description="Suspected rank, if you have one.")
+    job: JobName | None = Field(None, description="Job, when there is no incident yet.")
+    machine: MachineName | None = Field(None, description="Suspected machine, if you have one.")
+    rank: Rank | None = Field(None, description="Suspected rank, if you have one.")
     reason: str = Field("", description="Why you start this by hand; goes into the incident report.")
     last_good_step: int | None = Field(None, ge=0, description="Restore nothing newer than this step.")
 
@@ -30,16 +31,16 @@ class Request(Frozen):
 class Case(Frozen):
     """An incident under treatment. Steps get it and never change it."""
 
-    incident_id: str
+    incident_id: IncidentId
     attempt: int
-    job: str
+    job: JobName
     incident_class: RecordedClass
     broken_epoch: int
     """The epoch to recover from: the one the fault hit, or the newest that an attempt started in vain."""
-    machine: str | None = None
-    rank: int | None = None
+    machine: MachineName | None = None
+    rank: Rank | None = None
     last_good_step: int | None = None
-    accused: tuple[str, ...] = ()
+    accused: tuple[MachineName, ...] = ()
     """Machines that the alerts surely accuse; empty when they are so many that a human must look first."""
     observe_only: bool = False
     lease: str = ""

@@ -7,6 +7,7 @@ from typing import Any
 from prefect import task
 from prefect.logging import get_run_logger
 
+from holdfast import names
 from holdfast.errors import LimitError
 from holdfast.policies import code
 from holdfast.tasks import fleet
@@ -40,7 +41,9 @@ async def rollback(case: Case, reason: str) -> str:
 async def apply_update(case: Case) -> str:
     """Switch to the version that the incident's alert names; returns it."""
     version = next(
-        str(alert.evidence["version"]) for alert in case.incident.alerts if "version" in alert.evidence
+        names.require(names.VERSION, alert.evidence["version"])
+        for alert in case.incident.alerts
+        if "version" in alert.evidence
     )
 
     async def act() -> dict[str, Any]:

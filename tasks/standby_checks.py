@@ -14,6 +14,7 @@ from holdfast.models.agent import Check
 from holdfast.models.alert import Verdict
 from holdfast.models.base import Frozen
 from holdfast.models.machine import Machine, MachineState, Scope
+from holdfast.models.names import MachineName
 from holdfast.policies import breaker, verdicts
 from holdfast.policies.listed import listed
 from holdfast.tasks import checks, fleet
@@ -39,7 +40,7 @@ class Admission(Frozen):
     """Parameters of the admission of machines."""
 
     tiers: tuple[Check, ...] = Field((*OWN, Check.ALL_GATHER), description="Which checks, in this order.")
-    machines: tuple[str, ...] = Field((), description="Only these; empty: all that wait.")
+    machines: tuple[MachineName, ...] = Field((), description="Only these; empty: all that wait.")
     dry_run: bool = Field(False, description="Publish what is found, change nothing.")
 
 

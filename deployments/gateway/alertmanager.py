@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from holdfast import names
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.models.alert import Alert, AlertKind
 
@@ -50,17 +51,22 @@ def parse(sent: WebhookAlert, group_status: str, now: float) -> Alert:
     fingerprint, same start) is one signal, however often Alertmanager repeats it.
 
     Raises:
-        SettingsError: the labels name no kind that we know, or a number is none.
+        SettingsError: the labels name no kind that we know, or a number or name is none.
     """
     labels = sent.labels
     starts_at = sent.startsAt.timestamp() if sent.startsAt else now
+    where = f"alert {labels.get('alertname', '')[:80]!r}: label "
+    job, machine, incarnation = _job(labels), labels.get("machine") or None, labels.get("incarnation") or None
+    for kind, name in ((names.JOB, job), (names.MACHINE, machine), (names.INCARNATION, incarnation)):
+        if name is not None:
+            names.require(kind, name, where)
     return Alert(
         kind=_kind(labels),
-        job=_job(labels),
-        machine=labels.get("machine") or None,
+        job=job,
+        machine=machine,
         rank=_number(labels, "rank"),
         epoch=_number(labels, "epoch"),
-        incarnation=labels.get("incarnation") or None,
+        incarnation=incarnation,
         at=min(starts_at, now),
         firing=(sent.status or group_status) == "firing",
         fingerprint=f"alertmanager:{sent.fingerprint[:64]}:{starts_at:.3f}" if sent.fingerprint else "",

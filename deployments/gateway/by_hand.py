@@ -16,6 +16,7 @@ from holdfast.errors import RefusedError
 from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass
 from holdfast.models.history import ByHand
 from holdfast.models.machine import OUT, Machine, MachineState, Scope
+from holdfast.models.names import IncidentId, MachineName
 
 
 class Evict(Asked):
@@ -37,7 +38,7 @@ def routes(gateway: Gateway) -> APIRouter:
     site, ledger = gateway.site, gateway.site.ledger
 
     @router.post("/incidents/{incident_id}/approve")
-    async def approve(request: Request, incident_id: str, body: Answer) -> Incident:
+    async def approve(request: Request, incident_id: IncidentId, body: Answer) -> Incident:
         asker = who(request, body.by)
 
         async def act() -> Incident:
@@ -48,7 +49,7 @@ def routes(gateway: Gateway) -> APIRouter:
         return await audited(ledger, asked, act, lambda _: "answered")
 
     @router.post("/machines/{name}/evict")
-    async def evict(request: Request, name: str, body: Evict) -> Outcome:
+    async def evict(request: Request, name: MachineName, body: Evict) -> Outcome:
         machine = await site.machine(name)
         asker = who(request, body.by)
 
@@ -64,7 +65,7 @@ def routes(gateway: Gateway) -> APIRouter:
         return await audited(ledger, asked, act, told)
 
     @router.post("/machines/{name}/release")
-    async def release(request: Request, name: str, body: Asked | None = None) -> Machine:
+    async def release(request: Request, name: MachineName, body: Asked | None = None) -> Machine:
         machine, body = await site.machine(name), body or Asked()
 
         async def act() -> Machine:

@@ -18,6 +18,7 @@ from holdfast.models.alert import Alert, AlertKind, IncidentState
 from holdfast.models.base import Frozen
 from holdfast.models.checkpoint import Choice
 from holdfast.models.job import Job, JobSpec, JobState
+from holdfast.models.names import JobName, Version
 
 Result = TypeVar("Result")
 
@@ -26,7 +27,7 @@ class Submit(Frozen):
     """A job to run; its code lies in S3 already."""
 
     spec: JobSpec
-    code_version: str = Field(min_length=1, max_length=200)
+    code_version: Version
 
 
 class Pause(Frozen):
@@ -38,7 +39,7 @@ class Pause(Frozen):
 class Update(Frozen):
     """A code version to switch to; it lies in S3 already."""
 
-    version: str = Field(min_length=1, max_length=200)
+    version: Version
     when: Literal["now", "lazy"] = "now"
     note: str = Field("", max_length=2000)
     by: str = Field("", max_length=200)
@@ -61,7 +62,7 @@ def routes(gateway: Gateway) -> APIRouter:
         return await done(asked, work)
 
     @router.post("/jobs/{name}/pause")
-    async def pause(request: Request, name: str, body: Pause | None = None) -> Job:
+    async def pause(request: Request, name: JobName, body: Pause | None = None) -> Job:
         job, at_step = await site.job(name), (body or Pause()).at_step
 
         async def work() -> Job:
@@ -72,19 +73,19 @@ def routes(gateway: Gateway) -> APIRouter:
         return await done(who(request).asks("pause", name, f"at step {at_step}" if at_step else ""), work)
 
     @router.post("/jobs/{name}/resume")
-    async def resume(request: Request, name: str, body: Choice | None = None) -> Job:
+    async def resume(request: Request, name: JobName, body: Choice | None = None) -> Job:
         choice = body if body and body != Choice() else None
         job = await site.job(name)
         asked = who(request).asks("resume", name, _resumed(choice))
         return await done(asked, lambda: _resume(gateway, job, choice))
 
     @router.post("/jobs/{name}/stop")
-    async def stop(request: Request, name: str) -> Job:
+    async def stop(request: Request, name: JobName) -> Job:
         await site.job(name)
         return await done(who(request).asks("stop", name), lambda: _stop(gateway, name))
 
     @router.post("/jobs/{name}/update")
-    async def update(request: Request, name: str, body: Update) -> Outcome:
+    async def update(request: Request, name: JobName, body: Update) -> Outcome:
         job = await site.job(name)
         reason = f"code {body.version} ({body.when}) {body.note}".strip()
         asked = who(request, body.by).asks("update", name, reason)

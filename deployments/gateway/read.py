@@ -15,6 +15,7 @@ from holdfast.models.checkpoint import RemoteCheckpoint
 from holdfast.models.history import Pool
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine, MachineState
+from holdfast.models.names import IncidentId, JobName
 from holdfast.policies import checkpoint_cost
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
@@ -42,11 +43,11 @@ def routes(gateway: Gateway) -> APIRouter:
         return ledger.jobs()
 
     @router.get("/jobs/{name}")
-    def job(name: str) -> Job:
+    def job(name: JobName) -> Job:
         return ledger.job(name)
 
     @router.get("/jobs/{name}/history")
-    def history(name: str) -> dict[str, Any]:
+    def history(name: JobName) -> dict[str, Any]:
         found = ledger.job(name)
         return {
             "job": found.model_dump(mode="json"),
@@ -57,7 +58,7 @@ def routes(gateway: Gateway) -> APIRouter:
         }
 
     @router.get("/jobs/{name}/time")
-    def time(name: str) -> dict[str, Any]:
+    def time(name: JobName) -> dict[str, Any]:
         return times.of(gateway.site, ledger.job(name))
 
     @router.get("/machines")
@@ -81,14 +82,14 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @router.get("/incidents")
     def incidents(
-        job: str | None = None, state: IncidentState | None = None, limit: Limit = 100
+        job: JobName | None = None, state: IncidentState | None = None, limit: Limit = 100
     ) -> list[Incident]:
         if job is not None:
             ledger.job(job)
         return ledger.incidents(job=job, state=state, limit=limit)
 
     @router.get("/incidents/{incident_id}")
-    def incident(incident_id: str) -> dict[str, Any]:
+    def incident(incident_id: IncidentId) -> dict[str, Any]:
         return {
             "incident": ledger.incident(incident_id).model_dump(mode="json"),
             "actions": [action.model_dump(mode="json") for action in ledger.actions(incident_id)],
@@ -104,7 +105,7 @@ def routes(gateway: Gateway) -> APIRouter:
         return _pool(gateway) | {"plans": listed, "policy": policy.model_dump(mode="json")}
 
     @router.get("/checkpoints")
-    def checkpoints(job: str) -> list[RemoteCheckpoint]:
+    def checkpoints(job: JobName) -> list[RemoteCheckpoint]:
         ledger.job(job)
         return ledger.checkpoints(job)
 

@@ -6,15 +6,12 @@ import argparse
 import asyncio
 import logging
 import os
-import re
 import sys
 from pathlib import Path
 
-from holdfast import secret, settings
+from holdfast import names, secret, settings
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.listen import facing
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -38,8 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 async def _run(machine: str, home: Path, host: str) -> int:
-    if not _NAME.fullmatch(machine):
-        raise SettingsError(f"--machine {machine!r}: expected letters, digits, '.', '_' or '-', at most 63")
+    names.require(names.MACHINE, machine, "--")
     if not home.is_dir():
         raise SettingsError(f"--home {home}: no such folder. `holdfast up` makes it.")
     chosen = settings.load(home)

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from holdfast import names
 from holdfast.agent.contact import is_gateway
 from holdfast.errors import HoldfastError, SettingsError, UnauthorizedError
 from holdfast.guarded_http import is_known
@@ -136,12 +137,14 @@ class _Api:
 
     async def code(self, request: Request) -> Response:
         """The archive of a code version, for a machine that has none."""
-        archive = await self._agent.code_archive(request.path_params["job"], request.path_params["version"])
+        asked = request.path_params
+        job, version = names.require(names.JOB, asked["job"]), names.require(names.VERSION, asked["version"])
+        archive = await self._agent.code_archive(job, version)
         return Response(archive, media_type="application/gzip")
 
     async def forget(self, request: Request) -> Response:
         """Drop everything of a job that ended. Gateways of former releases name neither epoch nor incarnation."""
-        job, asked = request.path_params["job"], request.query_params
+        job, asked = names.require(names.RUN, request.path_params["job"]), request.query_params
         if "epoch" in asked or "incarnation" in asked:
             await self._agent.forget(_parse(wire.Fence, _JSON.dump_json({**asked, "job": job})))
         else:
@@ -151,9 +154,10 @@ class _Api:
 
 def _job_and_epoch(request: Request) -> tuple[str, int]:
     try:
-        return request.query_params["job"], int(request.query_params["epoch"])
+        job, epoch = request.query_params["job"], int(request.query_params["epoch"])
     except (KeyError, ValueError):
         raise SettingsError(f"{request.url.path}: expected ?job=NAME&epoch=NUMBER") from None
+    return names.require(names.RUN, job), epoch
 
 
 def _parse(model: type[Command], body: bytes) -> Command:

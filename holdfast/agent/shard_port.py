@@ -26,7 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast import errors
+from holdfast import errors, names
 from holdfast.agent.memory import Memory
 from holdfast.secret import Keys, keys
 from holdfast.storage.checkpoints import buffers
@@ -48,7 +48,6 @@ _PIECE_BYTES = 1 << 20  # at most so much is received at once: it is still in th
 _SENT_AT_ONCE = 64 << 20
 _METADATA_BYTES = 4 << 30
 _PLAN = re.compile(r"\d+(\.\d+)*")
-_JOB = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 
 class ShardPort:
@@ -145,9 +144,8 @@ class ShardPort:
             self._free.release()
 
     def _transfer(self, connection: socket.socket, request: dict[str, Any]) -> None:
-        job, operation = str(request.get("job")), request.get("op")
-        if not _JOB.fullmatch(job):
-            raise errors.UnknownError(f"data port: job {job!r} is not a job's name")
+        operation = request.get("op")
+        job = names.require(names.JOB, request.get("job"), "data port: ")
         if operation == "push":
             self._take(connection, job, request)
         elif operation == "metadata":

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import context
+from holdfast.cli.arguments import IncidentName, JobName
 from holdfast.cli.gateway import Gateway
-from holdfast.cli.jobs import JobName
 from holdfast.cli.output import AsJson, tell
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.job import JobState
@@ -19,7 +19,7 @@ _POLL_S = 0.5
 
 
 def approve(
-    incident_id: Annotated[str, typer.Argument(metavar="ID", help="As `holdfast incidents` lists it.")],
+    incident_id: IncidentName,
     no: Annotated[
         bool, typer.Option("--no", help="Refuse instead: the playbook leaves it to a person.")
     ] = False,

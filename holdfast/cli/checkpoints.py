@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli import context
+from holdfast.cli.arguments import JobName
 from holdfast.cli.output import AsJson, ago, print_json, print_table, say, tell
 from holdfast.errors import HoldfastError, SettingsError, UnavailableError, UnknownError
 from holdfast.models.checkpoint import RemoteCheckpoint, RestorePlan, Retention
@@ -25,7 +26,6 @@ app = typer.Typer(
     no_args_is_help=True, help="A job's checkpoints in S3: list, show, verify, export, prune, pin."
 )
 
-JobName = Annotated[str, typer.Argument(help="As `holdfast status` lists it.")]
 Step = Annotated[int | None, typer.Argument(help="Step; the newest one that may be restored when left out.")]
 
 

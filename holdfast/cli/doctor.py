@@ -7,11 +7,16 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from holdfast import names
 from holdfast.cli import checks
+from holdfast.cli.arguments import checked
 from holdfast.cli.output import AsJson, out, print_json
 
 JobName = Annotated[
-    str | None, typer.Argument(help="Prove what this job has saved, instead of checking the site.")
+    str | None,
+    typer.Argument(
+        help="Prove what this job has saved, instead of checking the site.", callback=checked(names.JOB)
+    ),
 ]
 
 

@@ -7,13 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
+from holdfast import names
 from holdfast.cli import context
+from holdfast.cli.arguments import IncidentName, checked
 from holdfast.cli.output import AsJson, ago, print_json, print_table, say, seconds, state
 from holdfast.models.alert import Incident, IncidentState
 
 
 def incidents(
-    job: Annotated[str | None, typer.Option(help="Only of this job.")] = None,
+    job: Annotated[str | None, typer.Option(help="Only of this job.", callback=checked(names.JOB))] = None,
     state_: Annotated[IncidentState | None, typer.Option("--state", help="Only in this state.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -39,7 +41,7 @@ def incidents(
 
 
 def incident(
-    incident_id: Annotated[str, typer.Argument(metavar="ID", help="As `holdfast incidents` lists it.")],
+    incident_id: IncidentName,
     as_json: AsJson = False,
 ) -> None:
     """Show one incident: signals, reasons, every action with its time and result."""

@@ -6,7 +6,9 @@ from typing import Annotated
 
 import typer
 
+from holdfast import names
 from holdfast.cli import context
+from holdfast.cli.arguments import checked
 from holdfast.cli.output import AsJson, tell
 
 
@@ -14,7 +16,10 @@ def inject(
     fault: Annotated[
         str, typer.Argument(help="kill-rank, kill-machine, hang-rank, xid-79, bad-matmul, nan, code-bug.")
     ],
-    machine: Annotated[str, typer.Option(help="Where, as `holdfast machines` lists it.")],
+    machine: Annotated[
+        str,
+        typer.Option(help="Where, as `holdfast machines` lists it.", callback=checked(names.MACHINE)),
+    ],
     rank: Annotated[
         int | None, typer.Option(min=0, help="Which rank (default: the machine's first).")
     ] = None,

@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import context, sources
+from holdfast.cli.arguments import JobName
 from holdfast.cli.output import AsJson, tell
-
-JobName = Annotated[str, typer.Argument(help="As `holdfast status` lists it.")]
 
 
 def pause(job: JobName, as_json: AsJson = False) -> None:

@@ -7,10 +7,9 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import context
+from holdfast.cli.arguments import MachineName
 from holdfast.cli.output import AsJson, ago, print_json, print_table, state, tell
 from holdfast.models.machine import Scope
-
-MachineName = Annotated[str, typer.Argument(help="As `holdfast machines` lists it.")]
 
 
 def machines(as_json: AsJson = False) -> None:

@@ -18,6 +18,16 @@ from holdfast.models.checkpoint import (
     Shard,
     Tier,
 )
+from holdfast.models.names import (
+    Incarnation,
+    KeyOrNone,
+    MachineName,
+    MachineOrNone,
+    ObjectKey,
+    Rank,
+    RunName,
+    Version,
+)
 from holdfast.models.open_enum import OpenEnum
 from holdfast.models.rehearsal import Rehearsed
 
@@ -57,7 +67,7 @@ class RankPhase(StrEnum):
 class RankState(Frozen):
     """One rank process."""
 
-    rank: int
+    rank: Rank
     pid: int
     phase: RankPhase
     step: Step = 0
@@ -111,7 +121,7 @@ class StepTimes(Frozen):
 class JobOnMachine(Frozen):
     """What an agent runs for one job."""
 
-    job: str
+    job: RunName
     epoch: int
     ranks: tuple[RankState, ...] = ()
     marks: tuple[StepMark, ...] = ()
@@ -132,8 +142,8 @@ class JobOnMachine(Frozen):
 class Register(Frozen):
     """First word of an agent after it started: a new incarnation."""
 
-    machine: str
-    incarnation: str
+    machine: MachineName
+    incarnation: Incarnation
     address: str
     data_address: str
     pid: int
@@ -153,8 +163,8 @@ class Vitals(Frozen):
 class Heartbeat(Frozen):
     """What an agent says every interval."""
 
-    machine: str
-    incarnation: str
+    machine: MachineName
+    incarnation: Incarnation
     at: Finite
     jobs: tuple[JobOnMachine, ...] = ()
     vitals: Vitals | None = None
@@ -163,7 +173,7 @@ class Heartbeat(Frozen):
 class Witness(Frozen):
     """Another machine, which can be asked whether it hears the gateway."""
 
-    name: str
+    name: MachineName
     address: str
 
 
@@ -191,37 +201,37 @@ class Contact(Frozen):
 class Report(Frozen):
     """Alerts and facts that an agent sends at once."""
 
-    machine: str
-    incarnation: str
+    machine: MachineName
+    incarnation: Incarnation
     at: float = 0.0
     """When it was sent, on the machine's clock; 0: not said."""
     alerts: tuple[Alert, ...] = ()
     started: tuple[StepMark, ...] = ()
     """Steps that should not wait for a heartbeat: an epoch's first, and the last ones before a fence."""
-    job: str | None = None
+    job: RunName | None = None
     epoch: int | None = None
     done: tuple[int, ...] = ()
     """Ranks that ended with status 0."""
     checkpoints: tuple[RemoteCheckpoint, ...] = ()
     """Checkpoints whose manifest was just written to S3."""
-    dropped: tuple[str, ...] = ()
+    dropped: tuple[ObjectKey, ...] = ()
     """Keys of checkpoints of ``job`` that were just removed from S3."""
 
 
 class Fence(Frozen):
     """Stop every rank of ``job`` with an epoch up to ``epoch`` and refuse such epochs from now on."""
 
-    job: str
+    job: RunName
     epoch: int
-    incarnation: str
+    incarnation: Incarnation
 
 
 class OpenRendezvous(Frozen):
     """Host the rendezvous store for an epoch (asked of the machine of rank 0)."""
 
-    job: str
+    job: RunName
     epoch: int
-    incarnation: str
+    incarnation: Incarnation
     world_size: int
 
 
@@ -242,21 +252,21 @@ class Replay(Frozen):
 class Start(Frozen):
     """Start this machine's ranks for one epoch. Sent again for the same epoch it changes nothing."""
 
-    job: str
+    job: RunName
     epoch: int
-    incarnation: str
+    incarnation: Incarnation
     script: str
     args: tuple[str, ...] = ()
     env: dict[str, str] = Field(default_factory=dict)
-    code_version: str
-    ranks: tuple[int, ...]
+    code_version: Version
+    ranks: tuple[Rank, ...]
     """Global ranks on this machine; local ranks follow their order."""
     world_size: int
     rendezvous: Rendezvous
     restore: RestoreOrder = RestoreOrder()
     peer: str = ""
     """``host:port`` (data address) of the machine that keeps copies of this machine's shards."""
-    peer_machine: str = ""
+    peer_machine: MachineOrNone = ""
     s3_every_steps: int = 0
     """0: no checkpoints in S3."""
     disk_every_steps: int = 0
@@ -273,9 +283,9 @@ class Start(Frozen):
 class Hold(Frozen):
     """Hold all ranks at the boundary after step ``at_step`` (they stay alive), or let them go (None)."""
 
-    job: str
+    job: RunName
     epoch: int
-    incarnation: str
+    incarnation: Incarnation
     at_step: Step | None
 
 
@@ -285,16 +295,16 @@ class Persist(Frozen):
     Answered when they cannot be overwritten or forgotten any more; the upload goes on by itself.
     """
 
-    job: str
+    job: RunName
     epoch: int
     """The job's newest epoch."""
-    incarnation: str
+    incarnation: Incarnation
     step: Step
     shard_epoch: int
     """Epoch that saved the step."""
     world_size: int
     """Of that epoch."""
-    ranks: tuple[int, ...]
+    ranks: tuple[Rank, ...]
     """Whose shards; with rank 0 the machine also completes the checkpoint when all parts are there."""
 
 
@@ -304,16 +314,16 @@ class Prove(Frozen):
     The newest shard of each of ``ranks`` in ``tier``; or, with ``key``, that checkpoint in S3.
     """
 
-    job: str
-    incarnation: str
+    job: RunName
+    incarnation: Incarnation
     tier: Tier = Tier.MEMORY
-    ranks: tuple[int, ...] = ()
+    ranks: tuple[Rank, ...] = ()
     """Empty: all of the job that lie here."""
     step: int = 0
     """Of the checkpoint in S3."""
     epoch: int = 0
     """The one that saved it."""
-    key: str = ""
+    key: KeyOrNone = ""
     """Its prefix."""
     trusting: bool = False
     """Classes that the script does not allow are not tested, instead of wrong: a script can be mended."""
@@ -323,9 +333,9 @@ class Prove(Frozen):
 class PrepareCode(Frozen):
     """Have the checkout of a code version ready."""
 
-    job: str
-    version: str
-    incarnation: str
+    job: RunName
+    version: Version
+    incarnation: Incarnation
     ranks: int = Field(0, ge=0, description="Ranks per machine of the job; 0: as before.")
     neighbours: tuple[str, ...] = Field((), description="Agents that may have it; asked before S3 is.")
 
@@ -337,13 +347,13 @@ class Diagnose(Frozen):
     all others look at this machine alone.
     """
 
-    job: str
+    job: RunName
     epoch: int
-    incarnation: str
+    incarnation: Incarnation
     check: str = Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")
     """One of :class:`Check`, or a diagnoser that is installed on the machine."""
     processes: int = 2
-    peer: str = ""
+    peer: MachineOrNone = ""
     """The neighbour's machine name (``all_gather``)."""
     process_rank: int = 0
     """This machine's position in the pair (``all_gather``)."""
@@ -354,9 +364,9 @@ class Diagnose(Frozen):
 class Command(Frozen):
     """Have a command of another package done on this machine (:mod:`holdfast.plugins`). Safe to repeat."""
 
-    job: str
+    job: RunName
     epoch: int
-    incarnation: str
+    incarnation: Incarnation
     name: str = Field(pattern=r"^[a-z][a-z0-9_]{0,31}$")
     values: dict[str, Any] = Field(default_factory=dict)
     timeout_s: float = Field(30.0, gt=0)
@@ -373,8 +383,8 @@ class Frame(Frozen):
 class StackDump(Frozen):
     """Stack of one thread of one process on one machine."""
 
-    machine: str
-    rank: int | None
+    machine: MachineName
+    rank: Rank | None
     pid: int
     thread: str = "MainThread"
     process_state: str = ""
@@ -387,7 +397,7 @@ class StackDump(Frozen):
 class FlightRecord(Frozen):
     """How far one rank came in one process group, as PyTorch's flight recorder has it."""
 
-    rank: int
+    rank: Rank
     group: str
     """Name of the group, the same on all of its members."""
     ranks: tuple[int, ...] = ()
@@ -403,8 +413,8 @@ class FlightRecord(Frozen):
 class RankResult(Frozen):
     """How a replayed rank ended."""
 
-    rank: int
-    machine: str
+    rank: Rank
+    machine: MachineName
     ok: bool
     detail: str = ""
 
@@ -412,8 +422,8 @@ class RankResult(Frozen):
 class AgentState(Frozen):
     """Everything an agent knows, for playbooks and people."""
 
-    machine: str
-    incarnation: str
+    machine: MachineName
+    incarnation: Incarnation
     jobs: tuple[JobOnMachine, ...] = ()
     shards: tuple[Shard, ...] = ()
     fences: dict[str, int] = Field(default_factory=dict)
@@ -428,5 +438,5 @@ class Settled(Frozen):
     """What a machine has, once nothing of a job runs there: all that the job's next start is planned from."""
 
     state: AgentState
-    code: tuple[str, ...] = ()
+    code: tuple[Version, ...] = ()
     """Versions of the job's code that are checked out."""

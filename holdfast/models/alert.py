@@ -5,9 +5,10 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, TypeAdapter, model_validator
 
 from holdfast.models.base import Frozen
+from holdfast.models.names import Incarnation, IncidentId, JobName, MachineName, Rank, Version
 from holdfast.models.open_enum import OpenEnum
 
 
@@ -177,21 +178,30 @@ MACHINE_KINDS = GPU_KINDS | NETWORK_KINDS | HOST_KINDS | {AlertKind.MACHINE_LOST
 """Signals of a machine: true for as long as this incarnation of it serves the job, whatever the epoch."""
 
 
+_VERSION = TypeAdapter(Version)
+
+
 class Alert(Frozen):
     """One signal from a detector or from outside."""
 
     kind: AlertKind
-    job: str | None = None
-    machine: str | None = None
-    rank: int | None = None
+    job: JobName | None = None
+    machine: MachineName | None = None
+    rank: Rank | None = None
     epoch: int | None = None
-    incarnation: str | None = None
+    incarnation: Incarnation | None = None
     at: float
     """When the detector saw it, seconds since the Unix epoch, on the detector's clock."""
     firing: bool = True
     fingerprint: str = ""
     """Same fault, same fingerprint: what duplicates are recognised by. Empty: derived from the fields."""
     evidence: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _an_update_names_a_version(self) -> Alert:
+        if self.kind is AlertKind.CODE_UPDATE and "version" in self.evidence:
+            _VERSION.validate_python(self.evidence["version"])
+        return self
 
     @property
     def key(self) -> str:
@@ -260,29 +270,29 @@ class Classification(Frozen):
 
     incident_class: RecordedClass
     confidence: float = Field(ge=0, le=1)
-    machine: str | None = None
+    machine: MachineName | None = None
     """The machine of the root alert, or None when the alerts name no machine."""
-    rank: int | None = None
+    rank: Rank | None = None
     reasons: tuple[str, ...]
     root: str = ""
     """Key of the alert that the others follow from; empty: none stands out."""
-    suspects: tuple[str, ...] = ()
+    suspects: tuple[MachineName, ...] = ()
     """Machines that the alerts speak against, surely or not."""
 
 
 class Incident(Frozen):
     """What a playbook works on: one or more alerts of one job, correlated, with a class."""
 
-    id: str
-    job: str
+    id: IncidentId
+    job: JobName
     incident_class: RecordedClass
     state: IncidentState
     epoch: int
     """The job's epoch that the fault hit."""
     attempt: int = 1
     """Grows when the reconciler starts another run for this incident; fences older attempts."""
-    machine: str | None = None
-    rank: int | None = None
+    machine: MachineName | None = None
+    rank: Rank | None = None
     confidence: float = 0.5
     reasons: tuple[str, ...] = ()
     alerts: tuple[Alert, ...] = ()
@@ -304,10 +314,10 @@ class Finding(Frozen):
     """One result of one check on one machine (or pair of machines)."""
 
     check: str
-    machine: str
+    machine: MachineName
     ok: bool
-    rank: int | None = None
-    peer: str | None = None
+    rank: Rank | None = None
+    peer: MachineName | None = None
     """The other machine of a pair test."""
     detail: str = ""
     sure: bool = False
@@ -333,7 +343,7 @@ class Blame(StrEnum):
 class Verdict(Frozen):
     """What a diagnosis found."""
 
-    suspects: tuple[str, ...] = ()
+    suspects: tuple[MachineName, ...] = ()
     confidence: float = 0.0
     evidence: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()

@@ -7,6 +7,7 @@ from enum import StrEnum
 from pydantic import Field, model_validator
 
 from holdfast.models.base import Frozen
+from holdfast.models.names import JobName, KeyOrNone, MachineName, MachineOrNone, ObjectKey, Rank
 
 
 class Tier(StrEnum):
@@ -57,11 +58,11 @@ class Copies(Frozen):
 class Shard(Frozen):
     """A complete shard of one rank at one step, in the memory (or on the disk) of one machine."""
 
-    job: str
-    rank: int
+    job: JobName
+    rank: Rank
     step: int
     epoch: int
-    machine: str
+    machine: MachineName
     """The machine whose agent holds these bytes."""
     tier: Tier
     """``memory`` on the machine whose rank wrote it, ``peer`` on the machine that keeps a copy, ``disk``."""
@@ -76,11 +77,11 @@ class Shard(Frozen):
 class RemoteCheckpoint(Frozen):
     """A checkpoint in S3, known by its manifest."""
 
-    job: str
+    job: JobName
     step: int
     epoch: int
     world_size: int
-    key: str
+    key: ObjectKey
     """Prefix of its objects, without bucket."""
     suspect: bool = False
     suspect_reason: str = ""
@@ -100,8 +101,8 @@ class Retention(Frozen):
 class ShardSource(Frozen):
     """Where one rank's shard comes from in a restore."""
 
-    rank: int
-    machine: str
+    rank: Rank
+    machine: MachineOrNone
     """Empty when ``tier`` is ``s3``."""
     tier: Tier
     reason: str = ""
@@ -179,5 +180,5 @@ class RestoreOrder(Frozen):
     """For the ranks of this machine."""
     fallbacks: tuple[ShardSource, ...] = ()
     """Further sources for these ranks, per rank cheapest first."""
-    key: str = ""
+    key: KeyOrNone = ""
     """S3 prefix, when ``tier`` or the tier of a source is ``s3``."""

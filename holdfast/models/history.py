@@ -10,21 +10,22 @@ from pydantic import Field
 from holdfast.models.alert import Incident
 from holdfast.models.base import Frozen
 from holdfast.models.job import JobState
+from holdfast.models.names import IncidentId, JobName, MachineName, ObjectKey, Version
 
 
 class Epoch(Frozen):
     """One generation of a job's rank processes. Times are Unix seconds."""
 
-    job: str
+    job: JobName
     epoch: int
     start_step: int
     """The step after which it resumed; 0: from scratch."""
-    code_version: str
-    machines: tuple[str, ...]
+    code_version: Version
+    machines: tuple[MachineName, ...]
     """Machine names by slot."""
     reason: str
     """Why it was started."""
-    incident_id: str | None = None
+    incident_id: IncidentId | None = None
     opened_at: float
     first_step: int | None = None
     """First step that completed in it; None before that."""
@@ -38,7 +39,7 @@ class Epoch(Frozen):
 class Stretch(Frozen):
     """Consecutive steps of one epoch, as step reports told them. Unix seconds of the gateway's clock."""
 
-    job: str
+    job: JobName
     epoch: int
     first_step: int
     last_step: int
@@ -52,7 +53,7 @@ class Stretch(Frozen):
 class StateChange(Frozen):
     """A job entered a state."""
 
-    job: str
+    job: JobName
     state: JobState
     at: float
 
@@ -60,9 +61,9 @@ class StateChange(Frozen):
 class CodeVersion(Frozen):
     """A stored version of a job's code."""
 
-    job: str
-    version: str
-    key: str
+    job: JobName
+    version: Version
+    key: ObjectKey
     """Key of its archive in S3."""
     note: str = ""
     by: str = ""
@@ -82,7 +83,7 @@ class ActionState(StrEnum):
 class Action(Frozen):
     """One step of a playbook that changes something, unique by (incident, key)."""
 
-    incident_id: str
+    incident_id: IncidentId
     key: str
     """Such as ``evict:m2``: the same work has the same key in every attempt."""
     kind: str
@@ -102,7 +103,7 @@ class Action(Frozen):
 class Offence(Frozen):
     """One time that a machine was accused and evicted, in whatever job."""
 
-    machine: str
+    machine: MachineName
     at: float
     """Unix seconds."""
 

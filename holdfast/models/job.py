@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated
 
 from pydantic import Field, model_validator
 
 from holdfast.models.base import Frozen
 from holdfast.models.checkpoint import Copies, FirstTier, Retention
-
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+from holdfast.models.names import JobName, MachineName, Version
 
 
 class JobState(StrEnum):
@@ -130,7 +128,7 @@ class CheckpointPolicy(Frozen):
 class JobSpec(Frozen):
     """What an engineer submits (the job file)."""
 
-    name: Name
+    name: JobName
     script: str = Field(description="Path of the training script inside the code directory.")
     args: tuple[str, ...] = ()
     code: str = Field(".", description="Directory or git repository with the job's code.")
@@ -172,8 +170,8 @@ class Job(Frozen):
     spec: JobSpec
     state: JobState
     epoch: int = Field(ge=0, description="Newest epoch; 0 before the first start.")
-    code_version: str
-    machines: tuple[str, ...] = Field(description="Machine names by slot; ranks follow slots.")
+    code_version: Version
+    machines: tuple[MachineName, ...] = Field(description="Machine names by slot; ranks follow slots.")
     submitted_at: float
     done_at: float | None = None
 

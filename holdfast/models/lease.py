@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.models.base import Frozen
+from holdfast.models.names import IncidentId, JobName
 
 JOB_LEASE_S = 15.0
 """A run that renews its lease no more counts as dead after this long."""
@@ -11,8 +12,8 @@ JOB_LEASE_S = 15.0
 class JobLease(Frozen):
     """The one playbook run that may act on a job."""
 
-    job: str
-    incident_id: str
+    job: JobName
+    incident_id: IncidentId
     attempt: int
     run: str
     """Its flow run."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from holdfast.models.base import Frozen
+from holdfast.models.names import Incarnation, JobName, MachineName
 
 
 class MachineState(StrEnum):
@@ -32,14 +33,14 @@ class Scope(StrEnum):
 class Machine(Frozen):
     """A machine as the ledger knows it."""
 
-    name: str
+    name: MachineName
     state: MachineState
-    incarnation: str = ""
+    incarnation: Incarnation = ""
     address: str = ""
     """``host:port`` of the agent's HTTP API; empty before it registered."""
     data_address: str = ""
     """``host:port`` where the agent takes and gives checkpoint shards."""
-    job: str | None = None
+    job: JobName | None = None
     cordon_scope: Scope | None = None
     cordon_reason: str | None = None
     seen_at: float = 0.0

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from holdfast.models.base import Frozen
 from holdfast.models.checkpoint import Tier
+from holdfast.models.names import JobName, MachineOrNone, Rank
 
 MOST_TOLD = 20
 """Problems that a proof carries, at most: one fault of structure may show in every item."""
@@ -64,13 +65,13 @@ class Outcome(StrEnum):
 class Rehearsal(Frozen):
     """One shard, or one checkpoint in S3, that was to be proven."""
 
-    job: str
+    job: JobName
     step: int = 0
     epoch: int = 0
     """The epoch that saved it."""
-    rank: int | None = None
+    rank: Rank | None = None
     """None: the checkpoint of all ranks."""
-    machine: str = ""
+    machine: MachineOrNone = ""
     """Whose copy was proven; for S3, which machine did it."""
     tier: Tier
     plan: str = ""

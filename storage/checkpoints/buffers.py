@@ -28,6 +28,7 @@ from pydantic import ValidationError
 from holdfast import private
 from holdfast.errors import CheckpointError, SettingsError
 from holdfast.models.base import Frozen
+from holdfast.models.names import JobName, Rank
 
 HEADER_BYTES = 4096
 MAGIC = b"HFSHARD1"
@@ -46,8 +47,8 @@ _NAME = re.compile(r"r(\d+)-([ab])\.shard$")
 class ShardHeader(Frozen):
     """What a shard file says of itself. Offsets count bytes from the start of the file."""
 
-    job: str
-    rank: int
+    job: JobName
+    rank: Rank
     step: int
     epoch: int
     world_size: int

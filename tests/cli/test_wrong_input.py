@@ -239,3 +239,26 @@ def test_the_installed_command_prints_no_traceback(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("error: no .holdfast/")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "stop {}",
+        "pause {}",
+        "resume {}",
+        "release {}",
+        "evict {} --reason x",
+        "incident {}",
+        "incidents --job {}",
+        "approve {}",
+        "checkpoints ls {}",
+        "doctor {}",
+    ],
+)
+def test_commands_refuse_them_before_they_ask_anybody(cli: Cli, command: str) -> None:
+    """Or a name with slashes would be another route of the gateway's."""
+    result = cli(*command.format("x/../../machines/m1/release").split())
+    assert result.status == 1
+    assert "x/../../machines/m1/release" in result.err
+    assert "'s name: expected" in result.err

@@ -15,6 +15,7 @@ from holdfast.deployments.gateway.page.job_view import job_view
 from holdfast.deployments.gateway.page.overview import overview
 from holdfast.deployments.gateway.page.rank_view import rank_view, ranks_view, steps_view
 from holdfast.errors import UnknownError
+from holdfast.models.names import IncidentId, JobName, Rank
 
 STACKS_AT_ONCE = 2
 
@@ -39,23 +40,23 @@ def routes(gateway: Gateway) -> APIRouter:
         return await give(request, "by-hand", make)
 
     @router.get("/jobs/{name}")
-    async def job(request: Request, name: str) -> Response:
+    async def job(request: Request, name: JobName) -> Response:
         return await give(request, f"job {name}", lambda: job_view(gateway, name))
 
     @router.get("/jobs/{name}/ranks")
-    async def ranks(request: Request, name: str) -> Response:
+    async def ranks(request: Request, name: JobName) -> Response:
         return await give(request, f"ranks {name}", lambda: ranks_view(gateway, name))
 
     @router.get("/jobs/{name}/steps")
-    async def steps(request: Request, name: str) -> Response:
+    async def steps(request: Request, name: JobName) -> Response:
         return await give(request, f"steps {name}", lambda: steps_view(gateway, name))
 
     @router.get("/jobs/{name}/ranks/{rank}")
-    async def one_rank(request: Request, name: str, rank: int) -> Response:
+    async def one_rank(request: Request, name: JobName, rank: Rank) -> Response:
         return await give(request, f"rank {name} {rank}", lambda: rank_view(gateway, name, rank))
 
     @router.get("/jobs/{name}/ranks/{rank}/stack")
-    async def stack(name: str, rank: int) -> dict[str, Any]:
+    async def stack(name: JobName, rank: Rank) -> dict[str, Any]:
         known = await site.job(name)
         if not 0 <= rank < known.spec.world_size or not known.machines:
             raise UnknownError(f"job {name} runs no rank {rank}")
@@ -66,7 +67,7 @@ def routes(gateway: Gateway) -> APIRouter:
         return {"rank": rank, "machine": machine.name, "at": site.clock.now(), "stacks": mine}
 
     @router.get("/incidents/{incident_id}")
-    async def incident(request: Request, incident_id: str) -> Response:
+    async def incident(request: Request, incident_id: IncidentId) -> Response:
         return await give(request, f"incident {incident_id}", lambda: incident_view(gateway, incident_id))
 
     return router

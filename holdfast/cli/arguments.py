@@ -1,0 +1,26 @@
+"""Arguments that several commands take: names, refused here when they cannot be any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+from pydantic import TypeAdapter
+
+from holdfast import names
+
+
+def checked(kind: TypeAdapter[str]) -> Callable[[str | None], str | None]:
+    """For typer: the name as it was given, if it may be one; None where none was given."""
+    return lambda value: None if value is None else names.require(kind, value)
+
+
+JobName = Annotated[str, typer.Argument(help="As `holdfast status` lists it.", callback=checked(names.JOB))]
+MachineName = Annotated[
+    str, typer.Argument(help="As `holdfast machines` lists it.", callback=checked(names.MACHINE))
+]
+IncidentName = Annotated[
+    str,
+    typer.Argument(metavar="ID", help="As `holdfast incidents` lists it.", callback=checked(names.INCIDENT)),
+]
