@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ipaddress
 import resource
 import socket
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from holdfast.errors import SettingsError
+
+if TYPE_CHECKING:
+    from holdfast.settings import Settings
 
 KEEP_ALIVE_S = 90
 """Our servers keep an idle connection for so long. Longer than any of our clients do: were it the server that closes,
@@ -28,6 +33,35 @@ def listen(host: str, port: int, backlog: int) -> socket.socket:
     listener = socket.create_server((host, port), backlog=backlog)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
+
+
+def require_tls(settings: Settings, host: str, named: str) -> None:
+    """Refuse to serve without TLS where others may listen in, unless the site says that it is meant.
+
+    Args:
+        settings: of the site.
+        host: the address to listen on.
+        named: where it comes from, for the message: ``HOLDFAST_HOST``.
+
+    Raises:
+        SettingsError: it is no loopback address, there is no certificate, and nobody allowed it.
+    """
+    if settings.tls_cert is None and not settings.allow_plaintext and not is_loopback(host):
+        raise SettingsError(
+            f"{named} = {host} is an address of a network, and there is no certificate: whoever listens in there reads "
+            "the shared secret and may then run code on every machine. Set HOLDFAST_TLS_CERT, HOLDFAST_TLS_KEY and "
+            "HOLDFAST_TLS_CA (docs/security.md, TLS); or listen on 127.0.0.1; or, on a network where nobody listens "
+            "in, set HOLDFAST_ALLOW_PLAINTEXT=true."
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this host's processes reach it; a name counts by all of its addresses, an unknown one does not."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(str(each[4][0]).partition("%")[0]).is_loopback for each in found)
 
 
 def many_files() -> None:

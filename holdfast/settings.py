@@ -105,6 +105,11 @@ class Settings(BaseSettings):
     tls_agent_name: str = Field(
         "", description="Name that every agent's certificate carries; empty: the address that it listens on."
     )
+    allow_plaintext: bool = Field(
+        False,
+        description="`true`: gateway, agents and the embedded Prefect server may listen on addresses other than "
+        "loopback without TLS, on a network where nobody listens in.",
+    )
     policy_file: Path | None = Field(
         None, description="Thresholds, ladders and limits; empty: the packaged default.yaml."
     )

@@ -1,11 +1,17 @@
 """Listening sockets."""
 
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import httpx
 import pytest
 
-from holdfast.listen import CLIENT_KEEP_ALIVE_S, KEEP_ALIVE_S, listen
+from holdfast import secret
+from holdfast.deployments.local import control
+from holdfast.errors import SettingsError
+from holdfast.listen import CLIENT_KEEP_ALIVE_S, KEEP_ALIVE_S, is_loopback, listen, require_tls
 from holdfast.settings import Settings
 
 
@@ -29,3 +35,59 @@ def test_clients_close_idle_connections_first() -> None:
     ]
     assert most < CLIENT_KEEP_ALIVE_S < KEEP_ALIVE_S
     assert (httpx.Limits().keepalive_expiry or 0) < KEEP_ALIVE_S
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1", True),
+        ("127.8.9.1", True),
+        ("localhost", True),
+        ("::1", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("10.0.0.5", False),
+        ("192.0.2.1", False),
+        ("no-such-host.invalid", False),
+    ],
+)
+def test_loopback_is_what_only_this_host_reaches(host: str, loopback: bool) -> None:
+    """Everything else counts as a network, an unknown name too."""
+    assert is_loopback(host) is loopback
+    settings = Settings()
+    if loopback:
+        require_tls(settings, host, "HOLDFAST_HOST")
+    else:
+        with pytest.raises(SettingsError, match=f"HOLDFAST_HOST = {host}.*HOLDFAST_ALLOW_PLAINTEXT=true"):
+            require_tls(settings, host, "HOLDFAST_HOST")
+
+
+def test_a_network_is_served_by_tls_or_where_the_site_says_so() -> None:
+    """Either is enough."""
+    require_tls(Settings(allow_plaintext=True), "0.0.0.0", "HOLDFAST_HOST")
+    require_tls(Settings(tls_cert=Path("tls.crt")), "0.0.0.0", "HOLDFAST_HOST")
+
+
+def test_up_refuses_before_anything_is_made(tmp_path: Path) -> None:
+    """Gateway and Prefect would be open to the network."""
+    with pytest.raises(SettingsError, match=r"HOLDFAST_HOST = 0\.0\.0\.0 is an address of a network"):
+        control.up(Settings(home=tmp_path / "home", host="0.0.0.0"), 0, lambda _: None)
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("gateway", "deployments.gateway"), ("agent", "agent", "--machine", "m0", "--host", "0.0.0.0")],
+)
+def test_gateway_and_agent_refuse_by_themselves(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    """However they are started; in a sentence, not a traceback."""
+    secret.create(tmp_path / "secret")
+    (tmp_path / "settings.env").write_text(
+        "HOLDFAST_HOST=0.0.0.0\nHOLDFAST_PREFECT_API_URL=http://127.0.0.1:1/api\n"
+    )
+    _, module, *more = arguments
+    command = [sys.executable, "-P", "-m", f"holdfast.{module}", *more, "--home", str(tmp_path)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 1
+    assert "HOLDFAST_ALLOW_PLAINTEXT=true" in ended.stderr
+    assert "Traceback" not in ended.stderr

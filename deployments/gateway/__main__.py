@@ -25,7 +25,7 @@ from holdfast.deployments.gateway.stacks import HttpStacks
 from holdfast.deployments.worker.environment import client_environment, socket_path
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.guarded_http import guarded
-from holdfast.listen import KEEP_ALIVE_S, listen, many_files
+from holdfast.listen import KEEP_ALIVE_S, listen, many_files, require_tls
 from holdfast.plugins.policy import site_policy
 from holdfast.settings import Settings, load
 from holdfast.storage.ledger import Ledger
@@ -89,6 +89,7 @@ async def serve(settings: Settings, listening: socket.socket) -> None:
 
 def _listen(settings: Settings) -> socket.socket:
     """The gateway's socket, taken before anything else is done."""
+    require_tls(settings, settings.host, "HOLDFAST_HOST")
     try:
         return listen(settings.host, settings.port, backlog=2048)
     except OSError as error:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import socket
 
 from holdfast.errors import SettingsError
+from holdfast.listen import require_tls
 from holdfast.settings import Settings
 
 
 def check(settings: Settings) -> None:
-    """All ports that the embedded services need are free.
+    """All ports that the embedded services need are free, and may be listened on.
 
     Raises:
         SettingsError: one is not; names it and says what to do.
     """
+    if not (settings.gateway_url and settings.prefect_api_url):
+        require_tls(settings, settings.host, "HOLDFAST_HOST")
     needed = {}
     if not settings.gateway_url:
         needed["gateway"] = settings.port

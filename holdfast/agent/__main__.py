@@ -11,7 +11,7 @@ from pathlib import Path
 
 from holdfast import names, secret, settings
 from holdfast.errors import HoldfastError, SettingsError
-from holdfast.listen import facing
+from holdfast.listen import facing, require_tls
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -40,6 +40,7 @@ async def _run(machine: str, home: Path, host: str) -> int:
         raise SettingsError(f"--home {home}: no such folder. `holdfast up` makes it.")
     chosen = settings.load(home)
     host = facing(chosen.gateway) if host == "auto" else host
+    require_tls(chosen, host, "--host")
     from holdfast.agent.daemon import Agent  # noqa: PLC0415  (wrong arguments are refused at once)
 
     try:

@@ -150,7 +150,7 @@ class Pods:
         )
 
     def _container(self, name: str, spec: Object, folder: Path, extra: dict[str, str]) -> Container:
-        pod = {"metadata": {"name": name, "namespace": "holdfast"}, "spec": spec}
+        pod = {"metadata": {"name": name, "namespace": "holdfast", "uid": f"uid-of-{name}"}, "spec": spec}
         (folder / name).mkdir()
         return Container(pod, AGENT_IP, folder / name, self._data, extra)
 

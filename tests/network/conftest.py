@@ -99,7 +99,9 @@ def whole_cluster(wires: Lab, tmp_path_factory: pytest.TempPathFactory) -> Itera
         patch.setenv("PYTHONPATH", f"{package}{os.pathsep}{Path(__file__).parents[2]}")
         patch.setenv("HOLDFAST_HOME", str(home))
         patch.setenv("HOLDFAST_PRELOAD", "torch,torch.distributed")
-        site = Site.up(home, HOSTS, policy=POLICY, driver=driver.NAME, host=wires.control)
+        site = Site.up(
+            home, HOSTS, policy=POLICY, driver=driver.NAME, host=wires.control, allow_plaintext=True
+        )
         try:
             yield Cluster(site, wires, notes)
         finally:
