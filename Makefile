@@ -53,6 +53,7 @@ test-e2e: $(STAMP)
 # More cases of the same kinds.
 test-thorough: $(STAMP)
 	$(BIN)/python -m pytest -m thorough
+	$(BIN)/python -m tests.nemesis --seeds 0:10000
 
 # Training libraries that are too large, or too slow to begin, for every run; here with all that each asks for but torch.
 FRAMEWORKS_VENV := .frameworks-venv

@@ -75,6 +75,10 @@ class Case(Frozen):
         """The job's machines, by slot."""
         return self.ctx.ledger.machines_named(self.job_now().machines)
 
+    def incarnations(self) -> dict[str, str]:
+        """Which lives of the job's machines are looked at now: a verdict speaks of them, not of whoever comes after."""
+        return {machine.name: machine.incarnation for machine in self.machines_now()}
+
     def done(self, kind: str) -> list[Action]:
         """Finished actions of one kind, oldest first."""
         return [

@@ -100,7 +100,7 @@ async def dump_stacks(case: Case) -> Verdict:
             evidence=(*(f"agent on {name} does not answer" for name in silent), *reasons),
         ).model_dump(mode="json")
 
-    done = await case.once("stacks", f"e{case.broken_epoch}", {}, act)
+    done = await case.once("stacks", f"e{case.broken_epoch}", {"incarnations": case.incarnations()}, act)
     verdict = Verdict.model_validate(done)
     for line in verdict.evidence:
         get_run_logger().info("%s", line)

@@ -90,11 +90,19 @@ async def _evict_one(case: Case, machine: str, reason: str, scope: Scope) -> Non
 
 
 def _meant(case: Case, machine: str) -> str:
-    """The machine's incarnation when the eviction was first intended, by whichever attempt."""
-    for action in case.ctx.ledger.actions(case.incident_id):
-        if action.key == f"evict:{machine}" and "incarnation" in action.intent:
-            return str(action.intent["incarnation"])
-    return case.ctx.ledger.machine(machine).incarnation
+    """The machine's incarnation that is accused: whoever has its name by now may be another, and innocent.
+
+    As an earlier attempt meant it; as the newest alert about the machine names it; else the one that served the job
+    when this incident first looked at its machines.
+    """
+    actions = case.ctx.ledger.actions(case.incident_id)
+    meant = [action.intent["incarnation"] for action in actions if action.key == f"evict:{machine}"]
+    named = [
+        alert.incarnation for alert in case.incident.alerts if alert.machine == machine and alert.incarnation
+    ]
+    seen = [action.intent.get("incarnations", {}).get(machine) for action in actions]
+    known = [*meant, *reversed(named), *filter(None, seen)]
+    return str(known[0]) if known else case.ctx.ledger.machine(machine).incarnation
 
 
 def _silent_at_pause(case: Case) -> set[str]:

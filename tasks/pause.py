@@ -75,7 +75,8 @@ async def pause(case: Case) -> tuple[str, ...]:
         )
         return {"unreachable": list(told.lost), "silent": list(told.silent)}
 
-    done = await case.once("pause", f"e{case.broken_epoch}", {"epoch": case.broken_epoch}, act)
+    intent = {"epoch": case.broken_epoch, "incarnations": case.incarnations()}
+    done = await case.once("pause", f"e{case.broken_epoch}", intent, act)
     unreachable = tuple(done["unreachable"])
     if unreachable:
         get_run_logger().warning("no answer from %s", listed(unreachable))

@@ -193,3 +193,29 @@ async def test_one_machine_that_cannot_be_taken_out_holds_back_no_other(
     register(ctx, "m0", "b@u2")
     assert ctx.ledger.machine("m0").state is MachineState.STANDBY
     assert ctx.ledger.machine("m1").state is MachineState.CORDONED
+
+
+@pytest.mark.parametrize("accused_by", ["an alert", "stacks"])
+async def test_a_verdict_about_a_former_life_of_a_machine_evicts_no_later_one(
+    ctx: Context, engine: Engine, monkeypatch: pytest.MonkeyPatch, accused_by: str
+) -> None:
+    """The machine was started anew between the verdict and its eviction: what registered is another one, innocent."""
+
+    async def fence(*_: object, **__: object) -> pause.Fenced:
+        return pause.Fenced({})
+
+    monkeypatch.setattr(evicting, "fence", fence)
+    case = case_of(ctx)
+    if accused_by == "an alert":
+        alert = Alert(
+            kind=AlertKind.GPU_LOST, job="gpt", machine="m1", at=2.0, incarnation="a@u1", fingerprint="2"
+        )
+        ctx.ledger.join(case.incident_id, [alert])
+    else:
+        seen = {"incarnations": case.incarnations()}
+        ctx.ledger.begin(case.incident_id, 1, "stacks:e1", "stacks", seen, case.lease)
+    engine.units["m1"] = "u2"
+    register(ctx, "m1", "b@u2")
+    await evicting.take_machines_out.fn(case, ("m1",), "outlier in a hang", Scope.CLUSTER)
+    assert engine.evicted == []
+    assert ctx.ledger.machine("m1").state is MachineState.STANDBY

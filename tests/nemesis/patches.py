@@ -1,0 +1,132 @@
+"""What production code takes from its process and its host, taken from the simulation instead, while one is played."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from fastapi import APIRouter
+from prefect.logging import disable_run_logger
+from prefect.tasks import Task
+
+from tests.nemesis import machines
+from tests.nemesis.network import Client
+from tests.nemesis.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from tests.nemesis.site import Site
+
+
+class _Event:
+    """As ``threading.Event``, in virtual time."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler, self._set = scheduler, False
+
+    def set(self) -> None:
+        self._set = True
+
+    def wait(self, seconds: float) -> bool:
+        until = self._scheduler.now + seconds
+        while not self._set and self._scheduler.now < until:
+            self._scheduler.block(min(0.5, until - self._scheduler.now))
+        return self._set
+
+
+class _Thread:
+    """As ``threading.Thread``: of the process that starts it."""
+
+    def __init__(self, scheduler: Scheduler, target: Callable[[], None]) -> None:
+        self._scheduler, self._target, self._done = scheduler, target, False
+
+    def start(self) -> None:
+        def body() -> None:
+            self._target()
+            self._done = True
+
+        assert self._scheduler.current is not None
+        self._scheduler.current.thread(body)
+
+    def join(self) -> None:
+        while not self._done:
+            self._scheduler.block(0.05)
+
+
+class _Threading:
+    """As the module."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.Event = lambda: _Event(scheduler)
+        self.Thread = lambda target, **_: _Thread(scheduler, target)
+
+
+class _FlowRun:
+    """As ``prefect.runtime.flow_run``."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+
+    @property
+    def id(self) -> str:
+        return self._scheduler.current.run_id if self._scheduler.current else ""
+
+
+async def _publish(*_: object, **__: object) -> None:
+    """Nobody reads it."""
+
+
+@contextlib.contextmanager
+def patched(site: Site) -> Iterator[None]:
+    """Everything at once."""
+    scheduler = site.scheduler
+    numbers = itertools.count(1)
+
+    def wall() -> float:
+        return site.wall(scheduler.current.host if scheduler.current else "")
+
+    def client(**named: Any) -> Client:
+        assert scheduler.current is not None
+        return Client(site.network, scheduler.current, named.get("timeout", 5.0))
+
+    def unused(*_: object) -> APIRouter:
+        """Routes that nobody asks take their time to be made."""
+        return APIRouter()
+
+    pages = [
+        (f"holdfast.deployments.gateway.app.{part}", "routes", unused)
+        for part in ("views", "entrance", "read")
+    ]
+    places: list[tuple[Any, str, Any]] = [
+        *pages,
+        (time, "time", wall),
+        (time, "monotonic", lambda: scheduler.now),
+        (uuid, "uuid4", lambda: uuid.UUID(int=next(numbers))),
+        ("holdfast.agent.client.httpx", "AsyncClient", client),
+        ("holdfast.agent.jobs", "Watched", lambda process, *_: process),
+        ("holdfast.agent.jobs", "stop", machines.stop),
+        ("holdfast.agent.run", "stop", machines.stop),
+        ("holdfast.agent.rendezvous", "open_store", machines.open_store),
+        ("holdfast.tasks.lease", "threading", _Threading(scheduler)),
+        ("holdfast.tasks.lease", "flow_run", _FlowRun(scheduler)),
+        ("holdfast.tasks.detect", "flow_run", _FlowRun(scheduler)),
+        ("holdfast.tasks.report", "_publish", _publish),
+        (Task, "__call__", lambda self, *args, **named: self.fn(*args, **named)),
+    ]
+    with contextlib.ExitStack() as stack:
+        for place, name, new in places:
+            stack.enter_context(
+                patch(f"{place}.{name}", new) if isinstance(place, str) else patch.object(place, name, new)
+            )
+        stack.enter_context(disable_run_logger())
+        level = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        try:
+            yield
+        finally:
+            logging.disable(level)
