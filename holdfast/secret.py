@@ -16,6 +16,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast import durable
 from holdfast.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -124,13 +125,9 @@ def keys(value: str | Keys) -> Keys:
 
 def create(path: Path, prefix: str = "") -> str:
     """Make the secret if there is none; returns it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
-    except FileExistsError:
-        return read(path)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(prefix + secrets.token_urlsafe(32))
+    durable.make_folder(path.parent)
+    if not path.exists():
+        durable.create(path, prefix + secrets.token_urlsafe(32), "secret", mode=0o600)
     return read(path)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import tempfile
 from pathlib import Path
 
+from holdfast import durable, failpoint
 from holdfast.errors import UnavailableError, UnknownError
 from holdfast.storage.archive import Archive, pack, unpack
 from holdfast.storage.objects.base import ObjectStore
@@ -36,6 +36,7 @@ def store(objects: ObjectStore, job: str, path: Path) -> str:
     where = key(job, version)
     if not objects.exists(where):
         objects.put(where, content)
+        failpoint.here("s3.code")
     return version
 
 
@@ -65,10 +66,8 @@ def place(archive: bytes, version: str, dest: Path) -> None:
         UnavailableError: ``dest`` cannot be written.
     """
     try:
+        durable.make_folder(dest.parent)
         _appear(archive, version, dest)
-        with tempfile.NamedTemporaryFile(dir=dest.parent, prefix=f".{version}.", delete=False) as new:
-            new.write(archive)
-        os.rename(new.name, packed(dest))
     except OSError as error:
         raise UnavailableError(f"cannot write code version {version} to {dest}: {error.strerror}.") from error
 
@@ -78,13 +77,23 @@ def packed(dest: Path) -> Path:
     return dest.with_name(f"{dest.name}.tar.gz")
 
 
+def _keep(archive: bytes, version: str, path: Path) -> None:
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{version}.", delete=False) as new:
+        new.write(archive)
+    try:
+        durable.replace(Path(new.name), path, "archive")
+    finally:
+        Path(new.name).unlink(missing_ok=True)
+
+
 def _appear(archive: bytes, version: str, dest: Path) -> None:
-    dest.parent.mkdir(parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(dir=dest.parent, prefix=f".{version}."))
     try:
         unpack(archive, version, unfinished)
         unfinished.chmod(0o755)
-        os.rename(unfinished, dest)
+        # First: a checkout that is there is not looked at again, and its neighbours will ask for this.
+        _keep(archive, version, packed(dest))
+        durable.replace(unfinished, dest, "code")
     except OSError:
         if not dest.is_dir():  # else another process was faster
             raise

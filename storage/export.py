@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 import warnings
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import xxhash
 
+from holdfast import durable
 from holdfast.errors import CheckpointError, DamagedError, RefusedError, SettingsError
 from holdfast.storage import remote
 from holdfast.storage.objects import ObjectStore
@@ -128,6 +128,6 @@ def _whole(target: Path, fill: Callable[[Path], int]) -> int:
         folder = Path(scratch) / "content"
         folder.mkdir()
         result = fill(folder)
-        os.rename(folder, target)
-        shutil.copymode(target.parent, target)
+        shutil.copymode(target.parent, folder)
+        durable.replace(folder, target, "export")
     return result

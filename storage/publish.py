@@ -19,6 +19,7 @@ from pathlib import Path
 import xxhash
 from pydantic import ValidationError
 
+from holdfast import failpoint
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import CheckpointError, UnknownError
 from holdfast.models.base import Frozen
@@ -83,6 +84,7 @@ class _Upload:
             return part.model_copy(update={"name": there})
         left_s = self.give_up_at - time.monotonic()
         self.store.put_view(object_key(self.key, name), view, within_s=left_s)
+        failpoint.here("s3.file")
         return part
 
     def _same(self, part: Part) -> str | None:
@@ -138,6 +140,7 @@ def put_rank(store: ObjectStore, shard: Path, key: str, *, object_nbytes: int, w
         raise CheckpointError(f"shard {shard}: step {header.step} was overwritten during its upload")
     parts = Parts(files=files, replicated=header.replicated)
     store.put(object_key(key, remote.parts_name(header.rank)), parts.model_dump_json().encode())
+    failpoint.here("s3.part")
     sent = sum(part.nbytes for part in files if not part.name.startswith("/"))
     return Uploaded(nbytes=header.owned_nbytes, sent_nbytes=sent)
 
@@ -190,7 +193,9 @@ def finish(
         store.put_view(object_key(key, METADATA), memoryview(stock), within_s=max(60.0, wait_s))
     else:
         store.put(object_key(key, METADATA), stock)
+    failpoint.here("s3.metadata")
     store.put(object_key(key, MANIFEST), manifest.model_dump_json().encode())
+    failpoint.here("s3.manifest")
     return RemoteCheckpoint(key=key, **manifest.model_dump(exclude={"format", "files"}))
 
 
@@ -281,6 +286,7 @@ def _put_boxes(store: ObjectStore, key: str, compact: bytes) -> RemoteFile:
     )
     store.put(object_key(key, BOXES), compact)
     store.put(object_key(key, BOXES_PART), Parts(files=(part,)).model_dump_json().encode())
+    failpoint.here("s3.boxes")
     return part.described(BOXES_PART)
 
 

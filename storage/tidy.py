@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
+from holdfast import failpoint
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import CheckpointError
 from holdfast.models.base import Frozen
@@ -94,7 +95,9 @@ def tidy(
     ]
     if not dry_run:
         store.delete_many(object_key(key, MANIFEST) for key in dropped)
+        failpoint.here("tidy.manifests")
         store.delete_many(gone)
+        failpoint.here("tidy.files")
         for upload in torn:
             store.abort(upload)
     return Tidied(

@@ -34,6 +34,8 @@ BASE = {
     "strangers",
     "guarded_http",
     "refusal",
+    "durable",
+    "failpoint",
     "holdfast",
 }
 BELOW_TASKS = BASE | {"policies", "storage", "drivers", "agent", "plugins"}

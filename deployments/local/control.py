@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from holdfast import drivers, private, secret
+from holdfast import drivers, durable, private, secret
 from holdfast.deployments.local import bringup, envfile, pidfile, ports
 from holdfast.deployments.local import machines as local_machines
 from holdfast.deployments.local.supervisor import NAME as SUPERVISOR
@@ -131,6 +131,7 @@ def _settings(where: Settings | Path, port: int | None) -> Settings:
 
 def _prepare(settings: Settings) -> None:
     private.folder(settings.home, or_roots=True)
+    durable.sync(settings.home.parent)
     if not settings.shared_secret.get_secret_value():
         secret.create(settings.secret_path)
     if settings.driver == "local":

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from pydantic import SecretStr
 
+from holdfast import durable
 from holdfast.settings import Settings
 
 _PREFIX = "HOLDFAST_"
@@ -21,7 +21,7 @@ def remember(settings: Settings) -> None:
     new = chosen(settings)
     kept = [line for line in _lines(path) if line.partition("=")[0].strip().upper() not in new]
     text = "\n".join([*kept, *(f"{key}={value}" for key, value in new.items())])
-    _write_private(path, f"{text}\n" if text else "")
+    durable.write(path, f"{text}\n" if text else "", "settings", mode=0o600)
 
 
 def chosen(settings: Settings) -> dict[str, str]:
@@ -43,10 +43,3 @@ def _mounted(settings: Settings, name: str) -> bool:
 
 def _lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
-
-
-def _write_private(path: Path, text: str) -> None:
-    new = path.with_suffix(".new")
-    with os.fdopen(os.open(new, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "w") as file:
-        file.write(text)
-    os.replace(new, path)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 from pathlib import Path
 
+from holdfast import durable
 from holdfast.agent.memory import Memory
 from holdfast.agent.metrics import Metrics
 from holdfast.agent.newest import Newest
@@ -46,7 +46,7 @@ class DiskTier:
         loan = self._memory.transfers_beside(path) / f"disk-{run.start.job}-{rank}-{step}.shard"
         try:
             # Not when the copy begins: a job that was forgotten meanwhile must not leave one behind.
-            self._memory.disk(run.start.job).mkdir(parents=True, exist_ok=True)
+            durable.make_folder(self._memory.disk(run.start.job))
             header = buffers.lend(path, step, loan)
         except (CheckpointError, OSError) as error:
             self._failed(error)
@@ -99,10 +99,9 @@ def write(shard: Path, header: buffers.ShardHeader, folder: Path, limit_nbytes: 
         _copy(shard, fresh, header.file_nbytes)
         if buffers.read_header(fresh) != header or buffers.read_header(shard) != header:
             raise CheckpointError(f"shard {shard}: step {header.step} was overwritten during its copy")
-        fresh.rename(target)
+        durable.replace(fresh, target, "disk")
     finally:
         fresh.unlink(missing_ok=True)
-    _sync(folder)
     return target
 
 
@@ -119,14 +118,3 @@ def _copy(source: Path, target: Path, nbytes: int) -> None:
             if sent == 0:
                 raise CheckpointError(f"shard {source} is shorter than its header says")
             at += sent
-        os.fsync(out.fileno())
-
-
-def _sync(folder: Path) -> None:
-    """Have the rename itself on the disk."""
-    with contextlib.suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast import errors, names
+from holdfast import durable, errors, names
 from holdfast.agent.memory import Memory
 from holdfast.secret import Keys, keys
 from holdfast.storage.checkpoints import buffers
@@ -176,10 +176,8 @@ class ShardPort:
         with memoryview(data) as body:
             _receive_into(connection, body, lambda _: None)
         folder = self._memory.peer(job)
-        folder.mkdir(parents=True, exist_ok=True)
-        fresh = folder / f".metadata-{plan}.new"
-        fresh.write_bytes(data)
-        fresh.rename(buffers.metadata_path(folder, plan))
+        durable.make_folder(folder)
+        durable.write(buffers.metadata_path(folder, plan), memoryview(data), "peer-plan")
         self._forget_plans(folder, plan)
         _send_line(connection, {"ok": True})
 

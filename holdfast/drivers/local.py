@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from holdfast import paths, private
+from holdfast import durable, paths, private
 from holdfast.drivers import processes
 from holdfast.drivers.base import Supplied, require_unit
 from holdfast.drivers.roster import RosterFile, locked
@@ -95,8 +95,8 @@ class LocalDriver:
             self._wipe_memory(machine)
             if in_use and self.evicted(machine) is None:
                 marker = Evicted(scope=scope, reason=reason, at=time.time())
-                self._folder(machine).mkdir(parents=True, exist_ok=True)
-                _write_whole(self._folder(machine) / "evicted.json", marker.model_dump_json())
+                durable.make_folder(self._folder(machine))
+                durable.write(self._folder(machine) / "evicted.json", marker.model_dump_json(), "machine")
 
     def release(self, machine: str) -> None:
         """Start ``machine`` anew with an empty disk and memory; one that is up already is left alone.
@@ -135,7 +135,8 @@ class LocalDriver:
         private.folder(folder)
         for memory in (paths.shm_root(self.home), shm_dir(self.home, name)):
             private.folder(memory)
-        _write_whole(folder / _UNIT, uuid.uuid4().hex[:8])
+        durable.sync(folder.parent)
+        durable.write(folder / _UNIT, uuid.uuid4().hex[:8], "machine")
         arguments = ["--machine", name, "--home", str(self.home), "--host", self._host]
         with (folder / "agent.log").open("ab") as log:
             try:
@@ -202,9 +203,3 @@ class LocalDriver:
             paths.shm_root(self.home).rmdir()  # the last one out
         except OSError:
             return
-
-
-def _write_whole(path: Path, text: str) -> None:
-    new = path.with_suffix(".new")
-    new.write_text(text)
-    os.replace(new, path)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from holdfast import durable
 from holdfast.models.base import Frozen
 
 _NAME = re.compile(r"m(\d+)")
@@ -18,7 +18,7 @@ _NAME = re.compile(r"m(\d+)")
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock file ``path`` against all other processes; the kernel lets go when its holder dies."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    durable.make_folder(path.parent)
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -70,6 +70,4 @@ class RosterFile:
         return [int(match[1]) for match in matches if match]
 
     def _write(self, roster: Roster) -> None:
-        new = self._path.with_suffix(".new")
-        new.write_text(json.dumps(roster.model_dump()))
-        os.replace(new, self._path)
+        durable.write(self._path, json.dumps(roster.model_dump()), "roster")

@@ -25,7 +25,7 @@ from pathlib import Path
 import xxhash
 from pydantic import ValidationError
 
-from holdfast import private
+from holdfast import failpoint, private
 from holdfast.errors import CheckpointError, SettingsError
 from holdfast.models.base import Frozen
 from holdfast.models.names import JobName, Rank
@@ -217,7 +217,9 @@ def commit(buf: mmap.mmap, header: ShardHeader) -> None:
         )
     buf[_PREFIX.size : _PREFIX.size + len(text)] = text
     _PREFIX.pack_into(buf, 0, MAGIC, WRITING, len(text), xxhash.xxh3_64_intdigest(text))
+    failpoint.here("header.text")
     struct.pack_into("<Q", buf, _STATE_AT, COMPLETE)
+    failpoint.here("header.complete")
 
 
 def parse_header(page: bytes | memoryview | mmap.mmap) -> ShardHeader | None:

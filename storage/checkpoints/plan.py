@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner, create_default_local_save_plan
 from torch.distributed.checkpoint.utils import _DistWrapper
 
+from holdfast import durable
 from holdfast.errors import CheckpointError
 from holdfast.storage.checkpoints import boxes, buffers, metadata_pickle, plan_file
 from holdfast.storage.checkpoints.buffers import metadata_path
@@ -172,11 +173,9 @@ def layout_of(plan: str, held: Held, mine: Assignment) -> ShardLayout:
 
 def write_metadata(folder: Path, epoch: int, plan: str, data: bytes | memoryview) -> None:
     """Put the global ``.metadata`` in place under the epoch's and the plan's name; drop those of no use any more."""
-    folder.mkdir(parents=True, exist_ok=True)
+    durable.make_folder(folder)
     for name in (plan, str(epoch)):
-        fresh = folder / f".metadata-{name}.new"
-        fresh.write_bytes(data)
-        fresh.rename(metadata_path(folder, name))
+        durable.write(metadata_path(folder, name), data, "plan")
     used = {metadata_path(folder, header.plan) for _, header in buffers.inventory(folder)}
     for path in set(folder.glob("metadata-*.pickle")) - used:
         match = _EPOCH_OF.match(path.name)

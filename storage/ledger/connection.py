@@ -25,7 +25,7 @@ from tenacity import (
     wait_random,
 )
 
-from holdfast import private
+from holdfast import failpoint, private
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import SettingsError, UnavailableError
 from holdfast.storage.ledger import migrate
@@ -111,6 +111,9 @@ class Connection:
             if self._guard is not None:
                 self._guard(session)
             yield session
+            session.flush()
+            failpoint.here("ledger.flushed")
+        failpoint.here("ledger.committed")
 
     @contextmanager
     def _session(self, engine: Engine) -> Iterator[Session]:
@@ -192,8 +195,9 @@ def _prepare_sqlite(engine: Engine) -> None:
         # write fails with "database is locked" at once, whatever the busy timeout.
         connection.isolation_level = None
         write_ahead(connection)
-        # In WAL mode this loses nothing when a process dies; only the host's power can take the last commits.
-        connection.execute("PRAGMA synchronous=NORMAL")
+        # Each commit is on the disk before anybody acts on it: with NORMAL the last ones go with the host's power,
+        # and an epoch's number would be given twice.
+        connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")
 
     @event.listens_for(engine, "begin")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from holdfast import durable
 from holdfast.drivers.roster import locked
 from holdfast.models.base import Frozen
 from holdfast.models.machine import Scope
@@ -60,9 +60,7 @@ class RecordFile:
 
     def write(self, record: Record) -> None:
         """Replace it; only within :meth:`changing`."""
-        new = self._path.with_suffix(".new")
-        new.write_text(record.model_dump_json(indent=1))
-        os.replace(new, self._path)
+        durable.write(self._path, record.model_dump_json(indent=1), "slurm")
 
     @contextmanager
     def changing(self) -> Iterator[Record]:

@@ -1,0 +1,40 @@
+"""Renames: of what must survive by one module, and each of the others is one of those named here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RENAME = re.compile(r"os\.(?:rename|replace)\(|[\w)]\.rename\(|\b(?:new|path)\.replace\(")
+SHORT_LIVED = {
+    "holdfast/agent/bench.py": "an order to a process that runs",
+    "holdfast/agent/collectives.py": "an order to a process that runs",
+    "holdfast/agent/daemon.py": "the pid of an agent that runs",
+    "holdfast/agent/flight_thread.py": "a recording of a process that runs",
+    "holdfast/agent/prove_main.py": "an answer of a process that runs",
+    "holdfast/agent/rendezvous.py": "an answer of a process that runs",
+    "holdfast/agent/run.py": "an order to a rank that runs",
+    "holdfast/inject/target.py": "a fault for processes that run",
+    "storage/checkpoints/buffers.py": "an empty slot, before anything is saved in it",
+    "storage/objects/s3.py": "a download; who keeps it syncs it with its folder",
+    "deployments/local/pidfile.py": "the pid of a service that runs",
+    "deployments/local/supervisor.py": "a log that is full",
+}
+"""Files with renames of what a reboot ends anyway, and what that is."""
+
+
+def test_what_must_survive_is_put_in_place_by_one_module() -> None:
+    """A new rename is of something short-lived that is named here, or belongs into ``holdfast.durable``."""
+    folders = ("holdfast", "storage", "flows", "tasks", "policies", "deployments")
+    paths = [path.relative_to(ROOT) for folder in folders for path in (ROOT / folder).rglob("*.py")]
+    linked = (
+        "holdfast/storage",
+        "holdfast/flows",
+        "holdfast/tasks",
+        "holdfast/policies",
+        "holdfast/deployments",
+    )
+    own = [path for path in paths if not str(path).startswith(linked)]
+    found = {str(path) for path in own if RENAME.search((ROOT / path).read_text())}
+    assert found == SHORT_LIVED.keys() | {"holdfast/durable.py"}
