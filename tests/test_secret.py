@@ -169,3 +169,16 @@ def test_all_of_the_site_get_the_prefect_password_by_their_environment(tmp_path:
     told = secret.prefect_auth(chosen)
     assert server_environment(chosen)["PREFECT_SERVER_API_AUTH_STRING"] == told
     assert client_environment(chosen)["PREFECT_API_AUTH_STRING"] == told
+
+
+def test_the_prefect_server_writes_nowhere_but_at_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In an image its package belongs to root, or is read-only; its UI's files go beside its database then."""
+    chosen = settings.Settings(home=tmp_path)
+    secret.create_prefect_auth(chosen)
+    name = "PREFECT_UI_STATIC_DIRECTORY"
+    monkeypatch.setattr(os, "access", lambda *_: True)
+    assert name not in server_environment(chosen)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert server_environment(chosen)[name] == str(tmp_path / "prefect" / "ui")

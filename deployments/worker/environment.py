@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,11 @@ def server_environment(settings: Settings) -> dict[str, str]:
     """
     home = settings.home.resolve()
     return client_environment(settings) | {
+        **(
+            {}
+            if _may_write_beside_prefect()
+            else {"PREFECT_UI_STATIC_DIRECTORY": str(home / "prefect" / "ui")}
+        ),
         **{name: str(path.absolute()) for name, path in _certificate(settings).items()},
         "PREFECT_SERVER_API_AUTH_STRING": secret.prefect_auth(settings),
         "PREFECT_API_DATABASE_CONNECTION_URL": settings.prefect_database_url
@@ -87,6 +93,12 @@ def server_environment(settings: Settings) -> dict[str, str]:
 def _authority(settings: Settings) -> str:
     """Who certifies the embedded server; empty: it has no TLS, or the API is elsewhere and Prefect's own matter."""
     return str(settings.tls_ca.absolute()) if settings.tls_ca and not settings.prefect_api_url else ""
+
+
+def _may_write_beside_prefect() -> bool:
+    """Whether the server may put its UI's files into its package, as it does by itself: copying takes a second."""
+    found = importlib.util.find_spec("prefect")
+    return found is not None and os.access(Path(str(found.origin)).parent / "server", os.W_OK)
 
 
 def _certificate(settings: Settings) -> dict[str, Path]:

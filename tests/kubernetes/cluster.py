@@ -27,6 +27,7 @@ _PATHS = {
     "PersistentVolumeClaim": "/api/v1/namespaces/{}/persistentvolumeclaims",
     "Deployment": "/apis/apps/v1/namespaces/{}/deployments",
     "StatefulSet": "/apis/apps/v1/namespaces/{}/statefulsets",
+    "NetworkPolicy": "/apis/networking.k8s.io/v1/namespaces/{}/networkpolicies",
     "PodDisruptionBudget": "/apis/policy/v1beta1/namespaces/{}/poddisruptionbudgets",
     "Role": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/roles",
     "RoleBinding": "/apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",

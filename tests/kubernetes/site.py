@@ -18,7 +18,7 @@ from holdfast.drivers.kubernetes.api import Object
 from tests.certificates import AGENT_NAME, Authority
 from tests.e2e.site import Site
 from tests.kubernetes.cluster import Cluster, manifests
-from tests.kubernetes.tls_component import with_tls
+from tests.kubernetes.components import with_tls
 
 
 @contextmanager

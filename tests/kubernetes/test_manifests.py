@@ -17,6 +17,7 @@ from holdfast.drivers.kubernetes import bodies
 from holdfast.drivers.kubernetes.api import Object
 from holdfast.settings import Settings
 from tests.kubernetes.cluster import BASE, manifests
+from tests.kubernetes.components import pod_of, with_component
 
 ROOT = BASE.parents[2]
 OVERLAY = BASE.parent / "overlays" / "example"
@@ -132,3 +133,144 @@ def test_dockerfile_copies_what_there_is() -> None:
     assert all((ROOT / source).exists() for source in sources)
     linked = {path.name for path in (ROOT / "holdfast").iterdir() if path.is_symlink()}
     assert linked <= set(sources)
+
+
+# Pod security. What each level forbids: https://kubernetes.io/docs/concepts/security/pod-security-standards/
+FREE_VOLUMES = {
+    "configMap",
+    "csi",
+    "downwardAPI",
+    "emptyDir",
+    "ephemeral",
+    "persistentVolumeClaim",
+    "projected",
+    "secret",
+}
+
+
+def breaches(pod: Object) -> set[str]:
+    """What the restricted standard has against a pod's specification."""
+    own = pod.get("securityContext") or {}
+    found = {name for name in ("hostNetwork", "hostPID", "hostIPC") if pod.get(name)}
+    found |= {
+        f"volume {set(each) - {'name'}}"
+        for each in pod["volumes"]
+        if not set(each) - {"name"} <= FREE_VOLUMES
+    }
+    for container in [*pod["containers"], *pod.get("initContainers", [])]:
+        context = {**own, **(container.get("securityContext") or {})}
+        capabilities = context.get("capabilities") or {}
+        rules = {
+            "root": context.get("runAsNonRoot") is not True or context.get("runAsUser") == 0,
+            "seccomp": (context.get("seccompProfile") or {}).get("type")
+            not in {"RuntimeDefault", "Localhost"},
+            "escalation": context.get("allowPrivilegeEscalation") is not False,
+            "privileged": bool(context.get("privileged")),
+            "capabilities": capabilities.get("drop") != ["ALL"] or bool(capabilities.get("add")),
+            "host port": any(port.get("hostPort") for port in container.get("ports") or []),
+        }
+        found |= {rule for rule, broken in rules.items() if broken}
+    return found
+
+
+def pods(objects: list[Object]) -> dict[str, Object]:
+    """Specifications of the pods that the base makes."""
+    return {each["kind"]: pod_of(each) for each in objects if each["kind"] in ("PodTemplate", "Deployment")}
+
+
+def namespace_level(objects: list[Object]) -> str:
+    (found,) = [each for each in objects if each["kind"] == "Namespace"]
+    return str(found["metadata"]["labels"]["pod-security.kubernetes.io/enforce"])
+
+
+@pytest.mark.parametrize("component", [None, "tls"])
+def test_pods_keep_the_restricted_standard_which_the_namespace_enforces(component: str | None) -> None:
+    """Control plane and machines, with TLS too; the control plane writes to its volumes alone."""
+    found = manifests(*listed()) if component is None else with_component(component, *listed())
+    assert {kind: breaches(pod) for kind, pod in pods(found).items()} == {
+        "PodTemplate": set(),
+        "Deployment": set(),
+    }
+    assert namespace_level(found) == "restricted"
+    [control] = pods(found)["Deployment"]["containers"]
+    assert control["securityContext"]["readOnlyRootFilesystem"] is True
+    assert {"/tmp", "/var/lib/holdfast"} <= {mount["mountPath"] for mount in control["volumeMounts"]}
+
+
+@pytest.mark.parametrize(
+    ("component", "more"),
+    [
+        ("stacks", {"root", "capabilities"}),
+        ("kernel-log", {"root", "privileged", "escalation", "capabilities", "volume {'hostPath'}"}),
+    ],
+)
+def test_more_rights_are_chosen_and_the_namespace_allows_them(component: str, more: set[str]) -> None:
+    """For machines alone, valid, and no more than is said; the control plane stays as it is."""
+    found = with_component(component, *listed())
+    assert breaches(pods(found)["PodTemplate"]) == more
+    assert breaches(pods(found)["Deployment"]) == set()
+    assert namespace_level(found) == "privileged"
+    for version in VERSIONS:
+        for body in found:
+            kubernetes_validate.validate(body, version, strict=True)
+
+
+def test_images_run_as_the_user_that_the_manifests_name() -> None:
+    """By number: the kubelet cannot tell of a name that it is not root's."""
+    users = re.findall(r"^USER (\S+)", DOCKERFILE.read_text(), re.MULTILINE)
+    named = {
+        (pod["securityContext"]["runAsUser"], pod["securityContext"]["fsGroup"])
+        for pod in pods(manifests(*listed())).values()
+    }
+    assert named == {(10001, 10001)}
+    assert users == ["10001:10001"] * 2
+
+
+def allows(policy: Object, labels: dict[str, str], port: str, *, same_namespace: bool = True) -> bool:
+    """Whether a policy lets a pod with ``labels`` in."""
+    for rule in policy["spec"].get("ingress", []):
+        ports = [each["port"] for each in rule.get("ports", [])]
+        if ports and port not in ports:
+            continue
+        for peer in rule["from"]:
+            wanted = peer["podSelector"]["matchLabels"]
+            if wanted.items() <= labels.items() and (same_namespace or "namespaceSelector" in peer):
+                return True
+    return False
+
+
+def test_network_policies_let_in_whom_they_name_alone() -> None:
+    """Every pod is closed first; Prefect's port is open to nobody by default."""
+    objects = manifests(*listed())
+    policies = {each["metadata"]["name"]: each for each in objects if each["kind"] == "NetworkPolicy"}
+    assert policies["holdfast-nobody"]["spec"] == {"podSelector": {}, "policyTypes": ["Ingress"]}
+    machine, control = {bodies.ROLE: "machine"}, {"app.kubernetes.io/name": "holdfast"}
+    labels = pods_labels(objects)
+    assert control.items() <= labels.items()
+    to_control = [policies["holdfast-control"], policies["holdfast-prefect"]]
+    for policy in to_control:
+        assert policy["spec"]["podSelector"]["matchLabels"] == control
+    assert policies["holdfast-machines"]["spec"]["podSelector"]["matchLabels"] == machine
+
+    def reaches(who: dict[str, str], port: str, *, same_namespace: bool = True) -> bool:
+        return any(allows(policy, who, port, same_namespace=same_namespace) for policy in to_control)
+
+    client = {"holdfast.dev/client": "true"}
+    assert [reaches(machine, port) for port in ("gateway", "s3", "prefect")] == [True, True, False]
+    assert [reaches(client, port, same_namespace=False) for port in ("gateway", "s3", "prefect")] == [
+        True,
+        False,
+        False,
+    ]
+    assert not any(reaches({"app": "stranger"}, port) for port in ("gateway", "s3", "prefect"))
+    assert not reaches(machine, "gateway", same_namespace=False)
+    for who in (machine, control):
+        assert allows(policies["holdfast-machines"], who, "any")
+        assert not allows(policies["holdfast-machines"], who, "any", same_namespace=False)
+    assert not allows(policies["holdfast-machines"], {"app": "stranger"}, "any")
+
+
+def pods_labels(objects: list[Object]) -> dict[str, str]:
+    (found,) = [each for each in objects if each["kind"] == "Deployment"]
+    labels: dict[str, str] = found["spec"]["template"]["metadata"]["labels"]
+    return labels

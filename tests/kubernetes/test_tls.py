@@ -20,9 +20,9 @@ from holdfast.settings import Settings
 from holdfast.tls import Tls
 from tests.certificates import AGENT_NAME, Authority
 from tests.e2e.waiting import free_ports, wait_for
+from tests.kubernetes.components import pod_of, with_tls
 from tests.kubernetes.container import Container
 from tests.kubernetes.test_manifests import OVERLAY, VERSIONS, listed, rendered
-from tests.kubernetes.tls_component import pod_of, with_tls
 
 ROSTER = {"metadata": {"name": "holdfast-machines", "uid": "u-1", "resourceVersion": "5"}}
 MOUNTED = {"TLS_CERT": "tls.crt", "TLS_KEY": "tls.key", "TLS_CA": "ca.crt"}
