@@ -16,6 +16,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import to_json
+
 from holdfast import private
 
 # Environment of a rank under an agent, beside torchrun's own (RANK, WORLD_SIZE, MASTER_ADDR, ...).
@@ -89,6 +91,14 @@ class Control:
             struct.pack_into("<q", self._page, at, value)
 
 
+def _encoded(message: dict[str, Any]) -> bytes:
+    """JSON; five times as fast as the standard library's, which is for what is not Unicode (names of files)."""
+    try:
+        return to_json(message)
+    except ValueError:
+        return json.dumps(message).encode()
+
+
 class Sender:
     """A rank's end of the datagram socket. Never blocks, never raises: training goes on without its agent."""
 
@@ -98,8 +108,19 @@ class Sender:
 
     def send(self, message: dict[str, Any]) -> bool:
         """Send one message; False when the agent is away or busy."""
+        data = _encoded(message)
         try:
-            self._socket.sendto(json.dumps(message).encode(), self._path)
+            self._socket.send(data)
+        except BlockingIOError:
+            return False
+        except OSError:  # not connected yet, or to an agent that is gone
+            return self._send_anew(data)
+        return True
+
+    def _send_anew(self, data: bytes) -> bool:
+        try:
+            self._socket.connect(self._path)
+            self._socket.send(data)
         except OSError:
             return False
         return True

@@ -22,6 +22,7 @@ from holdfast.session.part import Part
 from holdfast.session.watch import StateWatch, plain_options
 from holdfast.storage.checkpoints.decoder import Decoder
 from holdfast.storage.checkpoints.encoder import Encoder
+from holdfast.storage.checkpoints.glance import identical
 from holdfast.storage.checkpoints.places import refused
 from holdfast.storage.checkpoints.structure import Node
 
@@ -37,6 +38,7 @@ class OptimizerPart:
         self._cached: Encoded | None = None
         self._watch: StateWatch | None = None
         self._options: tuple[bytes, Encoded] | None = None
+        self._whole: tuple[tuple[Encoded, Encoded], Encoded] | None = None
         self._updated: frozenset[int] | None = None
         self._params()
 
@@ -80,12 +82,27 @@ class OptimizerPart:
             if isinstance(values, Mapping):
                 yield from (each for each in values.values() if isinstance(each, Tensor))
 
-    def encode(self, placing: Placing) -> Encoded:
-        """What is saved of it; the quick way while no tensor was replaced."""
-        if self._cached is None or self._cached.inlined or self._watch is None or not self._watch.same():
+    def encode(self, placing: Placing, *, params_seen: bool = False) -> Encoded:
+        """What is saved of it; the quick way while no tensor was replaced.
+
+        Args:
+            placing: where tensors go.
+            params_seen: whether it is known that every parameter lies where it lay at the last call.
+        """
+        if (
+            self._cached is None
+            or self._cached.inlined
+            or self._watch is None
+            or not self._watch.same(params_seen=params_seen)
+        ):
             self._updated = self._options = None
             self._cached, self._watch = self._state(placing), StateWatch(self.optimizer)
-        state, groups = self._cached, self._groups(placing)
+        made = self._cached, self._groups(placing)
+        if self._whole is None or not identical(made, self._whole[0]):
+            self._whole = made, self._joined(*made)
+        return self._whole[1]
+
+    def _joined(self, state: Encoded, groups: Encoded) -> Encoded:
         return Encoded(
             {f"{self.name}/state": state.nodes["state"], f"{self.name}/groups": groups.nodes["groups"]},
             state.items | groups.items,

@@ -13,9 +13,10 @@ from holdfast.session.context import Context
 from holdfast.session.own_buffers import OwnBuffers
 from holdfast.session.shared import Replicated, share_equal
 from holdfast.session.state import StateTree
+from holdfast.storage.checkpoints.collector import Contents
 from holdfast.storage.checkpoints.layout import ShardLayout
 from holdfast.storage.checkpoints.plan import fits, make_plan, plan_of
-from holdfast.storage.checkpoints.writer import Contents, Owner, ShardWriter
+from holdfast.storage.checkpoints.writer import Owner, ShardWriter
 
 
 class Planner:
@@ -39,7 +40,10 @@ class Planner:
 
     def collect(self, tree: StateTree) -> Contents | None:
         """What is to be saved by the present plan; None when that does not fit any more."""
-        return self.writer.collect(self._items(tree)) if self.writer else None
+        if self.writer is None:
+            return None
+        fixed, loose = tree.split()
+        return self.writer.collect(loose | rng.items(self._context.rank), fixed)
 
     def keep(self, path: Path) -> None:
         """Go on by the plan of the shard at ``path``, which the state was restored from, if all ranks can do so."""

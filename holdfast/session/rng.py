@@ -9,7 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-PREFIX = "rng/"
+from holdfast.storage.checkpoints.structure import RANDOM
+
+PREFIX = RANDOM
+
+
+_last: dict[str, Any] = {}
 
 
 def key(rank: int) -> str:
@@ -18,15 +23,21 @@ def key(rank: int) -> str:
 
 
 def capture() -> dict[str, Any]:
-    """The random state of this process, as checkpoint items."""
-    state: dict[str, Any] = {
-        "python": random.getstate(),
-        "numpy": np.random.get_state(),
-        "torch": torch.get_rng_state(),
-    }
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    """The random state of this process, as checkpoint items; what did not change is the object of the last time."""
+    python, numpy = random.getstate(), np.random.get_state()
+    if _last.get("python") != python:
+        _last["python"] = python
+    if "numpy" not in _last or not _same(_last["numpy"], numpy):
+        _last["numpy"] = numpy
+    state = _last | {"torch": torch.get_rng_state()}
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         state["cuda"] = torch.cuda.get_rng_state()
     return state
+
+
+def _same(left: Any, right: Any) -> bool:
+    """Whether two states of numpy are alike: name of the generator, its words, and plain numbers."""
+    return bool(np.array_equal(left[1], right[1])) and (left[0], *left[2:]) == (right[0], *right[2:])
 
 
 def items(rank: int) -> dict[str, Any]:

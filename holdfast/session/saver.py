@@ -25,8 +25,9 @@ from holdfast.session.planning import Planner, unsteady
 from holdfast.session.report import Reporter
 from holdfast.session.state import StateTree
 from holdfast.storage.checkpoints import buffers, room
+from holdfast.storage.checkpoints.collector import Contents
 from holdfast.storage.checkpoints.prepared import Steady
-from holdfast.storage.checkpoints.writer import Contents, Save, ShardWriter
+from holdfast.storage.checkpoints.writer import Save, ShardWriter
 
 _log = logging.getLogger(__name__)
 

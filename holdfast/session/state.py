@@ -59,6 +59,8 @@ class StateTree:
         self._last: list[Encoded] = []
         self._named: list[tuple[str, int]] = []
         self._encoded: list[Encoded] = []
+        self._fixed: tuple[list[Encoded], dict[str, Any]] | None = None
+        self._updated: tuple[list[frozenset[int]], frozenset[int]] = [], frozenset()
 
     def same(self, state: Mapping[str, Any]) -> bool:
         """True when ``state`` holds the very objects that this tree was made of."""
@@ -86,20 +88,38 @@ class StateTree:
         Raises:
             CheckpointError: something cannot be saved; names its path.
         """
+        fixed, loose = self.split()
+        return {**fixed, **loose}
+
+    def split(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """As :meth:`flat`, in two: modules and optimizers, and all else, which is asked for at every call.
+
+        The first is the very same dictionary as the last time while only elements of its tensors changed.
+
+        Raises:
+            CheckpointError: something cannot be saved; names its path.
+        """
         self.placing.candidates.clear()
         modules = [each.encode(self.placing) for each in self._modules.values()]
-        if not identical(modules, self._last):
-            self._last = modules
-            if (named := self._names()) != self._named:
-                # Layers that were put elsewhere keep their tensors, and have other names.
-                self._named = named
-                for optimizer in self._optimizers.values():
-                    optimizer.forget()
-        rest: tuple[OptimizerPart | OtherPart, ...] = (*self._optimizers.values(), *self._others.values())
-        self._encoded = [*modules, *(each.encode(self.placing) for each in rest)]
+        same = identical(modules, self._last)
+        if not same and (named := self._names()) != self._named:
+            # Layers that were put elsewhere keep their tensors, and have other names.
+            self._named = named
+            for optimizer in self._optimizers.values():
+                optimizer.forget()
+        optimizers = [each.encode(self.placing, params_seen=same) for each in self._optimizers.values()]
+        others = [each.encode(self.placing) for each in self._others.values()]
+        self._last = modules
+        if self._fixed is None or not identical([*modules, *optimizers], self._fixed[0]):
+            parts = f"{structure.key(self.rank)}.{PARTS}"
+            self._fixed = [*modules, *optimizers], {parts: self._told()} | self._flat([*modules, *optimizers])
+        self._encoded = [*modules, *optimizers, *others]
+        return self._fixed[1], self._flat(others)
+
+    def _flat(self, parts: Sequence[Encoded]) -> dict[str, Any]:
         own = structure.key(self.rank)
-        flat = {f"{own}.{PARTS}": self._told()}
-        for each in self._encoded:
+        flat: dict[str, Any] = {}
+        for each in parts:
             flat |= each.items
             flat |= {f"{own}.{name}": node for name, node in each.nodes.items()}
         return flat
@@ -135,7 +155,10 @@ class StateTree:
 
     def updated(self) -> frozenset[int]:
         """Addresses of the tensors that only an optimizer of this state changes, as of the last :meth:`flat`."""
-        return frozenset().union(*(each.updated() for each in self._optimizers.values()))
+        each = [optimizer.updated() for optimizer in self._optimizers.values()]
+        if not identical(each, self._updated[0]):
+            self._updated = each, frozenset().union(*each)
+        return self._updated[1]
 
     def expected_nbytes(self) -> int:
         """About the bytes of this rank's tensors once training has begun.

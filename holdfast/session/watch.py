@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from itertools import chain
+from operator import attrgetter, methodcaller
 from typing import Any
 
 import torch
@@ -23,13 +24,14 @@ class ModuleWatch:
         self._owners = list(module.modules())
         self._known = not any(isinstance(each, torch.jit.ScriptModule) for each in self._owners)
         if self._known:
+            self._dicts = _dicts_of(self._owners)
             self._names, self._held, self._hidden = self._read()
             self._tensors = [each for each in self._held if isinstance(each, Tensor)]
             self._glance = Glance(self._tensors)
 
     def same(self) -> bool:
         """Whether all names and tensors are what they were; only elements may differ."""
-        if not self._known:
+        if not (self._known and identical(_dicts_of(self._owners), self._dicts)):
             return False
         names, held, hidden = self._read()
         return (
@@ -41,12 +43,19 @@ class ModuleWatch:
 
     def _read(self) -> tuple[list[str], list[Any], list[int]]:
         """Names and values of all that its parts hold; parts too, so that these are known to be the same."""
-        held: list[dict[str, Any]] = []
-        for each in self._owners:
-            held += each._parameters, each._buffers, each._modules
-        names = list(chain.from_iterable(held))
-        values = list(chain.from_iterable([each.values() for each in held]))
-        return names, values, [len(each._non_persistent_buffers_set) for each in self._owners]
+        names = list(chain.from_iterable(self._dicts))
+        values = list(chain.from_iterable(map(_values, self._dicts)))
+        return names, values, list(map(len, map(_hidden, self._owners)))
+
+
+_DICTS = tuple(map(attrgetter, ("_parameters", "_buffers", "_modules")))
+_hidden = attrgetter("_non_persistent_buffers_set")
+_values = methodcaller("values")
+
+
+def _dicts_of(owners: list[nn.Module]) -> list[dict[str, Any]]:
+    """Where parts of a module keep what they hold."""
+    return [each for kind in _DICTS for each in map(kind, owners)]
 
 
 class StateWatch:
@@ -60,24 +69,29 @@ class StateWatch:
             for values in optimizer.state.values()
         )
         if self._known:
-            self._names, held = self._read()
-            self._glance = Glance(held)
+            self._names, params, kept = self._read()
+            self._params, self._kept = Glance(params), Glance(kept)
 
-    def same(self) -> bool:
-        """Whether parameters and state are the same tensors; only elements may differ."""
+    def same(self, *, params_seen: bool = False) -> bool:
+        """Whether parameters and state are the same tensors; only elements may differ.
+
+        Args:
+            params_seen: whether it is known that every parameter that was there lies where it lay.
+        """
         if not self._known:
             return False
         try:
-            names, held = self._read()
+            names, params, kept = self._read()
         except (TypeError, AttributeError):
             return False
-        return names == self._names and self._glance.same(held)
+        same_params = self._params.holds(params) if params_seen else self._params.same(params)
+        return same_params and names == self._names and self._kept.same(kept)
 
-    def _read(self) -> tuple[list[Any], list[Tensor]]:
+    def _read(self) -> tuple[list[Any], list[Tensor], list[Tensor]]:
         state = self._optimizer.state
         params = [each for group in self._optimizer.param_groups for each in group["params"]]
         names = [*map(id, state), *chain.from_iterable(state.values())]
-        return names, [*params, *chain.from_iterable([each.values() for each in state.values()])]
+        return names, params, [*chain.from_iterable(map(_values, state.values()))]
 
 
 def plain_options(groups: list[dict[str, Any]]) -> bytes | None:

@@ -238,6 +238,21 @@ def parse_header(page: bytes | memoryview | mmap.mmap) -> ShardHeader | None:
         return None
 
 
+class Seen:
+    """The header of a file that is mapped, parsed again only when it is another one."""
+
+    def __init__(self) -> None:
+        self._prefix = b""
+        self._header: ShardHeader | None = None
+
+    def header(self, buf: mmap.mmap) -> ShardHeader | None:
+        """The header of the file; None when there is no complete shard."""
+        prefix = buf[: _PREFIX.size]  # has the JSON's length and hash
+        if prefix != self._prefix:
+            self._prefix, self._header = prefix, parse_header(buf)
+        return self._header
+
+
 def read_header(path: Path) -> ShardHeader | None:
     """The header of the shard at ``path``; None when there is no complete shard."""
     try:
@@ -335,13 +350,17 @@ def slot_to_overwrite(folder: Path, rank: int, keeps: Saved | None = None) -> Pa
     Newest is by epoch, then step.
     """
     a, b = (shard_path(folder, rank, slot) for slot in SLOTS)
-    held_a, held_b = read_header(a), read_header(b)
-    for held, other in ((held_a, b), (held_b, a)):
+    return a if overwrites_first(read_header(a), read_header(b), keeps) else b
+
+
+def overwrites_first(held_a: ShardHeader | None, held_b: ShardHeader | None, keeps: Saved | None) -> bool:
+    """Whether the next save goes over the first of two slots, which hold these; see :func:`slot_to_overwrite`."""
+    for held, first in ((held_a, False), (held_b, True)):
         if held is not None and (held.epoch, held.step) == keeps:
-            return other
+            return first
     if held_a is None or held_b is None:
-        return a if held_a is None else b
-    return a if (held_a.epoch, held_a.step) <= (held_b.epoch, held_b.step) else b
+        return held_a is None
+    return (held_a.epoch, held_a.step) <= (held_b.epoch, held_b.step)
 
 
 def only_slot(folder: Path, rank: int) -> tuple[Path, Path]:

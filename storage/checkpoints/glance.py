@@ -14,8 +14,16 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.nn import Parameter
 
-_PLAIN = (Tensor, Parameter)
+_PLAIN = frozenset((Tensor, Parameter))
 _Form = tuple[Any, ...]
+_ASKED: tuple[Any, ...] = (
+    Tensor.data_ptr,
+    Tensor.stride,
+    operator.attrgetter("shape"),
+    operator.attrgetter("dtype"),
+    operator.attrgetter("requires_grad"),
+)
+"""What makes a form. Each is asked of all tensors in one go: half of what one tensor after the other takes."""
 
 
 class Glance:
@@ -24,23 +32,29 @@ class Glance:
     def __init__(self, tensors: Sequence[object]) -> None:
         """Remember ``tensors``; what is there instead of one, and kinds of their own, count as changed each time."""
         self._tensors = list(tensors)
-        self._forms = _forms(self._tensors)
+        self._columns = _columns(tensors)
+        self._forms = _forms(tensors, self._columns)
 
     def same(self, tensors: Sequence[object]) -> bool:
         """Whether ``tensors`` are the same objects, unchanged but for their elements."""
         return len(tensors) == len(self._tensors) and not self.changed(tensors)
 
+    def holds(self, tensors: Sequence[object]) -> bool:
+        """Whether ``tensors`` are the same objects, whatever their form."""
+        return identical(tensors, self._tensors)
+
     def changed(self, tensors: Sequence[object]) -> list[int]:
         """Numbers of those that are not what they were; as many as there were. They are remembered instead."""
-        forms = _forms(tensors)
-        if identical(tensors, self._tensors) and forms == self._forms and None not in forms:
+        columns = _columns(tensors)
+        if columns is not None and columns == self._columns and identical(tensors, self._tensors):
             return []
+        forms = _forms(tensors, columns)
         changed = [
             number
             for number, (now, was) in enumerate(zip(tensors, self._tensors, strict=True))
             if now is not was or forms[number] is None or forms[number] != self._forms[number]
         ]
-        self._tensors, self._forms = list(tensors), forms
+        self._tensors, self._columns, self._forms = list(tensors), columns, forms
         return changed
 
 
@@ -49,21 +63,22 @@ def identical(left: Sequence[object], right: Sequence[object]) -> bool:
     return len(left) == len(right) and all(map(operator.is_, left, right))
 
 
-def _forms(tensors: Sequence[Any]) -> list[_Form | None]:
+def _columns(tensors: Sequence[Any]) -> list[list[Any]] | None:
+    """What makes the forms, each of all tensors; None when there are others than plain ones."""
+    if not _PLAIN.issuperset(map(type, tensors)):
+        return None
     try:
-        return [
-            # Spelled out: a call for each would cost as much again.
-            (each.data_ptr(), each.shape, each.stride(), each.dtype, each.requires_grad)
-            if type(each) in _PLAIN
-            else _other(each)
-            for each in tensors
-        ]
+        return [list(map(ask, tensors)) for ask in _ASKED]
     except (RuntimeError, NotImplementedError):  # one of a layout that lies nowhere, such as a sparse one
-        return [_form_if_any(each) for each in tensors]
+        return None
+
+
+def _forms(tensors: Sequence[Any], columns: list[list[Any]] | None) -> list[_Form | None]:
+    return [*zip(*columns, strict=True)] if columns is not None else [_form_if_any(each) for each in tensors]
 
 
 def _form(tensor: Tensor) -> _Form:
-    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad
+    return tuple(ask(tensor) for ask in _ASKED)
 
 
 def _form_if_any(tensor: Any) -> _Form | None:
@@ -76,5 +91,4 @@ def _form_if_any(tensor: Any) -> _Form | None:
 def _other(tensor: Any) -> _Form | None:
     if type(tensor) is not DTensor or type(tensor._local_tensor) not in _PLAIN:
         return None
-    held = tensor._local_tensor
-    return *_form(held), tensor.shape, tensor._spec, tensor.requires_grad
+    return *_form(tensor._local_tensor), tensor.shape, tensor._spec, tensor.requires_grad

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 from torch import Tensor
 
+from holdfast.storage.checkpoints.glance import identical
 from holdfast.storage.checkpoints.transfer import Move, Route
 
 
@@ -47,13 +49,16 @@ class Prepared:
         self.names: list[str] = []
         """Of the steady ones, in the order of the route."""
         moves: list[Move] = []
+        later: list[int] = []
         self._at_once: list[int] = []
         for number, (target, source) in enumerate(zip(targets, tensors, strict=True)):
             if steady(target.name, source):
                 moves.append(Move(source, target.view, target.offset))
                 self.names.append(target.name)
+                later.append(number)
             else:
                 self._at_once.append(number)
+        self._later = _picking(later)
         self.route = Route(moves)
 
     def holds(self, tensors: list[Tensor], steady: Steady) -> bool:
@@ -62,14 +67,17 @@ class Prepared:
             return False
         if tensors is self._tensors:
             return True
-        at_once = set(self._at_once)
-        return all(
-            now is was or number in at_once
-            for number, (now, was) in enumerate(zip(tensors, self._tensors, strict=True))
-        )
+        return identical(self._later(tensors), self._later(self._tensors))
 
     def at_once(self, tensors: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         """Targets and sources of what is copied at once."""
         return [self._targets[number].view for number in self._at_once], [
             tensors[number] for number in self._at_once
         ]
+
+
+def _picking(numbers: Sequence[int]) -> Callable[[list[Tensor]], Sequence[Tensor]]:
+    """Takes those of the ``numbers`` out of a list."""
+    if len(numbers) < 2:
+        return lambda tensors: [tensors[number] for number in numbers]
+    return itemgetter(*numbers)

@@ -23,6 +23,10 @@ from typing import Any
 Node = Any
 
 PREFIX = "structure/"
+RANDOM = "rng/"
+"""Before the names of random states."""
+MADE_ANEW = (PREFIX, RANDOM)
+"""Objects of such names are never changed: others take their place."""
 OWN = "own/"
 """Before the names of tensors that one rank alone has."""
 

@@ -13,6 +13,7 @@ import mmap
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ SMALL_BYTES = 64 << 10
 MOST_HELPERS = 4
 
 _memmove = ctypes.CDLL(None).memmove  # called without the GIL
+_version = attrgetter("_version")
 _memmove.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
@@ -67,7 +69,7 @@ class Transfer:
 
     def __init__(self, route: Route, device: DeviceLane | None = None) -> None:
         self._sources = route.sources
-        self._versions = [each._version for each in route.sources]
+        self._versions = list(map(_version, route.sources))
         self._changed: list[int] | None = None
         self._together, self._targets = route.together
         self._stretches = route.stretches
@@ -141,15 +143,19 @@ class Transfer:
         if self._changed is None:
             self._changed = [
                 number
-                for number, (source, version) in enumerate(zip(self._sources, self._versions, strict=True))
-                if source._version != version
+                for number, (now, version) in enumerate(
+                    zip(map(_version, self._sources), self._versions, strict=True)
+                )
+                if now != version
             ]
 
 
 @torch.no_grad()
 def copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
     """Copy at once."""
-    if targets:
+    if len(targets) == 1:
+        targets[0].copy_(sources[0])
+    elif targets:
         torch._foreach_copy_(targets, sources)
 
 

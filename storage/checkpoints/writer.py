@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import mmap
-import pickle
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 import xxhash
 from torch import Tensor
-from torch.distributed.checkpoint.utils import find_state_dict_object
-from torch.nn import Parameter
 
 from holdfast.errors import CheckpointError
-from holdfast.storage.checkpoints import buffers, structure
+from holdfast.storage.checkpoints import buffers
 from holdfast.storage.checkpoints.buffers import HEADER_BYTES, ShardHeader
-from holdfast.storage.checkpoints.glance import Glance
-from holdfast.storage.checkpoints.layout import Piece, Placed, ShardLayout, align, dump_object, zip_form
+from holdfast.storage.checkpoints.collector import Collector, Contents
+from holdfast.storage.checkpoints.layout import ShardLayout, align, zip_form
 from holdfast.storage.checkpoints.prepared import ALL_STEADY, Prepared, Steady, Target
 from holdfast.storage.checkpoints.transfer import DeviceLane, Transfer, copy_all, pin, unpin
 
@@ -34,24 +32,6 @@ class Owner:
     world_size: int
 
 
-@dataclass(frozen=True)
-class Contents:
-    """Values of all items of a layout at one step: what a save copies."""
-
-    tensors: list[Tensor]
-    objects: list[bytes]
-
-
-@dataclass(frozen=True)
-class _Pickled:
-    """An object as it was written last."""
-
-    value: object
-    quick: bytes
-    """By pickle as it is: tells whether it changed."""
-    data: bytes
-
-
 @dataclass
 class _Slot:
     """A mapped shard file that carries the layout's fixed bytes."""
@@ -63,6 +43,7 @@ class _Slot:
     held: dict[int, bytes] = field(default_factory=dict)
     """Objects that lie there, by their offset."""
     prepared: Prepared | None = None
+    seen: buffers.Seen = field(default_factory=buffers.Seen)
 
 
 class Save:
@@ -71,29 +52,29 @@ class Save:
     def __init__(
         self,
         slot: _Slot,
-        header: ShardHeader,
+        header: Callable[[], ShardHeader],
+        step: int,
         transfer: Transfer,
-        names: list[str],
         replicated: Sequence[Sequence[int]] = (),
     ) -> None:
         self.path = slot.path
-        self.step = header.step
+        self.step = step
         self.torn: list[str] = []
         """Tensors that changed during the copy: the save does not count."""
         self._slot = slot
         self._header = header
         self._transfer = transfer
-        self._names = names
+        self._names = slot.prepared.names if slot.prepared else []
         self._replicated = replicated
         self.replicated: tuple[int, ...] = ()
         """Of a complete save, as the header has it."""
         self._digest = xxhash.xxh3_128()
-        self._digested = header.payload_offset
+        self._digested = 0
 
     @property
     def nbytes(self) -> int:
         """Size of the shard file."""
-        return self._header.file_nbytes
+        return len(self._slot.buf)
 
     def wait(self) -> None:
         """Return when tensors may change."""
@@ -105,7 +86,8 @@ class Save:
 
     def run(self) -> bool:
         """Copy, take the digest, commit; False when the shard cannot be used because a tensor changed."""
-        header = self._header
+        header = self._header()
+        self._digested = header.payload_offset
         with memoryview(self._slot.buf) as view:
             self._update(view, header.meta_offset, header.meta_offset + header.meta_nbytes)
             self._transfer.run(lambda end: self._reached(view, end))
@@ -147,22 +129,17 @@ class ShardWriter:
     owner: Owner
     folder: Path
     _slots: dict[Path, _Slot] = field(default_factory=dict)
-    _pickled: dict[str, _Pickled] = field(default_factory=dict)
     _lane: DeviceLane | None = None
 
     def __post_init__(self) -> None:
-        self._tensor_items = [each for each in self.layout.items if each.piece.is_tensor]
-        self._object_items = [each for each in self.layout.items if not each.piece.is_tensor]
-        self._names = {each.piece.fqn for each in self.layout.items}
-        self._tensor_names = [each.piece.fqn for each in self._tensor_items]
+        self._paths = [buffers.shard_path(self.folder, self.owner.rank, name) for name in buffers.SLOTS]
+        self._collector = Collector(self.layout)
+        self._tensor_items, self._object_items = self._collector.tensor_items, self._collector.object_items
         self._pieces: dict[str, list[int]] = {}
         for number, each in enumerate(self._tensor_items):
             self._pieces.setdefault(each.piece.fqn, []).append(number)
         for numbers in self._pieces.values():
             numbers.sort(key=lambda number: self._tensor_items[number].piece.start)
-        # How each DTensor is placed; the boxes of the plan are only right for these.
-        self._specs: dict[int, Any] = {}
-        self._last: tuple[Glance, list[Tensor]] | None = None
         self.payload_offset = align(HEADER_BYTES + len(self.layout.metadata), HEADER_BYTES)
         self.file_nbytes = self.payload_offset + self.layout.payload_nbytes
 
@@ -194,7 +171,13 @@ class ShardWriter:
         """The slot that the next save goes to."""
         if in_place:
             return buffers.only_slot(self.folder, self.owner.rank)[0]
-        return buffers.slot_to_overwrite(self.folder, self.owner.rank, keeps)
+        a, b = self._paths
+        return a if buffers.overwrites_first(self._held(a), self._held(b), keeps) else b
+
+    def _held(self, path: Path) -> ShardHeader | None:
+        """What a slot holds, read from its mapping where there is one: that is the file at ``path``."""
+        slot = self._slots.get(path)
+        return slot.seen.header(slot.buf) if slot is not None else buffers.read_header(path)
 
     def _give_up_other(self, path: Path) -> None:
         """One slot is enough from here on; a file of another plan makes way before its successor is there.
@@ -210,18 +193,9 @@ class ShardWriter:
         if path.exists() and path.stat().st_size != self.file_nbytes:
             path.unlink()
 
-    def collect(self, flat: Mapping[str, Any]) -> Contents | None:
-        """The values of ``flat`` in the layout's order; None when they do not fit it any more."""
-        if flat.keys() != self._names:
-            return None
-        tensors = self._tensors(flat)
-        if tensors is None:
-            return None
-        objects = [self._dump(each.piece.fqn, flat[each.piece.fqn]) for each in self._object_items]
-        sizes = zip(objects, self._object_items, strict=True)
-        if any(len(data) > each.place.length for data, each in sizes):
-            return None
-        return Contents(tensors, objects)
+    def collect(self, flat: Mapping[str, Any], fixed: Mapping[str, Any] | None = None) -> Contents | None:
+        """What is to be saved of a state: see :meth:`.Collector.collect`."""
+        return self._collector.collect(flat, fixed)
 
     def start(
         self,
@@ -266,7 +240,8 @@ class ShardWriter:
             self._lane = DeviceLane()
         pieces = [self._pieces_of(each) for each in replicated]
         transfer = Transfer(prepared.route, self._lane)
-        return Save(slot, self._header(step, number, keeps), transfer, prepared.names, pieces)
+        header = partial(self._header, step, number, keeps)
+        return Save(slot, header, step, transfer, pieces)
 
     def _pieces_of(self, names: Iterable[str]) -> list[int]:
         return [number for name in names for number in self._pieces.get(name, ())]
@@ -277,59 +252,9 @@ class ShardWriter:
         save.run()
         return save.path
 
-    def _tensors(self, flat: Mapping[str, Any]) -> list[Tensor] | None:
-        """The tensors in the layout's order; None when one is missing or is sharded or made otherwise."""
-        found = [flat[name] for name in self._tensor_names]
-        if self._last is None:
-            glance, tensors = Glance(found), [*found]
-            changed = list(range(len(found)))
-        else:
-            glance, known = self._last
-            changed = glance.changed(found)
-            if not changed:
-                return known
-            tensors = [*known]
-        self._last = None
-        for number in changed:
-            tensor = self._tensor(number, flat)
-            if tensor is None:
-                return None
-            # Another object, also where the same one lies elsewhere now: copies are prepared for objects.
-            tensors[number] = tensor.detach()
-        self._last = glance, tensors
-        return tensors
-
-    def _tensor(self, number: int, flat: Mapping[str, Any]) -> Tensor | None:
-        """One of them."""
-        each = self._tensor_items[number]
-        spec, known = getattr(flat[each.piece.fqn], "_spec", None), self._specs.get(number)
-        if number in self._specs and spec is not known and spec != known:
-            return None
-        try:
-            tensor = _held(flat, each.piece)
-        except (ValueError, IndexError, AttributeError):
-            return None
-        if not _fits(tensor, each):
-            return None
-        self._specs[number] = spec
-        return tensor
-
     def _other(self, path: Path) -> Path:
-        a, b = (buffers.shard_path(self.folder, self.owner.rank, name) for name in buffers.SLOTS)
+        a, b = self._paths
         return b if path == a else a
-
-    def _dump(self, name: str, value: object) -> bytes:
-        """Pickled for torch.load; the slow part is skipped while the value is what it was."""
-        known = self._pickled.get(name)
-        if known is not None and known.value is value and type(value) is dict and structure.is_tree(name):
-            return known.data  # encoders make a new one for each change
-        try:
-            quick = pickle.dumps(value)
-        except (pickle.PicklingError, TypeError, AttributeError):
-            return dump_object(value)
-        data = known.data if known is not None and known.quick == quick else dump_object(value)
-        self._pickled[name] = _Pickled(value, quick, data)
-        return data
 
     def _slot(self, path: Path) -> _Slot:
         if path not in self._slots or buffers.is_lent(path):
@@ -386,16 +311,3 @@ def tensor_view(buf: mmap.mmap, offset: int, shape: torch.Size, dtype: torch.dty
         return torch.empty(shape, dtype=dtype)
     raw = torch.frombuffer(buf, dtype=torch.uint8, count=nbytes, offset=offset)
     return raw.view(dtype).view(shape)
-
-
-def _fits(value: object, each: Placed) -> bool:
-    return isinstance(value, Tensor) and value.shape == each.piece.shape and value.dtype == each.piece.dtype
-
-
-def _held(flat: Mapping[str, Any], piece: Piece) -> Tensor:
-    """What ``flat`` holds of a piece."""
-    found = flat[piece.fqn]
-    if piece.whole and type(found) in (Tensor, Parameter):
-        return cast(Tensor, found)
-    box: Tensor = find_state_dict_object(cast(dict[str, Any], flat), piece.held)
-    return box if piece.whole or box.shape != piece.sizes else box[piece.start : piece.stop]

@@ -52,14 +52,15 @@ class Job:
 
     def save(self) -> Path:
         self.saves += 1
-        items = self.tree.flat()
-        contents = self.writer.collect(items) if self.writer else None
+        fixed, loose = self.tree.split()
+        items = {**fixed, **loose}
+        contents = self.writer.collect(loose, fixed) if self.writer else None
         if contents is None:
             self.planned += 1
             private, paths = self.tree.private, self.tree.paths
             layout = make_plan(items, self.folder, 0, self.planned, private=private, paths=paths).layout
             self.writer = ShardWriter(layout, Owner("job", 0, 0, 1), self.folder)
-            contents = self.writer.collect(items)
+            contents = self.writer.collect(loose, fixed)
         assert self.writer is not None
         assert contents is not None
         save = self.writer.start(contents, self.saves, Steady(self.tree.updated()), number=self.saves)
