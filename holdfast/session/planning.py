@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from holdfast.errors import CheckpointError
+from holdfast.errors import CheckpointError, HoldfastError
 from holdfast.session import rng
 from holdfast.session.agreement import Group
 from holdfast.session.context import Context
 from holdfast.session.own_buffers import OwnBuffers
-from holdfast.session.shared import Replicated, share_equal
+from holdfast.session.shared import Replicated, Told, share_equal, told_of
 from holdfast.session.state import StateTree
 from holdfast.storage.checkpoints.collector import Contents
+from holdfast.storage.checkpoints.describe import Held
 from holdfast.storage.checkpoints.layout import ShardLayout
-from holdfast.storage.checkpoints.plan import fits, make_plan, plan_of
+from holdfast.storage.checkpoints.plan import Shared, fits, hold, plan_of, settled, share_out
 from holdfast.storage.checkpoints.writer import Owner, ShardWriter
+
+Made = TypeVar("Made")
 
 
 class Planner:
@@ -61,16 +64,19 @@ class Planner:
         self._group.open()
         error: Exception | None = None
         tree: StateTree | None = None
+        told: Told | None = None
         try:
-            tree = self._readable(state) if good else None
+            if good:
+                tree = self._readable(state)
+                told = told_of(tree, self._group)
         except Exception as caught:
             error = caught
         (bad, failed), _ = self._group.agree(not good, error is not None)
         if failed:
-            raise error or _elsewhere(step)
+            raise self._refused(error, step)
         if bad or tree is None:
             return False
-        share_equal(tree, self._group)
+        share_equal(tree, told, self._group)
         writer: ShardWriter | None = None
         try:
             writer = self._as_before(tree)
@@ -79,7 +85,7 @@ class Planner:
         plan = writer.layout.plan if writer else ""
         (failed, missing), same = self._group.agree(error is not None, writer is None, equal=plan)
         if failed:
-            raise error or _elsewhere(step)
+            raise self._refused(error, step)
         if missing or not same:
             self.together(state, step)
         else:
@@ -90,29 +96,18 @@ class Planner:
     def together(self, state: Mapping[str, Any], step: int) -> ShardWriter:
         """Make a plan; the writer by it. Fails on all ranks or on none.
 
+        Whatever a rank does alone ends before the others wait for it: one that cannot go on tells them.
+
         Raises:
             CheckpointError: there is no plan for the state, or no room for it.
         """
-        tree: StateTree | None = None
-        writer: ShardWriter | None = None
-        error: Exception | None = None
-        try:
-            tree = self._readable(state)
-        except Exception as caught:
-            error = caught
-        self._raise_together(error, step)
-        assert tree is not None
+        tree = self._on_all(step, lambda: self._readable(state))
+        told = self._on_all(step, lambda: told_of(tree, self._group))
         self._plans += 1
-        share_equal(tree, self._group)
-        layout = self._plan(tree)
-        try:
-            writer = self._writer_of(layout)
-            if writer.collect(self._items(tree)) is None:
-                raise unsteady(self._context.rank, step)
-        except Exception as caught:
-            error = caught
-        self._raise_together(error, step)
-        assert writer is not None
+        share_equal(tree, told, self._group)
+        held = self._on_all(step, lambda: self._held(tree))
+        shared = share_out(held, f"{self._context.epoch}.{self._plans}")
+        writer = self._on_all(step, lambda: self._written_by(shared, held, tree, step))
         self.writer, self.replicated = writer, tree.placing.replicated
         return writer
 
@@ -133,18 +128,21 @@ class Planner:
         writer = self._writer_of(self._kept)
         return writer if writer.collect(items) is not None else None
 
-    def _plan(self, tree: StateTree) -> ShardLayout:
+    def _held(self, tree: StateTree) -> Held:
         context = self._context
-        planned = make_plan(
+        return hold(
             self._items(tree),
-            context.shards,
-            context.epoch,
-            self._plans,
             machine=context.machine,
             private=(rng.key(context.rank), *tree.private),
             paths=tree.paths | rng.paths(context.rank),
         )
-        return planned.layout
+
+    def _written_by(self, shared: Shared, held: Held, tree: StateTree, step: int) -> ShardWriter:
+        context = self._context
+        writer = self._writer_of(settled(shared, held, context.shards, context.epoch).layout)
+        if writer.collect(self._items(tree)) is None:
+            raise unsteady(context.rank, step)
+        return writer
 
     def _writer_of(self, layout: ShardLayout) -> ShardWriter:
         context = self._context
@@ -153,11 +151,32 @@ class Planner:
         writer.prepare(self._own.keeps, single=self._own.single)
         return writer
 
-    def _raise_together(self, error: Exception | None, step: int) -> None:
-        """Raise on all ranks what one of them cannot do."""
+    def _refused(self, error: Exception | None, step: int) -> HoldfastError:
+        """What all ranks raise: the one that met ``error`` says it, the others that it was another."""
+        if error is None:
+            return CheckpointError(
+                f"step {step}: the state cannot be saved on another rank; its log says why"
+            )
+        if isinstance(error, HoldfastError):
+            return error
+        made = CheckpointError(
+            f"rank {self._context.rank} at step {step}: the state cannot be saved: {type(error).__name__}: {error}"
+        )
+        made.__cause__ = error
+        return made
+
+    def _on_all(self, step: int, work: Callable[[], Made]) -> Made:
+        """What ``work`` makes of this rank alone; raises on all ranks when it fails on one."""
+        made: Made | None = None
+        error: Exception | None = None
+        try:
+            made = work()
+        except Exception as caught:
+            error = caught
         (failed,), _ = self._group.agree(error is not None)
         if failed:
-            raise error or _elsewhere(step)
+            raise self._refused(error, step)
+        return cast(Made, made)
 
 
 def unsteady(rank: int, step: int) -> CheckpointError:
@@ -166,7 +185,3 @@ def unsteady(rank: int, step: int) -> CheckpointError:
         f"rank {rank} at step {step}: the state changes between two looks at it. "
         "Give Session.checkpoint() objects whose state_dict() does not change by being called."
     )
-
-
-def _elsewhere(step: int) -> CheckpointError:
-    return CheckpointError(f"step {step}: the state cannot be saved on another rank; its log says why")

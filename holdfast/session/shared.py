@@ -27,15 +27,19 @@ Told = dict[str, int]
 """By name: a hash of shape, type and elements; negative for a buffer of a module."""
 
 
-def share_equal(tree: StateTree, group: Group) -> None:
+def told_of(tree: StateTree, group: Group) -> Told | None:
+    """What this rank has to tell to :func:`share_equal`; None when there is nobody to tell."""
+    tree.flat()
+    return None if group.alone else _told(tree)
+
+
+def share_equal(tree: StateTree, told: Told | None, group: Group) -> None:
     """Find out which tensors of ``tree`` may be saved once. Collective, when there is more than one rank.
 
     What differed once is never saved once again.
     """
-    flat = tree.flat()
-    if group.alone:
+    if told is None:
         return
-    told = _told(tree)
     names = sorted(told)
     if all(group.same([_name_of(names)])):
         everyone = frozenset(range(dist.get_world_size()))
@@ -46,7 +50,7 @@ def share_equal(tree: StateTree, group: Group) -> None:
         union, holders, unequal = compared(_everywhere(told))
         # Where one rank has a large tensor another may have a plain value of the same name.
         single = {name for name, ranks in holders.items() if len(ranks) == 1}
-        taken = _everywhere(single & flat.keys() - told.keys())
+        taken = _everywhere(single & tree.names - told.keys())
         settle(tree.placing, union, holders, unequal.union(*taken), dist.get_rank())
     tree.forget()
 

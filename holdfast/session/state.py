@@ -125,6 +125,16 @@ class StateTree:
         return flat
 
     @property
+    def names(self) -> set[str]:
+        """All full names of the parts as of the last :meth:`flat`."""
+        own = structure.key(self.rank)
+        return {
+            name
+            for each in self._encoded
+            for name in (*each.items, *(f"{own}.{node}" for node in each.nodes))
+        }
+
+    @property
     def paths(self) -> dict[str, Path]:
         """By full name, where in the nested state each item was at the last :meth:`flat`."""
         return {name: path for each in self._encoded for name, path in each.paths.items()}

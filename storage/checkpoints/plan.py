@@ -46,6 +46,17 @@ class Planned:
     """Objects whose content differs between ranks under one name."""
 
 
+@dataclass(frozen=True)
+class Shared:
+    """What became of sharing out."""
+
+    plan: str
+    """Its name."""
+    mine: Assignment
+    whole: GlobalPlan | None
+    """On rank 0."""
+
+
 def make_plan(
     state: Mapping[str, Any],
     folder: Path,
@@ -70,17 +81,36 @@ def make_plan(
     Raises:
         CheckpointError: ranks disagree about a tensor, or their parts do not make it up.
     """
-    world = _DistWrapper(None, dist.is_available() and dist.is_initialized(), 0)
+    held = hold(state, machine=machine, private=private, paths=paths)
+    return settled(share_out(held, f"{epoch}.{number}"), held, folder, epoch)
+
+
+def hold(
+    state: Mapping[str, Any],
+    *,
+    machine: str = "",
+    private: Sequence[str] = (),
+    paths: Mapping[str, Sequence[str | int]] | None = None,
+) -> Held:
+    """What this rank has: the first part of :func:`make_plan`, of this rank alone."""
     # Flat items are whole: torch would look into those that are dictionaries, and drop the empty ones.
     nested = paths is None
     planner = DefaultSavePlanner(flatten_state_dict=nested, flatten_sharded_tensors=nested)
-    planner.set_up_planner(dict(state), is_coordinator=world.is_coordinator)
+    planner.set_up_planner(dict(state), is_coordinator=_world().is_coordinator)
     local = planner.create_local_plan()
     told = planner.mappings if paths is None else {name: tuple(paths.get(name, (name,))) for name in state}
-    held = describe(local.items, planner.state_dict, told, machine, tuple(private))
+    return describe(local.items, planner.state_dict, told, machine, tuple(private))
+
+
+def share_out(held: Held, plan: str) -> Shared:
+    """Share out what all ranks hold: the second part, collective. Fails on all ranks or on none.
+
+    Raises:
+        CheckpointError: ranks disagree about a tensor, or their parts do not make it up.
+    """
+    world = _world()
     digests = world.all_gather_object(held.description.digest)
     outline = held.shared if digests.index(held.description.digest) == world.get_rank() else None
-    plan = f"{epoch}.{number}"
     made: list[GlobalPlan] = []
 
     def share(described: list[tuple[Description, Outline | None]]) -> list[Assignment]:
@@ -93,9 +123,19 @@ def make_plan(
     except CheckpointException as error:
         cause = next((cause for cause, _ in error.failures.values()), error)
         raise CheckpointError(f"no plan for the state given to Session.checkpoint(): {cause}") from error
-    if made:
-        write_metadata(folder, epoch, plan, plan_content(made[0].table(), plan))
-    return Planned(layout_of(plan, held, mine), mine.differing)
+    return Shared(plan, mine, made[0] if made else None)
+
+
+def settled(shared: Shared, held: Held, folder: Path, epoch: int) -> Planned:
+    """Lay out what this rank got: the last part, of this rank alone. Rank 0 writes the global ``.metadata``."""
+    plan = shared.plan
+    if shared.whole is not None:
+        write_metadata(folder, epoch, plan, plan_content(shared.whole.table(), plan))
+    return Planned(layout_of(plan, held, shared.mine), shared.mine.differing)
+
+
+def _world() -> _DistWrapper:
+    return _DistWrapper(None, dist.is_available() and dist.is_initialized(), 0)
 
 
 def plan_content(table: Table, plan: str) -> bytes:
