@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
+
+import pytest
 
 from holdfast.models.alert import IncidentClass, IncidentState
 from holdfast.models.job import JobState
@@ -41,10 +44,8 @@ def test_a_job_whose_states_are_all_lost_asks_before_it_begins_anew(site: Site, 
     assert site.epochs(name)[1].start_step == 0
 
 
-def test_a_state_that_crashes_whenever_it_is_restored_is_left_behind(
-    site: Site, name: str, tmp_path: Path
-) -> None:
-    """The newest state is whole, and the job dies right after each restore of it: with an older one it goes on."""
+def fused(folder: Path, lit_from: int) -> Path:
+    """The example with a fuse that is lit at a step; returns the folder of the code."""
     source = (EXAMPLES / "train_gpt.py").read_text()
     for old, new in (
         ("def main() -> None:", f"{FUSE}\n\ndef main() -> None:"),
@@ -52,15 +53,25 @@ def test_a_state_that_crashes_whenever_it_is_restored_is_left_behind(
         (
             "        session.step(step,",
             "        if fuse.restored and dist.get_rank() == 0: os.kill(os.getpid(), 11)\n"
-            "        fuse.lit = fuse.lit or step >= 12\n"
+            f"        fuse.lit = fuse.lit or step >= {lit_from}\n"
             "        session.step(step,",
         ),
     ):
         assert source.count(old) == 1, old
         source = source.replace(old, new)
-    (tmp_path / "train_gpt.py").write_text(source)
-    slowly = ("--step-seconds", "0.3")
-    machine = site.submit(name, *slowly, code_dir=tmp_path, s3_every=10, memory_every_steps=10).machines[0]
+    (folder / "train_gpt.py").write_text(source)
+    return folder
+
+
+SLOWLY = ("--step-seconds", "0.3")
+
+
+def test_a_state_that_crashes_whenever_it_is_restored_is_left_behind(
+    site: Site, name: str, tmp_path: Path
+) -> None:
+    """The newest state is whole, and the job dies right after each restore of it: with an older one it goes on."""
+    code = fused(tmp_path, 12)
+    machine = site.submit(name, *SLOWLY, code_dir=code, s3_every=10, memory_every_steps=10).machines[0]
     site.wait_step(name, 22)
     site.fault("kill-rank", machine)
 
@@ -71,3 +82,29 @@ def test_a_state_that_crashes_whenever_it_is_restored_is_left_behind(
     assert good == 10, site.told(name)
     assert lit == [20, 20], site.told(name)
     assert site.evicted() == set()
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(900)
+def test_a_job_all_of_whose_states_crash_is_never_begun_from_zero(
+    site: Site, name: str, tmp_path: Path
+) -> None:
+    """Each state there is leads to the same crash: they are tried down the list, then a person is asked."""
+    code = fused(tmp_path, 1)
+    machine = site.submit(name, *SLOWLY, code_dir=code, s3_every=10, memory_every_steps=10).machines[0]
+    site.wait_step(name, 22)
+    site.fault("kill-rank", machine)
+
+    def asked() -> bool:
+        numbers = itertools.takewhile(lambda number: site.incident(name, number), itertools.count(1))
+        found = [site.incident(name, number) for number in numbers]
+        return bool(found and found[-1] and found[-1].state is IncidentState.NEEDS_HUMAN)
+
+    wait_for(lambda: site.told(name), asked, 600)
+    first, *later = [each.start_step for each in site.epochs(name)]
+    assert first == 0
+    assert 0 not in later, site.told(name)
+    assert later[:2] == [20, 20], site.told(name)
+    assert set(later) == {20, 10}, site.told(name)
+    assert later == sorted(later, reverse=True), site.told(name)
+    assert site.job(name).state is JobState.FAILED, site.told(name)
