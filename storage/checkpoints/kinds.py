@@ -57,6 +57,21 @@ def _made(pairs: Any, up: Up) -> dict[Any, Any]:
     return {up(key): up(each) for key, each in pairs}
 
 
+def _with_attributes(mapping: Any, down: Down) -> Any:
+    """Its entries; and its attributes, where it has some: ``_metadata`` of a module's state dictionary has versions."""
+    pairs = _pairs(mapping, down)
+    if not vars(mapping):
+        return pairs
+    return {"pairs": pairs, "attributes": [[name, down(each, "")] for name, each in vars(mapping).items()]}
+
+
+def _made_ordered(told: Any, up: Up) -> Any:
+    made: Any = collections.OrderedDict(_made(told["pairs"] if isinstance(told, dict) else told, up))
+    if isinstance(told, dict):
+        vars(made).update((name, up(each)) for name, each in told["attributes"])
+    return made
+
+
 _FACTORY_TYPES: tuple[type, ...] = (
     int,
     float,
@@ -183,7 +198,7 @@ KINDS: dict[type, Kind] = {
         lambda d, up: collections.deque([up(each) for each in d[1]], d[0]),
     ),
     dict: Kind("dict", _pairs, _made),
-    collections.OrderedDict: Kind("OrderedDict", _pairs, lambda d, up: collections.OrderedDict(_made(d, up))),
+    collections.OrderedDict: Kind("OrderedDict", _with_attributes, _made_ordered),
     collections.Counter: Kind("Counter", _pairs, lambda d, up: collections.Counter(_made(d, up))),
     collections.defaultdict: Kind(
         "defaultdict",

@@ -37,7 +37,11 @@ def _difference(left: Any, right: Any, path: str) -> str:  # noqa: PLR0911  (a c
             return f"{path}: another default_factory"
         if (found := _series(list(left), list(right), f"{path}<keys>")) != "":
             return found
-        return next(filter(None, (_difference(left[key], right[key], f"{path}.{key}") for key in left)), "")
+        if isinstance(left, collections.OrderedDict) and (vars(left) or vars(right)):
+            found = _difference(vars(left), vars(right), f"{path}<attributes>")
+        pairs = zip(left.items(), right.values(), strict=True)
+        differ = (_difference(one, two, f"{path}.{key}") for (key, one), two in pairs)
+        return found or next(filter(None, differ), "")
     if isinstance(left, list | tuple | collections.deque):
         if isinstance(left, collections.deque) and left.maxlen != right.maxlen:
             return f"{path}: maxlen {left.maxlen} became {right.maxlen}"

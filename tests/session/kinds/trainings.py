@@ -3,6 +3,6 @@
 Each entry makes the fresh objects, as a script does that starts again, and a step that may change more than numbers.
 """
 
-from tests.session.kinds import modules, optimizers, schedulers
+from tests.session.kinds import habits, modules, optimizers, schedulers
 
-TRAININGS = [*optimizers.TRAININGS, *schedulers.TRAININGS, *modules.TRAININGS]
+TRAININGS = [*optimizers.TRAININGS, *schedulers.TRAININGS, *modules.TRAININGS, *habits.TRAININGS]

@@ -75,6 +75,23 @@ class Flag(enum.Flag):
     B = 2
 
 
+class Mode(enum.StrEnum):
+    A = "a"
+    B = "b"
+
+
+class Bits(enum.IntFlag):
+    X = 1
+    Y = 2
+    Z = 4
+
+
+@dataclasses.dataclass(slots=True)
+class Slotted:
+    count: int
+    held: Any
+
+
 class Plain:
     """An object that is its attributes."""
 
@@ -121,6 +138,28 @@ class Scaled(Tensor):
 
 def scaled(size: int, step: int) -> Scaled:
     return Scaled(torch.arange(size).add(step).to(torch.uint8), torch.tensor([step + 0.5]))
+
+
+def _of_module(step: int) -> Any:
+    """As an average of weights keeps it: torch's own has versions beside its entries."""
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
+    with torch.no_grad():
+        for each in model.parameters():
+            each.fill_(step)
+    return {"shadow": model.state_dict(), "decay": 0.99}
+
+
+def _workers(step: int) -> Any:
+    """As a loader keeps it for each of its workers."""
+    drawn, generator = np.random.default_rng(step), torch.Generator().manual_seed(step)
+    return {
+        f"worker_{each}": {
+            "rng": generator.get_state(),
+            "numpy": drawn.bit_generator.state,
+            "at": (step, each),
+        }
+        for each in range(step)
+    }
 
 
 def _filled(kind: Any, entries: Any) -> Any:
@@ -248,6 +287,22 @@ TENSORS: dict[str, Make] = {
     "conjugated, large": lambda n: torch.complex(torch.ones(LARGE), torch.zeros(LARGE) + n).conj(),
     "negated view": lambda n: torch.complex(torch.arange(4.0), torch.arange(4.0) + n).conj().imag,
     "not a number": lambda n: torch.tensor([math.nan, math.inf, -math.inf, -0.0, n]),
+    "not a number, with its payload": lambda n: [
+        torch.tensor([0x7FC00001, 0x7F800001, 0x7FC12345 + n], dtype=torch.int32).view(torch.float32),
+        (torch.zeros(LARGE, dtype=torch.int16) + 0x7E01 + n).view(torch.float16),
+        torch.tensor([0x7FC1, 0x7F81], dtype=torch.int16).view(torch.bfloat16),
+    ],
+    "backwards and overlapping": lambda n: [
+        (torch.arange(LARGE) + n).flip(0),
+        (torch.arange(10.0) + n).as_strided((4, 4), (1, 1)),
+        (torch.arange(4.0) + n).view(4, 1).expand(4, 300),
+    ],
+    "no dimension, every type": lambda n: [
+        torch.tensor(n % 2 == 0),
+        torch.tensor(n, dtype=torch.int8),
+        torch.tensor(n + 1j, dtype=torch.complex32),
+        torch.empty(n, 0, dtype=torch.bool).t(),
+    ],
     "sparse COO": lambda n: torch.sparse_coo_tensor([[0, n]], [1.0, n], (9,)),
     "sparse CSR": lambda n: (torch.eye(4) * (n + 1)).to_sparse_csr(),
     "sparse CSC": lambda n: (torch.eye(4) * (n + 1)).to_sparse_csc(),
@@ -317,6 +372,20 @@ CONTAINERS: dict[str, Make] = {
     "nested deeply": _deep,
     "SimpleNamespace": lambda n: types.SimpleNamespace(a=n, b=torch.zeros(n)),
     "object of plain attributes": Plain,
+    "state dictionary of a module": _of_module,
+    "dataclass with slots": lambda n: Slotted(n, torch.zeros(n)),
+    "dataclass with slots, large": lambda n: Slotted(n, torch.zeros(LARGE) + n),
+    "enum keys": lambda n: {
+        Colour.RED: n,
+        Colour.BLUE: torch.zeros(LARGE) + n,
+        Mode.A: {"in": n},
+        (Mode.A, n): 1,
+    },
+    "enums of text and of flags": lambda n: [Mode.A, {"b": Mode.B}, Bits.X | Bits.Z if n < 3 else Bits(0)],
+    "not a number as a key": lambda n: {math.nan: n, -0.0: torch.zeros(LARGE) + n},
+    "states of workers": _workers,
+    "very large dict": lambda n: {f"sample/{each}": (each, n) for each in range(5_000)},
+    "very large dict of tensors": lambda n: {each: torch.tensor(each + n) for each in range(500)},
     "torch.Size": lambda n: torch.Size([n, 2]),
     "the same list twice": lambda n: [[n], [n]],
 }
