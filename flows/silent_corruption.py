@@ -1,13 +1,14 @@
 """Playbook: results are wrong without being infinite: a jump of the loss or gradient norm, digests that differ.
 
 As for NaN, later states are suspect. Every machine computes a fixed product and one step of the same small model;
-the odd one is evicted. When all agree, dual-phase replay decides; an unexplained jump is left to a human.
+the odd one is evicted. When all agree, dual-phase replay decides. Without an approval or a standby the job runs on.
 """
 
 from holdfast.tasks.case import Case
 from holdfast.tasks.diagnose import diagnose
 from holdfast.tasks.evict import evict
 from holdfast.tasks.pause import pause
+from holdfast.tasks.permit import permitted
 from holdfast.tasks.playbook import Recovered, playbook
 from holdfast.tasks.resume import resume
 from holdfast.tasks.retry import escalate
@@ -18,6 +19,7 @@ from holdfast.tasks.suspect import mark_suspect
 @playbook(would="stop the job, compare what machines compute, and resume from the last good step")
 async def silent_corruption(case: Case) -> Recovered:
     """Recover a job on which a machine computes wrong results."""
+    await permitted(case)
     await pause(case)
     await mark_suspect(case, "results are wrong since then")
     verdict = await diagnose(case)

@@ -24,6 +24,8 @@
 
 from __future__ import annotations
 
+from holdfast.models.wait import Missing
+
 
 class HoldfastError(Exception):
     """Base of all; its message says what is wrong, where, and what to do. CLI exit status 1."""
@@ -62,7 +64,14 @@ class NotFiringError(RefusedError):
 
 
 class LimitError(RefusedError):
-    """A budget, breaker or mode forbids it; a human decides."""
+    """A budget, breaker or mode forbids it, or something is missing; a human decides, or it comes about."""
+
+    def __init__(
+        self, message: str, missing: Missing = Missing.CHANGE, again_at: float | None = None
+    ) -> None:
+        """``missing`` is what has to come about; ``again_at`` when it surely has (Unix seconds; None: not known)."""
+        super().__init__(message)
+        self.missing, self.again_at = missing, again_at
 
 
 class StoppedError(RefusedError):

@@ -60,6 +60,8 @@ class Circumstances(Frozen):
     """Why no further state is left behind."""
     signature: Signature = Signature()
     """What failed now, and where; empty: nothing tells it from earlier failures."""
+    waited: str = ""
+    """Why it is started once more although the ladder is spent: it waited, or something came; empty: it did not."""
     code_cleared: str = ""
     """Why the code is not at fault; empty: it may be."""
     replay_cleared: str = ""
@@ -167,8 +169,8 @@ def _choose(  # noqa: PLR0917
             reasons.append(told)
         else:
             return RungDecision(rung=rung, reasons=(*reasons, f"{told}, so try it"))
-    if seen.once_more:
-        return RungDecision(rung=Rung.RETRY, reasons=(*reasons, seen.once_more))
+    if more := seen.once_more or seen.waited:
+        return RungDecision(rung=Rung.RETRY, reasons=(*reasons, more))
     what = "a human decides" if ladder.end is Rung.HUMAN else "the job is stopped"
     return RungDecision(rung=ladder.end, reasons=(*reasons, f"all rungs are spent: {what}"))
 

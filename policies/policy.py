@@ -214,6 +214,14 @@ class DiagnosePolicy(Frozen):
         return self
 
 
+class AgainPolicy(Frozen):
+    """Pauses before an incident that met a limit is tried again."""
+
+    pause_s: float = Seconds
+    factor: float = Field(ge=1)
+    longest_s: float = Seconds
+
+
 class RecoveryPolicy(Frozen):
     """What a playbook waits for after a start."""
 
@@ -322,6 +330,7 @@ class Policy(Frozen):
     diagnose: DiagnosePolicy
     restore: RestorePolicy
     recovery: RecoveryPolicy
+    again: AgainPolicy
     standby: StandbyPolicy
     spare_pool: SparePoolPolicy
     ettr: EttrPolicy

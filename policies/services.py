@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from holdfast.errors import LimitError
 from holdfast.models.alert import Finding
+from holdfast.models.wait import Missing
 
 SHARED_CHECKS = frozenset(
     {
@@ -40,4 +41,6 @@ def must_be_in_time(shared: str, now: float, deadline: float) -> None:
         LimitError: the deadline has passed.
     """
     if now > deadline:
-        raise LimitError(f"{shared} does not come back; mend it, then `holdfast resume` the job")
+        raise LimitError(
+            f"{shared} does not come back; mend it, then `holdfast resume` the job", Missing.SERVICE
+        )

@@ -18,10 +18,12 @@ from pydantic import Field
 from holdfast.errors import LimitError
 from holdfast.models.history import Action
 from holdfast.models.machine import Scope
+from holdfast.models.wait import Missing
 from holdfast.policies import approval
 from holdfast.tasks.case import Case
 
 _AGAIN_S = 0.5
+_CULPRIT = "culprit"
 
 
 class Approval(RunInput):
@@ -38,24 +40,54 @@ async def ask_before_evicting(case: Case, machines: Sequence[str], scope: Scope)
     Raises:
         LimitError: it was refused, or nobody answered and that is what the policy says then.
     """
+    if _approved_before(case, len(machines)):
+        return
+    await _ask(case, ", ".join(machines), ",".join(sorted(machines))[:200], (len(machines), scope))
+
+
+async def ask_before_looking(case: Case, scope: Scope) -> None:
+    """Wait for a person's approval before a job that trains is stopped to look for a machine to evict.
+
+    Raises:
+        LimitError: it was refused, or nobody answered and that is what the policy says then.
+    """
+    await _ask(case, "the machine that checks accuse", _CULPRIT, (1, scope))
+
+
+def _approved_before(case: Case, machines: int) -> bool:
+    """The eviction of whoever is found was approved already, before the job was stopped for it."""
+    key = f"approve:{_CULPRIT}{case.again_after}"
+    return machines == 1 and any(
+        action.key == key and action.result.get("approve") for action in case.done("approve")
+    )
+
+
+async def _ask(case: Case, whom: str, target: str, what: tuple[int, Scope]) -> None:
     policy = case.ctx.policy.approval
-    why = approval.why_ask(case.incident_class, len(machines), scope, policy)
+    why = approval.why_ask(case.incident_class, *what, policy)
     if not why:
         return
-    target = ",".join(sorted(machines))[:200]
-    question = f"evict {', '.join(machines)} (scope {scope.value}): {why}"
-    answer = await _answer(case, target, question)
+    known = approval.Asked(
+        whom=whom,
+        scope=what[1],
+        incident_class=case.incident_class,
+        deadline_s=policy.deadline_s,
+        default=policy.default,
+    )
+    answer = await _answer(case, target, approval.question(known, why))
     verb = "approved" if answer.get("approve") else "refused"
-    told = f"eviction of {', '.join(machines)} {verb} by {answer.get('by') or 'somebody'}: {answer.get('reason')}"
+    told = f"eviction of {whom} {verb} by {answer.get('by') or 'somebody'}: {answer.get('reason')}"
     get_run_logger().info("%s", told)
     if not answer.get("approve"):
-        raise LimitError(told)
+        raise LimitError(told, Missing.APPROVAL)
 
 
 async def _answer(case: Case, target: str, question: str) -> dict[str, Any]:
     """The answer, as the ledger has it; suspends the flow run while there is none."""
-    ledger, policy, key = case.ctx.ledger, case.ctx.policy.approval, f"approve:{target}"
+    ledger, policy = case.ctx.ledger, case.ctx.policy.approval
+    key = f"approve:{target}{case.again_after}"
     intent = {
+        "target": target,
         "question": question,
         "deadline": case.ctx.clock.now() + policy.deadline_s,
         "default": policy.default,
@@ -66,7 +98,9 @@ async def _answer(case: Case, target: str, question: str) -> dict[str, Any]:
     get_run_logger().warning("asks for approval: %s", question)
     form = Approval.with_initial_data(description=question)
     try:
-        given = await asuspend_flow_run(wait_for_input=form, key=f"{case.incident_id}-{target}"[:250])
+        given = await asuspend_flow_run(
+            wait_for_input=form, key=f"{case.incident_id}-{target}{case.again_after}"[:250]
+        )
     except RuntimeError as error:
         # Without a deployment of a server that stays (Prefect is away) there is nothing to suspend.
         get_run_logger().info("not suspended (%s): waiting here", error)

@@ -43,6 +43,8 @@ class Case(Frozen):
     accused: tuple[MachineName, ...] = ()
     """Machines that the alerts surely accuse; empty when they are so many that a human must look first."""
     observe_only: bool = False
+    round: int = 0
+    """How often the incident was taken up again after a wait: what was looked at before is looked at anew."""
     lease: str = ""
     """The word under which this run holds the job's lease; every act shows it."""
 
@@ -50,6 +52,16 @@ class Case(Frozen):
     def again(self) -> bool:
         """A former attempt brought the job up and it fell again."""
         return self.broken_epoch > self.incident.epoch
+
+    @property
+    def life(self) -> str:
+        """Names what is done once for the broken epoch and this round, within the keys of actions."""
+        return f"e{self.broken_epoch}{self.again_after}"
+
+    @property
+    def again_after(self) -> str:
+        """The round within keys; empty in the first one."""
+        return f"r{self.round}" if self.round else ""
 
     @property
     def ctx(self) -> Context:

@@ -10,6 +10,7 @@ from holdfast.errors import LimitError, RefusedError, UnavailableError, UnknownE
 from holdfast.models.agent import AgentState
 from holdfast.models.checkpoint import Choice, RemoteCheckpoint, RestorePlan, Shard
 from holdfast.models.job import FromScratch, Job
+from holdfast.models.wait import Missing
 from holdfast.policies import from_zero, lineage, restore_plan
 from holdfast.storage import remote
 from holdfast.tasks.context import Context
@@ -48,7 +49,7 @@ async def plan(search: Search) -> RestorePlan:
     if decision.act is from_zero.Act.WAIT:
         raise WaitError(f"job {search.job.name}: {decision.said}")
     if decision.act is from_zero.Act.ASK:
-        raise LimitError(decision.said)
+        raise LimitError(decision.said, Missing.STATE)
     return made.model_copy(update={"reasons": (*made.reasons, decision.why)}) if decision.why else made
 
 

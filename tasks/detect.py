@@ -80,6 +80,7 @@ async def detect(request: Request, incident_class: IncidentClass) -> Case:
         last_good_step=_last_good_step(incident, request),
         observe_only=not allowed.act,
         lease=held,
+        round=sum(action.kind == "again" for action in ctx.ledger.actions(incident.id)),
     )
 
 

@@ -64,7 +64,7 @@ async def check(case: Case, tier: str) -> tuple[Finding, ...]:
         found = await _run_tier(case, machines, tier)
         return {"findings": [finding.model_dump(mode="json") for finding in found]}
 
-    done = await case.once("check", f"{tier}:e{case.broken_epoch}", {"tier": tier}, act)
+    done = await case.once("check", f"{tier}:{case.life}", {"tier": tier}, act)
     findings = tuple(Finding.model_validate(found) for found in done["findings"])
     bad = [finding for finding in findings if not finding.ok]
     logger = get_run_logger()
@@ -100,7 +100,7 @@ async def dump_stacks(case: Case) -> Verdict:
             evidence=(*(f"agent on {name} does not answer" for name in silent), *reasons),
         ).model_dump(mode="json")
 
-    done = await case.once("stacks", f"e{case.broken_epoch}", {"incarnations": case.incarnations()}, act)
+    done = await case.once("stacks", case.life, {"incarnations": case.incarnations()}, act)
     verdict = Verdict.model_validate(done)
     for line in verdict.evidence:
         get_run_logger().info("%s", line)

@@ -11,7 +11,9 @@ from prefect.logging import get_run_logger
 from prefect.runtime import task_run
 
 from holdfast.errors import AnewError, LimitError
+from holdfast.models.history import Action
 from holdfast.models.machine import MachineState, Scope
+from holdfast.models.wait import Missing
 from holdfast.policies import breaker, silence
 from holdfast.policies.listed import listed
 from holdfast.tasks.approve import ask_before_evicting
@@ -41,7 +43,7 @@ async def evict(case: Case, machines: Sequence[str], reason: str, scope: Scope |
     """
     scope = scope or case.ctx.policy.ladder.of(case.incident_class).scope
     new = _new(case, machines)
-    _ask_breaker(case, new)
+    ask_breaker(case, new)
     await ask_before_evicting(case, new, scope)
     await take_machines_out(case, tuple(machines), reason, scope)
 
@@ -93,16 +95,22 @@ def _meant(case: Case, machine: str) -> str:
     """The machine's incarnation that is accused: whoever has its name by now may be another, and innocent.
 
     As an earlier attempt meant it; as the newest alert about the machine names it; else the one that served the job
-    when this incident first looked at its machines.
+    when this incident first looked at its machines, in this round.
     """
     actions = case.ctx.ledger.actions(case.incident_id)
     meant = [action.intent["incarnation"] for action in actions if action.key == f"evict:{machine}"]
     named = [
         alert.incarnation for alert in case.incident.alerts if alert.machine == machine and alert.incarnation
     ]
-    seen = [action.intent.get("incarnations", {}).get(machine) for action in actions]
+    seen = [action.intent.get("incarnations", {}).get(machine) for action in _of_this_round(actions)]
     known = [*meant, *reversed(named), *filter(None, seen)]
     return str(known[0]) if known else case.ctx.ledger.machine(machine).incarnation
+
+
+def _of_this_round(actions: Sequence[Action]) -> Sequence[Action]:
+    """Those since the incident was last taken up."""
+    begins = [index for index, action in enumerate(actions) if action.kind == "again"]
+    return actions[begins[-1] :] if begins else actions
 
 
 def _silent_at_pause(case: Case) -> set[str]:
@@ -124,7 +132,12 @@ async def _until_its_lease_is_over(case: Case, machine: str, drained_at: float) 
         await ctx.clock.sleep(left_s)
 
 
-def _ask_breaker(case: Case, new: Sequence[str]) -> None:
+def ask_breaker(case: Case, new: Sequence[str]) -> None:
+    """May so many more machines be evicted?
+
+    Raises:
+        LimitError: not now; it says from when on.
+    """
     if not new:
         return
     ledger, now = case.ctx.ledger, case.ctx.clock.now()
@@ -139,4 +152,6 @@ def _ask_breaker(case: Case, new: Sequence[str]) -> None:
     )
     for answer in answers:
         if not answer.allowed:
-            raise LimitError(f"not evicting {listed(new)}: {answer.reason}")
+            raise LimitError(
+                f"not evicting {listed(new)}: {answer.reason}", Missing.EVICTIONS, answer.again_at
+            )

@@ -23,6 +23,7 @@ from holdfast.errors import (
 from holdfast.models.agent import AgentState, Fence, Hold, RankPhase, RankState
 from holdfast.models.job import ENDED, Job, JobState
 from holdfast.models.machine import Machine, MachineState, Scope
+from holdfast.models.wait import Missing
 from holdfast.policies.listed import listed
 from holdfast.tasks import fleet
 from holdfast.tasks.case import Case
@@ -76,7 +77,7 @@ async def pause(case: Case) -> tuple[str, ...]:
         return {"unreachable": list(told.lost), "silent": list(told.silent)}
 
     intent = {"epoch": case.broken_epoch, "incarnations": case.incarnations()}
-    done = await case.once("pause", f"e{case.broken_epoch}", intent, act)
+    done = await case.once("pause", case.life, intent, act)
     unreachable = tuple(done["unreachable"])
     if unreachable:
         get_run_logger().warning("no answer from %s", listed(unreachable))
@@ -90,7 +91,8 @@ def _must_be_few(case: Case, silent: Sequence[str]) -> None:
     if len(silent) > limit:
         raise LimitError(
             f"{listed(silent)} do not answer, more than the over-eviction limit of {limit}: the network between them "
-            "and the playbook worker may be cut. Nothing was evicted; mend it, then `holdfast resume`"
+            "and the playbook worker may be cut. Nothing was evicted; mend it, then `holdfast resume`",
+            Missing.CONTACT,
         )
 
 
@@ -254,7 +256,7 @@ async def hold_at_boundary(case: Case) -> None:
             return {"held": False, "why": str(refused)}
         return {"held": True, "step": step}
 
-    await case.once("hold", f"e{case.broken_epoch}", {}, act)
+    await case.once("hold", case.life, {}, act)
 
 
 async def _ranks(ctx: Context, machines: list[Machine], job: str) -> list[RankState]:

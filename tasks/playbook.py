@@ -12,10 +12,10 @@ from prefect.flows import Flow
 from holdfast.errors import LimitError, NoStandbyError, StoppedError
 from holdfast.models.alert import IncidentClass, Verdict
 from holdfast.models.base import Frozen
-from holdfast.tasks import lease
+from holdfast.tasks import lease, limits
 from holdfast.tasks.case import Case, Request
 from holdfast.tasks.detect import detect
-from holdfast.tasks.report import ask_human, observed, outcome, report, stopped
+from holdfast.tasks.report import observed, outcome, report, stopped
 
 
 class Recovered(Frozen):
@@ -36,7 +36,8 @@ def playbook(would: str) -> Callable[[Steps], Playbook]:
 
     The flow takes up the incident, runs the steps, and reports. In mode ``observe`` it says what it ``would`` do
     and touches nothing. A step that meets a limit (breaker, budget, refusal, nothing to roll back to, no standby)
-    ends it at a human, with the step's message; a ladder may end with stopping the job instead. Any other error
+    ends it at a human, with the step's message, what is missing and when it is tried again; where the job can run
+    on, it does. A ladder may end with stopping the job instead. Any other error
     fails the run: the gateway starts the next attempt, which does only what is missing.
     """
 
@@ -54,7 +55,7 @@ def playbook(would: str) -> Callable[[Steps], Playbook]:
                 except StoppedError as end:
                     await stopped(case, str(end))
                 except (LimitError, NoStandbyError) as limit:
-                    await ask_human(case, str(limit))
+                    await limits.met(case, limit)
                 else:
                     await report(case, ending.summary, ending.verdict)
                 return outcome(case)

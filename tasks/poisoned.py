@@ -38,7 +38,7 @@ async def leave_behind(case: Case) -> str:
 
 
 def _target(case: Case) -> str:
-    return f"poisoned-e{case.broken_epoch}"
+    return f"poisoned-{case.life}"
 
 
 def _runs(case: Case) -> list[poisoned.Run]:

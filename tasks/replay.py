@@ -49,7 +49,7 @@ async def replay(case: Case) -> Verdict:
         )
         return verdict.model_dump(mode="json")
 
-    verdict = Verdict.model_validate(await case.once("replay", f"e{case.broken_epoch}", {}, act))
+    verdict = Verdict.model_validate(await case.once("replay", case.life, {}, act))
     for line in verdict.evidence:
         get_run_logger().info("%s", line)
     return verdict

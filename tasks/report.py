@@ -38,6 +38,15 @@ async def ask_human(case: Case, summary: str, verdict: Verdict | None = None) ->
     await _close(case, IncidentState.NEEDS_HUMAN, summary, verdict)
 
 
+@task(task_run_name="leave {case.job} running")
+async def left_running(case: Case, summary: str, verdict: Verdict | None = None) -> None:
+    """The job trains on although what was to be done is not: only the incident needs somebody."""
+    get_run_logger().warning("needs a human, the job runs on: %s", summary)
+    if case.job_now().state is JobState.RECOVERING:
+        case.ctx.ledger.set_job(case.job, state=JobState.RUNNING)
+    await _close(case, IncidentState.NEEDS_HUMAN, summary, verdict, runs_on=True)
+
+
 @task(task_run_name="stop {case.job} for good")
 async def stopped(case: Case, summary: str, verdict: Verdict | None = None) -> None:
     """The ladder ends with stopping: fence the job, free its machines, close the incident with the reason."""
@@ -58,11 +67,14 @@ def outcome(case: Case) -> State[Any]:
     return Completed(name=incident.state.value.replace("_", " ").capitalize(), message=incident.summary)
 
 
-async def _close(case: Case, state: IncidentState, summary: str, verdict: Verdict | None) -> None:
+async def _close(
+    case: Case, state: IncidentState, summary: str, verdict: Verdict | None, *, runs_on: bool = False
+) -> None:
     ledger, now = case.ctx.ledger, case.ctx.clock.now()
     incident, actions = case.incident, ledger.actions(case.incident_id)
     await _publish(incident, actions, summary, verdict or Verdict(), now)
-    if state is IncidentState.NEEDS_HUMAN and case.incident_class not in BESIDE_TRAINING:
+    stands = not runs_on and case.incident_class not in BESIDE_TRAINING
+    if state is IncidentState.NEEDS_HUMAN and stands:
         ledger.give_up(case.incident_id, summary, now)
     else:
         ledger.set_incident(case.incident_id, state=state, closed_at=now, summary=summary)

@@ -112,11 +112,10 @@ async def start(case: Case, after: int | None = None) -> Launched:
     """
 
     async def act() -> dict[str, Any]:
-        return (await _patiently(case, f"e{after or case.broken_epoch}")).model_dump(mode="json")
+        return (await _patiently(case, key)).model_dump(mode="json")
 
-    done = await case.once(
-        "start", f"after-e{after or case.broken_epoch}", {"bound": case.last_good_step}, act
-    )
+    key = f"e{after or case.broken_epoch}{case.again_after}"
+    done = await case.once("start", f"after-{key}", {"bound": case.last_good_step}, act)
     launched = Launched.model_validate(done)
     get_run_logger().info(
         "epoch %d from step %d (%s)", launched.epoch, launched.step, "; ".join(launched.reasons)

@@ -10,6 +10,7 @@ from prefect.logging import get_run_logger
 from holdfast.errors import LimitError, StoppedError
 from holdfast.models.alert import Blame, IncidentClass, Rung, Verdict
 from holdfast.models.base import Frozen
+from holdfast.models.wait import Missing
 from holdfast.policies import code, evidence, ladder, offences, repeated, suspects, switches
 from holdfast.tasks import history, poisoned
 from holdfast.tasks.case import Case
@@ -116,7 +117,7 @@ async def climb(case: Case, common_cause: bool = False) -> Rung:
         )
         return {"rung": decision.rung.value, "reasons": list(decision.reasons), "data": decision.data}
 
-    done = await case.once("rung", f"e{case.broken_epoch}", {}, act)
+    done = await case.once("rung", case.life, {}, act)
     get_run_logger().info("rung: %s (%s)", done["rung"], "; ".join(done["reasons"]))
     return Rung(str(done["rung"]))
 
@@ -126,6 +127,7 @@ def circumstances(case: Case, common_cause: bool = False) -> ladder.Circumstance
     ctx, job, policy = case.ctx, case.job_now(), case.ctx.policy
     now = ctx.clock.now()
     waited = any((action.result or {}).get("waited_for") for action in case.done("await"))
+    waited |= any(action.intent.get("waited_for") == Missing.SERVICE for action in case.done("again"))
     # What all machines missed and what came back is no machine's fault.
     # Nor is what the job's own code raised.
     nobodys = waited or case.incident_class is IncidentClass.USER_CODE_ERROR
@@ -152,10 +154,18 @@ def circumstances(case: Case, common_cause: bool = False) -> ladder.Circumstance
         once_more=state.once_more,
         states_spent=state.spent,
         signature=facts.signature,
+        waited=_waited(case),
         code_cleared=evidence.code_cleared(facts, policy.ladder.code_suspect_s),
         replay_cleared=evidence.arithmetic_cleared(facts),
         no_retry=evidence.no_retry(facts, policy.ladder.code_changed_s, can_rollback),
     )
+
+
+def _waited(case: Case) -> str:
+    """Why this round began; empty in the first one, and once a rung was climbed in it."""
+    if not case.round or any(a.key.endswith(case.again_after) for a in case.done("rung")):
+        return ""
+    return str(case.done("again")[-1].result["why"])
 
 
 def accused_by_alerts(case: Case) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ async def rollback(case: Case, reason: str) -> str:
         await _switch(case, good)
         return {"from": current, "to": good}
 
-    done = await case.once("rollback", f"e{case.broken_epoch}", {"reason": reason}, act)
+    done = await case.once("rollback", case.life, {"reason": reason}, act)
     get_run_logger().info("code %s -> %s: %s", done["from"], done["to"], reason)
     return str(done["to"])
 

@@ -40,7 +40,7 @@ async def await_healthy(case: Case) -> str:
         took = ctx.clock.now() - started
         return {"waited_for": waited_for, "seconds": round(took, 3)}
 
-    done = await case.once("await", f"e{case.broken_epoch}", {}, act)
+    done = await case.once("await", case.life, {}, act)
     if not done["waited_for"]:
         return ""
     said = f"waited {done['seconds']:.0f} s for {done['waited_for']}; "

@@ -38,7 +38,7 @@ async def vote_slow(case: Case) -> Verdict:
             suspects=found.suspects, confidence=found.confidence, evidence=found.reasons
         ).model_dump(mode="json")
 
-    verdict = Verdict.model_validate(await case.once("vote", f"e{case.broken_epoch}", {}, act))
+    verdict = Verdict.model_validate(await case.once("vote", case.life, {}, act))
     for line in verdict.evidence:
         get_run_logger().info("%s", line)
     return verdict

@@ -69,7 +69,7 @@ async def _claim(ctx: Context, job: str, taken: list[str], old: str) -> Machine:
     try:
         return ctx.ledger.claim_standbys(job, 1, excluded(ctx, old))[0]
     except NoStandbyError:
-        await _provision_for_now(ctx, group_of(old, ctx.policy.spare_pool))
+        await provision_for_now(ctx, group_of(old, ctx.policy.spare_pool))
     deadline = ctx.clock.now() + ctx.policy.standby.wait_s
     while True:
         try:
@@ -93,7 +93,8 @@ def excluded(ctx: Context, old: str) -> list[str]:
     return [known.name for known in standbys if group_of(known.name, policy) != group]
 
 
-async def _provision_for_now(ctx: Context, group: str) -> None:
+async def provision_for_now(ctx: Context, group: str) -> None:
+    """Ask for one machine of the group, unless one is on its way."""
     on_the_way = ctx.ledger.machines(state=MachineState.PROVISIONING)
     if not any(group_of(known.name, ctx.policy.spare_pool) == group for known in on_the_way):
         asked = (1, group) if group else (1,)
@@ -121,7 +122,7 @@ async def replenish(case: Case) -> list[str]:
             get_run_logger().warning("the pool was not replenished: %s", error)
             return {"provisioned": [], "error": str(error)}
 
-    names = list((await case.once("replenish", f"e{case.broken_epoch}", {}, act))["provisioned"])
+    names = list((await case.once("replenish", case.life, {}, act))["provisioned"])
     if names:
         get_run_logger().info("provisioning %s", listed(names))
     return names

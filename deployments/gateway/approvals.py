@@ -41,13 +41,19 @@ class Approvals:
         await self._give(incident, question, {"approve": approve, "by": by, "reason": reason})
         return incident
 
-    async def look(self, incident: Incident, actions: Sequence[Action]) -> None:
-        """The incident's run is suspended: has its time come, or was it answered and not resumed?"""
+    async def look(self, incident: Incident, actions: Sequence[Action], resolved: str = "") -> None:
+        """The incident's run is suspended: has its time come, or was it answered and not resumed?
+
+        ``resolved``: an alert of it that is over meanwhile, so that nothing has to be evicted for it.
+        """
         question = asked(actions)
         if question is None:
             answered = [a for a in actions if a.kind == "approve"]
             if answered:
                 await self._resume(incident, answered[-1].result)
+        elif resolved:
+            answer = {"approve": False, "by": "the monitor", "reason": f"{resolved} was resolved"}
+            await self._give(incident, question, answer)
         elif self._site.clock.now() > float(question.intent["deadline"]):
             approve = question.intent["default"] == "approve"
             reason = "nobody answered before the deadline"

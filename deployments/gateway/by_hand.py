@@ -42,6 +42,8 @@ def routes(gateway: Gateway) -> APIRouter:
         asker = who(request, body.by)
 
         async def act() -> Incident:
+            if body.approve and await gateway.waiting.approves(incident_id):
+                return await gateway.waiting.approve(incident_id, asker.by, body.reason)
             return await gateway.approvals.answer(incident_id, body.approve, asker.by, body.reason)
 
         await asyncio.to_thread(ledger.incident, incident_id)

@@ -20,11 +20,19 @@ from holdfast.deployments.gateway.site import Site, log
 from holdfast.deployments.gateway.spares import Spares
 from holdfast.deployments.gateway.turns import Turns
 from holdfast.errors import HoldfastError, StaleError, UnavailableError, UnknownError
-from holdfast.models.alert import BESIDE_TRAINING, MACHINE_KINDS, Alert, AlertKind, Classification, Incident
+from holdfast.models.alert import (
+    BESIDE_TRAINING,
+    MACHINE_KINDS,
+    Alert,
+    AlertKind,
+    Classification,
+    Incident,
+    IncidentClass,
+)
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine
 from holdfast.policies import exits
-from holdfast.policies.classify import JobContext, Wait, classify
+from holdfast.policies.classify import JobContext, NoAction, Wait, classify
 from holdfast.policies.importance import Importance, importance
 from holdfast.policies.screening import identity
 
@@ -54,11 +62,16 @@ class Correlator:
         self.memory = Memory()
         self.heard: Callable[[Alert], None] = lambda _: None
         """Told of every firing alert of the present, whatever becomes of it."""
+        self.over: Callable[[Alert], None] = lambda _: None
+        """Told of every alert that is resolved."""
+        self.held_back: Callable[[str, IncidentClass], str] = lambda *_: ""
+        """Why no incident of a class is opened for a job for now; empty: one is."""
         self._spares = Spares(site)
         self._settling: dict[str, Settling] = {}
         self._observed = Observations(site.policy.classify.network_window_s)
         self._turns = Turns()
-        self._launching: dict[str, list[Alert]] = {}
+        self.launches: dict[str, list[Alert]] = {}
+        """Alerts of jobs that we start at the moment."""
         self._full: dict[tuple[str, Importance], tuple[Incident, float]] = {}
 
     async def accept(self, alert: Alert) -> Outcome:
@@ -100,6 +113,8 @@ class Correlator:
     async def _accept(self, alert: Alert) -> Outcome:
         site = self._site
         received_at = site.clock.now()
+        if not alert.firing:
+            self.over(alert)
         gate.must_fire(alert, received_at, site.policy.classify.max_age_s)
         self.heard(alert)
         if alert.kind in MACHINE_KINDS:
@@ -122,7 +137,7 @@ class Correlator:
         if job_name not in site.fleet.jobs:
             await site.job(job_name)
         alert = alert.model_copy(update={"job": job_name})
-        if job_name in self._launching:
+        if job_name in self.launches:
             return self._hold_back(alert)
         return await self._take_turn(alert, job_name, received_at)
 
@@ -216,6 +231,10 @@ class Correlator:
             return Outcome(outcome=What.SETTLING, message=decision.why)
         if self._settling.get(job.name) is settling:
             del self._settling[job.name]
+        if isinstance(decision, Classification) and (
+            why := self.held_back(job.name, decision.incident_class)
+        ):
+            decision = NoAction(reason=why)
         if isinstance(decision, Classification):
             return await self._open(facts, settling, decision, earlier)
         self._observed.add(job.name, alerts)
@@ -341,15 +360,15 @@ class Correlator:
 
     def launching(self, job: str) -> None:
         """The job's ranks are being started by us: what they report waits until that is over."""
-        self._launching.setdefault(job, [])
+        self.launches.setdefault(job, [])
 
     async def launched(self, job: str) -> None:
         """The start is over; now its alerts count."""
-        await self.accept_all(self._launching.pop(job, []))
+        await self.accept_all(self.launches.pop(job, []))
 
     def _hold_back(self, alert: Alert) -> Outcome:
         assert alert.job is not None
-        held = self._launching[alert.job]
+        held = self.launches[alert.job]
         if len(held) < HELD_WHILE_LAUNCHING:
             held.append(alert)
         return Outcome(outcome=What.SETTLING, message=f"job {alert.job} is being started")

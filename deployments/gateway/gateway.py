@@ -33,6 +33,7 @@ from holdfast.deployments.gateway.site import Site, log
 from holdfast.deployments.gateway.stacks import StackReader
 from holdfast.deployments.gateway.step_times import StepTimes
 from holdfast.deployments.gateway.times import Times
+from holdfast.deployments.gateway.waiting import Waiting
 from holdfast.errors import HoldfastError
 from holdfast.models.agent import Heartbeat
 from holdfast.policies.policy import Policy
@@ -86,7 +87,11 @@ class Gateway:
         self.dispatcher = Dispatcher(self.site, runs)
         self.correlator = Correlator(self.site, self.dispatcher, prober)
         self.carry_over = CarryOver(self.site, self.correlator)
-        self.reconciler = Reconciler(self.site, runs, self.dispatcher, self.carry_over, acts)
+        self.waiting = Waiting(self.site, self.dispatcher)
+        self.waiting.launching = self.correlator.launches
+        self.correlator.over = self.waiting.note_resolved
+        self.correlator.held_back = self.waiting.held_back
+        self.reconciler = Reconciler(self.site, runs, self.dispatcher, self.carry_over, acts, self.waiting)
         self.approvals = Approvals(self.site, runs)
         self.admissions = Admissions(self.site, runs)
         self.progress = Progress(self.site)
@@ -148,6 +153,7 @@ class Gateway:
             Loop("clocks", self.clocks.tick, detect.intervals.network_s),
             Loop("prefect", self.dispatcher.ping, 2.0),
             Loop("reconcile", self.reconciler.tick, RECONCILE_S),
+            Loop("waiting", self.waiting.tick, RECONCILE_S),
             Loop("progress", self.progress.watch, 1.0),
             Loop("admissions", self.admissions.tick, 1.0),
             Loop("release", self.releases.tick, 2.0),

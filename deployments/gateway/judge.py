@@ -48,7 +48,10 @@ def _silent(run: Run, actions: Sequence[Action], now: float, policy: GatewayPoli
 
 
 def attempts_spent(incident: Incident, actions: Sequence[Action]) -> int:
-    """Attempts whose playbook began; a run that never came to its first step does not count."""
+    """Attempts since it was last taken up whose playbook began; a run that came to no step does not count."""
+    again = [index for index, action in enumerate(actions) if action.kind == "again"]
+    if again:
+        return sum(action.kind == "attempt" for action in actions[again[-1] :])
     return int(incident.first_task_at is not None) + sum(action.kind == "attempt" for action in actions)
 
 
@@ -57,7 +60,8 @@ def patience_s(incident: Incident, actions: Sequence[Action], policy: GatewayPol
 
     Else what is slow to start for a good reason (a pod whose image is pulled) would never come to begin.
     """
-    unbegun = max(0, incident.attempt - 1 - attempts_spent(incident, actions))
+    begun = int(incident.first_task_at is not None) + sum(action.kind == "attempt" for action in actions)
+    unbegun = max(0, incident.attempt - 1 - begun)
     return policy.pending_after_s * float(2 ** min(unbegun, PATIENCE_DOUBLINGS))
 
 

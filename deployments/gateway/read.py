@@ -34,6 +34,7 @@ def routes(gateway: Gateway) -> APIRouter:
             "jobs": [_job(gateway, job) for job in ledger.jobs()],
             "machines": [machine.model_dump(mode="json") for machine in ledger.machines()],
             "incidents": [incident.model_dump(mode="json") for incident in incidents],
+            "waits": [wait.model_dump(mode="json") for wait in ledger.waits()],
             "pool": _pool(gateway),
             "prefect": {"api": gateway.site.settings.prefect_api, "up": away is None, "away_since": away},
         }
@@ -94,6 +95,10 @@ def routes(gateway: Gateway) -> APIRouter:
             "incident": ledger.incident(incident_id).model_dump(mode="json"),
             "actions": [action.model_dump(mode="json") for action in ledger.actions(incident_id)],
             "alerts": [alert.model_dump(mode="json") for alert in ledger.alerts(incident_id)],
+            "wait": next(
+                (each.model_dump(mode="json") for each in ledger.waits() if each.incident_id == incident_id),
+                None,
+            ),
         }
 
     @router.get("/pool")

@@ -11,6 +11,7 @@ from holdfast.deployments.gateway.dispatch import Dispatcher
 from holdfast.deployments.gateway.judge import attempts_spent, backoff_s, why_again, why_moot
 from holdfast.deployments.gateway.runs import Phase, Run, Runs
 from holdfast.deployments.gateway.site import Site, log
+from holdfast.deployments.gateway.waiting import Waiting
 from holdfast.errors import HoldfastError, StaleError, UnavailableError
 from holdfast.models.alert import BESIDE_TRAINING, Incident, IncidentClass, IncidentState
 from holdfast.models.lease import JOB_LEASE_S
@@ -22,11 +23,18 @@ AWAY_FACTOR = 2
 class Reconciler:
     """Sees to it that every open incident has a playbook at work, or is closed."""
 
-    def __init__(
-        self, site: Site, runs: Runs, dispatcher: Dispatcher, carry_over: CarryOver, acts: Acts
+    def __init__(  # noqa: PLR0917
+        self,
+        site: Site,
+        runs: Runs,
+        dispatcher: Dispatcher,
+        carry_over: CarryOver,
+        acts: Acts,
+        waiting: Waiting,
     ) -> None:
         self._site = site
         self._acts = acts
+        self._waiting = waiting
         self._leases: dict[str, tuple[tuple[str, float] | None, float]] = {}
         """Of jobs whose run is on another host: the last sign of life, and when it came by our own clock."""
         self._approvals = Approvals(site, runs)
@@ -85,7 +93,7 @@ class Reconciler:
         now = self._site.clock.now()
         actions = await asyncio.to_thread(self._site.ledger.actions, incident.id)
         if run is not None and run.phase is Phase.SUSPENDED:
-            await self._approvals.look(incident, actions)
+            await self._approvals.look(incident, actions, self._waiting.resolved(incident))
         if run is not None and run.alive is None:
             run = run.model_copy(update={"alive": await self._renews(incident)})
         why = why_again(run, incident, actions, now, self._site.policy.gateway)
@@ -153,7 +161,7 @@ class Reconciler:
             await self._acts.halt(incident.job)
         except HoldfastError as error:
             log.warning("%s: its ranks could not be stopped: %s", incident.id, error)
-        await asyncio.to_thread(self._site.ledger.give_up, incident.id, f"{why}: a human must look")
+        await self._waiting.put(incident, why)
 
     def _count(self, incidents: list[Incident]) -> None:
         gauge = self._site.metrics.open_incidents

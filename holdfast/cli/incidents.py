@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -59,6 +60,7 @@ def incident(
         ("took", _took(row)),
         ("flow run", row.flow_run_id),
         ("summary", row.summary),
+        ("again at", _next_attempt(facts)),
     ):
         if text not in (None, ""):
             say(f"  {label:9} {text}")
@@ -66,6 +68,15 @@ def incident(
         say(f"  because   {reason}")
     _alerts(facts)
     _actions(facts, row.opened_at)
+
+
+def _next_attempt(facts: Mapping[str, Any]) -> str:
+    """When an incident that waits is tried again, and what it misses."""
+    wait = facts.get("wait")
+    if not wait:
+        return ""
+    at = datetime.fromtimestamp(wait["next_at"]).astimezone()
+    return f"{at:%Y-%m-%d %H:%M:%S} at the latest; missing: {wait['missing']}"
 
 
 def _alerts(facts: Mapping[str, Any]) -> None:

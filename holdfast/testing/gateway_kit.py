@@ -314,6 +314,13 @@ class Kit:
         await self.gateway.reconciler.tick()
         await self.settled()
 
+    async def look_again(self, seconds: float = 1.0) -> None:
+        """One look at what waits, after ``seconds``."""
+        self.clock.advance(seconds)
+        await self.gateway.site.refresh()
+        await self.gateway.waiting.tick()
+        await self.settled()
+
     def incidents(self) -> list[Incident]:
         """All incidents, oldest first."""
         return self.ledger.incidents()[::-1]

@@ -298,6 +298,15 @@ async def _send(kit: Kit, signal: Signal, job: Job) -> list[str]:
     if signal.beats:
         await _beats(kit, signal.beats, job)
         return []
+    if signal.registers:
+        await kit.register(signal.registers, signal.incarnation)
+    if signal.updates_to:
+        kit.ledger.add_version(JOB, signal.updates_to, "key", "shipped")
+        kit.ledger.set_pending_version(JOB, signal.updates_to)
+    if signal.approves:
+        await kit.post(f"/v1/incidents/{kit.incidents()[-1].id}/approve", {"approve": True, "by": "ann"})
+    if not signal.kind and signal.alertmanager is None:
+        return []
     if signal.alertmanager is not None:
         return [await _webhook(kit, signal.alertmanager) for _ in range(signal.times)]
     return [await _alert(kit, signal, job) for _ in range(signal.times)]
@@ -374,6 +383,7 @@ async def _until_quiet(scenario: Scenario, kit: Kit, own: Mapping[str, Playbook]
     ran = kit.ran
     for _ in range(ROUNDS):
         await kit.gateway.correlator.settle()
+        await kit.gateway.waiting.tick()
         await kit.settled()
         due = [key for key in kit.runs.created if key not in ran]
         for key in due:

@@ -45,10 +45,16 @@ class Setup(Frozen):
 
 
 class Signal(Frozen):
-    """One signal, or a stretch of heartbeats."""
+    """One signal, a stretch of heartbeats, or something else that happens."""
 
     kind: str = ""
-    """An alert's kind; empty: heartbeats (or an Alertmanager payload)."""
+    """An alert's kind; empty: heartbeats, an Alertmanager payload, what a machine or person does, or time passes."""
+    registers: str = ""
+    """This machine registers (again)."""
+    approves: bool = False
+    """A person approves what the newest incident asked for."""
+    updates_to: str = ""
+    """A person ships this code version, for the next start."""
     machine: str | None = None
     rank: int | None = None
     epoch: int | None = None

@@ -84,7 +84,7 @@ class Incidents(Connection):
             session.add(row)
             session.flush()
             _add_alerts(session, row.id, alerts)
-            return _incident(session, row)
+            return incident_of(session, row)
 
     def incident(self, incident_id: str) -> Incident:
         """The incident.
@@ -93,7 +93,7 @@ class Incidents(Connection):
             UnknownError: no such incident.
         """
         with self._read() as session:
-            return _incident(session, incident_row(session, incident_id))
+            return incident_of(session, incident_row(session, incident_id))
 
     def incidents(
         self,
@@ -110,7 +110,7 @@ class Incidents(Connection):
         if state is not None:
             query = query.where(IncidentRow.state == state)
         with self._read() as session:
-            return [_incident(session, row, evidence=evidence) for row in session.scalars(query).all()]
+            return [incident_of(session, row, evidence=evidence) for row in session.scalars(query).all()]
 
     def acting(self, job: str, *, evidence: bool = True) -> Incident | None:
         """The oldest open incident of the job: only its playbook may act on the job.
@@ -120,7 +120,7 @@ class Incidents(Connection):
         query = select(IncidentRow).where(IncidentRow.job == job, IncidentRow.state == IncidentState.OPEN)
         with self._read() as session:
             row = session.scalars(query.order_by(IncidentRow.n).limit(1)).first()
-            return _incident(session, row, evidence=evidence) if row else None
+            return incident_of(session, row, evidence=evidence) if row else None
 
     def set_incident(self, incident_id: str, **changes: Unpack[IncidentChanges]) -> Incident:
         """Change what is given. One that is no longer open gets ``closed_at`` now unless told otherwise.
@@ -138,7 +138,7 @@ class Incidents(Connection):
                 row.closed_at = None
             elif row.state is not IncidentState.OPEN and row.closed_at is None:
                 row.closed_at = self._clock.now()
-            return _incident(session, row)
+            return incident_of(session, row)
 
     def give_up(self, incident_id: str, summary: str, at: float | None = None) -> Incident:
         """Leave it to a human: the incident needs one, and its job has failed. Both or neither.
@@ -151,7 +151,7 @@ class Incidents(Connection):
             job_row(session, row.job, lock=True).state = JobState.FAILED
             row.state, row.summary = IncidentState.NEEDS_HUMAN, summary
             row.closed_at = row.closed_at or at or self._clock.now()
-            return _incident(session, row)
+            return incident_of(session, row)
 
     def join(self, incident_id: str, alerts: Iterable[Alert]) -> None:
         """Add alerts to an open incident; those with a key that it already has change nothing.
@@ -180,7 +180,7 @@ class Incidents(Connection):
                     f"incident {incident_id!r} is at attempt {row.attempt}, not {expected}: read it again."
                 )
             row.attempt += 1
-            return _incident(session, row)
+            return incident_of(session, row)
 
 
 def incident_row(session: Session, incident_id: str, lock: bool = False) -> IncidentRow:
@@ -205,7 +205,8 @@ def must_be_open(row: IncidentRow) -> None:
         raise StaleError(f"incident {row.id!r} is {row.state}, not open: nothing is done for it any more.")
 
 
-def _incident(session: Session, row: IncidentRow, *, evidence: bool = True) -> Incident:
+def incident_of(session: Session, row: IncidentRow, *, evidence: bool = True) -> Incident:
+    """The row as an incident; without ``evidence`` it carries no alerts."""
     query = select(IncidentAlertRow.body).where(IncidentAlertRow.incident_id == row.id)
     alerts = session.scalars(query.order_by(IncidentAlertRow.id)).all() if evidence else ()
     fields = {name: getattr(row, name) for name in Incident.model_fields if name != "alerts"}

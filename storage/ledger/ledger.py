@@ -16,6 +16,7 @@ from holdfast.storage.ledger.pending import PendingUpdates
 from holdfast.storage.ledger.pool import Pools
 from holdfast.storage.ledger.saves import Saves
 from holdfast.storage.ledger.versions import Versions
+from holdfast.storage.ledger.waits import Waits
 
 
 class Ledger(
@@ -33,6 +34,7 @@ class Ledger(
     Saves,
     Pools,
     Leases,
+    Waits,
 ):
     """All of it behind one object, one module per noun.
 

@@ -26,7 +26,7 @@ from holdfast.models.history import ActionState
 from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState, Scope
 
-HEAD = "0005"
+HEAD = "0006"
 """The newest migration (`migrations/versions`): what the tables below are."""
 
 
@@ -339,3 +339,19 @@ class LeaderRow(Base):
     url: Mapped[str]
     token: Mapped[int] = mapped_column(BigInteger)
     renewals: Mapped[int] = mapped_column(BigInteger)
+
+
+class WaitRow(Base):
+    """An incident that waits for something, and when it is tried again."""
+
+    __tablename__ = "waits"
+    incident_id: Mapped[str] = mapped_column(primary_key=True)
+    job: Mapped[str] = mapped_column(index=True)
+    missing: Mapped[str]
+    why: Mapped[str]
+    since: Mapped[float]
+    next_at: Mapped[float]
+    times: Mapped[int]
+    runs_on: Mapped[bool]
+    over: Mapped[bool]
+    """It came to an end; kept for how often the incident waited."""

@@ -91,7 +91,7 @@ def resume(site: Site, run: str, answer: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_eviction_waits_for_approval_in_the_ui(site: Site, name: str) -> None:
-    """The run is suspended, its ranks stopped; wrong input is refused; the answer evicts, and is in the report."""
+    """The run is suspended while the job trains; wrong input is refused; the answer evicts, and is in the report."""
     before = hold(site, name)
     site.fault("bad-matmul", before[1])
     request = {"job": name, "reason": "the loss jumps"}
@@ -114,8 +114,8 @@ def test_eviction_waits_for_approval_in_the_ui(site: Site, name: str) -> None:
     assert asked.result == {"approve": True, "by": "ann", "reason": "seen it"}
 
 
-def test_refused_eviction_is_left_to_a_person(site: Site, name: str) -> None:
-    """Answered on the command line: nothing is evicted, the job has failed, its machines stay with it."""
+def test_refused_eviction_leaves_the_job_running(site: Site, name: str) -> None:
+    """Answered on the command line: nothing is evicted, and a job that trains is not stopped for it."""
     before = hold(site, name)
     site.fault("bad-matmul", before[0])
     say(site, name, IncidentClass.SILENT_CORRUPTION)
@@ -131,9 +131,10 @@ def test_refused_eviction_is_left_to_a_person(site: Site, name: str) -> None:
     assert ended.state is IncidentState.NEEDS_HUMAN
     assert "refused by ann" in ended.summary
     assert site.evicted() == set()
-    assert site.job(name).state is JobState.FAILED
+    assert "the job was not stopped" in ended.summary
+    assert site.job(name).state is JobState.RUNNING
     assert site.job(name).machines == before
-    assert site.pids(name) == {}
+    assert set(site.pids(name)) == {0, 1}
     # Stopped, its machine that computes wrongly must not serve others.
     site.http.post(f"/v1/jobs/{name}/stop").raise_for_status()
     site.http.post(f"/v1/machines/{before[0]}/evict", json={}).raise_for_status()

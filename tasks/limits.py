@@ -1,0 +1,73 @@
+"""What becomes of a job when its playbook meets a limit: it runs on where it can, else its next attempt has a time."""
+
+from __future__ import annotations
+
+from prefect.logging import get_run_logger
+
+from holdfast.errors import HoldfastError, LimitError, NoStandbyError
+from holdfast.models.alert import BESIDE_TRAINING
+from holdfast.models.machine import MachineState
+from holdfast.models.wait import Missing, Wait
+from holdfast.policies import waits
+from holdfast.tasks.case import Case
+from holdfast.tasks.report import ask_human, left_running, report
+from holdfast.tasks.resume import resume
+
+
+async def met(case: Case, limit: LimitError | NoStandbyError) -> None:
+    """Close the incident: with the job running on, or with what it waits for and when it is tried again."""
+    missing, again_at = Missing.STANDBY, None
+    if isinstance(limit, LimitError):
+        missing, again_at = limit.missing, limit.again_at
+    if case.incident_class in BESIDE_TRAINING:
+        await ask_human(case, str(limit))
+        return
+    runs = waits.may_run_on(case.incident_class, missing, case.round)
+    said = await _in_place(case) if runs else ""
+    if said and case.incident_class not in waits.RUNS_ON:
+        await report(case, f"{limit}; {said}")
+        return
+    told = _put(case, str(limit), missing, again_at, runs_on=bool(said))
+    if said:
+        await left_running(case, f"{_cause(case)}{limit}; {said}. {told}")
+    else:
+        await ask_human(case, f"{_cause(case)}{limit}. {told}")
+
+
+def _put(case: Case, why: str, missing: Missing, again_at: float | None, *, runs_on: bool) -> str:
+    """Write the wait down before the incident is closed; what people are told."""
+    ledger, now = case.ctx.ledger, case.ctx.clock.now()
+    before = ledger.last_wait(case.incident_id)
+    wait = Wait(
+        incident_id=case.incident_id,
+        job=case.job,
+        missing=missing,
+        why=why[:2000],
+        since=now,
+        next_at=now,
+        times=before.times + 1 if before else 1,
+        runs_on=runs_on,
+    )
+    seen = waits.outlook(wait, again_at, case.ctx.policy.again)
+    ledger.put_wait(seen.wait)
+    return seen.said
+
+
+def _cause(case: Case) -> str:
+    """What broke comes first: a person reads one line."""
+    reasons = case.incident.reasons
+    return f"{reasons[0]}: " if reasons else ""
+
+
+async def _in_place(case: Case) -> str:
+    """Have the job run on the machines that it has; says how. Empty: it does not."""
+    if not case.round and not any(action.key == f"pause:{case.life}" for action in case.done("pause")):
+        return "the job was not stopped"
+    if any(m.state is not MachineState.ACTIVE or m.job != case.job for m in case.machines_now()):
+        return ""
+    try:
+        resumed = await resume(case)
+    except HoldfastError as error:
+        get_run_logger().warning("it does not run on as it is: %s", error)
+        return ""
+    return f"started in place, {resumed.said}"
