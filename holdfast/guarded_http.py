@@ -48,10 +48,13 @@ class GuardedHttp(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
         self._head_nbytes: int | None = 0
+        self._stranger = True
+        self._extensions = {_KNOWN: self._known}
         super().connection_made(transport)
         peer = self.client[0] if self.client else ""
         self.strangers.came(self, peer, time.monotonic(), transport.abort)
-        self._within(HEAD_S)
+        self._wait(HEAD_S)
+        self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it."""
@@ -61,36 +64,40 @@ class GuardedHttp(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take it, if it is no endless head."""
+        """Take it, if it is no endless head. Most requests come whole: no timer is started for them."""
         if self._head_nbytes is not None:
             self._head_nbytes += len(data)
         super().data_received(data)
         if self._head_nbytes is not None and self._head_nbytes > MAX_HEAD_BYTES:
             self.transport.abort()
+        elif self._changed:
+            self._arm()
 
     def on_message_begin(self) -> None:
         """A request's first byte."""
         super().on_message_begin()
-        self.scope["extensions"] = {_KNOWN: self._known}  # type: ignore[dict-item]
+        self.scope["extensions"] = self._extensions  # type: ignore[typeddict-item]
         self._head_nbytes = 0
-        if self._timer is None:
-            self._within(HEAD_S)
+        # The first one's time runs since the connection; another's begins now.
+        if self._waits is None:
+            self._wait(HEAD_S)
 
     def on_headers_complete(self) -> None:
         """Its head is whole."""
         self._head_nbytes = None
-        self._within(BODY_S)
+        self._wait(BODY_S)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         """All of it is here; idle connections are the business of uvicorn's ``timeout_keep_alive``."""
-        self._within(None)
+        self._wait(None)
         super().on_message_complete()
 
     def handle_websocket_upgrade(self) -> None:
         """From here on it is a stream, and another protocol's."""
-        self.strangers.left(self)
-        self._within(None)
+        self._known()
+        self._wait(None)
+        self._arm()
         super().handle_websocket_upgrade()
 
     def pause_writing(self) -> None:
@@ -109,7 +116,18 @@ class GuardedHttp(HttpToolsProtocol):
         self.transport.abort()
 
     def _known(self) -> None:
-        self.strangers.left(self)
+        if self._stranger:
+            self._stranger = False
+            self.strangers.left(self)
+
+    def _wait(self, seconds: float | None) -> None:
+        """What is waited for now has so long, as soon as it is known that it did not come with what came before."""
+        self._waits, self._changed = seconds, True
+
+    def _arm(self) -> None:
+        self._changed = False
+        if self._timer is not None or self._waits is not None:
+            self._within(self._waits)
 
     def _within(self, seconds: float | None) -> None:
         if self._timer is not None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
+import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -14,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from websockets.asyncio.client import connect
 
 from holdfast import guarded_http
 from holdfast.guarded_http import guarded, is_known
@@ -28,6 +31,11 @@ LARGE = b"x" * (32 << 20)
 
 async def app(scope: Any, receive: Any, send: Any) -> None:
     """Reads the request to its end and answers 200; ``/large`` with more than a socket takes."""
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.accept"})
+        await send({"type": "websocket.send", "text": (await receive())["text"]})
+        return
     if (b"authorization", b"ours") in scope["headers"]:
         is_known(scope)
     while (await receive()).get("more_body"):
@@ -102,6 +110,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return shorten
 
 
+WHOLE = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 HALVES = {
     "nothing": b"",
     "half a head": b"GET / HTTP/1.1\r\nHost: a\r\nX-Half",
@@ -175,6 +184,30 @@ def is_reset(connection: socket.socket) -> bool:
     return False
 
 
+async def test_an_idle_connection_has_no_deadline_of_a_request(soon: Callable[..., None]) -> None:
+    """Heartbeats share one; the time of the first request ended with it, and with the second."""
+    soon(HEAD_S=0.1, BODY_S=0.1)
+    async with served() as port:
+        connection, loop = await opened(port), asyncio.get_running_loop()
+        for request in (WHOLE, WHOLE[:20], WHOLE[20:], WHOLE):
+            await loop.sock_sendall(connection, request)
+            if request.endswith(b"\r\n\r\n"):
+                assert b"200 OK" in await loop.sock_recv(connection, 1 << 16)
+                await asyncio.sleep(0.3)  # nothing happens
+        connection.close()
+
+
+async def test_a_stream_has_no_deadline_of_a_request(soon: Callable[..., None]) -> None:
+    """Prefect's events and commands come by such, now and then; it is no stranger's place that it takes, either."""
+    soon(HEAD_S=0.1, BODY_S=0.1)
+    async with served() as port, connect(f"ws://127.0.0.1:{port}/") as stream:
+        flood = [await opened(port) for _ in range(MOST_OF_ONE + 10)]
+        for each in flood:
+            assert await ended(each)
+        await stream.send("still here")
+        assert await stream.recv() == "still here"
+
+
 async def test_a_flood_of_half_requests_keeps_nobody_out() -> None:
     """300 of them wait, and one of us is served at once: before and after, by old connections and new."""
     async with served() as port, httpx.AsyncClient(timeout=30, headers=KNOWN) as ours:
@@ -217,3 +250,23 @@ async def test_a_handshake_that_does_not_end_is_ended(
         assert await answers(port, "https", verify=verify)
         for each in [*silent, half]:
             assert await ended(each)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM, errno.ECONNABORTED])
+async def test_it_goes_on_accepting_after_an_error(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Too many open files, no memory, a connection that was gone before it was taken: asyncio waits and goes on."""
+    failed: list[int] = []
+    accept = socket.socket.accept
+
+    def failing(listener: socket.socket) -> object:
+        if len(failed) < 2:
+            failed.append(number)
+            raise OSError(number, os.strerror(number))
+        return accept(listener)
+
+    monkeypatch.setattr(asyncio.constants, "ACCEPT_RETRY_DELAY", 0.01)
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    async with served() as port:
+        monkeypatch.setattr(socket.socket, "accept", failing)
+        assert await answers(port)
+    assert failed == [number] * 2
