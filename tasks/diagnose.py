@@ -64,7 +64,8 @@ async def check(case: Case, tier: str) -> tuple[Finding, ...]:
         found = await _run_tier(case, machines, tier)
         return {"findings": [finding.model_dump(mode="json") for finding in found]}
 
-    done = await case.once("check", f"{tier}:{case.life}", {"tier": tier}, act)
+    intent = {"tier": tier, "incarnations": case.incarnations()}
+    done = await case.once("check", f"{tier}:{case.life}", intent, act)
     findings = tuple(Finding.model_validate(found) for found in done["findings"])
     bad = [finding for finding in findings if not finding.ok]
     logger = get_run_logger()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from prefect import task
@@ -94,16 +94,17 @@ async def _evict_one(case: Case, machine: str, reason: str, scope: Scope) -> Non
 def _meant(case: Case, machine: str) -> str:
     """The machine's incarnation that is accused: whoever has its name by now may be another, and innocent.
 
-    As an earlier attempt meant it; as the newest alert about the machine names it; else the one that served the job
-    when this incident first looked at its machines, in this round.
+    As an earlier attempt meant it; as the newest finding against the machine looked at it, in this round; as the first
+    alert about it names it (a later one may tell that it began anew); else the one that this round first looked at.
     """
-    actions = case.ctx.ledger.actions(case.incident_id)
-    meant = [action.intent["incarnation"] for action in actions if action.key == f"evict:{machine}"]
-    named = [
-        alert.incarnation for alert in case.incident.alerts if alert.machine == machine and alert.incarnation
+    actions, incident = case.ctx.ledger.actions(case.incident_id), case.incident
+    meant = [str(action.intent["incarnation"]) for action in actions if action.key == f"evict:{machine}"]
+    looks = [
+        (action.intent.get("incarnations", {}).get(machine), action) for action in _of_this_round(actions)
     ]
-    seen = [action.intent.get("incarnations", {}).get(machine) for action in _of_this_round(actions)]
-    known = [*meant, *reversed(named), *filter(None, seen)]
+    found = [life for life, action in reversed(looks) if life and machine in _found_bad(action.result or {})]
+    told = [alert.incarnation for alert in incident.alerts if alert.machine == machine and alert.incarnation]
+    known = [*meant, *found, *told, *(life for life, _ in looks if life)]
     return str(known[0]) if known else case.ctx.ledger.machine(machine).incarnation
 
 
@@ -111,6 +112,12 @@ def _of_this_round(actions: Sequence[Action]) -> Sequence[Action]:
     """Those since the incident was last taken up."""
     begins = [index for index, action in enumerate(actions) if action.kind == "again"]
     return actions[begins[-1] :] if begins else actions
+
+
+def _found_bad(result: Mapping[str, Any]) -> set[str]:
+    """Machines that an action found something against."""
+    failed = {finding["machine"] for finding in result.get("findings", ()) if not finding["ok"]}
+    return failed | {*result.get("suspects", ()), *result.get("unreachable", ())}
 
 
 def _silent_at_pause(case: Case) -> set[str]:

@@ -18,6 +18,7 @@ if os.environ.get("PYTHONHASHSEED") != "0":  # sets of words are walked alike in
     os.environ["PYTHONHASHSEED"] = "0"
     os.execv(sys.executable, [sys.executable, "-m", "tests.nemesis", *sys.argv[1:]])
 
+from tests.nemesis.controls import CONTROLS
 from tests.nemesis.invariants import INVARIANTS
 from tests.nemesis.run import Outcome, play, shrink
 
@@ -31,7 +32,10 @@ def main() -> int:
     parser.add_argument(
         "--for-s", type=float, default=0.0, help="stop after so many seconds of a processor; 0: play all"
     )
+    parser.add_argument("--controls", action="store_true", help="take repairs out, and see the defects found")
     arguments = parser.parse_args()
+    if arguments.controls:
+        return _controls()
     if arguments.seed is not None:
         return _one(arguments.seed, arguments.shrink)
     first, _, end = arguments.seeds.partition(":")
@@ -45,6 +49,25 @@ def _one(seed: int, smaller: bool) -> int:
     print(*outcome.history.events, sep="\n")
     _tell(outcome)
     return bool(outcome.violations)
+
+
+def _controls() -> int:
+    """Each schedule breaks its invariant without the repair, and none with it."""
+    wrong = 0
+    for name, control in CONTROLS.items():
+        repaired = play(control.seed, control.faults)
+        with control.sabotage():
+            found = play(control.seed, control.faults).violations
+        ok = not repaired.violations and any(each.startswith(control.breaks) for each in found)
+        wrong += not ok
+        print(
+            f"{'found' if ok else 'NOT FOUND'}: {name}",
+            *found[:2],
+            *repaired.violations,
+            sep="\n    ",
+            flush=True,
+        )
+    return bool(wrong)
 
 
 def _tell(outcome: Outcome) -> None:

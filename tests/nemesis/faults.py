@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from tests.nemesis.scheduler import Process
@@ -12,6 +14,8 @@ from tests.nemesis.scheduler import Process
 if TYPE_CHECKING:
     from tests.nemesis.site import Site
 
+LEADER, FOLLOWER = "leader", "follower"
+"""Targets that are known when the fault happens only."""
 ARMED_S = 25.0
 """A fault that waits for a playbook's run to do something is given up after so long."""
 
@@ -28,11 +32,14 @@ class Fault:
     nth: int = 0
     """Strikes at the so-many-th thing that a run does outside of itself."""
     amount: float = 0.0
+    inside: str = ""
+    """Only what is done inside of the function of this name counts for ``nth``."""
 
     def __str__(self) -> str:
         told = [f"{self.at:.2f} s: {self.kind}", self.target]
         told += [f"for {self.for_s:.1f} s"] if self.for_s else []
         told += [f"at its call {self.nth}"] if self.nth else []
+        told += [f"in {self.inside}"] if self.inside else []
         told += [f"by {self.amount:g}"] if self.amount else []
         return " ".join(word for word in told if word)
 
@@ -68,6 +75,8 @@ def kinds() -> list[str]:
 
 def inject(site: Site, fault: Fault) -> None:
     """Have it happen now."""
+    if fault.target in (LEADER, FOLLOWER):
+        fault = replace(fault, target=site.gateway_that(leads=fault.target == LEADER))
     site.note("fault", what=str(fault))
     if not is_control(fault):
         site.machines_hit = True
@@ -171,9 +180,31 @@ def gateway_kill(site: Site, fault: Fault) -> None:
 
 @kind(control=True)
 def gateway_pause(site: Site, fault: Fault) -> None:
-    """A gateway is stopped, past its lease perhaps, and wakes."""
-    if process := site.gateways[fault.target].process:
+    """A gateway is stopped, past its lease perhaps, and wakes; with ``nth``, in the middle of what it does."""
+    process = site.gateways[fault.target].process
+    if process is not None and fault.nth:
+        _at_call(site, fault, lambda process: _pause(site, fault, process), process.name)
+    elif process is not None:
         _pause(site, fault, process)
+
+
+@kind(control=True)
+def gateway_death(site: Site, fault: Fault) -> None:
+    """A gateway's host is gone for good."""
+    if process := site.gateways[fault.target].process:
+        process.kill()
+
+
+@kind(control=False)
+def person_stops(site: Site, fault: Fault) -> None:
+    """A person stops the job."""
+    site.ask("/v1/jobs/gpt/stop", (site.gateway_that(leads=True),))
+
+
+@kind(control=False)
+def person_resumes(site: Site, fault: Fault) -> None:
+    """A person resumes the job."""
+    site.ask("/v1/jobs/gpt/resume")
 
 
 @kind(control=True)
@@ -283,12 +314,12 @@ def _cut(site: Site, fault: Fault, some: set[str], others: set[str]) -> None:
     _heal(site, fault, lambda: (one_way(), other_way()))
 
 
-def _at_call(site: Site, fault: Fault, strike: Callable[[Process], None]) -> None:
+def _at_call(site: Site, fault: Fault, strike: Callable[[Process], None], of: str = "run ") -> None:
     left = fault.nth
 
     def gate(process: Process) -> None:
         nonlocal left
-        if process.name.startswith("run "):
+        if process.name.startswith(of) and (not fault.inside or _runs(fault.inside)):
             left -= 1
             if left == 0:
                 disarm()
@@ -304,16 +335,30 @@ def _at_call(site: Site, fault: Fault, strike: Callable[[Process], None]) -> Non
     site.scheduler.after(ARMED_S, disarm)
 
 
+def _runs(function: str) -> bool:
+    """Whether the thread that runs now is inside of it."""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == function:
+            return True
+        frame = frame.f_back
+    return False
+
+
 OF_RUNS = ("run_kill", "run_pause", "worker_cut_from_ledger")
 """They need an incident."""
+SCRIPTED = ("gateway_death", "person_stops", "person_resumes")
+"""Not drawn: what they leave behind is not to be expected to mend itself."""
 _LONG = {"gateway_pause", "run_pause", "agent_pause"}
 
 
 def plan(seed: int | str, machines: list[str], gateways: list[str]) -> list[Fault]:
     """The faults that a seed draws; a third of all seeds have them in the control plane only."""
     draw = random.Random(f"faults {seed}")
-    control = [name for name, (_, of_control) in _KINDS.items() if of_control and name not in OF_RUNS]
-    others = [name for name, (_, of_control) in _KINDS.items() if not of_control]
+    control = [
+        name for name, (_, of_control) in _KINDS.items() if of_control and name not in OF_RUNS + SCRIPTED
+    ]
+    others = [name for name, (_, of_control) in _KINDS.items() if not of_control and name not in SCRIPTED]
     if draw.random() < 0.33:
         names = [draw.choice(control) for _ in range(draw.choice((1, 2, 2, 3)))]
     else:
@@ -338,7 +383,7 @@ def _drawn(draw: random.Random, name: str, machines: list[str], gateways: list[s
     elif name == "ledger_slow":
         amount = draw.uniform(0.1, 1.0)
     elif name == "messages_late":
-        amount = draw.uniform(0.1, 1.5)
+        amount = draw.uniform(0.05, 0.4)
     elif name == "messages_twice":
         amount = draw.uniform(0.1, 0.6)
     elif name in ("run_kill", "run_pause"):

@@ -53,7 +53,8 @@ class Invariants:
         group = self._site.groups.get(who[:2])
         if group and (other := group.ranks.get(process.rank)) and other.alive and other is not process:
             self._violated("nothing twice", f"epoch {start.epoch} rank {process.rank} runs twice")
-        fence = self._fences.get((process.host.name, str(process.host.lives)), 0)
+        speaker = process.host.speaker
+        fence = self._fences.get((process.host.name, speaker.incarnation), 0) if speaker else 0
         if start.epoch <= fence:
             self._violated(
                 "fences rise", f"{process.host.name} started epoch {start.epoch}, fenced off at {fence}"
@@ -80,6 +81,12 @@ class Invariants:
 
     def fenced(self, agent: Agent, command: wire.Fence, stopped: list[RankProcess]) -> None:
         """An agent did what a fence, or the end of a job, told it."""
+        who, kept = (agent.machine, agent.incarnation), agent.jobs.fences.get(command.job, 0)
+        if kept < max(command.epoch, self._fences.get(who, 0)):
+            self._violated(
+                "fences rise", f"{agent.machine}: fence {kept} after one of {command.epoch} was taken"
+            )
+        self._fences[who] = max(kept, self._fences.get(who, 0))
         newer = [one for one in stopped if one.run.start.epoch > command.epoch]
         if newer:
             self._violated(
@@ -142,13 +149,11 @@ class Invariants:
         for host in site.hosts.values():
             if host.speaker is None or host.agent is None or not host.agent.alive:
                 continue
-            for job, fence in host.speaker.jobs.fences.items():
-                who = host.name, str(host.lives)
-                if job == "gpt" and fence < self._fences.get(who, 0):
-                    self._violated("fences rise", f"{host.name}: fence {self._fences[who]} fell to {fence}")
-                self._fences[who] = max(fence, self._fences.get(who, 0))
-            if host.speaker.jobs.fences.get("gpt") is None and self._fences.get((host.name, str(host.lives))):
-                self._violated("fences rise", f"{host.name}: the fence was dropped")
+            who = host.name, host.speaker.incarnation
+            fence = host.speaker.jobs.fences.get("gpt", 0)
+            if fence < self._fences.get(who, 0):
+                self._violated("fences rise", f"{host.name}: fence {self._fences[who]} fell to {fence}")
+            self._fences[who] = max(fence, self._fences.get(who, 0))
         sure = [gateway.host for gateway in site.gateways.values() if gateway.is_sure]
         if len(sure) > 1:
             self._violated("one leader", f"{sure} are sure that they lead")

@@ -345,7 +345,7 @@ class SimAgent(Agent):
         """This machine is in order."""
         self._check(command.incarnation)
         await asyncio.sleep(0.05)
-        return [Finding(check=command.check, machine=self.machine, ok=True, peer=command.peer)]
+        return [Finding(check=command.check, machine=self.machine, ok=True, peer=command.peer or None)]
 
     async def persist(self, command: wire.Persist) -> None:
         """There is no object store."""

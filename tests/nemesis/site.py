@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from holdfast.deployments.gateway.metrics import Metrics
 from holdfast.deployments.gateway.probe import HttpProber
 from holdfast.deployments.gateway.runs import Phase, Run, idempotency_key
 from holdfast.drivers.base import Supplied, require_unit
-from holdfast.errors import UnavailableError, UnknownError
+from holdfast.errors import HoldfastError, UnavailableError, UnknownError
 from holdfast.models import agent as wire
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.incarnation import unit_of
@@ -309,9 +310,15 @@ class Gateway:
             metrics=metrics,
             leader=f"{self.host}:80",
         )
-        async with app.router.lifespan_context(app):
-            site.network.listen(f"{self.host}:80", process, app)
-            await asyncio.get_running_loop().create_future()
+        try:
+            async with app.router.lifespan_context(app):
+                site.network.listen(f"{self.host}:80", process, app)
+                await asyncio.get_running_loop().create_future()
+        except HoldfastError as error:
+            # It ends, and whoever supervises it starts it again.
+            site.note("gateway-exit", on=self.host, error=str(error)[:100])
+            process.kill()
+            site.scheduler.after(1.0, self.start)
 
 
 class Site:
@@ -358,6 +365,26 @@ class Site:
         operator = Process(self.scheduler, "operator", "operator")
         self.eye = self.ledger_of(Process(self.scheduler, "eye", "eye"))
         operator.start(self._submit(operator))
+
+    def gateway_that(self, leads: bool) -> str:
+        """A gateway that leads, or one that does not."""
+        return next((name for name, each in self.gateways.items() if each.is_sure is leads), GATEWAYS[0])
+
+    def ask(self, path: str, gateways: Sequence[str] = GATEWAYS * 20) -> None:
+        """A person asks gateways, one after the other, until one does it."""
+        process = Process(self.scheduler, f"person {path}", "operator")
+        process.start(self._ask(process, path, gateways))
+
+    async def _ask(self, process: Process, path: str, gateways: Sequence[str]) -> None:
+        client = Client(self.network, process, 3.0)
+        headers = {"Authorization": self.secret.header}
+        for gateway in gateways:
+            with contextlib.suppress(httpx.HTTPError):
+                answer = await client.post(f"http://{gateway}:80{path}", headers=headers)
+                self.note("person", asks=path, of=gateway, status=answer.status_code, said=answer.text[:120])
+                if answer.status_code == 200:
+                    return
+            await asyncio.sleep(0.5)
 
     async def _submit(self, process: Process) -> None:
         client = Client(self.network, process, 30.0)

@@ -39,3 +39,10 @@ def test_a_seed_has_one_history() -> None:
     first, second = (nemesis("--seed", "12", timeout_s=120).stdout for _ in range(2))
     assert "rank-start" in first
     assert first == second
+
+
+@pytest.mark.e2e
+def test_each_repair_that_is_taken_out_is_missed() -> None:
+    """The schedules of known defects break an invariant without their repair, and none with it."""
+    done = nemesis("--controls", timeout_s=900)
+    assert done.returncode == 0, done.stdout + done.stderr[-2000:]

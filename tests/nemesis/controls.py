@@ -1,0 +1,164 @@
+"""Controls: a repair is taken out, and a schedule shows that the defect is found; with it, nothing is found."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+from holdfast.agent.contact import Standing
+from holdfast.agent.jobs import Jobs
+from holdfast.deployments.gateway import agents
+from holdfast.deployments.gateway.leadership import Leadership
+from holdfast.errors import UnavailableError
+from holdfast.models.agent import Fence
+from holdfast.storage.ledger.machines import Machines, machine_row
+from tests.nemesis import site as sites
+from tests.nemesis.faults import FOLLOWER, LEADER, Fault
+from tests.nemesis.machines import SimAgent
+from tests.nemesis.site import HostClock
+
+Sabotage = Callable[[], contextlib.AbstractContextManager[Any]]
+
+
+@dataclass(frozen=True)
+class Control:
+    """One repair."""
+
+    sabotage: Sabotage
+    """Takes it out."""
+    breaks: str
+    """The invariant that is broken then."""
+    faults: tuple[Fault, ...]
+    seed: int = 1
+
+
+@contextlib.contextmanager
+def heartbeats_wait_for_the_ledger() -> Iterator[None]:
+    """That of the machine with rank 0, which carries the marks of steps."""
+    admit = agents.admit
+
+    async def waits(gateway: Any, name: str, incarnation: str) -> Any:
+        if name == "m0":
+            await asyncio.to_thread(gateway.site.ledger.touch, {(name, incarnation): 0.0})
+        return await admit(gateway, name, incarnation)
+
+    # Nor does the gateway's own question count as a sign of life.
+    with patch.object(agents, "admit", waits), patch.object(Standing, "asked", lambda _: None):
+        yield
+
+
+def leaders_are_timed_by_the_wall_clock() -> contextlib.AbstractContextManager[Any]:
+    """As leases were that ended at a time of day."""
+    return patch.object(HostClock, "monotonic", HostClock.now)
+
+
+@contextlib.contextmanager
+def a_leader_without_ledger_leads_on() -> Iterator[None]:
+    """It goes by what it knew last."""
+
+    def only_leads(self: Leadership) -> None:
+        if not self.leads:
+            raise UnavailableError("stands by")
+
+    with patch.object(Leadership, "require_sure", only_leads):
+        yield
+
+
+@contextlib.contextmanager
+def evictions_name_no_incarnation() -> Iterator[None]:
+    """Whoever has the machine's name is evicted; the lease is looked at before the act only."""
+
+    def any_life(session: Any, name: str, *_: Any) -> Any:
+        return machine_row(session, name, lock=True)
+
+    with (
+        patch.object(Machines, "_meant", staticmethod(any_life)),
+        patch.object(sites, "require_unit", lambda *_: None),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def jobs_are_forgotten_by_name() -> Iterator[None]:
+    """Whatever epoch of it runs."""
+
+    async def forget(self: SimAgent, command: Fence) -> None:
+        run = self.jobs.runs.get(command.job)
+        newest = command.model_copy(update={"epoch": run.start.epoch if run else command.epoch})
+        before = self._host.ranks()
+        await self.jobs.forget(command.job, newest.epoch)
+        self._watched(command, before)
+
+    with patch.object(SimAgent, "forget", forget):
+        yield
+
+
+@contextlib.contextmanager
+def fences_are_dropped_with_their_job() -> Iterator[None]:
+    """An agent that forgot a job knows nothing of it."""
+    forget = Jobs.forget
+
+    async def forgets_all(self: Jobs, job: str, epoch: int | None = None) -> None:
+        await forget(self, job, epoch)
+        self.fences.pop(job, None)
+
+    with patch.object(Jobs, "forget", forgets_all):
+        yield
+
+
+CONTROLS = {
+    "a ledger that is away ends healthy ranks": Control(
+        heartbeats_wait_for_the_ledger,
+        "control plane harmless",
+        (Fault(1.0, "ledger_locked", for_s=9.5),),
+    ),
+    "a leader cut off from the ledger leads on": Control(
+        a_leader_without_ledger_leads_on,
+        "one leader",
+        (Fault(1.0, "gateway_cut_from_ledger", LEADER, for_s=12.0),),
+    ),
+    "a clock set back leaves no leader": Control(
+        leaders_are_timed_by_the_wall_clock,
+        "every incident ends",
+        (
+            Fault(2.0, "gateway_death", LEADER),
+            Fault(2.01, "clock_step", "g1", amount=-7200.0),
+            Fault(2.01, "clock_step", "g2", amount=-7200.0),
+            Fault(4.0, "rank_kill"),
+        ),
+    ),
+    "a clock set forward makes two leaders": Control(
+        leaders_are_timed_by_the_wall_clock,
+        "one leader",
+        (
+            Fault(0.9, "gateway_cut_from_ledger", LEADER, for_s=4.5),
+            Fault(2.6, "clock_step", FOLLOWER, amount=7200.0),
+        ),
+    ),
+    "an attempt wakes in its act and evicts another life of the machine": Control(
+        evictions_name_no_incarnation,
+        "no stale token",
+        (
+            Fault(1.0, "machine_reboot", "m1", for_s=15.0),
+            Fault(1.0, "run_pause", for_s=40.0, nth=1, inside="evict"),
+        ),
+    ),
+    "a leader wakes and has a job forgotten that runs in a newer epoch": Control(
+        jobs_are_forgotten_by_name,
+        "no stale token",
+        (
+            Fault(1.0, "gateway_pause", LEADER, for_s=25.0, nth=2, inside="free_machines"),
+            Fault(1.0, "person_stops"),
+            Fault(9.0, "person_resumes"),
+        ),
+    ),
+    "a job's end drops its fence": Control(
+        fences_are_dropped_with_their_job,
+        "fences rise",
+        (Fault(1.0, "person_stops"),),
+    ),
+}
