@@ -48,7 +48,7 @@ def shared(tmp_path: Path) -> Path:
     folder.mkdir()
     folder.chmod(0o1777)
     for above in tmp_path.parents:
-        if above.name.startswith("pytest-"):
+        if above.name.startswith(("pytest-", "popen-")):
             above.chmod(0o711)
     tmp_path.chmod(0o711)
     return folder

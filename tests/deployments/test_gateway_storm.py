@@ -31,7 +31,7 @@ def storm(number: int, now: float) -> dict[str, Any]:
         case 7:
             return {"kind": "rank_exit", "rank": rank, "machine": machine, "epoch": 0, "evidence": {}}
         case 11:
-            return {"kind": "gpu_lost", "machine": machine, "incarnation": "of an earlier life"}
+            return {"kind": "gpu_lost", "machine": machine, "incarnation": "of-an-earlier-life"}
         case 13:
             return {"kind": "hang", "job": f"unknown-{number}"}
         case 17:

@@ -94,9 +94,9 @@ async def test_one_rank_shows_groups_peer_error_and_stack(kit: Kit) -> None:
     stack = await kit.get(f"/v1/page/jobs/{JOB}/ranks/16/stack")
     assert [dump["rank"] for dump in stack["stacks"]] == [16]
     assert kit.acts.calls[-1] == ("stacks", "m2", JOB, "3")
-    for wrong in (128, -1):
-        await kit.get(f"/v1/page/jobs/{JOB}/ranks/{wrong}", status=404)
-        await kit.get(f"/v1/page/jobs/{JOB}/ranks/{wrong}/stack", status=404)
+    for wrong, status in ((128, 404), (-1, 422)):
+        await kit.get(f"/v1/page/jobs/{JOB}/ranks/{wrong}", status=status)
+        await kit.get(f"/v1/page/jobs/{JOB}/ranks/{wrong}/stack", status=status)
 
 
 async def test_step_timeline_is_on_the_gateways_clock(kit: Kit) -> None:
