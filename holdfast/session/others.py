@@ -32,6 +32,12 @@ class OtherPart:
                 f"state[{name!r}] is a {type(part.value).__name__}: expected a torch module, an optimizer, or an "
                 "object with state_dict() and load_state_dict()."
             )
+        if type(part.value).__module__.startswith("deepspeed.") and hasattr(part.value, "param_groups"):
+            # Its load_state_dict() takes the states of all ranks in a list: what is saved could not be loaded.
+            raise CheckpointError(
+                f"state[{name!r}] is a {type(part.value).__name__} of DeepSpeed, which cannot be restored from its own "
+                "state. Give holdfast.integrations.deepspeed.training_state(engine) in place of the whole state."
+            )
         self.name, self.value, self._part = name, part.value, part
         self._names: set[str] | None = None
         self._quiet = False

@@ -10,9 +10,11 @@ import pytest
 
 from holdfast.errors import CheckpointError
 from holdfast.integrations.deepspeed import training_state
+from holdfast.session.state import StateTree
 from holdfast.storage.objects.s3 import S3Store
 from tests.integrations.lives import Job, ends_the_same
 from tests.session.conftest import MakeAgent
+from tests.session.kinds.training import Part
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(900)]
 
@@ -26,6 +28,24 @@ def test_a_killed_training_ends_the_same(
     if find_spec("deepspeed") is None:
         pytest.skip("deepspeed is not installed: `make test-frameworks`")
     ends_the_same(make_agent, objects, tmp_path, Job("deepspeed_zero", kind, ranks=2))
+
+
+def test_its_optimizer_given_directly_is_refused() -> None:
+    """Its own state could be saved and not be loaded: before the first step the message says what to give."""
+
+    class Zero(Part):
+        param_groups: tuple[()] = ()
+
+    class WarmupLR(Part):
+        """Of its schedules, which are as others are."""
+
+    for kind in (Zero, WarmupLR):
+        kind.__module__ = "deepspeed.runtime.somewhere"
+    with pytest.raises(
+        CheckpointError, match=r"state\['optimizer'\] is a Zero of DeepSpeed.*training_state\(engine\)"
+    ):
+        StateTree({"optimizer": Zero()})
+    assert StateTree({"schedule": WarmupLR(last=3)}).flat()
 
 
 def test_other_optimizers_of_it_are_refused() -> None:
