@@ -28,9 +28,9 @@ _KNOWN = "holdfast.known"
 Scope = MutableMapping[str, Any]
 
 
-def guarded() -> type[asyncio.Protocol]:
+def guarded(strangers: Strangers | None = None) -> type[asyncio.Protocol]:
     """The protocol of one server: pass it to uvicorn as ``http``."""
-    return type("Guarded", (GuardedHttp,), {"strangers": Strangers(HEAD_S)})
+    return type("Guarded", (GuardedHttp,), {"strangers": strangers or Strangers(HEAD_S)})
 
 
 def is_known(scope: Scope) -> None:

@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-MOST_OF_ONE = 128
-"""Strangers of one address. Agents behind one address (a proxy, a test) may all come at once: those that were served
-already do not count, and the others come again."""
-MOST = 1024
+MOST_OF_ONE = 1024
+"""Strangers of one address: agents behind one (a proxy, a fleet on one host) may all come at once. Who has to give way
+comes again."""
+MOST = 4096
 _SHARE_OF_FILES = 4
 
 

@@ -21,10 +21,11 @@ from websockets.asyncio.client import connect
 from holdfast import guarded_http
 from holdfast.guarded_http import guarded, is_known
 from holdfast.listen import listen
-from holdfast.strangers import MOST_OF_ONE
+from holdfast.strangers import Strangers
 from holdfast.tls import Tls
 from tests.certificates import Authority
 
+MOST_OF_ONE = 128
 KNOWN = {"authorization": "ours"}
 LARGE = b"x" * (32 << 20)
 
@@ -51,7 +52,12 @@ async def served(certified: Tls | None = None) -> AsyncIterator[int]:
     """Its port."""
     with listen("127.0.0.1", 0, 512) as listening:
         config = uvicorn.Config(
-            app, log_config=None, access_log=False, lifespan="off", http=guarded(), timeout_keep_alive=60
+            app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            http=guarded(Strangers(10, MOST_OF_ONE)),
+            timeout_keep_alive=60,
         )
         config.load()
         config.ssl = certified.server() if certified else None
