@@ -13,7 +13,7 @@ from holdfast.models.alert import Finding, Verdict
 from holdfast.models.machine import Machine, MachineState
 from holdfast.policies import aggregate, flight, verdicts
 from holdfast.policies.ladder import since_progress
-from holdfast.tasks import checks, fleet, history
+from holdfast.tasks import checks, fleet, history, late
 from holdfast.tasks.case import Case
 from holdfast.tasks.checks import Subject
 
@@ -23,6 +23,8 @@ _SPARES = 4
 
 async def diagnose(case: Case, tiers: Sequence[Check] | None = None) -> Verdict:
     """Run the tiers in order until one names a culprit or time is up; what they found, all together.
+
+    A root that joins the incident meanwhile ends the search: it says who it was.
 
     One after the other also where time is short: at the same time they would need twice the processes.
 
@@ -35,11 +37,15 @@ async def diagnose(case: Case, tiers: Sequence[Check] | None = None) -> Verdict:
     slow_factor = policy.diagnose.slow_factor if ladder.accuse_slow else None
     deadline = clock.now() + policy.diagnose.budget_s
     verdict = Verdict()
+    if root := late.verdict(case):
+        return root
     for tier in tiers or (*ladder.tiers, *(ladder.tiers_again if _came_again(case) else ())):
         if clock.now() > deadline:
             told = f"stopped before {tier}: the budget of {policy.diagnose.budget_s:g} s is spent"
             return verdict.model_copy(update={"evidence": (*verdict.evidence, told)})
         verdict = verdicts.judge((*verdict.findings, *await check(case, tier)), slow_factor)
+        if root := late.verdict(case):
+            return root.model_copy(update={"findings": verdict.findings})
         if verdict.suspects:
             break
     return verdict

@@ -16,6 +16,7 @@ from holdfast.models.machine import MachineState, Scope
 from holdfast.models.wait import Missing
 from holdfast.policies import breaker, silence
 from holdfast.policies.listed import listed
+from holdfast.tasks import late
 from holdfast.tasks.approve import ask_before_evicting
 from holdfast.tasks.case import Case
 from holdfast.tasks.pause import fence, take_out
@@ -31,6 +32,8 @@ def _run_name() -> str:
 async def evict(case: Case, machines: Sequence[str], reason: str, scope: Scope | None = None) -> None:
     """Evict ``machines`` (fence, drain, verify gone, cordon); those that are out already are left alone.
 
+    Those that alerts which joined meanwhile surely accuse go with them.
+
     Args:
         case: the incident.
         machines: their names.
@@ -42,10 +45,11 @@ async def evict(case: Case, machines: Sequence[str], reason: str, scope: Scope |
         RecoveryError: a machine still lives after its eviction.
     """
     scope = scope or case.ctx.policy.ladder.of(case.incident_class).scope
+    machines = tuple(dict.fromkeys((*machines, *late.roots(case))))
     new = _new(case, machines)
     ask_breaker(case, new)
     await ask_before_evicting(case, new, scope)
-    await take_machines_out(case, tuple(machines), reason, scope)
+    await take_machines_out(case, machines, reason, scope)
 
 
 @task(task_run_name=_run_name)

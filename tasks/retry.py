@@ -12,7 +12,7 @@ from holdfast.models.alert import Blame, IncidentClass, Rung, Verdict
 from holdfast.models.base import Frozen
 from holdfast.models.wait import Missing
 from holdfast.policies import code, evidence, ladder, offences, repeated, suspects, switches
-from holdfast.tasks import history, poisoned
+from holdfast.tasks import history, late, poisoned
 from holdfast.tasks.case import Case
 from holdfast.tasks.replay import replay
 from holdfast.tasks.rollback import rollback
@@ -44,6 +44,9 @@ async def escalate(case: Case, verdict: Verdict, failed: str = "failed stop-time
         LimitError: the ladder is spent, a human decides.
         StoppedError: the ladder is spent, the job is to be stopped.
     """
+    root = late.verdict(case)
+    if root and set(verdict.suspects) <= set(root.suspects):
+        return Tried(did=f"surely at fault ({'; '.join(late.roots(case).values())})", verdict=root)
     if verdict.suspects:
         must_be_few(case, verdict)
         return Tried(did=failed, verdict=verdict)

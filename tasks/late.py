@@ -1,0 +1,41 @@
+"""Roots that show themselves while a playbook runs: its plan changes at the next boundary between two steps."""
+
+from __future__ import annotations
+
+from holdfast.models.alert import Verdict
+from holdfast.policies import sure_signs
+from holdfast.tasks.case import Case
+
+CONFIDENCE = 1.0
+
+
+def roots(case: Case) -> dict[str, str]:
+    """Machines of the job, as they are now, that alerts of the incident surely accuse, and why; those still in.
+
+    Nobody when they are more than may be evicted at once: then it is more likely that the sensor is wrong.
+    """
+    ctx, job = case.ctx, case.job_now()
+    present = {machine.name: machine.incarnation for machine in ctx.ledger.machines_named(job.machines)}
+    alerts = [
+        alert
+        for alert in case.incident.alerts
+        if alert.machine in present and alert.incarnation in (None, present[alert.machine])
+    ]
+    out = {action.key.removeprefix("evict:") for action in case.done("evict")}
+    found = {
+        name: why for name, why in sure_signs.find(alerts, ctx.policy.classify).items() if name not in out
+    }
+    return found if len(found) <= ctx.policy.aggregate.limit(len(job.machines)) else {}
+
+
+def verdict(case: Case) -> Verdict | None:
+    """What late roots say by themselves: nothing has to be looked for any more. None: there is none."""
+    found = roots(case)
+    if not found:
+        return None
+    return Verdict(suspects=tuple(found), confidence=CONFIDENCE, evidence=told(found))
+
+
+def told(found: dict[str, str]) -> tuple[str, ...]:
+    """For the report: who, why, and that it was not known at first."""
+    return tuple(f"{name}: {why}, told after the incident was opened" for name, why in found.items())

@@ -1,0 +1,83 @@
+"""Roots that join an incident while its playbook runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.clock import FakeClock
+from holdfast.models.agent import Register
+from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
+from holdfast.models.job import JobSpec
+from holdfast.settings import Settings
+from holdfast.storage.ledger import Ledger
+from holdfast.tasks import late
+from holdfast.tasks.case import Case
+from holdfast.tasks.context import Context, use
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Iterator[Case]:
+    """An open crash of a job on eight machines, of which one may be evicted for each four."""
+    ctx = Context(Settings(home=tmp_path), clock=FakeClock(1000.0))
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", ctx.clock)
+    ledger.create()
+    ctx.__dict__["ledger"] = ledger
+    names = [f"m{number}" for number in range(8)]
+    for name in names:
+        ledger.register(
+            Register(machine=name, incarnation="i1", address=f"{name}:1", data_address=f"{name}:2", pid=1)
+        )
+    ledger.add_job(JobSpec(name="gpt", script="train.py", machines=8, ranks_per_machine=1), "v1")
+    ledger.set_job("gpt", machines=names)
+    found = Classification(incident_class=IncidentClass.JOB_CRASH, confidence=0.9, reasons=("test",))
+    incident = ledger.open_incident("gpt", found, 1, [], 1000.0)
+    use(ctx)
+    yield Case(
+        incident_id=incident.id, attempt=1, job="gpt", incident_class=IncidentClass.JOB_CRASH, broken_epoch=1
+    )
+    use(None)
+    ledger.close()
+
+
+def join(case: Case, *machines: str, kind: AlertKind = AlertKind.GPU_LOST, incarnation: str = "i1") -> None:
+    case.ctx.ledger.join(
+        case.incident_id,
+        [Alert(kind=kind, job="gpt", machine=name, incarnation=incarnation, at=1001.0) for name in machines],
+    )
+
+
+def test_a_sure_sign_that_joins_accuses(case: Case) -> None:
+    """With its reason, and certainty."""
+    assert late.verdict(case) is None
+    join(case, "m3")
+    found = late.verdict(case)
+    assert found is not None
+    assert (found.suspects, found.confidence) == (("m3",), 1.0)
+    assert "told after the incident was opened" in found.evidence[0]
+
+
+def test_what_is_not_sure_or_of_a_former_life_accuses_nobody(case: Case) -> None:
+    """Nor a machine of another job."""
+    join(case, "m1", kind=AlertKind.GPU_THROTTLED)
+    join(case, "m2", incarnation="i0")
+    join(case, "m99")
+    assert late.verdict(case) is None
+
+
+def test_more_than_may_be_evicted_at_once_accuse_nobody(case: Case) -> None:
+    """A sensor that is wrong says so of all."""
+    join(case, "m0", "m1")
+    assert set(late.roots(case)) == {"m0", "m1"}
+    join(case, "m2")
+    assert late.verdict(case) is None
+
+
+def test_what_was_evicted_is_not_accused_again(case: Case) -> None:
+    """The sign stays with the incident."""
+    join(case, "m0", "m1")
+    case.ctx.ledger.begin(case.incident_id, 1, "evict:m0", "evict", {})
+    case.ctx.ledger.finish(case.incident_id, "evict:m0")
+    assert set(late.roots(case)) == {"m1"}
