@@ -47,6 +47,8 @@ class JobContext(Frozen):
     """Machines that do not answer at the moment: whether they are lost will be known ..."""
     doubt_s: float = 0.0
     """... within so many seconds."""
+    heard_at: float | None = None
+    """When the first of the alerts was heard, on the gateway's clock; None: their own times count."""
     listening_since: float = 0.0
     """When the gateway came or took over: reports of what happened before come late, and in any order."""
     code_changed_at: float | None = None
@@ -382,7 +384,9 @@ def _echoes(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Dec
     # From the first: a steady trickle of echoes must not put the decision off for ever.
     first = min(alert.at for alert in echoes)
     doubtful = [name for name in context.job.machines if name in context.doubtful]
-    until = first + (max(policy.classify.settle_s, context.doubt_s) if doubtful else policy.classify.settle_s)
+    # Since it was heard: a machine's clock may be minutes off.
+    began = first if context.heard_at is None else context.heard_at
+    until = began + (max(policy.classify.settle_s, context.doubt_s) if doubtful else policy.classify.settle_s)
     if first < context.listening_since:
         until = max(until, context.listening_since + policy.classify.late_s)
     ranks = sorted({alert.rank for alert in echoes if alert.rank is not None})

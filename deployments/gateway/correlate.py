@@ -215,6 +215,7 @@ class Correlator:
         context = JobContext(
             job=job,
             now=now,
+            heard_at=settling.detected_at,
             unreachable=frozenset(settling.unreachable),
             doubtful=self._site.silent(job.machines),
             doubt_s=self._site.lease_s,
@@ -237,7 +238,7 @@ class Correlator:
             decision = NoAction(reason=why)
         if isinstance(decision, Classification):
             return await self._open(facts, settling, decision, earlier)
-        self._observed.add(job.name, alerts)
+        self._observed.add(job.name, alerts, now)
         for alert in alerts:
             await self._record(alert, None, f"{What.IGNORED}: {decision.reason}")
         return Outcome(outcome=What.IGNORED, message=decision.reason)

@@ -16,11 +16,11 @@ class Observations:
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
-        self._seen: dict[str, deque[Alert]] = {}
+        self._seen: dict[str, deque[tuple[Alert, float]]] = {}
 
-    def add(self, job: str, alerts: list[Alert]) -> None:
-        """Keep those that are observations."""
-        kept = [alert for alert in alerts if alert.kind in MACHINE_KINDS or alert.kind in OF_AN_EPOCH]
+    def add(self, job: str, alerts: list[Alert], now: float) -> None:
+        """Keep those that are observations, heard ``now`` on our clock: a machine's may be minutes off."""
+        kept = [(alert, now) for alert in alerts if alert.kind in MACHINE_KINDS or alert.kind in OF_AN_EPOCH]
         if kept:
             self._seen.setdefault(job, deque(maxlen=PER_JOB)).extend(kept)
 
@@ -28,6 +28,6 @@ class Observations:
         """Those of the window, as of the present epoch."""
         return [
             alert.model_copy(update={"epoch": epoch, "fingerprint": alert.key})
-            for alert in self._seen.get(job, ())
-            if now - alert.at <= self._window_s and (alert.kind not in OF_AN_EPOCH or alert.epoch == epoch)
+            for alert, heard_at in self._seen.get(job, ())
+            if now - heard_at <= self._window_s and (alert.kind not in OF_AN_EPOCH or alert.epoch == epoch)
         ]

@@ -313,3 +313,27 @@ def _signal(kit: Kit, fingerprint: str, *, cascade: bool) -> Alert:
         fingerprint=fingerprint,
         evidence=evidence,
     )
+
+
+@pytest.mark.parametrize("skew_s", [-600.0, 600.0])
+async def test_a_clock_that_is_off_does_not_put_a_crash_of_echoes_off(kit: Kit, skew_s: float) -> None:
+    """What is waited for counts from when it was heard: a root that follows is still taken, and no later."""
+    await kit.running_job()
+    at = kit.clock.now() + skew_s
+    echo = {"rank": 0, "machine": "m0", "incarnation": "i1", "epoch": 1, "evidence": {"cascade": True}}
+    assert (await kit.alert(at=at, **echo))["outcome"] == "settling"
+    kit.clock.advance(1.0)
+    await kit.gateway.correlator.settle()
+    (incident,) = kit.incidents()
+    assert incident.incident_class is IncidentClass.JOB_CRASH
+
+
+async def test_a_port_that_fails_twice_counts_on_a_machine_whose_clock_is_behind(kit: Kit) -> None:
+    """Within the window by when it was heard."""
+    await kit.running_job()
+    for _ in range(2):
+        port = {"machine": "m1", "incarnation": "i1", "evidence": {"device": "mlx5_0"}}
+        await kit.alert(kind="nic_down", at=kit.clock.now() - 600.0, **port)
+        kit.clock.advance(100.0)
+    (incident,) = kit.incidents()
+    assert incident.incident_class is IncidentClass.NETWORK_FAULT
