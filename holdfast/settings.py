@@ -169,6 +169,10 @@ class Settings(BaseSettings):
         le=600,
         description="Seconds that an eviction waits for a PodDisruptionBudget to allow it.",
     )
+    chaos_allowed: bool | None = Field(
+        None,
+        description="Whether `holdfast chaos` may break things here; empty: with the local driver only.",
+    )
     heartbeat_s: float = Field(0.5, gt=0, le=60, description="Seconds between an agent's heartbeats.")
     kernel_log: str = Field(
         "",

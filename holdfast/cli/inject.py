@@ -14,7 +14,10 @@ from holdfast.cli.output import AsJson, tell
 
 def inject(
     fault: Annotated[
-        str, typer.Argument(help="kill-rank, kill-machine, hang-rank, xid-79, bad-matmul, nan, code-bug.")
+        str,
+        typer.Argument(
+            help="kill-rank, kill-machine, kill-agent, hang-rank, xid-79, bad-matmul, nan, code-bug."
+        ),
     ],
     machine: Annotated[
         str,

@@ -10,6 +10,7 @@ import typer
 from holdfast import __version__
 from holdfast.cli import (
     approve,
+    chaos,
     checkpoints,
     demo,
     doctor,
@@ -60,6 +61,7 @@ for command in (
     pool.pool,
     simulate.simulate,
     inject.inject,
+    chaos.chaos,
     doctor.doctor,
     plugged.plugins,
     notify.notify,

@@ -7,7 +7,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.errors import UnknownError
-from holdfast.inject import bad_matmul, code_bug, hang_rank, kill_machine, kill_rank, nan, xid_79
+from holdfast.inject import (
+    bad_matmul,
+    code_bug,
+    hang_rank,
+    kill_agent,
+    kill_machine,
+    kill_rank,
+    nan,
+    stop,
+    xid_79,
+)
 from holdfast.inject.target import Target
 from holdfast.models.base import Frozen
 
@@ -17,12 +27,20 @@ Strike = Callable[[Target, int | None], int | None]
 FAULTS: dict[str, Strike] = {
     "kill-rank": kill_rank.strike,
     "kill-machine": kill_machine.strike,
+    "kill-agent": kill_agent.strike,
     "hang-rank": hang_rank.strike,
     "xid-79": xid_79.strike,
     "bad-matmul": bad_matmul.strike,
     "nan": nan.strike,
     "code-bug": code_bug.strike,
 }
+
+
+STOPS: dict[str, Callable[[Target, int | None], stop.Stopped]] = {
+    "stop-rank": stop.stop_rank,
+    "stop-agent": stop.stop_agent,
+}
+"""For a while: whoever stops them lets them go on."""
 
 
 class Injected(Frozen):

@@ -1,0 +1,76 @@
+"""Whether this site and this job may be broken, and by what: everything is asked before anything is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from holdfast.chaos.plan import COSTLY, DATABASE, MACHINES, RANKS, SERVICES
+from holdfast.deployments.local.services import embedded
+from holdfast.errors import RefusedError
+from holdfast.models.job import ENDED, Job, JobState, Mode
+from holdfast.policies.policy import Policy
+from holdfast.settings import Settings
+
+
+def require_site(settings: Settings) -> None:
+    """Refuse a site that does not allow it.
+
+    Raises:
+        RefusedError: says how to allow it.
+    """
+    allowed = settings.driver == "local" if settings.chaos_allowed is None else settings.chaos_allowed
+    if not allowed:
+        raise RefusedError(
+            f"this site does not allow chaos (driver {settings.driver}, HOLDFAST_CHAOS_ALLOWED = "
+            f"{settings.chaos_allowed if settings.chaos_allowed is not None else 'empty'}). It kills processes of a "
+            "training job and of the control plane. Where that is wanted, write HOLDFAST_CHAOS_ALLOWED=true into "
+            f"{settings.home / 'settings.env'} and run it again."
+        )
+
+
+def require_job(job: Job, policy: Policy) -> None:
+    """Refuse a job that does not train, or that nobody would recover.
+
+    Raises:
+        RefusedError: says which.
+    """
+    if job.state is not JobState.RUNNING:
+        raise RefusedError(f"job {job.name!r} is {job.state}, expected running: nothing would be learnt.")
+    modes = {"its mode": job.spec.mode, "the policy's default mode": policy.modes.default}
+    modes |= {f"the mode of class {name}": mode for name, mode in policy.modes.by_class.items()}
+    for what, mode in modes.items():
+        if mode is not Mode.ACT:
+            raise RefusedError(
+                f"job {job.name!r}: {what} is {mode}, so nothing would be recovered, and a fault would end the job. "
+                "Expected act."
+            )
+
+
+def require_faults(
+    settings: Settings, jobs: Iterable[Job], name: str, groups: Sequence[tuple[str, ...]], standbys: int
+) -> None:
+    """Refuse faults that this site does not have, or that would hit a job that was not named.
+
+    Raises:
+        RefusedError: names the fault.
+    """
+    here = {service.name for service in embedded(settings)}
+    others = [job.name for job in jobs if job.name != name and job.state not in ENDED]
+    for fault in dict.fromkeys(each for group in groups for each in group):
+        if fault in (*RANKS, *MACHINES) and settings.driver != "local":
+            raise RefusedError(
+                f"{fault}: machines of driver {settings.driver} run on other hosts; run `holdfast inject` there, or "
+                "leave it out of --faults."
+            )
+        if fault in SERVICES and (service := fault.partition("-")[2]) not in here:
+            raise RefusedError(f"{fault}: this site has no {service} of its own; leave it out of --faults.")
+        if fault == DATABASE and settings.database_url:
+            raise RefusedError(
+                f"{fault}: the ledger is not a SQLite file of this site; leave it out of --faults."
+            )
+        if fault in (*SERVICES, DATABASE) and others:
+            raise RefusedError(
+                f"{fault} would hit {', '.join(others)} too, which was not named; stop it first."
+            )
+        if fault in COSTLY and not standbys:
+            raise RefusedError(f"{fault} costs the job a machine, and no standby is there to take its place.")

@@ -1,0 +1,74 @@
+"""The same job without faults, and its final weights beside those of the job that had them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.cli.gateway import Gateway
+from holdfast.demo import weights
+from holdfast.demo.weights import Comparison
+from holdfast.errors import HoldfastError, SettingsError
+from holdfast.models.job import ENDED, Job, JobState
+from holdfast.settings import Settings
+from holdfast.storage import code, objects
+
+_POLL_S = 0.5
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A job that is ``job`` but for its name and the file that it writes its weights to."""
+
+    job: Job
+    out: Path
+
+    def __post_init__(self) -> None:
+        """Refuse a file that the script is not told to write.
+
+        Raises:
+            SettingsError: it is none of the job's arguments.
+        """
+        if str(self.out) not in self.job.spec.args:
+            raise SettingsError(
+                f"--compare {self.out}: expected the file of final weights among the arguments of job "
+                f"{self.job.name!r}, which are {' '.join(self.job.spec.args) or '(none)'}."
+            )
+
+    @property
+    def other(self) -> Path:
+        """Where the reference writes its weights."""
+        return self.out.with_name(f"{self.out.stem}-without-faults{self.out.suffix}")
+
+    def compare(self, settings: Settings, patience_s: float, say: Callable[[str], None]) -> Comparison | None:
+        """Run it to its end; None when one of the two did not end, which is said."""
+        try:
+            with Gateway.open(settings) as gateway:
+                if gateway.job(self.job.name).state is not JobState.DONE:
+                    say("no comparison: the job has not ended")
+                    return None
+                say("now the same job without faults, to compare the weights")
+                state = self._play(settings, gateway, patience_s)
+            if state is not JobState.DONE:
+                say(f"no comparison: the job without faults is {state}")
+                return None
+            return weights.compare(self.out, self.other)
+        except (HoldfastError, OSError) as error:
+            say(f"no comparison: {error}")
+            return None
+
+    def _play(self, settings: Settings, gateway: Gateway, patience_s: float) -> JobState:
+        self.other.unlink(missing_ok=True)
+        args = tuple(str(self.other) if arg == str(self.out) else arg for arg in self.job.spec.args)
+        name = f"{self.job.name[:46]}-without-faults"
+        spec = self.job.spec.model_copy(update={"name": name, "args": args})
+        store = objects.from_settings(settings)
+        archive = store.get(code.key(self.job.name, self.job.code_version))
+        store.put(code.key(name, self.job.code_version), archive)
+        until = time.time() + patience_s
+        gateway.submit(spec, self.job.code_version)
+        while (state := gateway.job(name).state) not in ENDED and time.time() < until:
+            time.sleep(_POLL_S)
+        return state

@@ -1,0 +1,189 @@
+"""What a run of chaos did, and what became of it. Pure: from the strikes and the ledger's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from holdfast.chaos.plan import Strike
+from holdfast.chaos.strike import Hit
+from holdfast.demo.report import evicted
+from holdfast.demo.weights import Comparison
+from holdfast.models.alert import Incident, IncidentState
+from holdfast.models.base import Frozen
+from holdfast.models.history import Action
+from holdfast.models.job import JobState
+from holdfast.policies.ettr import Ettr
+
+
+class Seen(Frozen):
+    """The job at one moment, as its agents and the ledger say."""
+
+    at: float
+    step: int
+    well: bool = True
+    """Every service of the site answers."""
+
+
+class Line(Frozen):
+    """One strike of the plan."""
+
+    at_s: float
+    faults: tuple[str, ...]
+    hits: tuple[Hit, ...]
+    incidents: tuple[str, ...] = ()
+    recovered: bool = False
+    """The incidents that it led to are recovered, the job made new steps, and the services answer."""
+    recovered_s: float | None = None
+    """From the strike to that."""
+
+    @property
+    def fired(self) -> bool:
+        """Whether any of it did."""
+        return any(hit.fired for hit in self.hits)
+
+
+class Eviction(Frozen):
+    """A machine that a playbook took out of service."""
+
+    machine: str
+    incident: str
+    faulted: bool
+    """A fault that the incident is about had hit it."""
+
+
+class Report(Frozen):
+    """All of a run."""
+
+    job: str
+    seed: int
+    ok: bool
+    problems: tuple[str, ...]
+    lines: tuple[Line, ...]
+    evictions: tuple[Eviction, ...]
+    state: str
+    """Of the job, at the end."""
+    ettr: float
+    steps_total: int
+    steps_recomputed: int
+    """Lost to faults and done again."""
+    worst_gap_s: float
+    wall_s: float
+    weights: Comparison | None = None
+    """With a run without faults; None: not asked for, or not to be had."""
+
+
+def lines(
+    strikes: Sequence[tuple[Strike, tuple[Hit, ...]]], incidents: Sequence[Incident], seen: Sequence[Seen]
+) -> tuple[Line, ...]:
+    """Each strike with the incidents that were open when it came or opened before the next one."""
+    begins = [min(hit.at for hit in hits) for _, hits in strikes]
+    found = []
+    for number, (strike, hits) in enumerate(strikes):
+        begin = begins[number]
+        end = begins[number + 1] if number + 1 < len(begins) else float("inf")
+        mine = [row for row in incidents if row.opened_at < end and (_closed_at(row) or end) >= begin]
+        found.append(_line(strike, hits, begin, mine, seen))
+    return tuple(found)
+
+
+def _line(
+    strike: Strike, hits: tuple[Hit, ...], begin: float, mine: Sequence[Incident], seen: Sequence[Seen]
+) -> Line:
+    line = Line(at_s=strike.at_s, faults=strike.faults, hits=hits, incidents=tuple(row.id for row in mine))
+    if not line.fired:
+        return line
+    bad = [row for row in mine if row.state is not IncidentState.RECOVERED or row.recovered_at is None]
+    undone = begin + (strike.hold_s if any("stop" in f or "lock" in f for f in strike.faults) else 0.0)
+    since = max([begin, *(row.recovered_at for row in mine if row.recovered_at is not None)])
+    on = _goes_on(seen, begin, max(since, undone if not mine else since))
+    if bad or on is None:
+        return line
+    return line.model_copy(update={"recovered": True, "recovered_s": round(max(since, on) - begin, 3)})
+
+
+def _goes_on(seen: Sequence[Seen], begin: float, since: float) -> float | None:
+    """When the job first did steps that it had not done at ``begin``, with all services well, after ``since``."""
+    before = max((row.step for row in seen if row.at <= begin), default=0)
+    later = (row.at for row in seen if row.at >= since and row.step > before + 1 and row.well)
+    return next(later, None)
+
+
+def evictions(
+    found: Sequence[Line], incidents: Sequence[Incident], actions: Mapping[str, Sequence[Action]]
+) -> tuple[Eviction, ...]:
+    """Every machine that went, and whether a fault of that very incident had hit it."""
+    return tuple(
+        Eviction(
+            machine=machine,
+            incident=row.id,
+            faulted=any(
+                hit.fired and hit.machine == machine
+                for line in found
+                if row.id in line.incidents
+                for hit in line.hits
+            ),
+        )
+        for row in incidents
+        for machine in evicted(actions.get(row.id, ()))
+    )
+
+
+def problems(
+    found: Sequence[Line], gone: Sequence[Eviction], state: str, weights: Comparison | None, *, compared: bool
+) -> tuple[str, ...]:
+    """What must not be, in words."""
+    told = [
+        f"{'+'.join(line.faults)} at {line.at_s:.0f} s was not recovered"
+        for line in found
+        if line.fired and not line.recovered
+    ]
+    told += [
+        f"{each.machine} was evicted by {each.incident}, and no fault hit it"
+        for each in gone
+        if not each.faulted
+    ]
+    if not any(line.fired for line in found):
+        told.append("no fault fired: nothing was shown")
+    if state not in (JobState.RUNNING, JobState.DONE):
+        told.append(f"the job is {state}")
+    if compared and (weights is None or not weights.equal):
+        told.append("the final weights are not shown to be those of a run without faults")
+    return tuple(told)
+
+
+def report(
+    job: str,
+    seed: int,
+    *,
+    strikes: Sequence[tuple[Strike, tuple[Hit, ...]]],
+    incidents: Sequence[Incident],
+    actions: Mapping[str, Sequence[Action]],
+    seen: Sequence[Seen],
+    state: str,
+    measured: Ettr,
+    weights: Comparison | None = None,
+    compared: bool = False,
+) -> Report:
+    """Everything put together."""
+    found = lines(strikes, incidents, seen)
+    gone = evictions(found, incidents, actions)
+    wrong = problems(found, gone, state, weights, compared=compared)
+    return Report(
+        job=job,
+        seed=seed,
+        ok=not wrong,
+        problems=wrong,
+        lines=found,
+        evictions=gone,
+        state=state,
+        ettr=round(measured.ettr, 4),
+        steps_total=measured.steps_total,
+        steps_recomputed=measured.steps_recomputed,
+        worst_gap_s=round(measured.worst_gap_s, 3),
+        wall_s=round(measured.wall_s, 3),
+        weights=weights,
+    )
+
+
+def _closed_at(row: Incident) -> float | None:
+    return row.recovered_at or row.closed_at

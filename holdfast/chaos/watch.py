@@ -1,0 +1,81 @@
+"""Follows one job by its agents and the ledger: the gateway may be what is broken."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import httpx
+
+from holdfast import secret, tls
+from holdfast.chaos.report import Seen
+from holdfast.deployments.local.services import Service
+from holdfast.errors import HoldfastError
+from holdfast.models.agent import AgentState
+from holdfast.models.alert import IncidentState
+from holdfast.models.job import ENDED, Job
+from holdfast.settings import Settings
+from holdfast.storage.ledger import Ledger
+
+_TIMEOUT_S = 2.0
+
+
+class Watch:
+    """``seen`` grows with every look."""
+
+    def __init__(self, settings: Settings, ledger: Ledger, job: str, services: Sequence[Service]) -> None:
+        self.seen: list[Seen] = []
+        self.job: Job = ledger.job(job)
+        self._ledger, self._services = ledger, services
+        self._tls = tls.of(settings)
+        self._http = httpx.Client(
+            headers={"Authorization": secret.of(settings).header},
+            timeout=_TIMEOUT_S,
+            trust_env=False,
+            **self._tls.http(),
+        )
+
+    def close(self) -> None:
+        """End its connections."""
+        self._http.close()
+
+    def look(self) -> Seen:
+        """The job now; what does not answer keeps what was known of it."""
+        try:
+            self.job = self._ledger.job(self.job.name)
+            step = max(
+                self._ledger.max_step(self.job.name), *(self._step(name) for name in self.job.machines)
+            )
+        except HoldfastError:
+            step = 0
+        last = self.seen[-1].step if self.seen else 0
+        now = Seen(at=time.time(), step=max(step, last), well=all(each.healthy() for each in self._services))
+        self.seen.append(now)
+        return now
+
+    def is_over(self) -> bool:
+        """Whether the job has ended."""
+        return self.job.state in ENDED
+
+    def is_calm(self, since: float) -> bool:
+        """Whether nothing is open, all services are well, and the job made steps that it had not made at ``since``."""
+        before = max((row.step for row in self.seen if row.at <= since), default=0)
+        try:
+            open_ = self._ledger.incidents(job=self.job.name, state=IncidentState.OPEN, evidence=False)
+        except HoldfastError:
+            return False
+        new = self.is_over() or self.seen[-1].step > before + 1
+        return not open_ and new and self.seen[-1].well
+
+    def _step(self, machine: str) -> int:
+        try:
+            address = self._ledger.machine(machine).address
+            url = f"{self._tls.scheme}://{address}/v1/state"
+            answer = self._http.get(url, params={"shards": "no"}, extensions=self._tls.to_agent())
+            answer.raise_for_status()
+            state = AgentState.model_validate_json(answer.content)
+        except (httpx.HTTPError, HoldfastError, ValueError):
+            return 0
+        return max(
+            (rank.step for run in state.jobs if run.job == self.job.name for rank in run.ranks), default=0
+        )

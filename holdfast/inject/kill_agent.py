@@ -1,0 +1,11 @@
+"""A machine's agent dies, as from the kernel's out-of-memory killer; its ranks are left without it."""
+
+from __future__ import annotations
+
+from holdfast.inject import stop
+from holdfast.inject.target import Target
+
+
+def strike(target: Target, rank: int | None) -> None:
+    """SIGKILL the agent's process."""
+    stop.agent_of(target).kill()

@@ -1,0 +1,82 @@
+"""Chaos is refused where it is not allowed, makes no sense, or would hit somebody else; before anything is touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.chaos import allowed
+from holdfast.errors import RefusedError
+from holdfast.models.alert import IncidentClass
+from holdfast.models.job import Job, JobSpec, JobState, Mode
+from holdfast.policies.policy import ModesPolicy, Policy
+from holdfast.settings import Settings
+
+
+def job(name: str = "gpt", state: JobState = JobState.RUNNING, mode: Mode = Mode.ACT) -> Job:
+    spec = JobSpec(name=name, script="train.py", machines=2, ranks_per_machine=2, mode=mode)
+    return Job(spec=spec, state=state, code_version="v1", machines=("m0", "m1"), epoch=1, submitted_at=0.0)
+
+
+def site(tmp_path: Path, **settings: Any) -> Settings:
+    known = {"prefect_auth": "user:password"} | settings
+    return Settings(home=tmp_path, **known)
+
+
+def test_a_real_engine_has_to_allow_it(tmp_path: Path) -> None:
+    """The message says how; the local driver's machines are processes of one's own host."""
+    with pytest.raises(RefusedError, match=r"driver slurm.*HOLDFAST_CHAOS_ALLOWED=true into .*settings\.env"):
+        allowed.require_site(site(tmp_path, driver="slurm"))
+    allowed.require_site(site(tmp_path, driver="slurm", chaos_allowed=True))
+    allowed.require_site(site(tmp_path))
+    with pytest.raises(RefusedError, match="does not allow chaos"):
+        allowed.require_site(site(tmp_path, chaos_allowed=False))
+
+
+def test_a_job_that_nobody_would_recover_is_refused() -> None:
+    """By its own mode, the policy's, or a class's; and one that does not run."""
+    policy = Policy.load()
+    allowed.require_job(job(), policy)
+    for refused in (job(mode=Mode.OBSERVE), job(mode=Mode.CANARY), job(state=JobState.PAUSED)):
+        with pytest.raises(RefusedError):
+            allowed.require_job(refused, policy)
+    modes = policy.modes.model_dump() | {"by_class": {IncidentClass.JOB_CRASH: Mode.OBSERVE}}
+    with pytest.raises(RefusedError, match=r"class job_crash is observe"):
+        allowed.require_job(job(), policy.model_copy(update={"modes": ModesPolicy.model_validate(modes)}))
+
+
+@pytest.mark.parametrize(
+    ("fault", "settings", "says"),
+    [
+        ("kill-prefect", {"prefect_api_url": "http://team/api"}, "kill-prefect: this site has no prefect"),
+        ("stop-s3", {"s3_endpoint": "http://s3"}, "stop-s3: this site has no s3"),
+        ("lock-database", {"database_url": "postgresql+psycopg://db/h"}, "lock-database: the ledger is not"),
+        ("kill-rank", {"driver": "slurm"}, "kill-rank: machines of driver slurm"),
+    ],
+)
+def test_what_a_site_does_not_have_is_refused_by_name(
+    tmp_path: Path, fault: str, settings: dict[str, Any], says: str
+) -> None:
+    """All of it at once, not when its turn comes."""
+    known = site(tmp_path, shared_secret="s" * 32, s3_secret_key="k" * 32, **settings)
+    with pytest.raises(RefusedError, match=says):
+        allowed.require_faults(known, [job()], "gpt", [("kill-gateway",), (fault,)], 1)
+
+
+def test_services_of_other_jobs_are_left_alone(tmp_path: Path) -> None:
+    """A gateway belongs to all jobs; a rank to one. Jobs that ended do not matter."""
+    known = site(tmp_path, shared_secret="s" * 32, s3_secret_key="k" * 32)
+    jobs = [job(), job("other")]
+    allowed.require_faults(known, jobs, "gpt", [("kill-rank",)], 0)
+    with pytest.raises(RefusedError, match="kill-gateway would hit other too"):
+        allowed.require_faults(known, jobs, "gpt", [("kill-gateway",)], 0)
+    allowed.require_faults(known, [job(), job("other", JobState.DONE)], "gpt", [("kill-gateway",)], 0)
+
+
+def test_a_fault_that_costs_a_machine_needs_a_standby(tmp_path: Path) -> None:
+    """Else the job would wait for a machine, and nothing be learnt."""
+    known = site(tmp_path, shared_secret="s" * 32, s3_secret_key="k" * 32)
+    with pytest.raises(RefusedError, match="kill-machine costs the job a machine"):
+        allowed.require_faults(known, [job()], "gpt", [("kill-machine",)], 0)
