@@ -66,14 +66,16 @@ async def _claim(ctx: Context, job: str, taken: list[str], old: str) -> Machine:
     for machine in ctx.ledger.machines(state=MachineState.ACTIVE, job=job):
         if machine.name not in taken:
             return machine
+    # One that the job let go as innocent stands by with a slot of its own to come back to.
+    others = [name for name in taken if name != old]
     try:
-        return ctx.ledger.claim_standbys(job, 1, excluded(ctx, old))[0]
+        return ctx.ledger.claim_standbys(job, 1, [*excluded(ctx, old), *others])[0]
     except NoStandbyError:
         await provision_for_now(ctx, group_of(old, ctx.policy.spare_pool))
     deadline = ctx.clock.now() + ctx.policy.standby.wait_s
     while True:
         try:
-            return ctx.ledger.claim_standbys(job, 1, excluded(ctx, old))[0]
+            return ctx.ledger.claim_standbys(job, 1, [*excluded(ctx, old), *others])[0]
         except NoStandbyError:
             if ctx.clock.now() > deadline:
                 raise NoStandbyError(

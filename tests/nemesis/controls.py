@@ -110,6 +110,16 @@ def fences_are_dropped_with_their_job() -> Iterator[None]:
         yield
 
 
+def slots_are_not_looked_at() -> contextlib.AbstractContextManager[Any]:
+    """Any standby may take a slot, also one that has another of the same job."""
+    claim = Machines.claim_standbys
+
+    def claim_any(self: Machines, job: str, n: int, excluding: Any = ()) -> Any:
+        return claim(self, job, n)
+
+    return patch.object(Machines, "claim_standbys", claim_any)
+
+
 CONTROLS = {
     "a ledger that is away ends healthy ranks": Control(
         heartbeats_wait_for_the_ledger,
@@ -155,6 +165,15 @@ CONTROLS = {
             Fault(1.0, "person_stops"),
             Fault(9.0, "person_resumes"),
         ),
+    ),
+    "a machine that was let go takes two slots": Control(
+        slots_are_not_looked_at,
+        "every incident ends",
+        (
+            Fault(0.79, "machine_silence", "m1", for_s=4.58),
+            Fault(3.41, "machine_death", "m0"),
+        ),
+        seed=291,
     ),
     "a job's end drops its fence": Control(
         fences_are_dropped_with_their_job,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-IN_CI = 40
+IN_CI = 100
 
 
 def nemesis(*arguments: str, timeout_s: float) -> subprocess.CompletedProcess[str]:

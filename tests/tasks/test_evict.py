@@ -17,7 +17,7 @@ from holdfast.models.job import JobSpec, JobState
 from holdfast.models.machine import MachineState, Scope
 from holdfast.settings import Settings
 from holdfast.tasks import evict as evicting
-from holdfast.tasks import pause
+from holdfast.tasks import pause, standby
 from holdfast.tasks.case import Case
 from holdfast.tasks.context import Context, use
 
@@ -219,3 +219,14 @@ async def test_a_verdict_about_a_former_life_of_a_machine_evicts_no_later_one(
     await evicting.take_machines_out.fn(case, ("m1",), "outlier in a hang", Scope.CLUSTER)
     assert engine.evicted == []
     assert ctx.ledger.machine("m1").state is MachineState.STANDBY
+
+
+async def test_a_machine_that_was_let_go_takes_no_slot_but_its_own(ctx: Context, engine: Engine) -> None:
+    """Two slots are empty: one machine is dead, the other was started anew, is innocent, and stands by again."""
+    case = case_of(ctx)
+    ctx.ledger.set_machine("m0", state=MachineState.CORDONED, job=None)
+    register(ctx, "m1", "b@u2")
+    ctx.ledger.let_go("m1", "a@u1", "gpt", case.lease)
+    register(ctx, "m2", "a@u1")
+    await standby.swap_in.fn(case)
+    assert ctx.ledger.job("gpt").machines == ("m2", "m1")
