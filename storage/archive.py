@@ -12,13 +12,15 @@ import tarfile
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import IO, NamedTuple, cast
 
 from holdfast.errors import SettingsError, UnknownError
 from holdfast.storage.sources import list_files
 
 MAX_BYTES = 256 << 20
 VERSION_DIGITS = 12
+_OVERHEAD_BYTES = 64 << 20
+"""Of headers, beside the files' content."""
 
 
 class Archive(NamedTuple):
@@ -64,28 +66,111 @@ def pack(path: Path) -> Archive:
 
 
 def unpack(archive: bytes, version: str, folder: Path) -> None:
-    """Write the files of ``version`` into the empty ``folder``; nothing is written unless all is as stored.
+    """Write the files of ``version`` into the empty ``folder``.
+
+    Nothing is written unless all is as stored.
 
     Raises:
         UnknownError: it is no such archive, has other content, or holds what :func:`pack` never packs.
     """
+    entries = _entries(archive, version)
+    for entry in entries:
+        _write(folder / entry.name, entry)
+    root = os.path.realpath(folder)
+    for entry in entries:
+        # Each by itself stays inside; through one another links may still leave.
+        if entry.kind == "l" and not _is_inside(root, os.path.realpath(folder / entry.name)):
+            raise _damaged(version, f"link {entry.name} leads outside")
+
+
+class Listed(NamedTuple):
+    """One file or link of an archive, without its content."""
+
+    name: str
+    kind: str
+    digest: str
+    """SHA-256 of the content (of a link: its target)."""
+
+
+def listing(archive: bytes, version: str) -> list[Listed]:
+    """What the archive of ``version`` holds.
+
+    Raises:
+        UnknownError: it is no such archive.
+    """
+    return [Listed(entry.name, entry.kind, _digest(entry.content)) for entry in _entries(archive, version)]
+
+
+def difference(folder: Path, expected: Iterable[Listed]) -> str:
+    """What of ``expected`` is not in ``folder`` as it was packed, in words; empty: all is. More files do not matter."""
+    for each in expected:
+        path = folder / each.name
+        try:
+            found = path.lstat()
+            kind = "l" if stat.S_ISLNK(found.st_mode) else "x" if found.st_mode & stat.S_IXUSR else "f"
+            if kind != each.kind:
+                return f"{each.name} is of another kind"
+            content = os.fsencode(os.readlink(path)) if kind == "l" else path.read_bytes()
+        except OSError as error:
+            return f"{each.name}: {error.strerror}"
+        if _digest(content) != each.digest:
+            return f"{each.name} has other content ({len(content)} bytes)"
+    return ""
+
+
+def _entries(archive: bytes, version: str) -> list[_Entry]:
     # Not `tarfile.extractall(filter="data")`: Python before 3.11.4 (Debian 12) does not have it.
     try:
-        with tarfile.open(fileobj=io.BytesIO(archive), mode="r:gz") as tar:
+        stream = _Bounded(archive)
+        # As a stream: what a header claims to be long is not read beyond the bound, nor sought.
+        with tarfile.open(fileobj=cast(IO[bytes], stream), mode="r|") as tar:
             entries = sorted(_members(tar))
-    except (tarfile.TarError, EOFError, OSError, zlib.error, ValueError) as error:
+        stream.finish()
+    except (tarfile.TarError, EOFError, OSError, zlib.error, ValueError, OverflowError) as error:
         raise _damaged(version, str(error)) from error
     if (found := _version(entries)) != version:
         raise _damaged(version, f"its content is {found}")
+    _require_plain_names(entries, version)
+    return entries
+
+
+def _require_plain_names(entries: list[_Entry], version: str) -> None:
     links = {entry.name for entry in entries if entry.kind == "l"}
+    if len({entry.name for entry in entries}) < len(entries):
+        raise _damaged(version, "a name is in it twice")
     for entry in entries:
         above = {str(parent) for parent in PurePosixPath(entry.name).parents}
-        if _leads_out("", entry.name) or above & links:
-            raise _damaged(version, f"{entry.name} would be written outside")
-        if entry.kind == "l" and _leads_out(entry.name, os.fsdecode(entry.content)):
+        plain = entry.name not in ("", ".") and str(PurePosixPath(entry.name)) == entry.name
+        if not plain or "\0" in entry.name or _leads_out("", entry.name) or above & links:
+            raise _damaged(version, f"{entry.name!r} would be written outside")
+        target = os.fsdecode(entry.content) if entry.kind == "l" else ""
+        if entry.kind == "l" and ("\0" in target or not target or _leads_out(entry.name, target)):
             raise _damaged(version, f"link {entry.name} leads outside")
-    for entry in entries:
-        _write(folder / entry.name, entry)
+
+
+def _is_inside(root: str, path: str) -> bool:
+    return path == root or path.startswith(root + os.sep)
+
+
+class _Bounded:
+    """The content of a ``gz``, read once from front to end, and not beyond what a code version may have."""
+
+    def __init__(self, archive: bytes) -> None:
+        self._file = gzip.GzipFile(fileobj=io.BytesIO(archive))
+        self._left = MAX_BYTES + _OVERHEAD_BYTES
+
+    def read(self, size: int) -> bytes:
+        """The next bytes."""
+        content = self._file.read(min(size, self._left + 1))
+        self._left -= len(content)
+        if self._left < 0:
+            raise tarfile.TarError(f"it unpacks to more than {MAX_BYTES >> 20} MiB")
+        return content
+
+    def finish(self) -> None:
+        """Read to the end, where the checksum is."""
+        while self.read(1 << 16):
+            pass
 
 
 def _damaged(version: str, why: str) -> UnknownError:
@@ -102,7 +187,7 @@ def _read(root: Path, name: str) -> _Entry | None:
     path = root / name
     if path.is_symlink():
         target = os.readlink(path)
-        if _leads_out(name, target):
+        if _leads_out(name, target) or not _is_inside(str(root), os.path.realpath(path)):
             raise SettingsError(
                 f"code directory {root}: link {name} leads out of it (to {target}), so other machines would not "
                 "have it. Copy the file, or add the link to .gitignore."
@@ -141,8 +226,12 @@ def _write(path: Path, entry: _Entry) -> None:
 def _version(entries: Iterable[_Entry]) -> str:
     digest = hashlib.sha256()
     for entry in entries:
-        digest.update(os.fsencode(f"{entry.kind} {hashlib.sha256(entry.content).hexdigest()} {entry.name}\0"))
+        digest.update(os.fsencode(f"{entry.kind} {_digest(entry.content)} {entry.name}\0"))
     return digest.hexdigest()[:VERSION_DIGITS]
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def _compress(entries: Iterable[_Entry]) -> bytes:

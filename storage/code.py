@@ -6,13 +6,14 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 from holdfast import durable, failpoint
 from holdfast.errors import UnavailableError, UnknownError
-from holdfast.storage.archive import Archive, pack, unpack
+from holdfast.storage.archive import Archive, difference, listing, pack, unpack
 from holdfast.storage.objects.base import ObjectStore
 
-__all__ = ["Archive", "checkout", "key", "pack", "packed", "place", "store"]
+__all__ = ["Archive", "checkout", "key", "look", "mend", "pack", "packed", "place", "store"]
 
 _VERSION = re.compile(r"[0-9a-f]{12}")
 
@@ -43,23 +44,54 @@ def store(objects: ObjectStore, job: str, path: Path) -> str:
 def checkout(objects: ObjectStore, job: str, version: str, dest: Path) -> Path:
     """Have the files of a version in directory ``dest``, which appears only when complete.
 
-    A ``dest`` that is there already is taken as it is: processes that check out at once do not disturb one
+    A ``dest`` that is there already and whole is taken as it is: processes that check out at once do not disturb one
     another, and one that died half-way leaves nothing under that name.
 
     Raises:
         UnknownError: no such version, or its archive is damaged.
         UnavailableError: the store does not answer, or ``dest`` cannot be written.
     """
-    if dest.is_dir():
-        return dest
     if not _VERSION.fullmatch(version):
         raise UnknownError(f"code version {version!r} of job {job!r}: expected 12 hexadecimal digits.")
+    if not look(version, dest).broken:
+        return dest
     place(objects.get(key(job, version)), version, dest)
     return dest
 
 
+class Looked(NamedTuple):
+    """What was found where a checkout should be."""
+
+    broken: str
+    """Why it is not whole, in words; empty when every file is as it was stored."""
+    names: tuple[str, ...] = ()
+    """Of its files, as far as they are known."""
+
+
+def look(version: str, dest: Path) -> Looked:
+    """Compare checkout ``dest`` with the archive beside it, and that with its version. Reads all of both."""
+    if not dest.is_dir():
+        return Looked("it is not there")
+    try:
+        listed = listing(packed(dest).read_bytes(), version)
+    except (OSError, UnknownError) as error:
+        return Looked(f"what it should hold is not known: {error}")
+    return Looked(difference(dest, listed), tuple(each.name for each in listed))
+
+
+def mend(version: str, dest: Path) -> bool:
+    """Make a checkout anew from the archive beside it; whether that was whole."""
+    try:
+        place(packed(dest).read_bytes(), version, dest)
+    except (OSError, UnknownError):
+        return False
+    return True
+
+
 def place(archive: bytes, version: str, dest: Path) -> None:
     """Unpack an archive as directory ``dest``, whole or not at all, and keep the archive beside it.
+
+    All is on the disk before it appears under its name; a broken ``dest`` makes way.
 
     Raises:
         UnknownError: it is not the archive of ``version``, or damaged.
@@ -67,7 +99,15 @@ def place(archive: bytes, version: str, dest: Path) -> None:
     """
     try:
         durable.make_folder(dest.parent)
-        _appear(archive, version, dest)
+        unfinished = Path(tempfile.mkdtemp(dir=dest.parent, prefix=f".{version}."))
+        try:
+            unpack(archive, version, unfinished)
+            unfinished.chmod(0o755)
+            # First: its neighbours will ask for this as soon as the checkout is there.
+            _keep(archive, version, packed(dest))
+            _appear(unfinished, version, dest)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
     except OSError as error:
         raise UnavailableError(f"cannot write code version {version} to {dest}: {error.strerror}.") from error
 
@@ -86,16 +126,14 @@ def _keep(archive: bytes, version: str, path: Path) -> None:
         Path(new.name).unlink(missing_ok=True)
 
 
-def _appear(archive: bytes, version: str, dest: Path) -> None:
-    unfinished = Path(tempfile.mkdtemp(dir=dest.parent, prefix=f".{version}."))
+def _appear(unfinished: Path, version: str, dest: Path) -> None:
     try:
-        unpack(archive, version, unfinished)
-        unfinished.chmod(0o755)
-        # First: a checkout that is there is not looked at again, and its neighbours will ask for this.
-        _keep(archive, version, packed(dest))
         durable.replace(unfinished, dest, "code")
     except OSError:
-        if not dest.is_dir():  # else another process was faster
+        if not dest.is_dir():
             raise
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        if look(version, dest).broken:  # else another process was faster
+            # Processes that still run there keep it until they end.
+            dest.rename(unfinished.with_name(f"{unfinished.name}.broken"))
+            durable.replace(unfinished, dest, "code")
+            shutil.rmtree(unfinished.with_name(f"{unfinished.name}.broken"), ignore_errors=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,8 @@ from holdfast.tls import PLAIN, Tls
 _log = logging.getLogger(__name__)
 
 _CHECKOUT_S = 50.0
+Stamps = dict[str, tuple[int, int]]
+"""Size and time of change of files, by name."""
 
 
 class Supply:
@@ -47,23 +51,51 @@ class Supply:
         self._folder = folder
         self._secret = keys(secret)
         self._tls = tls
+        self._seen: dict[Path, Stamps] = {}
+        """Of checkouts that were verified since this agent started."""
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def code(self, job: str, version: str, neighbours: Sequence[str] = ()) -> Path:
         """The checkout of a code version, made if it is not there: from ``neighbours``, then from S3."""
         folder = self._checkout(job, version)
         async with self._locks[str(folder)]:
-            if not folder.is_dir() and not await self._from_neighbours(job, version, neighbours, folder):
+            if await asyncio.to_thread(self._is_whole, folder, version):
+                return folder
+            if not await self._from_neighbours(job, version, neighbours, folder):
                 await self._carrier.call(
                     "checkout", _CHECKOUT_S, job=base_job(job), version=version, folder=str(folder)
                 )
+            if not await asyncio.to_thread(self._is_whole, folder, version):
+                raise UnavailableError(f"code {folder} does not stay as it is written: see agent.log.")
         return folder
+
+    def _is_whole(self, folder: Path, version: str) -> bool:
+        """Whether the checkout may be used; one that is broken is mended from the archive beside it.
+
+        At first every byte is looked at: the machine may have lost its power. From then on it counts as whole while
+        none of its files has another size or time.
+        """
+        if not folder.is_dir():
+            return False
+        known = self._seen.get(folder)
+        if known is not None and _stamps(folder, known) == known:
+            return True
+        found = code.look(version, folder)
+        if found.broken:
+            _log.warning("code %s is broken (%s): it is made anew", folder, found.broken)
+            if not code.mend(version, folder):
+                return False
+            found = code.look(version, folder)
+        self._seen[folder] = _stamps(folder, found.names)
+        return not found.broken
 
     def versions(self, job: str) -> tuple[str, ...]:
         """Code versions of ``job`` that are checked out."""
         folder = self._checkout(job, "")
         return (
-            tuple(sorted(each.name for each in folder.iterdir() if each.is_dir())) if folder.is_dir() else ()
+            tuple(sorted(each.name for each in folder.iterdir() if each.is_dir() and each.name[0] != "."))
+            if folder.is_dir()
+            else ()
         )
 
     async def archive(self, job: str, version: str) -> bytes:
@@ -160,6 +192,16 @@ class Supply:
             alone=alone,
             store=self._store,
         )
+
+
+def _stamps(folder: Path, names: Iterable[str]) -> Stamps:
+    """Of the files that are there."""
+    found: Stamps = {}
+    for name in names:
+        with contextlib.suppress(OSError):
+            at = os.lstat(os.path.join(folder, name))
+            found[name] = (at.st_size, at.st_mtime_ns)
+    return found
 
 
 def _shard_of(start: Start, rank: int) -> int:

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from holdfast.agent.client import AgentClient
 from holdfast.models.agent import Rendezvous, Start
 from holdfast.models.checkpoint import RestoreOrder
 from holdfast.paths import machine_dir, shm_dir
+from holdfast.storage import code
 from tests.agent.gateway import FakeGateway, until
 
 VERSION = "0123456789ab"
@@ -63,10 +65,17 @@ class AgentProcess:
         return AgentClient(address, secret.read(self.home / "secret"))
 
     def script(self, job: str, text: str) -> None:
-        """Check out a version of the job whose only file is ``train.py``."""
-        folder = self.folder / "code" / job / VERSION
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "train.py").write_text(text)
+        """Check out a version of the job whose only file is ``train.py``; its starts run that."""
+        with tempfile.TemporaryDirectory() as folder:
+            (Path(folder) / "train.py").write_text(text)
+            version, archive = code.pack(Path(folder))
+        code.place(archive, version, self.folder / "code" / job / version)
+
+    def version(self, job: str) -> str:
+        """The newest version that :meth:`script` made."""
+        made = (self.folder / "code" / job.partition("~")[0]).glob("*.tar.gz")
+        newest = max(made, key=lambda path: path.stat().st_ctime_ns, default=None)
+        return newest.name.removesuffix(".tar.gz") if newest else VERSION
 
     def start(self, job: str, epoch: int = 1, **changes: Any) -> Start:
         """A start command for two ranks that need no rendezvous."""
@@ -75,7 +84,7 @@ class AgentProcess:
             "epoch": epoch,
             "incarnation": self.incarnation,
             "script": "train.py",
-            "code_version": VERSION,
+            "code_version": self.version(job),
             "ranks": (0, 1),
             "world_size": 2,
             "rendezvous": NOWHERE,

@@ -63,7 +63,7 @@ async def test_ranks_run_as_under_torchrun(agent: AgentProcess, gateway: FakeGat
     ]
     until(lambda: gateway.done("env") == {0, 1})
     first, bye = agent.log("env", 1).splitlines()
-    code = str(agent.folder / "code" / "env" / "0123456789ab")
+    code = str(agent.folder / "code" / "env" / agent.version("env"))
     assert json.loads(first) == [
         "1", "1", "2", "127.0.0.1", "e", str(agent.folder), "--x", "1", code, code, os.nice(0) + NICE, "__main__",
     ]  # fmt: skip

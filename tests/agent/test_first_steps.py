@@ -9,7 +9,7 @@ import pytest
 from holdfast.errors import SettingsError, StaleError, UnknownError
 from tests.agent.gateway import eventually
 from tests.agent.scripts import SLEEP, STEPS, fence
-from tests.agent.site import VERSION, AgentProcess
+from tests.agent.site import AgentProcess
 
 pytestmark = pytest.mark.e2e
 
@@ -24,7 +24,7 @@ async def test_first_steps_are_waited_for(agent: AgentProcess) -> None:
         soon = await client.first_steps("first", 1, patience_s=0.2)
         assert [state.steps_done for state in soon.ranks] == [0, 0]
         waiting = asyncio.create_task(client.first_steps("first", 1, patience_s=10.0))
-        checkout = agent.folder / "code" / "first" / VERSION
+        checkout = agent.folder / "code" / "first" / agent.version("first")
         (checkout / "go0").touch()
 
         async def stepped() -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from holdfast.agent.supply import Supply
 from holdfast.errors import CheckpointError
 from holdfast.models.agent import Rendezvous, Start
 from holdfast.models.checkpoint import RestoreOrder, ShardSource, Tier
+from holdfast.storage import code
 from holdfast.storage.checkpoints import buffers
 from tests.agent.shards import write_shard
 
@@ -137,3 +139,64 @@ def test_a_shard_of_another_epoch_is_not_taken_for_it(machines: list[Machine], t
     write_shard(home.memory.own("toy"), 0, 4, epoch=3)
     with pytest.raises(CheckpointError, match="no shard of job 'toy' rank 0 at step 4"):
         restored(home, tmp_path)
+
+
+class Bucket:
+    """A carrier that has the archive, as S3 would."""
+
+    def __init__(self, archive: bytes) -> None:
+        self.archive = archive
+        self.asked = 0
+
+    async def call(self, operation: str, within_s: float, *, job: str, version: str, folder: str) -> None:
+        assert operation == "checkout"
+        self.asked += 1
+        code.place(self.archive, version, Path(folder))
+
+
+@pytest.mark.parametrize("harm", ["emptied", "same size", "gone", "all of it"])
+def test_a_broken_checkout_does_not_run(machines: list[Machine], tmp_path: Path, harm: str) -> None:
+    """A power cut left it so: the agent that starts then looks at every byte, and makes it anew from what it has."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("print('A')")
+    version, archive = code.pack(tmp_path / "code")
+    bucket: Any = Bucket(archive)
+
+    def agent() -> Supply:
+        return Supply(bucket, machines[0].memory, tmp_path / "folder", SECRET, STORE)
+
+    script = asyncio.run(agent().code("toy", version)) / "train.py"
+    assert bucket.asked == 1
+    before = script.stat()
+    match harm:
+        case "emptied" | "all of it":
+            script.write_bytes(b"")
+        case "same size":
+            script.write_text("print('B')")
+            os.utime(script, ns=(before.st_atime_ns, before.st_mtime_ns))
+        case "gone":
+            script.unlink()
+    if harm == "all of it":
+        code.packed(script.parent).write_bytes(b"")
+    asyncio.run(agent().code("toy", version))
+    assert script.read_text() == "print('A')"
+    assert bucket.asked == (2 if harm == "all of it" else 1)
+
+
+def test_a_checkout_that_changes_under_an_agent_is_seen(machines: list[Machine], tmp_path: Path) -> None:
+    """At the next start, by its files' sizes and times; what a script writes beside them is its own."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("print('A')")
+    version, archive = code.pack(tmp_path / "code")
+    bucket: Any = Bucket(archive)
+    supply = Supply(bucket, machines[0].memory, tmp_path / "folder", SECRET, STORE)
+    folder = asyncio.run(supply.code("toy", version))
+    (folder / "output.txt").write_text("of a run")
+    read: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(code, "look", lambda version, dest: read.append(version))
+        asyncio.run(supply.code("toy", version))
+    assert read == []
+    (folder / "train.py").write_text("")
+    asyncio.run(supply.code("toy", version))
+    assert (folder / "train.py").read_text() == "print('A')"

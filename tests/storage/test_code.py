@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import io
 import os
 import subprocess
+import tarfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -159,10 +162,152 @@ def test_wrong_directories_are_refused(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_an_existing_checkout_is_kept(objects: ObjectStore, tmp_path: Path) -> None:
-    """Nothing is fetched for it, S3 need not answer."""
-    dest = write(tmp_path / "dest", train_py="here")
-    assert code.checkout(objects, "gpt", "0" * 12, dest) == dest
-    assert tree(dest) == {"train.py": "here"}
+    """Nothing is fetched for it while it is whole, S3 need not answer; what a script wrote there stays."""
+    version, archive_ = code.pack(write(tmp_path / "code", train_py="here"))
+    dest = tmp_path / "dest" / version
+    code.place(archive_, version, dest)
+    (dest / "output.txt").write_text("of a run")
+    assert code.checkout(objects, "gpt", version, dest) == dest
+    assert tree(dest) == {"train.py": "here", "output.txt": "of a run"}
+
+
+HARM: dict[str, Callable[[Path], object]] = {
+    "emptied": lambda dest: (dest / "train.py").write_bytes(b""),
+    "same size": lambda dest: (dest / "train.py").write_text("print('B')"),
+    "gone": lambda dest: (dest / "lib" / "a.py").unlink(),
+    "a link": lambda dest: ((dest / "train.py").unlink(), (dest / "train.py").symlink_to("lib/a.py")),
+    "not to run": lambda dest: (dest / "run.sh").chmod(0o644),
+    "other link": lambda dest: ((dest / "link").unlink(), (dest / "link").symlink_to("lib/a.py")),
+    "archive emptied": lambda dest: code.packed(dest).write_bytes(b""),
+    "archive gone": lambda dest: code.packed(dest).unlink(),
+}
+
+
+@pytest.mark.parametrize("harm", HARM)
+def test_a_broken_checkout_is_seen_and_made_anew(objects: ObjectStore, tmp_path: Path, harm: str) -> None:
+    """Whatever a power cut or a hand did to it."""
+    root = write(tmp_path / "code", train_py="print('A')", lib__a_py="y")
+    (root / "run.sh").write_text("#!/bin/sh")
+    (root / "run.sh").chmod(0o755)
+    (root / "link").symlink_to("train.py")
+    version = code.store(objects, "gpt", root)
+    dest = code.checkout(objects, "gpt", version, tmp_path / "m0" / version)
+    assert code.look(version, dest).broken == ""
+    HARM[harm](dest)
+    assert code.look(version, dest).broken
+    assert code.mend(version, dest) == (not harm.startswith("archive"))
+    code.checkout(objects, "gpt", version, dest)
+    assert code.look(version, dest).broken == ""
+    assert code.pack(dest).version == version
+    assert {path.name for path in dest.parent.iterdir()} == {version, f"{version}.tar.gz"}
+
+
+def test_all_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file, each folder and the archive; then the folder that the names are in."""
+    done: list[str] = []
+    sync, rename = os.fsync, os.rename
+
+    def synced(descriptor: int) -> None:
+        done.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+        sync(descriptor)
+
+    def renamed(source: str | Path, target: str | Path) -> None:
+        done.append(f"-> {os.path.basename(target)}")
+        rename(source, target)
+
+    version, content = code.pack(write(tmp_path / "code", train_py="x", lib__a_py="y"))
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "rename", renamed)
+    code.place(content, version, tmp_path / "m0" / version)
+    named = done.index(f"-> {version}")
+    assert {"train.py", "a.py", "lib"} <= set(done[:named])
+    assert sum(name.startswith(f".{version}.") for name in done[:named]) == 2  # the folder, and the archive
+    assert done[named + 1 :] == ["m0"]
+
+
+def test_power_lost_before_the_disk_had_the_files_leaves_no_checkout(tmp_path: Path) -> None:
+    """A disk that fails a sync: nothing appears."""
+    version, content = code.pack(write(tmp_path / "code", train_py="x"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", _fails)
+        with pytest.raises(UnavailableError, match="cannot write code version"):
+            code.place(content, version, tmp_path / "m0" / version)
+    assert not (tmp_path / "m0" / version).exists()
+
+
+def _fails(_descriptor: int) -> None:
+    raise OSError(5, "Input/output error")
+
+
+def hostile(*members: tuple[str, str, bytes], **fields: Any) -> tuple[str, bytes]:
+    """An archive that we would not pack, under the version that its content has: its maker knows how to count."""
+    entries = [archive._Entry(name, kind, content) for name, kind, content in members]
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz", format=tarfile.PAX_FORMAT) as tar:
+        for entry in entries:
+            member = tarfile.TarInfo(entry.name)
+            if entry.kind == "l":
+                member.type, member.linkname = tarfile.SYMTYPE, os.fsdecode(entry.content)
+            for field, value in fields.items():
+                setattr(member, field, value)
+            member.size = 0 if entry.kind == "l" else len(entry.content)
+            tar.addfile(member, io.BytesIO(entry.content) if member.size else None)
+    return archive._version(sorted(entries)), buffer.getvalue()
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [("../evil", "f", b"x")],
+        [("/tmp/evil", "f", b"x")],
+        [("a/../../evil", "f", b"x")],
+        [("a/./b", "f", b"x")],
+        [("link", "l", b"/etc/passwd")],
+        [("link", "l", b"../outside")],
+        [("dir", "l", b"."), ("dir/evil", "f", b"x")],
+        # Each stays inside; one through the other leaves.
+        [("a/b/up", "l", b"../.."), ("out", "l", b"a/b/up/../evil")],
+        # The second writes through the first.
+        [("a", "l", b"b"), ("a", "x", b"x")],
+        [("", "f", b"x")],
+    ],
+    ids=str,
+)
+def test_an_archive_that_leads_out_is_refused(tmp_path: Path, members: list[tuple[str, str, bytes]]) -> None:
+    """Although its name is that of its content; nothing is written anywhere."""
+    version, content = hostile(*members)
+    (tmp_path / "m0").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UnknownError, match="damaged"):
+        code.place(content, version, tmp_path / "m0" / version)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    "kind", [tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE]
+)
+def test_devices_pipes_and_hard_links_are_refused(tmp_path: Path, kind: bytes) -> None:
+    """Only plain files and symbolic links are packed."""
+    version, content = hostile(("train.py", "f", b""), type=kind, linkname="/etc/passwd")
+    with pytest.raises(UnknownError, match="not packed by Holdfast"):
+        code.place(content, version, tmp_path / version)
+
+
+@pytest.mark.parametrize("where", ["content", "header"])
+def test_an_archive_that_unpacks_without_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """Where its content is long, and where a header is: that is read by tarfile itself."""
+    monkeypatch.setattr(archive, "MAX_BYTES", 1 << 20)
+    monkeypatch.setattr(archive, "_OVERHEAD_BYTES", 1 << 16)
+    long = "x" * (8 << 20)
+    if where == "content":
+        version, content = hostile(("train.py", "f", long.encode()))
+    else:
+        version, content = hostile(("train.py", "f", b""), pax_headers={"comment": long})
+    assert len(content) < 1 << 16
+    with pytest.raises(UnknownError, match="damaged"):
+        code.place(content, version, tmp_path / version)
 
 
 @pytest.mark.parametrize("version", ["../../etc", "v1", "0" * 12])
