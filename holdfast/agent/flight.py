@@ -3,61 +3,49 @@
 PyTorch keeps the last collectives of every rank (NCCL and gloo alike). NCCL's watchdog writes them to a file when a
 collective times out; of a rank that hangs they are asked for by a signal that a thread of the rank waits for
 (:mod:`holdfast.agent.flight_thread`). The files are pickles, written by processes that run a user's code: they are
-read with an unpickler that makes plain data and nothing else.
+read by :mod:`holdfast.agent.bounded_pickle`, which makes plain data and nothing else, and not more than they hold.
 """
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import contextlib
-import io
 import os
-import pickle
+import re
 import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from holdfast.agent import bounded_pickle
+from holdfast.agent.bounded_pickle import MaliciousPickleError
 from holdfast.agent.flight_thread import SIGNAL
 from holdfast.errors import CheckpointError
 from holdfast.models.agent import FlightRecord
+from holdfast.models.base import MOST_STEPS
 
-MAX_BYTES = 64 << 20
 _POLL_S = 0.02
-
-
-class MaliciousPickleError(CheckpointError):
-    """A file that claims to be a flight recording wants more than plain data."""
-
-
-class _PlainData(pickle.Unpickler):
-    """Numbers, texts, lists, dictionaries: what a recording is made of. Nothing is imported or called."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise MaliciousPickleError(f"a flight recording asks for {module}.{name}: refused")
-
-    def persistent_load(self, pid: Any) -> Any:
-        raise MaliciousPickleError(f"a flight recording refers to {pid!r}: refused")
+_MEMBERS = re.compile(r"\[\s*(\d{1,9}(\s*,\s*\d{1,9})*)?\s*\]")
 
 
 def load(content: bytes) -> dict[str, Any]:
     """The recording in ``content``.
 
     Raises:
-        MaliciousPickleError: it holds anything but plain data, or is no recording.
+        MaliciousPickleError: it holds anything but plain data, wants more than that, or is no recording.
     """
-    if len(content) > MAX_BYTES:
-        raise MaliciousPickleError(f"a flight recording of {len(content)} bytes (limit {MAX_BYTES}): refused")
     try:
-        found = _PlainData(io.BytesIO(content)).load()
-    except MaliciousPickleError:
-        raise
-    except Exception as error:  # a broken pickle may raise anything
-        raise MaliciousPickleError(f"no flight recording: {type(error).__name__} {error}") from None
+        found = bounded_pickle.load(content)
+    except MaliciousPickleError as error:
+        raise MaliciousPickleError(f"no flight recording: {error}") from None
     if not isinstance(found, dict) or not isinstance(found.get("entries", []), list):
         raise MaliciousPickleError("no flight recording: it has no entries")
     return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        return load(file.read(bounded_pickle.MAX_BYTES + 1))
 
 
 async def collect(folder: Path, ranks: Mapping[int, int], timeout_s: float = 1.0) -> list[FlightRecord]:
@@ -74,8 +62,8 @@ async def collect(folder: Path, ranks: Mapping[int, int], timeout_s: float = 1.0
     records: list[FlightRecord] = []
     for rank in ranks:
         with contextlib.suppress(OSError, CheckpointError):
-            content = await asyncio.to_thread((folder / str(rank)).read_bytes)
-            records += summarise(rank, load(content))
+            # Beside the event loop: it takes a moment for each.
+            records += summarise(rank, await asyncio.to_thread(_read, folder / str(rank)))
     return records
 
 
@@ -94,9 +82,9 @@ def summarise(rank: int, recording: Mapping[str, Any]) -> list[FlightRecord]:
                 rank=rank,
                 group=group,
                 ranks=members.get(group, ()),
-                enqueued=int(status.get("last_enqueued_collective", -1)),
-                completed=int(status.get("last_completed_collective", -1)),
-                operation=str(entry.get("profiling_name", ""))[:100],
+                enqueued=_number(status.get("last_enqueued_collective")),
+                completed=_number(status.get("last_completed_collective")),
+                operation=_text(entry.get("profiling_name"))[:100],
             )
         )
     return records
@@ -104,7 +92,16 @@ def summarise(rank: int, recording: Mapping[str, Any]) -> list[FlightRecord]:
 
 def _group(entry: Mapping[str, Any]) -> str:
     named = entry.get("process_group")
-    return str(named[0]) if isinstance(named, (list, tuple)) and named else str(entry.get("pg_id", ""))
+    return _text(named[0] if isinstance(named, (list, tuple)) and named else entry.get("pg_id"))
+
+
+def _text(value: object) -> str:
+    """Only of what is plain: lists may hold one another so often that no memory has room for their text."""
+    return str(value)[:1000] if isinstance(value, (str, int, float)) else ""
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) and 0 <= value < MOST_STEPS else -1
 
 
 def _config(recording: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:
@@ -122,11 +119,10 @@ def _status(recording: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, An
 
 
 def _members(told: Mapping[str, Any]) -> tuple[int, ...]:
-    try:
-        ranks = ast.literal_eval(str(told.get("ranks", "[]")))
-        return tuple(int(rank) for rank in ranks)
-    except (ValueError, SyntaxError, TypeError):
+    ranks = told.get("ranks")
+    if not isinstance(ranks, str) or not _MEMBERS.fullmatch(ranks):
         return ()
+    return tuple(int(rank) for rank in re.findall(r"\d+", ranks))
 
 
 def _ask(pid: int) -> bool:

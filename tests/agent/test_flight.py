@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent import flight
-from holdfast.agent.flight import MaliciousPickleError
+from holdfast.agent import bounded_pickle, flight
+from holdfast.agent.bounded_pickle import MaliciousPickleError
 from holdfast.models.agent import FlightRecord
 
 SCRIPT = """
@@ -83,7 +83,7 @@ def test_broken_recordings_accuse_nobody(content: bytes) -> None:
 def test_recording_that_is_too_large_is_refused() -> None:
     """Megabytes are data; gigabytes are not read."""
     with pytest.raises(MaliciousPickleError, match="limit"):
-        flight.load(b"x" * (flight.MAX_BYTES + 1))
+        flight.load(b"x" * (bounded_pickle.MAX_BYTES + 1))
 
 
 def test_nccl_recording_is_summed_up() -> None:
