@@ -115,6 +115,7 @@ def test_hundreds_of_kills_of_a_job_lose_nothing(folder: Path, choice: str) -> N
 
 
 @pytest.mark.thorough
+@pytest.mark.timeout(1200)
 def test_a_thousand_kills_lose_no_common_save(folder: Path) -> None:
     """The same, a thousand times."""
     assert kill_often(folder, 1000, 900.0) > 50
