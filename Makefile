@@ -107,7 +107,7 @@ $(BENCH_VENV)/.installed: Makefile constraints.txt pyproject.toml
 	@echo 'installing into $(BENCH_VENV) (once)'
 	@$(BENCH_VENV)/bin/pip install --disable-pip-version-check --quiet -c constraints.txt $(TORCH) -e .
 	@for peer in 'nvidia-resiliency-ext==0.4.1' 'dlrover[k8s]==0.6.1' protobuf 's3torchconnector[dcp]==1.5.0' \
-	  'bytecheckpoint==0.0.2'; do \
+	  'bytecheckpoint==0.0.2' torchft==0.2.0; do \
 	  $(BENCH_VENV)/bin/pip install --disable-pip-version-check --quiet $(TORCH) "$$peer" \
 	    || echo "peer $$peer cannot be installed: its column will say 'missing'" >&2; done
 	@# It asks for an older torch and protobuf than the others; it runs with these.

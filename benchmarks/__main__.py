@@ -14,6 +14,7 @@ from benchmarks import (
     bench_decisions,
     bench_detect,
     bench_hang,
+    bench_kill_loop,
     bench_kill_rank,
     bench_load,
     bench_machine_lost,
@@ -39,6 +40,8 @@ BENCHMARKS: dict[str, Callable[[Site, int], list[Row]]] = {
     "detect": bench_detect.run,
     "decisions": bench_decisions.run,
 }
+LONG: dict[str, Callable[[Site, int], list[Row]]] = {"kill-loop": bench_kill_loop.run}
+"""Only when asked for: half an hour for each launcher."""
 ALONE: dict[str, Callable[[int], list[Row]]] = {"scale": bench_scale.run, "scale-team": bench_scale.run_team}
 """With a site of their own."""
 
@@ -68,10 +71,10 @@ def main() -> int:
             errors.append(f"{name}: {type(error).__name__}: {error}")
 
     asked = args.only or [*BENCHMARKS, *ALONE]
-    if together := [name for name in asked if name in BENCHMARKS]:
+    if together := [name for name in asked if name in BENCHMARKS | LONG]:
         with site(keep=args.keep) as on:
             for name in together:
-                measure(name, partial(BENCHMARKS[name], on, args.n))
+                measure(name, partial((BENCHMARKS | LONG)[name], on, args.n))
     for name in [name for name in asked if name in ALONE]:
         measure(name, partial(ALONE[name], args.n))
     path = results.write(rows, args.n, where, errors)
@@ -85,7 +88,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("-n", type=int, default=10, help="runs of each (default 10)")
     parser.add_argument(
-        "--only", action="append", choices=[*BENCHMARKS, *ALONE], help="this one; may be repeated"
+        "--only", action="append", choices=[*BENCHMARKS, *LONG, *ALONE], help="this one; may be repeated"
     )
     parser.add_argument("--write-docs", action="store_true", help="replace the tables in docs/benchmarks.md")
     parser.add_argument("--keep", action="store_true", help="keep the folder with all logs")

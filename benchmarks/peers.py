@@ -65,13 +65,13 @@ class Peer:
     def running(self, folder: Path, ranks: int, script: Path, args: tuple[str, ...]) -> Iterator[PeerRun]:
         """Run the job in ``folder`` (new, empty); nothing of it is left afterwards."""
         port = free_ports(1)
-        env = _environment(folder) | {"DLROVER_MASTER_ADDR": f"127.0.0.1:{port}"}
+        env = environment(folder) | {"DLROVER_MASTER_ADDR": f"127.0.0.1:{port}"}
         with contextlib.ExitStack() as stack:
             if self.master:
                 words = [str(port) if word == "PORT" else word for word in self.master]
-                stack.enter_context(_process([str(VENV / "bin" / "python"), *words], folder, env))
-            process = stack.enter_context(_process(self.command(ranks, script, args), folder, env))
-            yield PeerRun(process, Steps(folder / "steps.jsonl"), folder / "log")
+                stack.enter_context(process([str(VENV / "bin" / "python"), *words], folder, env))
+            launched = stack.enter_context(process(self.command(ranks, script, args), folder, env))
+            yield PeerRun(launched, Steps(folder / "steps.jsonl"), folder / "log")
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,8 @@ def available() -> list[Peer]:
     return here
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def environment(folder: Path) -> dict[str, str]:
+    """For the processes of a job in ``folder``."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     return env | {
         "BENCH_STEPS": str(folder / "steps.jsonl"),
@@ -130,7 +131,8 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def _process(command: list[str], folder: Path, env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+def process(command: list[str], folder: Path, env: dict[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that, with all that it started, does not outlive the block."""
     with (folder / "log").open("ab") as log:
         process = subprocess.Popen(
             command, cwd=folder, env=env, stdout=log, stderr=subprocess.STDOUT, start_new_session=True

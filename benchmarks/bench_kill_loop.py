@@ -1,0 +1,105 @@
+"""A rank is killed again and again: how much of the wall-clock time makes steps, beside other launchers."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import signal
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from benchmarks import peers, torchft_peer
+from benchmarks.peers import Peer
+from benchmarks.site import START_S, STEP_S, Site
+from benchmarks.steps import Steps, TooLateError
+from benchmarks.table import Row
+
+RANKS = 8
+LAYOUT = (4, 2)
+EVERY_S = {60.0: 95.0, 30.0: 90.0, 15.0: 80.0}
+"""Seconds between two kills -> least productive share wanted, in percent."""
+KILLS = 6
+ENV_KILLS = "BENCH_KILLS"
+"""Fewer kills each, for a look; the page says how many there were."""
+CALM_S = 15.0
+SCRIPT = "kill_loop_train.py"
+"""Of the launchers that keep no state."""
+ARGS = ("--steps", "1000000", "--step-seconds", str(STEP_S))
+NOTES = (
+    "kill loop: SIGKILL of one of 8 ranks at a fixed interval, in turn. Productive: distinct steps times the median "
+    "step of the same run before the first kill, as a share of the wall-clock time from the first kill on; steps that "
+    "are done again do not count twice. Holdfast diagnoses each time and resumes from memory. torchrun, ft_launcher "
+    "and dlrover-run run the same model with torch.save of rank 0 every 10 steps, loaded at each start; torchft runs 8 "
+    "replica groups of one rank, each restarted by a loop as soon as it ends, and counts a step when the lighthouse's "
+    "quorum committed it.",
+)
+
+
+def run(site: Site, n: int) -> list[Row]:
+    """One row for each interval; the number of kills is the same for all."""
+    here = peers.available()
+    return [_interval(site, n, every_s, goal, here) for every_s, goal in EVERY_S.items()]
+
+
+def _interval(site: Site, n: int, every_s: float, goal: float, here: Sequence[Peer]) -> Row:
+    kills = int(os.environ.get(ENV_KILLS, KILLS))
+    ours: list[float] = []
+    theirs: dict[str, list[float]] = {peer.name: [] for peer in (*peers.PEERS, torchft_peer.PEER)}
+    failed: list[str] = []
+    for _ in range(n):
+        with site.job(*LAYOUT) as job:
+            ours.append(_share(job.steps, every_s, kills, job.why_dead))
+        print(f"  every {every_s:.0f} s: holdfast {ours[-1]:.1f} %", flush=True)
+        for peer in (*here, *torchft_peer.available()):
+            try:
+                with peer.running(site.folder(), RANKS, site.code / SCRIPT, ARGS) as started:
+                    started.steps.wait_for_calm(RANKS, START_S, started.why_dead)
+                    theirs[peer.name].append(_share(started.steps, every_s, kills, started.why_dead))
+                print(f"  every {every_s:.0f} s: {peer.name} {theirs[peer.name][-1]:.1f} %", flush=True)
+            except TooLateError as error:
+                failed.append(f"{peer.name}: {str(error)[:300]}")
+                print(f"  {failed[-1]}", file=sys.stderr, flush=True)
+    return Row(
+        what=f"lost of the wall-clock time, a rank killed every {every_s:.0f} s, {RANKS} ranks",
+        unit="%",
+        samples=[100 - share for share in ours],
+        target=100 - goal,
+        peers={name: [100 - share for share in shares] for name, shares in theirs.items()},
+        ratio_target=1.0,
+        notes=NOTES,
+        details={"kills": kills, "peers that did not come back": failed},
+    )
+
+
+def _share(steps: Steps, every_s: float, kills: int, alive: Callable[[], str | None]) -> float:
+    """Percent of the wall-clock time that made steps, from the first kill to an interval after the last."""
+    time.sleep(CALM_S)
+    usual_s = _usual(steps)
+    begin = time.time()
+    for number in range(kills):
+        with contextlib.suppress(ProcessLookupError, StopIteration):
+            os.kill(steps.pid(number % RANKS), signal.SIGKILL)
+        time.sleep(max(0.0, begin + (number + 1) * every_s - time.time()))
+        if why := alive():
+            raise TooLateError(why)
+    return productive(steps, begin, time.time(), usual_s)
+
+
+def productive(steps: Steps, begin: float, end: float, usual_s: float) -> float:
+    """Percent of ``begin`` to ``end`` that new steps took at their usual length."""
+    before = max((line.step for line in steps.lines() if line.at <= begin), default=0)
+    new = {line.step for line in steps.lines() if begin < line.at <= end and line.step > before}
+    return min(100.0, 100 * len(new) * usual_s / (end - begin))
+
+
+def _usual(steps: Steps) -> float:
+    """Median length of a step so far."""
+    firsts: dict[int, float] = {}
+    for line in steps.lines():
+        if line.step:
+            firsts.setdefault(line.step, line.at)
+    times = [firsts[step] for step in sorted(firsts)]
+    return statistics.median(later - sooner for sooner, later in itertools.pairwise(times))
