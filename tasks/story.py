@@ -9,13 +9,14 @@ from holdfast.models.alert import Alert, Incident, Verdict
 from holdfast.models.history import Action
 from holdfast.policies.lost_time import account
 from holdfast.policies.timeline import incident_phases
+from holdfast.shown import plain
 
 _LONGEST = 300
 
 
 def escape(text: object) -> str:
     """Data from logs and alerts, made harmless in markdown: one line, no markup, bounded."""
-    flat = "".join(c if c.isprintable() else " " for c in str(text))[:_LONGEST]
+    flat = plain(text, instead=" ", lines=False)[:_LONGEST]
     return "".join(f"\\{c}" if c in "\\`*_{}[]<>#|!" else c for c in flat)
 
 

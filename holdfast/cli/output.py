@@ -14,6 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from holdfast.shown import plain
+
 out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
@@ -38,23 +40,24 @@ _COLOURS = {
 
 
 def print_json(value: object) -> None:
-    """Print ``value`` (models, lists and dicts of plain values) as one JSON document."""
-    typer.echo(json.dumps(value, indent=2, default=_plain))
+    """Print ``value`` (models, lists and dicts of plain values) as one JSON document: ASCII, so without escapes."""
+    # The one sign that terminals act on and that JSON leaves as it is.
+    typer.echo(json.dumps(value, indent=2, default=_plain).replace("\x7f", "\\u007f"))
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
     """Print a table, or ``empty`` when there are no rows."""
-    table = Table(title=title, title_justify="left", box=None, header_style="bold", pad_edge=False)
+    table = Table(title=plain(title), title_justify="left", box=None, header_style="bold", pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(cell if isinstance(cell, Text) else Text(_cell(cell)) for cell in row))
-    out.print(table if table.row_count else f"{title}: {escape(empty)}")
+    out.print(table if table.row_count else f"{title}: {escape(plain(empty))}")
 
 
 def say(text: str) -> None:
     """Print one line, as it is."""
-    out.print(text, markup=False, soft_wrap=True)
+    out.print(plain(text), markup=False, soft_wrap=True)
 
 
 def tell(as_json: bool, line: str, **facts: object) -> None:
@@ -72,12 +75,12 @@ def progress(as_json: bool) -> Callable[[str], None]:
 
 def say_aside(text: str) -> None:
     """Print one line on standard error."""
-    err.print(text, markup=False, soft_wrap=True)
+    err.print(plain(text), markup=False, soft_wrap=True)
 
 
 def state(value: object) -> Text:
     """A state's name in its colour."""
-    return Text(str(value), style=_COLOURS.get(str(value), ""))
+    return Text(plain(value), style=_COLOURS.get(str(value), ""))
 
 
 def ago(at: float | None, now: float | None = None) -> str:
@@ -99,7 +102,7 @@ def seconds(value: float | None) -> str:
 
 
 def _cell(value: object) -> str:
-    return "" if value is None else str(value)
+    return "" if value is None else plain(value)
 
 
 def _plain(value: object) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from holdfast.models.base import Frozen
+from holdfast.models.names import IncidentId, JobName
 
 
 class Missing(StrEnum):
@@ -29,8 +30,8 @@ class Missing(StrEnum):
 class Wait(Frozen):
     """One incident's wait. Times are Unix seconds."""
 
-    incident_id: str
-    job: str
+    incident_id: IncidentId
+    job: JobName
     missing: Missing
     why: str
     """What is in the way, for people."""

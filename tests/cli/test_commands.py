@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import sources
-from holdfast.models.alert import Incident, IncidentClass, IncidentState
+from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass, IncidentState
 from holdfast.models.job import JobSpec
 from holdfast.settings import HOME_NAME
 from tests.cli.conftest import Cli
@@ -185,3 +185,28 @@ def test_evict_passes_scope_and_reason(cli: Cli, gateway: FakeGateway) -> None:
         ("/v1/machines/m0/evict", {"scope": "cluster", "reason": "smells of smoke"}),
         ("/v1/machines/m0/evict", {"scope": "job", "reason": "slow"}),
     ]
+
+
+def test_an_exception_of_a_script_does_not_reach_the_terminal(cli: Cli, gateway: FakeGateway) -> None:
+    """Title, clipboard and colours that its text asks for are shown as numbers; a program gets the text as it was."""
+    text = "boom \x1b]52;c;cm0gLXJmIH4=\x07\x1b[2J\x9b31m \u202eevil"
+    gateway.add_job(SPEC)
+    gateway.incidents.append(
+        Incident(
+            id="gpt-1",
+            job="gpt",
+            incident_class=IncidentClass.USER_CODE_ERROR,
+            state=IncidentState.OPEN,
+            epoch=1,
+            detected_at=1.0,
+            opened_at=1.0,
+            summary=text,
+            reasons=(text,),
+            alerts=(Alert(kind=AlertKind.RANK_EXIT, job="gpt", at=1.0, evidence={"message": text}),),
+        )
+    )
+    for command in (("incidents",), ("incident", "gpt-1")):
+        printed = cli(*command).out
+        assert "boom" in printed
+        assert all(sign.isprintable() or sign == "\n" for sign in printed)
+    assert json.loads(cli("incidents", "--json").out)[0]["summary"] == text
