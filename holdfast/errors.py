@@ -24,7 +24,7 @@
 
 from __future__ import annotations
 
-from holdfast.models.wait import Missing
+from holdfast.models.missing import Missing
 
 
 class HoldfastError(Exception):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from holdfast.errors import LimitError
 from holdfast.models.alert import Finding
-from holdfast.models.wait import Missing
+from holdfast.models.missing import Missing
 
 SHARED_CHECKS = frozenset(
     {

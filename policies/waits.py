@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from holdfast.models.alert import IncidentClass
 from holdfast.models.base import Frozen
 from holdfast.models.job import JobState
-from holdfast.models.wait import Missing, Wait
+from holdfast.models.missing import Missing
+from holdfast.models.wait import Wait
 from holdfast.policies.policy import AgainPolicy
 
 _STOPPED = "the job stands still and keeps its machines"

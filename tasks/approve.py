@@ -18,7 +18,7 @@ from pydantic import Field
 from holdfast.errors import LimitError
 from holdfast.models.history import Action
 from holdfast.models.machine import Scope
-from holdfast.models.wait import Missing
+from holdfast.models.missing import Missing
 from holdfast.policies import approval
 from holdfast.tasks.case import Case
 

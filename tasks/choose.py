@@ -10,7 +10,7 @@ from holdfast.errors import LimitError, RefusedError, UnavailableError, UnknownE
 from holdfast.models.agent import AgentState
 from holdfast.models.checkpoint import Choice, RemoteCheckpoint, RestorePlan, Shard
 from holdfast.models.job import FromScratch, Job
-from holdfast.models.wait import Missing
+from holdfast.models.missing import Missing
 from holdfast.policies import from_zero, lineage, restore_plan
 from holdfast.storage import remote
 from holdfast.tasks.context import Context

@@ -13,7 +13,7 @@ from prefect.runtime import task_run
 from holdfast.errors import AnewError, LimitError
 from holdfast.models.history import Action
 from holdfast.models.machine import MachineState, Scope
-from holdfast.models.wait import Missing
+from holdfast.models.missing import Missing
 from holdfast.policies import breaker, silence
 from holdfast.policies.listed import listed
 from holdfast.tasks import late

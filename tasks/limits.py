@@ -7,7 +7,8 @@ from prefect.logging import get_run_logger
 from holdfast.errors import HoldfastError, LimitError, NoStandbyError
 from holdfast.models.alert import BESIDE_TRAINING
 from holdfast.models.machine import MachineState
-from holdfast.models.wait import Missing, Wait
+from holdfast.models.missing import Missing
+from holdfast.models.wait import Wait
 from holdfast.policies import waits
 from holdfast.tasks.case import Case
 from holdfast.tasks.report import ask_human, left_running, report

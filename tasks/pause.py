@@ -23,7 +23,7 @@ from holdfast.errors import (
 from holdfast.models.agent import AgentState, Fence, Hold, RankPhase, RankState
 from holdfast.models.job import ENDED, Job, JobState
 from holdfast.models.machine import Machine, MachineState, Scope
-from holdfast.models.wait import Missing
+from holdfast.models.missing import Missing
 from holdfast.policies.listed import listed
 from holdfast.tasks import fleet
 from holdfast.tasks.case import Case

@@ -10,7 +10,7 @@ from prefect.logging import get_run_logger
 from holdfast.errors import LimitError, StoppedError
 from holdfast.models.alert import Blame, IncidentClass, Rung, Verdict
 from holdfast.models.base import Frozen
-from holdfast.models.wait import Missing
+from holdfast.models.missing import Missing
 from holdfast.policies import code, evidence, ladder, offences, repeated, suspects, switches
 from holdfast.tasks import history, late, poisoned
 from holdfast.tasks.case import Case

@@ -149,6 +149,18 @@ def test_session_loads_neither_prefect_nor_scipy() -> None:
     assert said.stdout.strip() == "[]"
 
 
+def test_the_sweep_of_a_machine_loads_little() -> None:
+    """It runs when a machine is taken away, on any interpreter that has psutil."""
+    script = (
+        "import sys, holdfast.drivers.sweep\n"
+        "print(sorted({'pydantic', 'yaml', 'httpx', 'torch'} & sys.modules.keys()))"
+    )
+    said = subprocess.run(
+        [sys.executable, "-P", "-c", script], capture_output=True, text=True, timeout=100, check=True
+    )
+    assert said.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize("name", LINKED)
 def test_links_lead_to_the_folders(name: str) -> None:
     """The package's rooms are relative links to the folders beside it."""

@@ -12,7 +12,8 @@ from holdfast.errors import RefusedError, StaleError
 from holdfast.models.alert import Alert, Incident, IncidentClass
 from holdfast.models.job import Job, JobState
 from holdfast.models.machine import Machine, MachineState
-from holdfast.models.wait import Missing, Wait
+from holdfast.models.missing import Missing
+from holdfast.models.wait import Wait
 from holdfast.policies import waits
 from holdfast.policies.machine_groups import group_of
 

@@ -8,7 +8,8 @@ from holdfast.deployments.gateway.runs import Phase
 from holdfast.models.alert import AlertKind, IncidentClass, IncidentState
 from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState
-from holdfast.models.wait import Missing, Wait
+from holdfast.models.missing import Missing
+from holdfast.models.wait import Wait
 from holdfast.testing.gateway_kit import JOB, Kit
 
 FIRST, SECOND = f"{JOB}-1#1", f"{JOB}-1#2"

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from holdfast.models.alert import IncidentClass
 from holdfast.models.job import JobState
-from holdfast.models.wait import Missing, Wait
+from holdfast.models.missing import Missing
+from holdfast.models.wait import Wait
 from holdfast.policies.policy import Policy
 from holdfast.policies.waits import Facts, due, duration, may_run_on, outlook, pause_s
 

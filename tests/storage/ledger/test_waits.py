@@ -8,7 +8,8 @@ from holdfast.clock import FakeClock
 from holdfast.errors import StaleError
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.job import JobState
-from holdfast.models.wait import Missing, Wait
+from holdfast.models.missing import Missing
+from holdfast.models.wait import Wait
 from holdfast.storage.ledger import Ledger
 from tests.storage.ledger.samples import incident, running_job, spec
 
