@@ -20,6 +20,9 @@ class Dispatcher:
         self._runs = runs
         self._busy: set[str] = set()
         self.prefect_away_since: float | None = None
+        """For people: Unix seconds."""
+        self._away_from = 0.0
+        """The same on the monotonic clock."""
 
     def busy(self, incident_id: str) -> bool:
         """A start of this incident is under way."""
@@ -38,11 +41,11 @@ class Dispatcher:
 
     def prefect_away(self) -> float:
         """Prefect's API failed just now; for how many seconds it has been away."""
-        now = self._site.clock.now()
+        now = self._site.clock.monotonic()
         self._site.metrics.prefect_up.set(0)
         if self.prefect_away_since is None:
-            self.prefect_away_since = now
-        return now - self.prefect_away_since
+            self.prefect_away_since, self._away_from = self._site.clock.now(), now
+        return now - self._away_from
 
     async def ping(self) -> None:
         """Know how Prefect is before an incident needs it."""

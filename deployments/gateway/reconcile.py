@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from holdfast.deployments.gateway.acts import Acts
 from holdfast.deployments.gateway.approvals import Approvals
@@ -11,9 +12,11 @@ from holdfast.deployments.gateway.dispatch import Dispatcher
 from holdfast.deployments.gateway.judge import attempts_spent, backoff_s, why_again, why_moot
 from holdfast.deployments.gateway.runs import Phase, Run, Runs
 from holdfast.deployments.gateway.site import Site, log
+from holdfast.deployments.gateway.stillness import Stillness
 from holdfast.deployments.gateway.waiting import Waiting
 from holdfast.errors import HoldfastError, StaleError, UnavailableError
 from holdfast.models.alert import BESIDE_TRAINING, Incident, IncidentClass, IncidentState
+from holdfast.models.history import Action
 from holdfast.models.lease import JOB_LEASE_S
 
 AWAY_FACTOR = 2
@@ -42,6 +45,7 @@ class Reconciler:
         self._dispatcher = dispatcher
         self._carry_over = carry_over
         self._was_open: set[str] = set()
+        self._still = Stillness()
 
     async def tick(self) -> None:
         """One round."""
@@ -54,6 +58,7 @@ class Reconciler:
         for gone in self._was_open - still_open:
             await self._carry_over.closed(await asyncio.to_thread(ledger.incident, gone))
         self._was_open = still_open
+        self._still.keep(still_open)
         self._count(incidents)
         await asyncio.gather(*(self._look(incident) for incident in acting.values()))
 
@@ -90,8 +95,8 @@ class Reconciler:
         self._dispatcher.start(incident)
 
     async def _compare(self, incident: Incident, run: Run | None) -> None:
-        now = self._site.clock.now()
         actions = await asyncio.to_thread(self._site.ledger.actions, incident.id)
+        now = self._by_signs(incident, run, actions)
         if run is not None and run.phase is Phase.SUSPENDED:
             await self._approvals.look(incident, actions, self._waiting.resolved(incident))
         if run is not None and run.alive is None:
@@ -103,6 +108,14 @@ class Reconciler:
         if run is not None and ended and now - run.since < backoff_s(incident.attempt):
             return
         await self._again(incident, why)
+
+    def _by_signs(self, incident: Incident, run: Run | None, actions: Sequence[Action]) -> float:
+        """What time it is, reckoned from the newest sign: a wall clock that was set ends and prolongs no patience."""
+        times = [action.done_at or action.begun_at for action in actions]
+        newest = max([run.since if run else 0.0, *times])
+        signs = (incident.attempt, run and (run.id, run.phase, run.since), tuple(times))
+        clock = self._site.clock
+        return newest + self._still.since(incident.id, signs, clock.now() - newest, clock.monotonic())
 
     async def _renews(self, incident: Incident) -> bool | None:
         """Whether a run on another host lives, by the job's lease; None: it holds none (yet, or any more)."""
@@ -125,7 +138,9 @@ class Reconciler:
         actions = await asyncio.to_thread(self._site.ledger.actions, incident.id)
         signs = [action.done_at or action.begun_at for action in actions]
         last = max([incident.opened_at, incident.first_task_at or 0.0, *signs])
-        if self._site.clock.now() - last > AWAY_FACTOR * patience:
+        clock, known = self._site.clock, (incident.attempt, incident.first_task_at, tuple(signs))
+        still_s = self._still.since(incident.id, known, clock.now() - last, clock.monotonic())
+        if still_s > AWAY_FACTOR * patience:
             await self._again(incident, f"Prefect is away, and its run shows no sign for {away_s:.0f} s")
 
     async def _again(self, incident: Incident, why: str) -> None:

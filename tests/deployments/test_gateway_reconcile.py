@@ -87,6 +87,19 @@ async def test_silent_run_is_followed_by_the_next_attempt(kit: Kit) -> None:
     assert kit.runs.created == [FIRST, SECOND]
 
 
+@pytest.mark.parametrize("step_s", [-7200.0, 7200.0])
+async def test_patience_with_a_run_is_not_measured_by_a_clock_that_is_set(kit: Kit, step_s: float) -> None:
+    """The gateway's wall clock is set by hours while a run is under way: it is silent no sooner and no later."""
+    await kit.running_job()
+    await kit.crash()
+    await kit.tick(1)
+    kit.clock.set(kit.clock.now() + step_s)
+    await kit.tick(40)
+    assert kit.runs.created == [FIRST]
+    await kit.tick(30)
+    assert kit.runs.created == [FIRST, SECOND]
+
+
 async def test_run_in_the_middle_of_a_long_act_is_left_alone(kit: Kit) -> None:
     """An act that was begun (a replay, a wait for a standby) may take longer than silence may."""
     await kit.running_job()

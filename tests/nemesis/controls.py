@@ -13,6 +13,7 @@ from holdfast.agent.contact import Standing
 from holdfast.agent.jobs import Jobs
 from holdfast.deployments.gateway import agents
 from holdfast.deployments.gateway.leadership import Leadership
+from holdfast.deployments.gateway.stillness import Stillness
 from holdfast.errors import UnavailableError
 from holdfast.models.agent import Fence
 from holdfast.storage.ledger.machines import Machines, machine_row
@@ -120,6 +121,11 @@ def slots_are_not_looked_at() -> contextlib.AbstractContextManager[Any]:
     return patch.object(Machines, "claim_standbys", claim_any)
 
 
+def runs_are_judged_by_the_wall_clock() -> contextlib.AbstractContextManager[Any]:
+    """By the times that the ledger and Prefect have of what they did."""
+    return patch.object(Stillness, "since", lambda _self, _incident, _signs, age_s, _now: age_s)
+
+
 CONTROLS = {
     "a ledger that is away ends healthy ranks": Control(
         heartbeats_wait_for_the_ledger,
@@ -174,6 +180,17 @@ CONTROLS = {
             Fault(3.41, "machine_death", "m0"),
         ),
         seed=291,
+    ),
+    "a clock set back hides a run that died": Control(
+        runs_are_judged_by_the_wall_clock,
+        "every incident ends",
+        (
+            Fault(1.57, "lose_from_machine", "m2", for_s=9.98),
+            Fault(1.72, "run_kill", nth=6),
+            Fault(3.52, "clock_step", "g1", amount=-7200.0),
+            Fault(3.52, "clock_step", "g2", amount=-7200.0),
+        ),
+        seed=677,
     ),
     "a job's end drops its fence": Control(
         fences_are_dropped_with_their_job,

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import gc
 import itertools
+import logging
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -33,6 +35,16 @@ def _without_collections() -> None:
     gc.collect()
     gc.freeze()
     gc.disable()
+
+
+def _collect() -> None:
+    """What was left in the middle of something ends now, and complains of it to nobody."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gc.collect()
+    logging.disable(level)
 
 
 @dataclass(frozen=True)
@@ -71,7 +83,7 @@ def play(seed: int | str, planned: Sequence[Fault] | None = None) -> Outcome:
             return outcome
     finally:
         if next(_runs) % COLLECT_EVERY == 0:
-            gc.collect()
+            _collect()
         sys.unraisablehook = hook
 
 
