@@ -16,6 +16,7 @@ SHORT_LIVED = {
     "holdfast/agent/rendezvous.py": "an answer of a process that runs",
     "holdfast/agent/run.py": "an order to a rank that runs",
     "holdfast/inject/target.py": "a fault for processes that run",
+    "storage/code.py": "a checkout found broken, out of the way of a whole one",
     "storage/checkpoints/buffers.py": "an empty slot, before anything is saved in it",
     "storage/objects/s3.py": "a download; who keeps it syncs it with its folder",
     "deployments/local/pidfile.py": "the pid of a service that runs",
