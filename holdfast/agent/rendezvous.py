@@ -12,17 +12,25 @@ from pathlib import Path
 
 from holdfast.agent.forkserver import ForkServer
 from holdfast.errors import UnavailableError
+from holdfast.listen import listen
 
 _OPEN_S = 12.0
 _POLL_S = 0.002
+_BACKLOG = 2048
+"""As torch's own: thousands of ranks come at once. The kernel's limit (net.core.somaxconn) may be lower."""
 
 
 def serve(answer: str, host: str) -> None:
-    """Body of the store's process: host a TCPStore on a free port, say which in a file, stay until killed."""
+    """Body of the store's process: host a TCPStore on a free port, say which in a file, stay until killed.
+
+    Listens on ``host`` alone, as the agent does: a store that binds its port itself takes every address of the machine.
+    """
     import torch.distributed as dist  # noqa: PLC0415  (the agent itself never loads torch)
 
+    listener = listen(host, 0, backlog=_BACKLOG)
+    port = int(listener.getsockname()[1])
     store = dist.TCPStore(  # type: ignore[attr-defined]
-        host, 0, None, is_master=True, wait_for_workers=False
+        host, port, None, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
     )
     new = f"{answer}.new"
     Path(new).write_text(str(store.port))

@@ -48,8 +48,10 @@ async def test_ranks_run_as_under_torchrun(agent: AgentProcess, gateway: FakeGat
     """Environment, working directory, arguments and log are the script's; status 0 is reported."""
     agent.script(
         "env",
-        "import json, os, sys\n"
+        "import json, os, sys, time\n"
         "from pathlib import Path\n"
+        "while not Path(os.environ['HOLDFAST_MACHINE_DIR'], 'go').exists():\n"
+        "    time.sleep(0.01)\n"
         "keys = ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'MASTER_ADDR', 'EXTRA', 'HOLDFAST_MACHINE_DIR')\n"
         "print(json.dumps([os.environ[k] for k in keys] + sys.argv[1:] + [os.getcwd(), sys.path[0],"
         " os.nice(0), __name__]))\n"
@@ -61,6 +63,7 @@ async def test_ranks_run_as_under_torchrun(agent: AgentProcess, gateway: FakeGat
         (0, RankPhase.STARTING),
         (1, RankPhase.STARTING),
     ]
+    (agent.folder / "go").touch()
     until(lambda: gateway.done("env") == {0, 1})
     first, bye = agent.log("env", 1).splitlines()
     code = str(agent.folder / "code" / "env" / agent.version("env"))
