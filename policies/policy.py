@@ -310,6 +310,7 @@ class GatewayPolicy(Frozen):
     missed_heartbeats: float = Field(ge=1)
     probe_timeout_s: float = Seconds
     probe_attempts: int = Field(ge=1)
+    gone_after_s: float = Seconds
     offline_after_s: float = Seconds
     pending_after_s: float = Seconds
     silent_after_s: float = Seconds

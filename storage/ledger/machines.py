@@ -182,6 +182,27 @@ class Machines(Connection):
                 there = not same_unit(row.incarnation, incarnation)
                 row.state = MachineState.STANDBY if there else MachineState.PROVISIONING
 
+    def lose(self, name: str, incarnation: str, job: str | None, reason: str) -> bool:
+        """A machine was found dead while no recovery was to see to it: it is gone, until it registers again.
+
+        Returns:
+            False: it was started anew since, or serves another job or none; it stays as it is.
+
+        Raises:
+            UnknownError: no such machine.
+        """
+        with self._write() as session:
+            row = machine_row(session, name, lock=True)
+            if row.job != job or row.state in OUT or row.incarnation != incarnation:
+                return False
+            row.state, row.job, row.cordon_scope, row.cordon_reason = (
+                MachineState.GONE,
+                None,
+                Scope.CLUSTER,
+                reason,
+            )
+            return True
+
     @staticmethod
     def _meant(session: Session, name: str, incarnation: str, job: str | None, holder: str) -> MachineRow:
         row = machine_row(session, name, lock=True)

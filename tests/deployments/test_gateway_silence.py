@@ -142,7 +142,7 @@ async def test_nobody_is_his_own_witness(kit: Kit, machines: int) -> None:
 async def test_a_machine_that_stays_dead_is_told_once_an_hour(
     kit: Kit, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One of a job that has failed waits for a person with it, for days perhaps."""
+    """A round of the detector comes twice a second; the log tells what changed."""
     await kit.running_job()
     kit.ledger.set_job(JOB, state=JobState.FAILED)
     await kit.gateway.site.refresh()
@@ -158,3 +158,37 @@ async def test_a_machine_that_stays_dead_is_told_once_an_hour(
     kit.clock.advance(3600.0)
     await watched.until(120.0, beats=("m0",))
     assert told() == 2
+
+
+async def test_a_dead_machine_of_a_failed_job_is_gone_after_a_while(kit: Kit) -> None:
+    """Nobody recovers the job, so nobody evicts it; the next start takes a standby, and it comes back as one."""
+    await kit.running_job()
+    kit.ledger.set_job(JOB, state=JobState.FAILED)
+    await kit.gateway.site.refresh()
+    watched = Watched(kit)
+    kit.prober.dead.add("m1")
+    await watched.until(kit.gateway.site.policy.gateway.gone_after_s - 10.0)
+    assert kit.ledger.machine("m1").state is MachineState.ACTIVE
+    await watched.until(30.0, beats=("m0",))
+    gone = kit.ledger.machine("m1")
+    assert (gone.state, gone.job) == (MachineState.GONE, None)
+    assert JOB in (gone.cordon_reason or "")
+    assert kit.ledger.machine("m0").state is MachineState.ACTIVE
+    assert kit.incidents() == []
+    await kit.register("m1", "later")
+    assert kit.ledger.machine("m1").state is MachineState.STANDBY
+
+
+async def test_dead_machines_of_a_failed_job_are_kept_while_nobody_is_heard(kit: Kit) -> None:
+    """The control: then it is the gateway that is cut off."""
+    await kit.running_job()
+    kit.ledger.set_job(JOB, state=JobState.FAILED)
+    await kit.gateway.site.refresh()
+    site = kit.gateway.site
+    silent = SilentMachines(site, kit.prober, kit.gateway.correlator)
+    kit.prober.slow.update({"m0", "m1"})
+    kit.clock.advance(2 * site.policy.gateway.gone_after_s)
+    for _ in range(5):
+        await silent.tick()
+        kit.clock.advance(1.0)
+    assert {kit.ledger.machine(name).state for name in ("m0", "m1")} == {MachineState.ACTIVE}

@@ -7,10 +7,13 @@ gateway whose network is gone.
 
 from __future__ import annotations
 
+import asyncio
+
 from holdfast.deployments.gateway.correlate import Correlator
 from holdfast.deployments.gateway.fleet import WATCHED
 from holdfast.deployments.gateway.probe import Probe, Prober, probe_all
 from holdfast.deployments.gateway.site import Site, log
+from holdfast.models.job import JobState
 from holdfast.models.machine import Machine
 from holdfast.policies import silence
 
@@ -71,7 +74,26 @@ class SilentMachines:
         if not probe.sure and self._is_alone(but=machine.name):
             return
         self._say(machine, silent_s, probe)
+        if await self._is_gone(machine, silent_s):
+            return
         await self._correlator.lost(machine, probe.detail, missed_s=silent_s)
+
+    async def _is_gone(self, machine: Machine, silent_s: float) -> bool:
+        """Nobody recovers a job that failed, so nobody evicts its dead machines: after a while they are gone.
+
+        The slot is empty then, and whoever starts the job takes a standby; a machine that comes back is a standby.
+        """
+        job, after_s = self._site.fleet.jobs.get(machine.job or ""), self._site.policy.gateway.gone_after_s
+        if job is None or job.state is not JobState.FAILED or silent_s < after_s:
+            return False
+        why = f"dead for {silent_s:.0f} s; its job {job.name} has failed"
+        gone = await asyncio.to_thread(
+            self._site.ledger.lose, machine.name, machine.incarnation, job.name, why
+        )
+        if gone:
+            log.warning("machine %s is gone: %s", machine.name, why)
+        await self._site.refresh()
+        return True
 
     def _say(self, machine: Machine, silent_s: float, probe: Probe) -> None:
         now, who = self._site.clock.monotonic(), (machine.name, machine.incarnation)

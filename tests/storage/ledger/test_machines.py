@@ -55,6 +55,21 @@ def test_a_machine_that_was_gone_may_come_back(ledger: Ledger) -> None:
     assert register(ledger, "m0", "i2")[0].state is MachineState.STANDBY
 
 
+def test_only_the_machine_that_was_found_dead_is_gone(ledger: Ledger) -> None:
+    """Whoever looked may have been asleep since: another life, another job or an eviction is left as it is."""
+    register(ledger, "m0", "old")
+    ledger.claim_standbys("gpt", 1)
+    assert not ledger.lose("m0", "other", "gpt", "dead")
+    assert not ledger.lose("m0", "old", "bert", "dead")
+    assert ledger.machine("m0").state is MachineState.ACTIVE
+    assert ledger.lose("m0", "old", "gpt", "dead")
+    lost = ledger.machine("m0")
+    assert (lost.state, lost.job, lost.cordon_reason) == (MachineState.GONE, None, "dead")
+    assert not ledger.lose("m0", "old", None, "again")
+    with pytest.raises(UnknownError):
+        ledger.lose("m9", "old", "gpt", "dead")
+
+
 def test_a_failed_self_check_keeps_a_machine_out_of_the_pool(ledger: Ledger) -> None:
     """A standby has passed its checks."""
     bad = Finding(check="disk", machine="m0", ok=False, detail="1 % free")
