@@ -18,7 +18,7 @@ _METHODS = 19
 """Words of ``sqlite3_io_methods``: a version and 18 functions; of a later version more, which are not called here."""
 _SYNC = 5
 _XOPEN = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p
 )
 _XSYNC = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int)
 
@@ -76,7 +76,8 @@ def recording(sqlite: ctypes.CDLL) -> Iterator[Disk]:
 
     noted = _XSYNC(sync)
 
-    def opened(_vfs: int, name: bytes | None, file: int, flags: int, out: int) -> int:
+    # The name as an address: the file keeps it for the names of its journals, and a copy of ours would be gone by then.
+    def opened(_vfs: int, name: int | None, file: int, flags: int, out: int) -> int:
         status = int(passed_on(ctypes.addressof(ours), name, file, flags, out))
         methods = ctypes.c_void_p.from_address(file)
         if status == 0 and methods.value:
@@ -86,7 +87,7 @@ def recording(sqlite: ctypes.CDLL) -> Iterator[Disk]:
             table[_SYNC] = ctypes.cast(noted, ctypes.c_void_p).value
             tables.append(table)
             methods.value = ctypes.addressof(table)
-            paths[file] = os.fsdecode(name) if name else ""
+            paths[file] = os.fsdecode(ctypes.string_at(name)) if name else ""
         return status
 
     ours.open = _XOPEN(opened)
