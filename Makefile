@@ -6,9 +6,10 @@ STAMP := $(VENV)/.installed
 # Asked for by exactly this name, torch comes as the CPU build of the index; unpinned it may bring CUDA along.
 TORCH := torch==2.13.0
 BENCH_VENV := .bench-venv
+TOOLS_VENV := .tools-venv
 PIP_INSTALL := $(BIN)/pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: help setup demo test test-e2e test-thorough test-frameworks e2e-slurm e2e-kubernetes scenarios check fmt bench bench-quick bench-peers lock clean
+.PHONY: help setup demo test test-e2e test-thorough test-frameworks e2e-slurm e2e-kubernetes scenarios check fmt bench bench-quick bench-peers lock lock-images sbom clean
 .DEFAULT_GOAL := help
 # Compiled once, not by each of hundreds of processes.
 unexport PYTHONDONTWRITEBYTECODE
@@ -24,7 +25,8 @@ help:
 	@echo 'make check  format, lint and types'
 	@echo 'make fmt    format and mend what ruff can mend'
 	@echo 'make bench  measurements beside other launchers (10 runs each; bench-quick: 2; BENCH_ARGS=--write-docs)'
-	@echo 'make lock   write constraints.txt from what is installed'
+	@echo 'make lock   write constraints.txt from what is installed, and the locks with hashes that the images install'
+	@echo 'make sbom   bills of materials (CycloneDX) of both images, in dist/'
 
 setup: $(STAMP)
 
@@ -121,6 +123,28 @@ lock: $(STAMP)
 	@{ echo '# Every version that the tests ran with; written by `make lock`.'; \
 	  $(BIN)/pip freeze --exclude-editable | sed -E 's/^(torch==[^+]+)\+.*/\1/'; } > constraints.txt.new
 	@mv constraints.txt.new constraints.txt && touch $(STAMP)
+	@$(MAKE) --no-print-directory lock-images
+
+# What the images install: every package of every version above that they need, by the hashes of its files.
+IMAGES := deployments/kubernetes
+LOCK := $(TOOLS_VENV)/bin/uv pip compile --quiet --no-header --no-annotate --generate-hashes -c constraints.txt \
+  --python-version 3.11 --python-platform x86_64-manylinux_2_28 --index-url https://pypi.org/simple pyproject.toml
+lock-images: $(TOOLS_VENV)/.installed
+	$(LOCK) --extra control --extra kubernetes --extra postgres -o $(IMAGES)/control.lock
+	$(LOCK) --extra train -o $(IMAGES)/agent.lock
+
+# Bills of materials (CycloneDX) of both images, from their locks.
+sbom: $(TOOLS_VENV)/.installed
+	@mkdir -p dist
+	@for image in control agent; do \
+	  PYTHONWARNINGS=ignore $(TOOLS_VENV)/bin/cyclonedx-py requirements $(IMAGES)/$$image.lock --pyproject pyproject.toml --of JSON \
+	    --output-reproducible -o dist/holdfast-$$image.cdx.json || exit 1; \
+	  echo "dist/holdfast-$$image.cdx.json"; done
+
+$(TOOLS_VENV)/.installed: Makefile
+	@test -x $(TOOLS_VENV)/bin/pip || $(PYTHON) -m venv $(TOOLS_VENV)
+	@$(TOOLS_VENV)/bin/pip install --disable-pip-version-check --quiet uv==0.13.9 cyclonedx-bom==7.5.0
+	@touch $@
 
 docs/settings.md: holdfast/settings.py holdfast/settings_table.py $(STAMP)
 	$(BIN)/python -m holdfast.settings_table > $@
