@@ -33,6 +33,7 @@ from holdfast.agent.metrics import Metrics
 from holdfast.agent.proofs import proofs
 from holdfast.agent.prover import Prover
 from holdfast.agent.rank_logs import RankLogs
+from holdfast.agent.remains import Remains
 from holdfast.agent.replication import Replicator
 from holdfast.agent.reporter import Reporter
 from holdfast.agent.run import Run
@@ -40,7 +41,7 @@ from holdfast.agent.shard_port import ShardPort
 from holdfast.agent.supply import Supply
 from holdfast.agent.uploads import UploadLimits, Uploads
 from holdfast.agent.watch import RunEvents, Watch
-from holdfast.errors import StaleError
+from holdfast.errors import StaleError, UnavailableError
 from holdfast.guarded_http import guarded
 from holdfast.listen import KEEP_ALIVE_S, listen
 from holdfast.models import agent as messages
@@ -109,6 +110,7 @@ class Agent:
         )
         self._prepare_process()
         self.forks = ForkServer([name.strip() for name in settings.preload.split(",") if name.strip()])
+        self._remains = Remains(self.memory.root / "control", self.folder, self.incarnation, self.forks)
         self._settings = settings
         self._host = host
         self._socket = listen(host, 0, backlog=256)
@@ -148,7 +150,9 @@ class Agent:
             supply=self._supply,
             metrics=self.metrics,
             host=host,
-            make_run=lambda start: Run(start, machine, self.folder, self.memory, policy.metrics),
+            make_run=lambda start: Run(
+                start, machine, self.folder, self.memory, policy.metrics, remains=self._remains
+            ),
             events=lambda run: RunEvents(self._watch, run),
             on_exit=self._watch.exited,
         )
@@ -198,6 +202,7 @@ class Agent:
             await asyncio.gather(*background, return_exceptions=True)
             self._watch.rehearsals.close()
             await self.jobs.stop_all()
+            await self._end_remains()
             self._carrier.close()
             self._replicator.close()
             self._port.close()
@@ -351,8 +356,22 @@ class Agent:
         path.with_suffix(".new").write_text(json.dumps(card))
         path.with_suffix(".new").rename(path)
 
+    async def _end_remains(self) -> None:
+        try:
+            await self._remains.end_all()
+        except UnavailableError as error:
+            _log.error("%s", error)
+
+    async def _clear(self) -> None:
+        """End what a former agent left; what cannot be ended keeps ranks from being started."""
+        try:
+            await self._remains.clear()
+        except UnavailableError as error:
+            _log.error("%s", error)
+
     async def _speak(self) -> None:
-        """Warm up, check the machine, register, then report for ever."""
+        """Clear up, warm up, check the machine, register, then report for ever."""
+        await self._clear()
         await self.forks.warm_up()
         await self._carrier.start()
         spares = asyncio.create_task(self.forks.keep_spares(self._spares_wanted))

@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import math
 import multiprocessing
+import multiprocessing.forkserver
 import multiprocessing.process
 import threading
 import time
@@ -25,7 +26,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
-from holdfast.agent import rank_main
+from holdfast.agent import proc, rank_main
 
 ForkFn = Callable[[Callable[..., None], tuple[Any, ...]], ForkServerProcess]
 
@@ -33,6 +34,9 @@ _PAUSE_S = 0.1
 _FULL_PAUSE_S = 1.0
 # After the last use: a recovery goes on for a while, and its first steps should have the cores.
 _CALM_S = 3.0
+_REMEMBERED = 512
+"""Processes that ended are forgotten when there are so many."""
+_ADOPTING = "holdfast.agent.adopting"
 # Needed by every rank, and by the carrier, so that neither imports anything after its fork.
 _OWN_PRELOAD = ("holdfast.agent.rank_main", "holdfast.agent.carrier_main", "holdfast.agent.computing")
 
@@ -69,13 +73,26 @@ class ForkServer:
         self._context = multiprocessing.get_context("forkserver")
         # The Session needs torch; a machine whose jobs do not preload that is not made to.
         session = _SESSION_PRELOAD if "torch" in preload else ()
-        self._context.set_forkserver_preload([*preload, *_OWN_PRELOAD, *session])
+        self._context.set_forkserver_preload([_ADOPTING, *preload, *_OWN_PRELOAD, *session])
         self._lock = threading.Lock()
         # Of its own: forks must not queue behind transfers in the event loop's default executor.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fork")
         self._spares: list[Spare] = []
         self._used = time.monotonic()
+        self._forked: dict[int, int] = {}
+        self._server = 0
+        self.replaced = False
+        """Whether a server died, and another forks since."""
         self.warm = False
+
+    @property
+    def pid(self) -> int:
+        """Of the server; 0: it was not started."""
+        return int(getattr(multiprocessing.forkserver._forkserver, "_forkserver_pid", 0) or 0)
+
+    def forked(self, process: proc.Known) -> bool:
+        """Whether the server forked it for us; else it adopted it."""
+        return self._forked.get(process.pid) == process.started
 
     def fork(self, target: Callable[..., None], args: tuple[Any, ...] = ()) -> ForkServerProcess:
         """Run ``target(*args)`` in a new process; returns when it has a pid.
@@ -88,7 +105,17 @@ class ForkServer:
             # Otherwise the next start() would poll this one's status pipe from its thread, racing with
             # whoever watches the process, and interpreter exit would wait for it.
             multiprocessing.process._children.discard(process)  # type: ignore[attr-defined]
+        if (known := proc.look(int(process.pid or 0))) is not None:
+            self._remember(known)
+            self.replaced |= self._server not in (0, self.pid)
+            self._server = self.pid
         return process
+
+    def _remember(self, process: proc.Known) -> None:
+        if len(self._forked) >= _REMEMBERED:
+            alive = (known for pid in self._forked if (known := proc.look(pid)) and self.forked(known))
+            self._forked = {known.pid: known.started for known in alive}
+        self._forked[process.pid] = process.started
 
     def run(self, target: Callable[..., None], args: tuple[Any, ...] = ()) -> ForkServerProcess:
         """As :meth:`fork`, by a spare process if there is one. ``args`` must pickle without their process."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -26,6 +27,8 @@ from holdfast.models.agent import (
     Rendezvous,
     Start,
 )
+
+_log = logging.getLogger(__name__)
 
 
 class Jobs:
@@ -182,10 +185,13 @@ class Jobs:
 
     async def stop_all(self) -> None:
         """End every rank and store, as when the agent goes away."""
-        processes = [process for run in self.runs.values() for process in run.processes.values()]
-        await stop([*processes, *(process for _, process, _ in self._stores.values())])
-        for run in self.runs.values():
-            run.close()
+        stores = [process for _, process, _ in self._stores.values()]
+        ended = await asyncio.gather(
+            stop(stores), *(run.stop() for run in self.runs.values()), return_exceptions=True
+        )
+        for error in ended:
+            if isinstance(error, BaseException):
+                _log.error("%s", error)
 
     async def _launch(self, run: Run, code: Path) -> None:
         """Fork the ranks, and meanwhile bring their state; when either fails, no rank is left.
@@ -204,7 +210,7 @@ class Jobs:
             await bringing
         except BaseException:
             bringing.cancel()
-            await run.stop()
+            await run.stop(alone=self._alone(run.start.job))
             raise
 
     def _same(self, command: Start) -> Run | None:
@@ -216,9 +222,13 @@ class Jobs:
         run = self.runs.get(job)
         if run is None or run.start.epoch > epoch:
             return []
-        stopped = await run.stop()
+        stopped = await run.stop(alone=self._alone(job))
         del self.runs[job]
         return stopped
+
+    def _alone(self, job: str) -> bool:
+        """Whether all ranks of this machine are of ``job``, its replays counted in."""
+        return all(base_job(name) == base_job(job) for name in self.runs)
 
     async def _end_store(self, job: str, epoch: int | None) -> None:
         """End the job's store if it is of ``epoch`` or older (None: of any)."""

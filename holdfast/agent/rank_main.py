@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from holdfast.agent import flight_thread, wire
+from holdfast.agent import flight_thread, marks, wire
 
 NICE = 10  # the control plane on the same host stays responsive
 REHEARSAL = "holdfast.session.rehearsal"
@@ -94,6 +94,7 @@ def run_rank(order: RankOrder) -> None:
     """Run the user's script as torchrun would; an uncaught exception is told to the agent first."""
     _redirect(order.log)
     os.environ.update(order.env)
+    marks.mark(order.env[wire.ENV_CONTROL])
     flight_thread.start(order.rank)
     _limit_threads()
     arm_faults()

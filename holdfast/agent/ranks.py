@@ -6,18 +6,13 @@ import asyncio
 import contextlib
 import os
 import signal
-import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.context import ForkServerProcess
-from pathlib import Path
 
-import psutil
-
+from holdfast.agent import proc
 from holdfast.errors import UnavailableError
 
 _GONE_S = 8.0
-_CHILDREN_GONE_S = 3.0
-_KERNEL_LISTS_CHILDREN = Path("/proc/thread-self/children").exists()
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -48,6 +43,15 @@ class Watched:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
         self._kill_group()
 
+    def terminate(self) -> bool:
+        """SIGTERM, if the process has a handler for it that can run; returns whether it was sent."""
+        self.expected = True
+        if self._pidfd is None or not proc.handles(self.pid, signal.SIGTERM):
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
+        return True
+
     def usage(self) -> tuple[float, str]:
         """CPU seconds used and the state letter of /proc; ``(0, "")`` once gone."""
         try:
@@ -74,8 +78,10 @@ class Watched:
             os.killpg(self.pid, signal.SIGKILL)
 
 
-async def stop(processes: Sequence[Watched]) -> list[int]:
-    """SIGKILL processes with all their descendants and wait until they are gone; returns the ranks stopped.
+async def stop(processes: Sequence[Watched], grace_s: float = 0.0) -> list[int]:
+    """End processes with all their descendants and wait until they are gone; returns the ranks stopped.
+
+    Those that handle SIGTERM get that and ``grace_s`` seconds first; all others, and what is left then, SIGKILL.
 
     Raises:
         UnavailableError: one does not die (stuck in the kernel); its machine should be evicted.
@@ -83,22 +89,31 @@ async def stop(processes: Sequence[Watched]) -> list[int]:
     alive = [process for process in processes if not process.gone.done()]
     for process in alive:
         process.expected = True
+    await _ask_to_end(alive, grace_s)
+    await _kill([process for process in alive if not process.gone.done()])
+    return sorted(process.rank for process in alive)
+
+
+async def _ask_to_end(alive: Sequence[Watched], grace_s: float) -> None:
+    asked = [process for process in alive if grace_s and process.terminate()]
+    if asked:
+        await asyncio.wait([process.gone for process in asked], timeout=grace_s)
+
+
+async def _kill(alive: Sequence[Watched]) -> None:
     if not alive:
-        return []
-    descendants = await asyncio.to_thread(_descendants, [process.pid for process in alive])
+        return
+    descendants = await asyncio.to_thread(proc.descendants, [process.pid for process in alive])
     for process in alive:
         process.kill()
     for descendant in descendants:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            descendant.kill()
+        descendant.send(signal.SIGKILL)
     _, left = await asyncio.wait([process.gone for process in alive], timeout=_GONE_S)
     if left:
         stuck = [(process.rank, process.pid) for process in alive if not process.gone.done()]
         raise UnavailableError(
             f"ranks (rank, pid) {stuck} did not die within {_GONE_S:.0f} s of SIGKILL: evict the machine."
         )
-    await asyncio.to_thread(_await_gone, descendants)
-    return sorted(process.rank for process in alive)
 
 
 def _open_pidfd(pid: int) -> int | None:
@@ -106,40 +121,3 @@ def _open_pidfd(pid: int) -> int | None:
         return os.pidfd_open(pid)
     except OSError:  # ended and reaped already
         return None
-
-
-def _descendants(pids: Iterable[int]) -> list[psutil.Process]:
-    found: list[psutil.Process] = []
-    look = list(pids)
-    while look:
-        children = _children(look.pop())
-        look += [child.pid for child in children]
-        found += children
-    return found
-
-
-def _children(pid: int) -> list[psutil.Process]:
-    """From the kernel's own list; psutil would read every process of the machine."""
-    with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError, FileNotFoundError):
-        if not _KERNEL_LISTS_CHILDREN:
-            return psutil.Process(pid).children()
-        found = []
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                told = Path(f"/proc/{pid}/task/{thread}/children").read_text()
-                found += [psutil.Process(int(child)) for child in told.split()]
-        return found
-    return []
-
-
-def _await_gone(processes: Sequence[psutil.Process]) -> None:
-    deadline = time.monotonic() + _CHILDREN_GONE_S
-    while any(map(_runs, processes)) and time.monotonic() < deadline:
-        time.sleep(0.002)
-
-
-def _runs(process: psutil.Process) -> bool:
-    # In a container nobody may reap an orphan: a zombie holds nothing any more.
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    return False

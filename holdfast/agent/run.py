@@ -19,6 +19,7 @@ from holdfast.agent.forkserver import ForkServer
 from holdfast.agent.memory import Memory
 from holdfast.agent.rank_main import RankOrder, run_rank
 from holdfast.agent.ranks import Watched, stop
+from holdfast.agent.remains import Remains
 from holdfast.models.agent import JobOnMachine, RankResult, RankState, Start
 from holdfast.policies.thresholds import MetricLimits
 
@@ -54,6 +55,8 @@ class Run:
         folder: Path,
         memory: Memory,
         limits: MetricLimits | None = None,
+        *,
+        remains: Remains | None = None,
     ) -> None:
         self.start = start
         self.machine = machine
@@ -64,6 +67,7 @@ class Run:
         self.board: Board | None = None
         self._memory = memory
         self._limits = limits
+        self._remains = remains
         # Made once, not for each rank.
         self._logs = folder / "logs" / start.job
         self._controls = str(memory.root / "control" / f"{self.name}-r")
@@ -92,7 +96,13 @@ class Run:
         events: BoardEvents,
         on_exit: Callable[[Run, Watched], None],
     ) -> None:
-        """Fork all ranks; when it raises, none is left. They wait for their tickets when they come to restore."""
+        """Fork all ranks; when it raises, none is left. They wait for their tickets when they come to restore.
+
+        Raises:
+            UnavailableError: something that a former agent left cannot be ended.
+        """
+        if self._remains is not None:
+            await self._remains.clear()
         socket = self._memory.root / "sock" / self.name
         self.board = Board(socket, self.start.epoch, self.start.ranks, events, self._limits)
         for folder in (self.flight_folder, os.path.dirname(self._controls), self._shards):
@@ -115,9 +125,17 @@ class Run:
             file.write(json.dumps(asdict(restored)))
         os.rename(fresh, path)
 
-    async def stop(self) -> list[int]:
-        """End every rank; returns those that still ran."""
+    async def stop(self, *, alone: bool = False) -> list[int]:
+        """End every rank and all that ranks left behind; returns the ranks that still ran.
+
+        ``alone``: no other job has ranks on this machine, so that what gave up its environment is of this one.
+
+        Raises:
+            UnavailableError: something of it does not die; the next call tries again.
+        """
         stopped = await stop(list(self.processes.values()))
+        if self._remains is not None:
+            await self._remains.end(self.name, alone=alone)
         self.close()
         return stopped
 

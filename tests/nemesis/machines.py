@@ -120,6 +120,13 @@ class Nothing:
         return lambda *_args, **_named: None
 
 
+class Remains:
+    """A simulated rank leaves nothing behind."""
+
+    async def clear(self) -> None:
+        """There is nothing."""
+
+
 class Memory(Nothing):
     """The machine's shared memory, as a table."""
 
@@ -280,6 +287,7 @@ class SimAgent(Agent):
             prover=prover,
         )
         self._ranks = 2
+        self._remains = Remains()  # type: ignore[assignment]
         self._supply = Supply(host)  # type: ignore[assignment]
         self._carrier = self.forks  # type: ignore[assignment]
         self._inspector = self  # type: ignore[assignment]

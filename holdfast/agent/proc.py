@@ -1,0 +1,116 @@
+"""What ``/proc`` tells about processes: cheap enough to ask in the middle of a recovery."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+_KERNEL_LISTS_CHILDREN = Path("/proc/thread-self/children").exists()
+_DEAD = ("Z", "X")
+_STOPPED = ("T", "t")
+
+
+@dataclass(frozen=True)
+class Known:
+    """One process; ``started`` (clock ticks since boot) tells apart owners of one pid."""
+
+    pid: int
+    parent: int
+    state: str
+    started: int
+    name: str
+
+    @property
+    def holds_nothing(self) -> bool:
+        """Whether it has ended, reaped or not: a zombie has neither memory nor files nor ports."""
+        return self.state in _DEAD
+
+    def send(self, number: int) -> None:
+        """Send it a signal; never to another process that has its pid by now."""
+        try:
+            descriptor = os.pidfd_open(self.pid)
+        except OSError:  # ended
+            return
+        try:
+            now = look(self.pid)
+            if now is not None and now.started == self.started:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    signal.pidfd_send_signal(descriptor, number)
+        finally:
+            os.close(descriptor)
+
+    def __str__(self) -> str:
+        return f"{self.pid} ({self.name}, state {self.state})"
+
+
+def look(pid: int) -> Known | None:
+    """The process; None: there is none."""
+    try:
+        name, _, rest = Path(f"/proc/{pid}/stat").read_bytes().partition(b"(")[2].rpartition(b")")
+    except OSError:
+        return None
+    # Fields after the name: state, ppid, ...; the 20th is starttime.
+    fields = rest.split()
+    return Known(pid, int(fields[1]), fields[0].decode(), int(fields[19]), name.decode(errors="replace"))
+
+
+def everyone() -> Iterator[int]:
+    """Every pid of this host."""
+    return (int(name) for name in os.listdir("/proc") if name.isdigit())
+
+
+def children(pid: int) -> list[int]:
+    """From the kernel's own list; psutil would read every process of the machine."""
+    with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError, FileNotFoundError):
+        if not _KERNEL_LISTS_CHILDREN:
+            return [child.pid for child in psutil.Process(pid).children()]
+        found = []
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                found += Path(f"/proc/{pid}/task/{thread}/children").read_text().split()
+        return [int(child) for child in found]
+    return []
+
+
+def descendants(pids: Iterable[int]) -> list[Known]:
+    """All processes below ``pids``."""
+    found: list[Known] = []
+    ahead = list(pids)
+    while ahead:
+        below = [known for child in children(ahead.pop()) if (known := look(child))]
+        ahead += [known.pid for known in below]
+        found += below
+    return found
+
+
+def environment(pid: int) -> bytes:
+    """What it was executed with, as ``\\0NAME=value\\0...``; empty: ended, or another user's."""
+    try:
+        return b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return b""
+
+
+def maps(pid: int) -> bytes:
+    """What it has mapped into memory; empty: ended, or another user's."""
+    try:
+        return Path(f"/proc/{pid}/maps").read_bytes()
+    except OSError:
+        return b""
+
+
+def handles(pid: int, number: int) -> bool:
+    """Whether a signal would run code of the process, and could: not while it is stopped."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    told = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+    caught = int(told.get("SigCgt", "0"), 16)
+    return told.get("State", "")[:1] not in (*_DEAD, *_STOPPED) and bool(caught >> (number - 1) & 1)
