@@ -98,15 +98,22 @@ def all_or_raise(answers: dict[str, Answer | HoldfastError]) -> dict[str, Answer
 
 
 async def settle(
-    ctx: Context, machines: Iterable[Machine], job: str, epoch: int, given_up: Collection[str] = ()
+    ctx: Context,
+    machines: Iterable[Machine],
+    job: str,
+    epoch: int,
+    *,
+    given_up: Collection[str] = (),
+    grace_s: float = 0.0,
 ) -> dict[str, Settled | HoldfastError]:
     """Stop and fence ``job`` up to ``epoch``; by machine name, what it holds once nothing of the job runs there.
 
-    Those that the gateway has ``given_up`` are not waited for long.
+    Those that the gateway has ``given_up`` are not waited for long. Ranks that handle SIGTERM have ``grace_s``
+    seconds to end.
     """
 
     def stop(agent: AgentClient, machine: Machine) -> Awaitable[Settled]:
-        command = Fence(job=job, epoch=epoch, incarnation=machine.incarnation)
+        command = Fence(job=job, epoch=epoch, incarnation=machine.incarnation, grace_s=grace_s)
         return agent.settle(command, connect_s=GIVEN_UP_S if machine.name in given_up else CONNECT_S)
 
     return await ask(ctx, machines, stop)

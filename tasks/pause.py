@@ -24,6 +24,7 @@ from holdfast.models.agent import AgentState, Fence, Hold, RankPhase, RankState
 from holdfast.models.job import ENDED, Job, JobState
 from holdfast.models.machine import Machine, MachineState, Scope
 from holdfast.models.missing import Missing
+from holdfast.policies import stop_grace
 from holdfast.policies.listed import listed
 from holdfast.tasks import fleet
 from holdfast.tasks.case import Case
@@ -49,10 +50,19 @@ class Fenced:
 
 
 async def fence(
-    ctx: Context, machines: list[Machine], job: str, epoch: int, given_up: Collection[str] = ()
+    ctx: Context,
+    machines: list[Machine],
+    job: str,
+    epoch: int,
+    *,
+    given_up: Collection[str] = (),
+    grace_s: float = 0.0,
 ) -> Fenced:
-    """Stop ranks of ``job`` up to ``epoch`` on ``machines``; those ``given_up`` already are not waited for long."""
-    answers = await fleet.settle(ctx, machines, job, epoch, given_up)
+    """Stop ranks of ``job`` up to ``epoch`` on ``machines``; those ``given_up`` already are not waited for long.
+
+    Ranks that handle SIGTERM have ``grace_s`` seconds to end.
+    """
+    answers = await fleet.settle(ctx, machines, job, epoch, given_up=given_up, grace_s=grace_s)
     states = {name: settled.state for name, settled in fleet.answered(answers).items()}
     return Fenced(states, lost=fleet.lost(answers), silent=fleet.silent(answers))
 
@@ -69,8 +79,12 @@ async def pause(case: Case) -> tuple[str, ...]:
 
     async def act() -> dict[str, Any]:
         machines = case.machines_now()
-        told = await fence(case.ctx, machines, case.job, case.broken_epoch, case.accused)
-        persist_soon(case.ctx, case.job_now(), machines, told.states, case.last_good_step)
+        job = case.job_now()
+        allowed_s = stop_grace.grace_s(job.spec.stop_grace_s, case.incident_class)
+        told = await fence(
+            case.ctx, machines, case.job, case.broken_epoch, given_up=case.accused, grace_s=allowed_s
+        )
+        persist_soon(case.ctx, job, machines, told.states, case.last_good_step)
         case.ctx.ledger.close_epoch(
             case.job, case.broken_epoch, f"paused by {case.incident_id}", case.ctx.clock.now()
         )
@@ -161,7 +175,7 @@ async def stop(job_name: str) -> None:
     job = ctx.ledger.job(job_name)
     machines = ctx.ledger.machines_named(job.machines)
     ctx.ledger.set_job(job_name, state=JobState.STOPPED, done_at=ctx.clock.now())
-    told = await fence(ctx, machines, job_name, job.epoch)
+    told = await fence(ctx, machines, job_name, job.epoch, grace_s=stop_grace.grace_s(job.spec.stop_grace_s))
     await persist(ctx, job, machines, told.states)
     ctx.ledger.close_epoch(job_name, job.epoch, "stopped", ctx.clock.now())
     await free_machines(ctx, job_name)

@@ -418,6 +418,7 @@ async def _start_ranks(
             copies=job.spec.checkpoint.copies(len(machines)),
             first_tier=job.spec.checkpoint.first_tier,
             retention=job.spec.checkpoint.retention,
+            stop_grace_s=job.spec.stop_grace_s,
         )
 
     fleet.all_or_raise(await fleet.ask(ctx, machines, lambda agent, machine: agent.start(order(machine))))

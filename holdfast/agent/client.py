@@ -84,11 +84,13 @@ class AgentClient:
 
     async def fence(self, command: wire.Fence) -> list[int]:
         """Stop ranks up to an epoch and refuse such epochs; returns the ranks that were stopped."""
-        return await self._call("POST", "/v1/fence", command, list[int], 10.0)
+        return await self._call("POST", "/v1/fence", command, list[int], 10.0 + command.grace_s)
 
     async def settle(self, command: wire.Fence, *, connect_s: float = CONNECT_S) -> wire.Settled:
         """As :meth:`fence`, with as much time for what the machine has when that is done as for its state."""
-        return await self._call("POST", "/v1/settle", command, wire.Settled, 13.0, connect_s=connect_s)
+        return await self._call(
+            "POST", "/v1/settle", command, wire.Settled, 13.0 + command.grace_s, connect_s=connect_s
+        )
 
     async def open_rendezvous(self, command: wire.OpenRendezvous) -> wire.Rendezvous:
         """Host the store of an epoch."""

@@ -68,7 +68,7 @@ class Jobs:
         if base_job(command.job) == command.job:
             self.fences[command.job] = max(self.fences.get(command.job, 0), command.epoch)
         async with self._locks[command.job]:
-            stopped = await self._end(command.job, command.epoch)
+            stopped = await self._end(command.job, command.epoch, command.grace_s)
             for name in [name for name in self._stores if base_job(name) == command.job]:
                 await self._end_store(name, command.epoch)  # where machines met for checks
         self._metrics.fence_seconds.observe(time.perf_counter() - begun)
@@ -187,7 +187,9 @@ class Jobs:
         """End every rank and store, as when the agent goes away."""
         stores = [process for _, process, _ in self._stores.values()]
         ended = await asyncio.gather(
-            stop(stores), *(run.stop() for run in self.runs.values()), return_exceptions=True
+            stop(stores),
+            *(run.stop(grace_s=run.start.stop_grace_s) for run in self.runs.values()),
+            return_exceptions=True,
         )
         for error in ended:
             if isinstance(error, BaseException):
@@ -217,12 +219,12 @@ class Jobs:
         run = self.runs.get(command.job)
         return run if run is not None and run.start.epoch == command.epoch else None
 
-    async def _end(self, job: str, epoch: int) -> list[int]:
+    async def _end(self, job: str, epoch: int, grace_s: float = 0.0) -> list[int]:
         await self._end_store(job, epoch)
         run = self.runs.get(job)
         if run is None or run.start.epoch > epoch:
             return []
-        stopped = await run.stop(alone=self._alone(job))
+        stopped = await run.stop(alone=self._alone(job), grace_s=grace_s)
         del self.runs[job]
         return stopped
 

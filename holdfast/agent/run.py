@@ -125,15 +125,17 @@ class Run:
             file.write(json.dumps(asdict(restored)))
         os.rename(fresh, path)
 
-    async def stop(self, *, alone: bool = False) -> list[int]:
+    async def stop(self, *, alone: bool = False, grace_s: float = 0.0) -> list[int]:
         """End every rank and all that ranks left behind; returns the ranks that still ran.
 
-        ``alone``: no other job has ranks on this machine, so that what gave up its environment is of this one.
+        Args:
+            alone: no other job has ranks on this machine, so that what gave up its environment is of this one.
+            grace_s: ranks that handle SIGTERM get that first, and so many seconds.
 
         Raises:
             UnavailableError: something of it does not die; the next call tries again.
         """
-        stopped = await stop(list(self.processes.values()))
+        stopped = await stop(list(self.processes.values()), grace_s)
         if self._remains is not None:
             await self._remains.end(self.name, alone=alone)
         self.close()

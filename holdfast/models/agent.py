@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from holdfast.models.alert import Alert, Finding
-from holdfast.models.base import Duration, Finite, Frozen, Step
+from holdfast.models.base import MAX_GRACE_S, Duration, Finite, Frozen, Step
 from holdfast.models.checkpoint import (
     Copies,
     FirstTier,
@@ -224,6 +224,8 @@ class Fence(Frozen):
     job: RunName
     epoch: int
     incarnation: Incarnation
+    grace_s: float = Field(0.0, ge=0, le=MAX_GRACE_S)
+    """Ranks that handle SIGTERM get that, and so many seconds, before SIGKILL."""
 
 
 class OpenRendezvous(Frozen):
@@ -277,6 +279,8 @@ class Start(Frozen):
     """Of each rank's state, in the first tier."""
     first_tier: FirstTier = FirstTier.MEMORY
     retention: Retention = Retention()
+    stop_grace_s: float = Field(0.0, ge=0, le=MAX_GRACE_S)
+    """As :attr:`Fence.grace_s`, when the agent itself is told to end."""
     replay: Replay | None = None
 
 

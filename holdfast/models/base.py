@@ -13,6 +13,8 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 """A number, as JSON has them: neither NaN nor infinite."""
 Duration = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """A number of seconds that is not negative."""
+MAX_GRACE_S = 60.0
+"""Between SIGTERM and SIGKILL: whoever stops a job waits for it."""
 
 
 class Frozen(BaseModel):

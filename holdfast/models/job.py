@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from pydantic import Field, model_validator
 
-from holdfast.models.base import Frozen
+from holdfast.models.base import MAX_GRACE_S, Frozen
 from holdfast.models.checkpoint import Copies, FirstTier, Retention
 from holdfast.models.names import JobName, MachineName, Version
 
@@ -137,6 +137,13 @@ class JobSpec(Frozen):
     parallelism: Parallelism = Parallelism()
     env: dict[str, str] = Field(default_factory=dict)
     checkpoint: CheckpointPolicy = CheckpointPolicy()
+    stop_grace_s: float = Field(
+        2.0,
+        ge=0,
+        le=MAX_GRACE_S,
+        description="Seconds between SIGTERM and SIGKILL for ranks that handle SIGTERM, when their job is stopped or "
+        "updated; a recovery gives less. 0: SIGKILL at once.",
+    )
     mode: Mode = Mode.ACT
 
     @model_validator(mode="after")

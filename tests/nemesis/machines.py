@@ -371,7 +371,7 @@ class SimAgent(Agent):
         return []
 
 
-async def stop(processes: list[RankProcess]) -> list[int]:
+async def stop(processes: list[RankProcess], _grace_s: float = 0.0) -> list[int]:
     """As :func:`holdfast.agent.ranks.stop`."""
     alive = [process for process in processes if not process.gone.done()]
     for process in alive:
