@@ -13,6 +13,7 @@ from holdfast.models.history import Action
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine
 from holdfast.models.names import IncidentId, JobName, MachineName, Rank
+from holdfast.storage.ledger import Ledger
 from holdfast.tasks.context import Context, context
 
 
@@ -67,6 +68,11 @@ class Case(Frozen):
     def ctx(self) -> Context:
         """The services of this process."""
         return context()
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger for what this run changes: refused with ``StaleError`` once another run acts on the job."""
+        return self.ctx.ledger.holding(self.incident_id, self.job, self.lease)
 
     @property
     def incident(self) -> Incident:

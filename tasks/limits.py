@@ -37,7 +37,7 @@ async def met(case: Case, limit: LimitError | NoStandbyError) -> None:
 
 def _put(case: Case, why: str, missing: Missing, again_at: float | None, *, runs_on: bool) -> str:
     """Write the wait down before the incident is closed; what people are told."""
-    ledger, now = case.ctx.ledger, case.ctx.clock.now()
+    ledger, now = case.ledger, case.ctx.clock.now()
     before = ledger.last_wait(case.incident_id)
     wait = Wait(
         incident_id=case.incident_id,

@@ -26,6 +26,7 @@ from holdfast.models.machine import Machine, MachineState, Scope
 from holdfast.models.missing import Missing
 from holdfast.policies import stop_grace
 from holdfast.policies.listed import listed
+from holdfast.storage.ledger import Ledger
 from holdfast.tasks import fleet
 from holdfast.tasks.case import Case
 from holdfast.tasks.context import Context, context
@@ -85,7 +86,7 @@ async def pause(case: Case) -> tuple[str, ...]:
             case.ctx, machines, case.job, case.broken_epoch, given_up=case.accused, grace_s=allowed_s
         )
         persist_soon(case.ctx, job, machines, told.states, case.last_good_step)
-        case.ctx.ledger.close_epoch(
+        case.ledger.close_epoch(
             case.job, case.broken_epoch, f"paused by {case.incident_id}", case.ctx.clock.now()
         )
         return {"unreachable": list(told.lost), "silent": list(told.silent)}
@@ -169,15 +170,24 @@ def _furthest(ranks: Sequence[RankState]) -> int:
     return max((rank.step for rank in ranks), default=0)
 
 
-async def stop(job_name: str) -> None:
-    """Stop a job for good: fence its ranks everywhere, give its machines to the standby pool."""
+async def stop(job_name: str, ledger: Ledger | None = None) -> None:
+    """Stop a job for good: fence its ranks everywhere, give its machines to the standby pool.
+
+    Args:
+        job_name: the job.
+        ledger: where it is written; None: the site's, whoever else acts on the job.
+
+    Raises:
+        StaleError: another run acts on the job; it was not stopped.
+    """
     ctx = context()
+    ledger = ledger or ctx.ledger
     job = ctx.ledger.job(job_name)
     machines = ctx.ledger.machines_named(job.machines)
-    ctx.ledger.set_job(job_name, state=JobState.STOPPED, done_at=ctx.clock.now())
+    ledger.set_job(job_name, state=JobState.STOPPED, done_at=ctx.clock.now())
     told = await fence(ctx, machines, job_name, job.epoch, grace_s=stop_grace.grace_s(job.spec.stop_grace_s))
     await persist(ctx, job, machines, told.states)
-    ctx.ledger.close_epoch(job_name, job.epoch, "stopped", ctx.clock.now())
+    ledger.close_epoch(job_name, job.epoch, "stopped", ctx.clock.now())
     await free_machines(ctx, job_name)
 
 

@@ -22,7 +22,7 @@ from holdfast.tasks.pause import halt, stop
 async def report(case: Case, summary: str, verdict: Verdict | None = None) -> None:
     """Publish what happened and close the incident as recovered; a job that was never stopped goes on as running."""
     if case.job_now().state is JobState.RECOVERING:
-        case.ctx.ledger.set_job(case.job, state=JobState.RUNNING)
+        case.ledger.set_job(case.job, state=JobState.RUNNING)
     await _close(case, IncidentState.RECOVERED, summary, verdict)
 
 
@@ -43,7 +43,7 @@ async def left_running(case: Case, summary: str, verdict: Verdict | None = None)
     """The job trains on although what was to be done is not: only the incident needs somebody."""
     get_run_logger().warning("needs a human, the job runs on: %s", summary)
     if case.job_now().state is JobState.RECOVERING:
-        case.ctx.ledger.set_job(case.job, state=JobState.RUNNING)
+        case.ledger.set_job(case.job, state=JobState.RUNNING)
     await _close(case, IncidentState.NEEDS_HUMAN, summary, verdict, runs_on=True)
 
 
@@ -51,7 +51,7 @@ async def left_running(case: Case, summary: str, verdict: Verdict | None = None)
 async def stopped(case: Case, summary: str, verdict: Verdict | None = None) -> None:
     """The ladder ends with stopping: fence the job, free its machines, close the incident with the reason."""
     get_run_logger().error("stopping the job: %s", summary)
-    await stop(case.job)
+    await stop(case.job, case.ledger)
     await _close(case, IncidentState.STOPPED, summary, verdict)
 
 
@@ -70,7 +70,7 @@ def outcome(case: Case) -> State[Any]:
 async def _close(
     case: Case, state: IncidentState, summary: str, verdict: Verdict | None, *, runs_on: bool = False
 ) -> None:
-    ledger, now = case.ctx.ledger, case.ctx.clock.now()
+    ledger, now = case.ledger, case.ctx.clock.now()
     incident, actions = case.incident, ledger.actions(case.incident_id)
     await _publish(incident, actions, summary, verdict or Verdict(), now)
     stands = not runs_on and case.incident_class not in BESIDE_TRAINING

@@ -35,6 +35,7 @@ from holdfast.models.job import Job, JobState
 from holdfast.models.machine import Machine, MachineState
 from holdfast.policies import from_zero, placement, restore_plan
 from holdfast.policies.listed import listed
+from holdfast.storage.ledger import Ledger
 from holdfast.tasks import choose, fleet
 from holdfast.tasks.case import Case
 from holdfast.tasks.context import Context, context
@@ -138,7 +139,12 @@ async def _patiently(case: Case, key: str) -> Launched:
         waited_s = ctx.clock.now() - waits[0].begun_at if waits else 0.0
         try:
             return await launch(
-                case.job, reason, incident_id=case.incident_id, bound=case.last_good_step, waited_s=waited_s
+                case.job,
+                reason,
+                incident_id=case.incident_id,
+                bound=case.last_good_step,
+                waited_s=waited_s,
+                ledger=case.ledger,
             )
         except WaitError as away:
             pause_s = from_zero.pause_s(len(waits), ctx.policy.restore)
@@ -179,7 +185,7 @@ async def verify(case: Case, epoch: int) -> str:
         return refused
     # Not part of the act: an attempt that finds it done has taken the job up as recovering again.
     if case.job_now().state is JobState.RECOVERING:
-        case.ctx.ledger.set_job(case.job, state=JobState.RUNNING)
+        case.ledger.set_job(case.job, state=JobState.RUNNING)
     return ""
 
 
@@ -207,6 +213,7 @@ async def launch(
     bound: int | None = None,
     choice: Choice | None = None,
     waited_s: float = 0.0,
+    ledger: Ledger | None = None,
 ) -> Launched:
     """Start the next epoch of a job on its machines (for a new job: on standbys); does not wait for steps.
 
@@ -219,8 +226,10 @@ async def launch(
         bound: newest step that may be restored; None: no bound.
         choice: what a person wants it to be restored from; None: the newest usable state.
         waited_s: how long it was waited for S3 already.
+        ledger: where it is written; None: the site's, whoever else acts on the job.
 
     Raises:
+        StaleError: another run acts on the job; nothing was started.
         WaitError: S3 does not answer, and nothing else will do; nothing was started.
         LimitError: no saved state is usable: a person decides; nothing was started.
         NoStandbyError: a new job wants more machines than stand by.
@@ -235,10 +244,11 @@ async def launch(
         search = choose.Search(context(), job, states, bound, refused, waited_s)
         return await (choose.by_hand(search, choice) if choice else choose.plan(search))
 
-    new = not context().ledger.job(job_name).machines
+    ledger = ledger or context().ledger
+    new = not ledger.job(job_name).machines
     while True:
         try:
-            return await _launch(job_name, reason, incident_id=incident_id, make_plan=plan)
+            return await _launch(ledger, job_name, reason, incident_id=incident_id, make_plan=plan)
         except CheckpointError as error:
             refused.append(str(error))
             if len(refused) > _MOST_REFUSED:
@@ -246,6 +256,7 @@ async def launch(
 
 
 async def _launch(
+    ledger: Ledger,
     job_name: str,
     reason: str,
     *,
@@ -253,8 +264,8 @@ async def _launch(
     make_plan: MakePlan,
 ) -> Launched:
     ctx = context()
-    job = _with_machines(ctx, ctx.ledger.job(job_name))
-    machines = ctx.ledger.machines_named(job.machines)
+    job = _with_machines(ledger, ledger.job(job_name))
+    machines = ledger.machines_named(job.machines)
     if out := [m.name for m in machines if m.state is not MachineState.ACTIVE]:
         raise RefusedError(f"job {job_name}: machines {listed(out)} are out of service; swap them first")
     first = machines[0]
@@ -264,12 +275,12 @@ async def _launch(
     settled, rendezvous = await asyncio.gather(
         _settle(ctx, machines, job), ctx.agent(first).open_rendezvous(meet)
     )
-    job = _merge_pending_update(ctx, job)
+    job = _merge_pending_update(ledger, job)
     plan = await make_plan(job, [each.state for each in settled.values()])
-    epoch = ctx.ledger.next_epoch(job_name)
+    epoch = ledger.next_epoch(job_name)
     if epoch != meet.epoch:
         raise RefusedError(f"job {job_name}: epoch {epoch - 1} was started by somebody else")
-    ctx.ledger.open_epoch(
+    ledger.open_epoch(
         job_name,
         epoch,
         plan.step,
@@ -280,9 +291,9 @@ async def _launch(
         at=ctx.clock.now(),
     )
     await _prepare_code(ctx, job, machines, settled)
-    await _start_ranks(ctx, ctx.ledger.job(job_name), machines, plan, rendezvous)
+    await _start_ranks(ctx, ledger.job(job_name), machines, plan, rendezvous)
     if incident_id is None:
-        ctx.ledger.set_job(job_name, state=JobState.RUNNING)
+        ledger.set_job(job_name, state=JobState.RUNNING)
         await make_ready(ctx, job)
     told = restore_plan.explain(plan)
     return Launched(epoch=epoch, step=plan.step, tier=plan.tier, reasons=plan.reasons, restore=told)
@@ -333,21 +344,21 @@ def _stepped(ranks: Sequence[RankState] | None) -> bool:
     return bool(ranks) and all(rank.steps_done > 0 or rank.exit_code == 0 for rank in ranks or ())
 
 
-def _with_machines(ctx: Context, job: Job) -> Job:
+def _with_machines(ledger: Ledger, job: Job) -> Job:
     """A new job gets its machines from the standby pool."""
     if job.machines:
         return job
-    claimed = ctx.ledger.claim_standbys(job.name, job.spec.machines)
-    return ctx.ledger.set_job(job.name, machines=tuple(machine.name for machine in claimed))
+    claimed = ledger.claim_standbys(job.name, job.spec.machines)
+    return ledger.set_job(job.name, machines=tuple(machine.name for machine in claimed))
 
 
-def _merge_pending_update(ctx: Context, job: Job) -> Job:
+def _merge_pending_update(ledger: Ledger, job: Job) -> Job:
     """A code update that was not urgent rides on this restart."""
-    version = ctx.ledger.pending_version(job.name)
+    version = ledger.pending_version(job.name)
     if version is None:
         return job
-    updated = ctx.ledger.set_job(job.name, code_version=version)
-    ctx.ledger.set_pending_version(job.name, None)
+    updated = ledger.set_job(job.name, code_version=version)
+    ledger.set_pending_version(job.name, None)
     return updated
 
 

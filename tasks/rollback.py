@@ -61,4 +61,4 @@ async def _switch(case: Case, version: str) -> None:
     ctx = case.ctx
     answers = await fleet.prepare_code(ctx, case.job_now(), version, case.machines_now())
     fleet.all_or_raise(answers)
-    ctx.ledger.set_job(case.job, code_version=version)
+    case.ledger.set_job(case.job, code_version=version)

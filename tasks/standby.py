@@ -44,12 +44,12 @@ async def swap_in(case: Case) -> dict[str, str]:
 
 async def _swap(case: Case, slot: int, old: str) -> str:
     async def act() -> dict[str, Any]:
-        ledger = case.ctx.ledger
+        ledger = case.ledger
         machines = list(ledger.job(case.job).machines)
         if machines[slot] != old:
             return {"slot": slot, "from": old, "to": machines[slot]}
         asked_at = case.ctx.clock.now()
-        new = await _claim(case.ctx, case.job, machines, old)
+        new = await _claim(case, machines, old)
         waited_s = round(case.ctx.clock.now() - asked_at, 3)
         machines[slot] = new.name
         ledger.set_job(case.job, machines=tuple(machines))
@@ -58,24 +58,25 @@ async def _swap(case: Case, slot: int, old: str) -> str:
     return str((await case.once("swap", old, {"slot": slot}, act))["to"])
 
 
-async def _claim(ctx: Context, job: str, taken: list[str], old: str) -> Machine:
-    """A standby for ``job`` in the place of ``old``, of its kind.
+async def _claim(case: Case, taken: list[str], old: str) -> Machine:
+    """A standby for the job in the place of ``old``, of its kind.
 
     First one that an attempt claimed and was killed before it could place it.
     """
-    for machine in ctx.ledger.machines(state=MachineState.ACTIVE, job=job):
+    ctx, job, ledger = case.ctx, case.job, case.ledger
+    for machine in ledger.machines(state=MachineState.ACTIVE, job=job):
         if machine.name not in taken:
             return machine
     # One that the job let go as innocent stands by with a slot of its own to come back to.
     others = [name for name in taken if name != old]
     try:
-        return ctx.ledger.claim_standbys(job, 1, [*excluded(ctx, old), *others])[0]
+        return ledger.claim_standbys(job, 1, [*excluded(ctx, old), *others])[0]
     except NoStandbyError:
         await provision_for_now(ctx, group_of(old, ctx.policy.spare_pool))
     deadline = ctx.clock.now() + ctx.policy.standby.wait_s
     while True:
         try:
-            return ctx.ledger.claim_standbys(job, 1, [*excluded(ctx, old), *others])[0]
+            return ledger.claim_standbys(job, 1, [*excluded(ctx, old), *others])[0]
         except NoStandbyError:
             if ctx.clock.now() > deadline:
                 raise NoStandbyError(

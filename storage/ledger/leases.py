@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import time
+from typing import Self
 
 from sqlalchemy import Double, cast, func, select
 from sqlalchemy.orm import Session
@@ -86,6 +88,29 @@ class Leases(Connection):
         with self._read() as session:
             row = session.get(JobLeaseRow, job)
             return _job_lease(row, self._now(session)) if row else None
+
+    def holding(self, incident_id: str, job: str, holder: str) -> Self:
+        """This ledger for the acts of one run: every write fails with ``StaleError`` once another run acts on the job.
+
+        Args:
+            incident_id: the run's incident.
+            job: the incident's job.
+            holder: of the job's lease; empty: nothing is looked at.
+        """
+        if not holder:
+            return self
+        mine, before = copy.copy(self), self._guard
+
+        def guard(session: Session) -> None:
+            if before is not None:
+                before(session)
+            # In the order of take_job(): two that lock the same rows wait for one another, and never both.
+            incident_row(session, incident_id, lock=True)
+            job_row(session, job, lock=True)
+            must_hold(session, job, holder)
+
+        mine._guard = guard
+        return mine
 
     @repeat_on_conflict
     def lead(self, holder: str, url: str, over: Leader | None = None, name: str = GATEWAY) -> Leader:

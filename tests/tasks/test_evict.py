@@ -230,3 +230,23 @@ async def test_a_machine_that_was_let_go_takes_no_slot_but_its_own(ctx: Context,
     register(ctx, "m2", "a@u1")
     await standby.swap_in.fn(case)
     assert ctx.ledger.job("gpt").machines == ("m2", "m1")
+
+
+async def test_an_attempt_that_slept_takes_no_standby(
+    ctx: Context, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was asleep between its intent and the claim; another attempt acts on the job by then."""
+    register(ctx, "m2", "a@u1")
+    case = case_of(ctx)
+    ctx.ledger.set_machine("m1", state=MachineState.CORDONED, job=None)
+
+    def an_hour_later(*_: object) -> list[str]:
+        ctx.ledger.next_attempt(case.incident_id, 1)
+        case_of(ctx, 2, "run 2")
+        return []
+
+    monkeypatch.setattr(standby, "excluded", an_hour_later)
+    with pytest.raises(StaleError, match="run 1 may not act on it any more"):
+        await standby.swap_in.fn(case)
+    assert ctx.ledger.machine("m2").state is MachineState.STANDBY
+    assert ctx.ledger.job("gpt").machines == ("m0", "m1")

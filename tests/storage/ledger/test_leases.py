@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from holdfast.clock import FakeClock
 from holdfast.errors import RefusedError, StaleError, UnavailableError
 from holdfast.models.alert import IncidentState
+from holdfast.models.job import JobState
 from holdfast.storage.ledger import Ledger
 from holdfast.storage.ledger.schema import JobLeaseRow
 from tests.storage.ledger import processes
@@ -56,6 +59,36 @@ def test_a_run_that_renews_no_more_loses_it(gpt: Ledger) -> None:
     assert lease is not None
     assert lease.holder == "b"
     assert [action.key for action in gpt.actions("gpt-1")] == ["pause"]
+
+
+WRITES: dict[str, Callable[[Ledger], object]] = {
+    "next_epoch": lambda ledger: ledger.next_epoch("gpt"),
+    "open_epoch": lambda ledger: ledger.open_epoch("gpt", 9, 0, "v1", ["m0"], "asleep until now"),
+    "close_epoch": lambda ledger: ledger.close_epoch("gpt", 1, "asleep until now"),
+    "set_job": lambda ledger: ledger.set_job("gpt", state=JobState.RUNNING),
+    "set_pending_version": lambda ledger: ledger.set_pending_version("gpt", None),
+    "claim_standbys": lambda ledger: ledger.claim_standbys("gpt", 1),
+    "set_incident": lambda ledger: ledger.set_incident(
+        "gpt-1", state=IncidentState.RECOVERED, summary="asleep"
+    ),
+    "give_up": lambda ledger: ledger.give_up("gpt-1", "asleep until now"),
+}
+
+
+@pytest.mark.parametrize("write", WRITES)
+def test_a_run_that_was_asleep_writes_nothing(gpt: Ledger, write: str) -> None:
+    """What it began before another run took over is refused whole; the other one's writes are not."""
+    gpt.take_job("gpt-1", 1, "run-a", "a", 60)
+    asleep = gpt.holding("gpt-1", "gpt", "a")
+    asleep.set_job("gpt", state=JobState.RECOVERING)
+    gpt.next_attempt("gpt-1", 1)
+    gpt.take_job("gpt-1", 2, "run-b", "b", 60)
+    before = (gpt.job("gpt"), gpt.incident("gpt-1"), gpt.machines(), gpt.epochs("gpt"))
+    with pytest.raises(StaleError, match=r"a may not act on it any more, run run-b \(b\) does"):
+        WRITES[write](asleep)
+    assert (gpt.job("gpt"), gpt.incident("gpt-1"), gpt.machines(), gpt.epochs("gpt")) == before
+    assert asleep.job("gpt") == before[0]
+    gpt.holding("gpt-1", "gpt", "b").set_job("gpt", state=JobState.RUNNING)
 
 
 def test_a_newer_attempt_takes_over_at_once(gpt: Ledger) -> None:
