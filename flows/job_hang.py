@@ -1,10 +1,13 @@
 """Playbook: the job makes no progress, and nothing is logged.
 
-Read all stacks while it hangs, find the outlier's machine or the parallel group that the outliers share,
-evict it even though some of it may be healthy: fast isolation beats an exact cause (ByteDance, arXiv 2509.16293).
-Without an outlier: what the collectives recorded, the stop-time checks, and the ladder.
+Read all stacks while it hangs, and find the outlier's machine or the parallel group that the outliers share. A stopped
+process or an agent that does not answer explains the hang: evict at once. Whoever only stands out may have a reason
+that is no machine's fault (rank 0 prepares data): stop-time checks, then the ladder, which retries in place and evicts
+who stands out again, even though some of the group may be healthy: fast isolation beats an exact cause (ByteDance,
+arXiv 2509.16293).
 """
 
+from holdfast.tasks import standing
 from holdfast.tasks.case import Case
 from holdfast.tasks.diagnose import diagnose, dump_stacks
 from holdfast.tasks.evict import evict
@@ -20,9 +23,9 @@ async def job_hang(case: Case) -> Recovered:
     """Recover a job that hangs."""
     verdict = await dump_stacks(case)
     await pause(case)
-    if not verdict.suspects:
-        verdict = await diagnose(case)
-    tried = await escalate(case, verdict, "evicted as outlier")
+    if not verdict.sure:
+        verdict = standing.proven(case, verdict, await diagnose(case))
+    tried = await escalate(case, verdict, "explains the hang")
 
     await evict(case, tried.verdict.suspects, "outlier in a hang")
     await swap_in(case)

@@ -34,6 +34,8 @@ class Aggregation(Frozen):
     confidence: float = 0.0
     shared_group: str = ""
     """Parallel group that was over-evicted, such as ``pp 3``; empty: none."""
+    sure: bool = False
+    """Their processes are stopped: more than that they stand out."""
     over_limit: bool = False
     """There are outliers, but on more machines than may be evicted at once: a human decides."""
     reasons: tuple[str, ...] = ()
@@ -43,6 +45,8 @@ class _Outliers(Frozen):
     ranks: tuple[int, ...]
     sure: bool
     why: str
+    proof: bool = False
+    """It explains the hang by itself."""
 
 
 def aggregate(stacks: Sequence[StackDump], job: Job, policy: AggregatePolicy | None = None) -> Aggregation:
@@ -73,7 +77,7 @@ def _stopped(stacks: Sequence[StackDump]) -> _Outliers | None:
     if not halted:
         return None
     return _Outliers(
-        ranks=halted, sure=True, why=f"processes of ranks {listed(halted)} are stopped (state T)"
+        ranks=halted, sure=True, proof=True, why=f"processes of ranks {listed(halted)} are stopped (state T)"
     )
 
 
@@ -130,7 +134,7 @@ def _name_machines(
 ) -> Aggregation:
     limit = policy.limit(len(job.machines))
     machines = _machines_of(odd.ranks, job)
-    answer = Aggregation(groups=found, outliers=odd.ranks, reasons=(odd.why,))
+    answer = Aggregation(groups=found, outliers=odd.ranks, sure=odd.proof, reasons=(odd.why,))
     if len(machines) == 1:
         return _accuse(answer, machines, 0.98 if odd.sure else 0.85, "all outliers are on one machine")
     if not odd.sure and (shared := _shared_group(odd.ranks, job)) is not None:

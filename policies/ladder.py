@@ -46,6 +46,8 @@ class Circumstances(Frozen):
     """How long before the fault the code was switched; None: never since the submission."""
     accused: tuple[str, ...] = ()
     """Machines that the alerts speak against."""
+    spared: str = ""
+    """Why machines that stand out are not accused; empty: none is spared."""
     offenders: frozenset[str] = frozenset()
     """Machines that were accused often of late, in any job."""
     switch: str = ""
@@ -187,7 +189,7 @@ def _impossible(rung: Rung, seen: Circumstances) -> str:
         return "no earlier good code version"
     if rung is Rung.RETRY:
         return seen.no_retry
-    return "the alerts accuse no machine" if rung is Rung.EVICT and not seen.accused else ""
+    return (seen.spared or "the alerts accuse no machine") if rung is Rung.EVICT and not seen.accused else ""
 
 
 def since_progress(

@@ -108,6 +108,26 @@ class OftenPolicy(Frozen):
     window_s: float = Seconds
 
 
+class StandingOutPolicy(Frozen):
+    """When a machine goes that only stands out in hangs, and how many of one job do."""
+
+    accusations: int = Field(ge=1)
+    window_s: float = Seconds
+    job_share: float = Share
+    job_at_least: int = Field(ge=1)
+    job_at_most: int = Field(ge=1)
+
+    @model_validator(mode="after")
+    def _least_is_no_more_than_most(self) -> StandingOutPolicy:
+        if self.job_at_least > self.job_at_most:
+            raise ValueError(f"job_at_least {self.job_at_least} is more than job_at_most {self.job_at_most}")
+        return self
+
+    def limit(self, machines: int) -> int:
+        """Most machines that a job of ``machines`` loses for hangs within the window."""
+        return min(self.job_at_most, max(self.job_at_least, int(self.job_share * machines)))
+
+
 class LadderPolicy(Frozen):
     """The ladders, and what changes their order."""
 
@@ -115,6 +135,7 @@ class LadderPolicy(Frozen):
     code_changed_s: float = Field(ge=0)
     code_suspect_s: float = Field(ge=0)
     often: OftenPolicy
+    standing_out: StandingOutPolicy
     offender: float = Field(gt=0)
     offence_half_life_s: float = Seconds
     classes: dict[IncidentClass, ClassLadder]

@@ -92,6 +92,7 @@ def same(one: Signature, other: Signature) -> bool:
     * Another signal, exception or frame: another failure.
     * A kill from outside is the same when it hits the same rank or machine again.
     * The same exception in the same frame is the same on whatever rank it shows.
+    * Hangs in which different ranks of different machines stand out are different.
     * Else it must be at the same place: rank, machine, switch, or step of the training.
     """
     if not one.what or not other.what:
@@ -103,6 +104,8 @@ def same(one: Signature, other: Signature) -> bool:
     if not _placed(one) or not _placed(other):
         return True
     here = _same_machine(one, other)
+    if one.what == AlertKind.HANG and one.machine and other.machine:
+        return here  # who is waited for is another each time: its step is that of all ranks
     return here if one.from_outside else here or same_step(one, other)
 
 

@@ -13,7 +13,7 @@ from holdfast.models.alert import Finding, Verdict
 from holdfast.models.machine import Machine, MachineState
 from holdfast.policies import aggregate, flight, verdicts
 from holdfast.policies.ladder import since_progress
-from holdfast.tasks import checks, fleet, history, late
+from holdfast.tasks import checks, fleet, history, late, standing
 from holdfast.tasks.case import Case
 from holdfast.tasks.checks import Subject
 
@@ -46,7 +46,7 @@ async def diagnose(case: Case, tiers: Sequence[Check] | None = None) -> Verdict:
         verdict = verdicts.judge((*verdict.findings, *await check(case, tier)), slow_factor)
         if root := late.verdict(case):
             return root.model_copy(update={"findings": verdict.findings})
-        if verdict.suspects:
+        if verdict.suspects and not standing.only(case, verdict):
             break
     return verdict
 
@@ -97,13 +97,17 @@ async def dump_stacks(case: Case) -> Verdict:
         stacks: list[StackDump] = [stack for dumps in fleet.answered(answers).values() for stack in dumps]
         found = aggregate.aggregate(stacks, job, case.ctx.policy.aggregate)
         silent = fleet.lost(answers)
-        suspects, reasons = found.suspects, found.reasons
-        if not suspects and not silent:
+        suspects, reasons, ranks = found.suspects, found.reasons, found.outliers
+        if silent and not found.sure:
+            suspects = ()  # the others stand out because they wait for them
+        elif not suspects:
             recorded = flight.analyse(await _records(case, case.machines_now()), job)
-            suspects, reasons = recorded.suspects, (*reasons, *recorded.reasons)
+            suspects, reasons, ranks = recorded.suspects, (*reasons, *recorded.reasons), recorded.behind
         return Verdict(
             suspects=tuple(dict.fromkeys((*silent, *suspects))),
             confidence=1.0 if silent else found.confidence,
+            ranks=ranks if suspects else (),
+            sure=bool(silent) or found.sure,
             evidence=(*(f"agent on {name} does not answer" for name in silent), *reasons),
         ).model_dump(mode="json")
 

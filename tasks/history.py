@@ -9,6 +9,7 @@ from holdfast.models.history import Epoch
 from holdfast.policies import evidence, signature
 from holdfast.policies.ladder import PastIncident, since_progress
 from holdfast.policies.signature import Position, Signature
+from holdfast.tasks import standing
 from holdfast.tasks.context import Context
 
 _LOOK_BACK = 50
@@ -35,12 +36,9 @@ def signature_of(ctx: Context, incident: Incident, epochs: Sequence[Epoch]) -> S
     if epoch is not None:
         reached = max(epoch.start_step, epoch.last_step or 0)
         position = Position(code_version=epoch.code_version, start_step=epoch.start_step, step=reached)
-    return signature.of(
-        incident,
-        position,
-        ctx.policy.detect.network.switches,
-        one_machine=epoch is not None and len(epoch.machines) == 1,
-    )
+    one_machine = epoch is not None and len(epoch.machines) == 1
+    found = signature.of(incident, position, ctx.policy.detect.network.switches, one_machine=one_machine)
+    return found if one_machine else standing.signed(ctx, incident, found)
 
 
 def facts(ctx: Context, incident: Incident, state_suspected: bool) -> evidence.Facts:

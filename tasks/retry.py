@@ -12,7 +12,8 @@ from holdfast.models.alert import Blame, IncidentClass, Rung, Verdict
 from holdfast.models.base import Frozen
 from holdfast.models.missing import Missing
 from holdfast.policies import code, evidence, ladder, offences, repeated, suspects, switches
-from holdfast.tasks import history, late, poisoned
+from holdfast.policies.standing_out import Weighed
+from holdfast.tasks import history, late, poisoned, standing
 from holdfast.tasks.case import Case
 from holdfast.tasks.replay import replay
 from holdfast.tasks.rollback import rollback
@@ -57,14 +58,14 @@ async def _act(case: Case, verdict: Verdict, rung: Rung) -> Tried:
     match rung:
         case Rung.RETRY:
             also = f"; {data}" if (data := suspect_data(case)) else ""
-            return Tried(did=f"no machine at fault; retried in place{also}", verdict=verdict)
+            spared = _of_newest_rung(case, "spared") or "no machine at fault"
+            return Tried(did=f"{spared}; retried in place{also}", verdict=verdict)
         case Rung.OLDER_STATE:
             return Tried(did=f"no machine at fault; {await poisoned.leave_behind(case)}", verdict=verdict)
         case Rung.EVICT:
-            accused = verdict.model_copy(
-                update={"suspects": accused_by_alerts(case), "blame": Blame.MACHINES}
-            )
-            return Tried(did="accused by the alerts", verdict=accused)
+            accused = verdict.model_copy(update={"suspects": _accused(case)[0], "blame": Blame.MACHINES})
+            hangs = case.incident_class is IncidentClass.JOB_HANG
+            return Tried(did="stands out again" if hangs else "accused by the alerts", verdict=accused)
         case Rung.ROLLBACK:
             version = await rollback(case, "no machine at fault")
             return Tried(did=f"rolled the code back to {version}", verdict=verdict)
@@ -110,15 +111,21 @@ async def climb(case: Case, common_cause: bool = False) -> Rung:
 
     async def act() -> dict[str, Any]:
         policy = case.ctx.policy.ladder
+        seen = circumstances(case, common_cause)
         decision = ladder.next_rung(
             history.past_incidents(case.ctx, case.incident),
             tuple(Rung(str((a.result or {})["rung"])) for a in case.done("rung")),
             policy.of(case.incident_class),
             policy.progress_steps,
-            circumstances(case, common_cause),
+            seen,
             policy.code_changed_s,
         )
-        return {"rung": decision.rung.value, "reasons": list(decision.reasons), "data": decision.data}
+        return {
+            "rung": decision.rung.value,
+            "reasons": list(decision.reasons),
+            "data": decision.data,
+            "spared": seen.spared,
+        }
 
     done = await case.once("rung", case.life, {}, act)
     get_run_logger().info("rung: %s (%s)", done["rung"], "; ".join(done["reasons"]))
@@ -134,7 +141,7 @@ def circumstances(case: Case, common_cause: bool = False) -> ladder.Circumstance
     # What all machines missed and what came back is no machine's fault.
     # Nor is what the job's own code raised.
     nobodys = waited or case.incident_class is IncidentClass.USER_CODE_ERROR
-    accused = () if nobodys else accused_by_alerts(case)
+    accused, standing_out = ((), Weighed()) if nobodys else _accused(case)
     again = {alert.machine or "" for alert in repeated.find(case.incident.alerts, policy.classify)}
     weights = offences.weigh(
         ctx.ledger.offences(since=now - 10 * policy.ladder.offence_half_life_s),
@@ -150,7 +157,9 @@ def circumstances(case: Case, common_cause: bool = False) -> ladder.Circumstance
         code_changed_s_ago=None if changed_at is None else max(0.0, case.incident.detected_at - changed_at),
         accused=accused,
         # A network fault that came twice within its window is evicted at once (BR), as is a repeat offender.
-        offenders=offences.offenders(weights, policy.ladder.offender) | again,
+        # So does who stands out in hangs again, whatever progress the job made between them.
+        offenders=offences.offenders(weights, policy.ladder.offender) | again | {*standing_out.machines},
+        spared=standing_out.spared,
         switch=switches.shared(accused, case.incident.alerts, policy.detect.network.switches),
         common_cause=common_cause,
         poisoned=state.leave.why if state.leave else "",
@@ -178,10 +187,25 @@ def accused_by_alerts(case: Case) -> tuple[str, ...]:
     return named if len(named) <= case.ctx.policy.aggregate.limit(len(job.machines)) else ()
 
 
+def _accused(case: Case) -> tuple[tuple[str, ...], Weighed]:
+    """Machines that may be evicted although no check proves it; and what becomes of those that stand out in a hang."""
+    if case.incident_class is not IncidentClass.JOB_HANG:
+        return accused_by_alerts(case), Weighed()
+    weighed = standing.weigh(case)
+    told = suspects.named(case.incident.alerts, None, case.job_now())
+    machines = tuple(dict.fromkeys((*told, *weighed.machines)))
+    limit = case.ctx.policy.aggregate.limit(len(case.job_now().machines))
+    return (machines if len(machines) <= limit else ()), weighed
+
+
 def suspect_data(case: Case) -> str:
     """Why the data is a suspect too, by the newest choice of a rung."""
+    return _of_newest_rung(case, "data")
+
+
+def _of_newest_rung(case: Case, key: str) -> str:
     chosen = case.done("rung")
-    return str((chosen[-1].result or {}).get("data", "")) if chosen else ""
+    return str((chosen[-1].result or {}).get(key, "")) if chosen else ""
 
 
 def tried_in_words(case: Case) -> list[str]:

@@ -349,6 +349,10 @@ class Verdict(Frozen):
     findings: tuple[Finding, ...] = ()
     blame: Blame = Blame.NOBODY
     """``machines`` whenever there are suspects."""
+    ranks: tuple[Rank, ...] = ()
+    """Ranks that the suspects are named for; empty: not for certain ranks."""
+    sure: bool = False
+    """Nothing else explains it than the suspects: they go at once."""
 
     @model_validator(mode="before")
     @classmethod

@@ -182,6 +182,7 @@ async def _play(scenario: Scenario, kit: Kit, own: Mapping[str, Playbook]) -> Pl
             for ended in (one for one in kit.incidents() if one.closed_at is not None):
                 kit.gateway.correlator.memory.closed(ended.id, ended.closed_at or 0.0)
         kit.clock.advance(signal.after_s)
+        vars(world).update(_sets(signal.becomes))
         if signal.reached:
             _reach(kit, world, signal.reached)
         outcomes += await _send(kit, signal, before)

@@ -72,6 +72,8 @@ class Signal(Frozen):
     """What the signals before it started has come to its end; then ``after_s`` passes."""
     reached: int = 0
     """The job's present epoch completed this step before it, and holds it in memory; 0: none."""
+    becomes: dict[str, Any] = Field(default_factory=dict)
+    """What is true underneath from then on."""
     times: int = 1
     """Sent so often, at once."""
     alertmanager: dict[str, Any] | None = None

@@ -1,0 +1,106 @@
+"""Who stands out in hangs of a job, as the ledger has it: in this one, and in those before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.models.agent import Check
+from holdfast.models.alert import Incident, IncidentClass, Verdict
+from holdfast.models.history import Action, ActionState
+from holdfast.policies import standing_out
+from holdfast.policies.signature import Signature
+from holdfast.policies.standing_out import Accusation, Weighed
+from holdfast.tasks.case import Case
+from holdfast.tasks.context import Context
+
+_LOOK_BACK = 50
+"""Incidents of the job, newest first."""
+_LOOKS = ("stacks", "check")
+
+
+def only(case: Case, verdict: Verdict) -> bool:
+    """Nothing speaks against the suspects but that they stand out in a hang."""
+    if case.incident_class is not IncidentClass.JOB_HANG or verdict.sure:
+        return False
+    failed = {finding.check for finding in verdict.findings if not finding.ok}
+    return not verdict.findings or failed <= {Check.FLIGHT_RECORDER}
+
+
+def proven(case: Case, seen: Verdict, diagnosed: Verdict) -> Verdict:
+    """Both together; whoever only stands out is no suspect: the ladder says what becomes of them."""
+    told = (*seen.evidence, *diagnosed.evidence)
+    if only(case, diagnosed):
+        return Verdict(evidence=told, findings=diagnosed.findings)
+    return diagnosed.model_copy(update={"evidence": told})
+
+
+def weigh(case: Case) -> Weighed:
+    """May the machines that stand out now be evicted?"""
+    ctx, incident, job = case.ctx, case.incident, case.job_now()
+    mine = accusations(ctx, incident)
+    if not mine:
+        return Weighed()
+    now = mine[-1].model_copy(update={"at": ctx.clock.now()})
+    before = [past for past in _hangs(ctx, incident) if past.id != incident.id]
+    past = [each for hang in before for each in accusations(ctx, hang)]
+    evicted = [
+        action.done_at
+        for hang in (*before, incident)
+        for action in ctx.ledger.actions(hang.id)
+        if action.kind == "evict" and action.done_at is not None
+    ]
+    return standing_out.weigh(
+        now, [*past, *mine[:-1]], evicted, len(job.machines), ctx.policy.ladder.standing_out
+    )
+
+
+def accusations(ctx: Context, incident: Incident) -> list[Accusation]:
+    """Who stood out at each look of a hang, oldest first; as the alert has it where no look says more."""
+    looks = [a for a in ctx.ledger.actions(incident.id) if a.kind in _LOOKS and a.state is ActionState.DONE]
+    if any((look.result or {}).get("sure") for look in looks):
+        return []
+    found = [each for look in looks if (each := _of_look(look)) is not None]
+    lives: dict[str, Accusation] = {}
+    for life, accusation in found:
+        lives.setdefault(life, accusation)
+    if lives or not incident.machine:
+        return list(lives.values())
+    ranks = () if incident.rank is None else (incident.rank,)
+    return [Accusation(at=incident.opened_at, machines=(incident.machine,), ranks=ranks)]
+
+
+def signed(ctx: Context, incident: Incident, signature: Signature) -> Signature:
+    """The signature of a hang, with who stood out in it."""
+    if incident.incident_class is not IncidentClass.JOB_HANG or not (seen := accusations(ctx, incident)):
+        return signature
+    newest = seen[-1]
+    rank = newest.ranks[0] if len(newest.ranks) == 1 else None
+    return signature.model_copy(update={"machine": newest.machines[0], "rank": rank})
+
+
+def _of_look(look: Action) -> tuple[str, Accusation] | None:
+    """The job's life that was looked at, and who stood out."""
+    result, at = look.result or {}, look.done_at or 0.0
+    life = look.key.rpartition(":")[2]
+    if look.kind == "stacks":
+        named: Sequence[str] = result.get("suspects", ())
+        ranks = tuple(result.get("ranks", ()))
+    else:
+        named = [
+            finding["machine"]
+            for finding in result.get("findings", ())
+            if finding["check"] == Check.FLIGHT_RECORDER and not finding["ok"]
+        ]
+        ranks = ()
+    return (life, Accusation(at=at, machines=tuple(named), ranks=ranks)) if named else None
+
+
+def _hangs(ctx: Context, incident: Incident) -> list[Incident]:
+    """Hangs of the job since it was submitted, oldest first."""
+    since = ctx.ledger.job(incident.job).submitted_at
+    known = ctx.ledger.incidents(job=incident.job, limit=_LOOK_BACK)[::-1]
+    return [
+        past
+        for past in known
+        if past.incident_class is IncidentClass.JOB_HANG and since <= past.opened_at <= incident.opened_at
+    ]
