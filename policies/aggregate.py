@@ -11,7 +11,7 @@ outliers apart, nobody is named. It never names more machines than the policy's 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from holdfast.models.agent import StackDump
 from holdfast.models.base import Frozen
@@ -49,19 +49,25 @@ class _Outliers(Frozen):
     """It explains the hang by itself."""
 
 
-def aggregate(stacks: Sequence[StackDump], job: Job, policy: AggregatePolicy | None = None) -> Aggregation:
+def aggregate(
+    stacks: Sequence[StackDump],
+    job: Job,
+    policy: AggregatePolicy | None = None,
+    blocked: Collection[int] = frozenset(),
+) -> Aggregation:
     """Analyse one dump of all ranks and their children.
 
     Args:
         stacks: dumps, of any machines; those of ranks outside the job are left out.
         job: its machines and parallelism.
         policy: limits; None: the packaged ones.
+        blocked: ranks that were seen waiting in the kernel for long; they count where they still do.
     """
     policy = policy or Policy.load().aggregate
     world = job.spec.world_size
     own = [dump for dump in stacks if dump.rank is None or dump.rank < world]
     found = group_ranks(own, job, policy)
-    odd = _stopped(own) or _not_waiting(found, world)
+    odd = _stopped(own) or _blocked(own, blocked) or _not_waiting(found, world)
     if odd is None and (odd := _minority(found)) and _may_be_victims(odd.ranks, found, job):
         why = f"{odd.why}, but all ranks wait in collectives: any of them may be the cause"
         return Aggregation(groups=found, outliers=odd.ranks, reasons=(why,))
@@ -79,6 +85,16 @@ def _stopped(stacks: Sequence[StackDump]) -> _Outliers | None:
     return _Outliers(
         ranks=halted, sure=True, proof=True, why=f"processes of ranks {listed(halted)} are stopped (state T)"
     )
+
+
+def _blocked(stacks: Sequence[StackDump], seen: Collection[int]) -> _Outliers | None:
+    """A process that a device or a mount does not let go."""
+    still = {d.rank for d in stacks if d.rank in seen and not d.child and d.process_state[:1] in {"D", "Z"}}
+    ranks = tuple(sorted(rank for rank in still if rank is not None))
+    if not ranks:
+        return None
+    why = f"processes of ranks {listed(ranks)} wait in the kernel and do not come back (state D)"
+    return _Outliers(ranks=ranks, sure=True, proof=True, why=why)
 
 
 def _not_waiting(found: Sequence[StackGroup], world: int) -> _Outliers | None:

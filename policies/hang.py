@@ -1,4 +1,4 @@
-"""Is the job hanging? A vote of four signals in one window, calibrated on the job's own steps.
+"""Is the job hanging? A vote of four signals in one window, calibrated on the job's own steps and starts.
 
 Source: BG (Baidu Baige), "at least 2 of 4 signals inactive in one window", with exemptions for the first step,
 evaluation and checkpointing; here also for the last ranks of a job, once others have ended. The signals here, from
@@ -9,56 +9,27 @@ what agents see without a GPU:
 * ``idle``: no rank uses the processor; or GPUs are fully utilised while no port carries any traffic;
 * ``waiting``: most ranks have been idle for as long as a collective may stay open.
 
-One signal is never enough: a slow step is silent but busy.
+One signal is never enough: a slow step is silent but busy. Nor are two while ranks visibly work: before the first step
+(they use processors, themselves or by what they started, or read and write), or in a pause that may be an evaluation
+which nobody declared (their GPUs or processors compute, and their stacks change). Both have limits, after which
+silence alone is a hang.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.models.agent import RankPhase, RankState, Vitals
+from holdfast.models.agent import RankPhase
 from holdfast.models.base import Frozen
 from holdfast.models.job import JobState
+from holdfast.policies import at_work
+from holdfast.policies.hang_facts import NOTHING_LEARNED, HangFacts, Learned
 from holdfast.policies.listed import listed
 from holdfast.policies.policy import HangPolicy
 
 STUCK_STATES = frozenset("TD")
-
-
-class HangFacts(Frozen):
-    """One rank over the recent past, as the caller's history has it. Times in seconds."""
-
-    rank: int
-    machine: str
-    silent_s: float
-    """Since its last completed step, or since its start before the first."""
-    cpu_cores: float
-    """Processor seconds used per second over the last few heartbeats."""
-    process_state: str = ""
-    activity: str = ""
-    steps_done: int = 0
-    """In this epoch."""
-    step_s: float = 0.0
-    """Usual duration of a step (mean, or better a high percentile); 0: unknown."""
-    longest_gap_s: float = 0.0
-    """Longest gap between two steps of this epoch outside exempt activities and holds; 0: unknown."""
-    stopped_s: float = 0.0
-    """For how long it has been seen in state T without interruption."""
-    stacks_unchanged: bool = False
-    """Several stack samples over the window were equal."""
-    gpu_busy: float | None = None
-    """Utilisation of its machine's GPUs, 0 to 1."""
-    traffic_bytes_s: float | None = None
-    """Of its machine's ports."""
-    paused: bool = False
-    phase: RankPhase = RankPhase.RUNNING
-    exit_code: int | None = None
-    """Once it has exited."""
-
-    @property
-    def ended(self) -> bool:
-        """It did all that it had to do."""
-        return self.phase is RankPhase.EXITED and self.exit_code == 0
+_AS_BEFORE = 1.25
+"""A pause may be so much longer than the longest that the job came back from."""
 
 
 class HangVote(Frozen):
@@ -73,55 +44,15 @@ class HangVote(Frozen):
     """Ranks that stand out: stopped, else behind the others, else busy among idle ones."""
     stopped: tuple[int, ...] = ()
     """Ranks whose process is stopped (state T): that explains the hang by itself."""
+    blocked: tuple[int, ...] = ()
+    """Ranks whose process waits in the kernel for longer than one that merely reads."""
+    ended: tuple[int, ...] = ()
+    """Ranks that ended with status 0 while these wait."""
+    working: tuple[int, ...] = ()
+    """Ranks that visibly work."""
     exempt: str = ""
     """Why the job is not judged now; empty when it is."""
     reasons: tuple[str, ...] = ()
-
-
-def facts(
-    machine: str,
-    state: RankState,
-    now: float,
-    *,
-    earlier: tuple[float, float] | None = None,
-    longest_gap_s: float = 0.0,
-    stopped_since: float | None = None,
-    stacks_unchanged: bool = False,
-    vitals: Vitals | None = None,
-) -> HangFacts:
-    """Facts from a rank's newest state.
-
-    Args:
-        machine: where it runs.
-        state: from the newest heartbeat.
-        now: when that heartbeat was made, on the agent's own clock (Unix seconds).
-        earlier: (time, ``cpu_s``) of a heartbeat a few seconds before; None counts as busy.
-        longest_gap_s: see :class:`HangFacts`.
-        stopped_since: time of the first heartbeat of the present run in state T.
-        stacks_unchanged: see :class:`HangFacts`.
-        vitals: of its machine.
-    """
-    cores = 1.0
-    if earlier is not None and now > earlier[0]:
-        cores = max(0.0, state.cpu_s - earlier[1]) / (now - earlier[0])
-    return HangFacts(
-        rank=state.rank,
-        machine=machine,
-        silent_s=max(0.0, now - state.step_at),
-        cpu_cores=cores,
-        process_state=state.process_state,
-        activity=state.activity,
-        steps_done=state.steps_done,
-        step_s=state.step_s,
-        longest_gap_s=longest_gap_s,
-        stopped_s=0.0 if stopped_since is None else max(0.0, now - stopped_since),
-        stacks_unchanged=stacks_unchanged,
-        gpu_busy=vitals.gpu_busy if vitals else None,
-        traffic_bytes_s=vitals.traffic_bytes_s if vitals else None,
-        paused=state.paused,
-        phase=state.phase,
-        exit_code=state.exit_code,
-    )
 
 
 def window_s(ranks: Sequence[HangFacts], policy: HangPolicy) -> float:
@@ -130,8 +61,15 @@ def window_s(ranks: Sequence[HangFacts], policy: HangPolicy) -> float:
     gap = max((rank.longest_gap_s for rank in ranks), default=0.0)
     if usual <= 0 and gap <= 0:
         return policy.max_window_s
-    wanted = max(policy.factor * usual, policy.gap_factor * gap)
-    return min(max(wanted, policy.min_window_s), policy.max_window_s)
+    return _window_s(usual, gap, policy)
+
+
+def _window_s(step_s: float, gap_s: float, policy: HangPolicy) -> float:
+    wanted = max(policy.factor * step_s, policy.gap_factor * gap_s)
+    # A pause that it made before and came back from is no hang.
+    return max(
+        min(max(wanted, policy.min_window_s), policy.max_window_s), min(_AS_BEFORE * gap_s, policy.endless_s)
+    )
 
 
 def rules_out(silent_s: float, step_s: float, longest_gap_s: float, policy: HangPolicy) -> bool:
@@ -146,12 +84,15 @@ def rules_out(silent_s: float, step_s: float, longest_gap_s: float, policy: Hang
         longest_gap_s: its longest gap.
         policy: thresholds.
     """
-    wanted = max(policy.factor * step_s, policy.gap_factor * longest_gap_s)
-    return silent_s <= min(max(wanted, policy.min_window_s), policy.max_window_s)
+    return silent_s <= _window_s(step_s, longest_gap_s, policy)
 
 
 def vote(
-    ranks: Sequence[HangFacts], policy: HangPolicy, *, job_state: JobState = JobState.RUNNING
+    ranks: Sequence[HangFacts],
+    policy: HangPolicy,
+    *,
+    job_state: JobState = JobState.RUNNING,
+    learned: Learned = NOTHING_LEARNED,
 ) -> HangVote:
     """Judge one job.
 
@@ -159,27 +100,39 @@ def vote(
         ranks: facts of all its ranks that are known.
         policy: thresholds.
         job_state: a job that is not running never hangs.
+        learned: how long its starts and declared phases took before.
     """
     known, ranks = ranks, [rank for rank in ranks if not rank.ended]
     if off := _not_judged(ranks, job_state):
         return HangVote(hang=False, exempt=off)
     silent = min(rank.silent_s for rank in known)
     stopped = [rank for rank in ranks if rank.stopped_s >= policy.stopped_s]
-    limit, exempt = _limit(ranks, len(known) - len(ranks), policy)
+    limit, exempt = _limit(known, policy, learned)
     # Whatever it was doing, a process that stays stopped does not go on by itself.
     if stopped and silent >= policy.stopped_s:
-        limit, exempt = min(limit, max(policy.stopped_s, window_s(ranks, policy))), ""
+        usual = min(window_s(ranks, policy), policy.max_window_s)
+        limit, exempt = min(limit, max(policy.stopped_s, usual)), ""
     signals = _signals(ranks, silent, limit, policy)
-    hang = len(signals) >= policy.votes and "silent" in signals
+    ended = tuple(sorted(rank.rank for rank in known if rank.ended))
+    work = at_work.find(ranks, limit, policy, learned)
+    patient = bool(work.ranks) and not stopped and silent <= work.limit_s
+    if silent > max(limit, work.longest_s):
+        signals["endless"] = f"no step for {silent:.0f} s, however busy the ranks look"
+    hang = len(signals) >= policy.votes and "silent" in signals and not patient
+    if patient and "silent" in signals:
+        exempt = f"ranks {listed(work.ranks)} work (limit {work.limit_s:g} s)"
     return HangVote(
         hang=hang,
         signals=tuple(signals),
         silent_s=silent,
         window_s=limit,
-        suspects=_suspects(ranks, policy) if hang else (),
+        suspects=_suspects(ranks, policy, ended) if hang else (),
         stopped=_stopped(ranks) if hang else (),
+        blocked=_blocked(ranks, policy) if hang else (),
+        ended=ended if hang else (),
+        working=work.ranks,
         exempt="" if hang else exempt,
-        reasons=tuple(signals.values()),
+        reasons=(*signals.values(), *_told_of_ended(ended, ranks)),
     )
 
 
@@ -195,21 +148,31 @@ def _not_judged(ranks: Sequence[HangFacts], job_state: JobState) -> str:
     return ""
 
 
-def _limit(ranks: Sequence[HangFacts], ended: int, policy: HangPolicy) -> tuple[float, str]:
+def _limit(known: Sequence[HangFacts], policy: HangPolicy, learned: Learned) -> tuple[float, str]:
     """Allowed silence in seconds, and the exemption that stretches it, if any."""
+    ranks = [rank for rank in known if not rank.ended]
     usual = window_s(ranks, policy)
-    limits = {
-        f"{name} (limit {policy.activity_limits_s[name]:g} s)": policy.activity_limits_s[name]
-        for name in sorted({rank.activity for rank in ranks} & policy.activity_limits_s.keys())
-    }
+    limits: dict[str, float] = {}
+    for name in sorted({rank.activity for rank in ranks} & policy.activity_limits_s.keys()):
+        limit_s = max(policy.activity_limits_s[name], policy.gap_factor * learned.phase_s.get(name, 0.0))
+        limits[f"{name} (limit {limit_s:g} s)"] = limit_s
     if any(rank.steps_done == 0 for rank in ranks):
-        limits[f"first step of the epoch (limit {policy.first_step_s:g} s)"] = policy.first_step_s
-    if ended:
-        limits[f"{ended} ranks have ended (limit {policy.end_s:g} s)"] = policy.end_s
+        start_s = max(policy.first_step_s, policy.start_factor * learned.start_s)
+        limits[f"first step of the epoch (limit {start_s:g} s)"] = start_s
+    if ended := len(known) - len(ranks):
+        end_s = _end_s(ranks, ended, policy)
+        limits[f"{ended} ranks have ended (limit {end_s:g} s)"] = end_s
     if not limits:
         return usual, ""
     name = max(limits, key=lambda key: limits[key])
     return max(usual, limits[name]), name
+
+
+def _end_s(ranks: Sequence[HangFacts], ended: int, policy: HangPolicy) -> float:
+    """How long ranks may go on after ``ended`` others; less where a few have left the others waiting."""
+    few = 2 * ended < len(ranks) + ended
+    waiting = all(rank.cpu_cores < policy.idle_cores and not rank.activity for rank in ranks)
+    return policy.early_end_s if few and waiting else policy.end_s
 
 
 def _signals(ranks: Sequence[HangFacts], silent: float, limit: float, policy: HangPolicy) -> dict[str, str]:
@@ -217,7 +180,7 @@ def _signals(ranks: Sequence[HangFacts], silent: float, limit: float, policy: Ha
     fired: dict[str, str] = {}
     if silent > limit:
         fired["silent"] = f"no rank completed a step for {silent:.1f} s (window {limit:.1f} s)"
-    stuck = [rank for rank in ranks if rank.process_state[:1] in STUCK_STATES]
+    stuck = [rank for rank in ranks if _is_stuck(rank, policy)]
     if stuck:
         named = listed(f"{rank.rank} ({rank.process_state})" for rank in stuck)
         fired["stuck"] = f"{len(stuck)} of {len(ranks)} processes do not run: rank {named}"
@@ -248,9 +211,30 @@ def _stopped(ranks: Sequence[HangFacts]) -> tuple[int, ...]:
     return tuple(sorted(rank.rank for rank in ranks if rank.process_state[:1] == "T"))
 
 
-def _suspects(ranks: Sequence[HangFacts], policy: HangPolicy) -> tuple[int, ...]:
+def _blocked(ranks: Sequence[HangFacts], policy: HangPolicy) -> tuple[int, ...]:
+    return tuple(sorted(rank.rank for rank in ranks if (rank.blocked_s or 0.0) >= policy.blocked_s))
+
+
+def _is_stuck(rank: HangFacts, policy: HangPolicy) -> bool:
+    """Stopped, or in the kernel for longer than a process that merely reads."""
+    if rank.process_state[:1] == "D":
+        return rank.blocked_s is None or rank.blocked_s >= policy.blocked_s
+    return rank.process_state[:1] in STUCK_STATES
+
+
+def _told_of_ended(ended: Sequence[int], ranks: Sequence[HangFacts]) -> list[str]:
+    return (
+        [f"ranks {listed(ended)} ended with status 0, {len(ranks)} others have not come to their end"]
+        if ended
+        else []
+    )
+
+
+def _suspects(ranks: Sequence[HangFacts], policy: HangPolicy, ended: Sequence[int]) -> tuple[int, ...]:
     if stopped := _stopped(ranks):
         return stopped
+    if ended:  # the others wait for these
+        return ()
     ahead = max(rank.steps_done for rank in ranks)
     behind = [rank.rank for rank in ranks if rank.steps_done < ahead]
     busy = [rank.rank for rank in ranks if rank.cpu_cores >= policy.idle_cores]

@@ -45,6 +45,13 @@ class HangPolicy(Frozen):
     min_window_s: float = Seconds
     max_window_s: float = Seconds
     first_step_s: float = Seconds
+    start_factor: float = Field(ge=1)
+    start_working_s: float = Seconds
+    start_bytes_s: float = Seconds
+    undeclared_s: float = Seconds
+    endless_s: float = Seconds
+    early_end_s: float = Seconds
+    blocked_s: float = Seconds
     end_s: float = Seconds
     activity_limits_s: dict[str, float]
     idle_cores: float = Field(gt=0)

@@ -22,6 +22,8 @@ class Accusation(Frozen):
     machines: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
     """Ranks that stood out; empty: not known."""
+    excuse: str = ""
+    """Why that is no machine's fault; empty: it may be one's."""
 
 
 class Weighed(Frozen):
@@ -52,6 +54,8 @@ def weigh(
     if not now.machines:
         return Weighed()
     named = listed(now.machines)
+    if now.excuse:
+        return Weighed(spared=now.excuse)
     if elsewhere := _habit(now, past):
         return Weighed(
             spared=f"ranks {listed(now.ranks)} stood out on {listed(elsewhere)} before: "

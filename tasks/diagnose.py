@@ -95,7 +95,7 @@ async def dump_stacks(case: Case) -> Verdict:
             case.ctx, case.machines_now(), lambda agent, _: agent.stacks(case.job, case.broken_epoch)
         )
         stacks: list[StackDump] = [stack for dumps in fleet.answered(answers).values() for stack in dumps]
-        found = aggregate.aggregate(stacks, job, case.ctx.policy.aggregate)
+        found = aggregate.aggregate(stacks, job, case.ctx.policy.aggregate, standing.blocked(case.incident))
         silent = fleet.lost(answers)
         suspects, reasons, ranks = found.suspects, found.reasons, found.outliers
         if silent and not found.sure:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.models.agent import Check
-from holdfast.models.alert import Incident, IncidentClass, Verdict
+from holdfast.models.alert import AlertKind, Incident, IncidentClass, Verdict
 from holdfast.models.history import Action, ActionState
 from holdfast.policies import standing_out
+from holdfast.policies.listed import listed
 from holdfast.policies.signature import Signature
 from holdfast.policies.standing_out import Accusation, Weighed
 from holdfast.tasks.case import Case
@@ -40,7 +41,7 @@ def weigh(case: Case) -> Weighed:
     mine = accusations(ctx, incident)
     if not mine:
         return Weighed()
-    now = mine[-1].model_copy(update={"at": ctx.clock.now()})
+    now = mine[-1].model_copy(update={"at": ctx.clock.now(), "excuse": _excuse(incident, mine[-1].ranks)})
     before = [past for past in _hangs(ctx, incident) if past.id != incident.id]
     past = [each for hang in before for each in accusations(ctx, hang)]
     evicted = [
@@ -76,6 +77,28 @@ def signed(ctx: Context, incident: Incident, signature: Signature) -> Signature:
     newest = seen[-1]
     rank = newest.ranks[0] if len(newest.ranks) == 1 else None
     return signature.model_copy(update={"machine": newest.machines[0], "rank": rank})
+
+
+def blocked(incident: Incident) -> frozenset[int]:
+    """Ranks that the detector saw waiting in the kernel for long."""
+    return frozenset(_told(incident, "blocked"))
+
+
+def _excuse(incident: Incident, ranks: Sequence[int]) -> str:
+    """Why those who stand out have a reason of their own, as the detector saw them."""
+    if not ranks:
+        return ""
+    if set(ranks) <= set(_told(incident, "ended")):
+        return f"ranks {listed(ranks)} ended with status 0 before the others: the job's own code, no machine"
+    if set(ranks) <= set(_told(incident, "working")):
+        return f"ranks {listed(ranks)} work, while the others wait for them: no machine is at fault"
+    return ""
+
+
+def _told(incident: Incident, name: str) -> Sequence[int]:
+    hangs = [a for a in incident.alerts if a.kind is AlertKind.HANG and a.epoch in (None, incident.epoch)]
+    found = hangs[-1].evidence.get(name) if hangs else None
+    return [rank for rank in found if isinstance(rank, int)] if isinstance(found, list | tuple) else []
 
 
 def _of_look(look: Action) -> tuple[str, Accusation] | None:

@@ -76,9 +76,15 @@ class StackHistory:
     asked_at: float = 0.0
     equal: dict[int, tuple[str, int]] = field(default_factory=dict)
     """Rank to its digest and how many samples in a row had it."""
+    moved: frozenset[int] = frozenset()
+    """Ranks whose newest two samples differ."""
 
     def add(self, found: Mapping[int, str]) -> None:
         """Take one sample."""
+        before = self.equal
+        self.moved = frozenset(
+            rank for rank, digest in found.items() if rank in before and before[rank][0] != digest
+        )
         self.equal = {
             rank: (digest, self.equal[rank][1] + 1 if self.equal.get(rank, ("", 0))[0] == digest else 1)
             for rank, digest in found.items()

@@ -14,6 +14,7 @@ from holdfast.errors import UnavailableError
 
 _GONE_S = 8.0
 _TICKS = os.sysconf("SC_CLK_TCK")
+_MOST_CHILDREN = 64
 
 
 class Watched:
@@ -54,12 +55,16 @@ class Watched:
 
     def usage(self) -> tuple[float, str]:
         """CPU seconds used and the state letter of /proc; ``(0, "")`` once gone."""
-        try:
-            with open(f"/proc/{self.pid}/stat", encoding="utf-8", errors="replace") as file:
-                fields = file.read().rpartition(")")[2].split()
-        except OSError:
-            return 0.0, ""
-        return (int(fields[11]) + int(fields[12])) / _TICKS, fields[0]
+        fields = _stat(self.pid)
+        return _cpu_s(fields), fields[0] if fields else ""
+
+    def work(self) -> tuple[float, int]:
+        """CPU seconds of all that it started, and bytes that these and itself read and wrote; zeros once gone."""
+        own = _stat(self.pid)
+        children = [child.pid for child in proc.descendants([self.pid])[:_MOST_CHILDREN]]
+        waited_for = (int(own[13]) + int(own[14])) / _TICKS if own else 0.0
+        cpu_s = waited_for + sum(_cpu_s(_stat(pid)) for pid in children)
+        return cpu_s, sum(_moved(pid) for pid in (self.pid, *children))
 
     def _ended(self) -> None:
         self._loop.remove_reader(self._process.sentinel)
@@ -114,6 +119,29 @@ async def _kill(alive: Sequence[Watched]) -> None:
         raise UnavailableError(
             f"ranks (rank, pid) {stuck} did not die within {_GONE_S:.0f} s of SIGKILL: evict the machine."
         )
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields of /proc after the name; none once it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _cpu_s(fields: Sequence[str]) -> float:
+    return (int(fields[11]) + int(fields[12])) / _TICKS if fields else 0.0
+
+
+def _moved(pid: int) -> int:
+    """Bytes that it read and wrote by whatever call, cached or not; 0 where that may not be read."""
+    try:
+        with open(f"/proc/{pid}/io", encoding="ascii") as file:
+            told = dict(line.split(":") for line in file)
+    except (OSError, ValueError):
+        return 0
+    return int(told.get("rchar", 0)) + int(told.get("wchar", 0))
 
 
 def _open_pidfd(pid: int) -> int | None:

@@ -220,7 +220,12 @@ class Run:
         assert self.board is not None
         cpu_s, letter = process.usage()
         row = self.board.rows[process.rank]
-        return row.state(process.pid, process.exit_code, cpu_s, letter, process.gone.done())
+        exited = process.gone.done()
+        state = row.state(process.pid, process.exit_code, cpu_s, letter, exited)
+        if row.steps_done or exited:
+            return state
+        children_cpu_s, io_bytes = process.work()
+        return state.model_copy(update={"children_cpu_s": children_cpu_s, "io_bytes": io_bytes})
 
     def _result(self, process: Watched) -> RankResult:
         assert self.board is not None

@@ -89,6 +89,10 @@ class RankState(Frozen):
     cpu_s: Finite = 0.0
     process_state: str = ""
     """State letter of /proc (``T`` is stopped, ``D`` waits for a device)."""
+    children_cpu_s: Finite = 0.0
+    """Of all that it started, before its first step only."""
+    io_bytes: int = Field(0, ge=0)
+    """Read and written by it and all that it started, before its first step only."""
     exit_code: int | None = None
     paused: bool = False
     damaged: str = ""

@@ -351,9 +351,9 @@ async def _webhook(kit: Kit, labels: dict[str, Any]) -> str:
 
 
 async def _beats(kit: Kit, beats: Beats, job: Job) -> None:
-    """Every half second (or two, in long stretches) a heartbeat of each machine, and a look of the hang detector."""
+    """Every half second (or more, in long stretches) a heartbeat of each machine, and a look of the hang detector."""
     step_at, began = kit.clock.now() - beats.silent_from, kit.clock.now()
-    every_s = 0.5 if beats.for_s < 60 else 2.0
+    every_s = 0.5 if beats.for_s < 60 else 2.0 if beats.for_s < 900 else 10.0
     while kit.clock.now() - began < beats.for_s:
         kit.clock.advance(every_s)
         for name in job.machines:
@@ -364,16 +364,18 @@ async def _beats(kit: Kit, beats: Beats, job: Job) -> None:
 
 
 def _rank(beats: Beats, rank: int, step_at: float, passed: float) -> RankState:
+    idle, ended = beats.idle and rank not in beats.busy, rank in beats.ended
     return RankState(
         rank=rank,
         pid=100 + rank,
-        phase=RankPhase.RUNNING,
+        phase=RankPhase.EXITED if ended else RankPhase.RUNNING,
+        exit_code=0 if ended else None,
         step=beats.steps_done,
         steps_done=beats.steps_done,
         step_at=step_at,
         activity=beats.activity,
         step_s=beats.step_s if beats.steps_done else 0.0,
-        cpu_s=0.0 if beats.idle else passed,
+        cpu_s=0.0 if idle else passed,
         process_state="T" if rank in beats.stopped else beats.process_state,
         paused=beats.paused,
     )

@@ -92,6 +92,10 @@ class Beats(Frozen):
     process_state: str = "S"
     stopped: tuple[int, ...] = ()
     idle: bool = True
+    busy: tuple[int, ...] = ()
+    """Ranks that use the processor while the others do not."""
+    ended: tuple[int, ...] = ()
+    """Ranks that have ended with status 0."""
     paused: bool = False
     step_s: float = 0.5
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from holdfast.models.agent import RankPhase, RankState
 from holdfast.models.job import JobState
-from holdfast.policies.hang import HangFacts, HangVote, facts, rules_out, vote, window_s
+from holdfast.policies.hang import HangVote, rules_out, vote, window_s
+from holdfast.policies.hang_facts import HangFacts, facts
 from holdfast.policies.policy import Policy
 
 HANG = Policy.load().hang
@@ -84,14 +85,16 @@ def test_busy_waiting_collectives_need_unchanged_stacks() -> None:
 
 
 def test_gpus_that_spin_without_traffic_are_idle() -> None:
-    """Busy processors, busy GPUs, and no bytes on any port: all wait inside a collective."""
-    spinning = {"cpu_cores": 1.0, "gpu_busy": 1.0, "traffic_bytes_s": 0.0}
+    """Busy processors, busy GPUs, and no bytes on any port: all wait inside a collective, or evaluate for a while."""
+    spinning = {"cpu_cores": 1.0, "gpu_busy": 1.0, "traffic_bytes_s": 0.0, "silent_s": HANG.undeclared_s + 1}
     found = judged(ranks(**spinning))
     assert found.hang
     assert set(found.signals) == {"silent", "idle"}
     for other in ({"traffic_bytes_s": 5e6}, {"gpu_busy": 0.6}, {"traffic_bytes_s": None}, {"gpu_busy": None}):
         assert not judged([*ranks(7, **spinning), rank(7, **(spinning | other))]).hang
-    assert not judged(ranks(silent_s=1.0, **spinning)).hang
+    for silent_s in (1.0, 6.0, HANG.undeclared_s):
+        assert not judged(ranks(**(spinning | {"silent_s": silent_s}))).hang
+    assert judged(ranks(**(spinning | {"silent_s": 6.0, "stacks_unchanged": True}))).hang
 
 
 def test_a_rank_that_does_not_end_hangs_after_a_while() -> None:

@@ -7,18 +7,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from holdfast.deployments.gateway.correlate import Correlator
+from holdfast.deployments.gateway.pauses import KnownPauses
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.deployments.gateway.stacks import StackHistory, StackReader
 from holdfast.models.agent import Heartbeat, RankState
 from holdfast.models.alert import Alert, AlertKind
 from holdfast.models.job import Job, JobState
 from holdfast.policies import hang
+from holdfast.policies.hang_facts import HangFacts, Learned, facts
 
 SAMPLE_S = 3.0
 """Processor use is taken over so long."""
+_SAMPLES_SHARE = 0.05
+"""Of the silence, between two looks at the stacks."""
 AGAIN_S = 5.0
 """A hang that goes on is reported again after so long (its incident may have been closed meanwhile)."""
 
@@ -31,21 +36,28 @@ class _History:
     pid: int
     cpu: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=64))
     """(time, processor seconds), oldest first."""
+    work: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=64))
+    """(processor seconds of what it started, bytes read and written) at the same times."""
     longest_gap_s: float = 0.0
     stopped_since: float | None = None
+    blocked_since: float | None = None
     last: RankState | None = None
 
     def add(self, state: RankState, at: float, exempt: frozenset[str]) -> None:
         """Take the rank's state of a heartbeat made at ``at``."""
         self.cpu.append((at, state.cpu_s))
+        self.work.append((state.children_cpu_s, float(state.io_bytes)))
         while len(self.cpu) > 2 and at - self.cpu[1][0] >= SAMPLE_S:
             self.cpu.popleft()
-        if not state.process_state.startswith("T"):
-            self.stopped_since = None
-        elif self.stopped_since is None:
-            self.stopped_since = at
+            self.work.popleft()
+        self.stopped_since = _since(self.stopped_since, state.process_state.startswith("T"), at)
+        self.blocked_since = _since(self.blocked_since, state.process_state.startswith("D"), at)
         self._gap(state, exempt)
         self.last = state
+
+    def work_before(self) -> tuple[float, float] | None:
+        """What belongs to :meth:`earlier`."""
+        return self.work[0] if self.earlier() else None
 
     def earlier(self) -> tuple[float, float] | None:
         """A sample of a while ago; None when there is none yet."""
@@ -62,6 +74,12 @@ class _History:
         self.longest_gap_s = max(self.longest_gap_s, state.step_at - before.step_at)
 
 
+def _since(before: float | None, now_so: bool, at: float) -> float | None:
+    if not now_so:
+        return None
+    return at if before is None else before
+
+
 class Hangs:
     """Watches all running jobs."""
 
@@ -74,6 +92,7 @@ class Hangs:
         self._exempt = frozenset(self._policy.activity_limits_s)
         self._ranks: dict[tuple[str, str, int], _History] = {}
         self._told_at: dict[str, float] = {}
+        self._known = KnownPauses()
 
     def observe(self, beat: Heartbeat) -> None:
         """Take one heartbeat of an admitted machine."""
@@ -86,6 +105,7 @@ class Hangs:
                 known = self._ranks.get(key)
                 if known is None or (known.epoch, known.pid) != (run.epoch, rank.pid):
                     known = self._ranks[key] = _History(run.epoch, rank.pid)
+                self._known.observe(job, known.last, rank, self._exempt)
                 known.add(rank, beat.at, self._exempt)
 
     async def tick(self) -> None:
@@ -96,6 +116,7 @@ class Hangs:
             if machine not in running.get(job_name, ()):
                 del self._ranks[job_name, machine, rank]
         self._told_at = {name: at for name, at in self._told_at.items() if name in jobs}
+        self._known.keep(jobs)
         self._samples = {name: known for name, known in self._samples.items() if name in jobs}
         for job in list(jobs.values()):
             if job.state is JobState.RUNNING:
@@ -105,8 +126,9 @@ class Hangs:
         if self._moves(job):
             self._samples.pop(job.name, None)
             return
-        facts = self._facts(job)
-        vote = hang.vote(facts, self._policy, job_state=job.state)
+        ranks = self._facts(job)
+        learned = await self._learned(job, ranks)
+        vote = hang.vote(ranks, self._policy, job_state=job.state, learned=learned)
         now = self._site.clock.now()
         self._sample(job, vote, now)
         if not vote.hang or now - self._told_at.get(job.name, 0.0) < AGAIN_S:
@@ -117,15 +139,25 @@ class Hangs:
         log.warning("job %s hangs: %s", job.name, "; ".join(vote.reasons))
         await self._correlator.accept_all([_alert(job, vote, now)])
 
+    async def _learned(self, job: Job, ranks: Sequence[HangFacts]) -> Learned:
+        """How long it took before; its starts are looked up only where one takes long."""
+        slow = [rank for rank in ranks if not rank.steps_done and rank.silent_s > self._policy.first_step_s]
+        if slow and not self._known.has_starts(job):
+            epochs = await asyncio.to_thread(self._site.ledger.epochs, job.name)
+            self._known.take_starts(job, epochs)
+        return self._known.learned(job)
+
     def _sample(self, job: Job, vote: hang.HangVote, now: float) -> None:
         """Have the stacks of a job read that is silent for too long; forget them once it is not."""
-        if "silent" not in vote.signals or vote.exempt:
+        if "silent" not in vote.signals or (vote.exempt and not vote.working):
             self._samples.pop(job.name, None)
             return
         known = self._samples.get(job.name)
         if known is None or known.epoch != job.epoch:
             known = self._samples[job.name] = StackHistory(job.epoch)
-        if self._stacks is None or vote.hang or now - known.asked_at < self._policy.stacks_every_s:
+        # Reading stacks holds the processes up for a moment: the longer it takes, the rarer.
+        every_s = max(self._policy.stacks_every_s, _SAMPLES_SHARE * vote.silent_s)
+        if self._stacks is None or vote.hang or now - known.asked_at < every_s:
             return
         known.asked_at = now
         self._site.spawn(self._read(self._stacks, job, known), f"stacks of {job.name}")
@@ -144,26 +176,30 @@ class Hangs:
                     return True
         return False
 
-    def _facts(self, job: Job) -> list[hang.HangFacts]:
-        facts = []
+    def _facts(self, job: Job) -> list[HangFacts]:
+        found = []
         samples = self._samples.get(job.name)
         same = samples.unchanged(self._policy.stacks_samples) if samples else frozenset()
+        changing = samples.moved if samples else frozenset()
         for machine, rank in self._site.fleet.ranks(job):
             if (known := self._ranks.get((job.name, machine, rank.rank))) is None:
                 continue
-            facts.append(
-                hang.facts(
+            found.append(
+                facts(
                     machine,
                     rank,
                     known.cpu[-1][0],
                     earlier=known.earlier(),
-                    longest_gap_s=known.longest_gap_s,
+                    longest_gap_s=max(known.longest_gap_s, self._known.gap_s(job)),
                     stopped_since=known.stopped_since,
+                    blocked_since=known.blocked_since,
+                    work_before=known.work_before(),
                     stacks_unchanged=rank.rank in same,
+                    stacks_change=rank.rank in changing,
                     vitals=self._site.fleet.vitals(machine),
                 )
             )
-        return facts
+        return found
 
 
 def _alert(job: Job, vote: hang.HangVote, now: float) -> Alert:
@@ -183,6 +219,9 @@ def _alert(job: Job, vote: hang.HangVote, now: float) -> Alert:
             "window_s": round(vote.window_s, 3),
             "ranks": list(vote.suspects),
             "stopped": list(vote.stopped),
+            "blocked": list(vote.blocked),
+            "ended": list(vote.ended),
+            "working": list(vote.working),
             "reasons": list(vote.reasons),
         },
     )

@@ -1,0 +1,126 @@
+"""What the hang vote knows of each rank, and of the job's earlier starts and pauses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import Field
+
+from holdfast.models.agent import RankPhase, RankState, Vitals
+from holdfast.models.base import Frozen
+
+
+class Learned(Frozen):
+    """How long a job took before, in seconds; 0 or left out: not known."""
+
+    start_s: float = 0.0
+    """Its longest start: from the start of an epoch to its first step."""
+    phase_s: Mapping[str, float] = Field(default_factory=dict)
+    """The longest pause between two steps in each declared phase."""
+
+
+NOTHING_LEARNED = Learned()
+
+
+class HangFacts(Frozen):
+    """One rank over the recent past, as the caller's history has it. Times in seconds."""
+
+    rank: int
+    machine: str
+    silent_s: float
+    """Since its last completed step, or since its start before the first."""
+    cpu_cores: float
+    """Processor seconds used per second over the last few heartbeats."""
+    process_state: str = ""
+    activity: str = ""
+    steps_done: int = 0
+    """In this epoch."""
+    step_s: float = 0.0
+    """Usual duration of a step (mean, or better a high percentile); 0: unknown."""
+    longest_gap_s: float = 0.0
+    """Longest gap between two steps of this epoch outside exempt activities and holds; 0: unknown."""
+    stopped_s: float = 0.0
+    """For how long it has been seen in state T without interruption."""
+    blocked_s: float | None = None
+    """For how long it has been seen in state D without interruption; None: not known."""
+    stacks_unchanged: bool = False
+    """Several stack samples over the window were equal."""
+    stacks_change: bool = False
+    """Two of them differ."""
+    children_cores: float = 0.0
+    """As ``cpu_cores``, of all that it started; told before the first step only."""
+    io_bytes_s: float = 0.0
+    """Read and written by them and itself, per second; told before the first step only."""
+    gpu_busy: float | None = None
+    """Utilisation of its machine's GPUs, 0 to 1."""
+    traffic_bytes_s: float | None = None
+    """Of its machine's ports."""
+    paused: bool = False
+    phase: RankPhase = RankPhase.RUNNING
+    exit_code: int | None = None
+    """Once it has exited."""
+
+    @property
+    def ended(self) -> bool:
+        """It did all that it had to do."""
+        return self.phase is RankPhase.EXITED and self.exit_code == 0
+
+
+def facts(
+    machine: str,
+    state: RankState,
+    now: float,
+    *,
+    earlier: tuple[float, float] | None = None,
+    longest_gap_s: float = 0.0,
+    stopped_since: float | None = None,
+    blocked_since: float | None = None,
+    work_before: tuple[float, float] | None = None,
+    stacks_unchanged: bool = False,
+    stacks_change: bool = False,
+    vitals: Vitals | None = None,
+) -> HangFacts:
+    """Facts from a rank's newest state.
+
+    Args:
+        machine: where it runs.
+        state: from the newest heartbeat.
+        now: when that heartbeat was made, on the agent's own clock (Unix seconds).
+        earlier: (time, ``cpu_s``) of a heartbeat a few seconds before; None counts as busy.
+        longest_gap_s: see :class:`HangFacts`.
+        stopped_since: time of the first heartbeat of the present run in state T.
+        blocked_since: the same for state D.
+        work_before: (``children_cpu_s``, ``io_bytes``) of the heartbeat of ``earlier``.
+        stacks_unchanged: see :class:`HangFacts`.
+        stacks_change: see :class:`HangFacts`.
+        vitals: of its machine.
+    """
+    cores, children, moved = 1.0, 0.0, 0.0
+    if earlier is not None and now > earlier[0]:
+        passed = now - earlier[0]
+        cores = max(0.0, state.cpu_s - earlier[1]) / passed
+        if work_before is not None:
+            children = max(0.0, state.children_cpu_s - work_before[0]) / passed
+            moved = max(0.0, state.io_bytes - work_before[1]) / passed
+    return HangFacts(
+        rank=state.rank,
+        machine=machine,
+        silent_s=max(0.0, now - state.step_at),
+        cpu_cores=cores,
+        process_state=state.process_state,
+        activity=state.activity,
+        steps_done=state.steps_done,
+        step_s=state.step_s,
+        longest_gap_s=longest_gap_s,
+        stopped_s=0.0 if stopped_since is None else max(0.0, now - stopped_since),
+        blocked_s=0.0 if blocked_since is None else max(0.0, now - blocked_since),
+        stacks_unchanged=stacks_unchanged,
+        stacks_change=stacks_change,
+        children_cores=children,
+        io_bytes_s=moved,
+        gpu_busy=vitals.gpu_busy if vitals else None,
+        traffic_bytes_s=vitals.traffic_bytes_s if vitals else None,
+        paused=state.paused,
+        phase=state.phase,
+        exit_code=state.exit_code,
+    )
