@@ -135,6 +135,14 @@ class StandingOutPolicy(Frozen):
         return min(self.job_at_most, max(self.job_at_least, int(self.job_share * machines)))
 
 
+class FlapPolicy(Frozen):
+    """When a machine that comes and goes is at fault, and kept out."""
+
+    count: int = Field(ge=2)
+    window_s: float = Seconds
+    apart_s: float = Field(ge=0)
+
+
 class LadderPolicy(Frozen):
     """The ladders, and what changes their order."""
 
@@ -143,6 +151,7 @@ class LadderPolicy(Frozen):
     code_suspect_s: float = Field(ge=0)
     often: OftenPolicy
     standing_out: StandingOutPolicy
+    flaps: FlapPolicy
     offender: float = Field(gt=0)
     offence_half_life_s: float = Seconds
     classes: dict[IncidentClass, ClassLadder]

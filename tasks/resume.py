@@ -36,7 +36,7 @@ from holdfast.models.machine import Machine, MachineState
 from holdfast.policies import from_zero, placement, restore_plan
 from holdfast.policies.listed import listed
 from holdfast.storage.ledger import Ledger
-from holdfast.tasks import choose, fleet
+from holdfast.tasks import choose, flaps, fleet
 from holdfast.tasks.case import Case
 from holdfast.tasks.context import Context, context
 from holdfast.tasks.standby import make_ready
@@ -264,7 +264,7 @@ async def _launch(
     make_plan: MakePlan,
 ) -> Launched:
     ctx = context()
-    job = _with_machines(ledger, ledger.job(job_name))
+    job = _with_machines(ctx, ledger.job(job_name))
     machines = ledger.machines_named(job.machines)
     if out := [m.name for m in machines if m.state is not MachineState.ACTIVE]:
         raise RefusedError(f"job {job_name}: machines {listed(out)} are out of service; swap them first")
@@ -344,11 +344,12 @@ def _stepped(ranks: Sequence[RankState] | None) -> bool:
     return bool(ranks) and all(rank.steps_done > 0 or rank.exit_code == 0 for rank in ranks or ())
 
 
-def _with_machines(ledger: Ledger, job: Job) -> Job:
+def _with_machines(ctx: Context, job: Job) -> Job:
     """A new job gets its machines from the standby pool."""
     if job.machines:
         return job
-    claimed = ledger.claim_standbys(job.name, job.spec.machines)
+    ledger, flapping = ctx.ledger, flaps.of_the_pool(ctx.ledger, ctx.clock, ctx.policy.ladder.flaps)
+    claimed = ledger.claim_standbys(job.name, job.spec.machines, flapping)
     return ledger.set_job(job.name, machines=tuple(machine.name for machine in claimed))
 
 

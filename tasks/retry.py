@@ -13,7 +13,7 @@ from holdfast.models.base import Frozen
 from holdfast.models.missing import Missing
 from holdfast.policies import code, evidence, ladder, offences, repeated, suspects, switches
 from holdfast.policies.standing_out import Weighed
-from holdfast.tasks import history, late, poisoned, standing
+from holdfast.tasks import flaps, history, late, poisoned, standing
 from holdfast.tasks.case import Case
 from holdfast.tasks.replay import replay
 from holdfast.tasks.rollback import rollback
@@ -157,8 +157,11 @@ def circumstances(case: Case, common_cause: bool = False) -> ladder.Circumstance
         code_changed_s_ago=None if changed_at is None else max(0.0, case.incident.detected_at - changed_at),
         accused=accused,
         # A network fault that came twice within its window is evicted at once (BR), as is a repeat offender.
-        # So does who stands out in hangs again, whatever progress the job made between them.
-        offenders=offences.offenders(weights, policy.ladder.offender) | again | {*standing_out.machines},
+        # So does who flaps, and who stands out in hangs again, whatever progress the job made between them.
+        offenders=offences.offenders(weights, policy.ladder.offender)
+        | again
+        | {*standing_out.machines}
+        | flaps.find(ctx.ledger, accused, now, policy.ladder.flaps).keys(),
         spared=standing_out.spared,
         switch=switches.shared(accused, case.incident.alerts, policy.detect.network.switches),
         common_cause=common_cause,

@@ -13,7 +13,7 @@ from holdfast.models.job import Job
 from holdfast.models.machine import Machine, MachineState
 from holdfast.policies.listed import listed
 from holdfast.policies.machine_groups import group_of
-from holdfast.tasks import fleet
+from holdfast.tasks import flaps, fleet
 from holdfast.tasks.case import Case
 from holdfast.tasks.context import Context
 
@@ -87,13 +87,14 @@ async def _claim(case: Case, taken: list[str], old: str) -> Machine:
 
 
 def excluded(ctx: Context, old: str) -> list[str]:
-    """Standbys of another group than ``old``'s: they cannot take its place."""
+    """Standbys that cannot take ``old``'s place: those of another group, and those that flap."""
     policy = ctx.policy.spare_pool
+    flapping = flaps.of_the_pool(ctx.ledger, ctx.clock, ctx.policy.ladder.flaps)
     if not policy.groups:
-        return []
+        return flapping
     group = group_of(old, policy)
     standbys = ctx.ledger.machines(state=MachineState.STANDBY)
-    return [known.name for known in standbys if group_of(known.name, policy) != group]
+    return [*flapping, *(known.name for known in standbys if group_of(known.name, policy) != group)]
 
 
 async def provision_for_now(ctx: Context, group: str) -> None:

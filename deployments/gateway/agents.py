@@ -19,9 +19,10 @@ from holdfast.deployments.gateway.tidy import tidy
 from holdfast.errors import HoldfastError, RefusedError, StaleError, UnknownError
 from holdfast.models import tolerant
 from holdfast.models.agent import Heard, Heartbeat, Register, Report
-from holdfast.models.alert import Alert
+from holdfast.models.alert import Alert, AlertKind
 from holdfast.models.base import Frozen
 from holdfast.models.machine import Machine, MachineState
+from holdfast.policies import flapping
 
 T = TypeVar("T")
 
@@ -62,6 +63,10 @@ def routes(gateway: Gateway) -> APIRouter:
         machine, before = await asyncio.to_thread(site.ledger.register, body, not gateway.admissions.on)
         site.fleet.registered(machine, site.clock.now())
         anew = before is not None and before.incarnation != machine.incarnation
+        if before is not None and anew and before.state in (MachineState.ACTIVE, MachineState.STANDBY):
+            await asyncio.to_thread(
+                site.ledger.record_alert, _restarted(machine, site.clock.now()), None, "counted"
+            )
         if before is not None and anew and before.state is MachineState.ACTIVE:
             site.spawn(gateway.exits.restarted(machine, before), f"restarted {machine.name}")
         return machine
@@ -102,6 +107,18 @@ def routes(gateway: Gateway) -> APIRouter:
         return Taken(outcomes=tuple(outcomes))
 
     return router
+
+
+def _restarted(machine: Machine, now: float) -> Alert:
+    """For the count of how often it comes and goes."""
+    evidence = {"check": flapping.RESTARTED, "detail": "its agent began anew"}
+    return Alert(
+        kind=AlertKind.HOST_FAULT,
+        machine=machine.name,
+        incarnation=machine.incarnation,
+        at=now,
+        evidence=evidence,
+    )
 
 
 async def admit(gateway: Gateway, name: str, incarnation: str) -> Machine:

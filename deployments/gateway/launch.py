@@ -63,7 +63,10 @@ async def seat(site: Site, job: Job) -> None:
     empty = [slot for slot, name in enumerate(job.machines) if name not in serving]
     if not empty:
         return
-    claimed = await asyncio.to_thread(site.ledger.claim_standbys, job.name, len(empty))
+    from holdfast.tasks import flaps  # noqa: PLC0415
+
+    flapping = await asyncio.to_thread(flaps.of_the_pool, site.ledger, site.clock, site.policy.ladder.flaps)
+    claimed = await asyncio.to_thread(site.ledger.claim_standbys, job.name, len(empty), flapping)
     machines = list(job.machines)
     for slot, machine in zip(empty, claimed, strict=True):
         machines[slot] = machine.name

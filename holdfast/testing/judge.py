@@ -41,6 +41,8 @@ def misses(scenario: Scenario, played: Played) -> list[str]:
         found.append(f"scopes {played.evicted}")
     if played.incidents[-1].state is not expected.ends:
         found.append(f"ended {first.state.value}: {first.summary}")
+    if expected.serve and played.job.machines != expected.serve:
+        found.append(f"served by {', '.join(played.job.machines)}")
     if tuple(played.kinds) != expected.actions:
         found.append(f"did {', '.join(played.kinds)}")
     found += _of_states(scenario, played)

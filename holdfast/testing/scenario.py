@@ -107,6 +107,8 @@ class Expected(Frozen):
     culprits: tuple[str, ...] = ()
     """Machines that are evicted, all of them."""
     scope: Scope | None = None
+    serve: tuple[str, ...] = ()
+    """The job's machines at the end, by slot; empty: not looked at."""
     actions: tuple[str, ...] = ()
     """Kinds of actions, in the order in which they began; ``check`` as ``check:matmul``."""
     ends: IncidentState = IncidentState.RECOVERED
