@@ -10,8 +10,10 @@ import sys
 from pathlib import Path
 
 from holdfast import names, secret, settings
+from holdfast.agent import scratch
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.listen import facing, require_tls
+from holdfast.paths import machine_dir
 from holdfast.shown import log_plainly, plain
 
 
@@ -44,11 +46,12 @@ async def _run(machine: str, home: Path, host: str) -> int:
     require_tls(chosen, host, "--host")
     from holdfast.agent.daemon import Agent  # noqa: PLC0415  (wrong arguments are refused at once)
 
-    try:
-        agent = Agent(machine, home, chosen, secret.of(chosen), host)
-    except OSError as error:
-        raise SettingsError(f"--host {host}: cannot listen there ({error.strerror})") from None
-    return await agent.run()
+    with scratch.own(machine_dir(home, machine) / "tmp"):
+        try:
+            agent = Agent(machine, home, chosen, secret.of(chosen), host)
+        except OSError as error:
+            raise SettingsError(f"--host {host}: cannot listen there ({error.strerror})") from None
+        return await agent.run()
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import psutil
 import uvicorn
 
 from holdfast import private, tls
-from holdfast.agent import server, wire
+from holdfast.agent import scratch, server, wire
 from holdfast.agent.bench import Bench
 from holdfast.agent.carrier import Carrier
 from holdfast.agent.contact import Standing
@@ -37,6 +37,7 @@ from holdfast.agent.remains import Remains
 from holdfast.agent.replication import Replicator
 from holdfast.agent.reporter import Reporter
 from holdfast.agent.run import Run
+from holdfast.agent.scratch import Scratch
 from holdfast.agent.shard_port import ShardPort
 from holdfast.agent.supply import Supply
 from holdfast.agent.uploads import UploadLimits, Uploads
@@ -111,6 +112,7 @@ class Agent:
         self._prepare_process()
         self.forks = ForkServer([name.strip() for name in settings.preload.split(",") if name.strip()])
         self._remains = Remains(self.memory.root / "control", self.folder, self.incarnation, self.forks)
+        self._scratch = Scratch(self.folder / "tmp", scratch.shared())
         self._settings = settings
         self._host = host
         self._socket = listen(host, 0, backlog=256)
@@ -151,7 +153,13 @@ class Agent:
             metrics=self.metrics,
             host=host,
             make_run=lambda start: Run(
-                start, machine, self.folder, self.memory, policy.metrics, remains=self._remains
+                start,
+                machine,
+                self.folder,
+                self.memory,
+                policy.metrics,
+                remains=self._remains,
+                scratch=self._scratch,
             ),
             events=lambda run: RunEvents(self._watch, run),
             on_exit=self._watch.exited,
@@ -366,6 +374,7 @@ class Agent:
         """End what a former agent left; what cannot be ended keeps ranks from being started."""
         try:
             await self._remains.clear()
+            await asyncio.to_thread(self._scratch.clear)
         except UnavailableError as error:
             _log.error("%s", error)
 

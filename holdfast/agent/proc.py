@@ -13,6 +13,8 @@ import psutil
 
 _KERNEL_LISTS_CHILDREN = Path("/proc/thread-self/children").exists()
 _DEAD = ("Z", "X")
+_ENV_END = 48
+"""Address at which the environment ends: the 51st field of stat, counted from the state."""
 _STOPPED = ("T", "t")
 
 
@@ -95,6 +97,15 @@ def environment(pid: int) -> bytes:
         return b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return b""
+
+
+def has_environment(pid: int) -> bool:
+    """Whether the process has one, empty or not: in the moment of an exec it has none yet, a zombie none any more."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+    except OSError:
+        return False
+    return fields[_ENV_END] != b"0"
 
 
 def maps(pid: int) -> bytes:

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from holdfast.agent import flight_thread, marks, wire
+from holdfast.agent import flight_thread, marks, scratch, wire
 
 NICE = 10  # the control plane on the same host stays responsive
 REHEARSAL = "holdfast.session.rehearsal"
@@ -95,6 +95,7 @@ def run_rank(order: RankOrder) -> None:
     _redirect(order.log)
     os.environ.update(order.env)
     marks.mark(order.env[wire.ENV_CONTROL])
+    scratch.enter(order.env["TMPDIR"])
     flight_thread.start(order.rank)
     _limit_threads()
     arm_faults()

@@ -29,6 +29,7 @@ ENV_AGENT = "HOLDFAST_AGENT"
 GONE_S = 3.0
 """After SIGKILL; a process that takes longer is stuck in the kernel."""
 _AGAIN_S = 0.002
+_EXEC_LOOKS = 20
 
 
 class Remains:
@@ -117,7 +118,7 @@ class Remains:
         return proc.children(self._forks.pid) if self._forks.pid else ()
 
     def _is_of(self, pid: int, run: str, alone: bool) -> bool:
-        told, rank = proc.environment(pid), f"{run}-r" if run else ""
+        told, rank = _environment(pid), f"{run}-r" if run else ""
         if self._in_environment in told:
             return self._in_environment + rank.encode() in told
         if self._in_maps in (mapped := proc.maps(pid)):
@@ -135,6 +136,15 @@ class Remains:
                 if known is not None and not known.holds_nothing:
                     found.append(known)
         return found
+
+
+def _environment(pid: int) -> bytes:
+    """As :func:`proc.environment`, of one that is just being executed once it has one."""
+    for _ in range(_EXEC_LOOKS):
+        if (told := proc.environment(pid)) != b"\0" or proc.has_environment(pid):
+            break
+        time.sleep(_AGAIN_S)
+    return told
 
 
 def _ancestors() -> Iterator[int]:

@@ -20,6 +20,7 @@ from holdfast.agent.memory import Memory
 from holdfast.agent.rank_main import RankOrder, run_rank
 from holdfast.agent.ranks import Watched, stop
 from holdfast.agent.remains import Remains
+from holdfast.agent.scratch import Scratch
 from holdfast.models.agent import JobOnMachine, RankResult, RankState, Start
 from holdfast.policies.thresholds import MetricLimits
 
@@ -57,6 +58,7 @@ class Run:
         limits: MetricLimits | None = None,
         *,
         remains: Remains | None = None,
+        scratch: Scratch | None = None,
     ) -> None:
         self.start = start
         self.machine = machine
@@ -68,6 +70,7 @@ class Run:
         self._memory = memory
         self._limits = limits
         self._remains = remains
+        self._scratch = scratch
         # Made once, not for each rank.
         self._logs = folder / "logs" / start.job
         self._controls = str(memory.root / "control" / f"{self.name}-r")
@@ -138,6 +141,8 @@ class Run:
         stopped = await stop(list(self.processes.values()), grace_s)
         if self._remains is not None:
             await self._remains.end(self.name, alone=alone)
+        if self._scratch is not None:
+            await asyncio.to_thread(self._scratch.remove, self.name)
         self.close()
         return stopped
 
@@ -290,7 +295,8 @@ class Run:
             }
         if start.replay is not None:
             env[wire.ENV_REPLAY_STEPS] = start.replay.steps
-        return start.env | {name: str(value) for name, value in env.items()}
+        given = start.env if self._scratch is None else self._scratch.open(self.name, start.env)
+        return start.env | given | {name: str(value) for name, value in env.items()}
 
 
 def _torchrun(start: Start, rank: int) -> dict[str, str]:

@@ -213,7 +213,7 @@ def remains(folder: Path, *left: int, gone_s: float = 5.0) -> Remains:
 @contextlib.contextmanager
 def sleeping(**env: str) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(["sleep", "600"], env=env)
-    until(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "sleep\n")
+    until(lambda: Path(f"/proc/{process.pid}/cmdline").read_text().startswith("sleep"))
     yield process
     process.kill()
     process.wait()
@@ -225,7 +225,7 @@ async def test_what_cannot_be_killed_is_named(tmp_path: Path, monkeypatch: pytes
         left = remains(tmp_path, stuck.pid, gone_s=0.01)
         with monkeypatch.context() as patch:
             patch.setattr(signal, "pidfd_send_signal", lambda *_: None)
-            with pytest.raises(UnavailableError, match=rf"{stuck.pid} \(sleep, state S\)"):
+            with pytest.raises(UnavailableError, match=rf"{stuck.pid} \(sleep, state \w\)"):
                 await left.end("toy-e1", alone=True)
         left._gone_s = 5.0
         assert await left.end("toy-e1", alone=True) == [stuck.pid]
@@ -299,3 +299,20 @@ async def test_nothing_starts_beside_what_is_left(tmp_path: Path) -> None:
         with pytest.raises(UnavailableError, match="state D"):
             await jobs.start(Stuck.start.model_copy(update={"epoch": 2}))
     assert tried == ["stop", "stop"]
+
+
+async def test_a_program_that_just_begins_is_not_taken_for_one_without_a_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the moment of an exec the kernel shows no environment: others' processes would be ended in it."""
+    shows = iter([b"\0", b"\0"])
+    environment = proc.environment
+    with sleeping(HOLDFAST_CONTROL=f"{tmp_path}/control/toy-e1-r0") as process:
+        monkeypatch.setattr(proc, "environment", lambda pid: next(shows, None) or environment(pid))
+        monkeypatch.setattr(proc, "has_environment", lambda _: False)
+        assert await remains(tmp_path, process.pid).end("toy-e2", alone=True) == []
+        assert next(shows, None) is None, "control: it was looked at in that moment"
+    with sleeping() as bare:
+        monkeypatch.undo()
+        assert proc.has_environment(bare.pid), "an empty one is one"
+        assert await remains(tmp_path, bare.pid).end("toy-e2", alone=True) == [bare.pid]

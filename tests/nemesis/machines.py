@@ -120,13 +120,6 @@ class Nothing:
         return lambda *_args, **_named: None
 
 
-class Remains:
-    """A simulated rank leaves nothing behind."""
-
-    async def clear(self) -> None:
-        """There is nothing."""
-
-
 class Memory(Nothing):
     """The machine's shared memory, as a table."""
 
@@ -287,7 +280,6 @@ class SimAgent(Agent):
             prover=prover,
         )
         self._ranks = 2
-        self._remains = Remains()  # type: ignore[assignment]
         self._supply = Supply(host)  # type: ignore[assignment]
         self._carrier = self.forks  # type: ignore[assignment]
         self._inspector = self  # type: ignore[assignment]
@@ -365,6 +357,9 @@ class SimAgent(Agent):
     async def flight_records(self, job: str, epoch: int) -> list[wire.FlightRecord]:
         """None were written."""
         return []
+
+    async def _clear(self) -> None:
+        """A simulated agent leaves nothing behind."""
 
     async def self_check(self) -> list[Finding]:
         """Nothing is wrong."""
