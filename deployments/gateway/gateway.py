@@ -134,6 +134,7 @@ class Gateway:
             await take_up()
         self.site.fleet.grace(self.site.clock.now())
         await self.carry_over.resume()
+        await self.waiting.resume()
         await self.reconciler.tick()
 
     def start(self) -> None:

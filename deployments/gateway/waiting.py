@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from holdfast.deployments.gateway.dispatch import Dispatcher
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import RefusedError, StaleError
-from holdfast.models.alert import Alert, Incident, IncidentClass
+from holdfast.models.alert import Alert, Incident, IncidentClass, IncidentState
 from holdfast.models.job import Job, JobState
 from holdfast.models.machine import Machine, MachineState
 from holdfast.models.missing import Missing
@@ -19,6 +19,8 @@ from holdfast.policies.machine_groups import group_of
 
 _REMEMBERED = 1000
 """Alerts that were said to be over."""
+_RESOLVED = "resolved"
+"""What became of an alert that is over."""
 
 
 class Waiting:
@@ -57,11 +59,37 @@ class Waiting:
         return f"{wait.incident_id} has it already and waits: {wait.why}" if wait else ""
 
     def note_resolved(self, alert: Alert) -> None:
-        """A monitor says that a fault is over."""
-        self._resolved[alert.kind.value, alert.machine] = self._site.clock.now()
-        self._resolved.move_to_end((alert.kind.value, alert.machine))
+        """A monitor says that a fault is over; the ledger keeps it for the incidents that it speaks of."""
+        self._remember(alert, self._site.clock.now())
+        if alert.machine:
+            self._site.spawn(self._keep(alert), f"resolved {alert.key}")
+
+    async def resume(self) -> None:
+        """Take up what an earlier gateway heard to be over."""
+        for incident in await self._unsettled():
+            recorded = await asyncio.to_thread(self._site.ledger.alerts, incident.id)
+            for alert in recorded:
+                if not alert.firing:
+                    self._remember(alert, alert.recorded_at)
+
+    def _remember(self, alert: Alert, at: float) -> None:
+        key = (alert.kind.value, alert.machine)
+        self._resolved[key] = max(at, self._resolved.get(key, 0.0))
+        self._resolved.move_to_end(key)
         while len(self._resolved) > _REMEMBERED:
             self._resolved.popitem(last=False)
+
+    async def _keep(self, alert: Alert) -> None:
+        for incident in await self._unsettled():
+            if any((each.kind, each.machine) == (alert.kind, alert.machine) for each in incident.alerts):
+                await asyncio.to_thread(self._site.ledger.record_alert, alert, incident.id, _RESOLVED)
+
+    async def _unsettled(self) -> list[Incident]:
+        """Incidents that are worked on or wait: an alert's end may matter to them."""
+        ledger = self._site.ledger
+        working = await asyncio.to_thread(ledger.incidents, state=IncidentState.OPEN)
+        waits = await asyncio.to_thread(ledger.waits)
+        return [*working, *[await asyncio.to_thread(ledger.incident, each.incident_id) for each in waits]]
 
     def resolved(self, incident: Incident) -> str:
         """An alert of the incident that was said to be over since, in words; empty: none."""

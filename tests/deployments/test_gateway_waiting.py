@@ -133,6 +133,32 @@ async def test_an_alert_that_is_resolved_answers_the_question_about_it(kit: Kit)
     assert (run, answer["approve"], answer["by"]) == (FIRST, False, "the monitor")
 
 
+async def test_an_alert_that_was_resolved_before_the_gateway_was_restarted_answers_the_question(
+    kit: Kit,
+) -> None:
+    """The run is suspended only afterwards: what was heard before is not lost."""
+    await kit.running_job()
+    fault = {"kind": AlertKind.GPU_LOST.value, "machine": "m1", "incarnation": "i1"}
+    await kit.alert(**fault)
+    (incident,) = kit.incidents()
+    kit.clock.advance(1.0)
+    await kit.alert(status=409, firing=False, **fault)
+    await kit.alert(status=409, firing=False, kind=AlertKind.GPU_LOST.value, machine="m0", incarnation="i1")
+    await kit.restart()
+    intent = {
+        "question": "evict m1?",
+        "deadline": kit.clock.now() + 3600,
+        "default": "refuse",
+        "target": "m1",
+    }
+    kit.ledger.begin(incident.id, 1, "approve:m1", "approve", intent)
+    kit.runs.set(FIRST, Phase.SUSPENDED)
+    await kit.tick()
+    ((run, answer),) = kit.runs.resumed
+    assert (run, answer["approve"], answer["by"]) == (FIRST, False, "the monitor")
+    assert [each.machine for each in kit.ledger.alerts(incident.id) if not each.firing] == ["m1"]
+
+
 async def test_a_job_that_runs_on_is_not_worked_on_again_until_then(kit: Kit) -> None:
     """Further signals of the same class are held back; others are not."""
     await kit.running_job()

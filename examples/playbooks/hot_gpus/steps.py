@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.errors import LimitError
+from holdfast.errors import LimitError, UnavailableError
 from holdfast.models.agent import Command
 from holdfast.models.alert import Verdict
 from holdfast.models.machine import Machine
@@ -23,6 +23,8 @@ async def lower_clocks(case: Case) -> str:
     Raises:
         LimitError: the alerts name no machine, or more than may be acted on at once.
     """
+    if case.done("watch"):
+        return "clocks were lowered"
     hot, limit = _hot(case), case.ctx.policy.aggregate.limit(len(case.job_now().machines))
     if not 0 < len(hot) <= limit:
         raise LimitError(
@@ -32,13 +34,19 @@ async def lower_clocks(case: Case) -> str:
     async def act() -> dict[str, Any]:
         return {"machines": await _tell(case, "lock_clocks", {"mhz": case.values["mhz"]})}
 
-    done = await case.once("lower_clocks", "", {"mhz": case.values["mhz"]}, act)
+    # Each attempt anew: one that ended before it has let the clocks go.
+    done = await case.once("lower_clocks", _attempt(case), {"mhz": case.values["mhz"]}, act)
     return f"clocks of {', '.join(done['machines'])} lowered to {case.values['mhz']} MHz"
 
 
 @task(task_run_name="put the clocks of {case.job} back")
 async def restore_clocks(case: Case) -> None:
-    """Let the clocks go: the machine leaves, and who repairs it wants it as it was. One that is gone is left."""
+    """Let the clocks go that this attempt lowered, or an earlier one that was killed. A machine that is gone is left.
+
+    What was meant to be done is in the ledger before it is: so it is undone also where it was done half.
+    """
+    if not any(action.kind == "lower_clocks" for action in case.ctx.ledger.actions(case.incident_id)):
+        return
 
     async def act() -> dict[str, Any]:
         answers = await fleet.ask(
@@ -46,9 +54,10 @@ async def restore_clocks(case: Case) -> None:
             _accused(case),
             lambda agent, machine: agent.command(_command(case, machine, "lock_clocks", {})),
         )
-        return {"machines": list(fleet.answered(answers))}
+        here = {name: each for name, each in answers.items() if not isinstance(each, UnavailableError)}
+        return {"machines": list(fleet.all_or_raise(here))}
 
-    await case.once("restore_clocks", "", {}, act)
+    await case.once("restore_clocks", _attempt(case), {}, act)
 
 
 @task(task_run_name="watch the heat of {case.job}")
@@ -70,6 +79,10 @@ async def watch(case: Case) -> Verdict:
     for line in verdict.evidence:
         get_run_logger().warning("%s", line)
     return verdict
+
+
+def _attempt(case: Case) -> str:
+    return f"attempt-{case.attempt}"
 
 
 def _hot(case: Case) -> list[str]:

@@ -1,7 +1,8 @@
 """Playbook: a GPU is so hot that the hardware slows it down.
 
-The job trains on, slower: nothing is stopped at first. Lower the machine's clocks, watch, and leave it at that when
-the heat is gone. If it comes back, while it is watched or within the policy's memory, evict the machine.
+The job trains on, slower: nothing is stopped at first. Lower the machine's clocks for a while to let it cool, watch, and
+let the clocks go again, however this ends. If the heat comes back, while it is watched or within the policy's memory,
+evict the machine.
 """
 
 from holdfast.tasks.case import Case
@@ -17,12 +18,16 @@ from hot_gpus.steps import lower_clocks, restore_clocks, watch
 @playbook(would="lower the clocks, watch, and evict the machine if the heat comes back")
 async def thermal_throttling(case: Case) -> Recovered:
     """Recover the pace of a job whose GPU is held down by heat."""
-    lowered = await lower_clocks(case)
-    verdict = await watch(case)
+    try:
+        lowered = await lower_clocks(case)
+        verdict = await watch(case)
+    finally:
+        await restore_clocks(case)
     if not verdict.suspects:
-        return Recovered(summary=f"{lowered}; cool since, training never stopped", verdict=verdict)
+        return Recovered(
+            summary=f"{lowered} for a while; cool since, training never stopped", verdict=verdict
+        )
 
-    await restore_clocks(case)
     await hold_at_boundary(case)
     await pause(case)
     await evict(case, verdict.suspects, "throttles although its clocks were lowered")
