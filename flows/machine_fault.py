@@ -18,7 +18,7 @@ async def machine_fault(case: Case) -> Recovered:
     silent = await pause(case)
     faulty = (*case.accused, *silent)
     if not faulty:
-        raise LimitError("the alerts accuse no machine, or more than may be evicted at once")
+        raise LimitError("the alerts accuse no machine (any more), or more than may be evicted at once")
 
     await evict(case, faulty, "; ".join(case.incident.reasons) or "machine fault")
     swapped = await swap_in(case)

@@ -96,13 +96,14 @@ def classify(alerts: Sequence[Alert], context: JobContext, policy: Policy | None
         or _hang(kept, policy)
         or _of_packages(kept, context, policy)
         or _other(kept, context, policy)
-        or _update(kept)
+        or _update(kept, context)
         or _echoes(kept, context, policy)
     )
     if isinstance(decision, Classification):
         named = suspects.named(kept, decision.machine, context.job)
         return decision.model_copy(update={"reasons": (*decision.reasons, *dropped), "suspects": named})
-    return decision or NoAction(reason="; ".join((*_observations(kept), *dropped)))
+    running = [f"version {context.job.code_version} runs already" for each in kept if _is_update(each)]
+    return decision or NoAction(reason="; ".join((*running, *_observations(kept), *dropped)))
 
 
 def sure_machines(
@@ -363,9 +364,10 @@ def _switch_may_explain(
     )
 
 
-def _update(alerts: Sequence[Alert]) -> Classification | None:
-    updates = [alert for alert in alerts if alert.kind is AlertKind.CODE_UPDATE]
-    if not updates:
+def _update(alerts: Sequence[Alert], context: JobContext) -> Classification | None:
+    """An update to the version that runs already is none: the job is not restarted for it."""
+    updates = [alert for alert in alerts if _is_update(alert)]
+    if not updates or _runs_already(updates[-1], context):
         return None
     newest = updates[-1]
     return Classification(
@@ -374,6 +376,14 @@ def _update(alerts: Sequence[Alert]) -> Classification | None:
         reasons=(f"update to {newest.evidence.get('version')} ({newest.evidence.get('when', 'now')})",),
         root=newest.key,
     )
+
+
+def _is_update(alert: Alert) -> bool:
+    return alert.kind is AlertKind.CODE_UPDATE
+
+
+def _runs_already(update: Alert, context: JobContext) -> bool:
+    return update.evidence.get("version") == context.job.code_version
 
 
 def _echoes(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Decision | None:

@@ -122,7 +122,7 @@ class Case(Frozen):
         if action.state == "done":
             return action.result or {}
         try:
-            result = await act()
+            result = await self.ctx.perform(action, act)
         except Exception as error:
             ledger.fail(self.incident_id, key, f"{type(error).__name__}: {error}")
             raise

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import httpx
 
@@ -15,6 +16,7 @@ from holdfast.agent.client import AgentClient, agents_client
 from holdfast.clock import Clock, SystemClock
 from holdfast.drivers.base import Driver
 from holdfast.errors import UnavailableError
+from holdfast.models.history import Action
 from holdfast.models.machine import Machine
 from holdfast.plugins.policy import site_policy
 from holdfast.policies.policy import Policy
@@ -24,6 +26,8 @@ from holdfast.storage import objects
 from holdfast.storage.ledger import Ledger
 from holdfast.storage.objects import ObjectStore
 from holdfast.tls import Tls
+
+Act = Callable[[], Awaitable[dict[str, Any]]]
 
 
 @dataclass
@@ -92,6 +96,10 @@ class Context:
         self.driver  # noqa: B018
         self.secret  # noqa: B018
         self.ledger.jobs()
+
+    async def perform(self, action: Action, act: Act) -> dict[str, Any]:
+        """Do what the ledger has as ``action``; its result. Who replays an incident answers from its record instead."""
+        return await act()
 
     def agent(self, machine: Machine) -> AgentClient:
         """The agent on ``machine``.

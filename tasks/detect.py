@@ -16,8 +16,11 @@ from holdfast.models.alert import (
     IncidentClass,
     IncidentState,
 )
-from holdfast.models.job import JobState
+from holdfast.models.job import Job, JobState
+from holdfast.models.machine import MachineState
 from holdfast.policies import modes, sure_signs
+from holdfast.storage.ledger.inputs import taken_up
+from holdfast.storage.ledger.waits import AGAIN
 from holdfast.tasks import lease
 from holdfast.tasks.case import Case, Request
 from holdfast.tasks.context import Context, context
@@ -61,6 +64,8 @@ async def detect(request: Request, incident_class: IncidentClass) -> Case:
     elif incident.attempt > 1:
         _count_attempt(ctx, incident)
     job = ctx.ledger.job(incident.job)
+    rounds = sum(action.kind == AGAIN for action in ctx.ledger.actions(incident.id))
+    _note_inputs(ctx, incident.id, job, rounds)
     concerned = [incident.machine] if incident.machine else []
     allowed = modes.may_act(job.spec, incident.incident_class, concerned, ctx.policy.modes)
     if allowed.act:
@@ -76,12 +81,24 @@ async def detect(request: Request, incident_class: IncidentClass) -> Case:
         broken_epoch=_broken_epoch(ctx, incident),
         machine=incident.machine,
         rank=incident.rank,
-        accused=_accused(ctx, incident),
+        accused=_accused(ctx, incident, rounds),
         last_good_step=_last_good_step(incident, request),
         observe_only=not allowed.act,
         lease=held,
-        round=sum(action.kind == "again" for action in ctx.ledger.actions(incident.id)),
+        round=rounds,
     )
+
+
+def _note_inputs(ctx: Context, incident_id: str, job: Job, rounds: int) -> None:
+    """Keep what later decisions go by and what changes from then on, for a replay of the incident."""
+    machines = ctx.ledger.machines()
+    spares = {each.name: each.incarnation for each in machines if each.state is MachineState.STANDBY}
+    body = {
+        "job": job.model_dump(mode="json"),
+        "standbys": spares,
+        "fleet": sum(each.state is not MachineState.GONE for each in machines),
+    }
+    ctx.ledger.note_input(incident_id, taken_up(rounds), body)
 
 
 def _count_attempt(ctx: Context, incident: Incident) -> None:
@@ -144,11 +161,20 @@ def _broken_epoch(ctx: Context, incident: Incident) -> int:
     return max([incident.epoch, *fallen])
 
 
-def _accused(ctx: Context, incident: Incident) -> tuple[str, ...]:
-    """The root alert's machine and all others with a sure sign; nobody when the classification names nobody."""
+def _accused(ctx: Context, incident: Incident, rounds: int) -> tuple[str, ...]:
+    """The root alert's machine and all others with a sure sign; nobody when the classification names nobody.
+
+    After a wait those are left out whose alerts are over: what was asked about them is not asked once more.
+    """
     if incident.machine is None:
         return ()
     accused = dict.fromkeys([incident.machine, *sure_signs.find(incident.alerts, ctx.policy.classify)])
+    if rounds:
+        recorded = ctx.ledger.alerts(incident.id)
+        over = {(each.kind, each.machine) for each in recorded if not each.firing}
+        still = {each.machine for each in incident.alerts if (each.kind, each.machine) not in over}
+        cleared = {machine for _, machine in over} - still
+        accused = dict.fromkeys(name for name in accused if name not in cleared)
     # Alerts may have joined since the incident was opened for the first of them.
     limit = ctx.policy.aggregate.limit(len(ctx.ledger.job(incident.job).machines))
     return tuple(accused) if len(accused) <= limit else ()

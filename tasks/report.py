@@ -13,6 +13,7 @@ from prefect.states import Completed
 from holdfast.models.alert import BESIDE_TRAINING, Incident, IncidentState, Verdict
 from holdfast.models.history import Action
 from holdfast.models.job import JobState
+from holdfast.storage.ledger.inputs import taken_up
 from holdfast.tasks import story
 from holdfast.tasks.case import Case
 from holdfast.tasks.pause import halt, stop
@@ -21,8 +22,7 @@ from holdfast.tasks.pause import halt, stop
 @task(task_run_name="report {case.incident_id}")
 async def report(case: Case, summary: str, verdict: Verdict | None = None) -> None:
     """Publish what happened and close the incident as recovered; a job that was never stopped goes on as running."""
-    if case.job_now().state is JobState.RECOVERING:
-        case.ledger.set_job(case.job, state=JobState.RUNNING)
+    _goes_on(case)
     await _close(case, IncidentState.RECOVERED, summary, verdict)
 
 
@@ -42,8 +42,7 @@ async def ask_human(case: Case, summary: str, verdict: Verdict | None = None) ->
 async def left_running(case: Case, summary: str, verdict: Verdict | None = None) -> None:
     """The job trains on although what was to be done is not: only the incident needs somebody."""
     get_run_logger().warning("needs a human, the job runs on: %s", summary)
-    if case.job_now().state is JobState.RECOVERING:
-        case.ledger.set_job(case.job, state=JobState.RUNNING)
+    _goes_on(case)
     await _close(case, IncidentState.NEEDS_HUMAN, summary, verdict, runs_on=True)
 
 
@@ -59,6 +58,16 @@ async def stopped(case: Case, summary: str, verdict: Verdict | None = None) -> N
 async def observed(case: Case, summary: str, verdict: Verdict | None = None) -> None:
     """Mode ``observe``: publish what would be done and close the incident without touching the job."""
     await _close(case, IncidentState.DISMISSED, f"observe only: {summary}", verdict)
+
+
+def _goes_on(case: Case) -> None:
+    """The job is no longer being recovered: it runs, or is held as before where it was not started again."""
+    if case.job_now().state is not JobState.RECOVERING:
+        return
+    found = case.ctx.ledger.inputs(case.incident_id).get(taken_up(case.round), {}).get("job", {})
+    touched = case.done("pause") or case.done("start")
+    held = found.get("state") == JobState.PAUSED and not touched
+    case.ledger.set_job(case.job, state=JobState.PAUSED if held else JobState.RUNNING)
 
 
 def outcome(case: Case) -> State[Any]:

@@ -83,7 +83,7 @@ async def _claim(case: Case, taken: list[str], old: str) -> Machine:
                     f"no standby for job {job} within {ctx.policy.standby.wait_s:.0f} s: add machines "
                     "(`holdfast pool`), or release a repaired one (`holdfast release MACHINE`)"
                 ) from None
-        await asyncio.sleep(0.1)
+        await ctx.clock.sleep(0.1)
 
 
 def excluded(ctx: Context, old: str) -> list[str]:

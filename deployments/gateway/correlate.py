@@ -35,6 +35,7 @@ from holdfast.policies import exits
 from holdfast.policies.classify import JobContext, NoAction, Wait, classify
 from holdfast.policies.importance import Importance, importance
 from holdfast.policies.screening import identity
+from holdfast.storage.ledger.inputs import OPENED
 
 PROBE_AGAIN_S = 0.1
 AT_OPENING = 16
@@ -237,7 +238,7 @@ class Correlator:
         ):
             decision = NoAction(reason=why)
         if isinstance(decision, Classification):
-            return await self._open(facts, settling, decision, earlier)
+            return await self._open(facts, settling, decision, earlier, context)
         self._observed.add(job.name, alerts, now)
         for alert in alerts:
             await self._record(alert, None, f"{What.IGNORED}: {decision.reason}")
@@ -253,7 +254,12 @@ class Correlator:
         )
 
     async def _open(
-        self, facts: Facts, settling: Settling, found: Classification, earlier: Sequence[Alert]
+        self,
+        facts: Facts,
+        settling: Settling,
+        found: Classification,
+        earlier: Sequence[Alert],
+        context: JobContext,
     ) -> Outcome:
         site, job = self._site, facts.job
         if found.incident_class not in BESIDE_TRAINING:
@@ -286,7 +292,7 @@ class Correlator:
         log.info(
             "%s: %s of %s (%s)", incident.id, incident.incident_class, job.name, "; ".join(found.reasons)
         )
-        site.spawn(self._note(incident.id, what, first, rest), f"record {incident.id}")
+        site.spawn(self._note(incident.id, what, first, rest, context), f"record {incident.id}")
         return Outcome(incident=incident.id, outcome=what)
 
     # Settling
@@ -386,9 +392,19 @@ class Correlator:
         await asyncio.to_thread(self._site.ledger.record_alert, alert, incident_id, outcome)
 
     async def _note(
-        self, incident_id: str, what: What, first: Sequence[Alert], rest: Sequence[Alert]
+        self,
+        incident_id: str,
+        what: What,
+        first: Sequence[Alert],
+        rest: Sequence[Alert],
+        context: JobContext,
     ) -> None:
         """What need not be written before the playbook starts."""
+        went_by = {
+            "context": context.model_dump(mode="json"),
+            "alerts": [each.key for each in (*first, *rest)],
+        }
+        await asyncio.to_thread(self._site.ledger.note_input, incident_id, OPENED, went_by)
         if rest:
             with contextlib.suppress(StaleError):
                 await asyncio.to_thread(self._site.ledger.join, incident_id, rest)

@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from prefect.logging import disable_run_logger
-from prefect.tasks import Task
-
 from holdfast.clock import FakeClock
 from holdfast.deployments.gateway.approvals import asked
 from holdfast.deployments.gateway.runs import Phase
+from holdfast.hindsight import plain
 from holdfast.models.agent import RankPhase, RankState
 from holdfast.models.alert import Alert, AlertKind, Classification, Incident, IncidentClass, IncidentState
 from holdfast.models.history import Action, ActionState
@@ -125,15 +123,9 @@ class ScriptedContext(Context):
 
 @contextlib.contextmanager
 def without_prefect() -> Iterator[None]:
-    """Tasks are their functions; nothing is published."""
-
-    async def nothing(*_: object, **__: object) -> None:
-        return None
-
+    """Tasks are their functions; nothing is published, and nobody waits."""
     with (
-        disable_run_logger(),
-        patch.object(Task, "__call__", lambda self, *a, **k: self.fn(*a, **k)),
-        patch("holdfast.tasks.report._publish", nothing),
+        plain.without_prefect(),
         patch.object(approve, "_AGAIN_S", 0.0),
         patch.object(services, "_AGAIN_S", 0.0),
     ):

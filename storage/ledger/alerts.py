@@ -47,6 +47,13 @@ class Alerts(Connection):
         with self._read() as session:
             return [_recorded(row) for row in session.scalars(query)]
 
+    def alerts_between(self, since: float, until: float, limit: int = 5000) -> list[RecordedAlert]:
+        """The first ``limit`` alerts recorded after ``since`` and up to ``until`` (Unix seconds), oldest first."""
+        within = (AlertRow.recorded_at > since) & (AlertRow.recorded_at <= until)
+        query = select(AlertRow).where(within).order_by(AlertRow.id).limit(limit)
+        with self._read() as session:
+            return [_recorded(row) for row in session.scalars(query)]
+
     def alerts_of(self, machine: str, limit: int = 100) -> list[RecordedAlert]:
         """The newest ``limit`` alerts about one machine, newest first."""
         query = select(AlertRow).where(AlertRow.machine == machine).order_by(AlertRow.id.desc()).limit(limit)

@@ -9,11 +9,13 @@ from holdfast.storage.ledger.checkpoints import Checkpoints
 from holdfast.storage.ledger.epochs import Epochs
 from holdfast.storage.ledger.histories import Histories
 from holdfast.storage.ledger.incidents import Incidents
+from holdfast.storage.ledger.inputs import Inputs
 from holdfast.storage.ledger.jobs import Jobs
 from holdfast.storage.ledger.leases import Leases
 from holdfast.storage.ledger.machines import Machines
 from holdfast.storage.ledger.pending import PendingUpdates
 from holdfast.storage.ledger.pool import Pools
+from holdfast.storage.ledger.rewind import Rewinds
 from holdfast.storage.ledger.saves import Saves
 from holdfast.storage.ledger.versions import Versions
 from holdfast.storage.ledger.waits import Waits
@@ -35,6 +37,8 @@ class Ledger(
     Pools,
     Leases,
     Waits,
+    Inputs,
+    Rewinds,
 ):
     """All of it behind one object, one module per noun.
 

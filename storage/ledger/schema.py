@@ -26,7 +26,7 @@ from holdfast.models.history import ActionState
 from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState, Scope
 
-HEAD = "0006"
+HEAD = "0007"
 """The newest migration (`migrations/versions`): what the tables below are."""
 
 
@@ -355,3 +355,13 @@ class WaitRow(Base):
     runs_on: Mapped[bool]
     over: Mapped[bool]
     """It came to an end; kept for how often the incident waited."""
+
+
+class InputRow(Base):
+    """What one decision about an incident went by, as far as no other table keeps it: for replays."""
+
+    __tablename__ = "inputs"
+    incident_id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    at: Mapped[float]
+    body: Mapped[dict[str, Any]]

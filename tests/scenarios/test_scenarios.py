@@ -10,6 +10,7 @@ from holdfast.models.alert import IncidentClass
 from holdfast.testing.judge import misses, wrong_actions
 from holdfast.testing.play import Played, play
 from holdfast.testing.scenario import Scenario, load
+from tests.hindsight.replayed import compared
 
 SCENARIOS = load(Path(__file__).parent)
 
@@ -36,9 +37,14 @@ TABLE_1 = (
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda one: one.name)
 async def test_scenario(scenario: Scenario, tmp_path: Path) -> None:
-    """The expected class, culprit and actions, and nothing else."""
+    """The expected class, culprit and actions, and nothing else; from its ledger, the same policy decides the same."""
     played = await play(scenario, tmp_path)
     assert [*wrong_actions(scenario, played), *misses(scenario, played)] == []
+    for incident in played.incidents:
+        found = await compared(tmp_path, incident.id)
+        assert [(row.step, row.recorded, row.replayed) for row in found.differences] == []
+        assert [row.step for row in found.rows if row.reasons != row.recorded_reasons] == []
+        assert found.not_recorded == ()
 
 
 def test_the_set_is_large_enough() -> None:

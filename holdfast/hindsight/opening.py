@@ -1,0 +1,82 @@
+"""The gateway's decision taken again: which incident the alerts are, if any."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.hindsight.record import Record
+from holdfast.models.alert import Alert, Classification
+from holdfast.models.history import Epoch
+from holdfast.models.job import Job
+from holdfast.policies import code
+from holdfast.policies.classify import JobContext, NoAction, Wait, classify
+from holdfast.policies.policy import Policy
+from holdfast.storage.ledger.inputs import OPENED
+
+_MOST_WAITS = 20
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a policy makes of the alerts."""
+
+    found: Classification | None
+    """None: it opens no incident."""
+    told: tuple[str, ...]
+    """Waits for the root, and why nothing is opened."""
+
+
+def recorded(record: Record) -> Classification:
+    """As it was opened."""
+    row = record.incident
+    return Classification(
+        incident_class=row.incident_class,
+        confidence=row.confidence,
+        machine=row.machine,
+        rank=row.rank,
+        reasons=row.reasons,
+    )
+
+
+def decide(record: Record, job: Job, policy: Policy) -> Opening:
+    """Classify again what the gateway had in hand; later than it did, where the policy waits longer for a root."""
+    if record.by_hand:
+        return Opening(recorded(record), ("opened by a person",))
+    context = _context(record, job)
+    told: list[str] = []
+    for _ in range(_MOST_WAITS):
+        decision = classify(_heard(record, context.now), context, policy)
+        if isinstance(decision, Classification):
+            return Opening(decision, tuple(told))
+        if isinstance(decision, NoAction):
+            return Opening(None, (*told, f"no incident: {decision.reason}"))
+        told.append(_waits(decision, context))
+        context = context.model_copy(update={"now": max(decision.until_s, context.now + 0.001)})
+    return Opening(None, (*told, "waits for a root that never comes"))
+
+
+def _heard(record: Record, now: float) -> Sequence[Alert]:
+    return record.opened_by if now <= record.incident.opened_at else record.joined_by(now)
+
+
+def _waits(decision: Wait, context: JobContext) -> str:
+    return f"waits {max(0.0, decision.until_s - context.now):.1f} s: {decision.why}"
+
+
+def _context(record: Record, job: Job) -> JobContext:
+    known = record.inputs.get(OPENED)
+    if known is not None:
+        return JobContext.model_validate(known["context"])
+    row = record.incident
+    record.lacks.append("which machines did not answer when it was opened: none is taken to be silent")
+    return JobContext(
+        job=job,
+        now=row.opened_at,
+        heard_at=row.detected_at,
+        code_changed_at=_changed_at(record.epochs, row.epoch, job),
+    )
+
+
+def _changed_at(epochs: Sequence[Epoch], until: int, job: Job) -> float | None:
+    return code.changed_at([each for each in epochs if each.epoch <= until], job.submitted_at)

@@ -1,0 +1,232 @@
+"""Who answers a playbook that runs over a copy of the ledger: the record. Nothing of the site is reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from holdfast import errors
+from holdfast.clock import FakeClock
+from holdfast.drivers.base import Supplied
+from holdfast.errors import HoldfastError, LimitError, RecoveryError, UnavailableError
+from holdfast.hindsight.record import Record
+from holdfast.models.alert import Verdict
+from holdfast.models.history import Action, ActionState
+from holdfast.models.machine import MachineState, Scope
+from holdfast.models.missing import Missing
+from holdfast.policies.policy import Policy
+from holdfast.settings import Settings
+from holdfast.storage.ledger import Ledger
+from holdfast.storage.ledger.waits import AGAIN
+from holdfast.tasks.context import Act, Context
+
+DECIDED = frozenset({"rung", "evict", "swap", "rollback", "update", "suspect"})
+"""Kinds of actions that are done again, in the copy: the policy or the ledger decides what comes out."""
+CHANGING = frozenset({"evict", "swap", "rollback", "update", "suspect"})
+"""Of these, what changes which machines, code and states the job starts with."""
+_NOBODY = Verdict().model_dump(mode="json")
+_UNKNOWN: Mapping[str, dict[str, Any]] = {
+    "pause": {"unreachable": [], "silent": []},
+    "check": {"findings": []},
+    "stacks": _NOBODY,
+    "vote": _NOBODY,
+    "replay": _NOBODY,
+    "hold": {"held": False, "why": "not recorded"},
+    "await": {"waited_for": "", "seconds": 0.0},
+    "replenish": {"provisioned": []},
+    "prove": {"found": []},
+}
+"""What is taken for granted where the record has no answer."""
+_MISSING = {"start": Missing.STATE, "await": Missing.SERVICE, "pause": Missing.CONTACT}
+
+
+class PastLedger(Ledger):
+    """The copy. A person's answer is the recorded one, or what the policy says when nobody answers."""
+
+    answer: Callable[[str, Mapping[str, Any]], dict[str, Any]]
+
+    def begin(  # noqa: PLR0917
+        self,
+        incident_id: str,
+        attempt: int,
+        key: str,
+        kind: str,
+        intent: Mapping[str, Any],
+        holder: str = "",
+    ) -> Action:
+        """As the ledger's own; a question is answered at once."""
+        action = super().begin(incident_id, attempt, key, kind, intent, holder)
+        if kind == "approve" and action.state is not ActionState.DONE:
+            return self.finish(incident_id, key, self.answer(key, intent))
+        return action
+
+
+class Hindsight(Context):
+    """The steps' services over one incident's record."""
+
+    def __init__(
+        self, settings: Settings, clock: FakeClock, ledger: PastLedger, policy: Policy, record: Record
+    ) -> None:
+        super().__init__(settings, clock, ledger)
+        self.__dict__ |= {"policy": policy, "driver": NoDriver(ledger), "store": NoStore()}
+        self._record, self._copy, self._time = record, ledger, clock
+        self._heard_until = record.incident.opened_at
+        self.assumed: dict[str, str] = {}
+        """Keys of actions whose outcome is not from the record, and why."""
+        ledger.answer = self._answer
+
+    def agent(self, machine: object) -> Any:
+        """Nobody."""
+        return NoAgent()
+
+    async def perform(self, action: Action, act: Act) -> dict[str, Any]:
+        """Decide again what is decided; have the record answer what machines would."""
+        known = self._record.action(action.key)
+        self.until(known.begun_at if known else None)
+        if action.kind == "swap" and known and self._done_in_this_round(known):
+            return self._seat(known)
+        if action.kind in DECIDED:
+            return await act()
+        return self._as_recorded(action, known)
+
+    def _done_in_this_round(self, known: Action) -> bool:
+        """The record has one row of what failed before a wait and was done after it."""
+        again = [each.begun_at for each in self._record.actions if each.kind == AGAIN]
+        waited = sum(each.kind == AGAIN for each in self._copy.actions(self._record.incident.id))
+        ends = again[waited] if waited < len(again) else float("inf")
+        return known.state is ActionState.DONE and (known.done_at or 0.0) < ends
+
+    def _as_recorded(self, action: Action, known: Action | None) -> dict[str, Any]:
+        if action.kind in ("start", "verify") and (why := self._another_history(known)):
+            self.assumed[action.key] = why
+            return (
+                self._started(action, known) if action.kind == "start" else {"epoch": action.intent["epoch"]}
+            )
+        if known is None or known.state is ActionState.INTENT:
+            self.assumed[action.key] = "not recorded"
+            return (
+                self._started(action, None) if action.kind == "start" else dict(_UNKNOWN.get(action.kind, {}))
+            )
+        if known.state is ActionState.FAILED:
+            raise _again(known)
+        return self._started(action, known) if action.kind == "start" else known.result
+
+    def _another_history(self, known: Action | None) -> str:
+        """Why what followed in the record is not what would have followed: other machines, code or state were there."""
+        until = known.begun_at if known else float("inf")
+        then = {each.key for each in self._record.actions if each.kind in CHANGING and each.begun_at <= until}
+        now = {each.key for each in self._copy.actions(self._record.incident.id) if each.kind in CHANGING}
+        return "" if then == now else "not recorded: other machines, code or state than in the record"
+
+    def _started(self, action: Action, known: Action | None) -> dict[str, Any]:
+        """The next epoch, in the copy: as it was, or from what was reached."""
+        job = self._copy.job(self._record.incident.job)
+        reached = self._copy.max_step(job.name)
+        result = dict(known.result) if known and known.result else {}
+        epoch = self._copy.next_epoch(job.name)
+        step = int(result.get("step", reached))
+        self._copy.open_epoch(
+            job.name, epoch, step, job.code_version, job.machines, "hindsight", incident_id=action.incident_id
+        )
+        past = self._record.epoch(epoch)
+        if past and past.last_step and action.key not in self.assumed:
+            self._copy.mark(job.name, epoch, past.last_step, self._time.now())
+        told = ["which states machines held is not recorded"] if action.key in self.assumed else []
+        return {"tier": None, "reasons": told, "restore": []} | result | {"epoch": epoch, "step": step}
+
+    def _seat(self, known: Action) -> dict[str, Any]:
+        """The standby that took over then does so again."""
+        ledger, result = self._copy, known.result
+        job = ledger.job(self._record.incident.job)
+        machines = list(job.machines)
+        machines[int(result["slot"])] = str(result["to"])
+        ledger.set_machine(str(result["to"]), state=MachineState.ACTIVE, job=job.name)
+        ledger.set_job(job.name, machines=machines)
+        return result
+
+    def _answer(self, key: str, intent: Mapping[str, Any]) -> dict[str, Any]:
+        known = self._record.action(key)
+        if known is not None and known.state is ActionState.DONE:
+            return known.result
+        self.assumed[key] = "not recorded: nobody was asked; the policy's default is taken"
+        return {
+            "approve": intent["default"] == "approve",
+            "by": "the policy file",
+            "reason": "nobody answered before the deadline",
+        }
+
+    def pass_time(self, at: float | None) -> None:
+        """It is ``at`` now, or as late as it was."""
+        if at is not None and at > self._time.now():
+            self._time.advance(at - self._time.now())
+
+    def until(self, at: float | None) -> None:
+        """Time goes on; what was heard and what joined the incident meanwhile is there."""
+        incident_id, now = self._record.incident.id, max(at or 0.0, self._time.now())
+        for alert in self._record.heard_between(self._heard_until, now):
+            self.pass_time(alert.recorded_at)
+            self._copy.record_alert(alert, alert.incident_id, alert.outcome)
+        self.pass_time(now)
+        self._heard_until = now
+        self._copy.join(incident_id, self._record.joined_by(now))
+
+
+def _again(known: Action) -> HoldfastError:
+    """The error that the record has."""
+    name, _, message = str(known.result.get("error", "")).partition(": ")
+    kind = getattr(errors, name, RecoveryError)
+    if kind is LimitError:
+        return LimitError(message, _MISSING.get(known.kind, Missing.CHANGE))
+    return kind(message) if issubclass(kind, HoldfastError) else RecoveryError(message)
+
+
+class NoAgent:
+    """Code is where it should be; else nobody answers."""
+
+    async def prepare_code(self, command: object) -> None:
+        """Nothing to do."""
+
+    def __getattr__(self, name: str) -> Any:
+        async def unanswered(*_: object, **__: object) -> None:
+            raise UnavailableError("hindsight asks no machine")
+
+        return unanswered
+
+
+class NoDriver:
+    """Evicts in the copy only."""
+
+    name = "hindsight"
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def machines(self) -> list[Supplied]:
+        """None lives."""
+        return []
+
+    def evict(self, machine: str, scope: Scope, reason: str, incarnation: str = "") -> None:
+        """Nothing to do."""
+
+    def provision(self, n: int, group: str = "") -> list[str]:
+        """None comes."""
+        return []
+
+    def release(self, machine: str) -> None:
+        """Nothing to do."""
+
+    def retire(self, machine: str) -> None:
+        """Nothing to do."""
+
+    def withdraw(self) -> None:
+        """Nothing to do."""
+
+
+class NoStore:
+    """S3 that does not answer."""
+
+    def __getattr__(self, name: str) -> Any:
+        def unanswered(*_: object, **__: object) -> None:
+            raise UnavailableError("hindsight asks no object store")
+
+        return unanswered
