@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 
 from holdfast.deployments.gateway import times
-from holdfast.deployments.gateway.detectors.rehearsals import of_job
+from holdfast.deployments.gateway.detectors.rehearsals import of_job, unsaved_of
 from holdfast.deployments.gateway.fleet import OUT_OF_SERVICE
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.models.alert import Incident, IncidentState
@@ -139,6 +139,7 @@ def _job(gateway: Gateway, job: Job) -> dict[str, Any]:
         "ranks": ranks,
         "checkpoint": _checkpoint_cost(gateway, job),
         "restore": of_job(site, job).model_dump(mode="json"),
+        "unsaved": [each.model_dump(mode="json") for each in unsaved_of(site, job)],
     }
 
 

@@ -38,6 +38,7 @@ from holdfast.agent.replication import Replicator
 from holdfast.agent.reporter import Reporter
 from holdfast.agent.run import Run
 from holdfast.agent.scratch import Scratch
+from holdfast.agent.setbacks import Setbacks
 from holdfast.agent.shard_port import ShardPort
 from holdfast.agent.supply import Supply
 from holdfast.agent.uploads import UploadLimits, Uploads
@@ -129,8 +130,15 @@ class Agent:
         limits = UploadLimits(
             settings.s3_upload_s, settings.s3_parts_s, settings.s3_object_mib << 20, settings.s3_tidy_s
         )
+        setbacks = Setbacks()
         self._uploads = Uploads(
-            self._carrier, self.memory, limits, self.metrics, done=self._uploaded, dropped=self._dropped
+            self._carrier,
+            self.memory,
+            limits,
+            self.metrics,
+            done=self._uploaded,
+            dropped=self._dropped,
+            setbacks=setbacks,
         )
         self._prover = Prover(self.forks, self.memory, settings, self.metrics, machine)
         self._watch = Watch(
@@ -139,9 +147,10 @@ class Agent:
             report=self._reporter.report,
             replicator=self._replicator,
             uploads=self._uploads,
-            disk=DiskTier(self.memory, settings.disk_mib << 20, self.metrics),
+            disk=DiskTier(self.memory, settings.disk_mib << 20, self.metrics, setbacks),
             metrics=self.metrics,
             prover=self._prover,
+            setbacks=setbacks,
         )
         self._supply = Supply(
             self._carrier, self.memory, self.folder, secret, objects.arguments(settings), tls=self._tls
@@ -403,8 +412,7 @@ class Agent:
 
     def _snapshots(self) -> tuple[messages.JobOnMachine, ...]:
         runs = [run for run in self.jobs.runs.values() if run.start.replay is None]
-        told = self._watch.rehearsals.told
-        return tuple(run.snapshot().model_copy(update={"rehearsed": told(run)}) for run in runs)
+        return tuple(run.snapshot().model_copy(update=self._watch.told(run)) for run in runs)
 
     def _heartbeat(self) -> messages.Heartbeat:
         return messages.Heartbeat(

@@ -12,7 +12,9 @@ from holdfast.agent.memory import Memory
 from holdfast.agent.metrics import Metrics
 from holdfast.agent.newest import Newest
 from holdfast.agent.run import Run
+from holdfast.agent.setbacks import Setbacks
 from holdfast.errors import CheckpointError
+from holdfast.models.setback import Place
 from holdfast.storage.checkpoints import buffers
 
 _log = logging.getLogger(__name__)
@@ -21,14 +23,17 @@ _log = logging.getLogger(__name__)
 class DiskTier:
     """Copies due shards, one at a time per rank; the newest two of each rank stay.
 
-    A copy appears under its name only when it is whole and on the disk. What does not fit is left out and counted,
-    and the copies that are there stay.
+    A copy appears under its name only when it is whole and on the disk. What does not fit is left out, counted and
+    told, and the copies that are there stay.
     """
 
-    def __init__(self, memory: Memory, limit_nbytes: int, metrics: Metrics) -> None:
+    def __init__(
+        self, memory: Memory, limit_nbytes: int, metrics: Metrics, setbacks: Setbacks | None = None
+    ) -> None:
         self._memory = memory
         self._limit_nbytes = limit_nbytes
         self._metrics = metrics
+        self._setbacks = setbacks or Setbacks()
         self._busy: set[tuple[str, int]] = set()
         self._newest = Newest()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -49,26 +54,28 @@ class DiskTier:
             durable.make_folder(self._memory.disk(run.start.job))
             header = buffers.lend(path, step, loan)
         except (CheckpointError, OSError) as error:
-            self._failed(error)
+            self._failed(run, rank, error)
             return
         self._busy.add(who)
-        task = asyncio.get_running_loop().create_task(self._copy(path, loan, header))
+        task = asyncio.get_running_loop().create_task(self._copy(run, path, loan, header))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: self._busy.discard(who))
 
-    async def _copy(self, slot: Path, loan: Path, header: buffers.ShardHeader) -> None:
+    async def _copy(self, run: Run, slot: Path, loan: Path, header: buffers.ShardHeader) -> None:
         folder = self._memory.disk(header.job)
         try:
             await asyncio.to_thread(write, loan, header, folder, self._limit_nbytes)
             self._metrics.disk_copies.labels("ok").inc()
+            self._setbacks.went_well(run.start.job, run.start.epoch, Place.DISK, header.rank)
         except (CheckpointError, OSError) as error:
-            self._failed(error)
+            self._failed(run, header.rank, error)
         finally:
             buffers.release(slot, loan)
 
-    def _failed(self, error: Exception) -> None:
+    def _failed(self, run: Run, rank: int, error: Exception) -> None:
         self._metrics.disk_copies.labels("failed").inc()
+        self._setbacks.failed(run.start.job, run.start.epoch, Place.DISK, rank, error)
         _log.warning("no copy on the disk: %s", error)
 
 

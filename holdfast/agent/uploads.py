@@ -15,9 +15,11 @@ from holdfast.agent.memory import Memory
 from holdfast.agent.metrics import Metrics
 from holdfast.agent.newest import Newest
 from holdfast.agent.run import Run
+from holdfast.agent.setbacks import Setbacks
 from holdfast.errors import CheckpointError, HoldfastError
 from holdfast.models.agent import Persist
 from holdfast.models.checkpoint import RemoteCheckpoint, Retention
+from holdfast.models.setback import Place
 from holdfast.policies.upload_pace import Pace
 from holdfast.storage import remote
 from holdfast.storage.checkpoints import buffers, part_copy
@@ -91,6 +93,7 @@ class Uploads:
         *,
         done: Callable[[RemoteCheckpoint], None],
         dropped: Callable[[str, tuple[str, ...]], None],
+        setbacks: Setbacks | None = None,
     ) -> None:
         self._carrier = carrier
         self._memory = memory
@@ -98,6 +101,7 @@ class Uploads:
         self._metrics = metrics
         self._done = done
         self._dropped = dropped
+        self._setbacks = setbacks or Setbacks()
         self._tidied_at: dict[str, float] = {}
         self._pace: defaultdict[tuple[str, int], Pace] = defaultdict(Pace)
         self._under_way: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
@@ -121,7 +125,7 @@ class Uploads:
         try:
             loan = self._lend(rank, step, path, single=run.start.copies.own == 1)
         except CheckpointError as error:
-            self._failed(f"rank {rank} step {step} of job {run.start.job}", error)
+            self._failed(run.start.job, run.start.epoch, rank, f"step {step}", error)
             return
         self._under_way[who].add(loan.key)
         self._soon(self._due(loan, run, pace))
@@ -160,7 +164,7 @@ class Uploads:
         except OSError as error:
             buffers.release(loan.slot, loan.name)
             self._under_way[who].discard(loan.key)
-            self._failed(f"rank 0 of checkpoint {loan.key}", error)
+            self._failed(loan.header.job, loan.header.epoch, 0, f"checkpoint {loan.key}", error)
             return
         if not await self._upload(loan, metadata, run.start.world_size):
             return
@@ -181,9 +185,10 @@ class Uploads:
             if header.rank == 0:
                 await self._complete(loan, world_size, metadata)
         except (HoldfastError, OSError) as error:
-            self._failed(f"rank {header.rank} of checkpoint {loan.key}", error)
+            self._failed(header.job, header.epoch, header.rank, f"checkpoint {loan.key}", error)
             return False
         self._metrics.uploads.labels("ok").inc()
+        self._setbacks.went_well(header.job, header.epoch, Place.S3, header.rank)
         return True
 
     async def _send(self, loan: _Loan) -> None:
@@ -279,9 +284,10 @@ class Uploads:
         )
         return _Loan(slot, name, buffers.lend(slot, step, name), single)
 
-    def _failed(self, what: str, error: Exception) -> None:
+    def _failed(self, job: str, epoch: int, rank: int, what: str, error: Exception) -> None:
         self._metrics.uploads.labels("failed").inc()
-        _log.warning("%s is not in the object store: %s", what, error)
+        self._setbacks.failed(job, epoch, Place.S3, rank, error)
+        _log.warning("job %s rank %d: %s is not in the object store: %s", job, rank, what, error)
 
     def _soon(self, work: Coroutine[None, None, object]) -> None:
         task = asyncio.get_running_loop().create_task(work)

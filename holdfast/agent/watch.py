@@ -16,10 +16,12 @@ from holdfast.agent.ranks import Watched
 from holdfast.agent.rehearsals import Rehearsals
 from holdfast.agent.replication import Replicator
 from holdfast.agent.run import Run
+from holdfast.agent.setbacks import Setbacks
 from holdfast.agent.uploads import Uploads
 from holdfast.models.agent import Report, StepMark
 from holdfast.models.alert import Alert, AlertKind
 from holdfast.models.rehearsal import Rehearsal
+from holdfast.models.setback import Place
 from holdfast.policies.jumps import Jump
 
 _log = logging.getLogger(__name__)
@@ -41,6 +43,7 @@ class Watch:
         disk: DiskTier,
         metrics: Metrics,
         prover: Prover,
+        setbacks: Setbacks | None = None,
     ) -> None:
         self.machine = machine
         self.incarnation = incarnation
@@ -49,7 +52,15 @@ class Watch:
         self.uploads = uploads
         self.disk = disk
         self.metrics = metrics
+        self.setbacks = setbacks or Setbacks()
         self.rehearsals = Rehearsals(prover, self.unrestorable)
+
+    def told(self, run: Run) -> dict[str, Any]:
+        """What heartbeats say of a run's saves."""
+        return {
+            "rehearsed": self.rehearsals.told(run),
+            "setbacks": self.setbacks.told(run.start.job, run.start.epoch),
+        }
 
     def unrestorable(self, run: Run, found: Rehearsal) -> None:
         """What a rank saved would not come back."""
@@ -150,14 +161,20 @@ class RunEvents:
         if self._run.start.copies.own == 1:
             self.kept(rank, step, path)
         if not self._silent:
+            start = self._run.start
+            self._watch.setbacks.went_well(start.job, start.epoch, Place.SAVE, rank)
             self._watch.uploads.saved(self._run, rank, step, path)
             self._watch.disk.saved(self._run, rank, step, path)
             self._watch.rehearsals.saved(self._run, rank, path)
 
     def save_failed(self, rank: int, step: int, reason: str) -> None:
-        """Count it, and say it now and then."""
+        """Count it, and say it: in heartbeats, and in the log now and then."""
         job = self._run.start.job
         self._watch.metrics.saves_failed.labels(job).inc()
+        if not self._silent:
+            self._watch.setbacks.failed(
+                job, self._run.start.epoch, Place.SAVE, rank, f"rank {rank} at step {step}: {reason}"
+            )
         now = time.monotonic()
         if now - self._said_at >= _QUIET_S:
             self._said_at = now

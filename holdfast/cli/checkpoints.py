@@ -52,6 +52,8 @@ def ls(job: JobName, as_json: AsJson = False) -> None:
     ]
     columns = ("STEP", "EPOCH", "RANKS", "SIZE", "SAVED", "", "KEY", "SUSPECT BECAUSE")
     print_table("Checkpoints", columns, rows, "none yet")
+    for line in _unsaved(job):
+        say(line)
 
 
 @app.command()
@@ -89,6 +91,8 @@ def show(job: JobName, step: Step = None, as_json: AsJson = False) -> None:
     say("If the job were restored now:")
     for line in told["restore"]:
         say(f"  {line}")
+    for line in _unsaved(job):
+        say(line)
 
 
 @app.command()
@@ -275,6 +279,14 @@ def _gateway_knows(job: str) -> bool:
         gateway.job(job)
         return True
     return False
+
+
+def _unsaved(job: str) -> Sequence[str]:
+    """Where the job's saves fail at present, as far as the control plane tells."""
+    with _no_control_plane(), context.gateway() as gateway:
+        (found,) = [each for each in gateway.status()["jobs"] if each["name"] == job] or [{}]
+        return [f"{each['told']} (since {ago(each['since'])})" for each in found.get("unsaved", ())]
+    return ()
 
 
 @contextlib.contextmanager

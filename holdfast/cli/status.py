@@ -111,10 +111,12 @@ def _incidents(facts: Mapping[str, Any]) -> None:
 
 
 def _restores(facts: Mapping[str, Any]) -> None:
-    """Whether what running jobs save would come back, as rehearsals found."""
+    """Whether what running jobs save would come back, as rehearsals found, and where it cannot be saved."""
     for job in facts["jobs"]:
         if job["state"] == "running" and (restore := job.get("restore")):
             say(f"{job['name']}: {restore['told']}")
+        for each in job.get("unsaved", ()):
+            say(f"{job['name']}: {each['told']} (since {ago(each['since'])})")
 
 
 def most_lost(by_phase: Mapping[str, float]) -> str:

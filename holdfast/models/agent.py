@@ -30,6 +30,7 @@ from holdfast.models.names import (
 )
 from holdfast.models.open_enum import OpenEnum
 from holdfast.models.rehearsal import Rehearsed
+from holdfast.models.setback import Setback
 
 
 class Check(OpenEnum):
@@ -141,6 +142,8 @@ class JobOnMachine(Frozen):
     """What rehearsals of a restore found in this epoch; None: there was none yet."""
     saved_step: Step = 0
     """Newest step that one of its ranks saved in this epoch; 0: none."""
+    setbacks: tuple[Setback, ...] = ()
+    """Where saves of this epoch fail at present, one for each place."""
 
 
 class Register(Frozen):

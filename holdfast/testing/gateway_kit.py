@@ -32,6 +32,7 @@ from holdfast.models.checkpoint import Choice
 from holdfast.models.job import Job, JobSpec, JobState
 from holdfast.models.machine import Machine, MachineState, Scope
 from holdfast.models.rehearsal import Rehearsed
+from holdfast.models.setback import Setback
 from holdfast.policies.policy import Policy
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
@@ -291,17 +292,18 @@ class Kit:
         marks: dict[int, float] | None = None,
         times: tuple[StepTimes, ...] = (),
         rehearsed: Rehearsed | None = None,
+        setbacks: tuple[Setback, ...] = (),
         status: int = 200,
     ) -> Any:
         """A heartbeat; times of ``marks`` are of the machine's own clock, at which the newest was just made."""
         steps = tuple(StepMark(step=step, at=at) for step, at in (marks or {}).items())
         run = JobOnMachine(job=JOB, epoch=epoch, ranks=tuple(ranks or ()), marks=steps, times=times)
-        runs = (run.model_copy(update={"rehearsed": rehearsed}),)
+        runs = (run.model_copy(update={"rehearsed": rehearsed, "setbacks": setbacks}),)
         body = Heartbeat(
             machine=machine,
             incarnation=incarnation,
             at=max((marks or {}).values(), default=self.clock.now()),
-            jobs=runs if ranks is not None or marks or rehearsed else (),
+            jobs=runs if ranks is not None or marks or rehearsed or setbacks else (),
         )
         answer = await self.post("/v1/agents/heartbeat", body.model_dump(mode="json"), status)
         await self.settled()

@@ -14,7 +14,9 @@ from holdfast.agent import disk
 from holdfast.agent.disk import DiskTier
 from holdfast.agent.memory import Memory
 from holdfast.agent.metrics import Metrics
+from holdfast.agent.setbacks import Setbacks
 from holdfast.models.checkpoint import Tier
+from holdfast.models.setback import Place
 from holdfast.storage.checkpoints import buffers
 from tests.agent.gateway import eventually
 from tests.agent.shards import write_shard
@@ -26,7 +28,8 @@ class Site:
     def __init__(self, folder: Path, every: int, epoch: int = 1, replay: object = None) -> None:
         self.memory = Memory("m1", folder / "shm", folder / "machine")
         self.metrics = Metrics()
-        self.tier = DiskTier(self.memory, 1 << 30, self.metrics)
+        self.setbacks = Setbacks()
+        self.tier = DiskTier(self.memory, 1 << 30, self.metrics, self.setbacks)
         start = SimpleNamespace(job="toy", epoch=epoch, disk_every_steps=every, replay=replay)
         self.run: Any = SimpleNamespace(start=start, name=f"toy-e{epoch}")
 
@@ -118,11 +121,14 @@ async def test_a_full_disk_is_counted_and_tried_again(
         site.save(2)
         await site.rest()
     assert site.counted("failed") == 1
+    (told,) = site.setbacks.told("toy", 1)
+    assert (told.place, told.count, "No space left" in told.reason) == (Place.DISK, 1, True)
     assert site.steps() == [1]
     assert list(site.memory.transfers.iterdir()) == []
     site.save(3)
     await site.rest()
     assert site.steps() == [1, 3]
+    assert site.setbacks.told("toy", 1) == ()
 
 
 async def test_a_step_that_is_computed_again_is_copied_again(tmp_path: Path) -> None:

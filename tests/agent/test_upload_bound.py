@@ -11,9 +11,11 @@ import pytest
 
 from holdfast.agent.memory import Memory
 from holdfast.agent.metrics import Metrics
+from holdfast.agent.setbacks import Setbacks
 from holdfast.agent.uploads import UploadLimits, Uploads
 from holdfast.errors import UnavailableError
 from holdfast.models.checkpoint import Copies, Retention
+from holdfast.models.setback import Place
 from holdfast.storage.checkpoints import buffers
 from tests.agent.gateway import eventually
 from tests.agent.shards import write_shard
@@ -47,7 +49,7 @@ class Site:
 
     def __init__(self, folder: Path) -> None:
         self.memory = Memory("m1", folder)
-        self.store, self.metrics = Store(), Metrics()
+        self.store, self.metrics, self.setbacks = Store(), Metrics(), Setbacks()
         carrier: Any = self.store
         self.uploads = Uploads(
             carrier,
@@ -56,6 +58,7 @@ class Site:
             self.metrics,
             done=lambda _: None,
             dropped=lambda *_: None,
+            setbacks=self.setbacks,
         )
         start = SimpleNamespace(
             job="toy", s3_every_steps=1, replay=None, world_size=2, retention=Retention(), copies=Copies()
@@ -123,9 +126,11 @@ async def test_a_refused_upload_gives_its_memory_back(site: Site) -> None:
     await site.save(1)
     await site.rest()
     assert (site.counted("failed"), site.counted("ok")) == (1, 0)
+    assert [(each.place, each.count) for each in site.setbacks.told("toy", 1)] == [(Place.S3, 1)]
     assert site.files(".reserved") == 0
     assert list(site.memory.transfers.iterdir()) == []
     site.store.refuses = False
     await site.save(2)
     await site.rest()
     assert site.store.sent == [2]
+    assert site.setbacks.told("toy", 1) == ()

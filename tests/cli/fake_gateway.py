@@ -15,6 +15,7 @@ from holdfast.models.job import Job, JobSpec, JobState
 from holdfast.models.machine import Machine, MachineState
 from holdfast.policies import checkpoint_cost, spare_pool
 from holdfast.policies.policy import Policy
+from holdfast.policies.unsaved import Unsaved
 
 
 class FakeGateway:
@@ -31,6 +32,7 @@ class FakeGateway:
         }
         self.incidents: list[Incident] = []
         self.step = 0
+        self.unsaved: list[Unsaved] = []
         self.groups: tuple[str, ...] = ("",)
         self.on_submit: Callable[[Job], None] = lambda job: None
 
@@ -138,6 +140,7 @@ class FakeGateway:
                     "code_version": job.code_version,
                     "machines": list(job.machines),
                     "ranks": [rank],
+                    "unsaved": [each.model_dump(mode="json") for each in self.unsaved],
                 }
                 for name, job in self.jobs.items()
             ],

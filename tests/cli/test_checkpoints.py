@@ -10,6 +10,8 @@ import pytest
 from moto.server import ThreadedMotoServer
 
 from holdfast import secret
+from holdfast.models.setback import Place, Setback
+from holdfast.policies.unsaved import unsaved
 from holdfast.settings import HOME_NAME
 from holdfast.storage import remote
 from holdfast.storage.objects.s3 import S3Store
@@ -80,6 +82,17 @@ def test_a_job_without_checkpoints_is_not_an_error(cli: Cli, gateway: FakeGatewa
     gateway.add_job(SPEC.model_copy(update={"name": "young"}))
     result = cli("checkpoints", "ls", "young")
     assert (result.status, "none yet" in result.out) == (0, True)
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("verb", ["ls", "show"])
+def test_what_is_not_saved_at_present_is_told(cli: Cli, gateway: FakeGateway, verb: str) -> None:
+    """As far as the control plane tells."""
+    gateway.add_job(SPEC)
+    assert "NOT SAVED" not in cli("checkpoints", verb, "gpt").out
+    away = Setback(place=Place.S3, count=2, since=1.0, reason="the store does not answer")
+    gateway.unsaved = list(unsaved({"m0": (away,)}))
+    assert "NOT SAVED: uploads to S3 fail on m0" in cli("checkpoints", verb, "gpt").out
 
 
 @pytest.mark.usefixtures("store")

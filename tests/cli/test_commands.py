@@ -10,6 +10,8 @@ import pytest
 from holdfast.cli import sources
 from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass, IncidentState
 from holdfast.models.job import JobSpec
+from holdfast.models.setback import Place, Setback
+from holdfast.policies.unsaved import unsaved
 from holdfast.settings import HOME_NAME
 from tests.cli.conftest import Cli
 from tests.cli.fake_gateway import FakeGateway
@@ -131,6 +133,16 @@ def test_status_names_jobs_machines_and_ranks(cli: Cli, gateway: FakeGateway) ->
     assert "job_hang" in out
     assert "4242" in out
     assert "127.0.0.1:1" in out
+
+
+def test_status_and_checkpoints_tell_where_saves_fail(cli: Cli, gateway: FakeGateway) -> None:
+    """One line each, with the machine and the reason."""
+    gateway.add_job(SPEC)
+    said = {"m1": (Setback(place=Place.DISK, count=3, since=1.0, reason="No space left on device"),)}
+    gateway.unsaved = list(unsaved(said))
+    out = " ".join(cli("status").out.split())
+    assert "gpt: NOT SAVED: copies to the disk fail on m1 (3 since the last good one)" in out
+    assert "No space left on device" in out
 
 
 def test_incident_shows_reasons_and_actions(cli: Cli, gateway: FakeGateway) -> None:

@@ -8,6 +8,7 @@ from holdfast.deployments.gateway.runs import Phase
 from holdfast.models.alert import IncidentClass, IncidentState
 from holdfast.models.job import JobState
 from holdfast.models.rehearsal import Outcome, Rehearsed
+from holdfast.models.setback import Place, Setback
 from holdfast.policies.rehearsed import restorable
 from holdfast.testing.gateway_kit import JOB, Kit
 
@@ -42,6 +43,23 @@ async def test_a_failure_in_heartbeats_is_an_incident_and_a_success_ends_it(kit:
     (incident,) = kit.incidents()
     assert incident.state is IncidentState.RECOVERED
     assert incident.summary.startswith("restore proven at step 4 since")
+
+
+async def test_saves_that_fail_are_in_the_status_and_on_the_page(kit: Kit) -> None:
+    """No incident: the job runs, and is told of until a machine says otherwise."""
+    await kit.running_job()
+    full = Setback(place=Place.DISK, count=3, since=5.0, reason="[Errno 28] No space left on device")
+    await kit.beat("m1", setbacks=(full,))
+    for path in ("/v1/status", "/v1/page/overview"):
+        (job,) = (await kit.get(path))["jobs"]
+        (found,) = job["unsaved"]
+        assert (found["place"], found["machines"], found["since"]) == ("disk", ["m1"], 5.0)
+        assert found["told"].endswith("No space left on device")
+    await look(kit)
+    assert kit.incidents() == []
+    await kit.beat("m1", rehearsed=Rehearsed(step=9))
+    (job,) = (await kit.get("/v1/status"))["jobs"]
+    assert job["unsaved"] == []
 
 
 async def test_attempts_that_are_spent_leave_the_job_running(kit: Kit) -> None:

@@ -10,6 +10,7 @@ from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass, Inc
 from holdfast.models.job import Job, JobState
 from holdfast.models.rehearsal import Outcome
 from holdfast.policies.rehearsed import Restorable, restorable
+from holdfast.policies.unsaved import Unsaved, unsaved
 
 _CLASS = IncidentClass.CHECKPOINT_UNRESTORABLE
 _NEWEST = 50
@@ -19,6 +20,11 @@ def of_job(site: Site, job: Job) -> Restorable:
     """The state of a job's rehearsals, as the newest heartbeats have it."""
     runs = {name: site.fleet.run_of(job, name) for name in job.machines}
     return restorable({name: run.rehearsed if run else None for name, run in runs.items()})
+
+
+def unsaved_of(site: Site, job: Job) -> tuple[Unsaved, ...]:
+    """Where a job's saves fail at present, as the newest heartbeats have it."""
+    return unsaved({name: run.setbacks for name, run in site.fleet.runs(job)})
 
 
 class Rehearsals:

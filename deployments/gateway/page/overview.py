@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.deployments.gateway import times
 from holdfast.deployments.gateway.approvals import asked
-from holdfast.deployments.gateway.detectors.rehearsals import of_job
+from holdfast.deployments.gateway.detectors.rehearsals import of_job, unsaved_of
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.history import Action
@@ -102,6 +102,7 @@ def job_facts(gateway: Gateway, job: Job) -> dict[str, Any]:
         "submitted_at": job.submitted_at,
         "done_at": job.done_at,
         "restore": of_job(gateway.site, job).model_dump(mode="json"),
+        "unsaved": [each.model_dump(mode="json") for each in unsaved_of(gateway.site, job)],
     }
 
 

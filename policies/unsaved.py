@@ -1,0 +1,51 @@
+"""What of a job is not saved at present, and where: one line for each place, made of what its machines say. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from holdfast.models.base import Frozen
+from holdfast.models.setback import Place, Setback
+
+_NAMED = 3
+_WHAT = {Place.SAVE: "saves", Place.DISK: "copies to the disk", Place.S3: "uploads to S3"}
+
+
+class Unsaved(Frozen):
+    """Saves to one place that fail."""
+
+    place: Place
+    machines: tuple[str, ...]
+    count: int
+    """On all machines, since the last that went well there."""
+    since: float
+    """When the first of them failed, Unix seconds of the machine's clock."""
+    told: str
+    """``NOT SAVED: copies to the disk fail on m0 (3 since the last good one): REASON``."""
+
+
+def unsaved(said: Mapping[str, Sequence[Setback]]) -> tuple[Unsaved, ...]:
+    """What the machines of a job said of its present epoch, by name."""
+    places = {place: _at(place, said) for place in Place}
+    return tuple(_summed_up(place, found) for place, found in places.items() if found)
+
+
+def _at(place: Place, said: Mapping[str, Sequence[Setback]]) -> dict[str, Setback]:
+    return {name: each for name, every in sorted(said.items()) for each in every if each.place is place}
+
+
+def _summed_up(place: Place, found: Mapping[str, Setback]) -> Unsaved:
+    names, count = list(found), sum(each.count for each in found.values())
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    newest = max(found.values(), key=lambda each: each.since)
+    told = (
+        f"NOT SAVED: {_WHAT[place]} fail on {', '.join(names[:_NAMED])}{more} "
+        f"({count} since the last good one): {newest.reason}"
+    )
+    return Unsaved(
+        place=place,
+        machines=tuple(names),
+        count=count,
+        since=min(each.since for each in found.values()),
+        told=told,
+    )
