@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -162,7 +163,20 @@ def _unknown_to_the_script() -> Any:
     store = dist.distributed_c10d.PrefixStore(
         f"holdfast/{next(_opened)}", dist.distributed_c10d._get_default_store()
     )
-    return dist.distributed_c10d.ProcessGroupGloo(store, dist.get_rank(), dist.get_world_size(), TIMEOUT)
+    gloo: Any = dist.distributed_c10d.ProcessGroupGloo
+    options = gloo._Options()
+    options._timeout = TIMEOUT
+    options._devices = _devices(gloo)
+    options._threads = 2 * len(options._devices)
+    return gloo(store, dist.get_rank(), dist.get_world_size(), options)
+
+
+def _devices(gloo: Any) -> list[Any]:
+    """Those that torch takes by itself, but a rank connects to another when they first talk: to its two neighbours in
+    the ring that an all-reduce is, not to all ranks at once."""
+    names = [each for each in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if each]
+    found = [gloo.create_device(interface=each, lazy_init=True) for each in names]
+    return found or [gloo.create_default_device(lazy_init=True)]
 
 
 def _largest() -> Any:

@@ -1,0 +1,73 @@
+"""Ranks that tell each other of saves, forked from one process: ``sockets.py WORLD EXCHANGES``.
+
+Each prints the sockets that it has for that, and how many calls were common.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+from torch import distributed as dist
+from torch.testing._internal.distributed import fake_pg  # noqa: F401  (a world without sockets of its own)
+
+from holdfast.session.agreement import Group, Vote
+
+WORLD, EXCHANGES = int(sys.argv[1]), int(sys.argv[2])
+
+
+def sockets() -> int:
+    folder = Path("/proc/self/fd")
+    return sum(
+        os.readlink(folder / each).startswith("socket:") for each in os.listdir(folder) if _there(each)
+    )
+
+
+def _there(name: str) -> bool:
+    return os.path.lexists(f"/proc/self/fd/{name}")
+
+
+def rank_main(rank: int, port: int) -> None:
+    torch.set_num_threads(1)
+    store = dist.TCPStore(
+        "127.0.0.1", port, WORLD, rank == 0, timeout=timedelta(seconds=300), wait_for_workers=False
+    )
+    dist.init_process_group("fake", store=store, rank=rank, world_size=WORLD)
+    store.add("here", 1)
+    store.wait(["here"])
+    while store.add("here", 0) < WORLD:
+        time.sleep(0.01)
+    before, group = sockets(), Group()
+    group.open()
+    assert group.agree(rank == WORLD - 1, equal="plan") == ([True], True)
+    common = 0
+    for number in range(EXCHANGES):
+        missing = number % 3 == 2 and rank == number % WORLD
+        vote = Vote(number, step=number, plan="plan", saved=not missing, copied=True)
+        common += group.exchange(vote, ended=lambda: False).common
+    sys.stdout.write(json.dumps({"rank": rank, "sockets": sockets() - before, "common": common}) + "\n")
+    sys.stdout.flush()
+    store.add("told", 1)
+    while rank == 0 and store.add("told", 0) < WORLD:
+        time.sleep(0.01)
+    os._exit(0)
+
+
+def main() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    pids = []
+    for rank in range(WORLD):
+        if (pid := os.fork()) == 0:
+            rank_main(rank, port)
+        pids.append(pid)
+    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * WORLD
+
+
+main()
