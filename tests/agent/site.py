@@ -96,6 +96,10 @@ class AgentProcess:
         path = self.folder / "logs" / job / f"e{epoch}-r{rank}.log"
         return path.read_text() if path.exists() else ""
 
+    def agent_log(self) -> str:
+        """What the agent itself logged."""
+        return (self.folder / "agent.log").read_text()
+
     def family(self) -> list[psutil.Process]:
         """Every process that the agent started."""
         return psutil.Process(self.process.pid).children(recursive=True)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-import shutil
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from holdfast.agent.wire import ENV_PATIENCE
-from holdfast.models.agent import Fence, OpenRendezvous
-from holdfast.models.checkpoint import RemoteCheckpoint, RestoreOrder, RestorePlan, Shard, Tier
-from holdfast.policies import restore_plan
+from holdfast.models.checkpoint import RemoteCheckpoint, RestorePlan, Tier
 from holdfast.storage.objects.s3 import S3Store
-from tests.agent.gateway import FakeGateway, events, eventually, until
+from tests.agent.gateway import FakeGateway, eventually, until
+from tests.agent.generations import NEW, Generations
 from tests.agent.site import AgentProcess
 from tests.storage import servers
 
@@ -45,63 +41,19 @@ def environment() -> Iterator[dict[str, str]]:
         }
 
 
-class Job:
-    """One rank on each machine, each the next one's peer."""
-
-    def __init__(self, home: Path, gateway: FakeGateway, environment: dict[str, str]) -> None:
-        self.home, self.gateway, self.environment = home, gateway, environment
-        self.machines: list[AgentProcess] = []
-        self.epoch = 0
-
-    def machine(self, name: str) -> AgentProcess:
-        return AgentProcess(self.home, name, self.gateway, **self.environment)
+class Job(Generations):
+    """Each generation compares what came back."""
 
     async def launch(self, plan: RestorePlan, last: int, *, own: bool = True) -> None:
         """Start a new epoch from what the plan names, up to the step ``last``."""
-        self.epoch += 1
-        address_of = {each.machine: each.data_address for each in self.machines}
-        sources = tuple(
-            each.model_copy(update={"address": address_of.get(each.machine, "")}) for each in plan.sources
+        await self.start(
+            plan,
+            str(last),
+            "own" if own else "alike",
+            env=PATIENT if plan.step else FIRST,
+            s3_every_steps=EVERY,
+            disk_every_steps=EVERY,
         )
-        order = RestoreOrder(
-            step=plan.step,
-            epoch=plan.epoch,
-            tier=plan.tier,
-            sources=sources,
-            key=plan.remote.key if plan.remote else "",
-        )
-        first = self.machines[0]
-        async with first.client as client:
-            rendezvous = await client.open_rendezvous(
-                OpenRendezvous(
-                    job=JOB,
-                    epoch=self.epoch,
-                    incarnation=first.incarnation,
-                    world_size=len(self.machines),
-                )
-            )
-
-        async def start(rank: int, machine: AgentProcess) -> None:
-            machine.script(JOB, SCRIPT)
-            peer = self.machines[(rank + 1) % len(self.machines)]
-            told = machine.start(
-                JOB,
-                self.epoch,
-                args=(str(last), "own" if own else "alike"),
-                env=PATIENT if plan.step else FIRST,
-                ranks=(rank,),
-                world_size=len(self.machines),
-                rendezvous=rendezvous,
-                restore=order,
-                peer=peer.data_address if peer is not machine else "",
-                peer_machine=peer.machine,
-                s3_every_steps=EVERY,
-                disk_every_steps=EVERY,
-            )
-            async with machine.client as client:
-                await client.start(told)
-
-        await asyncio.gather(*(start(rank, each) for rank, each in enumerate(self.machines)))
 
     def alike(self, age: int) -> int:
         """Every rank found all kinds as they should be at ``age``; the step after which they are."""
@@ -119,22 +71,6 @@ class Job:
         (step,) = steps
         return step
 
-    async def shards(self) -> list[Shard]:
-        found: list[Shard] = []
-        for machine in self.machines:
-            async with machine.client as client:
-                found += (await client.state()).shards
-        return found
-
-    async def held(self, since: int, tier: Tier) -> None:
-        """Wait until all shards of a step from ``since`` on lie in a tier."""
-
-        async def there() -> bool:
-            held = {(each.rank, each.step) for each in await self.shards() if each.tier is tier}
-            return any({(0, step), (1, step)} <= held for _, step in held if step >= since)
-
-        await eventually(there, 120)
-
     async def rehearsed(self) -> None:
         """Every rank's restore was rehearsed, and would come back."""
 
@@ -148,48 +84,10 @@ class Job:
 
         await eventually(over, 120)
 
-    def stored(self, since: int) -> RemoteCheckpoint:
-        """A checkpoint in S3 of a step from ``since`` on, once it is complete."""
-
-        def found() -> list[RemoteCheckpoint]:
-            told = [each for report in events(self.gateway, JOB) for each in report.checkpoints]
-            return [each for each in told if each.step >= since]
-
-        return until(found, 120)[0]
-
-    async def plan(self, *remotes: RemoteCheckpoint) -> RestorePlan:
-        places = {rank: machine.machine for rank, machine in enumerate(self.machines)}
-        return restore_plan.choose(await self.shards(), remotes, len(self.machines), places)
-
-    async def fence(self) -> None:
-        for machine in self.machines:
-            async with machine.client as client:
-                await client.fence(Fence(job=JOB, epoch=self.epoch, incarnation=machine.incarnation))
-
-    def lose(self, number: int, *, disk: bool) -> None:
-        """A machine's agent and ranks die, and its memory is gone."""
-        machine = self.machines[number]
-        machine.stop(signal.SIGKILL)
-        shutil.rmtree(machine.shm)
-        if disk:
-            shutil.rmtree(machine.folder)
-
-    def again(self) -> None:
-        """Agents of the same machines."""
-        self.machines[:] = [self.machine(each.machine) for each in self.machines]
-        for each in self.machines:
-            each.ready(150)
-
-    def end(self) -> None:
-        for machine in self.machines:
-            machine.stop(signal.SIGKILL)
-            shutil.rmtree(machine.folder, ignore_errors=True)
-            shutil.rmtree(machine.shm, ignore_errors=True)
-
 
 @pytest.fixture
 def job(home: Path, gateway: FakeGateway, environment: dict[str, str]) -> Iterator[Job]:
-    made = Job(home, gateway, environment)
+    made = Job(home, gateway, environment, job=JOB, script=SCRIPT)
     made.machines = [made.machine(f"k{i}") for i in range(2)]
     try:
         for each in made.machines:
@@ -201,7 +99,7 @@ def job(home: Path, gateway: FakeGateway, environment: dict[str, str]) -> Iterat
 
 async def test_every_kind_comes_back_from_a_peer_and_from_s3(job: Job) -> None:
     """Three generations, each compared with a run that nothing happened to; the first is rehearsed as well."""
-    await job.launch(RestorePlan(step=0, tier=None, reasons=("new",)), 1)
+    await job.launch(NEW, 1)
     await job.held(job.alike(1), Tier.PEER)
     await job.rehearsed()
     await from_peer(job, 1)
@@ -212,7 +110,7 @@ async def test_every_kind_comes_back_from_a_peer_and_from_s3(job: Job) -> None:
 @pytest.mark.thorough
 async def test_every_kind_comes_back_from_every_tier(job: Job) -> None:
     """Five generations, each from another tier, then two at other numbers of ranks."""
-    await job.launch(RestorePlan(step=0, tier=None, reasons=("new",)), 1)
+    await job.launch(NEW, 1)
     await job.held(job.alike(1), Tier.MEMORY)
     await job.rehearsed()
     await from_memory(job, 1)
