@@ -78,13 +78,15 @@ def rules_out(silent_s: float, step_s: float, longest_gap_s: float, policy: Hang
     A job is as silent as its least silent rank, and its window is at least that of any of its ranks. So a thousand
     machines that train are judged by the first of them.
 
+    A pause that the rank came back from before does not count here: next to a stopped process it is no excuse.
+
     Args:
         silent_s: of the rank, as in :class:`HangFacts`; so are the others.
         step_s: its usual step.
         longest_gap_s: its longest gap.
         policy: thresholds.
     """
-    return silent_s <= _window_s(step_s, longest_gap_s, policy)
+    return silent_s <= min(_window_s(step_s, longest_gap_s, policy), policy.max_window_s)
 
 
 def vote(

@@ -106,7 +106,9 @@ class Record:
         """What is known of the moment when a playbook took the incident up."""
         seen = self.inputs.get(taken_up(0))
         if seen is None:
-            self.lacks.append("which machines stood by, and how many there were: today's are taken")
+            # One that was over before a playbook took it up lacks nothing: nobody looked at machines for it.
+            if self.incident.first_task_at is not None:
+                self.lacks.append("which machines stood by, and how many there were: today's are taken")
             return Then(lives=self._lives())
         return Then(job=seen["job"], lives=self._lives(), standbys=seen["standbys"], fleet=seen["fleet"])
 
