@@ -70,9 +70,13 @@ async def collect(folder: Path, ranks: Mapping[int, int], timeout_s: float = 1.0
 def summarise(rank: int, recording: Mapping[str, Any]) -> list[FlightRecord]:
     """How far ``rank`` came in each group. Groups are told apart by their members where the recording has them."""
     newest: dict[str, dict[str, Any]] = {}
+    over: dict[str, int] = {}
     for entry in recording.get("entries", ()):
         if isinstance(entry, Mapping) and not entry.get("is_p2p"):
-            newest[_group(entry)] = dict(entry)
+            group = _group(entry)
+            newest[group] = dict(entry)
+            if entry.get("retired") is True or entry.get("state") == "completed":
+                over[group] = max(over.get(group, -1), _number(entry.get("collective_seq_id")))
     members = {name: _members(told) for name, told in _config(recording)}
     records = []
     for group, status in _status(recording):
@@ -83,7 +87,8 @@ def summarise(rank: int, recording: Mapping[str, Any]) -> list[FlightRecord]:
                 group=group,
                 ranks=members.get(group, ()),
                 enqueued=_number(status.get("last_enqueued_collective")),
-                completed=_number(status.get("last_completed_collective")),
+                # The status names whichever ended last: of two that end at once it may be the one before.
+                completed=max(_number(status.get("last_completed_collective")), over.get(group, -1)),
                 operation=_text(entry.get("profiling_name"))[:100],
             )
         )

@@ -102,6 +102,23 @@ def test_nccl_recording_is_summed_up() -> None:
     ]
 
 
+def test_of_two_operations_that_end_at_once_the_later_counts() -> None:
+    """Two threads of gloo note their ends in either order, and the status keeps what was noted last."""
+    entry = {"process_group": ("0", "default_pg"), "profiling_name": "gloo:all_reduce", "is_p2p": False}
+    recording = {
+        "version": "2.10",
+        "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1]"}},
+        "pg_status": {"0": {"last_enqueued_collective": 3, "last_completed_collective": 1}},
+        "entries": [
+            {**entry, "collective_seq_id": 1, "state": "scheduled", "retired": True},
+            {**entry, "collective_seq_id": 2, "state": "scheduled", "retired": True},
+            {**entry, "collective_seq_id": 3, "state": "scheduled", "retired": False},
+        ],
+    }
+    (found,) = flight.summarise(0, flight.load(pickle.dumps(recording)))
+    assert (found.enqueued, found.completed) == (3, 2)
+
+
 async def test_process_that_does_not_know_the_signal_is_not_asked() -> None:
     """It would end by it."""
     process = await asyncio.create_subprocess_exec("sleep", "60")
