@@ -60,6 +60,11 @@ class ScriptedRank:
         self.expected = True
         self.end(-9)
 
+    def terminate(self) -> bool:
+        """It has no handler for SIGTERM."""
+        self.expected = True
+        return False
+
     def end(self, code: int) -> None:
         """It ended."""
         if self.gone.done():
@@ -74,6 +79,10 @@ class ScriptedRank:
     def usage(self) -> tuple[float, str]:
         """A rank that computes."""
         return (0.0, "") if self.gone.done() else (time.monotonic() - self._begun, "R")
+
+    def work(self) -> tuple[float, int]:
+        """It starts nothing, and reads nothing."""
+        return 0.0, 0
 
 
 class Script:
@@ -169,6 +178,9 @@ class ScriptedForks:
     warm = True
     waiting = 1 << 30
     """Nothing is ever short."""
+    pid = 0
+    """No process, so nothing is below it."""
+    replaced = False
 
     def __init__(self, _preload: object) -> None:
         """Nothing is preloaded."""
