@@ -119,7 +119,7 @@ def test_eviction_waits_for_approval_in_the_ui(site: Site, name: str) -> None:
 
 
 def test_refused_eviction_leaves_the_job_running(site: Site, name: str) -> None:
-    """Answered on the command line: nothing is evicted, and a job that trains is not stopped for it."""
+    """Answered on the command line: nothing is evicted, the job is not stopped for it, and one that is held stays so."""
     before = hold(site, name)
     site.fault("bad-matmul", before[0])
     say(site, name, IncidentClass.SILENT_CORRUPTION)
@@ -136,7 +136,7 @@ def test_refused_eviction_leaves_the_job_running(site: Site, name: str) -> None:
     assert "refused by ann" in ended.summary
     assert site.evicted() == set()
     assert "the job was not stopped" in ended.summary
-    assert site.job(name).state is JobState.RUNNING
+    assert site.job(name).state is JobState.PAUSED
     assert site.job(name).machines == before
     assert set(site.pids(name)) == {0, 1}
     # Stopped, its machine that computes wrongly must not serve others.
