@@ -119,7 +119,7 @@ def test_eviction_waits_for_approval_in_the_ui(site: Site, name: str) -> None:
 
 
 def test_refused_eviction_leaves_the_job_running(site: Site, name: str) -> None:
-    """Answered on the command line: nothing is evicted, the job is not stopped for it, and one that is held stays so."""
+    """Answered on the command line: nothing is evicted, the job is not stopped for it, a held one stays held."""
     before = hold(site, name)
     site.fault("bad-matmul", before[0])
     say(site, name, IncidentClass.SILENT_CORRUPTION)
