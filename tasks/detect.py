@@ -70,7 +70,8 @@ async def detect(request: Request, incident_class: IncidentClass) -> Case:
     allowed = modes.may_act(job.spec, incident.incident_class, concerned, ctx.policy.modes)
     if allowed.act:
         if incident.incident_class not in BESIDE_TRAINING:
-            ctx.ledger.set_job(job.name, state=JobState.RECOVERING)
+            mine = ctx.ledger.holding(incident.id, job.name, held)
+            mine.set_job(job.name, state=JobState.RECOVERING)
     else:
         get_run_logger().info("observe only: %s", allowed.reason)
     return Case(
