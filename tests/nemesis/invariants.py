@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast.agent.daemon import Agent
+from holdfast.agent.memory import base_job
 from holdfast.models import agent as wire
 from holdfast.models.incarnation import same_unit
 from tests.nemesis.training import Group, RankProcess
@@ -80,9 +81,15 @@ class Invariants:
             self._violated("control plane harmless", f"rank {process.rank} ended: {why}")
 
     def fenced(self, agent: Agent, command: wire.Fence, stopped: list[RankProcess]) -> None:
-        """An agent did what a fence, or the end of a job, told it."""
-        who, kept = (agent.machine, agent.incarnation), agent.jobs.fences.get(command.job, 0)
-        if kept < max(command.epoch, self._fences.get(who, 0)):
+        """An agent did what a fence, or the end of a job, told it.
+
+        A replay is stopped, and raises no fence: it saves nothing, and the next attempt may need it again. The job's
+        own must not fall by it.
+        """
+        job = base_job(command.job)
+        raised = command.epoch if command.job == job else 0
+        who, kept = (agent.machine, agent.incarnation), agent.jobs.fences.get(job, 0)
+        if kept < max(raised, self._fences.get(who, 0)):
             self._violated(
                 "fences rise", f"{agent.machine}: fence {kept} after one of {command.epoch} was taken"
             )
