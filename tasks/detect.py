@@ -92,12 +92,11 @@ async def detect(request: Request, incident_class: IncidentClass) -> Case:
 
 def _note_inputs(ctx: Context, incident_id: str, job: Job, rounds: int) -> None:
     """Keep what later decisions go by and what changes from then on, for a replay of the incident."""
-    machines = ctx.ledger.machines()
-    spares = {each.name: each.incarnation for each in machines if each.state is MachineState.STANDBY}
+    spares = ctx.ledger.machines(state=MachineState.STANDBY)
     body = {
         "job": job.model_dump(mode="json"),
-        "standbys": spares,
-        "fleet": sum(each.state is not MachineState.GONE for each in machines),
+        "standbys": {each.name: each.incarnation for each in spares},
+        "fleet": ctx.ledger.fleet_size(),
     }
     ctx.ledger.note_input(incident_id, taken_up(rounds), body)
 

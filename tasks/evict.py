@@ -12,7 +12,7 @@ from prefect.runtime import task_run
 
 from holdfast.errors import AnewError, LimitError
 from holdfast.models.history import Action
-from holdfast.models.machine import MachineState, Scope
+from holdfast.models.machine import Scope
 from holdfast.models.missing import Missing
 from holdfast.policies import breaker, silence
 from holdfast.policies.listed import listed
@@ -152,7 +152,7 @@ def ask_breaker(case: Case, new: Sequence[str]) -> None:
     if not new:
         return
     ledger, now = case.ctx.ledger, case.ctx.clock.now()
-    fleet_size = sum(machine.state is not MachineState.GONE for machine in ledger.machines())
+    fleet_size = ledger.fleet_size()
     policy = case.ctx.policy.breaker
     job = case.job_now()
     answers = (

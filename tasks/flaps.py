@@ -13,11 +13,10 @@ from holdfast.storage.ledger import Ledger
 
 def find(ledger: Ledger, names: Iterable[str], now: float, policy: FlapPolicy) -> dict[str, str]:
     """Those of the machines that flap, and why."""
+    heard = {name: ledger.alerts_of(name, since=now - policy.window_s) for name in names}
     told = {
-        name: flapping.why(
-            [each.recorded_at for each in ledger.alerts_of(name) if flapping.counts(each)], now, policy
-        )
-        for name in names
+        name: flapping.why([each.recorded_at for each in alerts if flapping.counts(each)], now, policy)
+        for name, alerts in heard.items()
     }
     return {name: why for name, why in told.items() if why}
 

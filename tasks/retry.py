@@ -10,6 +10,7 @@ from prefect.logging import get_run_logger
 from holdfast.errors import LimitError, StoppedError
 from holdfast.models.alert import Blame, IncidentClass, Rung, Verdict
 from holdfast.models.base import Frozen
+from holdfast.models.job import Job
 from holdfast.models.missing import Missing
 from holdfast.policies import code, evidence, ladder, offences, repeated, suspects, switches
 from holdfast.policies.standing_out import Weighed
@@ -187,18 +188,21 @@ def accused_by_alerts(case: Case) -> tuple[str, ...]:
     """Machines of the job that the incident's alerts speak against, within the over-eviction limit."""
     job = case.job_now()
     named = suspects.named(case.incident.alerts, case.incident.machine, job)
-    return named if len(named) <= case.ctx.policy.aggregate.limit(len(job.machines)) else ()
+    return _unless_many(case, job, named)
+
+
+def _unless_many(case: Case, job: Job, machines: tuple[str, ...]) -> tuple[str, ...]:
+    """The machines, within the over-eviction limit; else nobody: a human must look first."""
+    return machines if len(machines) <= case.ctx.policy.aggregate.limit(len(job.machines)) else ()
 
 
 def _accused(case: Case) -> tuple[tuple[str, ...], Weighed]:
     """Machines that may be evicted although no check proves it; and what becomes of those that stand out in a hang."""
     if case.incident_class is not IncidentClass.JOB_HANG:
         return accused_by_alerts(case), Weighed()
-    weighed = standing.weigh(case)
-    told = suspects.named(case.incident.alerts, None, case.job_now())
-    machines = tuple(dict.fromkeys((*told, *weighed.machines)))
-    limit = case.ctx.policy.aggregate.limit(len(case.job_now().machines))
-    return (machines if len(machines) <= limit else ()), weighed
+    weighed, job = standing.weigh(case), case.job_now()
+    told = suspects.named(case.incident.alerts, None, job)
+    return _unless_many(case, job, tuple(dict.fromkeys((*told, *weighed.machines)))), weighed
 
 
 def suspect_data(case: Case) -> str:

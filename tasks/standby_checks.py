@@ -186,6 +186,6 @@ def _why(verdict: Verdict, name: str) -> str:
 
 def _breaker(ctx: Context, more: int) -> str:
     now, policy = ctx.clock.now(), ctx.policy.breaker
-    fleet_size = sum(machine.state is not MachineState.GONE for machine in ctx.ledger.machines())
+    fleet_size = ctx.ledger.fleet_size()
     answer = breaker.may_evict(ctx.ledger.evictions(now - policy.window_s), more + 1, fleet_size, now, policy)
     return "" if answer.allowed else answer.reason

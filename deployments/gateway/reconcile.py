@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from holdfast.deployments.gateway.acts import Acts
 from holdfast.deployments.gateway.approvals import Approvals
@@ -111,11 +111,15 @@ class Reconciler:
 
     def _by_signs(self, incident: Incident, run: Run | None, actions: Sequence[Action]) -> float:
         """What time it is, reckoned from the newest sign: a wall clock that was set ends and prolongs no patience."""
-        times = [action.done_at or action.begun_at for action in actions]
+        times = _times(actions)
         newest = max([run.since if run else 0.0, *times])
-        signs = (incident.attempt, run and (run.id, run.phase, run.since), tuple(times))
+        signs = (incident.attempt, run and (run.id, run.phase, run.since), times)
+        return newest + self._still_s(incident, signs, newest)
+
+    def _still_s(self, incident: Incident, signs: Hashable, newest: float) -> float:
+        """For how long the signs of its run have been what they are, the newest of which is of ``newest``."""
         clock = self._site.clock
-        return newest + self._still.since(incident.id, signs, clock.now() - newest, clock.monotonic())
+        return self._still.since(incident.id, signs, clock.now() - newest, clock.monotonic())
 
     async def _renews(self, incident: Incident) -> bool | None:
         """Whether a run on another host lives, by the job's lease; None: it holds none (yet, or any more)."""
@@ -135,12 +139,10 @@ class Reconciler:
         patience = self._site.policy.gateway.offline_after_s
         if away_s < patience:
             return
-        actions = await asyncio.to_thread(self._site.ledger.actions, incident.id)
-        signs = [action.done_at or action.begun_at for action in actions]
-        last = max([incident.opened_at, incident.first_task_at or 0.0, *signs])
-        clock, known = self._site.clock, (incident.attempt, incident.first_task_at, tuple(signs))
-        still_s = self._still.since(incident.id, known, clock.now() - last, clock.monotonic())
-        if still_s > AWAY_FACTOR * patience:
+        times = _times(await asyncio.to_thread(self._site.ledger.actions, incident.id))
+        newest = max([incident.opened_at, incident.first_task_at or 0.0, *times])
+        signs = (incident.attempt, incident.first_task_at, times)
+        if self._still_s(incident, signs, newest) > AWAY_FACTOR * patience:
             await self._again(incident, f"Prefect is away, and its run shows no sign for {away_s:.0f} s")
 
     async def _again(self, incident: Incident, why: str) -> None:
@@ -183,6 +185,11 @@ class Reconciler:
         gauge.clear()
         for incident in incidents:
             gauge.labels(incident.incident_class).inc()
+
+
+def _times(actions: Sequence[Action]) -> tuple[float, ...]:
+    """When each began or was done."""
+    return tuple(action.done_at or action.begun_at for action in actions)
 
 
 def _reason(why: str) -> str:

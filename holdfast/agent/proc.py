@@ -53,13 +53,23 @@ class Known:
 
 def look(pid: int) -> Known | None:
     """The process; None: there is none."""
-    try:
-        name, _, rest = Path(f"/proc/{pid}/stat").read_bytes().partition(b"(")[2].rpartition(b")")
-    except OSError:
+    name, fields = stat(pid)
+    if not fields:
         return None
-    # Fields after the name: state, ppid, ...; the 20th is starttime.
-    fields = rest.split()
     return Known(pid, int(fields[1]), fields[0].decode(), int(fields[19]), name.decode(errors="replace"))
+
+
+def stat(pid: int) -> tuple[bytes, list[bytes]]:
+    """What the kernel has of a process: its name, and the fields after it; no fields: there is none.
+
+    They are state, ppid, ...; the 20th is starttime.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            name, _, rest = file.read().partition(b"(")[2].rpartition(b")")
+    except OSError:
+        return b"", []
+    return name, rest.split()
 
 
 def everyone() -> Iterator[int]:
@@ -101,11 +111,8 @@ def environment(pid: int) -> bytes:
 
 def has_environment(pid: int) -> bool:
     """Whether the process has one, empty or not: in the moment of an exec it has none yet, a zombie none any more."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return False
-    return fields[_ENV_END] != b"0"
+    _, fields = stat(pid)
+    return bool(fields) and fields[_ENV_END] != b"0"
 
 
 def maps(pid: int) -> bytes:

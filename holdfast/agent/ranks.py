@@ -55,15 +55,15 @@ class Watched:
 
     def usage(self) -> tuple[float, str]:
         """CPU seconds used and the state letter of /proc; ``(0, "")`` once gone."""
-        fields = _stat(self.pid)
-        return _cpu_s(fields), fields[0] if fields else ""
+        _, fields = proc.stat(self.pid)
+        return _cpu_s(fields), fields[0].decode() if fields else ""
 
     def work(self) -> tuple[float, int]:
         """CPU seconds of all that it started, and bytes that these and itself read and wrote; zeros once gone."""
-        own = _stat(self.pid)
+        _, own = proc.stat(self.pid)
         children = [child.pid for child in proc.descendants([self.pid])[:_MOST_CHILDREN]]
         waited_for = (int(own[13]) + int(own[14])) / _TICKS if own else 0.0
-        cpu_s = waited_for + sum(_cpu_s(_stat(pid)) for pid in children)
+        cpu_s = waited_for + sum(_cpu_s(proc.stat(pid)[1]) for pid in children)
         return cpu_s, sum(_moved(pid) for pid in (self.pid, *children))
 
     def _ended(self) -> None:
@@ -121,16 +121,7 @@ async def _kill(alive: Sequence[Watched]) -> None:
         )
 
 
-def _stat(pid: int) -> list[str]:
-    """Fields of /proc after the name; none once it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()
-    except OSError:
-        return []
-
-
-def _cpu_s(fields: Sequence[str]) -> float:
+def _cpu_s(fields: Sequence[bytes]) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS if fields else 0.0
 
 

@@ -54,9 +54,10 @@ class Alerts(Connection):
         with self._read() as session:
             return [_recorded(row) for row in session.scalars(query)]
 
-    def alerts_of(self, machine: str, limit: int = 100) -> list[RecordedAlert]:
-        """The newest ``limit`` alerts about one machine, newest first."""
-        query = select(AlertRow).where(AlertRow.machine == machine).order_by(AlertRow.id.desc()).limit(limit)
+    def alerts_of(self, machine: str, limit: int = 100, since: float = 0.0) -> list[RecordedAlert]:
+        """The newest ``limit`` alerts about one machine that were recorded after ``since``, newest first."""
+        of = (AlertRow.machine == machine) & (AlertRow.recorded_at > since)
+        query = select(AlertRow).where(of).order_by(AlertRow.id.desc()).limit(limit)
         with self._read() as session:
             return [_recorded(row) for row in session.scalars(query)]
 

@@ -88,6 +88,11 @@ class Machines(Connection):
         with self._read() as session:
             return _machines(session, query)
 
+    def fleet_size(self) -> int:
+        """Machines that are not gone."""
+        with self._read() as session:
+            return session.scalar(select(func.count()).where(MachineRow.state != MachineState.GONE)) or 0
+
     def machines_named(self, names: Sequence[str]) -> list[Machine]:
         """These machines in this order, read together: one by one, a thousand take a second.
 
