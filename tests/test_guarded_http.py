@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import itertools
-import os
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -23,6 +22,7 @@ from holdfast.guarded_http import guarded, is_known
 from holdfast.listen import listen
 from holdfast.strangers import Strangers
 from holdfast.tls import Tls
+from tests import accepting
 from tests.certificates import Authority
 
 MOST_OF_ONE = 128
@@ -261,18 +261,9 @@ async def test_a_handshake_that_does_not_end_is_ended(
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM, errno.ECONNABORTED])
 async def test_it_goes_on_accepting_after_an_error(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """Too many open files, no memory, a connection that was gone before it was taken: asyncio waits and goes on."""
-    failed: list[int] = []
-    accept = socket.socket.accept
-
-    def failing(listener: socket.socket) -> object:
-        if len(failed) < 2:
-            failed.append(number)
-            raise OSError(number, os.strerror(number))
-        return accept(listener)
-
     monkeypatch.setattr(asyncio.constants, "ACCEPT_RETRY_DELAY", 0.01)
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
     async with served() as port:
-        monkeypatch.setattr(socket.socket, "accept", failing)
+        failed = accepting.fail_twice(monkeypatch, number)
         assert await answers(port)
     assert failed == [number] * 2

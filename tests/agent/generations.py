@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from holdfast.models.agent import Fence, OpenRendezvous
 from holdfast.models.checkpoint import RemoteCheckpoint, RestoreOrder, RestorePlan, Shard, Tier
@@ -28,6 +29,17 @@ class Generations:
         self.job, self.script = job, script
         self.machines: list[AgentProcess] = []
         self.epoch = 0
+
+    @contextlib.contextmanager
+    def on(self, *names: str) -> Iterator[Self]:
+        """Agents of these machines are there."""
+        self.machines = [self.machine(name) for name in names]
+        try:
+            for each in self.machines:
+                each.ready(150)
+            yield self
+        finally:
+            self.end()
 
     def machine(self, name: str) -> AgentProcess:
         return AgentProcess(self.home, name, self.gateway, **self.environment)

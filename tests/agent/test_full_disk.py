@@ -58,14 +58,8 @@ def disk(home: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def job(home: Path, gateway: FakeGateway, disk: Path) -> Iterator[Generations]:
-    made = Generations(home, gateway, {}, job="full", script=SCRIPT)
-    made.machines = [made.machine(f"f{i}") for i in range(2)]
-    try:
-        for each in made.machines:
-            each.ready(150)
+    with Generations(home, gateway, {}, job="full", script=SCRIPT).on("f0", "f1") as made:
         yield made
-    finally:
-        made.end()
 
 
 async def test_training_goes_on_and_copies_come_again(job: Generations, disk: Path) -> None:

@@ -87,14 +87,8 @@ class Job(Generations):
 
 @pytest.fixture
 def job(home: Path, gateway: FakeGateway, environment: dict[str, str]) -> Iterator[Job]:
-    made = Job(home, gateway, environment, job=JOB, script=SCRIPT)
-    made.machines = [made.machine(f"k{i}") for i in range(2)]
-    try:
-        for each in made.machines:
-            each.ready(150)
+    with Job(home, gateway, environment, job=JOB, script=SCRIPT).on("k0", "k1") as made:
         yield made
-    finally:
-        made.end()
 
 
 async def test_every_kind_comes_back_from_a_peer_and_from_s3(job: Job) -> None:

@@ -4,7 +4,6 @@ import contextlib
 import errno
 import itertools
 import json
-import os
 import socket
 import threading
 import time
@@ -20,6 +19,7 @@ from holdfast.errors import CheckpointError, StaleError, UnauthorizedError, Unav
 from holdfast.models.checkpoint import Tier
 from holdfast.storage.checkpoints import buffers
 from holdfast.tls import Tls
+from tests import accepting
 from tests.agent.shards import write_shard
 from tests.certificates import Authority
 
@@ -258,17 +258,8 @@ def test_it_goes_on_accepting_after_an_error(
     memory: Memory, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     """One that the kernel gives for a connection that is gone, or while there are too many files."""
-    failed: list[int] = []
-    accept = socket.socket.accept
-
-    def failing(listener: socket.socket) -> object:
-        if len(failed) < 2:
-            failed.append(number)
-            raise OSError(number, os.strerror(number))
-        return accept(listener)
-
     monkeypatch.setattr(shard_port, "_PAUSE_S", 0.01)
-    monkeypatch.setattr(socket.socket, "accept", failing)
+    failed = accepting.fail_twice(monkeypatch, number)
     port = ShardPort(memory, SECRET, "127.0.0.1")
     with pytest.raises(CheckpointError, match="no shard"):
         shard_port.check(port.address, SECRET, job="toy", rank=0, step=1)

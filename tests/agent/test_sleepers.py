@@ -67,14 +67,8 @@ def job(home: Path, gateway: FakeGateway, store: S3Store) -> Iterator[Generation
         "HOLDFAST_S3_ACCESS_KEY": "a",
         "HOLDFAST_S3_SECRET_KEY": "k",
     }
-    made = Generations(home, gateway, environment, job="sleepers", script=SCRIPT)
-    made.machines = [made.machine(f"s{i}") for i in range(3)]
-    try:
-        for each in made.machines:
-            each.ready(150)
+    with Generations(home, gateway, environment, job="sleepers", script=SCRIPT).on("s0", "s1", "s2") as made:
         yield made
-    finally:
-        made.end()
 
 
 async def test_a_woken_epoch_never_mixes_into_the_new_one(job: Generations, store: S3Store) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.deployments.gateway.runs import Phase
-from holdfast.models.alert import AlertKind, IncidentClass, IncidentState
+from holdfast.models.alert import AlertKind, Incident, IncidentClass, IncidentState
 from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState
 from holdfast.models.missing import Missing
@@ -111,12 +111,8 @@ async def test_a_late_approval_is_taken(kit: Kit) -> None:
     assert kit.runs.created == [FIRST, SECOND]
 
 
-async def test_an_alert_that_is_resolved_answers_the_question_about_it(kit: Kit) -> None:
-    """Nothing has to be evicted for it any more."""
-    await kit.running_job()
-    fault = {"kind": AlertKind.GPU_LOST.value, "machine": "m1", "incarnation": "i1"}
-    await kit.alert(**fault)
-    (incident,) = kit.incidents()
+def suspend(kit: Kit, incident: Incident) -> None:
+    """Its run asks whether m1 may be evicted, and waits."""
     intent = {
         "question": "evict m1?",
         "deadline": kit.clock.now() + 3600,
@@ -125,6 +121,15 @@ async def test_an_alert_that_is_resolved_answers_the_question_about_it(kit: Kit)
     }
     kit.ledger.begin(incident.id, 1, "approve:m1", "approve", intent)
     kit.runs.set(FIRST, Phase.SUSPENDED)
+
+
+async def test_an_alert_that_is_resolved_answers_the_question_about_it(kit: Kit) -> None:
+    """Nothing has to be evicted for it any more."""
+    await kit.running_job()
+    fault = {"kind": AlertKind.GPU_LOST.value, "machine": "m1", "incarnation": "i1"}
+    await kit.alert(**fault)
+    (incident,) = kit.incidents()
+    suspend(kit, incident)
     await kit.tick()
     assert kit.runs.resumed == []
     await kit.alert(status=409, firing=False, **fault)
@@ -145,14 +150,7 @@ async def test_an_alert_that_was_resolved_before_the_gateway_was_restarted_answe
     await kit.alert(status=409, firing=False, **fault)
     await kit.alert(status=409, firing=False, kind=AlertKind.GPU_LOST.value, machine="m0", incarnation="i1")
     await kit.restart()
-    intent = {
-        "question": "evict m1?",
-        "deadline": kit.clock.now() + 3600,
-        "default": "refuse",
-        "target": "m1",
-    }
-    kit.ledger.begin(incident.id, 1, "approve:m1", "approve", intent)
-    kit.runs.set(FIRST, Phase.SUSPENDED)
+    suspend(kit, incident)
     await kit.tick()
     ((run, answer),) = kit.runs.resumed
     assert (run, answer["approve"], answer["by"]) == (FIRST, False, "the monitor")
