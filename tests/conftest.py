@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+TESTS = Path(__file__).parent
 
 # Tables are as wide as this, wherever the tests run; rich looks once, when the CLI is imported.
 os.environ["COLUMNS"] = "200"
@@ -17,9 +20,26 @@ settings.register_profile("repeatable", settings.get_profile("explore"), derando
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "explore"))
 
 
+# Tests of these folders share a cluster, its ports or its network.
+TOGETHER = ("clusters", "kubernetes", "network")
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Unit tests, then those with real processes, each in their order."""
+    """Unit tests, then those with real processes, each in their order; each of these in the stream of its like."""
     items.sort(key=lambda item: item.get_closest_marker("e2e") is not None)
+    for item in items:
+        if item.get_closest_marker("e2e"):
+            item.add_marker(pytest.mark.xdist_group(stream(item)))
+
+
+def stream(item: pytest.Item) -> str:
+    """Tests of one stream run in one process of ``--dist loadgroup``, one after the other, and share its fixtures."""
+    if "whole_site" in getattr(item, "fixturenames", ()):
+        return "site"
+    path = item.path.relative_to(TESTS)
+    if "slurm" in path.name:
+        return "clusters"
+    return path.parts[0] if path.parts[0] in TOGETHER else str(path)
 
 
 @pytest.hookimpl(wrapper=True)
