@@ -22,14 +22,19 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "explore"))
 
 # Tests of these folders share a cluster, its ports or its network.
 TOGETHER = ("clusters", "kubernetes", "network")
+# The longest stream first; what waits for a control plane that is still being built, last.
+ORDER = {"site": 0, "kubernetes": 2}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Give each test its stream before xdist looks for it."""
+    item.add_marker(pytest.mark.xdist_group(stream(item)))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Unit tests, then those with real processes, each in their order; each of these in the stream of its like."""
-    items.sort(key=lambda item: item.get_closest_marker("e2e") is not None)
-    for item in items:
-        if item.get_closest_marker("e2e"):
-            item.add_marker(pytest.mark.xdist_group(stream(item)))
+    """Unit tests, then those with real processes, each in their order."""
+    items.sort(key=lambda item: (item.get_closest_marker("e2e") is not None, ORDER.get(stream(item), 1)))
 
 
 def stream(item: pytest.Item) -> str:

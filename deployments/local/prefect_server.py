@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import runpy
 import threading
 import time
@@ -22,6 +23,7 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast import tls
+from holdfast.deployments.local import prefect_database
 from holdfast.guarded_http import HEAD_S, guarded
 from holdfast.settings import Settings
 
@@ -90,6 +92,7 @@ def first_word_soon(app: ASGIApp, within_s: float = HEAD_S) -> ASGIApp:
 
 
 if __name__ == "__main__":
+    prefect_database.prepare(os.environ)
     serve_guarded(Settings())
     collect_aside()
     runpy.run_module("prefect", run_name="__main__", alter_sys=True)
