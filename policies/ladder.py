@@ -10,7 +10,9 @@ see :func:`order`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+from pydantic import Field
 
 from holdfast.models.alert import IncidentClass, Rung
 from holdfast.models.base import Frozen
@@ -50,6 +52,8 @@ class Circumstances(Frozen):
     """Why machines that stand out are not accused; empty: none is spared."""
     offenders: frozenset[str] = frozenset()
     """Machines that were accused often of late, in any job."""
+    flapping: Mapping[str, str] = Field(default_factory=dict)
+    """Why those of them do so that come and go, by machine."""
     switch: str = ""
     """The switch that all accused machines hang on, when they are several."""
     common_cause: bool = False
@@ -103,6 +107,7 @@ def order(
     repeat = sorted(seen.offenders.intersection(seen.accused))
     if repeat and not seen.switch:
         rungs = [Rung.EVICT, *(rung for rung in rungs if rung is not Rung.EVICT)]
+        why += [f"{name}: {seen.flapping[name]}" for name in repeat if name in seen.flapping]
         why.append(f"{', '.join(repeat)}: accused often of late, so evicted before anything is tried again")
     changed = seen.code_changed_s_ago is not None and seen.code_changed_s_ago <= code_changed_s
     if (changed or seen.common_cause) and Rung.ROLLBACK in rungs and seen.can_rollback:

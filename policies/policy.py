@@ -141,6 +141,7 @@ class FlapPolicy(Frozen):
     count: int = Field(ge=2)
     window_s: float = Seconds
     apart_s: float = Field(ge=0)
+    checks_pass_s: float = Field(ge=0)
 
 
 class LadderPolicy(Frozen):

@@ -76,7 +76,7 @@ def of(
         return Signature(position=position or Position())
     machine = None if one_machine else root.machine
     return Signature(
-        what=_what(root),
+        what=what(root),
         frame=str(root.evidence.get("user_frame") or ""),
         rank=root.rank,
         machine=machine,
@@ -111,8 +111,12 @@ def same(one: Signature, other: Signature) -> bool:
 
 def same_step(one: Signature, other: Signature) -> bool:
     """Both came at the same step of the training: its data is a suspect too."""
-    steps = one.position.step, other.position.step
-    return None not in steps and abs((steps[0] or 0) - (steps[1] or 0)) <= _NEAR_STEPS
+    return same_place(one.position.step, other.position.step)
+
+
+def same_place(one: int | None, other: int | None) -> bool:
+    """Two steps are one, as far as ranks tell; never where one is not known."""
+    return one is not None and other is not None and abs(one - other) <= _NEAR_STEPS
 
 
 def ranks_with_one_frame(alerts: Sequence[Alert]) -> tuple[int, ...]:
@@ -121,7 +125,7 @@ def ranks_with_one_frame(alerts: Sequence[Alert]) -> tuple[int, ...]:
     for alert in separate(alerts).roots:
         frame = str(alert.evidence.get("user_frame") or "")
         if frame and alert.rank is not None:
-            found.setdefault((_what(alert), frame), set()).add(alert.rank)
+            found.setdefault((what(alert), frame), set()).add(alert.rank)
     most = sorted(found.values(), key=len)[-1:]
     return tuple(sorted(most[0])) if most else ()
 
@@ -150,7 +154,8 @@ def _root(alerts: Sequence[Alert]) -> Alert | None:
     return other[0] if other else None
 
 
-def _what(root: Alert) -> str:
+def what(root: Alert) -> str:
+    """What failed, as an alert tells it: signal, exception, exit status, or its kind."""
     evidence = root.evidence
     if root.kind is AlertKind.NON_FINITE:
         return "not finite"

@@ -34,8 +34,8 @@ def signature_of(ctx: Context, incident: Incident, epochs: Sequence[Epoch]) -> S
     epoch = next((each for each in epochs if each.epoch == incident.epoch), None)
     position = Position()
     if epoch is not None:
-        reached = max(epoch.start_step, epoch.last_step or 0)
-        position = Position(code_version=epoch.code_version, start_step=epoch.start_step, step=reached)
+        known = {"code_version": epoch.code_version, "start_step": epoch.start_step}
+        position = Position.model_validate(known | {"step": epoch.reached})
     one_machine = epoch is not None and len(epoch.machines) == 1
     found = signature.of(incident, position, ctx.policy.detect.network.switches, one_machine=one_machine)
     return found if one_machine else standing.signed(ctx, incident, found)

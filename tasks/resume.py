@@ -348,7 +348,7 @@ def _with_machines(ctx: Context, job: Job) -> Job:
     """A new job gets its machines from the standby pool."""
     if job.machines:
         return job
-    ledger, flapping = ctx.ledger, flaps.of_the_pool(ctx.ledger, ctx.clock, ctx.policy.ladder.flaps)
+    ledger, flapping = ctx.ledger, flaps.of_the_pool(ctx.ledger, ctx.clock, ctx.policy)
     claimed = ledger.claim_standbys(job.name, job.spec.machines, flapping)
     return ledger.set_job(job.name, machines=tuple(machine.name for machine in claimed))
 

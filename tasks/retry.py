@@ -149,6 +149,7 @@ def circumstances(case: Case, common_cause: bool = False) -> ladder.Circumstance
         now,
         policy.ladder.offence_half_life_s,
     )
+    flapping = flaps.find(ctx.ledger, accused, now, policy)
     state = poisoned.finding(case)
     facts = history.facts(ctx, case.incident, bool(state.leave or state.once_more))
     changed_at = code.changed_at(ctx.ledger.epochs(job.name), job.submitted_at)
@@ -162,7 +163,8 @@ def circumstances(case: Case, common_cause: bool = False) -> ladder.Circumstance
         offenders=offences.offenders(weights, policy.ladder.offender)
         | again
         | {*standing_out.machines}
-        | flaps.find(ctx.ledger, accused, now, policy.ladder.flaps).keys(),
+        | flapping.keys(),
+        flapping=flapping,
         spared=standing_out.spared,
         switch=switches.shared(accused, case.incident.alerts, policy.detect.network.switches),
         common_cause=common_cause,

@@ -89,7 +89,7 @@ async def _claim(case: Case, taken: list[str], old: str) -> Machine:
 def excluded(ctx: Context, old: str) -> list[str]:
     """Standbys that cannot take ``old``'s place: those of another group, and those that flap."""
     policy = ctx.policy.spare_pool
-    flapping = flaps.of_the_pool(ctx.ledger, ctx.clock, ctx.policy.ladder.flaps)
+    flapping = flaps.of_the_pool(ctx.ledger, ctx.clock, ctx.policy)
     if not policy.groups:
         return flapping
     group = group_of(old, policy)

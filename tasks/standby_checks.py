@@ -11,11 +11,11 @@ from pydantic import Field
 
 from holdfast.errors import HoldfastError, StaleError
 from holdfast.models.agent import Check
-from holdfast.models.alert import Verdict
+from holdfast.models.alert import Alert, AlertKind, Verdict
 from holdfast.models.base import Frozen
 from holdfast.models.machine import Machine, MachineState, Scope
 from holdfast.models.names import MachineName
-from holdfast.policies import breaker, verdicts
+from holdfast.policies import breaker, flapping, verdicts
 from holdfast.policies.listed import listed
 from holdfast.tasks import checks, fleet
 from holdfast.tasks.checks import Subject
@@ -88,6 +88,7 @@ async def check_applicants(admission: Admission) -> Checked:
 async def remove_unfit(checked: Checked) -> str:
     """Cordon standbys that surely fail, within the breaker's limits; those that serve a job by now are left alone."""
     ctx = context()
+    _note(ctx, checked)
     out: list[str] = []
     for name in _surely_failing(checked.verdict):
         if ctx.ledger.machine(name).state is not MachineState.STANDBY:
@@ -172,6 +173,24 @@ async def _check(
         verdict=verdicts.judge(found),
         incarnations={machine.name: machine.incarnation for machine in machines},
     )
+
+
+def _note(ctx: Context, checked: Checked) -> None:
+    """Write down who passed: a standby that flapped comes back when its checks passed for a while."""
+    findings = checked.verdict.findings
+    seen, failed = {each.machine for each in findings}, {each.machine for each in findings if not each.ok}
+    for name in checked.machines:
+        if name not in seen:  # it did not answer
+            continue
+        told = Alert(
+            kind=AlertKind.HOST_FAULT,
+            machine=name,
+            incarnation=checked.incarnations.get(name),
+            at=ctx.clock.now(),
+            firing=name in failed,
+            evidence={"check": flapping.STANDBY_CHECKS},
+        )
+        ctx.ledger.record_alert(told, None, "failed" if name in failed else "passed")
 
 
 def _surely_failing(verdict: Verdict) -> list[str]:

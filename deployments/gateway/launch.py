@@ -65,7 +65,7 @@ async def seat(site: Site, job: Job) -> None:
         return
     from holdfast.tasks import flaps  # noqa: PLC0415
 
-    flapping = await asyncio.to_thread(flaps.of_the_pool, site.ledger, site.clock, site.policy.ladder.flaps)
+    flapping = await asyncio.to_thread(flaps.of_the_pool, site.ledger, site.clock, site.policy)
     claimed = await asyncio.to_thread(site.ledger.claim_standbys, job.name, len(empty), flapping)
     machines = list(job.machines)
     for slot, machine in zip(empty, claimed, strict=True):

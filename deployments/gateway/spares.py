@@ -8,7 +8,7 @@ from collections import deque
 from holdfast.deployments.gateway.outcome import Outcome, What
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.models.alert import Alert, AlertKind
-from holdfast.models.machine import Machine, MachineState, Scope
+from holdfast.models.machine import Machine, MachineState
 from holdfast.policies import breaker, sure_signs
 
 IN_POOL = (MachineState.STANDBY, MachineState.PROVISIONING)
@@ -33,14 +33,17 @@ class Spares:
         if not gone and (forbidden := self._breaker()):
             await self._record(alert, What.IGNORED)
             return Outcome(outcome=What.IGNORED, message=forbidden)
-        changed = await asyncio.to_thread(
-            self._site.ledger.set_machine,
-            machine.name,
-            state=MachineState.GONE if gone else MachineState.CORDONED,
-            cordon_scope=Scope.CLUSTER,
-            cordon_reason=why,
-        )
-        self._site.fleet.machines[machine.name] = changed
+        state = MachineState.GONE if gone else MachineState.CORDONED
+        meant = alert.incarnation or machine.incarnation
+        out = await asyncio.to_thread(self._site.ledger.lose, machine.name, meant, None, why, state)
+        known = await self._site.machine(machine.name)
+        if not out:
+            # What was seen is of a life that is over, or a job has just taken it: its own watch sees to it.
+            await self._record(alert, What.IGNORED)
+            return Outcome(
+                outcome=What.IGNORED,
+                message=f"machine {machine.name} is {known.state} as {known.incarnation} now: it stays",
+            )
         if not gone:
             self._cordoned_at.append(self._site.clock.now())
         self._site.metrics.cordons.labels(alert.kind).inc()

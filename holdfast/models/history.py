@@ -35,6 +35,11 @@ class Epoch(Frozen):
     closed_at: float | None = None
     close_reason: str | None = None
 
+    @property
+    def reached(self) -> int:
+        """Newest step that was complete in it, or that it began with."""
+        return max(self.start_step, self.last_step or 0)
+
 
 class Stretch(Frozen):
     """Consecutive steps of one epoch, as step reports told them. Unix seconds of the gateway's clock."""

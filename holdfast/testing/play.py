@@ -32,6 +32,7 @@ from holdfast.tasks import approve, context, services
 from holdfast.tasks.case import Request
 from holdfast.tasks.context import Context
 from holdfast.tasks.playbook import Playbook
+from holdfast.tasks.standby_checks import Inspection, check_standbys, remove_unfit
 from holdfast.testing.gateway_kit import JOB, Kit, start_epoch
 from holdfast.testing.scenario import Beats, Scenario, Signal
 from holdfast.testing.world import ScriptedAgent, ScriptedDriver, ScriptedStore, World
@@ -293,6 +294,8 @@ async def _send(kit: Kit, signal: Signal, job: Job) -> list[str]:
         return []
     if signal.registers:
         await kit.register(signal.registers, signal.incarnation)
+    if signal.inspects_standbys:
+        await remove_unfit(await check_standbys(Inspection()))
     if signal.updates_to:
         kit.ledger.add_version(JOB, signal.updates_to, "key", "shipped")
         kit.ledger.set_pending_version(JOB, signal.updates_to)

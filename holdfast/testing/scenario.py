@@ -51,6 +51,8 @@ class Signal(Frozen):
     """An alert's kind; empty: heartbeats, an Alertmanager payload, what a machine or person does, or time passes."""
     registers: str = ""
     """This machine registers (again)."""
+    inspects_standbys: bool = False
+    """The schedule that checks standbys runs."""
     approves: bool = False
     """A person approves what the newest incident asked for."""
     updates_to: str = ""

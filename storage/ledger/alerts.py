@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from sqlalchemy import select
 
-from holdfast.models.alert import Alert
+from holdfast.models.alert import Alert, AlertKind
 from holdfast.storage.ledger.connection import Connection
 from holdfast.storage.ledger.schema import AlertRow
+
+_NAMED_AT_ONCE = 500
 
 
 class RecordedAlert(Alert):
@@ -60,6 +64,20 @@ class Alerts(Connection):
         query = select(AlertRow).where(of).order_by(AlertRow.id.desc()).limit(limit)
         with self._read() as session:
             return [_recorded(row) for row in session.scalars(query)]
+
+    def heard_of(
+        self, machines: Iterable[str], kinds: Iterable[AlertKind], since: float
+    ) -> dict[str, list[RecordedAlert]]:
+        """By machine its alerts of some kinds that were recorded after ``since``, oldest first; read together."""
+        names = list(dict.fromkeys(machines))
+        found: dict[str, list[RecordedAlert]] = {name: [] for name in names}
+        wanted = AlertRow.kind.in_(list(kinds)) & (AlertRow.recorded_at > since)
+        with self._read() as session:
+            for at in range(0, len(names), _NAMED_AT_ONCE):
+                some = wanted & AlertRow.machine.in_(names[at : at + _NAMED_AT_ONCE])
+                for row in session.scalars(select(AlertRow).where(some).order_by(AlertRow.id)):
+                    found[str(row.machine)].append(_recorded(row))
+        return found
 
 
 def _recorded(row: AlertRow) -> RecordedAlert:

@@ -187,8 +187,22 @@ class Machines(Connection):
                 there = not same_unit(row.incarnation, incarnation)
                 row.state = MachineState.STANDBY if there else MachineState.PROVISIONING
 
-    def lose(self, name: str, incarnation: str, job: str | None, reason: str) -> bool:
-        """A machine was found dead while no recovery was to see to it: it is gone, until it registers again.
+    def lose(  # noqa: PLR0917
+        self,
+        name: str,
+        incarnation: str,
+        job: str | None,
+        reason: str,
+        state: MachineState = MachineState.GONE,
+    ) -> bool:
+        """A machine was found dead, or unfit, while no recovery was to see to it: it is out, until it may come back.
+
+        Args:
+            name: the machine's.
+            incarnation: the one that was found so.
+            job: that it serves; None: none.
+            reason: for people.
+            state: what it is from then on: gone (it comes back when it registers), or cordoned.
 
         Returns:
             False: it was started anew since, or serves another job or none; it stays as it is.
@@ -200,12 +214,7 @@ class Machines(Connection):
             row = machine_row(session, name, lock=True)
             if row.job != job or row.state in OUT or row.incarnation != incarnation:
                 return False
-            row.state, row.job, row.cordon_scope, row.cordon_reason = (
-                MachineState.GONE,
-                None,
-                Scope.CLUSTER,
-                reason,
-            )
+            row.state, row.job, row.cordon_scope, row.cordon_reason = (state, None, Scope.CLUSTER, reason)
             return True
 
     @staticmethod

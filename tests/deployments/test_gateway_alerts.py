@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.deployments.gateway.outcome import What
+from holdfast.deployments.gateway.spares import Spares
 from holdfast.models.alert import Alert, AlertKind, IncidentClass, IncidentState
 from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState
@@ -228,6 +230,20 @@ async def test_bad_standby_leaves_the_pool_without_an_incident(kit: Kit) -> None
     assert not kit.incidents()
     assert kit.metric("standby_cordons_total", kind="xid") == 1
     await kit.beat("m2", status=409)
+
+
+async def test_a_standby_that_began_anew_or_serves_a_job_by_now_stays(kit: Kit) -> None:
+    """Between the look at it and the act it registered again, or a job took it."""
+    await kit.running_job(standbys=2)
+    spares = Spares(kit.gateway.site)
+    looked_at = {name: kit.ledger.machine(name) for name in ("m2", "m3")}
+    kit.ledger.set_machine("m2", incarnation="i2")
+    kit.ledger.set_machine("m3", state=MachineState.ACTIVE, job="other")
+    for name, machine in looked_at.items():
+        fault = Alert(kind=AlertKind.XID, machine=name, incarnation="i1", at=1.0, evidence={"xid": 79})
+        assert (await spares.accept(fault, machine)).outcome is What.IGNORED
+    assert kit.ledger.machine("m2").state is MachineState.STANDBY
+    assert kit.ledger.machine("m3").state is MachineState.ACTIVE
 
 
 async def test_machine_fault_that_joined_is_not_forgotten(kit: Kit) -> None:

@@ -52,3 +52,27 @@ def test_it_never_takes_fewer_than_the_count(times: list[float]) -> None:
         assert sum(NOW - FLAPS.window_s < at for at in times) >= FLAPS.count
     last = max(times, default=0.0)
     assert flapping.why(times, last + FLAPS.window_s, FLAPS) == ""
+
+
+FLAPPED = [NOW, NOW + 120, NOW + 240]
+
+
+def out(passed: list[float], failed: list[float] | None = None, times: list[float] = FLAPPED) -> str:
+    return flapping.kept_out(times, passed, failed or [], FLAPS)
+
+
+def test_a_standby_that_flapped_comes_back_when_checks_passed_for_a_while() -> None:
+    """One look is no while; a look that failed or another flap begins it anew."""
+    hour = 3600.0
+    assert "no checks passed since" in out([])
+    assert "passed for 0 s" in out([NOW + hour])
+    assert out([NOW + hour, NOW + 2 * hour]) == ""
+    assert out([NOW - hour, NOW + hour])
+    assert out([NOW + hour, NOW + 3 * hour], [NOW + 2 * hour])
+    assert out([NOW + hour, NOW + 3 * hour, NOW + 4 * hour], [NOW + 2 * hour]) == ""
+    assert out([NOW + hour, NOW + 2 * hour], times=[*FLAPPED, NOW + 1.5 * hour])
+
+
+def test_one_that_came_and_went_seldom_was_never_out() -> None:
+    """Three times in a day are no flapping."""
+    assert out([], times=[NOW, NOW + 4000, NOW + 8000, NOW + 8010]) == ""

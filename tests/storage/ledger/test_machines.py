@@ -70,6 +70,17 @@ def test_only_the_machine_that_was_found_dead_is_gone(ledger: Ledger) -> None:
         ledger.lose("m9", "old", "gpt", "dead")
 
 
+def test_an_unfit_standby_is_cordoned_unless_a_job_has_taken_it(ledger: Ledger) -> None:
+    """The job's own watch sees to it then."""
+    register(ledger, "m0")
+    register(ledger, "m1")
+    assert ledger.lose("m0", ledger.machine("m0").incarnation, None, "Xid 79", MachineState.CORDONED)
+    assert ledger.machine("m0").state is MachineState.CORDONED
+    ledger.claim_standbys("gpt", 1)
+    assert not ledger.lose("m1", ledger.machine("m1").incarnation, None, "Xid 79", MachineState.CORDONED)
+    assert ledger.machine("m1").job == "gpt"
+
+
 def test_a_failed_self_check_keeps_a_machine_out_of_the_pool(ledger: Ledger) -> None:
     """A standby has passed its checks."""
     bad = Finding(check="disk", machine="m0", ok=False, detail="1 % free")
