@@ -1,7 +1,8 @@
 """Schedule: look at the standbys, so that a broken one is never swapped into a job.
 
 Each is inspected, computes the fixed product and the small model, and exchanges data with its neighbours; what
-surely fails leaves the pool, within the breaker's limits. One that flapped comes back when its checks passed for a while.
+surely fails leaves the pool, within the limits of the breaker. One that flapped comes back when its checks passed for a
+while.
 """
 
 from prefect import flow

@@ -47,7 +47,9 @@ def why(times: Iterable[float], now: float, policy: FlapPolicy) -> str:
     return f"its agent or link came and went {flaps} times within {policy.window_s / 60:g} min"
 
 
-def kept_out(times: Iterable[float], passed: Iterable[float], failed: Iterable[float], policy: FlapPolicy) -> str:
+def kept_out(
+    times: Iterable[float], passed: Iterable[float], failed: Iterable[float], policy: FlapPolicy
+) -> str:
     """Why a standby is given to no job yet; empty: it may be.
 
     One that flapped comes back when its checks have passed for a while, not because time went by.

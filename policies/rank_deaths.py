@@ -78,7 +78,9 @@ def why(machine: str, deaths: Sequence[Death], now: float, policy: FlapPolicy) -
     times = flapping.apart((each.at for each in _at_steps_of_their_own(mine)), policy.apart_s)
     if len(times) < policy.count:
         return ""
-    return f"ranks died on it, and on no other machine, {len(times)} times within {policy.window_s / 60:g} min"
+    return (
+        f"ranks died on it, and on no other machine, {len(times)} times within {policy.window_s / 60:g} min"
+    )
 
 
 def _at_steps_of_their_own(deaths: Sequence[Death]) -> list[Death]:

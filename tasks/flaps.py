@@ -25,7 +25,9 @@ def find(ledger: Ledger, names: Iterable[str], now: float, policy: Policy) -> di
     heard = ledger.heard_of(names, _KINDS, now - rules.window_s)
     told = {name: flapping.why(_flaps(alerts), now, rules) for name, alerts in heard.items()}
     died = {name: {str(each.job) for each in alerts if _dies(each)} for name, alerts in heard.items()}
-    deaths = {job: deaths_of(ledger, job, now, policy) for job in {*(job for jobs in died.values() for job in jobs)}}
+    deaths = {
+        job: deaths_of(ledger, job, now, policy) for job in {*(job for jobs in died.values() for job in jobs)}
+    }
     for name, jobs in died.items():
         mine = [each for job in sorted(jobs) for each in deaths[job]]
         told[name] = told[name] or rank_deaths.why(name, mine, now, rules)
@@ -61,7 +63,9 @@ def why_kept_out(ledger: Ledger, now: float, policy: Policy) -> dict[str, str]:
 
 def _not_cleared(ledger: Ledger, names: Sequence[str], now: float, rules: FlapPolicy) -> dict[str, str]:
     heard = ledger.heard_of(names, _KINDS, now - flapping.REMEMBERED_S)
-    told = {name: flapping.kept_out(_flaps(alerts), *_checks(alerts), rules) for name, alerts in heard.items()}
+    told = {
+        name: flapping.kept_out(_flaps(alerts), *_checks(alerts), rules) for name, alerts in heard.items()
+    }
     return {name: why for name, why in told.items() if why}
 
 

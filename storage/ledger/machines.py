@@ -187,7 +187,7 @@ class Machines(Connection):
                 there = not same_unit(row.incarnation, incarnation)
                 row.state = MachineState.STANDBY if there else MachineState.PROVISIONING
 
-    def lose(  # noqa: PLR0917
+    def lose(
         self,
         name: str,
         incarnation: str,
