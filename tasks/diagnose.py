@@ -101,7 +101,9 @@ async def dump_stacks(case: Case) -> Verdict:
         if silent and not found.sure:
             suspects = ()  # the others stand out because they wait for them
         elif not suspects:
-            recorded = flight.analyse(await _records(case, case.machines_now()), job)
+            waiting = {rank for group in found.groups if group.waiting for rank in group.ranks}
+            records = await _records(case, case.machines_now())
+            recorded = flight.analyse(records, job, case.ctx.policy.aggregate, waiting)
             suspects, reasons, ranks = recorded.suspects, (*reasons, *recorded.reasons), recorded.behind
         return Verdict(
             suspects=tuple(dict.fromkeys((*silent, *suspects))),
@@ -140,7 +142,7 @@ async def _records(case: Case, machines: list[Machine]) -> list[FlightRecord]:
 
 async def _flight(case: Case, machines: list[Machine]) -> list[Finding]:
     """What the ranks' collectives recorded before they ended; a finding per accused machine, one if nobody is."""
-    found = flight.analyse(await _records(case, machines), case.job_now())
+    found = flight.analyse(await _records(case, machines), case.job_now(), case.ctx.policy.aggregate)
     detail = "; ".join(found.reasons)
     if not found.suspects:
         return [Finding(check=Check.FLIGHT_RECORDER, machine=machines[0].name, ok=True, detail=detail)]

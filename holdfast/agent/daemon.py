@@ -17,7 +17,7 @@ import psutil
 import uvicorn
 
 from holdfast import private, tls
-from holdfast.agent import scratch, server, wire
+from holdfast.agent import flight_files, scratch, server, wire
 from holdfast.agent.bench import Bench
 from holdfast.agent.carrier import Carrier
 from holdfast.agent.contact import Standing
@@ -324,7 +324,8 @@ class Agent:
 
         run = self.jobs.run(job, epoch)
         ranks = {rank: 0 if known.gone.done() else known.pid for rank, known in run.processes.items()}
-        return await flight.collect(run.flight_folder, ranks)
+        watchdog = flight_files.watchdog_files(run.flight_folder, run.start.env)
+        return await flight.collect(run.flight_folder, ranks, watchdog=watchdog, since=run.since)
 
     async def state(self, *, shards: bool = True) -> messages.AgentState:
         """Everything the agent knows."""

@@ -1,35 +1,37 @@
 """Flight recorders of ranks: have them written, read them safely, sum them up.
 
-PyTorch keeps the last collectives of every rank (NCCL and gloo alike). NCCL's watchdog writes them to a file when a
-collective times out; of a rank that hangs they are asked for by a signal that a thread of the rank waits for
-(:mod:`holdfast.agent.flight_thread`). The files are pickles, written by processes that run a user's code: they are
-read by :mod:`holdfast.agent.bounded_pickle`, which makes plain data and nothing else, and not more than they hold.
+PyTorch keeps the last collectives of every rank. Of a rank that hangs they are asked for by a signal that a thread of
+the rank waits for (:mod:`holdfast.agent.flight_thread`). NCCL's watchdog writes its own when a collective times out:
+these come before what was asked for later, when collectives are aborted. They are pickles, written by processes that
+run a user's code: they are read by :mod:`holdfast.agent.bounded_pickle`, which makes plain data and nothing else, and
+not more than they hold.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
-import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from holdfast.agent import bounded_pickle
 from holdfast.agent.bounded_pickle import MaliciousPickleError
-from holdfast.agent.flight_thread import SIGNAL
+from holdfast.agent.flight_summary import members, summarise
+from holdfast.agent.flight_thread import SIGNAL, SUFFIX
 from holdfast.errors import CheckpointError
 from holdfast.models.agent import FlightRecord
-from holdfast.models.base import MOST_STEPS
 
+MAX_ASKED_BYTES = 8 << 20
+"""Of what a rank's own thread writes: text makes more of each byte than a pickle whose operations are counted."""
 _POLL_S = 0.02
-_MEMBERS = re.compile(r"\[\s*(\d{1,9}(\s*,\s*\d{1,9})*)?\s*\]")
 
 
 def load(content: bytes) -> dict[str, Any]:
-    """The recording in ``content``.
+    """The recording in ``content``, a pickle.
 
     Raises:
         MaliciousPickleError: it holds anything but plain data, wants more than that, or is no recording.
@@ -43,91 +45,83 @@ def load(content: bytes) -> dict[str, Any]:
     return found
 
 
-def _read(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        return load(file.read(bounded_pickle.MAX_BYTES + 1))
+def read_asked(rank: int, content: bytes) -> list[FlightRecord]:
+    """Records of what ``rank``'s own thread wrote."""
+    return _all(rank, *_asked(content))
 
 
-async def collect(folder: Path, ranks: Mapping[int, int], timeout_s: float = 1.0) -> list[FlightRecord]:
+def _asked(content: bytes) -> tuple[list[dict[str, Any]], dict[str, tuple[int, ...]]]:
+    """Recordings and members of groups.
+
+    Raises:
+        CheckpointError: it is something else, or too much.
+    """
+    if len(content) > MAX_ASKED_BYTES:
+        raise CheckpointError(f"no flight recording: {len(content)} bytes (limit {MAX_ASKED_BYTES})")
+    try:
+        told = json.loads(content)
+        recordings = [each for each in told["recordings"] if isinstance(each, dict)]
+        return recordings, members(told["groups"])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise CheckpointError(f"no flight recording: {type(error).__name__} {error}") from None
+
+
+async def collect(
+    folder: Path, ranks: Mapping[int, int], timeout_s: float = 1.0, *, watchdog: str = "", since: float = 0.0
+) -> list[FlightRecord]:
     """Records of ``ranks`` (rank -> pid; 0: it ended), from what they left and what those alive are asked to write.
 
     A recording that cannot be read is left out: it accuses nobody.
+
+    Args:
+        folder: where the ranks' own threads write to.
+        ranks: of one epoch.
+        timeout_s: patience with those that are asked.
+        watchdog: the beginning of the names of NCCL's own files; empty: in ``folder``.
+        since: when the ranks were started (Unix seconds); older files of the watchdog are another epoch's.
     """
     asked_at = time.time()
-    asked = [rank for rank, pid in ranks.items() if pid and _ask(pid)]
+    waited = [rank for rank, pid in ranks.items() if pid and _ask(pid)]
     deadline = time.monotonic() + timeout_s
-    for rank in asked:
-        while not _fresh(folder / str(rank), asked_at) and time.monotonic() < deadline:  # noqa: ASYNC110
+    for rank in waited:
+        while not _fresh(folder / f"{rank}{SUFFIX}", asked_at) and time.monotonic() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S)
     records: list[FlightRecord] = []
     for rank in ranks:
-        with contextlib.suppress(OSError, CheckpointError):
-            # Beside the event loop: it takes a moment for each.
-            records += summarise(rank, await asyncio.to_thread(_read, folder / str(rank)))
+        own, theirs = folder / f"{rank}{SUFFIX}", Path(f"{watchdog or f'{folder}/'}{rank}")
+        # Beside the event loop: it takes a moment for each.
+        records += await asyncio.to_thread(_records, rank, own, theirs, since)
     return records
 
 
-def summarise(rank: int, recording: Mapping[str, Any]) -> list[FlightRecord]:
-    """How far ``rank`` came in each group. Groups are told apart by their members where the recording has them."""
-    newest: dict[str, dict[str, Any]] = {}
-    over: dict[str, int] = {}
-    for entry in recording.get("entries", ()):
-        if isinstance(entry, Mapping) and not entry.get("is_p2p"):
-            group = _group(entry)
-            newest[group] = dict(entry)
-            if entry.get("retired") is True or entry.get("state") == "completed":
-                over[group] = max(over.get(group, -1), _number(entry.get("collective_seq_id")))
-    members = {name: _members(told) for name, told in _config(recording)}
-    records = []
-    for group, status in _status(recording):
-        entry = newest.get(group, {})
-        records.append(
-            FlightRecord(
-                rank=rank,
-                group=group,
-                ranks=members.get(group, ()),
-                enqueued=_number(status.get("last_enqueued_collective")),
-                # The status names whichever ended last: of two that end at once it may be the one before.
-                completed=max(_number(status.get("last_completed_collective")), over.get(group, -1)),
-                operation=_text(entry.get("profiling_name"))[:100],
-            )
-        )
-    return records
+def _records(rank: int, own: Path, theirs: Path, since: float) -> list[FlightRecord]:
+    """Of one rank: from the watchdog's file where there is one, with what only the rank's own thread tells."""
+    recordings: list[dict[str, Any]] = []
+    groups: dict[str, tuple[int, ...]] = {}
+    with contextlib.suppress(OSError, CheckpointError):
+        recordings, groups = _asked(_bytes(own, MAX_ASKED_BYTES))
+    found = _all(rank, recordings, groups)
+    with contextlib.suppress(OSError, CheckpointError):
+        if _fresh(theirs, since):
+            first = summarise(rank, load(_bytes(theirs, bounded_pickle.MAX_BYTES)), groups)
+            told = {record.backend for record in first}
+            return [*first, *(record for record in found if record.backend not in told)]
+    return found
 
 
-def _group(entry: Mapping[str, Any]) -> str:
-    named = entry.get("process_group")
-    return _text(named[0] if isinstance(named, (list, tuple)) and named else entry.get("pg_id"))
+def _all(
+    rank: int, recordings: list[dict[str, Any]], groups: Mapping[str, tuple[int, ...]]
+) -> list[FlightRecord]:
+    """Of all recorders of a rank; a group that is silent in one of them may be heard in another."""
+    found = [record for recording in recordings for record in summarise(rank, recording, groups)]
+    heard = {record.group for record in found if record.enqueued >= 0}
+    silent = {r.group: r for r in found if r.enqueued < 0 and r.group not in heard}
+    return [*(record for record in found if record.enqueued >= 0), *silent.values()]
 
 
-def _text(value: object) -> str:
-    """Only of what is plain: lists may hold one another so often that no memory has room for their text."""
-    return str(value)[:1000] if isinstance(value, (str, int, float)) else ""
-
-
-def _number(value: object) -> int:
-    return value if isinstance(value, int) and 0 <= value < MOST_STEPS else -1
-
-
-def _config(recording: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    told = recording.get("pg_config")
-    return (
-        [(str(k), v) for k, v in told.items() if isinstance(v, Mapping)] if isinstance(told, Mapping) else []
-    )
-
-
-def _status(recording: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    told = recording.get("pg_status")
-    return (
-        [(str(k), v) for k, v in told.items() if isinstance(v, Mapping)] if isinstance(told, Mapping) else []
-    )
-
-
-def _members(told: Mapping[str, Any]) -> tuple[int, ...]:
-    ranks = told.get("ranks")
-    if not isinstance(ranks, str) or not _MEMBERS.fullmatch(ranks):
-        return ()
-    return tuple(int(rank) for rank in re.findall(r"\d+", ranks))
+def _bytes(path: Path, most: int) -> bytes:
+    with path.open("rb") as file:
+        return file.read(most + 1)
 
 
 def _ask(pid: int) -> bool:

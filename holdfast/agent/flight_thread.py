@@ -2,19 +2,27 @@
 
 A Python signal handler runs in the main thread only, which hangs in a collective just then. So the signal is blocked
 and waited for by a thread of its own.
+
+PyTorch keeps two recorders, one for NCCL and one for all other backends (torch 2.13: ``_dump_nccl_trace`` and
+``_dump_fr_trace``), and only NCCL's knows the members of its groups. So both are asked, and the members are added. What
+NCCL's watchdog writes when a collective times out goes to another file, and stays as it is.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 SIGNAL = signal.SIGRTMIN + 11
-ENV_PREFIX = "TORCH_FR_DUMP_TEMP_FILE"
-"""PyTorch's own: NCCL's watchdog writes to this path and the rank's number."""
+ENV_FOLDER = "HOLDFAST_FLIGHT_FOLDER"
+SUFFIX = ".asked"
+"""Of the files written here: the rank's number and this. NCCL's watchdog leaves it out."""
+_DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
 
 
 def start(rank: int) -> None:
@@ -22,11 +30,11 @@ def start(rank: int) -> None:
 
     Otherwise the signal, whose default ends a process, would have to be kept from ranks that do not know it.
     """
-    prefix = os.environ.get(ENV_PREFIX)
+    folder = os.environ.get(ENV_FOLDER)
     # Before any other thread is started: they inherit the mask.
     signal.pthread_sigmask(signal.SIG_BLOCK, {SIGNAL})
-    if prefix:
-        target = Path(f"{prefix}{rank}")
+    if folder:
+        target = Path(folder) / f"{rank}{SUFFIX}"
         threading.Thread(target=_wait, args=(target,), name="holdfast-flight", daemon=True).start()
 
 
@@ -40,14 +48,26 @@ def _wait(target: Path) -> None:
 
 
 def write(target: Path) -> None:
-    """Write the recording, whole or not at all; a rank that has not loaded torch.distributed has none."""
+    """Write the recordings, whole or not at all; a rank that has not loaded torch.distributed has none."""
     if "torch.distributed" not in sys.modules:
         return
-    from torch._C._distributed_c10d import (  # type: ignore[attr-defined]  # noqa: PLC0415
-        _dump_fr_trace,
-    )
+    from torch._C import _distributed_c10d  # noqa: PLC0415
 
-    content = _dump_fr_trace(includeCollectives=True, includeStackTraces=False, onlyActive=False)
+    dumps = [getattr(_distributed_c10d, name, None) for name in _DUMPS]
+    recordings = [json.loads(dump(includeCollectives=True, onlyActive=False)) for dump in dumps if dump]
     new = target.with_name(f"{target.name}.new")
-    new.write_bytes(content)
+    new.write_text(json.dumps({"groups": _members(), "recordings": recordings}))
     new.replace(target)
+
+
+def _members() -> list[dict[str, Any]]:
+    """Every process group that this rank is in, by its name, and who else is, in the order of the group."""
+    from torch.distributed import distributed_c10d  # noqa: PLC0415
+
+    world = distributed_c10d._world
+    names = dict(world.pg_names)
+    return [
+        {"name": str(names[group]), "ranks": sorted(ranks, key=lambda rank: ranks[rank])}
+        for group, ranks in list(world.pg_group_ranks.items())
+        if group in names
+    ]

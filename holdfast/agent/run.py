@@ -7,12 +7,13 @@ import contextlib
 import functools
 import json
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from holdfast.agent import wire
+from holdfast.agent import flight_files, wire
 from holdfast.agent.board import Board, BoardEvents
 from holdfast.agent.exits import LOG_TAIL_CHARS, TRACEBACK_CHARS
 from holdfast.agent.forkserver import ForkServer
@@ -23,9 +24,6 @@ from holdfast.agent.remains import Remains
 from holdfast.agent.scratch import Scratch
 from holdfast.models.agent import JobOnMachine, RankResult, RankState, Start
 from holdfast.policies.thresholds import MetricLimits
-
-FLIGHT_ENTRIES = 512
-"""Collectives that each rank's flight recorder keeps."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +75,7 @@ class Run:
         self._shards = memory.own(start.job)
         self.flight_folder = self._logs / f"e{start.epoch}-flight"
         """Where the ranks' flight recordings go, named by their rank."""
+        self.since = time.time()
 
     @property
     def name(self) -> str:
@@ -288,11 +287,7 @@ class Run:
             wire.ENV_COPIES: start.copies.model_dump_json(),
             wire.ENV_PEER: "1" if start.peer and start.replay is None else "0",
         }
-        if "TORCH_FR_DUMP_TEMP_FILE" not in start.env:
-            env |= {
-                "TORCH_FR_BUFFER_SIZE": FLIGHT_ENTRIES,
-                "TORCH_FR_DUMP_TEMP_FILE": f"{self.flight_folder}/",
-            }
+        env |= flight_files.environment(self.flight_folder, start.env)
         if start.replay is not None:
             env[wire.ENV_REPLAY_STEPS] = start.replay.steps
         given = start.env if self._scratch is None else self._scratch.open(self.name, start.env)

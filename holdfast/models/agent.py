@@ -410,15 +410,25 @@ class FlightRecord(Frozen):
 
     rank: Rank
     group: str
-    """Name of the group, the same on all of its members."""
+    """Name of the group, the same on all of its members. Groups with different members may share one."""
     ranks: tuple[int, ...] = ()
     """Its members, as far as the record tells."""
+    backend: str = ""
+    """Such as ``nccl``: each numbers its own collectives of a group."""
     enqueued: int
     """Number of the newest collective that the rank issued; -1: none."""
+    started: int | None = None
+    """Number of the newest that its GPU came to; None: starts are not recorded."""
     completed: int
-    """Number of the newest that was completed."""
+    """All up to this number are completed."""
     operation: str = ""
     """The newest one, such as ``gloo:all_reduce``."""
+    recent: dict[int, str] = Field(default_factory=dict)
+    """The newest few by number, with their sizes where these must be equal on all members."""
+    sending: bool = False
+    """It waits in a point-to-point operation of this group."""
+    peers: tuple[int, ...] = ()
+    """With whom, as far as the record tells."""
 
 
 class RankResult(Frozen):

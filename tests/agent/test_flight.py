@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import json
 import os
 import pickle
 import signal
@@ -13,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent import bounded_pickle, flight
+from holdfast.agent import bounded_pickle, flight, flight_files, flight_thread
 from holdfast.agent.bounded_pickle import MaliciousPickleError
-from holdfast.models.agent import FlightRecord
 
 SCRIPT = """
 import os, sys
@@ -86,20 +87,149 @@ def test_recording_that_is_too_large_is_refused() -> None:
         flight.load(b"x" * (bounded_pickle.MAX_BYTES + 1))
 
 
-def test_nccl_recording_is_summed_up() -> None:
-    """Members from the configuration, the newest operation from the entries; point-to-point entries do not count."""
-    recording = {
+def entry(number: int, state: str = "completed", **more: Any) -> dict[str, Any]:
+    """As NCCL's recorder has it."""
+    return {
+        "record_id": number - 1,
+        "pg_id": 1,
+        "process_group": ("0", "default_pg"),
+        "collective_seq_id": number,
+        "profiling_name": "nccl:all_reduce",
+        "input_sizes": [[4, 2]],
+        "state": state,
+        "retired": state == "completed",
+        "is_p2p": False,
+        **more,
+    }
+
+
+def recording(*entries: dict[str, Any]) -> dict[str, Any]:
+    return {
         "version": "2.10",
         "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": "[0, 1, 2]"}},
-        "pg_status": {"0": {"last_enqueued_collective": 7, "last_completed_collective": 6}},
-        "entries": [
-            {"process_group": ("0", "default_pg"), "profiling_name": "nccl:all_reduce", "is_p2p": False},
-            {"process_group": ("0", "default_pg"), "profiling_name": "nccl:send", "is_p2p": True},
-        ],
+        "pg_status": {"1": {"last_enqueued_collective": 7, "last_completed_collective": 6}},
+        "entries": list(entries),
     }
-    assert flight.summarise(1, flight.load(pickle.dumps(recording))) == [
-        FlightRecord(rank=1, group="0", ranks=(0, 1, 2), enqueued=7, completed=6, operation="nccl:all_reduce")
+
+
+def test_nccl_recording_is_summed_up() -> None:
+    """Members from the configuration, numbers from the entries; the counters of ``pg_status`` are the process's own."""
+    point = entry(9, "scheduled", profiling_name="nccl:send 1->2", is_p2p=True, p2p_seq_id=1)
+    told = recording(entry(6), entry(7, "scheduled"), point)
+    (found,) = flight.summarise(1, flight.load(pickle.dumps(told)))
+    assert (found.group, found.backend, found.ranks) == ("0", "nccl", (0, 1, 2))
+    assert (found.enqueued, found.completed, found.started) == (7, 6, None)
+    assert (found.operation, found.recent) == ("nccl:all_reduce", {6: "all_reduce 4x2", 7: "all_reduce 4x2"})
+    assert (found.sending, found.peers) == (True, (2,))
+
+
+def test_what_timed_out_is_not_complete() -> None:
+    """NCCL's watchdog retires it too."""
+    (found,) = flight.summarise(1, recording(entry(6), entry(7, "started", retired=True)))
+    assert (found.enqueued, found.completed) == (7, 6)
+
+
+def test_starts_are_told_where_they_are_recorded() -> None:
+    """A kernel that is queued behind a dead one was never started."""
+    (found,) = flight.summarise(
+        1, recording(entry(6, time_discovered_started_ns=5), entry(7, "scheduled"), entry(8, "scheduled"))
+    )
+    assert (found.enqueued, found.started, found.completed) == (8, 6, 6)
+
+
+def test_of_operations_launched_together_the_launch_counts() -> None:
+    """The others never end in the recording."""
+    both = [
+        entry(1, "scheduled", profiling_name=f"nccl:{name}", is_p2p=True, p2p_seq_id=4, collective_seq_id=0)
+        for name in ("send 1->2", "recv 1<-0")
     ]
+    launch = entry(
+        3, "completed", profiling_name="nccl:coalesced", is_p2p=True, p2p_seq_id=4, collective_seq_id=0
+    )
+    (found,) = flight.summarise(1, recording(*both, launch))
+    assert (found.sending, found.peers) == (False, ())
+    (found,) = flight.summarise(1, recording(*both, launch | {"state": "scheduled"}))
+    assert (found.sending, found.peers) == (True, (0, 2))
+
+
+def test_groups_that_a_rank_was_silent_in_are_told_until_entries_are_lost() -> None:
+    """A ring that has gone round cannot tell."""
+    config = {"pg_config": {"0": {"ranks": "[0, 1]"}, "5": {"ranks": "[1, 2]"}}}
+    found = flight.summarise(1, recording(entry(1)) | config)
+    assert [(each.group, each.enqueued) for each in found] == [("0", 1), ("5", -1)]
+    assert [each.group for each in flight.summarise(1, recording(entry(90)) | config)] == ["0"]
+
+
+def asked(*entries: dict[str, Any]) -> bytes:
+    """As the rank's own thread writes it."""
+    groups = [{"name": "0", "ranks": [0, 1, 2]}, {"name": "5", "ranks": [1, 2]}]
+    return json.dumps({"groups": groups, "recordings": [recording(*entries), {"pg_config": {}}]}).encode()
+
+
+async def test_what_the_watchdog_wrote_counts_and_stays(tmp_path: Path) -> None:
+    """Later, when collectives are aborted, what a rank is asked for tells less; groups that it alone tells are kept."""
+    watchdog = pickle.dumps(recording(entry(6), entry(7, "started")))
+    (tmp_path / "1").write_bytes(watchdog)
+    (tmp_path / "1.asked").write_bytes(asked(entry(6), entry(7)))
+    found = {each.group: each for each in await flight.collect(tmp_path, {1: 0})}
+    assert (found["0"].enqueued, found["0"].completed) == (7, 6)
+    assert found["5"].ranks == (1, 2)
+    assert (tmp_path / "1").read_bytes() == watchdog
+
+
+async def test_what_the_watchdog_wrote_in_another_epoch_is_left_out(tmp_path: Path) -> None:
+    """Where the job names a place of its own for it."""
+    (tmp_path / "trace_1").write_bytes(pickle.dumps(recording(entry(9, "started"))))
+    os.utime(tmp_path / "trace_1", (1_000, 1_000))
+    prefix = f"{tmp_path}/trace_"
+    assert await flight.collect(tmp_path, {1: 0}, watchdog=prefix, since=2_000.0) == []
+    (found,) = await flight.collect(tmp_path, {1: 0}, watchdog=prefix, since=500.0)
+    assert found.enqueued == 9
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b'{"groups": 3, "recordings": 4}',
+        b"[" * 100_000,
+        b" " * (flight.MAX_ASKED_BYTES + 1),
+    ],
+    ids=range(6),
+)
+async def test_what_a_rank_wrote_is_not_trusted(tmp_path: Path, content: bytes) -> None:
+    """It runs a user's code."""
+    (tmp_path / "0.asked").write_bytes(content)
+    assert await flight.collect(tmp_path, {0: 0}) == []
+
+
+def test_recorders_are_asked_for_and_a_job_keeps_what_it_says() -> None:
+    """NCCL's dump on a timeout too; the older names count as the job's own word."""
+    own = flight_files.environment("/f", {})
+    assert own["TORCH_FR_DUMP_TEMP_FILE"] == "/f/"
+    assert (own["TORCH_FR_BUFFER_SIZE"], own["TORCH_NCCL_DUMP_ON_TIMEOUT"]) == ("2000", "1")
+    given = {"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/g/t_", "TORCH_NCCL_TRACE_BUFFER_SIZE": "9"}
+    assert flight_files.environment("/f", given | {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}) == {
+        flight_thread.ENV_FOLDER: "/f"
+    }
+    assert flight_files.watchdog_files("/f", given) == "/g/t_"
+    assert flight_files.watchdog_files("/f", {}) == "/f/"
+
+
+def test_both_recorders_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL's is another one than all others'; a build without it has one only."""
+    from torch._C import _distributed_c10d  # noqa: PLC0415
+
+    def nccl(*, includeCollectives: bool, onlyActive: bool) -> str:  # noqa: N803
+        return json.dumps(recording(entry(6), entry(7, "started")))
+
+    monkeypatch.setattr(_distributed_c10d, "_dump_nccl_trace_json", nccl, raising=False)
+    importlib.import_module("torch.distributed")
+    flight_thread.write(tmp_path / "1.asked")
+    (found,) = flight.read_asked(1, (tmp_path / "1.asked").read_bytes())
+    assert (found.backend, found.enqueued, found.completed) == ("nccl", 7, 6)
 
 
 def test_of_two_operations_that_end_at_once_the_later_counts() -> None:
@@ -137,7 +267,7 @@ async def test_hanging_rank_writes_its_recording_when_asked(tmp_path: Path) -> N
     folder.mkdir()
     env = os.environ | {
         "TORCH_FR_BUFFER_SIZE": "100",
-        "TORCH_FR_DUMP_TEMP_FILE": f"{folder}/",
+        flight_thread.ENV_FOLDER: str(folder),
         "GLOO_SOCKET_IFNAME": "lo",
     }
     ranks = [
@@ -162,6 +292,7 @@ async def test_hanging_rank_writes_its_recording_when_asked(tmp_path: Path) -> N
         assert (records[0].enqueued, records[0].completed) == (3, 2)
         assert (records[1].enqueued, records[1].completed) == (2, 2)
         assert records[0].operation == "gloo:all_reduce"
+        assert records[0].ranks == (0, 1)  # gloo's recorder does not tell them
         assert all(process.poll() is None for process in ranks)
     finally:
         for process in ranks:

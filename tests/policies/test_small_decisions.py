@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -66,6 +68,99 @@ def test_a_rank_without_a_record_is_suspected_when_the_others_wait() -> None:
     """A stopped process cannot write."""
     found = flight.analyse([record(rank, 9, 8) for rank in range(7)], job())
     assert (found.behind, found.suspects) == ((7,), ("m3",))
+
+
+def seen(rank: int, started: int | None, completed: int, **more: Any) -> FlightRecord:
+    """Of NCCL, in a group of all eight."""
+    ranks = tuple(range(8))
+    return FlightRecord(
+        rank=rank,
+        group="0",
+        ranks=ranks,
+        backend="nccl",
+        enqueued=12,
+        started=started,
+        completed=completed,
+        **more,
+    )
+
+
+def test_a_gpu_that_died_with_kernels_queued_is_accused() -> None:
+    """Its program issued what all others issued; its GPU never came to what they wait in."""
+    found = flight.analyse([seen(rank, 8 if rank == 6 else 9, 8) for rank in range(8)], job())
+    assert (found.behind, found.suspects, found.confidence) == ((6,), ("m3",), 0.9)
+    assert (
+        flight.analyse([seen(rank, None, 8) for rank in range(8)], job()).suspects == ()
+    )  # it could be any of them
+
+
+def test_a_gpu_whose_work_is_never_noted_as_done_is_accused() -> None:
+    """It took its part in what the others completed, so it was complete there too: its own driver does not say so."""
+    recent = dict.fromkeys(range(6, 13), "all_reduce 4")
+    records = [seen(rank, None, 6 if rank == 2 else 8, recent=recent) for rank in range(8)]
+    assert flight.analyse(records, job()).suspects == ("m1",)
+    # One collective less is no proof: the others may have got all that they need before the link to it broke.
+    one_less = [seen(rank, None, 7 if rank == 2 else 8, recent=recent) for rank in range(8)]
+    assert flight.analyse(one_less, job()).suspects == ()
+    broadcasts = [
+        each.model_copy(update={"recent": {7: "broadcast 4", 8: "broadcast 4"}}) for each in records
+    ]
+    assert flight.analyse(broadcasts, job()).suspects == ()  # its root goes on alone
+
+
+def test_a_collective_that_never_ends_inside_one_machine_accuses_it_when_others_wait() -> None:
+    """Two ranks are in a tensor-parallel collective of their own; the data-parallel groups wait for both."""
+    inside = [FlightRecord(rank=rank, group="tp", ranks=(2, 3), enqueued=5, completed=4) for rank in (2, 3)]
+    outside = [
+        FlightRecord(
+            rank=rank, group=f"dp{side}", ranks=ranks, enqueued=3 if rank in {2, 3} else 4, completed=3
+        )
+        for side, ranks in enumerate(((0, 2, 4, 6), (1, 3, 5, 7)))
+        for rank in ranks
+    ]
+    found = flight.analyse([*inside, *outside], job())
+    assert (found.behind, found.suspects) == ((2, 3), ("m1",))
+    assert (
+        flight.analyse([*inside, *outside], job(8, 1)).suspects == ()
+    )  # two machines: either, or what is between
+
+
+def test_groups_of_one_name_with_different_members_are_two() -> None:
+    """`split_group` and counters of each process name them alike."""
+    tp = [FlightRecord(rank=rank, group="1", ranks=(0, 1), enqueued=9, completed=8) for rank in (0, 1)]
+    tp += [FlightRecord(rank=rank, group="1", ranks=(2, 3), enqueued=3, completed=3) for rank in (2, 3)]
+    assert flight.analyse(tp, job()).behind == ()
+
+
+def test_who_waits_by_its_stack_is_not_accused() -> None:
+    """Gloo records no point-to-point operation: rank 2 waits for rank 0 in one, and rank 3 for rank 2."""
+    records = [
+        FlightRecord(rank=rank, group=name, ranks=ranks, enqueued=number, completed=4)
+        for name, ranks, numbers in (("a", (0, 1), (4, 5)), ("b", (2, 3), (4, 5)))
+        for rank, number in zip(ranks, numbers, strict=True)
+    ]
+    assert flight.analyse(records, job(8, 1)).suspects == ()
+    assert flight.analyse(records, job(8, 1), waiting={1, 2, 3}).suspects == ("m0",)
+
+
+def test_an_end_of_a_point_to_point_operation_that_is_not_there_is_waited_for() -> None:
+    """NCCL records them."""
+    records = [
+        FlightRecord(rank=0, group="pp", ranks=(0, 4), enqueued=-1, completed=-1, sending=True, peers=(4,)),
+        FlightRecord(rank=4, group="pp", ranks=(0, 4), enqueued=-1, completed=-1),
+        *(record(rank, 9, 8, "1") for rank in (1, 2, 3)),
+    ]
+    assert flight.analyse(records, job()).behind == (4,)
+
+
+def test_more_machines_than_the_limit_are_left_to_a_person() -> None:
+    """Three of eight left no record."""
+    records = [
+        FlightRecord(rank=r, group="0", ranks=tuple(range(8)), enqueued=9, completed=8) for r in range(5)
+    ]
+    found = flight.analyse(records, job(8, 1))
+    assert (found.behind, found.suspects) == ((5, 6, 7), ())
+    assert "3 machines, more than the limit of 2" in found.reasons[-1]
 
 
 RECORDS = st.builds(

@@ -1,0 +1,1 @@
+"""Flight recordings of real torch runs of parallel layouts, with labels written before they were made."""

@@ -1,0 +1,18 @@
+"""What was done to whom in which recording."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+HERE = Path(__file__).parent
+RECORDINGS = HERE / "recordings"
+WORLD = 8
+
+
+def labels() -> dict[str, dict[str, Any]]:
+    """Of all recordings, by name."""
+    found: dict[str, dict[str, Any]] = yaml.safe_load((HERE / "labels.yaml").read_text())
+    return found

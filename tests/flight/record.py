@@ -1,0 +1,152 @@
+"""Make the recordings: ``python -m tests.flight.record [NAME ...]``. Needs torch, py-spy, Linux; seconds for each."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import mmap
+import os
+import signal
+import struct
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import torch.distributed.device_mesh  # noqa: F401  (once, not in every rank)
+
+from holdfast.agent import flight, flight_thread, stacks
+from tests.flight.labels import RECORDINGS, WORLD, labels
+from tests.flight.program import Fault, run
+
+_ENTRIES = 24
+"""Of the newest, that are kept."""
+_KEYS = {
+    *(
+        "record_id",
+        "pg_id",
+        "process_group",
+        "collective_seq_id",
+        "p2p_seq_id",
+        "op_id",
+        "profiling_name",
+        "state",
+    ),
+    *("input_sizes", "time_discovered_started_ns", "retired", "is_p2p"),
+}
+_STILL_S = 2.0
+
+
+def record(label: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """One run, until nothing moves any more."""
+    os.environ |= {
+        flight_thread.ENV_FOLDER: str(folder),
+        "GLOO_SOCKET_IFNAME": "lo",
+        "TORCH_FR_BUFFER_SIZE": "2000",
+    }
+    ticks = mmap.mmap(-1, 8 * WORLD)
+    pids = {rank: _fork(rank, folder, label, ticks) for rank in range(WORLD)}
+    try:
+        _wait_until_still(ticks)
+        alive = {rank: pid for rank, pid in pids.items() if _alive(pid)}
+        dumps = asyncio.run(_dump(folder, alive))
+        return {
+            "asked": {rank: _trimmed(folder / f"{rank}{flight_thread.SUFFIX}") for rank in alive},
+            "stacks": [
+                dump.model_copy(update={"frames": dump.frames[:6], "machine": "m"}).model_dump(mode="json")
+                for dump in dumps
+                if dump.thread == "MainThread" and not dump.child
+            ],
+        }
+    finally:
+        for pid in pids.values():
+            _end(pid)
+
+
+def _fork(rank: int, folder: Path, label: dict[str, Any], ticks: mmap.mmap) -> int:
+    if pid := os.fork():
+        return pid
+    count = 0
+
+    def tick() -> None:
+        nonlocal count
+        count += 1
+        struct.pack_into("<q", ticks, 8 * rank, count)
+
+    try:
+        os.setsid()
+        flight_thread.start(rank)
+        run(
+            rank,
+            str(folder / "store"),
+            label["mesh"],
+            Fault(label["fault"], label["rank"], label["at"]),
+            tick,
+        )
+    except BaseException as error:
+        sys.stderr.write(f"rank {rank}: {type(error).__name__} {str(error)[:100]}\n")
+    finally:
+        os._exit(1)
+
+
+def _wait_until_still(ticks: mmap.mmap) -> None:
+    deadline, seen, since = time.monotonic() + 60, b"", time.monotonic()
+    while time.monotonic() < deadline:
+        now = ticks[:]
+        if now != seen or now == bytes(8 * WORLD):
+            seen, since = now, time.monotonic()
+        elif time.monotonic() - since > _STILL_S:
+            return
+        time.sleep(0.1)
+    raise TimeoutError("it goes on")
+
+
+async def _dump(folder: Path, alive: dict[int, int]) -> list[Any]:
+    found = await stacks.dump("m", alive)
+    await flight.collect(folder, alive, 5.0)
+    return found
+
+
+def _trimmed(path: Path) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    told = json.loads(path.read_text())
+    for recording in told["recordings"]:
+        entries = recording.get("entries") or []
+        recording["entries"] = [
+            {key: value for key, value in entry.items() if key in _KEYS} for entry in entries[-_ENTRIES:]
+        ]
+    return dict(told)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == 0
+    except ChildProcessError:
+        return False
+
+
+def _end(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    except (ProcessLookupError, ChildProcessError):
+        pass
+
+
+def main(names: list[str]) -> None:
+    """Record ``names``, or all."""
+    for name, label in labels().items():
+        if names and name not in names:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            told = record(label, Path(folder))
+        content = json.dumps(told, separators=(",", ":")).encode()
+        (RECORDINGS / f"{name}.json.gz").write_bytes(gzip.compress(content, mtime=0))
+        sys.stdout.write(f"{name}: {len(told['asked'])} ranks alive\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

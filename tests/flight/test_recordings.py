@@ -1,0 +1,81 @@
+"""Recordings of real torch runs: exactly the culprit is accused, and never an innocent."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from holdfast.agent import flight as reader
+from holdfast.models.agent import FlightRecord, StackDump
+from holdfast.models.job import Job, JobSpec, JobState
+from holdfast.policies import flight, stacks
+from holdfast.policies.policy import Policy
+from tests.flight.labels import RECORDINGS, WORLD, labels
+
+LABELS = labels()
+LIMITS = Policy.load().aggregate
+DUMPS = TypeAdapter(tuple[StackDump, ...])
+
+
+def job(per: int) -> Job:
+    spec = JobSpec(name="gpt", script="t.py", machines=WORLD // per, ranks_per_machine=per)
+    return Job(
+        spec=spec,
+        state=JobState.RUNNING,
+        epoch=1,
+        code_version="v1",
+        machines=tuple(f"m{slot}" for slot in range(WORLD // per)),
+        submitted_at=0.0,
+    )
+
+
+def told(name: str) -> dict[str, Any]:
+    return dict(json.loads(gzip.decompress((RECORDINGS / f"{name}.json.gz").read_bytes())))
+
+
+def records(name: str) -> list[FlightRecord]:
+    """As the agent makes them of what ranks wrote."""
+    found: list[FlightRecord] = []
+    for rank, written in told(name)["asked"].items():
+        if written is not None:
+            found += reader.read_asked(int(rank), json.dumps(written).encode())
+    return found
+
+
+def waiting(name: str, of: Job) -> set[int]:
+    """By their stacks."""
+    dumps = DUMPS.validate_python(told(name)["stacks"])
+    return {rank for group in stacks.group_ranks(dumps, of, LIMITS) if group.waiting for rank in group.ranks}
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_records_alone_accuse_no_innocent(name: str) -> None:
+    """Without stacks, as after the ranks ended: the culprit's machine or nobody."""
+    label = LABELS[name]
+    found = flight.analyse(records(name), job(label["per"]))
+    assert set(found.suspects) <= {f"m{label['rank'] // label['per']}"}, found
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_exactly_the_culprit_is_named(name: str) -> None:
+    """With the stacks of the same moment. Another operation, or none, is the program's fault and no machine's."""
+    label = LABELS[name]
+    mine = job(label["per"])
+    found = flight.analyse(records(name), mine, waiting=waiting(name, mine))
+    culprit = f"m{label['rank'] // label['per']}"
+    match label["fault"]:
+        case _ if "nobody" in label:
+            assert (found.behind, found.suspects) == ((), ()), found
+        case "mismatch":
+            assert (found.disagree, found.suspects) == ((label["rank"],), ()), found
+        case "skip":  # of two ranks that wait for one another either may have left it out
+            assert (set(found.disagree) <= {label["rank"]}, found.suspects) == (True, ()), found
+            assert any("look at the code" in reason for reason in found.reasons)
+        case "kill":  # gloo's others end by it: it is no hang, and its exit tells whose it is
+            assert set(found.suspects) <= {culprit}, found
+        case _:
+            assert (found.behind, found.suspects) == ((label["rank"],), (culprit,)), found
