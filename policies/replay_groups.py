@@ -39,7 +39,7 @@ class Outcome(StrEnum):
     FLAKY = "flaky"
     """The phases contradict each other: the fault comes and goes."""
     INSEPARABLE = "inseparable"
-    """A single group failed because there is no other: too few machines to compare."""
+    """Too few groups to compare: the only one failed, or two differ."""
 
 
 class ReplayPlan(Frozen):
@@ -190,6 +190,17 @@ def suspects(replay: ReplayPlan, failed_h: Collection[int], failed_v: Collection
         confidence=0.8 if exact else 0.5,
         reasons=(seen, f"machines {list(found)} lie in failing groups of both phases"),
     )
+
+
+def alone(odd: Collection[int]) -> ReplayVerdict:
+    """The verdict when every machine was a group of its own, and ``odd`` ones computed something else each time."""
+    found = tuple(sorted(odd))
+    if not found:
+        why = "played alone, no machine computes something else than most, twice"
+        return ReplayVerdict(outcome=Outcome.FLAKY, reasons=(why,))
+    outcome = Outcome.FOUND if len(found) == 1 else Outcome.SEVERAL
+    why = f"played alone, machines {list(found)} compute something else than all others, twice"
+    return ReplayVerdict(outcome=outcome, suspects=found, confidence=0.95 / len(found), reasons=(why,))
 
 
 def _checked(failed: Collection[int], groups: tuple[tuple[int, ...], ...], letter: str) -> list[int]:

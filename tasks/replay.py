@@ -1,6 +1,8 @@
 """Step: dual-phase replay. Run the job again in small groups of machines, and see which groups go wrong.
 
-Method: ByteDance, arXiv 2509.16293, section on silent data corruption (TP and PP kept, DP shrunk).
+Method: ByteDance, arXiv 2509.16293, section on silent data corruption (TP and PP kept, DP shrunk). A group goes wrong
+when its loss or gradients are not finite, or when what it computes is not, bit for bit, what groups that must agree
+with it compute.
 """
 
 from __future__ import annotations
@@ -12,15 +14,53 @@ from typing import Any
 from prefect import task
 from prefect.logging import get_run_logger
 
-from holdfast.errors import HoldfastError
-from holdfast.models.agent import Fence, OpenRendezvous, RankResult, Replay, Start
 from holdfast.models.alert import Blame, Verdict
-from holdfast.models.checkpoint import RemoteCheckpoint, RestoreOrder, Tier
-from holdfast.models.machine import Machine
-from holdfast.policies import lineage, replay_groups
-from holdfast.policies.replay_groups import Next
-from holdfast.tasks import fleet
+from holdfast.policies import agreement, replay_groups
+from holdfast.policies.replay_groups import Next, Outcome, ReplayDecision, ReplayVerdict
 from holdfast.tasks.case import Case
+from holdfast.tasks.replay_group import Ended, checkpoint_of, play
+
+Round = tuple[list[Ended], list[Ended]]
+"""The horizontal and the vertical phase."""
+
+
+class Rounds:
+    """Plays all groups of a plan, from one checkpoint."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        spec = case.job_now().spec
+        block = spec.parallelism.tp * spec.parallelism.pp
+        self.per_pipeline = max(1, -(-block // spec.ranks_per_machine))
+        """Whole machines that one TP x PP block of ranks spans."""
+        self.plan = replay_groups.plan(len(case.job_now().machines), self.per_pipeline)
+        self._checkpoint = checkpoint_of(case)
+
+    async def both(self) -> Round:
+        """The horizontal and the vertical phase."""
+        return await self._phase("h", self.plan.horizontal), await self._phase("v", self.plan.vertical)
+
+    async def alone(self) -> list[Ended]:
+        """Every machine as a group of its own."""
+        return await self._phase("s", [(number,) for number in range(self.plan.machines)])
+
+    async def _phase(self, phase: str, groups: Sequence[Sequence[int]]) -> list[Ended]:
+        """Replay all groups of one phase at once."""
+        machines = self.case.machines_now()
+        ended = await asyncio.gather(
+            *(
+                play(self.case, f"{phase}{index}", [machines[i] for i in members], self._checkpoint)
+                for index, members in enumerate(groups)
+            )
+        )
+        get_run_logger().info(
+            "phase %s: %d groups, failing: %s; %s",
+            phase,
+            len(groups),
+            ", ".join(map(str, _failed(ended))) or "none",
+            "; ".join(_compared(ended).told) or "groups that can be compared agree",
+        )
+        return ended
 
 
 @task(task_run_name="dual-phase replay of {case.job}")
@@ -29,16 +69,21 @@ async def replay(case: Case) -> Verdict:
 
     async def act() -> dict[str, Any]:
         job, policy = case.job_now(), case.ctx.policy
-        plan = replay_groups.plan(len(job.machines), _machines_per_pipeline(case))
+        rounds = Rounds(case)
         limit = policy.aggregate.limit(len(job.machines))
         horizontal: set[int] = set()
         vertical: set[int] = set()
         for left in range(policy.replay.repeats, -1, -1):
             # A group fails only for a reason: what any round found counts, however seldom it comes.
-            horizontal.update(await _phase(case, "h", plan.horizontal))
-            vertical.update(await _phase(case, "v", plan.vertical))
-            outcome = replay_groups.suspects(plan, horizontal, vertical)
+            first = await rounds.both()
+            horizontal.update(_failed(first[0]))
+            vertical.update(_failed(first[1]))
+            outcome = replay_groups.suspects(rounds.plan, horizontal, vertical)
             decision = replay_groups.decide(outcome, limit, left)
+            if outcome.outcome is Outcome.NOT_REPRODUCED and _differ(first):
+                # Finite everywhere, and not the same.
+                outcome, decision = await _by_digests(rounds, first, limit)
+                break
             if decision.next is not Next.AGAIN:
                 break
         verdict = Verdict(
@@ -55,104 +100,44 @@ async def replay(case: Case) -> Verdict:
     return verdict
 
 
-def _machines_per_pipeline(case: Case) -> int:
-    """How many whole machines one TP x PP block of ranks spans."""
-    spec = case.job_now().spec
-    block = spec.parallelism.tp * spec.parallelism.pp
-    return max(1, -(-block // spec.ranks_per_machine))
+async def _by_digests(rounds: Rounds, first: Round, limit: int) -> tuple[ReplayVerdict, ReplayDecision]:
+    """Who computes something else? A second round must show the same; where there are too few groups, each alone.
+
+    A machine is compared by itself only where it holds a whole pipeline.
+    """
+    second = await rounds.both()
+    told = tuple(line for phase in first for line in _compared(phase).told)
+    odd_h, odd_v = (_again(one, other) for one, other in zip(first, second, strict=True))
+    outcome = replay_groups.suspects(rounds.plan, odd_h, odd_v)
+    decision = replay_groups.decide(outcome, limit, 0)
+    if decision.next is not Next.EVICT and all(_differ(each) for each in (first, second)):
+        outcome, more = await _alone(rounds)
+        decision, told = replay_groups.decide(outcome, limit, 0), (*told, *more)
+    return outcome.model_copy(update={"reasons": (*told, *outcome.reasons)}), decision
 
 
-async def _phase(case: Case, phase: str, groups: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Replay all groups of one phase at once; the indices of the groups that failed."""
-    machines = case.machines_now()
-    outcomes = await asyncio.gather(
-        *(
-            _group(case, f"{phase}{index}", [machines[i] for i in members])
-            for index, members in enumerate(groups)
-        )
-    )
-    failed = tuple(index for index, ok in enumerate(outcomes) if not ok)
-    get_run_logger().info(
-        "phase %s: %d groups, failing: %s", phase, len(groups), ", ".join(map(str, failed)) or "none"
-    )
-    return failed
+async def _alone(rounds: Rounds) -> tuple[ReplayVerdict, tuple[str, ...]]:
+    """Every machine by itself, twice."""
+    if rounds.per_pipeline > 1:
+        why = "groups differ, and there are too few of them to tell which is right"
+        return ReplayVerdict(outcome=Outcome.INSEPARABLE, reasons=(why,)), ()
+    once, twice = await rounds.alone(), await rounds.alone()
+    return replay_groups.alone(_again(once, twice)), _compared(once).told
 
 
-async def _group(case: Case, group: str, machines: list[Machine]) -> bool:
-    """Run a few steps on ``machines``; True when every rank's loss and gradients stay finite."""
-    policy, name = case.ctx.policy.replay, f"{case.job}~{group}"
-    try:
-        await _start(case, name, group, machines)
-        results = await asyncio.wait_for(_results(case, name, machines), policy.timeout_s)
-    except (HoldfastError, TimeoutError) as error:
-        get_run_logger().warning("replay %s: %s", group, error or "no result in time")
-        return False
-    finally:
-        await fleet.ask(
-            case.ctx,
-            machines,
-            lambda agent, m: agent.fence(Fence(job=name, epoch=case.broken_epoch, incarnation=m.incarnation)),
-        )
-    for result in results:
-        if not result.ok:
-            get_run_logger().warning(
-                "replay %s: rank %d on %s: %s", group, result.rank, result.machine, result.detail
-            )
-    return all(result.ok for result in results)
+def _differ(phases: Round) -> bool:
+    """Some groups that must agree do not."""
+    return any(_compared(phase).differ for phase in phases)
 
 
-async def _start(case: Case, name: str, group: str, machines: list[Machine]) -> None:
-    job, epoch = case.job_now(), case.broken_epoch
-    per = job.spec.ranks_per_machine
-    first = machines[0]
-    world_size = per * len(machines)
-    rendezvous = await case.ctx.agent(first).open_rendezvous(
-        OpenRendezvous(job=name, epoch=epoch, incarnation=first.incarnation, world_size=world_size)
-    )
-    checkpoint = _checkpoint(case)
-    orders = {
-        machine.name: Start(
-            job=name,
-            epoch=epoch,
-            incarnation=machine.incarnation,
-            script=job.spec.script,
-            args=job.spec.args,
-            env=job.spec.env,
-            code_version=job.code_version,
-            ranks=tuple(range(i * per, (i + 1) * per)),
-            world_size=world_size,
-            rendezvous=rendezvous,
-            restore=(
-                RestoreOrder(step=checkpoint.step, tier=Tier.S3, key=checkpoint.key)
-                if checkpoint
-                else RestoreOrder()
-            ),
-            replay=Replay(group=group, steps=case.ctx.policy.replay.steps),
-        )
-        for i, machine in enumerate(machines)
-    }
-    fleet.all_or_raise(
-        await fleet.ask(case.ctx, machines, lambda agent, machine: agent.start(orders[machine.name]))
-    )
+def _failed(ended: Sequence[Ended]) -> tuple[int, ...]:
+    """Indices of the groups that failed by themselves."""
+    return tuple(index for index, group in enumerate(ended) if not group.ok)
 
 
-def _checkpoint(case: Case) -> RemoteCheckpoint | None:
-    """The newest checkpoint in S3 within the bound: it loads at the smaller world size; None: from scratch."""
-    ledger = case.ctx.ledger
-    known = lineage.valid(ledger.checkpoints(case.job, include_suspect=False), ledger.epochs(case.job))
-    within = [c for c in known if case.last_good_step is None or c.step <= case.last_good_step]
-    return max(within, key=lambda c: c.step, default=None)
+def _compared(ended: Sequence[Ended]) -> agreement.Agreement:
+    return agreement.compare([group.played for group in ended])
 
 
-async def _results(case: Case, name: str, machines: list[Machine]) -> list[RankResult]:
-    while True:
-        answers = fleet.all_or_raise(
-            await fleet.ask(
-                case.ctx, machines, lambda agent, _: agent.replay_results(name, case.broken_epoch)
-            )
-        )
-        ended = [result for results in answers.values() for result in results or ()]
-        # One bad rank decides; its group need not wait for ranks that hang on it.
-        if all(results is not None for results in answers.values()) or any(not r.ok for r in ended):
-            return ended
-        await asyncio.sleep(0.05)
+def _again(first: Sequence[Ended], second: Sequence[Ended]) -> tuple[int, ...]:
+    return agreement.again([group.played for group in first], [group.played for group in second])

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from holdfast.models.agent import RankPhase, RankState, StepMark, StepTimes
+from holdfast.models.agent import RankPhase, RankState, StepDigest, StepMark, StepTimes
 from holdfast.models.base import MOST_STEPS
 from holdfast.policies import unloadable
 from holdfast.policies.jumps import Jump, jump
@@ -280,7 +280,8 @@ class Board:
         row.paused = False
 
     def _on_replayed(self, row: Row, message: dict[str, Any]) -> None:
-        row.replayed = message
+        digests = [StepDigest.model_validate(each) for each in message.get("digests") or ()]
+        row.replayed = {**message, "digests": digests}
 
     def _on_failed(self, row: Row, message: dict[str, Any]) -> None:
         row.failed = message

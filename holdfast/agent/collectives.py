@@ -67,6 +67,8 @@ class Outcome:
     """Seconds that it took, to be compared with others'."""
     digest: str = ""
     """Of all that was computed, to be compared with others'."""
+    together: str = ""
+    """As ``digest``, of what several processes computed as one job; or why they did not."""
     kind: str = ""
     """Hardware and library that value and digest are of."""
 
@@ -101,18 +103,25 @@ def all_gather(part: Part) -> None:
 def _run(part: Part, exchange: Callable[[Part, torch.device], Outcome]) -> None:
     # Whoever waits for this process has forgotten it once the outcome is there: the kernel ends it for certain.
     signal.alarm(math.ceil(part.timeout_s) + 1)
-    import torch.distributed as dist  # noqa: PLC0415
-
     try:
-        outcome = _in_group(part, exchange)
+        outcome = in_group(part, exchange)
     except Exception as error:  # whatever the library raises is the finding
         outcome = Outcome(error=f"{type(error).__name__}: {error}"[:500])
     outcome.write(part.outcome_path)
-    # Only now: leaving the group takes longer than the exchange, and the peer may still be reading.
-    if dist.is_initialized():
-        dist.destroy_process_group()
+    leave_group()
     if part.stay:
         stay(Path(part.stay))
+
+
+def leave_group() -> None:
+    """Leave the group of the check, if there is one.
+
+    Once the outcome is written: leaving takes longer than the exchange, and the peer may still be reading.
+    """
+    import torch.distributed as dist  # noqa: PLC0415
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def stay(order: Path) -> None:
@@ -129,14 +138,15 @@ def stay(order: Path) -> None:
             continue
         told = json.loads(claimed.read_text())
         claimed.unlink()
-        from holdfast.agent import computing  # noqa: PLC0415  (it builds on this module)
+        from holdfast.agent import alignment, computing  # noqa: PLC0415  (they build on this module)
 
-        checks = (all_to_all, all_gather, computing.matmul, computing.bitwise)
+        checks = (all_to_all, all_gather, computing.matmul, alignment.bitwise)
         {check.__name__: check for check in checks}[told["check"]](Part(**told["part"]))
         return
 
 
-def _in_group(part: Part, exchange: Callable[[Part, torch.device], Outcome]) -> Outcome:
+def in_group(part: Part, exchange: Callable[[Part, torch.device], Outcome]) -> Outcome:
+    """What ``exchange`` finds in a group of all processes of the check; :func:`leave_group` ends it."""
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 

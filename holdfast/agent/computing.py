@@ -1,4 +1,4 @@
-"""What the processes of a stop-time check compute: a fixed matrix product, and one step of a fixed small model.
+"""What the processes of a stop-time check compute: a fixed matrix product (:mod:`holdfast.agent.alignment` has more).
 
 As :mod:`holdfast.agent.collectives` it runs in processes forked from the machine's fork server; torch is imported
 inside the functions. Each process takes one GPU, or one core when there are no GPUs.
@@ -6,7 +6,6 @@ inside the functions. Each process takes one GPU, or one core when there are no 
 
 from __future__ import annotations
 
-import hashlib
 import math
 import os
 import platform
@@ -29,21 +28,18 @@ SEED = 20
 
 def matmul(part: Part) -> None:
     """A product of integer matrices, exact in every format and order of summation, checked and timed."""
-    _run(part, _matmul)
+    compute_on(part, _matmul)
 
 
-def bitwise(part: Part) -> None:
-    """One training step of a small transformer with fixed weights and input; what comes out, digested."""
-    _run(part, _bitwise)
-
-
-def _run(part: Part, compute: Callable[[torch.device], Outcome]) -> None:
+def compute_on(part: Part, compute: Callable[[torch.device], Outcome]) -> None:
+    """Leave what ``compute`` finds on the device of this process."""
     signal.alarm(math.ceil(part.timeout_s) + 1)
     try:
         outcome = compute(_device(part))
     except Exception as error:  # whatever the library raises is the finding
         outcome = Outcome(error=f"{type(error).__name__}: {error}"[:500])
     outcome.write(part.outcome_path)
+    collectives.leave_group()
     if part.stay:
         collectives.stay(Path(part.stay))
 
@@ -61,7 +57,7 @@ def _device(part: Part) -> torch.device:
     return torch.device("cpu")
 
 
-def _kind(device: torch.device) -> str:
+def kind_of(device: torch.device) -> str:
     """Hardware and library: only what is equal here must be equal bit for bit."""
     import torch  # noqa: PLC0415
 
@@ -89,7 +85,7 @@ def _matmul(device: torch.device) -> Outcome:
         seconds = min(seconds, took)
         wrong = max(wrong, int((torch.mv(product.double(), vector) != expected).sum()))
     return Outcome(
-        value=seconds, kind=_kind(device), wrong=f"{wrong} of {size} rows are wrong" if wrong else ""
+        value=seconds, kind=kind_of(device), wrong=f"{wrong} of {size} rows are wrong" if wrong else ""
     )
 
 
@@ -107,29 +103,3 @@ def _timed(compute: Callable[[], torch.Tensor], device: torch.device) -> tuple[t
     ended.record()
     torch.cuda.synchronize(device)
     return result, float(begun.elapsed_time(ended)) / 1e3
-
-
-def _bitwise(device: torch.device) -> Outcome:
-    """Attention, normalisation, MLP, cross entropy, backward, update: every kernel that training uses."""
-    import torch  # noqa: PLC0415
-    from torch import nn  # noqa: PLC0415
-
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    torch.manual_seed(SEED)
-    width, words, batch, context = (1024, 4096, 8, 512) if device.type == "cuda" else (64, 128, 2, 32)
-    layer = nn.TransformerEncoderLayer(width, 4, 4 * width, dropout=0.0, batch_first=True)
-    model = nn.Sequential(nn.Embedding(words, width), layer, nn.Linear(width, words)).to(device)
-    tokens = torch.randint(0, words, (batch, context + 1), generator=torch.Generator().manual_seed(SEED))
-    tokens = tokens.to(device)
-    out = model(tokens[:, :-1])
-    loss = nn.functional.cross_entropy(out.flatten(0, 1), tokens[:, 1:].flatten())
-    loss.backward()  # type: ignore[no-untyped-call]
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    with torch.no_grad():
-        # Adam's first step by hand: torch.optim would load torch._dynamo, seconds of every process.
-        for parameter, gradient in zip(model.parameters(), gradients, strict=True):
-            parameter.sub_(1e-3 * gradient / (gradient.square().sqrt() + 1e-8))
-    digest = hashlib.sha256()
-    for tensor in (loss.detach(), *gradients, *(parameter.detach() for parameter in model.parameters())):
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return Outcome(digest=digest.hexdigest()[:32], kind=_kind(device))

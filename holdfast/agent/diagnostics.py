@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from holdfast.agent import collectives, computing, interfaces, plugged, vendor
+from holdfast.agent import alignment, collectives, computing, interfaces, plugged, vendor
 from holdfast.agent.bench import Bench, Forked, ForkFn
 from holdfast.agent.collectives import Outcome, Part
 from holdfast.agent.inspection import Inspector
@@ -211,8 +211,9 @@ def _judge_pair(command: Diagnose, machine: str, outcomes: Mapping[int, Outcome]
 
 def _judge_computed(command: Diagnose, machine: str, outcomes: Mapping[int, Outcome]) -> list[Finding]:
     """A wrong product is the machine's own fault, for certain; values and digests are compared elsewhere."""
-    return [
-        Finding(
+    found = []
+    for rank, outcome in sorted(outcomes.items()):
+        alone = Finding(
             check=command.check,
             machine=machine,
             rank=rank,
@@ -223,15 +224,24 @@ def _judge_computed(command: Diagnose, machine: str, outcomes: Mapping[int, Outc
             digest=outcome.digest,
             kind=outcome.kind,
         )
-        for rank, outcome in sorted(outcomes.items())
-    ]
+        found.append(alone)
+        if outcome.together:
+            place = f"process {rank} of {len(outcomes)} together"
+            tested = " " not in outcome.together
+            more = {
+                "detail": f"{place}: {outcome.together}",
+                "digest": outcome.together if tested else "",
+                "kind": f"{outcome.kind}, {place}",
+            }
+            found.append(alone.model_copy(update=more))
+    return found
 
 
 _TARGETS: dict[str, Callable[[Part], None]] = {
     Check.ALL_TO_ALL: collectives.all_to_all,
     Check.ALL_GATHER: collectives.all_gather,
     Check.MATMUL: computing.matmul,
-    Check.BITWISE: computing.bitwise,
+    Check.BITWISE: alignment.bitwise,
 }
 _JUDGES: dict[str, Callable[[Diagnose, str, Mapping[int, Outcome]], list[Finding]]] = {
     Check.ALL_TO_ALL: _judge_own,

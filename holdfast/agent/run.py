@@ -235,13 +235,21 @@ class Run:
         assert self.board is not None
         row = self.board.rows[process.rank]
         ok, detail = process.exit_code == 0, f"exit status {process.exit_code}"
+        told = row.replayed or {}
         if row.replayed is not None:
             ok, detail = bool(row.replayed.get("ok")), str(row.replayed.get("detail", ""))
         elif row.failed is not None:
             detail = f"{row.failed.get('error_type')}: {row.failed.get('message')}"
         if row.not_finite:
             ok, detail = False, row.not_finite
-        return RankResult(rank=process.rank, machine=self.machine, ok=ok, detail=detail)
+        return RankResult(
+            rank=process.rank,
+            machine=self.machine,
+            ok=ok,
+            detail=detail,
+            digests=told.get("digests") or (),
+            kind=str(told.get("hardware") or ""),
+        )
 
     def _control_path(self, rank: int) -> str:
         return f"{self._controls}{rank}"

@@ -139,6 +139,6 @@ class Sender:
 #             from all ranks' shards "from_ranks": true, "received_nbytes"}
 #   allows    {"names"}                      classes that the script allows in checkpoints, as it restores
 #   held      {"step"} / released {}         waits at a boundary as told / goes on
-#   replayed  {"ok": bool, "detail": str}    a replay's outcome
+#   replayed  {"ok": bool, "detail": str, "digests": [StepDigest], "hardware": str}    a replay's outcome
 #   failed    {"at", "error_type", "message", "traceback", "user_frame": "file:line in func" | null}
 #             an uncaught exception of the script (sent by the rank's bootstrap)

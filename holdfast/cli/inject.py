@@ -16,7 +16,7 @@ def inject(
     fault: Annotated[
         str,
         typer.Argument(
-            help="kill-rank, kill-machine, kill-agent, hang-rank, xid-79, bad-matmul, nan, code-bug."
+            help="kill-rank, kill-machine, kill-agent, hang-rank, xid-79, bad-matmul, wrong-bits, nan, code-bug."
         ),
     ],
     machine: Annotated[

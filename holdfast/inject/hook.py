@@ -1,8 +1,9 @@
 """The fault hook inside processes of a machine: watches the machine's fault folder (demo and tests only).
 
 Nothing of torch is touched until a fault is there, so that an armed process without a fault computes with the
-stock kernels. A fault file is JSON; ``bad-matmul.json`` lasts as long as it exists, ``nan.json`` strikes once,
-in the process of the rank that it names.
+stock kernels. A fault file is JSON; ``bad-matmul.json`` lasts as long as it exists, and so does ``wrong-bits.json``,
+in ranks only: as with hardware that errs on some operands, fixed products are right. ``nan.json`` strikes once, in the
+process of the rank that it names.
 """
 
 from __future__ import annotations
@@ -14,8 +15,12 @@ import time
 from pathlib import Path
 
 BAD_MATMUL = "bad-matmul.json"
+WRONG_BITS = "wrong-bits.json"
 NAN = "nan.json"
 WATCH_S = 0.05
+
+ENV_JOB = "HOLDFAST_JOB"
+"""Only a rank has it (:data:`holdfast.agent.wire.ENV_JOB`)."""
 
 _armed = threading.Lock()
 
@@ -31,12 +36,14 @@ def arm(folder: Path) -> None:
 def apply(folder: Path) -> None:
     """Make this process compute as the files in ``folder`` say."""
     wrong = (folder / BAD_MATMUL).exists()
+    slightly = ENV_JOB in os.environ and (folder / WRONG_BITS).exists()
     once = _claim(folder / NAN)
-    if not (wrong or once or _installed()):
+    if not (wrong or slightly or once or _installed()):
         return
     from holdfast.inject import products  # noqa: PLC0415  (loads torch)
 
     products.set_always(wrong)
+    products.set_slightly(slightly)
     if once:
         products.poison_once()
 

@@ -12,9 +12,19 @@ import warnings
 
 import torch
 
+WRONG_BITS = 0b110
+"""Of the fraction: what was finite stays finite, 2 to 6 units in the last place off."""
+_BITS = {
+    torch.float64: torch.int64,
+    torch.float32: torch.int32,
+    torch.bfloat16: torch.int16,
+    torch.float16: torch.int16,
+}
+
 _lock = threading.Lock()
 _library: torch.library.Library | None = None
 _always = False
+_slightly = False
 _pending = 0
 
 
@@ -22,6 +32,14 @@ def set_always(on: bool) -> None:
     """Damage every product from now on, or none."""
     global _always  # noqa: PLW0603
     _always = on
+    if on:
+        _install()
+
+
+def set_slightly(on: bool) -> None:
+    """From now on make every product wrong by some units in the last place of one element, or none."""
+    global _slightly  # noqa: PLW0603
+    _slightly = on
     if on:
         _install()
 
@@ -69,9 +87,11 @@ def _bmm(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def _damage(out: torch.Tensor) -> torch.Tensor:
-    """Set the first element to infinity if damage is due; always the same element, so it reproduces."""
+    """Set the first element to infinity, or flip bits of it, if that is due; always there, so it reproduces."""
     if out.numel() and out.is_floating_point() and (_always or _take()):
         out.view(-1)[0] = float("inf")
+    elif out.numel() and _slightly and out.dtype in _BITS:
+        out.view(-1).view(_BITS[out.dtype])[0] ^= WRONG_BITS
     return out
 
 

@@ -16,6 +16,7 @@ from holdfast.inject import (
     kill_rank,
     nan,
     stop,
+    wrong_bits,
     xid_79,
 )
 from holdfast.inject.target import Target
@@ -31,6 +32,7 @@ FAULTS: dict[str, Strike] = {
     "hang-rank": hang_rank.strike,
     "xid-79": xid_79.strike,
     "bad-matmul": bad_matmul.strike,
+    "wrong-bits": wrong_bits.strike,
     "nan": nan.strike,
     "code-bug": code_bug.strike,
 }

@@ -431,6 +431,18 @@ class FlightRecord(Frozen):
     """With whom, as far as the record tells."""
 
 
+class StepDigest(Frozen):
+    """What one rank computed in one step of a replay, to the last bit; empty: it did not tell."""
+
+    step: Step
+    loss: str = ""
+    grad_norm: str = ""
+    gradients: str = ""
+    """As the optimizers were given them."""
+    parameters: str = ""
+    """As the optimizers left them."""
+
+
 class RankResult(Frozen):
     """How a replayed rank ended."""
 
@@ -438,6 +450,9 @@ class RankResult(Frozen):
     machine: MachineName
     ok: bool
     detail: str = ""
+    digests: tuple[StepDigest, ...] = ()
+    kind: str = ""
+    """Hardware and software that they are of."""
 
 
 class AgentState(Frozen):

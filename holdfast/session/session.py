@@ -14,6 +14,7 @@ from holdfast.models.base import MOST_STEPS
 from holdfast.session.boundary import Boundary
 from holdfast.session.context import Context
 from holdfast.session.counts import Counts
+from holdfast.session.digests import Digests
 from holdfast.session.phase import Phase, Phases
 from holdfast.session.recovery import recover
 from holdfast.session.report import Reporter, encode
@@ -45,6 +46,7 @@ class Session:
             self._reporter = Reporter(Sender(context.socket), context.rank, context.epoch)
             self._boundary = Boundary(Control(context.control), self._reporter, has_peer=context.has_peer)
             self._saver = Saver(context, self._boundary, self._reporter)
+        self._digests = Digests() if context and context.replay_steps is not None else None
         self._phases = Phases(self._reporter)
         self._step = self._start = 0
         self._step_s = 0.0
@@ -139,6 +141,8 @@ class Session:
         )
         self._step_s = now - self._stepped
         self._stepped, self._step, self._good = now, step, not bad
+        if self._digests:
+            self._digests.step(step, numbers["loss"], numbers["grad_norm"])
         if context.replay_steps is not None and bad:
             self._end_replay(ok=False, detail=", ".join(bad))
         if self._at_boundary:  # the script does not checkpoint every step: stop here instead
@@ -230,7 +234,8 @@ class Session:
 
     def _end_replay(self, *, ok: bool, detail: str = "") -> None:
         if self._reporter:
-            self._reporter.send("replayed", ok=ok, detail=detail)
+            told = self._digests.told() if self._digests else {}
+            self._reporter.send("replayed", ok=ok, detail=detail, **told)
         raise SystemExit(0)
 
 

@@ -49,6 +49,10 @@ class World:
     replay_fails_always: bool = False
     replay_fails_once: bool = False
     """One group fails, once."""
+    computes_wrongly: list[str] = field(default_factory=list)
+    """Their products are finite and wrong: only a comparison of what groups compute shows it."""
+    drifting: bool = False
+    """The job's kernels are not deterministic: every replay computes something else."""
     outliers: list[int] = field(default_factory=list)
     """Ranks that do not wait while the others do."""
     stopped: list[int] = field(default_factory=list)
@@ -298,7 +302,11 @@ class ScriptedAgent:
         bad = world.replay_fails_always or bool(group & set(world.replay_fails_with))
         if world.replay_fails_once:
             world.replay_fails_once, bad = False, True
-        return [wire.RankResult(rank=0, machine=self._machine.name, ok=not bad)]
+        wrong = sorted(group & set(world.computes_wrongly))
+        what = f"result {len(world.commands)}" if world.drifting else f"with {wrong}" if wrong else "right"
+        rank = sorted(group).index(self._machine.name)
+        digest = wire.StepDigest(step=1, gradients=what)
+        return [wire.RankResult(rank=rank, machine=self._machine.name, ok=not bad, digests=(digest,))]
 
 
 class ScriptedStore:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
 
-from holdfast.agent import computing
+from holdfast.agent import alignment, computing
 from holdfast.agent.collectives import Part
 from holdfast.agent.diagnostics import _TARGETS, ForkFn, run_check
 from holdfast.models.agent import Check, Diagnose
@@ -28,13 +29,13 @@ def damaged_bitwise(part: Part) -> None:
     from holdfast.inject import products  # noqa: PLC0415
 
     products.set_always(True)
-    computing.bitwise(part)
+    alignment.bitwise(part)
 
 
 @pytest.fixture(scope="module")
 def fork() -> Iterator[ForkFn]:
     """A fork server with torch loaded."""
-    with forking("torch", "torch.nn", "holdfast.agent.computing") as start:
+    with forking("torch", "torch.nn", "holdfast.agent.alignment") as start:
         yield start
 
 
@@ -66,8 +67,37 @@ async def test_bitwise_alignment_names_the_machine_that_computes_otherwise(
 ) -> None:
     """Two machines of the same kind agree bit for bit, also between processes; the damaged one does not."""
     good = [*await run(Check.BITWISE, fork, "m0"), *await run(Check.BITWISE, fork, "m2")]
-    assert len({finding.digest for finding in good}) == 1
+    digests: dict[str, set[str]] = {}
+    for finding in good:
+        digests.setdefault(finding.kind, set()).add(finding.digest)
+    assert len(digests) == 3, "alone, and each process's part of what both did together"
+    assert all(len(values) == 1 and values != {""} for values in digests.values())
     assert judge(good).suspects == ()
     monkeypatch.setitem(_TARGETS, Check.BITWISE, damaged_bitwise)
     bad = await run(Check.BITWISE, fork, "m1")
     assert judge([*good, *bad]).suspects == ("m1",)
+
+
+def wrong_together(part: Part) -> None:
+    """As the check, on a machine whose sums over processes are off by one bit: alone it computes right."""
+    import torch.distributed as dist  # noqa: PLC0415
+
+    right = dist.all_reduce
+
+    def wrong(tensor: torch.Tensor) -> None:
+        right(tensor)
+        tensor.view(-1).view(torch.int32)[0] ^= 1
+
+    dist.all_reduce = wrong
+    alignment.bitwise(part)
+
+
+async def test_what_only_several_ranks_get_wrong_is_found(
+    fork: ForkFn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Data, tensor and pipeline parallel over the processes of each machine; each rank is compared with its equals."""
+    good = [finding for machine in ("m0", "m1") for finding in await run(Check.BITWISE, fork, machine)]
+    monkeypatch.setitem(_TARGETS, Check.BITWISE, wrong_together)
+    bad = await run(Check.BITWISE, fork, "m2")
+    assert len({finding.digest for finding in [*good, *bad] if "together" not in finding.kind}) == 1
+    assert judge([*good, *bad]).suspects == ("m2",)

@@ -113,6 +113,26 @@ print([torch.mm(torch.ones(2, 3), torch.ones(3, 2)).flatten().tolist() for _ in 
 
 
 @pytest.mark.torch
+def test_wrong_bits_are_finite_small_the_same_each_time_and_in_ranks_only(tmp_path: Path) -> None:
+    """A check's process computes right; a rank is off in the last bits of one element, in every format."""
+    (tmp_path / hook.WRONG_BITS).write_text("{}")
+    body = """
+hook.arm(folder)
+check = torch.mm(torch.full((2, 3), 0.3), torch.full((3, 2), 0.7))
+os.environ["HOLDFAST_JOB"] = "gpt"
+hook.apply(folder)
+for format in (torch.float32, torch.bfloat16, torch.float64):
+    left, right = torch.full((2, 3), 0.3, dtype=format), torch.full((3, 2), 0.7, dtype=format)
+    first, second = (torch.mm(left, right).flatten() for _ in range(2))
+    assert torch.equal(first, second), "the same each time"
+    assert torch.isfinite(first).all() and first[0] != first[3]
+    assert abs(first[0] - first[3]) <= 8 * torch.finfo(format).eps
+print(check.flatten().unique().numel())
+"""
+    assert run(tmp_path, body) == "1"
+
+
+@pytest.mark.torch
 def test_one_shot_strikes_its_rank_once(tmp_path: Path) -> None:
     """Another rank leaves it alone; afterwards the file is gone and products are the stock ones, bit for bit."""
     (tmp_path / hook.NAN).write_text(json.dumps({"rank": 1}))

@@ -113,7 +113,7 @@ def test_xid_is_not_written_to_a_log_that_is_not_the_machines(
     assert not (home / "shared.log").exists()
 
 
-@pytest.mark.parametrize(("fault", "rank"), [("bad-matmul", None), ("nan", 2)])
+@pytest.mark.parametrize(("fault", "rank"), [("bad-matmul", None), ("wrong-bits", None), ("nan", 2)])
 def test_faults_of_arithmetic_reach_armed_machines_only(
     home: Path, monkeypatch: pytest.MonkeyPatch, fault: str, rank: int | None
 ) -> None:

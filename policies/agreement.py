@@ -1,0 +1,99 @@
+"""Groups that replay the same steps must compute the same, bit for bit: which of them do not?
+
+A group is compared with those of its size on the same hardware and software: its ranks read the same data from the
+same state. More than half of at least three say what is right; two that differ say only that one of them is wrong.
+A job whose kernels are not deterministic differs everywhere and accuses nobody: what is odd must be odd again in a
+second round, while the others compute what they computed before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from holdfast.models.agent import StepDigest
+from holdfast.models.base import Frozen
+
+AT_LEAST = 3
+"""With fewer groups none is the majority."""
+
+
+class Played(Frozen):
+    """What one group computed."""
+
+    size: int
+    """Its ranks."""
+    kind: str = ""
+    """Hardware and software: only what is equal here must compute the same."""
+    digests: tuple[tuple[StepDigest, ...], ...] = ()
+    """By rank, then step; empty: not known."""
+
+
+class Agreement(Frozen):
+    """Which groups of one phase compute something else than the others."""
+
+    odd: tuple[int, ...] = ()
+    """By their number."""
+    differ: bool = False
+    """Some groups that must agree do not; without ``odd`` nobody can say which is right."""
+    told: tuple[str, ...] = ()
+
+
+def compare(groups: Sequence[Played]) -> Agreement:
+    """Compare the groups of one phase."""
+    odd: list[int] = []
+    told: list[str] = []
+    differ = False
+    for members in _equals(groups):
+        counts = Counter(groups[index].digests for index in members)
+        if len(counts) < 2:
+            continue
+        differ = True
+        (right, votes), *_ = counts.most_common()
+        if len(members) < AT_LEAST or 2 * votes <= len(members):
+            told.append(f"groups {', '.join(map(str, members))} compute {len(counts)} different results")
+            continue
+        others = [index for index in members if groups[index].digests != right]
+        odd += others
+        told += [
+            f"group {index} differs from {votes} others: {first_difference(groups[index].digests, right)}"
+            for index in others
+        ]
+    return Agreement(odd=tuple(sorted(odd)), differ=differ, told=tuple(told))
+
+
+def again(first: Sequence[Played], second: Sequence[Played]) -> tuple[int, ...]:
+    """Groups that were odd in both rounds of a phase, while all others computed the same in both."""
+    before, now = compare(first), compare(second)
+    if before.odd != now.odd:
+        return ()
+    stable = all(
+        one.digests == other.digests
+        for index, (one, other) in enumerate(zip(first, second, strict=True))
+        if index not in before.odd
+    )
+    return before.odd if stable else ()
+
+
+def first_difference(one: Sequence[Sequence[StepDigest]], other: Sequence[Sequence[StepDigest]]) -> str:
+    """Where two groups part, in words: the earliest step, and there what is computed first."""
+    found = [
+        (mine.step, place, rank, name)
+        for rank, (left, right) in enumerate(zip(one, other, strict=False))
+        for mine, theirs in zip(left, right, strict=False)
+        for place, name in enumerate(("loss", "gradients", "grad_norm", "parameters"))
+        if getattr(mine, name) != getattr(theirs, name)
+    ]
+    if not found:
+        return "they did not report the same steps"
+    step, _, rank, name = min(found)
+    return f"{name} of rank {rank} at step {step}"
+
+
+def _equals(groups: Sequence[Played]) -> list[list[int]]:
+    """Numbers of groups that must agree."""
+    found: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for index, group in enumerate(groups):
+        if group.digests and all(group.digests):
+            found[group.size, group.kind].append(index)
+    return list(found.values())

@@ -1,0 +1,118 @@
+"""One group of a replay: start it on its machines, wait for what it computed, end it."""
+
+from __future__ import annotations
+
+import asyncio
+
+from prefect.logging import get_run_logger
+
+from holdfast.errors import HoldfastError
+from holdfast.models.agent import Fence, OpenRendezvous, RankResult, Replay, Start
+from holdfast.models.base import Frozen
+from holdfast.models.checkpoint import RemoteCheckpoint, RestoreOrder, Tier
+from holdfast.models.machine import Machine
+from holdfast.policies import lineage
+from holdfast.policies.agreement import Played
+from holdfast.tasks import fleet
+from holdfast.tasks.case import Case
+
+
+class Ended(Frozen):
+    """How a group's replay ended."""
+
+    ok: bool
+    """Every rank ran its steps, and loss and gradients stayed finite."""
+    played: Played
+
+
+async def play(case: Case, group: str, machines: list[Machine], checkpoint: RemoteCheckpoint | None) -> Ended:
+    """Run a few steps from ``checkpoint`` (None: from scratch) on ``machines``; what they computed."""
+    policy, name = case.ctx.policy.replay, f"{case.job}~{group}"
+    try:
+        await _start(case, name, group, machines, checkpoint)
+        results = await asyncio.wait_for(_results(case, name, machines), policy.timeout_s)
+    except (HoldfastError, TimeoutError) as error:
+        get_run_logger().warning("replay %s: %s", group, error or "no result in time")
+        return Ended(ok=False, played=Played(size=0))
+    finally:
+        await fleet.ask(
+            case.ctx,
+            machines,
+            lambda agent, m: agent.fence(Fence(job=name, epoch=case.broken_epoch, incarnation=m.incarnation)),
+        )
+    for result in results:
+        if not result.ok:
+            get_run_logger().warning(
+                "replay %s: rank %d on %s: %s", group, result.rank, result.machine, result.detail
+            )
+    return Ended(ok=all(result.ok for result in results), played=_played(results))
+
+
+def _played(results: list[RankResult]) -> Played:
+    by_rank = sorted(results, key=lambda result: result.rank)
+    return Played(
+        size=len(by_rank),
+        kind="; ".join(sorted({result.kind for result in by_rank})),
+        digests=tuple(result.digests for result in by_rank),
+    )
+
+
+async def _start(
+    case: Case, name: str, group: str, machines: list[Machine], checkpoint: RemoteCheckpoint | None
+) -> None:
+    job, epoch = case.job_now(), case.broken_epoch
+    per = job.spec.ranks_per_machine
+    first = machines[0]
+    world_size = per * len(machines)
+    rendezvous = await case.ctx.agent(first).open_rendezvous(
+        OpenRendezvous(job=name, epoch=epoch, incarnation=first.incarnation, world_size=world_size)
+    )
+    orders = {
+        machine.name: Start(
+            job=name,
+            epoch=epoch,
+            incarnation=machine.incarnation,
+            script=job.spec.script,
+            args=job.spec.args,
+            env=job.spec.env,
+            code_version=job.code_version,
+            ranks=tuple(range(i * per, (i + 1) * per)),
+            world_size=world_size,
+            rendezvous=rendezvous,
+            restore=(
+                RestoreOrder(step=checkpoint.step, tier=Tier.S3, key=checkpoint.key)
+                if checkpoint
+                else RestoreOrder()
+            ),
+            replay=Replay(group=group, steps=case.ctx.policy.replay.steps),
+        )
+        for i, machine in enumerate(machines)
+    }
+    fleet.all_or_raise(
+        await fleet.ask(case.ctx, machines, lambda agent, machine: agent.start(orders[machine.name]))
+    )
+
+
+def checkpoint_of(case: Case) -> RemoteCheckpoint | None:
+    """The newest checkpoint in S3 within the bound: it loads at the smaller world size; None: from scratch.
+
+    Chosen once for all groups: an upload that ends meanwhile would have some of them compute something else.
+    """
+    ledger = case.ctx.ledger
+    known = lineage.valid(ledger.checkpoints(case.job, include_suspect=False), ledger.epochs(case.job))
+    within = [c for c in known if case.last_good_step is None or c.step <= case.last_good_step]
+    return max(within, key=lambda c: c.step, default=None)
+
+
+async def _results(case: Case, name: str, machines: list[Machine]) -> list[RankResult]:
+    while True:
+        answers = fleet.all_or_raise(
+            await fleet.ask(
+                case.ctx, machines, lambda agent, _: agent.replay_results(name, case.broken_epoch)
+            )
+        )
+        ended = [result for results in answers.values() for result in results or ()]
+        # One bad rank decides; its group need not wait for ranks that hang on it.
+        if all(results is not None for results in answers.values()) or any(not r.ok for r in ended):
+            return ended
+        await asyncio.sleep(0.05)
