@@ -173,6 +173,10 @@ class Settings(BaseSettings):
         None,
         description="Whether `holdfast chaos` may break things here; empty: with the local driver only.",
     )
+    ticket_webhook: SecretStr = Field(
+        SecretStr(""),
+        description="Address that a ticket is posted to when a machine needs hands; empty: its run says so.",
+    )
     heartbeat_s: float = Field(0.5, gt=0, le=60, description="Seconds between an agent's heartbeats.")
     kernel_log: str = Field(
         "",

@@ -16,6 +16,7 @@ from holdfast.models.base import Frozen
 from holdfast.models.job import FromScratch, Mode
 from holdfast.models.machine import Scope
 from holdfast.policies.policy_file import PolicyFile, merge, parse, validate
+from holdfast.policies.repair_policy import RepairPolicy
 from holdfast.policies.thresholds import DetectPolicy
 
 DEFAULT_FILE = Path(__file__).with_name("default.yaml")
@@ -371,6 +372,7 @@ class Policy(Frozen):
     recovery: RecoveryPolicy
     again: AgainPolicy
     standby: StandbyPolicy
+    repair: RepairPolicy
     spare_pool: SparePoolPolicy
     ettr: EttrPolicy
     modes: ModesPolicy

@@ -16,7 +16,7 @@ from holdfast.models.machine import Scope
 from holdfast.models.missing import Missing
 from holdfast.policies import breaker, silence
 from holdfast.policies.listed import listed
-from holdfast.tasks import late
+from holdfast.tasks import late, repair
 from holdfast.tasks.approve import ask_before_evicting
 from holdfast.tasks.case import Case
 from holdfast.tasks.pause import fence, take_out
@@ -87,6 +87,7 @@ async def _evict_one(case: Case, machine: str, reason: str, scope: Scope) -> Non
             get_run_logger().warning("%s", error)
             ctx.ledger.let_go(machine, meant, case.job, case.lease)
             return {"reason": str(error), "scope": scope.value, "at": ctx.clock.now()}
+        await repair.order(ctx, machine, case.incident_id, meant)
         if silent:
             await _until_its_lease_is_over(case, machine, begun)
         return {"reason": reason, "scope": scope.value, "at": ctx.clock.now()}

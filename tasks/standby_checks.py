@@ -15,6 +15,7 @@ from holdfast.models.alert import Alert, AlertKind, Verdict
 from holdfast.models.base import Frozen
 from holdfast.models.machine import Machine, MachineState, Scope
 from holdfast.models.names import MachineName
+from holdfast.models.repair import RepairState
 from holdfast.policies import breaker, flapping, verdicts
 from holdfast.policies.listed import listed
 from holdfast.tasks import checks, fleet
@@ -57,7 +58,9 @@ class Checked(Frozen):
 async def check_standbys(inspection: Inspection) -> Checked:
     """All checks on all standbys; one that is claimed by a job meanwhile is let go."""
     ctx = context()
-    return await _check(ctx, "standbys", ctx.ledger.machines(state=MachineState.STANDBY), inspection.tiers)
+    return await check_machines(
+        ctx, "standbys", ctx.ledger.machines(state=MachineState.STANDBY), inspection.tiers
+    )
 
 
 @task(task_run_name="check machines that wait for admission")
@@ -68,10 +71,13 @@ async def check_applicants(admission: Admission) -> Checked:
     does, and it is left to come.
     """
     ctx = context()
+    repaired = {repair.machine for repair in ctx.ledger.repairs(state=RepairState.OPEN)}
     waiting = [
         machine
         for machine in ctx.ledger.machines(state=MachineState.PROVISIONING)
-        if machine.address and (not admission.machines or machine.name in admission.machines)
+        if machine.address
+        and machine.name not in repaired
+        and (not admission.machines or machine.name in admission.machines)
     ]
     states = fleet.answered(await fleet.ask(ctx, waiting, lambda agent, _: agent.state()))
     there = [
@@ -81,7 +87,7 @@ async def check_applicants(admission: Admission) -> Checked:
     ]
     # One that comes alone has its link to a good machine checked.
     partners = ctx.ledger.machines(state=MachineState.STANDBY)[:PARTNERS] if len(there) == 1 else []
-    return await _check(ctx, "applicants", there, admission.tiers, partners)
+    return await check_machines(ctx, "applicants", there, admission.tiers, partners)
 
 
 @task(task_run_name="take unfit standbys out of the pool")
@@ -147,13 +153,14 @@ async def publish_checks(key: str, checked: Checked, did: str) -> None:
     )
 
 
-async def _check(
+async def check_machines(
     ctx: Context,
     name: str,
     machines: list[Machine],
     tiers: tuple[Check, ...],
     partners: Sequence[Machine] = (),
 ) -> Checked:
+    """All ``tiers`` on ``machines``, which serve no job; ``partners`` are good ones for links of one that is alone."""
     # Epochs of such checks only have to differ: stores are opened once each.
     subject = Subject(ctx, name, epoch=int(ctx.clock.now()))
     answering = machines

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from holdfast.deployments.gateway.runs import Runs
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import UnavailableError
 from holdfast.models.machine import Machine, MachineState
+from holdfast.models.repair import RepairState
 from holdfast.policies.admission import due, waits
 
 FLOW = "admit-machine"
@@ -31,6 +34,11 @@ class Admissions:
         fleet = self._site.fleet
         self._asked = {name: life for name, life in self._asked.items() if name in fleet.machines}
         come = [machine for machine in fleet.machines.values() if self._comes(machine)]
+        if come:
+            # Their repairs check them, and longer.
+            repairs = await asyncio.to_thread(self._site.ledger.repairs, state=RepairState.OPEN)
+            repaired = {repair.machine for repair in repairs}
+            come = [machine for machine in come if machine.name not in repaired]
         chosen = due({machine.name: machine.registered_at for machine in come}, self._site.clock.now())
         if not chosen:
             return

@@ -73,6 +73,8 @@ def routes(gateway: Gateway) -> APIRouter:
         async def act() -> Machine:
             if machine.state not in OUT:
                 raise RefusedError(f"machine {name} is {machine.state}: only an evicted one can be released")
+            why = f"{body.by or 'somebody'} released it"
+            await asyncio.to_thread(ledger.cancel_repairs, name, why)
             await _release(gateway, machine)
             return await site.machine(name)
 

@@ -28,6 +28,7 @@ from holdfast.deployments.gateway.probe import Prober
 from holdfast.deployments.gateway.progress import Progress
 from holdfast.deployments.gateway.reconcile import Reconciler
 from holdfast.deployments.gateway.release import Releases
+from holdfast.deployments.gateway.repairs import Repairs
 from holdfast.deployments.gateway.runs import Runs
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.deployments.gateway.stacks import StackReader
@@ -94,6 +95,7 @@ class Gateway:
         self.reconciler = Reconciler(self.site, runs, self.dispatcher, self.carry_over, acts, self.waiting)
         self.approvals = Approvals(self.site, runs)
         self.admissions = Admissions(self.site, runs)
+        self.repairs = Repairs(self.site, runs)
         self.progress = Progress(self.site)
         self.silent = SilentMachines(self.site, prober, self.correlator)
         self.hangs = Hangs(self.site, self.correlator, stacks)
@@ -157,6 +159,7 @@ class Gateway:
             Loop("waiting", self.waiting.tick, RECONCILE_S),
             Loop("progress", self.progress.watch, 1.0),
             Loop("admissions", self.admissions.tick, 1.0),
+            Loop("repairs", self.repairs.tick, 1.0),
             Loop("release", self.releases.tick, 2.0),
             Loop("times", self.times.tick, TIMES_S),
         ):

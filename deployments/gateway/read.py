@@ -16,6 +16,7 @@ from holdfast.models.history import Pool
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine, MachineState
 from holdfast.models.names import IncidentId, JobName
+from holdfast.models.repair import Repair, RepairState
 from holdfast.policies import checkpoint_cost
 
 Limit = Annotated[int, Query(ge=1, le=1000)]
@@ -34,6 +35,7 @@ def routes(gateway: Gateway) -> APIRouter:
             "jobs": [_job(gateway, job) for job in ledger.jobs()],
             "machines": [machine.model_dump(mode="json") for machine in ledger.machines()],
             "incidents": [incident.model_dump(mode="json") for incident in incidents],
+            "repairs": [_repair(each) for each in ledger.repairs(state=RepairState.OPEN)],
             "waits": [wait.model_dump(mode="json") for wait in ledger.waits()],
             "pool": _pool(gateway),
             "prefect": {"api": gateway.site.settings.prefect_api, "up": away is None, "away_since": away},
@@ -95,6 +97,7 @@ def routes(gateway: Gateway) -> APIRouter:
             "incident": ledger.incident(incident_id).model_dump(mode="json"),
             "actions": [action.model_dump(mode="json") for action in ledger.actions(incident_id)],
             "alerts": [alert.model_dump(mode="json") for alert in ledger.alerts(incident_id)],
+            "repairs": [_repair(each) for each in ledger.repairs(incident_id=incident_id)],
             "wait": next(
                 (each.model_dump(mode="json") for each in ledger.waits() if each.incident_id == incident_id),
                 None,
@@ -115,6 +118,10 @@ def routes(gateway: Gateway) -> APIRouter:
         return ledger.checkpoints(job)
 
     return router
+
+
+def _repair(repair: Repair) -> dict[str, Any]:
+    return repair.model_dump(mode="json", exclude={"holder"}) | {"told": repair.told}
 
 
 def _job(gateway: Gateway, job: Job) -> dict[str, Any]:

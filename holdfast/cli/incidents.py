@@ -68,6 +68,7 @@ def incident(
         say(f"  because   {reason}")
     _alerts(facts)
     _actions(facts, row.opened_at)
+    _repairs(facts, row.opened_at)
 
 
 def _next_attempt(facts: Mapping[str, Any]) -> str:
@@ -107,6 +108,22 @@ def _actions(facts: Mapping[str, Any], opened_at: float) -> None:
         for action in facts.get("actions", ())
     ]
     print_table("Actions", ("AT", "ACTION", "STATE", "TOOK", "RESULT"), rows, "none")
+
+
+def _repairs(facts: Mapping[str, Any], opened_at: float) -> None:
+    for repair in facts.get("repairs", ()):
+        rows = [
+            (
+                f"+{step['begun_at'] - opened_at:.2f} s",
+                step["step"],
+                step["state"],
+                seconds(duration(step)),
+                _short(step["said"]),
+            )
+            for step in repair["steps"]
+        ]
+        title = f"Repair of {repair['machine']} ({repair['why']}): {repair['state']}"
+        print_table(title, ("AT", "STEP", "STATE", "TOOK", "RESULT"), rows, "nothing yet")
 
 
 def duration(action: Mapping[str, Any]) -> float | None:

@@ -22,6 +22,8 @@ def status(as_json: AsJson = False) -> None:
     _machines(facts)
     _ranks(facts)
     _incidents(facts)
+    for repair in facts.get("repairs", ()):
+        say(f"repair of {repair['machine']}: {repair['told']}")
     _restores(facts)
     say(f"Status page: {facts['page']}")
     say(context.prefect_ui(context.settings()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from holdfast.errors import AnewError
 from holdfast.models.base import Frozen
@@ -75,4 +75,28 @@ class Driver(Protocol):
 
     def retire(self, machine: str) -> None:
         """Give a machine that is not needed back to the engine for good."""
+        ...
+
+
+@runtime_checkable
+class Reboots(Protocol):
+    """Drivers that can restart a machine, besides what :class:`Driver` asks of all."""
+
+    def reboot(self, machine: str, reason: str, incarnation: str, wait_s: float) -> str:
+        """Restart a machine that was evicted; returns, once it was seen to be up again, what was seen.
+
+        It stays out of service. Safe to repeat.
+
+        Args:
+            machine: its name.
+            reason: for people.
+            incarnation: the one that was evicted (:meth:`Driver.evict`).
+            wait_s: the most that it may take.
+
+        Raises:
+            UnknownError: the engine never had such a machine.
+            AnewError: another unit has its name by now; it is left alone.
+            RefusedError: the machine is in service, or the engine does not let us.
+            UnavailableError: it did not come up in time.
+        """
         ...

@@ -16,7 +16,7 @@ from holdfast import durable, paths, private
 from holdfast.drivers import processes
 from holdfast.drivers.base import Supplied, require_unit
 from holdfast.drivers.roster import RosterFile, locked
-from holdfast.errors import SettingsError, UnavailableError, UnknownError
+from holdfast.errors import RefusedError, SettingsError, UnavailableError, UnknownError
 from holdfast.models.base import Frozen
 from holdfast.models.incarnation import ENV_UNIT
 from holdfast.models.machine import Scope
@@ -111,6 +111,25 @@ class LocalDriver:
                 return
             self._clear(machine)
             self._boot(machine)
+
+    def reboot(self, machine: str, reason: str, incarnation: str, wait_s: float) -> str:
+        """All that a restart is here: nothing of an evicted machine runs, and its memory is empty.
+
+        Raises:
+            UnknownError: there was never such a machine.
+            AnewError: it was started anew since ``incarnation``.
+            RefusedError: it is in service.
+            UnavailableError: a process of it survived SIGKILL.
+        """
+        if not self._is_in_use(machine):
+            raise UnknownError(f"machine {machine!r} was retired: provision a new one.")
+        with self._lock(machine):
+            require_unit(machine, incarnation, self._unit(machine))
+            if self.evicted(machine) is None:
+                raise RefusedError(f"machine {machine} is in service: it is not restarted.")
+            processes.kill_all(self._folder(machine))
+            self._wipe_memory(machine)
+        return "nothing of it runs, its memory is empty"
 
     def retire(self, machine: str) -> None:
         """Kill ``machine`` and remove what is left of it; its name is not used again.

@@ -15,6 +15,7 @@ from holdfast.storage.ledger.leases import Leases
 from holdfast.storage.ledger.machines import Machines
 from holdfast.storage.ledger.pending import PendingUpdates
 from holdfast.storage.ledger.pool import Pools
+from holdfast.storage.ledger.repairs import Repairs
 from holdfast.storage.ledger.rewind import Rewinds
 from holdfast.storage.ledger.saves import Saves
 from holdfast.storage.ledger.versions import Versions
@@ -39,6 +40,7 @@ class Ledger(
     Waits,
     Inputs,
     Rewinds,
+    Repairs,
 ):
     """All of it behind one object, one module per noun.
 

@@ -16,6 +16,7 @@ from holdfast.models.machine import OUT, Machine, MachineState, Scope
 from holdfast.storage.ledger.connection import Connection, repeat_on_conflict
 from holdfast.storage.ledger.jobs import job_row
 from holdfast.storage.ledger.leases import must_hold
+from holdfast.storage.ledger.repairs import under_repair
 from holdfast.storage.ledger.schema import MachineRow
 
 _NAMED_AT_ONCE = 500
@@ -44,7 +45,7 @@ class Machines(Connection):
         """Record an agent that started; returns the machine now and as it was before (None: new).
 
         New, provisioning and gone machines become standbys, unless a self-check failed: then cordoned; without
-        ``admit`` they wait (provisioning) for the delivery checks. Other
+        ``admit``, or under repair, they wait (provisioning) for the delivery checks. Other
         states are kept: an active machine with another incarnation than before has lost its ranks, which the
         caller must notice. The same registration sent again changes nothing but ``seen_at``.
         """
@@ -63,7 +64,8 @@ class Machines(Connection):
             row.seen_at = now
             if row.state in _COMES_BACK_AS_STANDBY:
                 _clear(row)
-                row.state = MachineState.STANDBY if admit else MachineState.PROVISIONING
+                joins = admit and not under_repair(session, register.machine)
+                row.state = MachineState.STANDBY if joins else MachineState.PROVISIONING
             if row.state in (MachineState.STANDBY, MachineState.PROVISIONING):
                 _cordon_if_failing(row, register)
             session.flush()

@@ -25,8 +25,9 @@ from holdfast.models.alert import AlertKind, IncidentClass, IncidentState
 from holdfast.models.history import ActionState
 from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState, Scope
+from holdfast.models.repair import Ask, RepairState
 
-HEAD = "0007"
+HEAD = "0008"
 """The newest migration (`migrations/versions`): what the tables below are."""
 
 
@@ -365,3 +366,26 @@ class InputRow(Base):
     name: Mapped[str] = mapped_column(primary_key=True)
     at: Mapped[float]
     body: Mapped[dict[str, Any]]
+
+
+class RepairRow(Base):
+    """One repair of one machine, with its steps."""
+
+    __tablename__ = "repairs"
+    __table_args__ = (
+        Index("repairs_by_machine", "machine", "id"),
+        Index("repairs_by_state", "state"),
+    )
+    id: Mapped[int] = mapped_column(primary_key=True)
+    machine: Mapped[str]
+    incident_id: Mapped[str | None]
+    incarnation: Mapped[str]
+    asked: Mapped[Ask]
+    why: Mapped[str]
+    state: Mapped[RepairState]
+    opened_at: Mapped[float]
+    closed_at: Mapped[float | None]
+    holder: Mapped[str] = mapped_column(default="")
+    until: Mapped[float] = mapped_column(default=0.0)
+    outcome: Mapped[str] = mapped_column(default="")
+    steps: Mapped[list[Any]]

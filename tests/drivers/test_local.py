@@ -17,7 +17,7 @@ from holdfast.drivers import from_settings, processes
 from holdfast.drivers.base import Driver
 from holdfast.drivers.local import LocalDriver, machine_dir, shm_dir
 from holdfast.drivers.roster import RosterFile
-from holdfast.errors import SettingsError, UnavailableError, UnknownError
+from holdfast.errors import AnewError, RefusedError, SettingsError, UnavailableError, UnknownError
 from holdfast.models.machine import Scope
 from holdfast.paths import ENV_MACHINE_DIR
 from holdfast.settings import Settings
@@ -168,6 +168,20 @@ def test_release_of_a_retired_machine_is_refused(tmp_path: Path) -> None:
     driver.retire("m0")
     with pytest.raises(UnknownError, match="retired"):
         driver.release("m0")
+
+
+@pytest.mark.e2e
+def test_only_what_is_out_of_service_is_restarted(driver: LocalDriver) -> None:
+    """A machine that serves is left alone, and so is one of another life."""
+    [name] = driver.provision(1)
+    wait_until(lambda: processes.find_agent(machine_dir(driver.home, name)) is not None)
+    with pytest.raises(RefusedError, match="in service"):
+        driver.reboot(name, "x", "", 5)
+    driver.evict(name, Scope.CLUSTER, "broken")
+    with pytest.raises(AnewError):
+        driver.reboot(name, "x", "a@another", 5)
+    assert "nothing of it runs" in driver.reboot(name, "x", "", 5)
+    assert driver.evicted(name) is not None
 
 
 def test_agent_command_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

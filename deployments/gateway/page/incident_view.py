@@ -34,5 +34,9 @@ def incident_view(gateway: Gateway, incident_id: str) -> dict[str, Any]:
         "phases": spent,
         "ask": question(incident, actions),
         "by_hand": [entry.model_dump(mode="json") for entry in ledger.by_hand(incident_id)],
+        "repairs": [
+            repair.model_dump(mode="json", exclude={"holder", "until"})
+            for repair in ledger.repairs(incident_id=incident_id)
+        ],
         "flow_run": f"{ui}/runs/flow-run/{incident.flow_run_id}" if ui and incident.flow_run_id else None,
     }

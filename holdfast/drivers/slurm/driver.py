@@ -30,6 +30,7 @@ from holdfast.paths import machine_dir
 from holdfast.settings import Settings
 
 POLL_S, POLL_MOST_S = 0.05, 1.0
+REBOOT_POLL_S = 5.0
 _ANY_NODE, _THIS_NODE = "holdfast group=", "holdfast node="
 # A playbook's own process, or the Slurm job that we may run in, must not shine through into the machines.
 _NOT_INHERITED = ("PREFECT_", "SLURM_", "PMI_", "PMIX_")
@@ -180,6 +181,34 @@ class SlurmDriver:
             new = self._submit(f"{_THIS_NODE}{machine}", [f"--nodelist={machine}"])
             self._file.write(record.with_machine(machine, Held(job=new)))
         self._started([new])
+
+    def reboot(self, machine: str, reason: str, incarnation: str, wait_s: float) -> str:
+        """Have Slurm restart the node (``scontrol reboot``, which runs the site's ``RebootProgram``).
+
+        It stays down until it is released. What counts is that the node tells of another boot than before; one that
+        tells of none is waited for in vain.
+
+        Raises:
+            UnknownError: it was never a machine of this site.
+            AnewError: the node was allocated anew since ``incarnation``.
+            RefusedError: it is in service, or Slurm does not let us.
+            UnavailableError: slurmctld does not answer, or the node did not come up in time.
+        """
+        record, _ = self._look()
+        held = self._known(record, machine)
+        if held is None:
+            raise UnknownError(f"machine {machine!r} was given back to Slurm: provision a new one.")
+        require_unit(machine, incarnation, str(held.job))
+        if held.evicted is None:
+            raise RefusedError(f"machine {machine} is in service: it is not restarted.")
+        deadline = time.monotonic() + wait_s
+        before = self._nodes.booted(machine)
+        self._nodes.reboot(machine, f"{MARK}{reason}")
+        while (now := self._nodes.booted(machine)) in ("", before):
+            if time.monotonic() > deadline:
+                raise UnavailableError(f"machine {machine} was not seen to restart within {wait_s:g} s")
+            time.sleep(min(REBOOT_POLL_S, wait_s / 10))
+        return f"booted at {now}, before at {before or 'an unknown time'}"
 
     def retire(self, machine: str) -> None:
         """Give the node back to Slurm. A drain stays: it is the operators' to lift.

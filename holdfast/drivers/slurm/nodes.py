@@ -85,17 +85,38 @@ class Nodes:
 
     def is_reachable(self, machine: str) -> bool:
         """Whether the node's slurmd takes connections: Slurm itself notices a dead node only after SlurmdTimeout."""
+        fields = self._fields(machine)
         try:
-            told = self._slurm("scontrol", "--oneliner", "show", "node", machine)
-        except HoldfastError:
-            return False
-        fields = dict(field.split("=", 1) for field in told.split() if "=" in field)
-        try:
+            if not fields:
+                return False
             address = (fields.get("NodeAddr", machine), int(fields.get("Port", "6818")))
             socket.create_connection(address, timeout=_REACH_S).close()
         except (OSError, ValueError):
             return False
         return True
+
+    def booted(self, machine: str) -> str:
+        """When the node booted, as it told Slurm; empty: it is away, or never said."""
+        fields = self._fields(machine)
+        away = any(word in fields.get("State", "") for word in ("REBOOT", "NOT_RESPONDING", "*"))
+        told = fields.get("BootTime", "")
+        return "" if away or told in ("None", "Unknown") else told
+
+    def reboot(self, machine: str, reason: str) -> None:
+        """Ask Slurm to restart the node, and to leave it down afterwards.
+
+        Raises:
+            RefusedError: we may not, or Slurm does not know how.
+        """
+        self._slurm("scontrol", "reboot", "ASAP", "nextstate=DOWN", f"reason={reason}", machine)
+
+    def _fields(self, machine: str) -> dict[str, str]:
+        """What ``scontrol`` tells of the node; nothing: it could not be asked."""
+        try:
+            told = self._slurm("scontrol", "--oneliner", "show", "node", machine)
+        except HoldfastError:
+            return {}
+        return dict(field.split("=", 1) for field in told.split() if "=" in field)
 
     def _update(self, machine: str, state: str, reason: str) -> None:
         command = ["scontrol", "update", f"nodename={machine}", f"state={state}"]

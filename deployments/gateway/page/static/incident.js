@@ -10,6 +10,7 @@ export function incidentView(main, id) {
   const facts = part(main, "facts-part");
   const time = part(main, "time", "Where the time went");
   const decisions = part(main, "decisions", "Decisions and actions");
+  const repairs = part(main, "repairs", "Repair");
   const signals = part(main, "signals", "Signals and evidence");
   const byHand = part(main, "audit", "By hand");
   return {
@@ -25,6 +26,8 @@ export function incidentView(main, id) {
           lostStack(0, view.phases, "Time by phase"),
         ]);
         decisions.draw(view.actions, () => actions(view));
+        repairs.section.hidden = !view.repairs.length;
+        repairs.draw(view.repairs, () => view.repairs.map((repair) => repairTable(repair, view.incident.detected_at)));
         signals.draw(view.alerts, () => view.alerts.length ? view.alerts.map((alert) => signal(alert, view.incident.detected_at)) : h("p", { class: "soft" }, "none"));
         byHand.section.hidden = !view.by_hand.length;
         byHand.draw(view.by_hand, actTable);
@@ -57,6 +60,13 @@ function actions({ actions: rows, incident, until }) {
     return [`+${seconds(row.begun_at - zero)}`, row.done_at ? seconds(took) : "under way", h("span", { class: "lane", "aria-hidden": "true" }, bar),
       row.key, [row.state === "failed" ? state("failed") : null, h("span", { class: "long" }, outcome(row))]];
   }), "nothing was done yet");
+}
+
+function repairTable(repair, zero) {
+  const rows = repair.steps.map((step) => [
+    `+${seconds(step.begun_at - zero)}`, step.done_at ? seconds(step.done_at - step.begun_at) : "under way",
+    words(step.step), state(step.state), h("span", { class: "long" }, step.said)]);
+  return h("div", {}, h("p", {}, `${repair.machine}: ${repair.why}; `, state(repair.state)), table(`Repair of ${repair.machine}`, ["#After", "#Took", "Step", "State", "Outcome"], rows, "not begun yet"));
 }
 
 function outcome(row) {

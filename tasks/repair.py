@@ -1,0 +1,143 @@
+"""Steps of a repair: take it up, do what the policy says next, and end it; each written down before it is done."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+
+from prefect import task
+from prefect.artifacts import acreate_markdown_artifact
+from prefect.logging import get_run_logger
+from pydantic import Field
+
+from holdfast.errors import AnewError, HoldfastError, RefusedError, StaleError
+from holdfast.models.base import Frozen
+from holdfast.models.machine import MachineState, Scope
+from holdfast.models.repair import Repair, RepairState, Step, StepState
+from holdfast.policies import repair as policy
+from holdfast.policies.repair import Move
+from holdfast.tasks import repair_acts
+from holdfast.tasks.context import Context, context
+from holdfast.tasks.pause import take_out
+from holdfast.tasks.story import escape
+
+
+class Repairing(Frozen):
+    """Parameters of the repair flow."""
+
+    repair: int | None = Field(None, description="Which one; empty: all that are due and nobody does.")
+
+
+class Held(Frozen):
+    """A repair that this run does."""
+
+    id: int
+    holder: str
+    machine: str
+
+    @property
+    def now(self) -> Repair:
+        """As it stands in the ledger."""
+        return context().ledger.repair(self.id)
+
+
+@task(task_run_name="take up repairs")
+async def take_up(wanted: Repairing) -> list[Held]:
+    """Those that this run does: nobody else does them meanwhile."""
+    ledger, holder, found = context().ledger, uuid.uuid4().hex, []
+    due = [ledger.repair(wanted.repair)] if wanted.repair else ledger.repairs(state=RepairState.OPEN)
+    for repair in due:
+        try:
+            taken = ledger.take_repair(repair.id, holder)
+        except (StaleError, RefusedError) as why:
+            get_run_logger().info("%s", why)
+        else:
+            found.append(Held(id=taken.id, holder=holder, machine=taken.machine))
+    return found
+
+
+def next_move(held: Held) -> Move | None:
+    """The policy's next step for the repair as it stands; None: it is over."""
+    ctx, repair = context(), held.now
+    return policy.next_move(
+        repair, ctx.ledger.repairs(machine=held.machine), ctx.policy.repair, ctx.clock.now()
+    )
+
+
+@task(task_run_name="{move.step.value} {held.machine}")
+async def perform(held: Held, move: Move) -> bool:
+    """Do one step; returns whether the repair goes on in this run.
+
+    A machine that somebody uses, or that is another one by now, is left alone, and its repair is over.
+    """
+    ctx = context()
+    at_most_s = ctx.policy.repair.at_most_s(move.step)
+    get_run_logger().info("%s %s: %s", move.step.value, held.machine, move.why)
+    try:
+        repair = ctx.ledger.begin_step(held.id, held.holder, move.step, move.why, at_most_s)
+        if move.step is Step.TICKET:
+            return await _ask_person(ctx, held, repair, move.why)
+        if move.step is Step.ADMIT:
+            told = "; ".join(f"{step.step.value}: {step.said}" for step in repair.steps[:-1])
+            ctx.ledger.admit_repaired(held.id, held.holder, told)
+            return False
+        found = await repair_acts.ACTS[move.step](ctx, repair, at_most_s)
+        ctx.ledger.end_step(held.id, held.holder, found.state, found.said, found.incarnation)
+    except (StaleError, AnewError) as why:
+        return _left_alone(ctx, held, str(why))
+    get_run_logger().info("%s %s: %s %s", move.step.value, held.machine, found.state.value, found.said)
+    return True
+
+
+async def _ask_person(ctx: Context, held: Held, repair: Repair, why: str) -> bool:
+    """The machine is out of service for sure, then a person is told; one that nobody took is sent again later."""
+    machine = ctx.ledger.machine(held.machine)
+    if machine.state is MachineState.PROVISIONING:
+        await take_out(ctx, held.machine, f"repair failed: {why}"[:500], Scope.CLUSTER, machine.incarnation)
+    sent = await repair_acts.ticket(ctx, repair, why, ctx.policy.repair.ticket_s)
+    if sent.state is StepState.WORKED:
+        ctx.ledger.close_repair(held.id, held.holder, RepairState.TICKET, why)
+    else:
+        ctx.ledger.end_step(held.id, held.holder, sent.state, sent.said)
+    return False
+
+
+def _left_alone(ctx: Context, held: Held, why: str) -> bool:
+    get_run_logger().warning("%s", why)
+    with contextlib.suppress(StaleError):  # another run does it
+        ctx.ledger.close_repair(held.id, held.holder, RepairState.CANCELLED, why)
+    return False
+
+
+@task(task_run_name="publish the repair of {held.machine}")
+async def publish(held: Held) -> str:
+    """Write down what was done; one line of it."""
+    repair = held.now
+    lines = [
+        f"- {step.step.value} {step.state.value}"
+        f"{f' ({step.done_at - step.begun_at:.1f} s)' if step.done_at else ''}: {escape(step.said)}"
+        for step in repair.steps
+    ]
+    await acreate_markdown_artifact(
+        key=f"repair-{repair.id}",
+        description=repair.told,
+        markdown=f"# Repair {repair.id} of {repair.machine}\n\n{escape(repair.why)}\n\n"
+        + "\n".join(lines)
+        + "\n",
+    )
+    return f"{repair.machine}: {repair.told}"
+
+
+async def order(ctx: Context, machine: str, incident_id: str, incarnation: str) -> None:
+    """After an eviction: write down the repair that the verdict names, if it names one. The gateway has it begun."""
+    if not policy.enabled(ctx.policy.repair, ctx.settings.driver):
+        return
+    found = policy.asked(ctx.ledger.incident(incident_id).alerts, machine)
+    if found is None:
+        return
+    asked, why = found
+    try:
+        ctx.ledger.open_repair(machine, incident_id, incarnation, asked, why)
+    except HoldfastError as error:
+        # The job's recovery does not wait for a repair; the machine stays out, as without one.
+        get_run_logger().error("no repair of %s: %s", machine, error)

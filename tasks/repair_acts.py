@@ -1,0 +1,252 @@
+"""What each step of a repair does, and how it is seen that it worked. All of them are safe to repeat."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+
+import httpx
+
+from holdfast.clock import Clock
+from holdfast.drivers.base import Reboots
+from holdfast.errors import AnewError, HoldfastError
+from holdfast.models.alert import Verdict
+from holdfast.models.base import Frozen
+from holdfast.models.machine import Machine, MachineState
+from holdfast.models.repair import Repair, Step, StepState
+from holdfast.policies import verdicts
+from holdfast.policies.repair_policy import RepairPolicy
+from holdfast.tasks import standby_checks, tools
+from holdfast.tasks.context import Context
+
+_POLL_S = 1.0
+_BOOT_ID = ("cat", "/proc/sys/kernel/random/boot_id")
+_ASK_S = 15.0
+_FAILED = re.compile(r'"(?:status|result)"\s*:\s*"fail', re.IGNORECASE)
+
+
+class Result(Frozen):
+    """What came of a step."""
+
+    state: StepState
+    said: str = ""
+    incarnation: str | None = None
+    """Of the machine that returned."""
+
+
+def worked(said: str) -> Result:
+    """It was seen to work."""
+    return Result(state=StepState.WORKED, said=said)
+
+
+def failed(said: str) -> Result:
+    """It did not, or nobody saw it."""
+    return Result(state=StepState.FAILED, said=said)
+
+
+def skipped(said: str) -> Result:
+    """It cannot be done here."""
+    return Result(state=StepState.SKIPPED, said=said)
+
+
+async def reset_gpu(ctx: Context, repair: Repair, at_most_s: float) -> Result:
+    """Reset all GPUs of the machine. Persistence mode holds them in use, so it is off meanwhile."""
+    policy = ctx.policy.repair
+    if why := _out_of_reach(ctx, policy):
+        return skipped(why)
+    left = _Left(ctx.clock, at_most_s)
+
+    async def smi(*arguments: str) -> tools.Ended:
+        return await tools.on_machine(policy.shell, repair.machine, ("nvidia-smi", *arguments), left.seconds)
+
+    asked = await smi("--query-gpu=persistence_mode", "--format=csv,noheader")
+    if asked.missing:
+        return skipped(f"nvidia-smi is not installed ({asked.said})")
+    persistent = "Enabled" in asked.out
+    if persistent:
+        await smi("--persistence-mode=0")
+    done = await smi("--gpu-reset")
+    if persistent:
+        await smi("--persistence-mode=1")
+    if not done.ok:
+        return failed(f"nvidia-smi --gpu-reset: {done.said}")
+    seen = await smi("--query-gpu=name", "--format=csv,noheader")
+    if not seen.ok or not seen.out.strip():
+        return failed(f"no GPU answers after the reset: {seen.said}")
+    return worked(f"{len(seen.out.strip().splitlines())} GPUs answer after the reset")
+
+
+async def restart_machine(ctx: Context, repair: Repair, at_most_s: float) -> Result:
+    """Restart the machine by the site's command, else through the driver; it counts when it was seen to boot."""
+    policy = ctx.policy.repair
+    if policy.restart_command:
+        return await _by_command(ctx, policy, repair, at_most_s)
+    if not isinstance(ctx.driver, Reboots):
+        return skipped(f"the {ctx.driver.name} driver restarts no machine: set repair.restart_command")
+    reboot, why = ctx.driver.reboot, f"repair {repair.id}: {repair.why}"
+    try:
+        said = await asyncio.to_thread(reboot, repair.machine, why, repair.incarnation, at_most_s)
+    except AnewError:
+        raise
+    except HoldfastError as error:
+        return failed(str(error))
+    return worked(said)
+
+
+async def _by_command(ctx: Context, policy: RepairPolicy, repair: Repair, at_most_s: float) -> Result:
+    left = _Left(ctx.clock, at_most_s)
+
+    async def boot() -> str:
+        told = await tools.on_machine(policy.shell, repair.machine, _BOOT_ID, min(_ASK_S, left.seconds))
+        return told.out.strip() if told.ok else ""
+
+    before = await boot() if policy.shell else ""
+    command = tools.words("repair.restart_command", policy.restart_command, repair.machine)
+    done = await tools.run(command, left.seconds)
+    if not done.ok:
+        return failed(f"{command[0]}: {done.said}")
+    if not policy.shell:
+        return worked(f"{command[0]} said so; without repair.shell nobody looked")
+    while (now := await boot()) in ("", before):
+        if left.seconds <= _POLL_S:
+            return failed(
+                f"{command[0]} said that it restarts, and no other boot was seen in {at_most_s:g} s"
+            )
+        await ctx.clock.sleep(_POLL_S)
+    return worked(f"boot {now}, before {before or 'it did not answer'}")
+
+
+async def diagnose(ctx: Context, repair: Repair, at_most_s: float) -> Result:
+    """The vendor's diagnosis at the policy's level; one that is not installed speaks neither for nor against."""
+    policy = ctx.policy.repair
+    if why := _out_of_reach(ctx, policy) if policy.diagnose else "repair.diagnose is empty":
+        return skipped(f"not tested: {why}")
+    command = ("dcgmi", "diag", "--run", policy.diagnose, "--json")
+    done = await tools.on_machine(policy.shell, repair.machine, command, at_most_s)
+    if done.missing:
+        return skipped(f"not tested: dcgmi is not installed ({done.said})")
+    return _judged(policy.diagnose, done)
+
+
+def _judged(level: str, done: tools.Ended) -> Result:
+    """By its exit status; old versions end with 0 whatever they found, and say it in their answer alone."""
+    if done.ok and not _FAILED.search(done.out):
+        return worked(f"dcgmi diag --run {level} passed")
+    return failed(f"dcgmi diag --run {level}: {done.said}")
+
+
+async def take_back(ctx: Context, repair: Repair, at_most_s: float) -> Result:
+    """The driver starts the machine anew; its agent registers, and waits."""
+    left, before = _Left(ctx.clock, at_most_s), ctx.ledger.machine(repair.machine).incarnation
+    known = before if before != repair.incarnation else ""
+    if not known:
+        try:
+            await asyncio.to_thread(ctx.driver.release, repair.machine)
+        except HoldfastError as error:
+            return failed(str(error))
+    while True:
+        machine = ctx.ledger.machine(repair.machine)
+        if machine.state is MachineState.CORDONED:
+            return failed(f"it is cordoned again: {machine.cordon_reason}")
+        if machine.incarnation != repair.incarnation and await _answers(ctx, machine):
+            return worked("its agent registered").model_copy(update={"incarnation": machine.incarnation})
+        if left.seconds <= 0:
+            return failed(f"its agent did not register within {at_most_s:g} s")
+        await ctx.clock.sleep(_POLL_S)
+
+
+async def check(ctx: Context, repair: Repair, at_most_s: float) -> Result:
+    """Delivery checks again and again until the burn-in is over; the first that fails ends it."""
+    burn_in_s, begun, rounds = ctx.policy.repair.burn_in_s, ctx.clock.now(), 0
+    while True:
+        rounds += 1
+        verdict = await _one_round(ctx, repair)
+        if why := _against(verdict, repair.machine):
+            return failed(f"round {rounds}: {why}"[:500])
+        over_s = ctx.clock.now() - begun
+        if over_s >= burn_in_s:
+            return worked(f"{rounds} rounds of delivery checks passed in {over_s:.0f} s")
+        if over_s >= at_most_s:
+            return failed(f"{rounds} rounds took {over_s:.0f} s, at most {at_most_s:g} s")
+
+
+async def _one_round(ctx: Context, repair: Repair) -> Verdict:
+    machine = ctx.ledger.machine(repair.machine)
+    partners = ctx.ledger.machines(state=MachineState.STANDBY)[: standby_checks.PARTNERS]
+    name = f"repair-{repair.id}"
+    tiers = standby_checks.Admission().tiers
+    return (await standby_checks.check_machines(ctx, name, [machine], tiers, partners)).verdict
+
+
+def _against(verdict: Verdict, machine: str) -> str:
+    """What a round of checks found against the machine; a link that fails with one partner alone is the partner's."""
+    mine = [found for found in verdict.findings if found.machine == machine and not found.ok]
+    alone = [found for found in mine if found.peer is None]
+    pairs = verdicts.pair_results(verdict.findings).get(machine, {})
+    if machine in verdict.suspects or alone or (pairs and not any(pairs.values())):
+        return "; ".join(f"{found.check}: {found.detail or 'failed'}" for found in mine) or "; ".join(
+            verdict.evidence
+        )
+    return ""
+
+
+async def ticket(ctx: Context, repair: Repair, why: str, at_most_s: float) -> Result:
+    """Ask a person, through the site's webhook; the same ticket sent again carries the same key."""
+    address = ctx.settings.ticket_webhook.get_secret_value()
+    if not address:
+        return worked(f"{why} (no HOLDFAST_TICKET_WEBHOOK: the run says so)")
+    body = {
+        "text": f"Machine {repair.machine} needs hands: {why}",
+        "machine": repair.machine,
+        "incident": repair.incident_id,
+        "repair": repair.id,
+        "why": why,
+        "steps": [step.model_dump(mode="json") for step in repair.steps],
+    }
+    try:
+        async with httpx.AsyncClient(timeout=at_most_s) as http:
+            answer = await http.post(
+                address, json=body, headers={"Idempotency-Key": f"holdfast-repair-{repair.id}"}
+            )
+            answer.raise_for_status()
+    except httpx.HTTPStatusError as error:
+        return failed(f"the ticket was refused: HTTP {error.response.status_code}")
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        # Not the address: it may hold a secret.
+        return failed(f"the ticket did not arrive: {type(error).__name__}")
+    return worked(why)
+
+
+ACTS: dict[Step, Callable[[Context, Repair, float], Awaitable[Result]]] = {
+    Step.RESET_GPU: reset_gpu,
+    Step.RESTART_MACHINE: restart_machine,
+    Step.DIAGNOSE: diagnose,
+    Step.RETURN: take_back,
+    Step.CHECK: check,
+}
+
+
+class _Left:
+    """What is left of a step's time."""
+
+    def __init__(self, clock: Clock, at_most_s: float) -> None:
+        self._clock, self._until = clock, clock.now() + at_most_s
+
+    @property
+    def seconds(self) -> float:
+        return max(0.0, self._until - self._clock.now())
+
+
+def _out_of_reach(ctx: Context, policy: RepairPolicy) -> str:
+    """Why no command runs on machines; empty: they do."""
+    if policy.shell or ctx.driver.name == "local":
+        return ""
+    return f"repair.shell is empty, so nothing can be run on machines of the {ctx.driver.name} driver"
+
+
+async def _answers(ctx: Context, machine: Machine) -> bool:
+    try:
+        return (await ctx.agent(machine).state()).incarnation == machine.incarnation
+    except HoldfastError:
+        return False
