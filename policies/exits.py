@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
 from holdfast.models.job import Job
 from holdfast.policies import sure_signs
+from holdfast.policies.meaning import harmless
 from holdfast.policies.policy import ClassifyPolicy
 from holdfast.policies.roots import separate
 
@@ -31,12 +32,21 @@ def root_cause(
     if killed:
         return _crash(killed[0], killed, alerts, f"was killed by {killed[0].evidence['signal']}", 0.9)
     wrong = [alert for alert in roots if is_user_code(alert, policy)]
-    suspicious = _gpu_errors(roots, alerts)
-    if wrong and not suspicious:
+    suspicious = {alert.machine for alert in _gpu_errors(roots, alerts)}
+    # Raised in the same place where no GPU failed: the GPU did not raise it.
+    if wrong and (not suspicious or _elsewhere_too(wrong, suspicious)):
         return _user_code(wrong, job, code_changed_at)
     first = roots[0]
     how = str(first.evidence.get("error_type") or f"status {first.evidence.get('exit_code')}")
     return _crash(first, roots, alerts, f"ended with {how}", 0.7)
+
+
+def _elsewhere_too(wrong: Sequence[Alert], machines: Collection[str | None]) -> bool:
+    def place(alert: Alert) -> tuple[object, object]:
+        return alert.evidence.get("error_type"), alert.evidence.get("user_frame")
+
+    clean = {place(alert) for alert in wrong if alert.machine not in machines}
+    return all(place(alert) in clean for alert in wrong)
 
 
 def is_user_code(alert: Alert, policy: ClassifyPolicy) -> bool:
@@ -95,6 +105,10 @@ def _crash(
 
 
 def _gpu_errors(roots: Sequence[Alert], alerts: Sequence[Alert]) -> list[Alert]:
-    """Xids that are not fatal by themselves, on the machines of the roots."""
+    """Xids on the machines of the roots that are not fatal by themselves, but ask for something."""
     machines = {alert.machine for alert in roots}
-    return [alert for alert in alerts if alert.kind is AlertKind.XID and alert.machine in machines]
+    return [
+        alert
+        for alert in alerts
+        if alert.kind is AlertKind.XID and alert.machine in machines and not harmless(alert)
+    ]

@@ -172,8 +172,10 @@ CAUSES: Mapping[str, IncidentClass] = {
 def meaning(alert: Alert, policy: ClassifyPolicy) -> Meaning:  # noqa: PLR0911  (a table)
     """The row of one alert, with what its evidence changes."""
     evidence, row = alert.evidence, TABLE[alert.kind]
+    if harmless(alert):
+        return _NEVER
     match alert.kind:
-        case AlertKind.XID if xid.resolved(number(evidence.get("xid")), str(evidence.get("line", ""))).lost:
+        case AlertKind.XID if _of_xid(alert).lost:
             return _alone(_MACHINE, 1.0)
         case AlertKind.SXID if evidence.get("fatal") is True:
             return _alone(_MACHINE, 0.95)
@@ -187,6 +189,17 @@ def meaning(alert: Alert, policy: ClassifyPolicy) -> Meaning:  # noqa: PLR0911  
         case AlertKind.HOST_FAULT if evidence.get("check") in policy.network_checks:
             return TABLE[AlertKind.NIC_DOWN]
     return row
+
+
+def harmless(alert: Alert) -> bool:
+    """It asks for nothing, so it explains no failure and accuses nobody."""
+    if alert.kind is AlertKind.XID:
+        return _of_xid(alert).action is xid.XidAction.IGNORE
+    return alert.evidence.get("harmless") is True
+
+
+def _of_xid(alert: Alert) -> xid.XidEntry:
+    return xid.resolved(number(alert.evidence.get("xid")), str(alert.evidence.get("line", "")))
 
 
 def number(value: object) -> int:

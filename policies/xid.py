@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from holdfast.errors import SettingsError
 from holdfast.models.base import Frozen
+from holdfast.policies import nvlink
 
 CATALOGUE_FILE = Path(__file__).with_name("xid.yaml")
 
@@ -45,6 +46,7 @@ class XidCatalogue(Frozen):
     source: str
     date: str
     entries: dict[int, XidEntry]
+    nvlink_units: dict[str, nvlink.NvlinkUnit]
 
 
 @lru_cache(maxsize=8)
@@ -78,11 +80,15 @@ _RECOVERY = {
 }
 """The recovery action that Xid 154 names (``nvmlDeviceGpuRecoveryAction_t``, and drivers' words for it)."""
 SUMMARY = 154
+BY_LINE = nvlink.CODES | {SUMMARY}
+"""Codes whose line says what to do."""
 
 
 def resolved(code: int, line: str = "") -> XidEntry:
-    """The catalogue's entry; for Xid 154, which sums up others, with the action that its line names."""
+    """The catalogue's entry, with what the line says: Xid 154 sums up others, NVLink's have sub-codes."""
     entry = lookup(code)
+    if code in nvlink.CODES:
+        return _of_link(entry, line)
     if code != SUMMARY:
         return entry
     _, _, last = line.rpartition(" to ")
@@ -94,8 +100,16 @@ def resolved(code: int, line: str = "") -> XidEntry:
     return entry.model_copy(update={"action": action, "lost": lost, "name": f"GPU recovery: {words}"})
 
 
+def _of_link(entry: XidEntry, line: str) -> XidEntry:
+    told = nvlink.action(line, catalogue().nvlink_units)
+    if not told:
+        return entry
+    action = XidAction(told)
+    return entry.model_copy(update={"action": action, "lost": action is XidAction.RESET_GPU})
+
+
 def lookup(code: int) -> XidEntry:
-    """The catalogue's entry; an unknown code is not lost, and one for the vendor's support."""
+    """The catalogue's entry; an unused code is not lost, and one for the vendor's support."""
     entry = catalogue().entries.get(code)
     if entry is not None:
         return entry

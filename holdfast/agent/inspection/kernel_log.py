@@ -15,6 +15,7 @@ from holdfast.agent.inspection.kmsg import Kmsg
 from holdfast.agent.inspection.nvml_events import xid_alert
 from holdfast.agent.inspection.xid_line import XidLine, parse
 from holdfast.models.alert import Alert, AlertKind, Finding
+from holdfast.policies import xid
 from holdfast.policies.patterns import KERNEL_LOG_FILE, Match, registry
 from holdfast.policies.thresholds import IntervalsPolicy
 
@@ -117,8 +118,8 @@ def follow(path: Path) -> Lines:
 def _xid(machine: str, found: XidLine, at: float) -> Alert:
     known = found.model_dump(exclude_none=True, exclude={"xid", "switch", "link"})
     alert = xid_alert(machine, found.xid, found.pci, at, known)
-    # Xid 154 is news whenever the action that it names is another one.
-    changed = f":{found.action}" if found.name.startswith("GPU recovery:") else ""
+    # What the line decides is news whenever it decides otherwise, also after NVML told of the bare code.
+    changed = f":{found.action}" if found.xid in xid.BY_LINE else ""
     return alert.model_copy(update={"fingerprint": f"{alert.fingerprint}{changed}"})
 
 
