@@ -31,8 +31,11 @@ from holdfast.policies import declared, exits, repeated, sure_signs, suspects, s
 from holdfast.policies.listed import listed
 from holdfast.policies.meaning import CAUSES, PRECEDENCE, Acts, Beside, meaning
 from holdfast.policies.policy import Policy
-from holdfast.policies.roots import separate
+from holdfast.policies.roots import OWN_CAUSES, separate
 from holdfast.policies.screening import screen
+
+_OF_ALL = frozenset({IncidentClass.NAN_LOSS, IncidentClass.EXTERNAL_SERVICE})
+"""Numbers are of all ranks and services are outside: who told first says nothing."""
 
 
 class JobContext(Frozen):
@@ -198,9 +201,9 @@ def _exits(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Clas
         return found
     ended = {Beside.EXIT, _how(root)}
     beside = _explaining(alerts, ended, found.machine, policy)
-    if beside is None:
+    row = meaning(beside, policy.classify) if beside else None
+    if beside is None or row is None or (row.means in _OF_ALL and _own_cause(root)):
         return _by_cause(found, root)
-    row = meaning(beside, policy.classify)
     return found.model_copy(
         update={
             "incident_class": row.means,
@@ -216,26 +219,39 @@ def _how(root: Alert) -> Beside:
     return Beside.EXIT if root.evidence.get("signal") else Beside.RAISED
 
 
+def _own_cause(root: Alert) -> bool:
+    """Its last words name a cause that no service outside has."""
+    return root.evidence.get("cause") in OWN_CAUSES | {"numeric"}
+
+
 def _by_cause(found: Classification, root: Alert) -> Classification:
     """The rank's last words may name what failed it."""
     cause = str(root.evidence.get("cause") or "")
     if cause not in CAUSES:
         return found
-    told = f"its last words speak of {cause.replace('_', ' ')}"
-    return found.model_copy(update={"incident_class": CAUSES[cause], "reasons": (*found.reasons, told)})
+    means, told = CAUSES[cause], f"its last words speak of {cause.replace('_', ' ')}"
+    changed: dict[str, Any] = {"incident_class": means, "reasons": (*found.reasons, told)}
+    if means in _OF_ALL:
+        changed |= {"machine": None, "rank": None}
+    return found.model_copy(update=changed)
 
 
 def _explaining(
     alerts: Sequence[Alert], what: Collection[Beside], machine: str | None, policy: Policy
 ) -> Alert | None:
-    """The signal beside that explains it best: by the table's order, then the earliest."""
+    """The signal beside that explains it best: a broken machine, then by the table's order, then the earliest."""
     fitting = [
         alert
         for alert in alerts
         if (row := meaning(alert, policy.classify)).beside.intersection(what)
         and (machine is None or alert.machine == machine or not row.same_machine)
     ]
-    return min(fitting, key=lambda alert: PRECEDENCE.index(alert.kind), default=None)
+
+    def weight(alert: Alert) -> tuple[bool, int]:
+        broken = meaning(alert, policy.classify).means is IncidentClass.MACHINE_FAULT
+        return not broken, PRECEDENCE.index(alert.kind)
+
+    return min(fitting, key=weight, default=None)
 
 
 def _told(alert: Alert) -> str:

@@ -52,9 +52,10 @@ def _elsewhere_too(wrong: Sequence[Alert], machines: Collection[str | None]) -> 
 def is_user_code(alert: Alert, policy: ClassifyPolicy) -> bool:
     """The traceback ends in the job's own code with an error of programming.
 
-    What a state that cannot be loaded makes of a restore is none, though the script called it.
+    What a state that cannot be loaded makes of a restore is none, though the script called it; nor is what frameworks
+    check (an assertion on a number that is not finite), or what has another known cause.
     """
-    if alert.evidence.get("unloadable"):
+    if alert.evidence.get("unloadable") or alert.evidence.get("cause") not in (None, "", "code"):
         return False
     # `module.TypeError` as well as `TypeError`.
     name = str(alert.evidence.get("error_type") or "").rpartition(".")[2]

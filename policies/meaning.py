@@ -8,7 +8,7 @@ of 5x are fault signals.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 
 from holdfast.models.alert import Alert, AlertKind, IncidentClass
@@ -54,8 +54,8 @@ class Meaning(Frozen):
     """It explains only what happened on its own machine (a service or a switch explains all of them)."""
 
 
-def _alone(means: IncidentClass, confidence: float = 0.9) -> Meaning:
-    return Meaning(means=means, acts=Acts.ALONE, confidence=confidence)
+def _alone(means: IncidentClass, confidence: float = 0.9, beside: Collection[Beside] = ()) -> Meaning:
+    return Meaning(means=means, acts=Acts.ALONE, confidence=confidence, beside=frozenset(beside))
 
 
 def _again(means: IncidentClass, *beside: Beside) -> Meaning:
@@ -107,8 +107,8 @@ TABLE: Mapping[AlertKind, Meaning] = {
     AlertKind.GPU_ECC_CORRECTABLE: _beside(_CRASH, _EXIT),
     # Memory, processors, disks
     AlertKind.OOM_KILL: _beside(_PRESSURE, _KILLED, confidence=0.9),
-    AlertKind.FILESYSTEM_ERROR: _alone(_STORAGE),
-    AlertKind.MOUNT_READONLY: _alone(_STORAGE),
+    AlertKind.FILESYSTEM_ERROR: _alone(_STORAGE, beside=(_RAISED, _HANG)),
+    AlertKind.MOUNT_READONLY: _alone(_STORAGE, beside=(_RAISED, _HANG)),
     AlertKind.DISK_FULL: _beside(_STORAGE, _RAISED, confidence=0.9),
     AlertKind.INODES_FULL: _beside(_STORAGE, _RAISED, confidence=0.9),
     AlertKind.MOUNT_UNRESPONSIVE: _again(_STORAGE, _RAISED, _HANG),
@@ -165,6 +165,7 @@ CAUSES: Mapping[str, IncidentClass] = {
     "remote_storage": _SERVICE,
     "service": _SERVICE,
     "network": _NETWORK,
+    "numeric": IncidentClass.NAN_LOSS,
 }
 """What the cause that a rank's last words name means (the registry of log patterns gives it); others: a crash."""
 
@@ -186,6 +187,10 @@ def meaning(alert: Alert, policy: ClassifyPolicy) -> Meaning:  # noqa: PLR0911  
             return _beside(_MACHINE, _EXIT, _HANG)
         case AlertKind.HOST_FAULT if evidence.get("check") in policy.sure_host_checks:
             return _alone(_MACHINE, 1.0)
+        case AlertKind.HOST_FAULT if evidence.get("check") in policy.broken_host_checks:
+            return _beside(_MACHINE, _EXIT, _HANG)
+        case AlertKind.HOST_FAULT if evidence.get("check") in policy.pressed_host_checks:
+            return _beside(_PRESSURE, _RAISED, _HANG)
         case AlertKind.HOST_FAULT if evidence.get("check") in policy.network_checks:
             return TABLE[AlertKind.NIC_DOWN]
     return row

@@ -33,6 +33,8 @@ class ClassifyPolicy(Frozen):
     max_age_s: float = Seconds
     user_errors: frozenset[str]
     sure_host_checks: frozenset[str]
+    broken_host_checks: frozenset[str]
+    pressed_host_checks: frozenset[str]
     network_checks: frozenset[str]
     network_window_s: float = Seconds
 

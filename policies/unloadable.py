@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.policies.patterns import RANK_LOG_FILE, registry
+from holdfast.policies import last_words
 
 _ANYWHERE = frozenset({"DamagedError"})
 _AT_RESTORE = frozenset(
@@ -42,7 +42,7 @@ def reason(said: Mapping[str, Any] | None) -> str:
         return ""
     if kind not in _AT_RESTORE and not (kind == "RuntimeError" and _OF_TORCH in message):
         return ""
-    found = registry(RANK_LOG_FILE).match(f"{kind}: {message}".replace("\n", " "))
+    found = last_words.said(known)
     if found is not None and found.pattern.cascade:
         return ""
     return message if kind == "CheckpointError" else f"{kind}: {message}"

@@ -11,6 +11,7 @@ from holdfast.agent.inspection.follow import Follower
 from holdfast.agent.run import Run
 from holdfast.agent.watch import Watch
 from holdfast.models.alert import AlertKind
+from holdfast.policies import last_words
 from holdfast.policies.patterns import RANK_LOG_FILE, Match, registry
 
 log = logging.getLogger(__name__)
@@ -60,6 +61,8 @@ class RankLogs:
         text = "\n".join(self._followers[key].lines())[-_MOST_CHARS:]
         found: dict[str, tuple[Match, int]] = {}
         for match in self._patterns.matches(text) if text else ():
+            if last_words.handled(match.line):
+                continue
             first, count = found.get(match.pattern.name, (match, 0))
             found[match.pattern.name] = (first, count + 1)
         fresh = {each: item for each, item in found.items() if (*key, each) not in self._told}

@@ -12,9 +12,27 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
+from holdfast.agent.inspection.dcgm import json_in
 from holdfast.models.alert import Finding
 
 LEVEL = 1
+_OF_HARDWARE = frozenset({2, 6})
+"""DCGM_ERROR_ISOLATE and DCGM_ERROR_RESET; the others: none, monitor, unknown, triage, configuration."""
+_OF_SETTINGS = frozenset(
+    {
+        "software",
+        "blacklist",
+        "denylist",
+        "nvml library",
+        "cuda main library",
+        "cuda toolkit libraries",
+        "permissions and os blocks",
+        "persistence mode",
+        "environment variables",
+        "graphics processes",
+    }
+)
+"""Tests of how the machine is set up, where no severity is told (before DCGM 3.3)."""
 
 
 async def check(machine: str, timeout_s: float, program: str = "dcgmi") -> list[Finding]:
@@ -35,26 +53,29 @@ async def check(machine: str, timeout_s: float, program: str = "dcgmi") -> list[
         process.kill()
         await process.wait()
         return [_unsure(machine, f"dcgmi diag took longer than {timeout_s:g} s")]
-    try:
-        told = json.loads(out)
-    except ValueError:
+    told = json_in(out.decode(errors="replace"))
+    if told is None:
         said = (err or out).decode(errors="replace").strip()[:300]
         return [_unsure(machine, f"dcgmi diag ended with status {process.returncode}: {said}")]
     return judge(machine, told)
 
 
 def judge(machine: str, told: Any) -> list[Finding]:
-    """Findings from the JSON of ``dcgmi diag -j`` (DCGM 3 and 4 nest it differently; both list results per GPU)."""
+    """Findings from the JSON of ``dcgmi diag -j`` (DCGM 3 and 4 nest it differently; both list results per GPU).
+
+    A failed test is sure where its severity says that the GPU must be isolated or reset, or where it says none and the
+    test is of hardware. How a machine is set up (persistence mode, the environment) accuses nobody.
+    """
     tests = list(_tests(told))
     failed = [
         Finding(
             check="vendor",
             machine=machine,
             ok=False,
-            sure=True,
+            sure=severity in _OF_HARDWARE if severity is not None else name.lower() not in _OF_SETTINGS,
             detail=f"{name} on GPU {gpu}: {why or 'failed'}"[:300],
         )
-        for name, gpu, status, why in tests
+        for name, gpu, status, why, severity in tests
         if status == "fail"
     ]
     if failed or not tests:
@@ -62,8 +83,8 @@ def judge(machine: str, told: Any) -> list[Finding]:
     return [Finding(check="vendor", machine=machine, ok=True, detail=f"{len(tests)} results of dcgmi diag")]
 
 
-def _tests(node: Any, name: str = "") -> Iterator[tuple[str, str, str, str]]:
-    """(test, GPU, status in small letters, what it says) of every result, wherever it is."""
+def _tests(node: Any, name: str = "") -> Iterator[tuple[str, str, str, str, int | None]]:
+    """(test, GPU, status in small letters, what it says, severity) of every result, wherever it is."""
     if isinstance(node, list):
         for item in node:
             yield from _tests(item, name)
@@ -74,9 +95,20 @@ def _tests(node: Any, name: str = "") -> Iterator[tuple[str, str, str, str]]:
     if isinstance(status, str):
         gpu = node.get("gpu_id", node.get("gpu_ids", node.get("entity_id", "?")))
         said = node.get("warnings") or node.get("info") or ""
-        yield name, str(gpu), status.lower(), said if isinstance(said, str) else json.dumps(said)
-    for value in node.values():
-        yield from _tests(value, name)
+        words = said if isinstance(said, str) else json.dumps(said)
+        yield name, str(gpu), status.lower(), words, _severity(said)
+    for key, value in node.items():
+        # DCGM 4 sums each test up beside its results.
+        if key != "test_summary" or not node.get("results"):
+            yield from _tests(value, name)
+
+
+def _severity(said: Any) -> int | None:
+    """The gravest that the warnings name; None when none does."""
+    listed = said if isinstance(said, list) else []
+    named = [one["error_severity"] for one in listed if isinstance(one, dict) and "error_severity" in one]
+    known = [one for one in named if isinstance(one, int)]
+    return next((one for one in known if one in _OF_HARDWARE), known[0] if known else None)
 
 
 def _unsure(machine: str, why: str) -> Finding:

@@ -106,7 +106,9 @@ def test_nvlinks_codes_alone_are_not_known(code: int) -> None:
     assert not harmless(of(code))
 
 
-@pytest.mark.parametrize(("code", "action"), [(151, "restart_machine"), (155, "reset_gpu"), (156, "reset_gpu")])
+@pytest.mark.parametrize(
+    ("code", "action"), [(151, "restart_machine"), (155, "reset_gpu"), (156, "reset_gpu")]
+)
 def test_as_strict_as_the_vendor(code: int, action: str) -> None:
     """The catalogue asks for a restart or a reset: the machine cannot go on without it."""
     entry = xid.lookup(code)

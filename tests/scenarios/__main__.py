@@ -1,4 +1,4 @@
-"""``python -m tests.scenarios``: play all scenarios and print the scoreboard; status 1 when anything is wrong."""
+"""``python -m tests.scenarios``: play all scenarios, judge the corpus, print the scoreboards; status 1 if any is wrong."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from rich.table import Table
 from holdfast.testing.judge import misses, wrong_actions
 from holdfast.testing.play import play
 from holdfast.testing.scenario import load
+from tests.corpus.board import scores, show
 
 
 def main() -> int:
@@ -60,7 +61,9 @@ def main() -> int:
     console.print(table)
     for name, why in rows:
         console.print(f"[red]{name}[/red]: {why}", highlight=False)
-    return int(bool(rows) or bool(wrong))
+    console.print()
+    amiss = show(console, scores())
+    return int(bool(rows) or bool(wrong) or bool(amiss))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ Through ``dcgmi``, whose JSON is that of ``dcgmi/Health.cpp`` and ``dcgmi/DcgmiO
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from holdfast.models.alert import AlertKind
 
 LEVELS = {"failure": "fail", "warning": "warn"}
 _MAX_OUTPUT = 4 << 20
+_BRACE = re.compile(r"^\s*\{", re.MULTILINE)
 
 
 class DcgmHealth:
@@ -30,10 +32,15 @@ class DcgmHealth:
     def look(self) -> list[Sign]:
         """A sign per system of a GPU or switch that is not well; none without DCGM or its watches."""
         path = shutil.which(self._command)
-        answer = _json(_run([path, "health", "-c", "-j"], self._timeout_s)) if path else None
-        if answer is None:
-            return []
-        return list(_unhealthy(answer)) or [Sign(kind=AlertKind.DCGM_HEALTH, ok=True, detail="healthy")]
+        return signs(_run([path, "health", "-c", "-j"], self._timeout_s)) if path else []
+
+
+def signs(output: str) -> list[Sign]:
+    """What ``dcgmi health -c -j`` printed."""
+    answer = json_in(output)
+    if answer is None:
+        return []
+    return list(_unhealthy(answer)) or [Sign(kind=AlertKind.DCGM_HEALTH, ok=True, detail="healthy")]
 
 
 def _run(arguments: list[str], timeout_s: float) -> str:
@@ -47,13 +54,16 @@ def _run(arguments: list[str], timeout_s: float) -> str:
     return done.stdout[:_MAX_OUTPUT].decode(errors="replace")
 
 
-def _json(text: str) -> dict[str, Any] | None:
-    """The JSON object in the output; lines before it are for people."""
-    try:
-        found = json.loads(text[text.index("{") :])
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
+def json_in(text: str) -> dict[str, Any] | None:
+    """The JSON object in a tool's output; what stands before and after it is for people."""
+    decoder = json.JSONDecoder()
+    for start in (found.start() for found in _BRACE.finditer(text)):
+        try:
+            found, _ = decoder.raw_decode(text, start)
+        except ValueError:
+            continue
+        return found if isinstance(found, dict) else None
+    return None
 
 
 def _unhealthy(answer: dict[str, Any]) -> Iterator[Sign]:

@@ -40,7 +40,7 @@ class Kmsg:
                 break
             if not record:
                 break
-            found.append(text_of(record))
+            found += lines_of(record)
         return found
 
     def close(self) -> None:
@@ -54,3 +54,8 @@ def text_of(record: bytes) -> str:
     """``6,1234,99999,-;text`` and lines of `` KEY=value``: the text (Documentation/ABI/testing/dev-kmsg)."""
     _, _, rest = record.partition(b";")
     return rest.partition(b"\n")[0].decode(errors="replace")
+
+
+def lines_of(record: bytes) -> list[str]:
+    """The lines of a record: a message of several has its newlines escaped."""
+    return [line for line in text_of(record).split("\\x0a") if line.strip()]

@@ -250,7 +250,16 @@ OTHERS = [
     ("LustreError: 1:0:(ldlm.c:7:f()) some noise", None, {}),
     ("nvme nvme0: controller is down; will reset: CSTS=0xffffffff", "disk_fault", {"device": "nvme0"}),
     ("nvme nvme0: 8/0/0 default/read/poll queues", None, {}),
-    ("mce: [Hardware Error]: Machine check events logged", "host_fault", {"check": "machine_check"}),
+    (
+        "mce: [Hardware Error]: Machine check events logged",
+        "host_fault",
+        {"check": "machine_check_noted", "harmless": True},
+    ),
+    (
+        "mce: [Hardware Error]: CPU 24: Machine Check Exception: 5 Bank 7: be00000000800400",
+        "host_fault",
+        {"check": "machine_check"},
+    ),
     ("INFO: task python3:4711 blocked for more than 120 seconds.", "host_fault", {"check": "hung_task"}),
     ("NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.", "gpu_lost", {"pci": "0000:3b:00.0"}),
     ("NVRM: GPU at PCI:0000:3b:00: GPU-2d3f-uuid", None, {}),

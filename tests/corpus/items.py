@@ -1,0 +1,69 @@
+"""Real material with its label: what it must be taken for, and whom it must not accuse."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field, model_validator
+
+from holdfast.models.alert import IncidentClass
+from holdfast.models.base import Frozen
+
+FOLDER = Path(__file__).parent
+
+
+class Kind(StrEnum):
+    """Which way an item goes in production."""
+
+    EXIT = "exit"
+    """The end of a rank's log, or its last words."""
+    KERNEL = "kernel"
+    """Lines of the kernel log."""
+    DCGM_HEALTH = "dcgm_health"
+    """What ``dcgmi health -c -j`` printed."""
+    DCGM_DIAG = "dcgm_diag"
+    """What ``dcgmi diag -r 1 -j`` printed."""
+
+
+NOTHING = "nothing"
+ECHO = "echo"
+
+
+class Item(Frozen):
+    """One piece of material."""
+
+    id: str
+    kind: Kind
+    source: str
+    text: str
+    held_out: bool = False
+    expect: str
+    """Of an exit: the class, or ``echo``. Of the rest: what it means by itself, ``nothing`` or a class."""
+    beside: str = ""
+    """Kernel log: the class of a rank's exit on this machine that names no cause; empty: the exit is a crash."""
+    exit_code: int = 1
+    error: Mapping[str, Any] = Field(default_factory=dict)
+    """Last words of the rank, where it sent any: error_type, message, user_frame, module."""
+
+    @model_validator(mode="after")
+    def _label_is_known(self) -> Item:
+        known = {NOTHING, ECHO, *IncidentClass.all_names()}
+        for label in (self.expect, self.beside or NOTHING):
+            if label not in known:
+                raise ValueError(f"item {self.id}: label {label!r} is not one of {', '.join(sorted(known))}")
+        return self
+
+
+@cache
+def load(folder: Path = FOLDER) -> tuple[Item, ...]:
+    """All items. A file gives what its items have in common under ``common``."""
+    found: list[Item] = []
+    for path in sorted(folder.glob("*.yaml")):
+        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        found += [Item.model_validate({**raw.get("common", {}), **each}) for each in raw["items"]]
+    return tuple(found)

@@ -1,0 +1,131 @@
+"""Runs an item through the whole path that production takes, and says what is wrong with the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast.agent import exits, vendor
+from holdfast.agent.inspection import dcgm
+from holdfast.agent.inspection.kernel_log import KernelLog
+from holdfast.agent.inspection.kmsg import lines_of
+from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
+from holdfast.policies.classify import JobContext, Wait, classify, sure_machines
+from holdfast.policies.policy import Policy
+from holdfast.policies.verdicts import judge as judge_findings
+from tests.corpus.items import ECHO, NOTHING, Item, Kind
+from tests.policies.make import NOW, job
+
+POLICY = Policy.load()
+JOB = job(machines=4, per=2)
+MACHINE = "m1"
+RANK = 2
+_UNTOLD = {
+    "exit_code": 1,
+    "error_type": "RuntimeError",
+    "message": "it failed",
+    "user_frame": "train.py:9 in step",
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came out."""
+
+    said: str
+    """A class, ``echo`` or ``nothing``."""
+    beside: str = ""
+    accused: tuple[str, ...] = ()
+    """Machines that would be evicted for it at once."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """One item judged."""
+
+    item: Item
+    answer: Answer
+    right: bool
+    accuses_wrongly: bool
+    """A machine is evicted at once, or code is blamed, that the label does not accuse."""
+
+
+def score(item: Item, folder: Path) -> Score:
+    """Run and judge one item."""
+    found = answer(item, folder)
+    beside = item.beside or (item.expect if item.expect != NOTHING else IncidentClass.JOB_CRASH.value)
+    right = found.said == item.expect and (item.kind is not Kind.KERNEL or found.beside == beside)
+    blamed = {found.said, found.beside}
+    allowed = {item.expect, beside}
+    machine = IncidentClass.MACHINE_FAULT.value
+    wrong = bool(found.accused) and machine not in allowed
+    wrong |= any(label in blamed - allowed for label in (machine, IncidentClass.USER_CODE_ERROR.value))
+    return Score(item=item, answer=found, right=right, accuses_wrongly=wrong)
+
+
+def answer(item: Item, folder: Path) -> Answer:
+    """What production makes of the item."""
+    if item.kind is Kind.DCGM_DIAG:
+        told = dcgm.json_in(item.text)
+        verdict = judge_findings(vendor.judge(MACHINE, told) if told is not None else [])
+        return Answer(
+            IncidentClass.MACHINE_FAULT.value if verdict.suspects else NOTHING, accused=verdict.suspects
+        )
+    if item.kind is Kind.EXIT:
+        return _of(_exit(item))
+    alerts = _health(item.text) if item.kind is Kind.DCGM_HEALTH else _kernel(item.text, folder)
+    alone = _of(*alerts)
+    ended = Alert(
+        kind=AlertKind.RANK_EXIT, job="gpt", epoch=3, machine=MACHINE, rank=RANK, at=NOW, evidence=_UNTOLD
+    )
+    return Answer(alone.said, beside=_of(*alerts, ended).said, accused=alone.accused)
+
+
+def _of(*alerts: Alert) -> Answer:
+    context = JobContext(job=JOB, now=NOW)
+    found = classify(alerts, context, POLICY)
+    accused = sure_machines(alerts, context, POLICY)
+    if isinstance(found, Classification):
+        return Answer(found.incident_class.value, accused=accused)
+    return Answer(ECHO if isinstance(found, Wait) else NOTHING, accused=accused)
+
+
+def _exit(item: Item) -> Alert:
+    """As the agent makes it: of the last words that the rank sent, or of its log."""
+    error = dict(item.error)
+    module = str(error.pop("module", ""))
+    if error:
+        last = f"{module + '.' if module else ''}{error['error_type']}: {error.get('message', '')}"
+        error = {"at": NOW, "traceback": f"Traceback (most recent call last):\n{last}", **error}
+    evidence: dict[str, Any] = exits.evidence(item.exit_code, error or None, item.text)
+    return Alert(
+        kind=AlertKind.RANK_EXIT, job="gpt", epoch=3, machine=MACHINE, rank=RANK, at=NOW, evidence=evidence
+    )
+
+
+def _kernel(text: str, folder: Path) -> list[Alert]:
+    """Through a file that is followed; and through the ring buffer's records, which must say the same."""
+    path = folder / "kern.log"
+    path.write_text("")
+    log = KernelLog(MACHINE, path, POLICY.detect.intervals, clock=lambda: NOW)
+    path.write_text(text if text.endswith("\n") else f"{text}\n")
+    alerts = log.poll()
+    record = b"6,1,1,-;" + text.strip().replace("\n", "\\x0a").encode()
+    assert [line.strip() for line in lines_of(record)] == [
+        line.strip() for line in text.splitlines() if line.strip()
+    ]
+    return alerts
+
+
+def _health(text: str) -> list[Alert]:
+    return [
+        Alert(
+            kind=sign.kind,
+            machine=MACHINE,
+            at=NOW,
+            evidence={**sign.evidence, "device": sign.device, "detail": sign.detail},
+        )
+        for sign in dcgm.signs(text)
+        if not sign.ok
+    ]
