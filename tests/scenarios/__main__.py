@@ -1,4 +1,4 @@
-"""``python -m tests.scenarios``: play all scenarios, judge the corpus, print the scoreboards; status 1 if any is wrong."""
+"""``python -m tests.scenarios``: play all scenarios, judge the corpus, print the scoreboards; status 1 if amiss."""
 
 from __future__ import annotations
 
