@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import signal
 from collections.abc import Mapping
 from typing import Any
@@ -11,6 +13,11 @@ from holdfast.policies.patterns import Match
 
 LOG_TAIL_CHARS = 2000
 TRACEBACK_CHARS = 4000
+_FILE = re.compile(r'^  File "([^"]{1,4096})", line \d', re.MULTILINE)
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_OUR_FOLDERS = tuple(
+    os.path.join(_HERE, name, "") for name in ("agent", "data", "integrations", "session", "storage")
+)
 
 
 def signal_name(exit_code: int | None) -> str | None:
@@ -43,6 +50,12 @@ def is_cascade(exit_code: int | None, error: Mapping[str, Any], log: str) -> boo
     return signal == "SIGABRT" or (signal is None and bool(error.get("error_type")))
 
 
+def _ours(traceback: str) -> bool:
+    """Our own code raised it, though the job's called: no error of the job's."""
+    files = _FILE.findall(traceback)
+    return bool(files) and files[-1].startswith(_OUR_FOLDERS)
+
+
 def evidence(exit_code: int | None, failed: Mapping[str, Any] | None, log: str) -> dict[str, Any]:
     """Evidence of a ``rank_exit`` alert.
 
@@ -55,6 +68,8 @@ def evidence(exit_code: int | None, failed: Mapping[str, Any] | None, log: str) 
     error_type, message = str(said.get("error_type") or ""), str(said.get("message") or "")
     found = reason(exit_code, said, log)
     known = {"pattern": found.pattern.name, "cause": found.pattern.cause} if found else {}
+    if found is None and _ours(str(said.get("traceback") or "")):
+        known = {"cause": "framework"}
     if said.get("at") is not None:
         known["failed_at"] = said["at"]
     return {

@@ -33,6 +33,8 @@ _OF_SETTINGS = frozenset(
     }
 )
 """Tests of how the machine is set up, where no severity is told (before DCGM 3.3)."""
+_NOT_RUN = ("busy or unavailable", "out of memory", "Unable to allocate")
+"""Of tests that could not run beside somebody else's process."""
 
 
 async def check(machine: str, timeout_s: float, program: str = "dcgmi") -> list[Finding]:
@@ -72,7 +74,7 @@ def judge(machine: str, told: Any) -> list[Finding]:
             check="vendor",
             machine=machine,
             ok=False,
-            sure=severity in _OF_HARDWARE if severity is not None else name.lower() not in _OF_SETTINGS,
+            sure=_of_hardware(name, why, severity),
             detail=f"{name} on GPU {gpu}: {why or 'failed'}"[:300],
         )
         for name, gpu, status, why, severity in tests
@@ -101,6 +103,12 @@ def _tests(node: Any, name: str = "") -> Iterator[tuple[str, str, str, str, int 
         # DCGM 4 sums each test up beside its results.
         if key != "test_summary" or not node.get("results"):
             yield from _tests(value, name)
+
+
+def _of_hardware(name: str, why: str, severity: int | None) -> bool:
+    if severity is not None:
+        return severity in _OF_HARDWARE
+    return name.lower() not in _OF_SETTINGS and not any(words in why for words in _NOT_RUN)
 
 
 def _severity(said: Any) -> int | None:

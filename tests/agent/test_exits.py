@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from holdfast.agent import exits
@@ -97,3 +99,44 @@ def test_in_a_log_the_cause_outweighs_the_lost_peer() -> None:
 def test_a_kill_is_no_echo_whatever_the_log_says() -> None:
     """SIGKILL comes from outside."""
     assert not exits.evidence(-9, None, "Connection closed by peer\n")["cascade"]
+
+
+def test_an_error_that_our_own_code_raises_is_not_the_jobs() -> None:
+    """The script called, but the last frame is ours: the cause is named, so that no code is rolled back for it."""
+    last = f'  File "{Path(exits.__file__).parent.parent}/session/saver.py", line 7, in save\n'
+    trace = f'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n{last}KeyError: 3'
+    said = {
+        "error_type": "KeyError",
+        "message": "3",
+        "traceback": trace,
+        "user_frame": "train.py:9 in <module>",
+    }
+    assert exits.evidence(1, said, "")["cause"] == "framework"
+    assert "cause" not in exits.evidence(1, {**said, "traceback": trace.replace(last, "")}, "")
+
+
+def test_what_was_tried_again_is_not_what_it_died_of() -> None:
+    """Old warnings of a tracker, steps after them, then the GPU."""
+    log = (
+        "wandb: 502 encountered (Bad Gateway), retrying request\n"
+        "Error: [Errno 28] No space left on device\n"
+        "step 12 loss 2.1 lr 0.1\n"
+        "CUDA error: uncorrectable ECC error encountered\n"
+    )
+    found = exits.evidence(-6, None, log)
+    assert (found["pattern"], found["cause"]) == ("cuda_ecc", "gpu")
+    assert exits.evidence(-6, None, "\n".join(log.splitlines()[:3])).get("cause") is None
+
+
+def test_a_logged_traceback_is_not_the_end_of_a_rank_that_was_killed() -> None:
+    """It lived on: the traceback of a handled error says nothing of SIGKILL."""
+    log = f"{TRACE}RuntimeError: Connection closed by peer [10.0.0.1]:1\n"
+    found = exits.evidence(-9, None, log)
+    assert not found["cascade"]
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank3]: ", "[default3]:"])
+def test_launchers_put_the_rank_before_each_line(prefix: str) -> None:
+    """The traceback is read all the same."""
+    log = "".join(f"{prefix}{line}\n" for line in TRACE.splitlines())
+    assert exits.evidence(1, None, log)["error_type"] == "TypeError"

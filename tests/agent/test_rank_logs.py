@@ -115,3 +115,13 @@ def test_a_flood_is_read_from_its_end(site: Site) -> None:
             break
     assert [pattern for _, pattern, _ in found] == ["cuda_out_of_memory"]
     assert site.alerts[0][1]["line"] == "$(reboot) `CUDA out of memory` <b>"
+
+
+def test_what_is_tried_again_is_not_reported(site: Site) -> None:
+    """A handled line must not make a root of a rank that only loses its peers later."""
+    site.write(
+        0,
+        "OSError: [Errno 28] No space left on device; retrying in 5 s",
+        "Max retries exceeded: [Errno 28] No space left on device",
+    )
+    assert site.look() == [(0, "disk_full", 1)]

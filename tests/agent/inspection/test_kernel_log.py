@@ -248,7 +248,8 @@ OTHERS = [
         {"filesystem": "lustre"},
     ),
     ("LustreError: 1:0:(ldlm.c:7:f()) some noise", None, {}),
-    ("nvme nvme0: controller is down; will reset: CSTS=0xffffffff", "disk_fault", {"device": "nvme0"}),
+    ("nvme nvme0: controller is down; will reset: CSTS=0xffffffff", "host_fault", {"check": "disk_reset"}),
+    ("nvme nvme0: Removing after probe failure status: -19", "disk_fault", {"device": "nvme0"}),
     ("nvme nvme0: 8/0/0 default/read/poll queues", None, {}),
     (
         "mce: [Hardware Error]: Machine check events logged",
