@@ -36,6 +36,7 @@ def require(kind: TypeAdapter[str], value: object, where: str = "") -> str:
     except ValidationError:
         about = kind.json_schema()
         what, expected = about["title"], about["description"]
+        article = "an" if what[0] in "aeiou" else "a"
         raise SettingsError(
-            f"{where}{what} {value!r:.120} is not a {what}'s name: expected {expected}."
+            f"{where}{what} {value!r:.120} is not {article} {what}'s name: expected {expected}."
         ) from None

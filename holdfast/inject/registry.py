@@ -19,6 +19,7 @@ from holdfast.inject import (
     wrong_bits,
     xid_79,
 )
+from holdfast.inject.lasting import LASTING
 from holdfast.inject.target import Target
 from holdfast.models.base import Frozen
 
@@ -65,7 +66,7 @@ def inject(home: Path, fault: str, machine: str, rank: int | None = None) -> Inj
     """
     strike = FAULTS.get(fault)
     if strike is None:
-        raise UnknownError(f"unknown fault {fault!r}. Faults: {', '.join(FAULTS)}.")
+        raise UnknownError(f"unknown fault {fault!r}. Faults: {', '.join((*FAULTS, *LASTING))}.")
     target = Target(home, machine)
     at = time.time()
     hit = strike(target, rank)

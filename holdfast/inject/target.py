@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -43,6 +44,11 @@ class Target:
         if self.settings.driver != "local" and processes.find_agent(self.folder) is None:
             # Process numbers of another host are somebody else's here.
             raise RefusedError(f"machine {machine} does not run on this host: inject faults where it runs.")
+
+    @property
+    def key(self) -> str:
+        """Tells the machine apart from those of the same name in other projects of this host."""
+        return f"{hashlib.sha256(str(self.home).encode()).hexdigest()[:8]}-{self.machine}"
 
     @property
     def settings(self) -> Settings:
@@ -123,6 +129,21 @@ class Target:
         return AgentState.model_validate(
             _call(self.settings, "GET", f"{tls.of(self.settings).scheme}://{address}/v1/state")
         )
+
+
+def any_machine(home: Path) -> str:
+    """The last machine of the job that runs, for who named none.
+
+    Raises:
+        RefusedError: no job runs, or several do.
+        UnavailableError: the gateway does not answer.
+    """
+    known = settings.load(home)
+    jobs = [job for job in _call(known, "GET", f"{known.gateway}/v1/jobs") if job["state"] == "running"]
+    if len(jobs) != 1:
+        names = ", ".join(job["spec"]["name"] for job in jobs) or "none"
+        raise RefusedError(f"say on which machine (--machine): running jobs are {names}, expected one")
+    return str(jobs[0]["machines"][-1])
 
 
 def _call(known: Settings, method: str, url: str, body: dict[str, Any] | None = None) -> Any:

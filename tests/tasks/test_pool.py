@@ -191,7 +191,7 @@ async def test_a_standby_that_rots_is_replaced(
     """It leaves the pool, and a machine is asked for; an engine without machines does not undo the finding."""
 
     async def take_out(ctx: Context, name: str, reason: str, scope: Scope, incarnation: str) -> None:
-        assert incarnation == f"life of {name}"
+        assert incarnation == f"life-of-{name}"
         ctx.ledger.set_machine(name, state=MachineState.CORDONED, cordon_reason=reason, cordon_scope=scope)
 
     monkeypatch.setattr(standby_checks, "take_out", take_out)
@@ -201,7 +201,7 @@ async def test_a_standby_that_rots_is_replaced(
     def failing(name: str) -> standby_checks.Checked:
         bad = Finding(check="matmul", machine=name, ok=False, sure=True, detail="wrong product")
         return standby_checks.Checked(
-            machines=(name,), verdict=verdicts.judge([bad]), incarnations={name: f"life of {name}"}
+            machines=(name,), verdict=verdicts.judge([bad]), incarnations={name: f"life-of-{name}"}
         )
 
     assert "took out s0; provisioned m-new-1-0" in await standby_checks.remove_unfit.fn(failing("s0"))

@@ -44,13 +44,20 @@ class Mounts:
         limits: StorageLimits,
         probe: Callable[[Path, float], Probe] = MountProbe,
     ) -> None:
-        self._limits = limits
-        paths = dict.fromkeys((own, *map(Path, limits.paths)))
-        self._probes = [probe(path, limits.mount_timeout_s) for path in paths]
+        self._own, self._limits, self._probe = own, limits, probe
+        self._probes: dict[Path, Probe] = {}
+        self._find(own, *map(Path, limits.paths))
 
     def look(self) -> list[Sign]:
         """Signs of each path."""
-        return [sign for probe in self._probes for sign in self._of(probe)]
+        self._find(*_below(self._own))
+        return [sign for probe in self._probes.values() for sign in self._of(probe)]
+
+    def _find(self, *paths: Path) -> None:
+        """Look at these too from now on."""
+        for path in paths:
+            if path not in self._probes:
+                self._probes[path] = self._probe(path, self._limits.mount_timeout_s)
 
     def _of(self, probe: Probe) -> Iterator[Sign]:
         found, device = probe.look(), str(probe.path)
@@ -91,6 +98,16 @@ class Mounts:
                 limit=least_share,
                 misses=self._limits.misses,
             )
+
+
+def _below(own: Path) -> list[Path]:
+    """Where file systems of their own are mounted within the machine's folder."""
+    try:
+        lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    found = [Path(line.split(" ")[1].replace("\\040", " ")) for line in lines if line.count(" ") > 1]
+    return [path for path in found if own in path.parents]
 
 
 def _bad(

@@ -1,0 +1,124 @@
+"""Real faults of the kernel and of S3 underneath a real job: the right class, the right playbook, nobody innocent."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import UnavailableError
+from holdfast.inject import cgroup
+from holdfast.inject.lasting import lasting
+from holdfast.models.alert import IncidentClass
+from holdfast.models.job import JobState
+from tests.e2e.site import Site
+from tests.e2e.waiting import wait_for
+
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif(os.geteuid() != 0, reason="faults of the kernel take root"),
+]
+SCRIPT = """\
+import os, time
+from pathlib import Path
+import torch, torch.distributed as dist
+import holdfast
+
+dist.init_process_group("gloo")
+session = holdfast.Session()
+model = torch.nn.Linear(8, 8)
+start = session.restore({"model": model})
+folder = Path(os.environ["HOLDFAST_MACHINE_DIR"]) / "data"
+folder.mkdir(exist_ok=True)
+held = []
+
+
+def extra(step):
+    EXTRA
+
+
+for step in range(start + 1, 100_000):
+    extra(step)
+    dist.all_reduce(model(torch.ones(8)).detach())
+    time.sleep(0.05)
+    session.step(step, loss=1.0)
+    session.checkpoint({"model": model})
+"""
+
+
+def code(folder: Path, extra: str) -> Path:
+    """The folder of a training script that does something besides, each step."""
+    folder.mkdir()
+    body = textwrap.indent(textwrap.dedent(extra).strip(), "    ").lstrip()
+    (folder / "train.py").write_text(SCRIPT.replace("EXTRA", body))
+    return folder
+
+
+def submit(site: Site, name: str, tmp_path: Path, extra: str = "pass") -> tuple[str, ...]:
+    return site.submit(name, code_dir=code(tmp_path / "code", extra), script="train.py").machines
+
+
+def control_group(controller: str) -> None:
+    try:
+        cgroup.parent_of(controller)
+    except UnavailableError as error:
+        pytest.skip(str(error))
+
+
+def test_a_disk_that_turns_read_only_costs_its_machine(site: Site, name: str, tmp_path: Path) -> None:
+    """Told by the agent's look at its mounts, while the job trains; nobody reported anything."""
+    before = submit(site, name, tmp_path)
+    with lasting(site.home, "readonly-disk", before[1]):
+        incident = site.wait_recovered(name)
+    assert incident.incident_class is IncidentClass.STORAGE_FAULT, site.told(name)
+    assert site.evicted() == {before[1]}, site.told(name)
+    assert before[0] in site.job(name).machines
+
+
+def test_a_disk_that_fills_up_under_a_script_costs_its_machine(site: Site, name: str, tmp_path: Path) -> None:
+    """No space left on device, beside a file system that is full for sure: no bug of the script."""
+    before = submit(site, name, tmp_path, '(folder / "log").write_bytes(bytes(4096))')
+    with lasting(site.home, "full-disk", before[0]):
+        incident = site.wait_recovered(name)
+    assert incident.incident_class is IncidentClass.STORAGE_FAULT, site.told(name)
+    assert site.evicted() == {before[0]}, site.told(name)
+
+
+def test_a_rank_killed_for_want_of_memory_is_tried_again(site: Site, name: str, tmp_path: Path) -> None:
+    """The kernel's kill and its count of them: pressure, a retry in place, and no machine is touched."""
+    control_group("memory")
+    before = submit(site, name, tmp_path, "held.append(bytearray(os.urandom(1 << 20)))\ndel held[:-40]")
+    with lasting(site.home, "memory-pressure", before[1]):
+        incident = site.wait_recovered(name)
+    assert incident.incident_class is IncidentClass.HOST_PRESSURE, site.told(name)
+    assert site.evicted() == set(), site.told(name)
+    assert site.job(name).machines == before
+
+
+def test_an_s3_that_answers_503_touches_no_machine(site: Site, name: str, tmp_path: Path) -> None:
+    """A script that reads its data there falls over it: the service is waited for, and the job goes on."""
+    read = f"""
+        import boto3
+        if not held:
+            keys = {{"aws_access_key_id": "x", "aws_secret_access_key": "x", "region_name": "us-east-1"}}
+            from botocore.config import Config
+            held.append(boto3.client("s3", endpoint_url={site.settings.s3!r}, config=Config(
+                retries={{"total_max_attempts": 1}}), **keys))
+        try:
+            held[0].list_objects_v2(Bucket={site.settings.s3_bucket!r}, MaxKeys=1)
+        except held[0].exceptions.ClientError as error:
+            if error.response["ResponseMetadata"]["HTTPStatusCode"] >= 500:
+                raise
+    """
+    before = submit(site, name, tmp_path, read)
+    with lasting(site.home, "s3-503", before[0]):
+        incident = wait_for("it falls over it", lambda: site.incident(name))
+        wait_for("it is waited for", lambda: site.ledger.actions(incident.id))
+    site.wait_well()
+    recovered = site.wait_recovered(name, timeout_s=200)
+    assert recovered.incident_class is IncidentClass.EXTERNAL_SERVICE, site.told(name)
+    assert site.evicted() == set(), site.told(name)
+    assert site.job(name).machines == before
+    assert site.job(name).state is JobState.RUNNING
