@@ -17,7 +17,7 @@ from holdfast.agent.inspection.mounts import Mounts
 from holdfast.drivers import processes
 from holdfast.drivers.local import LocalDriver, machine_dir
 from holdfast.errors import RefusedError, SettingsError, UnavailableError, UnknownError
-from holdfast.inject import cgroup, inject, journal, lasting
+from holdfast.inject import cgroup, inject, journal, lasting, target
 from holdfast.inject.journal import Journal
 from holdfast.models.alert import AlertKind
 from holdfast.policies.policy import Policy
@@ -181,3 +181,18 @@ def test_a_site_that_allows_no_chaos_is_left_alone(home: Path) -> None:
     (home / "settings.env").write_text("HOLDFAST_CHAOS_ALLOWED=false\n")
     with pytest.raises(RefusedError, match="does not allow"), lasting.lasting(home, "readonly-disk", "m0"):
         pass
+
+
+def test_without_a_name_the_last_machine_of_the_job_is_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After incidents machines have other names than at first, and of several jobs none is guessed."""
+    jobs = [
+        {"state": "running", "machines": ["m10", "m7"], "spec": {"name": "gpt"}},
+        {"state": "stopped", "machines": ["m1"], "spec": {"name": "old"}},
+    ]
+    monkeypatch.setattr(target, "_call", lambda *_: jobs)
+    assert target.any_machine(tmp_path) == "m7"
+    jobs[1]["state"] = "running"
+    with pytest.raises(RefusedError, match="running jobs are gpt, old"):
+        target.any_machine(tmp_path)

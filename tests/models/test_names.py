@@ -157,3 +157,11 @@ def test_a_hostile_label_is_refused_by_name(label: str) -> None:
     sent = WebhookAlert(status="firing", labels={"alertname": "Xid", label: "../x"})
     with pytest.raises(SettingsError, match=f"{label.removeprefix('holdfast_')} '../x' is not"):
         alertmanager.parse(sent, "firing", 1.0)
+
+
+def test_a_refusal_is_a_sentence() -> None:
+    """With the article that the noun takes."""
+    with pytest.raises(SettingsError, match="is not an incident's name"):
+        names.require(names.INCIDENT, "a b")
+    with pytest.raises(SettingsError, match="is not a machine's name"):
+        names.require(names.MACHINE, "a b")
