@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from holdfast.models.agent import StackDump
 from holdfast.models.base import Frozen
 from holdfast.models.job import Job
-from holdfast.policies.groups import Group, groups
+from holdfast.policies.groups import Group, groups, slots
 from holdfast.policies.listed import listed
 from holdfast.policies.policy import AggregatePolicy, Policy
 from holdfast.policies.stacks import StackGroup, group_children, group_ranks, stopped
@@ -54,6 +54,7 @@ def aggregate(
     job: Job,
     policy: AggregatePolicy | None = None,
     blocked: Collection[int] = frozenset(),
+    made: Sequence[Group] = (),
 ) -> Aggregation:
     """Analyse one dump of all ranks and their children.
 
@@ -62,20 +63,21 @@ def aggregate(
         job: its machines and parallelism.
         policy: limits; None: the packaged ones.
         blocked: ranks that were seen waiting in the kernel for long; they count where they still do.
+        made: parallel groups that were read from the job's processes, next to those of its job file.
     """
     policy = policy or Policy.load().aggregate
     world = job.spec.world_size
     own = [dump for dump in stacks if dump.rank is None or dump.rank < world]
     found = group_ranks(own, job, policy)
     odd = _stopped(own) or _blocked(own, blocked) or _not_waiting(found, world)
-    if odd is None and (odd := _minority(found)) and _may_be_victims(odd.ranks, found, job):
+    if odd is None and (odd := _minority(found)) and _may_be_victims(odd.ranks, found, job, made):
         why = f"{odd.why}, but all ranks wait in collectives: any of them may be the cause"
         return Aggregation(groups=found, outliers=odd.ranks, reasons=(why,))
     odd = odd or _children(own, job, policy) or _undumped(own, world)
     if odd is None:
         why = "all stacks agree with their stage" if found else "no stacks"
         return Aggregation(groups=found, reasons=(why,))
-    return _name_machines(found, odd, job, policy)
+    return _name_machines(found, odd, job, policy, made)
 
 
 def _stopped(stacks: Sequence[StackDump]) -> _Outliers | None:
@@ -120,14 +122,14 @@ def _minority(found: Sequence[StackGroup]) -> _Outliers | None:
     )
 
 
-def _may_be_victims(odd: Sequence[int], found: Sequence[StackGroup], job: Job) -> bool:
+def _may_be_victims(odd: Sequence[int], found: Sequence[StackGroup], job: Job, made: Sequence[Group]) -> bool:
     """Whether ``odd`` wait as all others do, and no parallel group of their own keeps them apart from these.
 
     They are a collective ahead or behind then, as ranks are when one of them no longer sends: who it is does not show.
     """
     if not all(group.waiting for group in found):
         return False
-    shared = _shared_group(odd, job) if len(odd) > 1 else None
+    shared = _shared_group(odd, job, made) if len(odd) > 1 else None
     return shared is None or len(_machines_of(shared.ranks, job)) == len(job.machines)
 
 
@@ -146,14 +148,14 @@ def _undumped(stacks: Sequence[StackDump], world: int) -> _Outliers | None:
 
 
 def _name_machines(
-    found: tuple[StackGroup, ...], odd: _Outliers, job: Job, policy: AggregatePolicy
+    found: tuple[StackGroup, ...], odd: _Outliers, job: Job, policy: AggregatePolicy, made: Sequence[Group]
 ) -> Aggregation:
     limit = policy.limit(len(job.machines))
     machines = _machines_of(odd.ranks, job)
     answer = Aggregation(groups=found, outliers=odd.ranks, sure=odd.proof, reasons=(odd.why,))
     if len(machines) == 1:
         return _accuse(answer, machines, 0.98 if odd.sure else 0.85, "all outliers are on one machine")
-    if not odd.sure and (shared := _shared_group(odd.ranks, job)) is not None:
+    if not odd.sure and (shared := _shared_group(odd.ranks, job, made)) is not None:
         members = _machines_of(shared.ranks, job)
         if len(members) <= limit:
             why = f"outliers share {shared.name}: its {len(members)} machines go (limit {limit})"
@@ -165,13 +167,24 @@ def _name_machines(
     return _because(answer, why).model_copy(update={"over_limit": True, "confidence": 0.3})
 
 
-def _shared_group(ranks: Sequence[int], job: Job) -> Group | None:
-    """The parallel group on the fewest machines that holds all ``ranks``."""
-    wanted = set(ranks)
-    holding = [
-        group for group in groups(job.spec.world_size, job.spec.parallelism) if wanted <= set(group.ranks)
-    ]
+def _shared_group(ranks: Sequence[int], job: Job, made: Sequence[Group]) -> Group | None:
+    """The parallel group on the fewest machines that holds all ``ranks``; else whose machines are all of theirs.
+
+    A machine with several ranks is in several groups of a kind: all of its ranks stand out when one of them is stuck.
+    What is on one machine is never widened to others in that way.
+    """
+    spec, wanted = job.spec, frozenset(ranks)
+    known = (*groups(spec.world_size, spec.parallelism), *made)
+    holding = [group for group in known if wanted <= frozenset(group.ranks)]
+    touched = slots(ranks, spec.ranks_per_machine)
+    if not holding or _everywhere(holding, job):
+        on_machines = [group for group in known if touched <= slots(group.ranks, spec.ranks_per_machine)]
+        holding += on_machines if len(touched) > 1 else []
     return min(holding, key=lambda group: len(_machines_of(group.ranks, job)), default=None)
+
+
+def _everywhere(holding: Sequence[Group], job: Job) -> bool:
+    return all(len(_machines_of(group.ranks, job)) == len(job.machines) for group in holding)
 
 
 def _machines_of(ranks: Sequence[int], job: Job) -> tuple[str, ...]:

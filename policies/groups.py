@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from itertools import product
 
 from holdfast.models.base import Frozen
 from holdfast.models.job import Parallelism
+
+_Axes = dict[str, tuple[int, int]]
+"""Size and stride by name, fastest first."""
 
 
 class Group(Frozen):
     """One parallel group."""
 
     kind: str
-    """``tp``, ``pp`` or ``dp``."""
+    """``tp``, ``pp``, ``dp``, ``cp`` or ``ep``; another name where it was read from process groups."""
     index: int
     ranks: tuple[int, ...]
 
@@ -23,62 +27,108 @@ class Group(Frozen):
         return f"{self.kind} {self.index}"
 
 
+_KINDS = ("tp", "pp", "dp", "cp")
+
+
 def groups(world_size: int, parallelism: Parallelism) -> list[Group]:
-    """All groups of more than one rank: TP, then PP, then DP.
-
-    Ranks are numbered as :class:`~holdfast.models.job.Parallelism` says (TP fastest, then DP, then PP).
-    """
-    tp, pp, dp = parallelism.tp, parallelism.pp, parallelism.dp(world_size)
-
-    def rank(p: int, d: int, t: int) -> int:
-        return (p * dp + d) * tp + t
-
-    tensor = [[rank(p, d, t) for t in range(tp)] for p, d in product(range(pp), range(dp))]
-    pipeline = [[rank(p, d, t) for p in range(pp)] for d, t in product(range(dp), range(tp))]
-    data = [[rank(p, d, t) for d in range(dp)] for p, t in product(range(pp), range(tp))]
+    """All groups of more than one rank: TP, then PP, DP, CP, EP; numbered with the slowest other axis first."""
+    axes = _axes(world_size, parallelism)
+    by_kind = [(kind, _along((kind,), axes)) for kind in _KINDS]
     return [
-        Group(kind=kind, index=index, ranks=tuple(ranks))
-        for kind, listed in (("tp", tensor), ("pp", pipeline), ("dp", data))
-        for index, ranks in enumerate(listed)
+        Group(kind=kind, index=index, ranks=ranks)
+        for kind, found in (*by_kind, ("ep", _experts(world_size, parallelism)))
+        for index, ranks in enumerate(found)
         if len(ranks) > 1
     ]
 
 
+@lru_cache(maxsize=64)
+def _axes(world_size: int, parallelism: Parallelism) -> _Axes:
+    sizes = {
+        "tp": parallelism.tp,
+        "cp": parallelism.cp,
+        "dp": parallelism.dp(world_size),
+        "pp": parallelism.pp,
+    }
+    found, stride = {}, 1
+    for name in parallelism.order.split("-"):
+        if name in sizes:
+            found[name] = (sizes[name], stride)
+            stride *= sizes[name]
+    return found
+
+
+def _along(kinds: tuple[str, ...], axes: _Axes) -> list[tuple[int, ...]]:
+    """Ranks that differ in ``kinds`` alone, in order."""
+    steps = {name: range(0, size * stride, stride) for name, (size, stride) in reversed(axes.items())}
+    others = product(*(steps[name] for name in steps if name not in kinds))
+    own = [sum(at) for at in product(*(steps[name] for name in steps if name in kinds))]
+    return [tuple(sum(base) + at for at in own) for base in others]
+
+
+@lru_cache(maxsize=8)
+def _experts(world_size: int, parallelism: Parallelism) -> tuple[tuple[int, ...], ...]:
+    """EP takes its part of the ranks that CP and DP have together: neighbours, unless DP comes first in the order."""
+    order = parallelism.order.split("-")
+    found: list[tuple[int, ...]] = []
+    for ranks in _along(("cp", "dp"), _axes(world_size, parallelism)) if parallelism.ep > 1 else ():
+        count = len(ranks) // parallelism.ep
+        if order.index("dp") < order.index("ep"):
+            found += [ranks[at::count] for at in range(count)]
+        else:
+            found += [ranks[at * parallelism.ep :][: parallelism.ep] for at in range(count)]
+    return tuple(found)
+
+
 class Place(Frozen):
-    """Where a rank stands in TP x PP x DP space, each from 0."""
+    """Where a rank stands in the space of the layout, each from 0."""
 
     tp: int
     pp: int
     dp: int
+    cp: int = 0
+    ep: int = 0
 
 
 def place_of(rank: int, world_size: int, parallelism: Parallelism) -> Place:
     """The coordinates of ``rank``: the inverse of :class:`~holdfast.models.job.Parallelism`'s numbering."""
-    rest, t = divmod(rank, parallelism.tp)
-    p, d = divmod(rest, parallelism.dp(world_size))
-    return Place(tp=t, pp=p, dp=d)
+    axes = _axes(world_size, parallelism)
+    at = {kind: rank // axes[kind][1] % axes[kind][0] for kind in _KINDS}
+    mine = next((ranks for ranks in _experts(world_size, parallelism) if rank in ranks), (rank,))
+    return Place(**at, ep=mine.index(rank))
 
 
 def groups_of(rank: int, world_size: int, parallelism: Parallelism) -> list[Group]:
-    """The groups of more than one rank that ``rank`` is in: TP, PP, DP; named as by :func:`groups`."""
-    tp, pp, dp = parallelism.tp, parallelism.pp, parallelism.dp(world_size)
-    at = place_of(rank, world_size, parallelism)
-    tensor = [(at.pp * dp + at.dp) * tp + t for t in range(tp)]
-    pipeline = [(p * dp + at.dp) * tp + at.tp for p in range(pp)]
-    data = [(at.pp * dp + d) * tp + at.tp for d in range(dp)]
-    found = (
-        Group(kind="tp", index=at.pp * dp + at.dp, ranks=tuple(tensor)),
-        Group(kind="pp", index=at.dp * tp + at.tp, ranks=tuple(pipeline)),
-        Group(kind="dp", index=at.pp * tp + at.tp, ranks=tuple(data)),
-    )
+    """The groups of more than one rank that ``rank`` is in; named as by :func:`groups`."""
+    found = [_own(rank, kind, _axes(world_size, parallelism)) for kind in _KINDS]
+    for index, ranks in enumerate(_experts(world_size, parallelism)):
+        if rank in ranks:
+            found.append(Group(kind="ep", index=index, ranks=ranks))
     return [group for group in found if len(group.ranks) > 1]
+
+
+def _own(rank: int, kind: str, axes: _Axes) -> Group:
+    size, stride = axes[kind]
+    index = 0
+    for name, (count, step) in reversed(axes.items()):
+        index = index if name == kind else index * count + rank // step % count
+    first = rank - rank // stride % size * stride
+    return Group(kind=kind, index=index, ranks=tuple(first + at * stride for at in range(size)))
 
 
 def stage_of(rank: int, world_size: int, parallelism: Parallelism) -> int:
     """Pipeline stage of ``rank``, from 0."""
-    return rank // (parallelism.dp(world_size) * parallelism.tp)
+    size, stride = _axes(world_size, parallelism)["pp"]
+    return rank // stride % size
 
 
 def slots(ranks: Iterable[int], ranks_per_machine: int) -> frozenset[int]:
     """Machine slots that run ``ranks``."""
     return frozenset(rank // ranks_per_machine for rank in ranks)
+
+
+def observed(members: Iterable[Sequence[int]], world_size: int) -> list[Group]:
+    """Groups as the job's own processes made them: each set of ranks once, those of all ranks left out."""
+    found = {tuple(sorted(set(ranks))) for ranks in members}
+    useful = sorted(ranks for ranks in found if 1 < len(ranks) < world_size and ranks[-1] < world_size)
+    return [Group(kind="process group", index=index, ranks=ranks) for index, ranks in enumerate(useful)]

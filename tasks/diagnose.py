@@ -11,7 +11,7 @@ from prefect.logging import get_run_logger
 from holdfast.models.agent import Check, FlightRecord, StackDump
 from holdfast.models.alert import Finding, Verdict
 from holdfast.models.machine import Machine, MachineState
-from holdfast.policies import aggregate, flight, verdicts
+from holdfast.policies import aggregate, flight, groups, verdicts
 from holdfast.policies.ladder import since_progress
 from holdfast.tasks import checks, fleet, history, late, standing
 from holdfast.tasks.case import Case
@@ -95,15 +95,18 @@ async def dump_stacks(case: Case) -> Verdict:
             case.ctx, case.machines_now(), lambda agent, _: agent.stacks(case.job, case.broken_epoch)
         )
         stacks: list[StackDump] = [stack for dumps in fleet.answered(answers).values() for stack in dumps]
-        found = aggregate.aggregate(stacks, job, case.ctx.policy.aggregate, standing.blocked(case.incident))
+        limits, blocked = case.ctx.policy.aggregate, standing.blocked(case.incident)
+        found = aggregate.aggregate(stacks, job, limits, blocked)
         silent = fleet.lost(answers)
+        records = [] if found.sure or len(found.suspects) == 1 else await _records(case, case.machines_now())
+        if made := groups.observed((record.ranks for record in records), job.spec.world_size):
+            found = aggregate.aggregate(stacks, job, limits, blocked, made)
         suspects, reasons, ranks = found.suspects, found.reasons, found.outliers
         if silent and not found.sure:
             suspects = ()  # the others stand out because they wait for them
         elif not suspects:
             waiting = {rank for group in found.groups if group.waiting for rank in group.ranks}
-            records = await _records(case, case.machines_now())
-            recorded = flight.analyse(records, job, case.ctx.policy.aggregate, waiting)
+            recorded = flight.analyse(records, job, limits, waiting)
             suspects, reasons, ranks = recorded.suspects, (*reasons, *recorded.reasons), recorded.behind
         return Verdict(
             suspects=tuple(dict.fromkeys((*silent, *suspects))),

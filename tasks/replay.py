@@ -30,7 +30,7 @@ class Rounds:
     def __init__(self, case: Case) -> None:
         self.case = case
         spec = case.job_now().spec
-        block = spec.parallelism.tp * spec.parallelism.pp
+        block = spec.parallelism.block()
         self.per_pipeline = max(1, -(-block // spec.ranks_per_machine))
         """Whole machines that one TP x PP block of ranks spans."""
         self.plan = replay_groups.plan(len(case.job_now().machines), self.per_pipeline)

@@ -79,7 +79,7 @@ def _changed(scenario: Scenario, machines: int | None, days: float | None, rate:
         raise SettingsError(f"--days {days:g}: expected more than 0")
     changes: dict[str, Any] = {"machines": machines, "days": days, "machine_rate": rate}
     given = {name: value for name, value in changes.items() if value is not None}
-    size = scenario.parallelism.tp * scenario.parallelism.pp
+    size = scenario.parallelism.block()
     if machines is not None and machines * scenario.ranks_per_machine % size:
         raise SettingsError(
             f"--machines {machines}: {machines * scenario.ranks_per_machine} ranks cannot be divided into groups of "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 
 from pydantic import Field, model_validator
@@ -34,19 +35,47 @@ class Mode(StrEnum):
     ACT = "act"
 
 
+_AXES = frozenset({"tp", "cp", "ep", "dp", "pp"})
+
+
 class Parallelism(Frozen):
     """Sizes of the parallel groups; data parallelism takes what is left of the world size.
 
-    Ranks are numbered with TP fastest, then DP, then PP (Megatron's default order):
-    ``rank = (pp_index * dp + dp_index) * tp + tp_index``.
+    Ranks are numbered with the first of ``order`` fastest. Megatron's default order, without CP and EP:
+    ``rank = (pp_index * dp + dp_index) * tp + tp_index``. Experts are spread over the ranks that CP and DP have
+    together.
     """
 
     tp: int = Field(1, ge=1)
     pp: int = Field(1, ge=1)
+    cp: int = Field(1, ge=1)
+    ep: int = Field(1, ge=1)
+    order: str = Field("tp-cp-ep-dp-pp", description="Fastest first.")
+
+    @model_validator(mode="after")
+    def _order_names_each_once(self) -> Parallelism:
+        named = self.order.split("-")
+        if sorted(named) != sorted(_AXES):
+            raise ValueError(
+                f"parallelism.order = {self.order!r}: expected each of {', '.join(sorted(_AXES))} once, fastest first, "
+                "such as tp-cp-ep-dp-pp"
+            )
+        return self
 
     def dp(self, world_size: int) -> int:
         """Data-parallel size at ``world_size`` ranks."""
-        return world_size // (self.tp * self.pp)
+        return world_size // (self.tp * self.pp * self.cp)
+
+    def block(self) -> int:
+        """Fewest ranks with which a job of this layout can run: the world size is a multiple of it."""
+        return self.tp * self.pp * math.lcm(self.cp, self.ep)
+
+    def problem(self, world_size: int) -> str:
+        """Why ``world_size`` ranks cannot be divided so; empty: they can."""
+        if not world_size % self.block():
+            return ""
+        named = "tp x pp" if self.cp == self.ep == 1 else "tp x pp x lcm(cp, ep)"
+        return f"parallelism: {named} = {self.block()} does not divide the {world_size} ranks"
 
 
 class FromScratch(StrEnum):
@@ -162,11 +191,9 @@ class JobSpec(Frozen):
 
     @model_validator(mode="after")
     def _groups_divide_the_world(self) -> JobSpec:
-        size = self.parallelism.tp * self.parallelism.pp
-        if self.world_size % size:
+        if problem := self.parallelism.problem(self.world_size):
             raise ValueError(
-                f"parallelism: tp x pp = {size} does not divide the {self.world_size} ranks "
-                f"(machines {self.machines} x ranks_per_machine {self.ranks_per_machine})"
+                f"{problem} (machines {self.machines} x ranks_per_machine {self.ranks_per_machine})"
             )
         return self
 

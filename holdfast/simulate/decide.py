@@ -154,7 +154,7 @@ class Judge:
         asked for each phase of each round.
         """
         spec = self._job.spec
-        block = spec.parallelism.tp * spec.parallelism.pp
+        block = spec.parallelism.block()
         plan = _replay_plan(spec.machines, max(1, -(-block // spec.ranks_per_machine)))
         limit = self.policy.aggregate.limit(spec.machines)
         failed: tuple[set[int], set[int]] = (set(), set())

@@ -214,9 +214,8 @@ class Scenario(Frozen):
 
     @model_validator(mode="after")
     def _is_a_job(self) -> Scenario:
-        size, world = self.parallelism.tp * self.parallelism.pp, self.machines * self.ranks_per_machine
-        if world % size:
-            raise ValueError(f"parallelism: tp x pp = {size} does not divide the {world} ranks")
+        if problem := self.parallelism.problem(self.machines * self.ranks_per_machine):
+            raise ValueError(problem)
         if self.machine_rate > 0 and not self.machine_weights():
             raise ValueError("symptoms: none has the cause machine, so machine_rate must be 0")
         return self

@@ -19,13 +19,14 @@ def job(
     *,
     state: JobState = JobState.RUNNING,
     epoch: int = 3,
+    order: str = "tp-cp-ep-dp-pp",
 ) -> Job:
     spec = JobSpec(
         name="gpt",
         script="train.py",
         machines=machines,
         ranks_per_machine=per,
-        parallelism=Parallelism(tp=tp, pp=pp),
+        parallelism=Parallelism(tp=tp, pp=pp, order=order),
     )
     names = tuple(f"m{slot}" for slot in range(machines))
     return Job(spec=spec, state=state, epoch=epoch, code_version="v2", machines=names, submitted_at=0.0)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from holdfast.models.agent import Frame, StackDump
 from holdfast.models.job import Job
 from holdfast.policies.aggregate import Aggregation, aggregate
+from holdfast.policies.groups import groups, observed, place_of
 from holdfast.policies.policy import Policy
 from tests.policies.make import job
 
@@ -135,6 +140,71 @@ def test_the_shared_parallel_group_is_over_evicted_within_the_limit() -> None:
     assert answer.shared_group.startswith("pp ")
     assert answer.suspects == ("m1", "m5", "m9", "m13")
     assert len(answer.suspects) <= POLICY.limit(16)
+
+
+GATHER = ("all_gather_into_tensor", "torch/distributed/distributed_c10d.py")
+SEND = ("isend", "torch/distributed/distributed_c10d.py")
+RECV = ("batch_isend_irecv", "torch/distributed/distributed_c10d.py")
+
+
+def figure_7(pipeline: int, of: Job) -> list[StackDump]:
+    """The paper's (BR figure 7): machines gather; those of one pipeline send and receive, but its last one gathers too.
+
+    Two ranks of a tensor-parallel group on each machine, four stages, four pipelines.
+    """
+    world, layout = of.spec.world_size, of.spec.parallelism
+    tops = {0: SEND, 1: RECV, 2: RECV}
+    return [
+        dump(r, tops.get(at.pp, GATHER) if at.dp == pipeline else GATHER)
+        for r in range(world)
+        if (at := place_of(r, world, layout))
+    ]
+
+
+@pytest.mark.parametrize("pipeline", range(4))
+@pytest.mark.parametrize("order", ["tp-cp-ep-dp-pp", "tp-pp-dp-cp-ep", "tp-ep-pp-cp-dp"])
+def test_a_pipeline_of_machines_with_several_ranks_goes_as_a_whole(order: str, pipeline: int) -> None:
+    """Also its machine that looks like all others, and no other one."""
+    of = job(machines=16, per=2, tp=2, pp=4, order=order)
+    world, layout = of.spec.world_size, of.spec.parallelism
+    expected = {of.machine_of(r) for r in range(world) if place_of(r, world, layout).dp == pipeline}
+    answer = found(figure_7(pipeline, of), of)
+    assert (set(answer.suspects), len(answer.suspects)) == (expected, 4)
+    assert answer.shared_group.startswith("pp ")
+
+
+def test_a_pipeline_is_known_from_the_jobs_own_groups() -> None:
+    """The job file says nothing of it; its processes do."""
+    told = job(machines=16, per=2, tp=2, pp=4)
+    plain = job(machines=16, per=2)
+    stacks = figure_7(1, told)
+    assert found(stacks, plain).suspects == ()
+    made = observed((group.ranks for group in groups(32, told.spec.parallelism)), 32)
+    assert set(aggregate(stacks, plain, POLICY, made=made).suspects) == {"m1", "m5", "m9", "m13"}
+
+
+@given(st.data())
+def test_outliers_of_one_group_of_machines_evict_exactly_these(data: st.DataObject) -> None:
+    """Whatever the axes' order: two or more machines of a pipeline stand out, at least one of its stages on each."""
+    order = data.draw(st.sampled_from(["tp-cp-ep-dp-pp", "tp-pp-dp-cp-ep"]))
+    of = job(machines=16, per=2, tp=2, pp=4, order=order)
+    world, layout = of.spec.world_size, of.spec.parallelism
+    pipeline = data.draw(st.integers(0, 3))
+    stages = data.draw(st.sets(st.integers(0, 3), min_size=2))
+    both = data.draw(st.booleans())
+    stacks = []
+    for r in range(world):
+        at = place_of(r, world, layout)
+        odd = at.dp == pipeline and at.pp in stages and (both or at.tp == 0)
+        stacks.append(dump(r, RECV if odd else GATHER))
+    expected = {of.machine_of(r) for r in range(world) if place_of(r, world, layout).dp == pipeline}
+    assert set(found(stacks, of).suspects) == expected
+
+
+def test_two_ranks_of_one_machine_in_different_groups_accuse_no_other_machine() -> None:
+    """All wait; that the machine's pipelines lead to another one does not make that suspect."""
+    of = job(machines=4, per=2, pp=2)
+    assert found([dump(r, SEND if r in (2, 3) else GATHER) for r in range(8)], of).suspects == ()
 
 
 def test_a_group_beyond_the_limit_leaves_the_outliers_own_machines() -> None:

@@ -12,7 +12,7 @@ from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.errors import UnknownError
 from holdfast.models.agent import RankPhase, RankState
 from holdfast.models.alert import Alert, Incident
-from holdfast.models.job import Job, Parallelism
+from holdfast.models.job import Job, JobSpec, Parallelism
 from holdfast.policies import phase_times, placement
 from holdfast.policies.groups import groups_of, place_of
 
@@ -46,9 +46,7 @@ def ranks_view(gateway: Gateway, name: str) -> dict[str, Any]:
         "epoch": job.epoch,
         "world_size": size,
         "per_machine": spec.ranks_per_machine,
-        "tp": spec.parallelism.tp,
-        "pp": spec.parallelism.pp,
-        "dp": spec.parallelism.dp(size),
+        **_grid(spec),
         "machines": list(job.machines),
         "states": STATES,
         "state": [_state(rank) for rank in known],
@@ -60,6 +58,15 @@ def ranks_view(gateway: Gateway, name: str) -> dict[str, Any]:
         "outliers": [list(row.outliers) for row in spreads],
         "errors": {rank: text_of(alert)[:200] for rank, (_, alert) in errors.items()},
     }
+
+
+def _grid(spec: JobSpec) -> dict[str, int]:
+    """Rows, blocks and columns of the map, which numbers TP fastest, then DP, then PP; another order is one row."""
+    layout = spec.parallelism
+    order = [name for name in layout.order.split("-") if name != "ep"]
+    if order != ["tp", "cp", "dp", "pp"]:
+        return {"tp": 1, "pp": 1, "dp": spec.world_size}
+    return {"tp": layout.tp, "pp": layout.pp, "dp": layout.cp * layout.dp(spec.world_size)}
 
 
 def rank_view(gateway: Gateway, name: str, rank: int) -> dict[str, Any]:
@@ -82,7 +89,7 @@ def rank_view(gateway: Gateway, name: str, rank: int) -> dict[str, Any]:
         "rank": rank,
         "machine": machine,
         "epoch": job.epoch,
-        "place": place_of(rank, size, spec.parallelism).model_dump(),
+        "place": place_of(rank, size, spec.parallelism).model_dump(exclude_defaults=True),
         "groups": [group.model_dump() for group in groups_of(rank, size, spec.parallelism)],
         "peer": _named(job, keeps.get(slot)),
         "keeps_copy_of": _named(job, next((own for own, peer in keeps.items() if peer == slot), None)),
@@ -153,13 +160,9 @@ def text_of(alert: Alert) -> str:
 
 
 @lru_cache(maxsize=32)
-def _peers(machines: int, per_machine: int, tp: int, pp: int) -> dict[int, int]:
-    return placement.backups(machines, per_machine, Parallelism(tp=tp, pp=pp)).mapping
-
-
 def peers(machines: int, per_machine: int, parallelism: Parallelism) -> dict[int, int]:
     """Machine slot to the slot that keeps its copy."""
-    return _peers(machines, per_machine, parallelism.tp, parallelism.pp)
+    return placement.backups(machines, per_machine, parallelism).mapping
 
 
 def _times(known: Sequence[RankState | None]) -> tuple[list[str], list[np.ndarray[Any, Any]]]:
