@@ -13,6 +13,7 @@
     │   └── StoppedError       the playbook decided to stop the job
     ├── UnauthorizedError      missing or wrong secret
     ├── UnavailableError       a service or agent did not answer (the only transient one: retried)
+    │   ├── NoPlaybookError    Prefect answers, and has no deployment of the playbook
     │   ├── SilentError        nothing came back at all: it may be gone, or only its network
     │   └── WaitError          what a restore needs does not answer: it is tried again after a pause
     ├── CheckpointError        a checkpoint is torn, short, foreign or missing
@@ -88,6 +89,10 @@ class UnavailableError(HoldfastError):
     """A service or an agent did not answer in time. Transient: safe to retry."""
 
     status = 503
+
+
+class NoPlaybookError(UnavailableError):
+    """Prefect answers, and has no deployment of the playbook: it was deleted, or never made."""
 
 
 class SilentError(UnavailableError):

@@ -23,6 +23,8 @@ class Facts(Frozen):
     """How long before the fault it ran for the first time; None: not known."""
     ranks: tuple[int, ...] = ()
     """Ranks that raised the same exception in the same frame of the job's code, now or before."""
+    changed: str = ""
+    """The traceback ends in a line that the running version changed, in words; empty: it does not, or nobody looked."""
     again: int = 0
     """So often the same failure came before without progress since."""
     state_suspected: bool = False
@@ -38,6 +40,8 @@ def for_code(facts: Facts, suspect_s: float) -> str:
     """
     if len(facts.ranks) > 1:
         return f"ranks {_listed(facts.ranks)} raise {facts.signature.what} in the same frame"
+    if facts.changed:
+        return facts.changed
     age_s = facts.version_age_s
     if age_s is None or age_s <= suspect_s:
         return (

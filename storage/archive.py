@@ -101,6 +101,15 @@ def listing(archive: bytes, version: str) -> list[Listed]:
     return [Listed(entry.name, entry.kind, _digest(entry.content)) for entry in _entries(archive, version)]
 
 
+def content(archive: bytes, version: str, name: str) -> bytes | None:
+    """The content of one file of the archive of ``version``; None: it holds no such file.
+
+    Raises:
+        UnknownError: it is no such archive.
+    """
+    return next((e.content for e in _entries(archive, version) if e.name == name and e.kind != "l"), None)
+
+
 def difference(folder: Path, expected: Iterable[Listed]) -> str:
     """What of ``expected`` is not in ``folder`` as it was packed, in words; empty: all is. More files do not matter."""
     for each in expected:

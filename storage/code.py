@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 from holdfast import durable, failpoint
 from holdfast.errors import UnavailableError, UnknownError
-from holdfast.storage.archive import Archive, difference, listing, pack, unpack
+from holdfast.storage.archive import Archive, content, difference, listing, pack, unpack
 from holdfast.storage.objects.base import ObjectStore
 
-__all__ = ["Archive", "checkout", "key", "look", "mend", "pack", "packed", "place", "store"]
+__all__ = ["Archive", "checkout", "key", "look", "mend", "pack", "packed", "place", "store", "text"]
 
 _VERSION = re.compile(r"[0-9a-f]{12}")
 
@@ -57,6 +57,17 @@ def checkout(objects: ObjectStore, job: str, version: str, dest: Path) -> Path:
         return dest
     place(objects.get(key(job, version)), version, dest)
     return dest
+
+
+def text(objects: ObjectStore, job: str, version: str, name: str) -> str | None:
+    """A source file as a version has it; None: it has no such file.
+
+    Raises:
+        UnknownError: no such version, or its archive is damaged.
+        UnavailableError: the store does not answer.
+    """
+    found = content(objects.get(key(job, version)), version, name)
+    return None if found is None else found.decode(errors="replace")
 
 
 class Looked(NamedTuple):

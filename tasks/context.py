@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -19,10 +19,11 @@ from holdfast.errors import UnavailableError
 from holdfast.models.history import Action
 from holdfast.models.machine import Machine
 from holdfast.plugins.policy import site_policy
+from holdfast.policies import changes
 from holdfast.policies.policy import Policy
 from holdfast.secret import Keys
 from holdfast.settings import Settings
-from holdfast.storage import objects
+from holdfast.storage import code, objects
 from holdfast.storage.ledger import Ledger
 from holdfast.storage.objects import ObjectStore
 from holdfast.tls import Tls
@@ -100,6 +101,17 @@ class Context:
     async def perform(self, action: Action, act: Act) -> dict[str, Any]:
         """Do what the ledger has as ``action``; its result. Who replays an incident answers from its record instead."""
         return await act()
+
+    def changed_lines(self, job: str, versions: tuple[str, str], file: str) -> Sequence[tuple[int, int]]:
+        """Stretches of ``file`` that the second code version changed against the first.
+
+        Raises:
+            UnknownError: a version is not stored.
+            UnavailableError: the store does not answer.
+            ValueError: the file is too long to compare.
+        """
+        before, now = (code.text(self.store, job, version, file) for version in versions)
+        return () if now is None else changes.changed_lines(before, now)
 
     def agent(self, machine: Machine) -> AgentClient:
         """The agent on ``machine``.

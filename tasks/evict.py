@@ -11,6 +11,7 @@ from prefect.logging import get_run_logger
 from prefect.runtime import task_run
 
 from holdfast.errors import AnewError, LimitError
+from holdfast.models.alert import IncidentClass
 from holdfast.models.history import Action
 from holdfast.models.machine import Scope
 from holdfast.models.missing import Missing
@@ -55,10 +56,14 @@ async def evict(case: Case, machines: Sequence[str], reason: str, scope: Scope |
 @task(task_run_name=_run_name)
 async def take_machines_out(case: Case, machines: Sequence[str], reason: str, scope: Scope) -> None:
     """Evict those of ``machines`` that are not out already."""
-    new = _new(case, machines)
+    new, sure = _new(case, machines), late.roots(case)
+    # What surely fails is kept from every job, whatever class of incident it was found in.
+    wide = case.ctx.policy.ladder.of(IncidentClass.MACHINE_FAULT).scope
     for name in new:
         get_run_logger().warning("evicting %s: %s", name, reason)
-    await asyncio.gather(*(_evict_one(case, name, reason, scope) for name in new))
+    await asyncio.gather(
+        *(_evict_one(case, name, sure.get(name, reason), wide if name in sure else scope) for name in new)
+    )
 
 
 def _new(case: Case, machines: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ from holdfast.models.job import Job
 from holdfast.models.missing import Missing
 from holdfast.policies import code, evidence, ladder, offences, repeated, suspects, switches
 from holdfast.policies.standing_out import Weighed
-from holdfast.tasks import flaps, history, late, poisoned, standing
+from holdfast.tasks import changes, flaps, history, late, poisoned, standing
 from holdfast.tasks.case import Case
 from holdfast.tasks.replay import replay
 from holdfast.tasks.rollback import rollback
@@ -47,12 +47,18 @@ async def escalate(case: Case, verdict: Verdict, failed: str = "failed stop-time
         StoppedError: the ladder is spent, the job is to be stopped.
     """
     root = late.verdict(case)
-    if root and set(verdict.suspects) <= set(root.suspects):
+    if root and (set(verdict.suspects) <= set(root.suspects) or _compared_only(case, verdict)):
         return Tried(did=f"surely at fault ({'; '.join(late.roots(case).values())})", verdict=root)
     if verdict.suspects:
         must_be_few(case, verdict)
         return Tried(did=failed, verdict=verdict)
+    await changes.compare_code(case)
     return await _act(case, verdict, await climb(case, verdict.blame is Blame.CODE))
+
+
+def _compared_only(case: Case, verdict: Verdict) -> bool:
+    """The suspects of a slow job only lag behind others: what surely fails explains that."""
+    return case.incident_class is IncidentClass.FAIL_SLOW and not verdict.sure and not verdict.findings
 
 
 async def _act(case: Case, verdict: Verdict, rung: Rung) -> Tried:
@@ -152,6 +158,7 @@ def circumstances(case: Case, common_cause: bool = False) -> ladder.Circumstance
     flapping = flaps.find(ctx.ledger, accused, now, policy)
     state = poisoned.finding(case)
     facts = history.facts(ctx, case.incident, bool(state.leave or state.once_more))
+    facts = facts.model_copy(update={"changed": changes.found(case)})
     changed_at = code.changed_at(ctx.ledger.epochs(job.name), job.submitted_at)
     can_rollback = code.last_good(ctx.ledger.versions(job.name), job.code_version) is not None
     return ladder.Circumstances(

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
 from holdfast.deployments.gateway.runs import Runs
 from holdfast.deployments.gateway.site import Site, log
-from holdfast.errors import StaleError, UnavailableError
+from holdfast.errors import NoPlaybookError, StaleError, UnavailableError
 from holdfast.models.alert import Incident, IncidentState
 
 RETRY_S = 0.25
+NO_PLAYBOOK_S = 1.0
+"""So long a deployment that Prefect lacks may still be on its way (`prefect deploy --all`)."""
 
 
 class Dispatcher:
@@ -23,6 +26,8 @@ class Dispatcher:
         """For people: Unix seconds."""
         self._away_from = 0.0
         """The same on the monotonic clock."""
+        self.lacks: tuple[str, ...] = ()
+        """Deployments of playbooks that Prefect does not have."""
 
     def busy(self, incident_id: str) -> bool:
         """A start of this incident is under way."""
@@ -50,7 +55,7 @@ class Dispatcher:
     async def ping(self) -> None:
         """Know how Prefect is before an incident needs it."""
         try:
-            await self._runs.ping()
+            self._noted(await self._runs.ping())
         except UnavailableError as error:
             if self.prefect_away() == 0.0:
                 log.warning("%s", error)
@@ -58,6 +63,19 @@ class Dispatcher:
             if self.prefect_away_since is not None:
                 log.info("Prefect answers")
             self.prefect_answered()
+
+    def _noted(self, lacks: Collection[str]) -> None:
+        """Tell a person once what is missing, and once that it is there again."""
+        now = tuple(sorted(lacks))
+        if now and now != self.lacks:
+            log.error(
+                "Prefect has no deployment of %s: their incidents run without Prefect; run `prefect deploy --all`",
+                ", ".join(now),
+            )
+        elif self.lacks and not now:
+            log.info("Prefect has the deployments of all playbooks")
+        self.lacks = now
+        self._site.metrics.deployments_missing.set(len(now))
 
     async def _start(self, incident: Incident) -> None:
         try:
@@ -72,14 +90,20 @@ class Dispatcher:
     async def _create(self, incident: Incident) -> str | None:
         """The id of the run; None when the incident was closed meanwhile."""
         site = self._site
+        began = site.clock.monotonic()
+        patience = min(NO_PLAYBOOK_S, site.policy.gateway.offline_after_s)
         while True:
             try:
                 run_id = await self._runs.create(incident)
+            except NoPlaybookError as error:
+                self.prefect_answered()
+                if site.clock.monotonic() - began >= patience:
+                    return await self._offline(incident, str(error))
             except UnavailableError as error:
                 away_s = self.prefect_away()
                 log.warning("%s: %s (for %.1f s)", incident.id, error, away_s)
                 if away_s >= site.policy.gateway.offline_after_s:
-                    return await self._offline(incident)
+                    return await self._offline(incident, str(error))
             else:
                 self.prefect_answered()
                 site.metrics.dispatch_s.observe(max(0.0, site.clock.now() - incident.opened_at))
@@ -89,7 +113,11 @@ class Dispatcher:
             if incident.state is not IncidentState.OPEN:
                 return None
 
-    async def _offline(self, incident: Incident) -> str:
+    async def _offline(self, incident: Incident, why: str) -> str:
+        told = f"it runs without Prefect: {why}"
+        if told not in incident.reasons:
+            reasons = [*incident.reasons, told]
+            await asyncio.to_thread(self._site.ledger.set_incident, incident.id, reasons=reasons)
         # A request that timed out may yet have made a run: a new attempt fences it.
         newer = await asyncio.to_thread(self._site.ledger.next_attempt, incident.id, incident.attempt)
         run_id = await self._runs.offline(newer)

@@ -28,6 +28,9 @@ class Metrics:
         self.accept_s = self._histogram("alert_accept_seconds", "Alert received to incident in the ledger.")
         self.dispatch_s = self._histogram("dispatch_seconds", "Incident opened to flow run created.")
         self.alone = self._gauge("gateway_alone", "1 while no machine is heard: then none is accused.")
+        self.deployments_missing = self._gauge(
+            "prefect_deployments_missing", "Deployments of playbooks that Prefect does not have."
+        )
         self.prefect_up = self._gauge("prefect_up", "1 when Prefect's API answered the last call.")
         self.machines = self._gauge("machines", "Machines by state.", "state")
         self.open_incidents = self._gauge(

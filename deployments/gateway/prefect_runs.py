@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import PrefectClient, get_client
+from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterName
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.responses import SetStateStatus
 from prefect.exceptions import ObjectNotFound
@@ -18,11 +19,13 @@ from prefect.exceptions import ObjectNotFound
 from holdfast.deployments.gateway import offline
 from holdfast.deployments.gateway.metrics import Metrics
 from holdfast.deployments.gateway.runs import Phase, Run, idempotency_key, parameters, run_name
-from holdfast.errors import UnavailableError
+from holdfast.errors import NoPlaybookError, UnavailableError
 from holdfast.models.alert import Incident, IncidentClass
 
 TIMEOUT_S = 3.0
 POKE_TIMEOUT_S = 1.0
+LIST_EVERY_S = 10.0
+"""Between two looks at the deployments that Prefect has, while it has all."""
 
 _PHASES = {
     StateType.SCHEDULED: Phase.WAITING,
@@ -45,6 +48,8 @@ class PrefectRuns:
         self._stack = AsyncExitStack()
         self._client: PrefectClient | None = None
         self._deployments: dict[str, UUID] = {}
+        self._lacks: list[str] = []
+        self._listed_at = float("-inf")
 
     async def open(self) -> None:
         """Open the client; whether anybody answers shows later."""
@@ -104,16 +109,25 @@ class PrefectRuns:
                 return None
         return _run(found, offline.lives(found.infrastructure_pid))
 
-    async def ping(self) -> None:
-        """Ask for health; the first time also for all deployments, so that no incident waits for that."""
+    async def ping(self) -> Collection[str]:
+        """Ask for health; now and then also for the deployments, so that no incident waits for that."""
         async with self._asking() as client:
             if error := await client.api_healthcheck():
                 raise UnavailableError(f"Prefect's API: {type(error).__name__} {error}".rstrip())
-            if len(self._deployments) < len(IncidentClass):
-                # A request that changes something needs a CSRF token first where the server wants one.
-                await client.read_deployments(limit=1)
-        for incident_class in IncidentClass:
-            await self._deployment(_name(incident_class))
+        if not self._lacks and time.monotonic() - self._listed_at < LIST_EVERY_S:
+            return ()
+        async with self._asking() as client:
+            wanted = [_name(incident_class) for incident_class in IncidentClass]
+            # It also brings the CSRF token that a request which changes something needs, where the server wants one.
+            found = await client.read_deployments(
+                deployment_filter=DeploymentFilter(name=DeploymentFilterName(any_=wanted))
+            )
+        self._listed_at = time.monotonic()
+        self._deployments |= {each.name: each.id for each in found}
+        self._lacks = sorted({*wanted} - {each.name for each in found})
+        for name in self._lacks:
+            self._deployments.pop(name, None)
+        return self._lacks
 
     async def resume(self, run_id: str, answer: dict[str, object]) -> None:
         """Resume a suspended run; a process without Prefect reads the ledger by itself."""
@@ -141,7 +155,7 @@ class PrefectRuns:
             try:
                 found = await client.read_deployment_by_name(f"{flow}/{flow}")
             except ObjectNotFound:
-                raise UnavailableError(
+                raise NoPlaybookError(
                     f"Prefect has no deployment {flow}/{flow}: run `prefect deploy --all`"
                 ) from None
         self._deployments[flow] = found.id

@@ -38,7 +38,12 @@ def routes(gateway: Gateway) -> APIRouter:
             "repairs": [_repair(each) for each in ledger.repairs(state=RepairState.OPEN)],
             "waits": [wait.model_dump(mode="json") for wait in ledger.waits()],
             "pool": _pool(gateway),
-            "prefect": {"api": gateway.site.settings.prefect_api, "up": away is None, "away_since": away},
+            "prefect": {
+                "api": gateway.site.settings.prefect_api,
+                "up": away is None,
+                "away_since": away,
+                "lacks": gateway.dispatcher.lacks,
+            },
         }
 
     @router.get("/jobs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Protocol
 
@@ -39,7 +40,8 @@ class Runs(Protocol):
         """Create the run of the incident's attempt, or find it (same idempotency key); returns its id.
 
         Raises:
-            UnavailableError: Prefect did not answer, or has no such deployment yet.
+            NoPlaybookError: Prefect has no deployment of the playbook.
+            UnavailableError: Prefect did not answer.
         """
         ...
 
@@ -59,11 +61,11 @@ class Runs(Protocol):
         """
         ...
 
-    async def ping(self) -> None:
-        """Ask whether Prefect works, and learn what :meth:`create` will need.
+    async def ping(self) -> Collection[str]:
+        """Ask whether Prefect works, and learn what :meth:`create` will need; deployments of playbooks that it lacks.
 
         Raises:
-            UnavailableError: it does not answer, or has not all deployments.
+            UnavailableError: it does not answer.
         """
         ...
 

@@ -27,6 +27,11 @@ def status(as_json: AsJson = False) -> None:
     _restores(facts)
     say(f"Status page: {facts['page']}")
     say(context.prefect_ui(context.settings()))
+    if lacks := facts["prefect"].get("lacks"):
+        say(
+            f"Prefect has no deployment of {', '.join(lacks)}: their incidents run without it. "
+            "Run `prefect deploy --all`."
+        )
 
 
 def _jobs(facts: Mapping[str, Any]) -> None:

@@ -31,6 +31,7 @@ _UNKNOWN: Mapping[str, dict[str, Any]] = {
     "stacks": _NOBODY,
     "vote": _NOBODY,
     "replay": _NOBODY,
+    "compare": {"changed": ""},
     "hold": {"held": False, "why": "not recorded"},
     "await": {"waited_for": "", "seconds": 0.0},
     "replenish": {"provisioned": []},

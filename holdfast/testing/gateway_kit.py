@@ -15,7 +15,7 @@ from holdfast.deployments.gateway.app import create_app
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.probe import Probe
 from holdfast.deployments.gateway.runs import Phase, Run, idempotency_key
-from holdfast.errors import HoldfastError, UnavailableError
+from holdfast.errors import HoldfastError, NoPlaybookError, UnavailableError
 from holdfast.models.agent import (
     Frame,
     Heartbeat,
@@ -47,6 +47,7 @@ class FakeRuns:
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
         self.away = False
+        self.lacks: tuple[str, ...] = ()
         self.back_after: int | None = None
         self.created: list[str] = []
         self.calls = 0
@@ -58,9 +59,11 @@ class FakeRuns:
     async def create(self, incident: Incident) -> str:
         self.calls += 1
         if self.back_after is not None and self.calls > self.back_after:
-            self.away = False
+            self.away, self.lacks = False, ()
         if self.away:
             raise UnavailableError("Prefect's API: ConnectError")
+        if (name := incident.incident_class.replace("_", "-")) in self.lacks:
+            raise NoPlaybookError(f"Prefect has no deployment {name}/{name}: run `prefect deploy --all`")
         key = idempotency_key(incident)
         if key not in self.runs:
             self.created.append(key)
@@ -79,9 +82,10 @@ class FakeRuns:
             raise UnavailableError("Prefect's API: ConnectError")
         return self.runs.get(run_id)
 
-    async def ping(self) -> None:
+    async def ping(self) -> tuple[str, ...]:
         if self.away:
             raise UnavailableError("Prefect's API: ConnectError")
+        return self.lacks
 
     async def resume(self, run_id: str, answer: dict[str, object]) -> None:
         if self.away:

@@ -117,6 +117,10 @@ class ScriptedContext(Context):
         }
         self._world = world
 
+    def changed_lines(self, job: str, versions: tuple[str, str], file: str) -> Sequence[tuple[int, int]]:
+        """As the scenario says."""
+        return [(first, last) for first, last in self._world.changed.get(file, ())]
+
     def agent(self, machine: Any) -> Any:
         """The scripted one."""
         return ScriptedAgent(self._world, machine)

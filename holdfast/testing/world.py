@@ -76,6 +76,8 @@ class World:
     """Steps of the checkpoints in S3, which the first epoch saved."""
     s3_away_s: float = 0.0
     """S3 does not answer for so long."""
+    changed: dict[str, list[list[int]]] = field(default_factory=dict)
+    """File -> first and last line of what the newest code version changed in it."""
     step: int = 20
     started: dict[str, wire.Start] = field(default_factory=dict)
     replays: dict[str, set[str]] = field(default_factory=dict)

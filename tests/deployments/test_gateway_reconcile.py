@@ -259,6 +259,37 @@ async def test_playbook_runs_without_prefect_when_it_stays_away(kit: Kit) -> Non
     assert len(kit.runs.offline_started) == 1
 
 
+async def test_a_deleted_deployment_is_told_to_a_person_and_its_incident_runs_without_prefect(
+    kit: Kit, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log once, the status and the incident: Prefect answers, but would run nothing."""
+    await kit.running_job()
+    kit.runs.lacks = ("job-crash",)
+    with caplog.at_level("INFO"):
+        await kit.gateway.dispatcher.ping()
+        await kit.gateway.dispatcher.ping()
+    assert caplog.text.count("has no deployment of job-crash") == 1
+    assert (await kit.get("/v1/status"))["prefect"]["lacks"] == ["job-crash"]
+    assert kit.metric("prefect_deployments_missing") == 1
+    await kit.crash()
+    assert kit.runs.offline_started == [(f"{JOB}-1", 2)]
+    (incident,) = kit.incidents()
+    assert "runs without Prefect: Prefect has no deployment job-crash/job-crash" in incident.reasons[-1]
+    assert kit.gateway.dispatcher.prefect_away_since is None
+    kit.runs.lacks = ()
+    await kit.gateway.dispatcher.ping()
+    assert (await kit.get("/v1/status"))["prefect"]["lacks"] == []
+    assert kit.metric("prefect_deployments_missing") == 0
+
+
+async def test_a_deployment_that_is_only_being_made_is_waited_for(kit: Kit) -> None:
+    """The control: `prefect deploy --all` is at work."""
+    await kit.running_job()
+    kit.runs.lacks, kit.runs.back_after = ("job-crash",), 2
+    await kit.crash()
+    assert (kit.runs.created, kit.runs.offline_started) == ([FIRST], [])
+
+
 async def test_run_survives_a_short_absence_of_prefect(kit: Kit) -> None:
     """A playbook outlives 10 to 20 s without the API: as long as it acts it is left alone."""
     await kit.running_job()

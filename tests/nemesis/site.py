@@ -249,9 +249,10 @@ class Runs:
             return found.model_copy(update={"alive": process.alive})
         return found
 
-    async def ping(self) -> None:
-        """Whether it answers."""
+    async def ping(self) -> tuple[str, ...]:
+        """Whether it answers; it has all deployments."""
         await self._ask()
+        return ()
 
     async def resume(self, run_id: str, answer: dict[str, object]) -> None:
         """No run is suspended."""

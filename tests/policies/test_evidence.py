@@ -27,6 +27,7 @@ def facts(incident_class: IncidentClass = CRASH, what: str = "SIGSEGV", **known:
         ({"version_age_s": None}, False),
         ({"version_age_s": 10 * DAYS, "ranks": (3,)}, True),
         ({"version_age_s": 10 * DAYS, "ranks": (3, 5)}, False),
+        ({"version_age_s": 10 * DAYS, "changed": "it was raised at data.py:33"}, False),
     ],
 )
 def test_code_that_ran_for_days_is_cleared(known: dict[str, object], cleared: bool) -> None:

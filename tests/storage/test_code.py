@@ -353,3 +353,15 @@ def test_a_folder_that_cannot_be_written_is_named(objects: ObjectStore, tmp_path
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(UnavailableError, match=f"cannot write code version {version} to"):
         code.checkout(objects, "gpt", version, tmp_path / "file" / version)
+
+
+def test_one_file_of_a_version(objects: ObjectStore, tmp_path: Path) -> None:
+    """As it was stored; links are no files of their own."""
+    root = write(tmp_path / "code", lib__a_py="one\n")
+    (root / "b.py").symlink_to("lib/a.py")
+    version = code.store(objects, "gpt", root)
+    assert code.text(objects, "gpt", version, "lib/a.py") == "one\n"
+    assert code.text(objects, "gpt", version, "b.py") is None
+    assert code.text(objects, "gpt", version, "c.py") is None
+    with pytest.raises(UnknownError):
+        code.text(objects, "gpt", "0" * 12, "lib/a.py")

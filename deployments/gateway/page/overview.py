@@ -29,7 +29,12 @@ def overview(gateway: Gateway) -> dict[str, Any]:
         "incidents": [incident_line(row) for row in sorted(recent.values(), key=lambda row: -row.opened_at)],
         "asks": [ask for row in still_open if (ask := question(row, ledger.actions(row.id)))],
         "pool": _pool(gateway, machines),
-        "prefect": {"ui": prefect_ui(gateway), "up": away is None, "away_since": away},
+        "prefect": {
+            "ui": prefect_ui(gateway),
+            "up": away is None,
+            "away_since": away,
+            "lacks": gateway.dispatcher.lacks,
+        },
     }
 
 

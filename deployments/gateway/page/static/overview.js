@@ -44,7 +44,8 @@ function jobTable(jobs) {
 const mostLost = (lost) =>
   Object.entries(lost).sort((a, b) => b[1] - a[1]).slice(0, 2).map(([phase, value]) => `${words(phase)} ${seconds(value)}`).join(", ");
 
-function prefect({ ui, up }) {
-  return h("p", { class: "soft" }, up ? "Prefect answers" : "Prefect does not answer: playbooks run with a private server",
+function prefect({ ui, up, lacks }) {
+  const missing = lacks.length ? `, and has no deployment of ${lacks.join(", ")}: their incidents run without it` : "";
+  return h("p", { class: "soft" }, up ? `Prefect answers${missing}` : "Prefect does not answer: playbooks run with a private server",
     ui ? [": ", h("a", { href: ui, rel: "noreferrer" }, ui)] : null);
 }

@@ -1,0 +1,68 @@
+"""Step: does a failure come from a line that the running code version changed?"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from prefect import task
+from prefect.logging import get_run_logger
+
+from holdfast.errors import HoldfastError
+from holdfast.models.alert import Rung
+from holdfast.policies import changes, code, evidence
+from holdfast.policies.signature import Signature
+from holdfast.tasks import history
+from holdfast.tasks.case import Case
+
+_LONGEST_S = 10.0
+"""A recovery does not wait longer for two archives."""
+
+
+def due(case: Case, failed: Signature, facts: evidence.Facts) -> str:
+    """The version to compare the running one with; empty: a comparison would decide nothing.
+
+    It decides when the same failure came again, with a traceback in the job's code, and nothing else speaks for the
+    code.
+    """
+    policy, job = case.ctx.policy.ladder, case.job_now()
+    if Rung.ROLLBACK not in policy.of(case.incident_class).rungs or not facts.again or not failed.frame:
+        return ""
+    if evidence.for_code(facts, policy.code_suspect_s):
+        return ""
+    return code.last_good(case.ctx.ledger.versions(case.job), job.code_version) or ""
+
+
+@task(task_run_name="compare the code of {case.job} with the version before")
+async def compare_code(case: Case) -> None:
+    """Write down whether the traceback ends in a line that the running version changed, where that matters."""
+    facts = history.facts(case.ctx, case.incident, state_suspected=False)
+    before = due(case, facts.signature, facts)
+    if before:
+        frame, now = facts.signature.frame, case.job_now().code_version
+
+        async def act() -> dict[str, Any]:
+            return {"changed": await _changed(case, frame, before, now), "frame": frame, "against": before}
+
+        done = await case.once("compare", case.life, {"frame": frame, "against": before}, act)
+        get_run_logger().info("%s", done["changed"] or f"{frame} is as it was in version {before}")
+
+
+def found(case: Case) -> str:
+    """What the newest comparison says for the code; empty: nothing, or there was none."""
+    done = [action for action in case.done("compare") if action.key == f"compare:{case.life}"]
+    return str((done[-1].result or {}).get("changed", "")) if done else ""
+
+
+async def _changed(case: Case, frame: str, before: str, now: str) -> str:
+    """In words; empty also when it cannot be known: then nothing speaks for the code."""
+    where = changes.place(frame)
+    if where is None:
+        return ""
+    try:
+        async with asyncio.timeout(_LONGEST_S):
+            lines = await asyncio.to_thread(case.ctx.changed_lines, case.job, (before, now), where.file)
+    except (HoldfastError, TimeoutError, ValueError) as error:
+        get_run_logger().warning("what version %s changed in %s is not known: %s", now, where.file, error)
+        return ""
+    return changes.told(frame, lines, before, now)
