@@ -25,6 +25,7 @@ from holdfast.policies import (
     restore_plan,
     slow_vote,
     spare_pool,
+    standing_out,
     suspects,
     switches,
 )
@@ -33,6 +34,7 @@ from holdfast.policies.classify import JobContext, classify, sure_machines
 from holdfast.policies.ladder import PastIncident
 from holdfast.policies.policy import AggregatePolicy, ClassLadder, Policy
 from holdfast.policies.replay_groups import Next
+from holdfast.policies.standing_out import Accusation
 from holdfast.simulate.scenario import Scenario, Symptom, Variant
 
 JOB = "sim"
@@ -49,6 +51,8 @@ class Judgement(NamedTuple):
     accused: tuple[str, ...] = ()
     """Machines that the alerts speak against, sure or not."""
     switch: str = ""
+    again: tuple[str, ...] = ()
+    """Those of the accused that stood out in hangs before: they go before anything is tried again."""
 
 
 class Replayed(NamedTuple):
@@ -95,13 +99,27 @@ class Judge:
             found = Classification(
                 incident_class=IncidentClass.JOB_CRASH, confidence=0.5, machine=None, reasons=("it stopped",)
             )
-        named = suspects.named(alerts, found.machine, self._job)
+        # Who is named by a hang only stands out in it.
+        root = None if found.incident_class is IncidentClass.JOB_HANG else found.machine
+        named = suspects.named(alerts, root, self._job)
         return Judgement(
             incident_class=found.incident_class,
             sure=sure_machines(alerts, context, self.policy) if found.machine is not None else (),
             accused=named if len(named) <= self.policy.aggregate.limit(self._job.spec.machines) else (),
             switch=switches.shared(named, alerts),
         )
+
+    def stands_out(
+        self, seen: Judgement, now: Accusation, past: Sequence[Accusation], evicted_at: Sequence[float]
+    ) -> Judgement:
+        """What is known of a hang once its stacks are looked at: who only stands out goes at the second time.
+
+        ``past``: who stood out in earlier hangs; ``evicted_at``: when machines went for that.
+        """
+        machines = standing_out.weigh(
+            now, past, evicted_at, self._job.spec.machines, self.policy.ladder.standing_out
+        ).machines
+        return seen._replace(accused=(*seen.accused, *machines), again=machines)
 
     def ladder(self, incident_class: IncidentClass) -> ClassLadder:
         """The ladder of a class, without the rungs that the variant does not have."""
@@ -118,12 +136,13 @@ class Judge:
         code_changed_s_ago: float | None = None,
         common_cause: bool = False,
     ) -> Rung:
-        """The next rung of the ladder. Machines are never repeat offenders here: an evicted one does not return."""
+        """The next rung of the ladder. Repeat offenders are those of hangs: an evicted machine does not return."""
         rules = self.policy.ladder
         circumstances = ladder.Circumstances(
             can_rollback=can_rollback and self._variant.rollback,
             code_changed_s_ago=code_changed_s_ago,
             accused=seen.accused,
+            offenders=frozenset(seen.again),
             switch=seen.switch,
             common_cause=common_cause,
         )

@@ -16,6 +16,7 @@ from holdfast.models.checkpoint import Tier
 from holdfast.policies.ladder import PastIncident
 from holdfast.policies.lost_time import Account, Phase, Span, account
 from holdfast.policies.policy import Policy
+from holdfast.policies.standing_out import Accusation
 from holdfast.simulate.decide import Judge, Judgement, pool_size
 from holdfast.simulate.faults import Fault, Faults
 from holdfast.simulate.saving import Progress
@@ -27,6 +28,9 @@ Steps = Generator[simpy.Event, Any, T]
 
 HISTORY = 20
 """Past incidents that the ladder is told of; older ones lie behind progress."""
+
+HANGS = 100
+"""Hangs that are remembered; older ones lie outside of the policy's window."""
 
 REAL_TIME = "eviction on a real-time check"
 STOP_TIME = "eviction by stop-time checks"
@@ -84,6 +88,8 @@ class _Job:
         self.slots = {name: slot for slot, name in enumerate(self.names)}
         self.next_name = len(self.names)
         self.evicted_at: list[float] = []
+        self.stood_out: deque[Accusation] = deque(maxlen=HANGS)
+        self.evicted_for_hangs_at: list[float] = []
         self.lost: set[int] = set()
         self.history: deque[PastIncident] = deque(maxlen=HISTORY)
         self.cause = ""
@@ -214,8 +220,11 @@ class _Job:
             slow = seen.incident_class is IncidentClass.FAIL_SLOW
             if not slow:  # of a slow job stacks are taken while it trains
                 yield from self._spend(Phase.DIAGNOSING, self.costs.stacks_s)
-            if suspects := self._aggregate(fault, symptom, slow=slow):
+            suspects = self._aggregate(fault, symptom, slow=slow)
+            if suspects and slow:
                 return (yield from self._evict(suspects, fault, AGGREGATED))
+            if suspects:
+                seen = self._weigh(suspects, seen)
         if seen.incident_class is IncidentClass.EXTERNAL_SERVICE:
             yield from self._spend(Phase.WAITING, self.costs.service_s)
         if self.judge.ladder(seen.incident_class).tiers:
@@ -243,10 +252,20 @@ class _Job:
             case Rung.ROLLBACK:
                 return (yield from self._roll_back(fault))
             case Rung.EVICT:
-                return (yield from self._evict(set(seen.accused), fault, ACCUSED))
+                if seen.again:
+                    self.evicted_for_hangs_at += [self.env.now] * len(seen.accused)
+                how = AGGREGATED if seen.again else ACCUSED
+                return (yield from self._evict(set(seen.accused), fault, how))
             case Rung.REPLAY:
                 return (yield from self._replay(fault))
         return (yield from self._person(fault))
+
+    def _weigh(self, suspects: set[str], seen: Judgement) -> Judgement:
+        """Who stands out in a hang is retried in place first, and goes when it stands out again."""
+        now = Accusation(at=self.env.now, machines=tuple(sorted(suspects)))
+        found = self.judge.stands_out(seen, now, tuple(self.stood_out), self.evicted_for_hangs_at)
+        self.stood_out.append(now)
+        return found
 
     def _roll_back(self, fault: Fault) -> Steps[str]:
         yield from self._spend(Phase.SWAPPING, self.costs.rollback_s)

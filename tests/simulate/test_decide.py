@@ -13,6 +13,7 @@ from holdfast.policies import slow_vote
 from holdfast.policies.aggregate import aggregate
 from holdfast.policies.ladder import PastIncident
 from holdfast.policies.policy import Policy
+from holdfast.policies.standing_out import Accusation
 from holdfast.simulate import decide
 from holdfast.simulate.decide import Judge, Judgement
 from holdfast.simulate.scenario import Strategy, Variant
@@ -117,6 +118,22 @@ def test_the_ladder_of_the_class_is_climbed_and_options_take_rungs_off() -> None
     assert climbed() == [Rung.RETRY, Rung.ROLLBACK, Rung.REPLAY, Rung.HUMAN]
     assert climbed(rollback=False) == [Rung.RETRY, Rung.REPLAY, Rung.HUMAN]
     assert climbed(rollback=False, replay=False) == [Rung.RETRY, Rung.HUMAN]
+
+
+def test_who_stands_out_in_a_hang_is_retried_in_place_first() -> None:
+    """And goes when it stands out again within the window, as in production."""
+    judge = judge_of()
+    hang = judge.judge(DEFAULT.symptoms["job_hang"], {"m7": 7}, 10.0)
+    assert hang.accused == ()
+    first = Accusation(at=10.0, machines=("m7",))
+    once = judge.stands_out(hang, first, (), ())
+    assert judge.rung(once, (), can_rollback=False) is Rung.RETRY
+    again = judge.stands_out(hang, first.model_copy(update={"at": 600.0}), (first,), ())
+    assert again.accused == ("m7",)
+    assert judge.rung(again, (), can_rollback=False) is Rung.EVICT
+    much_later = 10.0 + POLICY.ladder.standing_out.window_s + 1
+    late = judge.stands_out(hang, first.model_copy(update={"at": much_later}), (first,), ())
+    assert judge.rung(late, (), can_rollback=False) is Rung.RETRY
 
 
 def test_a_lost_pair_is_restored_from_s3() -> None:
