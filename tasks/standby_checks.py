@@ -192,7 +192,6 @@ def _note(ctx: Context, checked: Checked) -> None:
         told = Alert(
             kind=AlertKind.HOST_FAULT,
             machine=name,
-            incarnation=checked.incarnations.get(name),
             at=ctx.clock.now(),
             firing=name in failed,
             evidence={"check": flapping.STANDBY_CHECKS},
