@@ -70,6 +70,20 @@ class Group(Frozen):
         cgroup.dissolve(self.folder, self.parent)
 
 
+class Link(Frozen):
+    """A symbolic link of ours."""
+
+    kind: Literal["link"] = "link"
+    path: Path
+    to: Path
+
+    def undo(self) -> None:
+        """Remove it, if it is that one."""
+        with contextlib.suppress(OSError):
+            if self.path.readlink() == self.to:
+                self.path.unlink()
+
+
 class Stopped(Frozen):
     """A process that was stopped."""
 
@@ -85,7 +99,7 @@ class Stopped(Frozen):
                 process.resume()
 
 
-Change = Mounted | Queue | Group | Stopped
+Change = Mounted | Queue | Group | Link | Stopped
 
 
 class Entry(Frozen):

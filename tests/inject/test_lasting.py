@@ -45,7 +45,7 @@ def mounted(folder: Path) -> bool:
 
 def bad(folder: Path) -> set[AlertKind]:
     """What the agent's own detector sees of the machine."""
-    detector = Mounts(folder, LIMITS)
+    detector = Mounts(folder.parent.parent, LIMITS, folder=folder)
     signs = detector.look()
     for probe in detector._probes.values():
         probe.close()  # type: ignore[attr-defined]
@@ -77,6 +77,9 @@ def test_a_broken_disk_refuses_what_is_written_and_is_seen(
         ):
             file.write(bytes(2**20))
         assert seen in bad(folder)
+        other = Mounts(home, LIMITS, folder=machine_dir(home, "m1"))
+        assert {sign.device for sign in other.look()} == {str(home)}, "it is no fault of another machine"
+        next(iter(other._probes.values())).close()  # type: ignore[attr-defined]
         assert processes.find_agent(folder) is not None
     assert not mounted(data)
     assert {path.name for path in data.iterdir()} == {"old"}

@@ -22,6 +22,7 @@ from holdfast.agent.inspection.pressure import Pressure
 from holdfast.agent.inspection.roots import Roots
 from holdfast.agent.inspection.steady import Steady
 from holdfast.models.agent import Vitals
+from holdfast.paths import machine_dir
 from holdfast.plugins import Group
 from holdfast.policies.thresholds import DetectPolicy
 from holdfast.settings import Settings
@@ -46,7 +47,13 @@ def detectors(
         Steady(machine, Memory(policy.host), every.host_s),
         Steady(machine, Pressure(roots.proc, policy.host), every.host_s),
         Steady(machine, OomKills(roots.proc, roots.sys), every.host_s),
-        Steady(machine, Mounts(home, policy.storage), every.host_s, blocking=True, again_s=every.network_s),
+        Steady(
+            machine,
+            Mounts(home, policy.storage, folder=machine_dir(home, machine)),
+            every.host_s,
+            blocking=True,
+            again_s=every.network_s,
+        ),
         Steady(
             machine,
             ObjectStore(settings.s3, policy.storage),

@@ -43,14 +43,16 @@ class Mounts:
         own: Path,
         limits: StorageLimits,
         probe: Callable[[Path, float], Probe] = MountProbe,
+        folder: Path | None = None,
     ) -> None:
-        self._own, self._limits, self._probe = own, limits, probe
+        """``own``: what the machine needs in any case; ``folder``: its own alone, with what is mounted within it."""
+        self._folder, self._limits, self._probe = folder, limits, probe
         self._probes: dict[Path, Probe] = {}
         self._find(own, *map(Path, limits.paths))
 
     def look(self) -> list[Sign]:
         """Signs of each path."""
-        self._find(*_below(self._own))
+        self._find(*(_within(self._folder) if self._folder else ()))
         return [sign for probe in self._probes.values() for sign in self._of(probe)]
 
     def _find(self, *paths: Path) -> None:
@@ -100,14 +102,14 @@ class Mounts:
             )
 
 
-def _below(own: Path) -> list[Path]:
+def _within(folder: Path) -> list[Path]:
     """Where file systems of their own are mounted within the machine's folder."""
     try:
         lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
     found = [Path(line.split(" ")[1].replace("\\040", " ")) for line in lines if line.count(" ") > 1]
-    return [path for path in found if own in path.parents]
+    return [path for path in found if folder in path.parents]
 
 
 def _bad(
