@@ -12,7 +12,7 @@ what agents see without a GPU:
 One signal is never enough: a slow step is silent but busy. Nor are two while ranks visibly work: before the first step
 (they use processors, themselves or by what they started, or read and write), or in a pause that may be an evaluation
 which nobody declared (their GPUs or processors compute, and their stacks change). Both have limits, after which
-silence alone is a hang.
+silence alone is a hang. A job without a Session is judged in its own way (:mod:`holdfast.policies.plain`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from holdfast.models.agent import RankPhase
 from holdfast.models.base import Frozen
 from holdfast.models.job import JobState
-from holdfast.policies import at_work
+from holdfast.policies import at_work, odd_machine, plain
 from holdfast.policies.hang_facts import NOTHING_LEARNED, HangFacts, Learned
 from holdfast.policies.listed import listed
 from holdfast.policies.policy import HangPolicy
@@ -41,7 +41,8 @@ class HangVote(Frozen):
     """Since the last step of any rank."""
     window_s: float = 0.0
     suspects: tuple[int, ...] = ()
-    """Ranks that stand out: stopped, else behind the others, else busy among idle ones."""
+    """Ranks that stand out: stopped, else behind the others, else with idle GPUs among busy ones, else busy among idle
+    ones, else with a log that ended before all others'."""
     stopped: tuple[int, ...] = ()
     """Ranks whose process is stopped (state T): that explains the hang by itself."""
     blocked: tuple[int, ...] = ()
@@ -107,6 +108,8 @@ def vote(
     known, ranks = ranks, [rank for rank in ranks if not rank.ended]
     if off := _not_judged(ranks, job_state):
         return HangVote(hang=False, exempt=off)
+    if plain.is_plain(known, learned):
+        return _vote_plain(ranks, policy)
     silent = min(rank.silent_s for rank in known)
     stopped = [rank for rank in ranks if rank.stopped_s >= policy.stopped_s]
     limit, exempt = _limit(known, policy, learned)
@@ -135,6 +138,31 @@ def vote(
         working=work.ranks,
         exempt="" if hang else exempt,
         reasons=(*signals.values(), *_told_of_ended(ended, ranks)),
+    )
+
+
+def _vote_plain(ranks: Sequence[HangFacts], policy: HangPolicy) -> HangVote:
+    """A job without a Session: only what is seen from outside counts."""
+    silent, limit = plain.silent_s(ranks), plain.limit_s(ranks, policy)
+    signals = _signals(ranks, silent, limit, policy)
+    if silent > limit:
+        signals["silent"] = (
+            f"no rank wrote to its log for {silent:.0f} s (limit {limit:.0f} s), and none reports steps"
+        )
+    stopped = tuple(sorted(rank.rank for rank in ranks if rank.stopped_s >= policy.stopped_s))
+    if not stopped and not all(rank.stacks_unchanged for rank in ranks):
+        signals.pop("stuck", None)
+    hang = plain.hangs(tuple(signals), bool(stopped))
+    return HangVote(
+        hang=hang,
+        signals=tuple(signals),
+        silent_s=silent,
+        window_s=limit,
+        suspects=_suspects(ranks, policy, ()) if hang else (),
+        stopped=stopped if hang else (),
+        blocked=_blocked(ranks, policy) if hang else (),
+        exempt="" if silent > limit else "it has no Session: steps are not expected",
+        reasons=tuple(signals.values()),
     )
 
 
@@ -241,7 +269,7 @@ def _suspects(ranks: Sequence[HangFacts], policy: HangPolicy, ended: Sequence[in
     behind = [rank.rank for rank in ranks if rank.steps_done < ahead]
     busy = [rank.rank for rank in ranks if rank.cpu_cores >= policy.idle_cores]
     few = len(ranks) / 2
-    for odd in (behind, busy):
+    for odd in (behind, odd_machine.gpus_idle(ranks, policy), busy, odd_machine.log_ended(ranks, policy)):
         if 0 < len(odd) < few:
             return tuple(sorted(odd))
     return ()

@@ -17,6 +17,8 @@ class Learned(Frozen):
     """Its longest start: from the start of an epoch to its first step."""
     phase_s: Mapping[str, float] = Field(default_factory=dict)
     """The longest pause between two steps in each declared phase."""
+    reports: bool = False
+    """A rank of it said something in this or an earlier epoch: it has a Session."""
 
 
 NOTHING_LEARNED = Learned()
@@ -55,6 +57,10 @@ class HangFacts(Frozen):
     """Utilisation of its machine's GPUs, 0 to 1."""
     traffic_bytes_s: float | None = None
     """Of its machine's ports."""
+    reports: bool = True
+    """It has a Session, which tells of steps."""
+    log_silent_s: float | None = None
+    """Since something was written to its log; None: not known."""
     paused: bool = False
     phase: RankPhase = RankPhase.RUNNING
     exit_code: int | None = None
@@ -120,6 +126,8 @@ def facts(
         io_bytes_s=moved,
         gpu_busy=vitals.gpu_busy if vitals else None,
         traffic_bytes_s=vitals.traffic_bytes_s if vitals else None,
+        reports=state.reports,
+        log_silent_s=None if state.log_at is None else max(0.0, now - state.log_at),
         paused=state.paused,
         phase=state.phase,
         exit_code=state.exit_code,

@@ -53,6 +53,7 @@ class HangPolicy(Frozen):
     start_bytes_s: float = Seconds
     undeclared_s: float = Seconds
     endless_s: float = Seconds
+    plain_silent_s: float = Seconds
     early_end_s: float = Seconds
     blocked_s: float = Seconds
     end_s: float = Seconds

@@ -25,6 +25,8 @@ class _Known:
     starts_of: int = 0
     """The epoch before which starts were looked up; 0: they were not."""
     start_s: float = 0.0
+    reports: bool = False
+    """A rank of it has a Session."""
 
 
 class KnownPauses:
@@ -35,6 +37,8 @@ class KnownPauses:
 
     def observe(self, job: Job, before: RankState | None, now: RankState, declared: Collection[str]) -> None:
         """Take two states of one rank, one heartbeat apart: a step that ended a pause says how long it was."""
+        if now.reports or now.steps_done:
+            self._of(job).reports = True
         if before is None or before.steps_done == 0 or now.steps_done != before.steps_done + 1:
             return
         if before.paused or now.paused:
@@ -62,7 +66,7 @@ class KnownPauses:
     def learned(self, job: Job) -> Learned:
         """For the hang vote."""
         known = self._of(job)
-        return Learned(start_s=known.start_s, phase_s=dict(known.phase_s))
+        return Learned(start_s=known.start_s, phase_s=dict(known.phase_s), reports=known.reports)
 
     def keep(self, jobs: Collection[str]) -> None:
         """Forget all other jobs."""

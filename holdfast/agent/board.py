@@ -93,6 +93,7 @@ class Row:
     grad_norm: float | None = None
     step_s: float = 0.0
     paused: bool = False
+    spoke: bool = False
     replicated_step: int = 0
     shard_nbytes: int = 0
     """Size of its newest shard."""
@@ -136,6 +137,7 @@ class Row:
             process_state=letter,
             exit_code=exit_code,
             paused=self.paused,
+            reports=self.spoke,
             damaged=self.damaged,
         )
 
@@ -197,6 +199,7 @@ class Board:
         if message["epoch"] != self._epoch:
             return
         row = self.rows[message["rank"]]
+        row.spoke = True
         handler = getattr(self, f"_on_{message['t']}", None)
         if handler is not None:
             handler(row, message)

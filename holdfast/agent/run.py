@@ -226,10 +226,18 @@ class Run:
         row = self.board.rows[process.rank]
         exited = process.gone.done()
         state = row.state(process.pid, process.exit_code, cpu_s, letter, exited)
-        if row.steps_done or exited:
+        if exited:
+            return state
+        state = state.model_copy(update={"log_at": self._log_at(process.rank)})
+        if row.steps_done:
             return state
         children_cpu_s, io_bytes = process.work()
         return state.model_copy(update={"children_cpu_s": children_cpu_s, "io_bytes": io_bytes})
+
+    def _log_at(self, rank: int) -> float | None:
+        with contextlib.suppress(OSError):
+            return self.log(rank).stat().st_mtime
+        return None
 
     def _result(self, process: Watched) -> RankResult:
         assert self.board is not None

@@ -96,6 +96,10 @@ class RankState(Frozen):
     """Read and written by it and all that it started, before its first step only."""
     exit_code: int | None = None
     paused: bool = False
+    reports: bool = True
+    """It has a Session, which tells of steps: it said something in this epoch."""
+    log_at: Finite | None = None
+    """When something was last written to its log; None: not known."""
     damaged: str = ""
     """Why it could not load the state that it was to resume from, when that is how it ended."""
 

@@ -93,6 +93,13 @@ async def test_steps_make_the_state(board: Board, say: Say) -> None:
     assert board.rows[5].state(78, None, 0, "S", exited=False).phase is RankPhase.STARTING
 
 
+async def test_a_rank_that_never_spoke_reports_no_steps(board: Board, say: Say) -> None:
+    """It has no Session, as far as anybody knows."""
+    assert not board.rows[5].state(7, None, 0.0, "S", exited=False).reports
+    say("activity", rank=5, name="eval")
+    assert board.rows[5].state(7, None, 0.0, "S", exited=False).reports
+
+
 async def test_marks_follow_rank_0(tmp_path: Path, heard: Heard) -> None:
     """One mark per step of the job, kept until they were delivered."""
     with closing(Board(tmp_path / "s", 3, (5, 0), heard)) as board:
