@@ -72,6 +72,10 @@ class Circumstances(Frozen):
     """Why the code is not at fault; empty: it may be."""
     replay_cleared: str = ""
     """Why no replay can show it; empty: one may."""
+    may_skip: int = 0
+    """So many steps the job may pass over (`skip_bad_batches` of its file)."""
+    skipped: tuple[int, ...] = ()
+    """Steps that it passes over already."""
     no_retry: str = ""
     """Why the same would surely come again at once; empty: it need not."""
 
@@ -83,6 +87,8 @@ class RungDecision(Frozen):
     reasons: tuple[str, ...]
     data: str = ""
     """Why the data is a suspect too; empty: it is not."""
+    skip: int | None = None
+    """The step whose data is passed over; None: none is."""
 
 
 def order(
@@ -140,7 +146,21 @@ def next_rung(  # noqa: PLR0917
     """
     fruitless = since_progress(history, progress_steps, seen.signature)
     decision = _choose(history, fruitless, done_rungs, ladder, progress_steps, seen, code_changed_s)
-    return decision.model_copy(update={"data": _suspect_data(fruitless, seen.signature)})
+    data = _suspect_data(fruitless, seen.signature)
+    return _skip(decision, data, seen) or decision.model_copy(update={"data": data})
+
+
+_AFTER_DATA = frozenset({Rung.RETRY, Rung.OLDER_STATE, Rung.REPLAY, Rung.HUMAN, Rung.STOP})
+"""What waits while the data is a suspect and may be passed over; what speaks for code or a machine comes first."""
+
+
+def _skip(decision: RungDecision, data: str, seen: Circumstances) -> RungDecision | None:
+    """Pass over the data instead; None: it is no suspect, was passed over in vain, or the job file forbids it."""
+    step, left = (seen.signature.position.step or 0) + 1, seen.may_skip - len(seen.skipped)
+    if not data or decision.rung not in _AFTER_DATA or left < 1 or step in seen.skipped:
+        return None
+    told = f"the data of step {step} is passed over: the job file allows {left} more"
+    return RungDecision(rung=Rung.SKIP_DATA, reasons=(*decision.reasons, told), data=data, skip=step)
 
 
 def _choose(  # noqa: PLR0917

@@ -98,6 +98,8 @@ class ClassLadder(Frozen):
         ends = [rung.value for rung in rungs if rung in ENDS]
         if ends:
             raise ValueError(f"{ends[0]} is no attempt: it belongs into `end`, after all rungs")
+        if Rung.SKIP_DATA in rungs:
+            raise ValueError("skip_data is no attempt of a list: `skip_bad_batches` of a job file allows it")
         if Rung.OLDER_STATE in rungs:
             raise ValueError("older_state is no attempt of a list: `restore.poisoned` says when it is due")
         return rungs

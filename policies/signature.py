@@ -74,6 +74,10 @@ def of(
     root = _root(mine)
     if root is None:
         return Signature(position=position or Position())
+    step = root.evidence.get("step")
+    if root.kind is AlertKind.RANK_EXIT and isinstance(step, int):
+        # As the rank that failed had it: what the job's newest step was is told now and then only.
+        position = (position or Position()).model_copy(update={"step": step})
     machine = None if one_machine else root.machine
     return Signature(
         what=what(root),

@@ -67,8 +67,10 @@ async def _start(
     rendezvous = await case.ctx.agent(first).open_rendezvous(
         OpenRendezvous(job=name, epoch=epoch, incarnation=first.incarnation, world_size=world_size)
     )
+    skip_steps = case.ctx.ledger.skipped_steps(job.name)
     orders = {
         machine.name: Start(
+            skip_steps=skip_steps,
             job=name,
             epoch=epoch,
             incarnation=machine.incarnation,

@@ -399,6 +399,8 @@ async def _start_ranks(
 
     sources, fallbacks = by_machine(plan.sources), by_machine(plan.fallbacks)
 
+    skip_steps = ctx.ledger.skipped_steps(job.name)
+
     def order(machine: Machine) -> Start:
         slot = job.machines.index(machine.name)
         ranks = tuple(job.ranks_of(machine.name))
@@ -426,6 +428,7 @@ async def _start_ranks(
             peer_machine=peer.name if peer else "",
             s3_every_steps=job.spec.checkpoint.s3_every_steps,
             disk_every_steps=job.spec.checkpoint.disk_every_steps,
+            skip_steps=skip_steps,
             memory_every_steps=job.spec.checkpoint.memory_every_steps,
             copies=job.spec.checkpoint.copies(len(machines)),
             first_tier=job.spec.checkpoint.first_tier,

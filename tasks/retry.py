@@ -19,6 +19,9 @@ from holdfast.tasks.case import Case
 from holdfast.tasks.replay import replay
 from holdfast.tasks.rollback import rollback
 
+_BY_DATA = frozenset({IncidentClass.JOB_CRASH, IncidentClass.USER_CODE_ERROR})
+"""Classes in which the data that is read may be what the job falls at."""
+
 
 class Tried(Frozen):
     """What a rung did."""
@@ -67,6 +70,10 @@ async def _act(case: Case, verdict: Verdict, rung: Rung) -> Tried:
             also = f"; {data}" if (data := suspect_data(case)) else ""
             spared = _of_newest_rung(case, "spared") or "no machine at fault"
             return Tried(did=f"{spared}; retried in place{also}", verdict=verdict)
+        case Rung.SKIP_DATA:
+            step = await skip_data(case)
+            told = f"no machine at fault; {suspect_data(case)}; the data of step {step} is passed over"
+            return Tried(did=told, verdict=verdict)
         case Rung.OLDER_STATE:
             return Tried(did=f"no machine at fault; {await poisoned.leave_behind(case)}", verdict=verdict)
         case Rung.EVICT:
@@ -81,7 +88,8 @@ async def _act(case: Case, verdict: Verdict, rung: Rung) -> Tried:
         case Rung.STOP:
             raise StoppedError("all rungs of the ladder are spent")
         case _:
-            raise LimitError("all rungs of the ladder are spent: " + "; ".join(tried_in_words(case)))
+            data = f"{data}; " if (data := suspect_data(case)) else ""
+            raise LimitError(f"{data}all rungs of the ladder are spent: " + "; ".join(tried_in_words(case)))
 
 
 async def _replay(case: Case) -> Tried:
@@ -131,12 +139,25 @@ async def climb(case: Case, common_cause: bool = False) -> Rung:
             "rung": decision.rung.value,
             "reasons": list(decision.reasons),
             "data": decision.data,
+            "skip": decision.skip,
             "spared": seen.spared,
         }
 
     done = await case.once("rung", case.life, {}, act)
     get_run_logger().info("rung: %s (%s)", done["rung"], "; ".join(done["reasons"]))
     return Rung(str(done["rung"]))
+
+
+@task(task_run_name="pass over bad data")
+async def skip_data(case: Case) -> int:
+    """Have every further epoch of the job pass over the data of the step that the ladder names; returns that step."""
+    step = int((case.done("rung")[-1].result or {})["skip"])
+
+    async def act() -> dict[str, Any]:
+        return {"step": step}
+
+    done = await case.once("skip", case.life, {"step": step}, act)
+    return int(done["step"])
 
 
 def circumstances(case: Case, common_cause: bool = False) -> ladder.Circumstances:
@@ -182,6 +203,8 @@ def circumstances(case: Case, common_cause: bool = False) -> ladder.Circumstance
         waited=_waited(case),
         code_cleared=evidence.code_cleared(facts, policy.ladder.code_suspect_s),
         replay_cleared=evidence.arithmetic_cleared(facts),
+        may_skip=job.spec.skip_bad_batches if case.incident_class in _BY_DATA else 0,
+        skipped=ctx.ledger.skipped_steps(job.name) if job.spec.skip_bad_batches else (),
         no_retry=evidence.no_retry(facts, policy.ladder.code_changed_s, can_rollback),
     )
 

@@ -299,6 +299,7 @@ class Run:
             wire.ENV_SOCKET: self.board.path if self.board else "",
             wire.ENV_SHARDS: self._shards,
             wire.ENV_S3_EVERY: start.s3_every_steps,
+            wire.ENV_SKIP_STEPS: ",".join(map(str, start.skip_steps)),
             wire.ENV_MEMORY_EVERY: start.memory_every_steps,
             wire.ENV_COPIES: start.copies.model_dump_json(),
             wire.ENV_PEER: "1" if start.peer and start.replay is None else "0",

@@ -87,6 +87,8 @@ class Watch:
             return
         failed = run.board.rows[process.rank].failed if run.board else None
         found = exits.evidence(process.exit_code, failed, run.log_tail(process.rank))
+        if run.board and (row := run.board.rows[process.rank]).steps_done:
+            found["step"] = row.step
         self.alert(run, AlertKind.RANK_EXIT, process.rank, found)
 
     def alert(self, run: Run, kind: AlertKind, rank: int, evidence: dict[str, Any]) -> None:

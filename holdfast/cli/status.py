@@ -122,6 +122,9 @@ def _restores(facts: Mapping[str, Any]) -> None:
     for job in facts["jobs"]:
         if job["state"] == "running" and (restore := job.get("restore")):
             say(f"{job['name']}: {restore['told']}")
+        if skipped := job.get("skipped_steps"):
+            steps = ", ".join(map(str, skipped))
+            say(f"{job['name']}: passes over the data of step {steps}, at which it fell again and again")
         for each in job.get("unsaved", ()):
             say(f"{job['name']}: {each['told']} (since {ago(each['since'])})")
 

@@ -20,9 +20,9 @@ from holdfast.storage.ledger import Ledger
 from holdfast.storage.ledger.waits import AGAIN
 from holdfast.tasks.context import Act, Context
 
-DECIDED = frozenset({"rung", "evict", "swap", "rollback", "update", "suspect"})
+DECIDED = frozenset({"rung", "evict", "swap", "rollback", "skip", "update", "suspect"})
 """Kinds of actions that are done again, in the copy: the policy or the ledger decides what comes out."""
-CHANGING = frozenset({"evict", "swap", "rollback", "update", "suspect"})
+CHANGING = frozenset({"evict", "swap", "rollback", "skip", "update", "suspect"})
 """Of these, what changes which machines, code and states the job starts with."""
 _NOBODY = Verdict().model_dump(mode="json")
 _UNKNOWN: Mapping[str, dict[str, Any]] = {

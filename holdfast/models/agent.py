@@ -284,6 +284,8 @@ class Start(Frozen):
     """0: no checkpoints in S3."""
     disk_every_steps: int = 0
     """0: no copies on the machine's disk."""
+    skip_steps: tuple[Step, ...] = ()
+    """Whose data the script passes over."""
     memory_every_steps: int = 1
     """Ranks save every so many steps."""
     copies: Copies = Copies()

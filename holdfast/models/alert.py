@@ -376,6 +376,8 @@ class Rung(StrEnum):
     """Evict the machines that the alerts accuse, although no check proves it."""
     OLDER_STATE = "older_state"
     """Leave behind a saved state that led to the same failure again, and take an older one."""
+    SKIP_DATA = "skip_data"
+    """Start again in place, and pass over the data at which the job fell again and again."""
     ROLLBACK = "rollback"
     REPLAY = "replay"
     HUMAN = "human"

@@ -173,6 +173,13 @@ class JobSpec(Frozen):
         description="Seconds between SIGTERM and SIGKILL for ranks that handle SIGTERM, when their job is stopped or "
         "updated; a recovery gives less. 0: SIGKILL at once.",
     )
+    skip_bad_batches: int = Field(
+        0,
+        ge=0,
+        le=1000,
+        description="Steps that the job may pass over because it fell twice at their data; the script asks "
+        "`session.skips(step)`. 0: none.",
+    )
     mode: Mode = Mode.ACT
 
     @model_validator(mode="after")

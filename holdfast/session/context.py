@@ -42,6 +42,8 @@ class Context:
     local_world_size: int = 1
     memory_every: int = 1
     """A save is due every so many steps."""
+    skip_steps: frozenset[int] = frozenset()
+    """Whose data the script passes over."""
     copies: Copies = field(default_factory=Copies)
     """Of this rank's state, in the first tier."""
     patience_s: float | None = None
@@ -73,6 +75,9 @@ class Context:
                 has_peer=has_peer,
                 local_world_size=int(environ.get("LOCAL_WORLD_SIZE", "1")),
                 memory_every=int(environ.get(wire.ENV_MEMORY_EVERY, "1")),
+                skip_steps=frozenset(map(int, environ.get(wire.ENV_SKIP_STEPS, "").split(",")))
+                if environ.get(wire.ENV_SKIP_STEPS)
+                else frozenset(),
                 copies=_copies(environ.get(wire.ENV_COPIES, ""), has_peer=has_peer),
                 patience_s=float(environ[wire.ENV_PATIENCE]) if environ.get(wire.ENV_PATIENCE) else None,
             )

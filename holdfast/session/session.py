@@ -199,6 +199,14 @@ class Session:
         """Wait until the last save is complete in memory and on the peer; False when it is not within ``timeout_s``."""
         return self._saver.flush(timeout_s) if self._context else True
 
+    def skips(self, step: SupportsIndex) -> bool:
+        """Whether the script passes over the data of ``step``: the job fell at it again and again.
+
+        Only where the job file allows it (``skip_bad_batches``). Read the batch, train on nothing, report the step as
+        ever; all ranks get the same answer. Without an agent: False.
+        """
+        return self._context is not None and _whole(step) in self._context.skip_steps
+
     @property
     def active(self) -> bool:
         """Whether an agent started this process; if not, every call is a no-op."""

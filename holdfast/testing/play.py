@@ -217,6 +217,7 @@ async def _stage(scenario: Scenario, kit: Kit) -> World:
         ranks_per_machine=setup.ranks,
         parallelism=Parallelism(tp=setup.tp, pp=setup.pp),
         mode=setup.mode,
+        skip_bad_batches=setup.skip_bad_batches,
     )
     ledger.add_job(spec, "v1")
     ledger.add_version(JOB, "v1", "key", "first")

@@ -40,6 +40,8 @@ class Setup(Frozen):
     """Step that the job's present epoch came to."""
     saved: bool = True
     """Its agents said that it saves its state."""
+    skip_bad_batches: int = 0
+    """Steps that the job file allows it to pass over."""
     policy: str = ""
     """YAML that the site's policy file holds."""
 

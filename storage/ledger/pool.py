@@ -10,7 +10,7 @@ from sqlalchemy import or_, select
 from holdfast.models.alert import IncidentClass
 from holdfast.models.history import ActionState, Offence, Pool
 from holdfast.storage.ledger.connection import Connection
-from holdfast.storage.ledger.schema import ActionRow, EpochRow, IncidentRow, PoolGroupRow, PoolRow
+from holdfast.storage.ledger.schema import ActionRow, EpochRow, IncidentRow, JobRow, PoolGroupRow, PoolRow
 
 DAY_S = 86_400.0
 
@@ -67,6 +67,22 @@ class Pools(Connection):
             )
         with self._read() as session:
             return [at for at in session.scalars(query.order_by(ActionRow.done_at)) if at is not None]
+
+    def skipped_steps(self, job: str) -> tuple[int, ...]:
+        """Steps of the job, since it was submitted, whose data is passed over; in their order."""
+        query = (
+            select(ActionRow.result)
+            .join(IncidentRow, IncidentRow.id == ActionRow.incident_id)
+            .join(JobRow, JobRow.name == IncidentRow.job)
+            .where(
+                IncidentRow.job == job,
+                ActionRow.kind == "skip",
+                ActionRow.state == ActionState.DONE,
+                ActionRow.begun_at >= JobRow.submitted_at,
+            )
+        )
+        with self._read() as session:
+            return tuple(sorted({int(result["step"]) for result in session.scalars(query) if result}))
 
     def offences(self, since: float) -> list[Offence]:
         """Every eviction after ``since`` (Unix seconds), of any job, oldest first: what machines answer for."""

@@ -108,6 +108,7 @@ class Site:
         first: int = 3,
         parallelism: Parallelism = Parallelism(),  # noqa: B008  (frozen)
         every_step: bool = False,
+        skip_bad_batches: int = 0,
         **choices: Any,
     ) -> Job:
         """Submit the example at a tiny size, once there are machines for it and ``spare`` standbys more.
@@ -128,6 +129,7 @@ class Site:
             parallelism=parallelism,
             checkpoint=CheckpointPolicy(s3_every_steps=s3_every, disk_every_steps=disk_every, **choices),
             mode=mode,
+            skip_bad_batches=skip_bad_batches,
         )
         version = code.store(self.store, name, code_dir)
         answer = self.http.post(

@@ -150,6 +150,32 @@ def test_rank_that_does_not_end_is_a_hang(site: Site, name: str, tmp_path: Path)
     assert_in_place(site, name, before)
 
 
+@pytest.mark.thorough
+def test_a_batch_at_which_the_job_fell_twice_is_passed_over(site: Site, name: str, tmp_path: Path) -> None:
+    """Where its file allows that: it is done after two incidents, and no machine is blamed."""
+    source = (EXAMPLES / "train_gpt.py").read_text()
+    reading = "        tokens, targets = batches.next()\n"
+    assert source.count(reading) == 1
+    bad = """        if session.skips(step):
+            session.step(step)
+            session.checkpoint(state)
+            continue
+        if step == 12:
+            raise OSError("record 4711: bad CRC")
+"""
+    (tmp_path / "train_gpt.py").write_text(source.replace(reading, bad + reading))
+    before = site.submit(name, steps=30, code_dir=tmp_path, skip_bad_batches=1).machines
+    site.wait_done(name)
+
+    second, first = site.ledger.incidents(job=name)
+    assert {first.incident_class, second.incident_class} == {IncidentClass.JOB_CRASH}, site.told(name)
+    assert "came after step 11 2 times" in second.summary
+    assert "the data of step 12 is passed over" in second.summary
+    assert site.ledger.skipped_steps(name) == (12,)
+    assert site.job(name).machines == before
+    assert site.evicted() == set()
+
+
 def test_update_takes_effect_now(site: Site, name: str, tmp_path: Path) -> None:
     """A hot update holds the job at a step boundary and goes on from that very step with the new code."""
     before = site.submit(name).machines

@@ -191,6 +191,27 @@ def test_the_data_is_named_when_the_same_step_fails_again() -> None:
     assert not decide([of(killed(3, 20), Rung.RETRY)], seen=outside).data
 
 
+def test_data_at_which_the_job_fell_twice_is_passed_over_where_its_file_allows_it() -> None:
+    """Instead of a retry, a replay, an older state or a person; once for a step, and so often as is allowed."""
+    history = [of(killed(3, 20, "OSError"), Rung.RETRY)]
+    seen = Circumstances(signature=killed(3, 20, "OSError"), may_skip=2)
+    assert (found := decide(history, seen=seen)).rung is Rung.SKIP_DATA
+    assert found.skip == 21
+    assert "the data of step 21 is passed over: the job file allows 2 more" in found.reasons[-1]
+    for changes in ({"may_skip": 0}, {"skipped": (21,)}, {"skipped": (5, 9)}, {"signature": killed(3, 20)}):
+        assert decide(history, seen=seen.model_copy(update=changes)).rung is not Rung.SKIP_DATA
+    assert decide([], seen=seen).rung is Rung.RETRY
+
+
+def test_what_speaks_for_the_code_or_a_machine_comes_before_the_data() -> None:
+    """New code, and a machine that was accused often."""
+    history = [of(killed(3, 20, "OSError"), Rung.RETRY)]
+    seen = Circumstances(signature=killed(3, 20, "OSError"), may_skip=1, can_rollback=True)
+    assert decide(history, seen=seen).rung is Rung.ROLLBACK
+    accused = seen.model_copy(update={"accused": ("m1",), "offenders": frozenset({"m1"})})
+    assert decide(history, seen=accused).rung is Rung.EVICT
+
+
 def test_a_pointless_retry_is_left_out() -> None:
     """The reasons say why."""
     decision = decide([], seen=Circumstances(no_retry="raised at once"), kind=IncidentClass.USER_CODE_ERROR)

@@ -144,3 +144,23 @@ def test_only_machines_that_failed_themselves_count_as_failures(ledger: Ledger, 
     assert ledger.machine_failures(since=0.0) == 2
     assert ledger.machine_failures(since=clock.now()) == 0
     assert ledger.evictions(since=0.0) == [clock.now()] * 4
+
+
+def test_steps_that_a_job_passes_over_are_its_own_and_end_with_its_submission(
+    ledger: Ledger, clock: FakeClock
+) -> None:
+    """Only what was done counts; a job submitted anew reads all of its data."""
+    running_job(ledger)
+    assert ledger.skipped_steps("gpt") == ()
+    fault = incident(ledger, IncidentClass.JOB_CRASH)
+    for life, step in (("e1", 35), ("e2", 21), ("e3", 21)):
+        ledger.begin(fault.id, 1, f"skip:{life}", "skip", {"step": step})
+        ledger.finish(fault.id, f"skip:{life}", {"step": step})
+    ledger.begin(fault.id, 1, "skip:e4", "skip", {"step": 50})
+    assert ledger.skipped_steps("gpt") == (21, 35)
+    assert ledger.skipped_steps("bert") == ()
+    clock.advance(60)
+    spec = ledger.job("gpt").spec
+    ledger.set_job("gpt", state=JobState.STOPPED)
+    ledger.add_job(spec, "v1")
+    assert ledger.skipped_steps("gpt") == ()
