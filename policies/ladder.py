@@ -72,6 +72,8 @@ class Circumstances(Frozen):
     """Why the code is not at fault; empty: it may be."""
     replay_cleared: str = ""
     """Why no replay can show it; empty: one may."""
+    fell_again: int = 0
+    """So often the job fell in the same way when this incident had started it again, before it made a step."""
     may_skip: int = 0
     """So many steps the job may pass over (`skip_bad_batches` of its file)."""
     skipped: tuple[int, ...] = ()
@@ -146,7 +148,7 @@ def next_rung(  # noqa: PLR0917
     """
     fruitless = since_progress(history, progress_steps, seen.signature)
     decision = _choose(history, fruitless, done_rungs, ladder, progress_steps, seen, code_changed_s)
-    data = _suspect_data(fruitless, seen.signature)
+    data = _suspect_data(fruitless, seen.signature, seen.fell_again)
     return _skip(decision, data, seen) or decision.model_copy(update={"data": data})
 
 
@@ -263,9 +265,9 @@ def _summary(
     return f"{len(fruitless)} earlier{what} without progress ({enough} new steps): {listed}{beside}"
 
 
-def _suspect_data(fruitless: Sequence[PastIncident], now: Signature) -> str:
+def _suspect_data(fruitless: Sequence[PastIncident], now: Signature, again: int) -> str:
     """The same failure after the same step again: what is read there may be at fault, too."""
-    times = 1 + sum(same_step(past.signature, now) for past in fruitless)
+    times = 1 + again + sum(same_step(past.signature, now) for past in fruitless)
     if times < 2 or now.from_outside or not now.position.step:
         return ""
     return f"{now.said} came after step {now.position.step} {times} times: the data that is read there is a suspect too"

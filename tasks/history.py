@@ -8,6 +8,7 @@ from holdfast.models.alert import Incident, IncidentClass, IncidentState, Rung
 from holdfast.models.history import Epoch
 from holdfast.policies import evidence, signature
 from holdfast.policies.ladder import PastIncident, since_progress
+from holdfast.policies.roots import separate
 from holdfast.policies.signature import Position, Signature
 from holdfast.tasks import standing
 from holdfast.tasks.context import Context
@@ -54,6 +55,32 @@ def facts(ctx: Context, incident: Incident, state_suspected: bool) -> evidence.F
         ranks=_ranks(incident, mine, [each.signature for each in past]),
         again=len(since_progress(past, ctx.policy.ladder.progress_steps, mine)),
         state_suspected=state_suspected,
+    )
+
+
+def fell_again(ctx: Context, incident: Incident, until: int, failed: Signature) -> int:
+    """How often the job fell in the same way at the same step in epochs that the incident had started.
+
+    Args:
+        ctx: services.
+        incident: under treatment.
+        until: its newest epoch that fell.
+        failed: what failed first.
+    """
+    mine = [each for each in ctx.ledger.epochs(incident.job) if incident.epoch < each.epoch <= until]
+    return sum(
+        each.last_step is None
+        and each.start_step == failed.position.step
+        and _fell_so(incident, each, failed)
+        for each in mine
+    )
+
+
+def _fell_so(incident: Incident, epoch: Epoch, failed: Signature) -> bool:
+    roots = separate([alert for alert in incident.alerts if alert.epoch == epoch.epoch]).roots
+    return any(
+        (signature.what(root), str(root.evidence.get("user_frame") or "")) == (failed.what, failed.frame)
+        for root in roots
     )
 
 

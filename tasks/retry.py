@@ -203,6 +203,7 @@ def circumstances(case: Case, common_cause: bool = False) -> ladder.Circumstance
         waited=_waited(case),
         code_cleared=evidence.code_cleared(facts, policy.ladder.code_suspect_s),
         replay_cleared=evidence.arithmetic_cleared(facts),
+        fell_again=history.fell_again(ctx, case.incident, case.broken_epoch, facts.signature),
         may_skip=job.spec.skip_bad_batches if case.incident_class in _BY_DATA else 0,
         skipped=ctx.ledger.skipped_steps(job.name) if job.spec.skip_bad_batches else (),
         no_retry=evidence.no_retry(facts, policy.ladder.code_changed_s, can_rollback),

@@ -201,6 +201,9 @@ def test_data_at_which_the_job_fell_twice_is_passed_over_where_its_file_allows_i
     for changes in ({"may_skip": 0}, {"skipped": (21,)}, {"skipped": (5, 9)}, {"signature": killed(3, 20)}):
         assert decide(history, seen=seen.model_copy(update=changes)).rung is not Rung.SKIP_DATA
     assert decide([], seen=seen).rung is Rung.RETRY
+    # A start that fell at the same data before its first step is the second time.
+    again = decide([], (Rung.RETRY,), seen.model_copy(update={"fell_again": 1}))
+    assert (again.rung, again.skip) == (Rung.SKIP_DATA, 21)
 
 
 def test_what_speaks_for_the_code_or_a_machine_comes_before_the_data() -> None:

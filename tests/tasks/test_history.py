@@ -115,3 +115,26 @@ def test_a_job_that_fails_often_is_checked_longer(past: Past) -> None:
     assert history.fails_often(past.ctx, newest)
     past.ctx.clock.advance(2 * past.ctx.policy.ladder.often.window_s)  # type: ignore[attr-defined]
     assert not history.fails_often(past.ctx, past.fail())
+
+
+def test_a_start_that_fell_in_the_same_way_before_its_first_step_is_counted(past: Past) -> None:
+    """Not one that fell in another way, came to a step, or began elsewhere."""
+    past.reach(20)
+    incident = past.fail()
+    failed = history.signature_of(past.ctx, incident, past.ledger.epochs("gpt"))
+    assert failed.position.step == 20
+    for step, reached, evidence in (
+        (20, None, {"signal": "SIGSEGV"}),
+        (20, None, {"signal": "SIGBUS"}),
+        (20, 21, {"signal": "SIGSEGV"}),
+        (10, None, {"signal": "SIGSEGV"}),
+    ):
+        past.start(incident.id, step)
+        epoch = past.ledger.job("gpt").epoch
+        if reached:
+            past.reach(reached)
+        again = Alert(kind=AlertKind.RANK_EXIT, job="gpt", rank=1, epoch=epoch, at=0.0, evidence=evidence)
+        past.ledger.join(incident.id, [again])
+    newest = past.ledger.incident(incident.id)
+    assert history.fell_again(past.ctx, newest, epoch, failed) == 1
+    assert history.fell_again(past.ctx, newest, incident.epoch, failed) == 0
