@@ -1,19 +1,15 @@
-"""Machines compared with one another: who computes something else, who is slower.
+"""Machines compared with one another: who computes something else (who is slower: :mod:`holdfast.policies.pace`).
 
 Bit-wise alignment is of BR section 5: every machine runs the same small model with fixed weights and input for one
-step, and the odd one is evicted. A fixed matrix product per GPU finds slow hosts (MS, section 5).
+step, and the odd one is evicted.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from statistics import median
 
 from holdfast.models.alert import Finding
-
-AT_LEAST = 3
-"""With fewer machines nobody is the majority."""
 
 
 def odd_digests(findings: Iterable[Finding]) -> tuple[set[str], list[str]]:
@@ -53,28 +49,3 @@ def _sides(members: Iterable[Finding], counts: Counter[str]) -> str:
     if len(sides) == 2:
         return f"a tie of two, {sides[0]} against {sides[1]}"
     return f"{len(sides)} different results"
-
-
-def slow(findings: Iterable[Finding], factor: float) -> tuple[set[str], list[str]]:
-    """Machines whose value is more than ``factor`` times the median of their equals, and what is to be said.
-
-    Values are costs (seconds): more is worse. A machine counts by the worst of its processes. When more than a
-    third of the machines would be slow, the others are as likely to be fast: nobody is accused.
-    """
-    groups: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
-    for finding in findings:
-        if finding.ok and finding.value is not None:
-            known = groups[finding.check, finding.kind]
-            known[finding.machine] = max(known.get(finding.machine, 0.0), finding.value)
-    named: set[str] = set()
-    told: list[str] = []
-    for (check, kind), values in sorted(groups.items()):
-        usual = median(values.values())
-        over = {machine for machine, value in values.items() if value > factor * usual}
-        if len(values) < AT_LEAST or not over:
-            continue
-        listed = ", ".join(f"{machine} {values[machine] / usual:.1f}x" for machine in sorted(over)[:8])
-        told.append(f"{check} ({kind}): slower than the median of {len(values)} machines: {listed}")
-        if 3 * len(over) <= len(values):
-            named |= over
-    return named, told

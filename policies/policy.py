@@ -15,6 +15,7 @@ from holdfast.models.alert import AlertKind, IncidentClass, RecordedClass, Rung
 from holdfast.models.base import Frozen
 from holdfast.models.job import FromScratch, Mode
 from holdfast.models.machine import Scope
+from holdfast.policies.pace import PaceLimits
 from holdfast.policies.policy_file import PolicyFile, merge, parse, validate
 from holdfast.policies.repair_policy import RepairPolicy
 from holdfast.policies.thresholds import DetectPolicy
@@ -248,6 +249,7 @@ class DiagnosePolicy(Frozen):
     slow_rounds: int = Field(ge=1)
     slow_interval_s: float = Field(ge=0)
     service_wait_s: float = Seconds
+    pace: PaceLimits
 
     @model_validator(mode="after")
     def _a_check_fits_the_budget(self) -> DiagnosePolicy:

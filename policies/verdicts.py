@@ -6,13 +6,17 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from holdfast.models.alert import Finding, Verdict
-from holdfast.policies import compare
+from holdfast.policies import compare, pace
+
+PACE = pace.PaceLimits()
 
 INSIDE = frozenset({"all_to_all", "nic", "matmul", "bitwise", "flight_recorder"})
 """Checks that speak of one machine: failing them accuses it."""
 
 
-def judge(findings: Iterable[Finding], slow_factor: float | None = None) -> Verdict:
+def judge(
+    findings: Iterable[Finding], slow_factor: float | None = None, limits: pace.PaceLimits = PACE
+) -> Verdict:
     """Weigh all findings of a diagnosis.
 
     A sure failure, or a failed check inside one machine, accuses that machine. What inspection found odd
@@ -24,7 +28,9 @@ def judge(findings: Iterable[Finding], slow_factor: float | None = None) -> Verd
 
     Args:
         findings: of all tiers so far.
-        slow_factor: a value of more than this times the median of its equals accuses too; None: it is only told.
+        slow_factor: who is slower than its equals (by more than this times their median, or by ``limits``), or than
+            it was, is accused too; None: it is only told.
+        limits: of pace.
     """
     listed = tuple(findings)
     failed = [finding for finding in listed if not finding.ok]
@@ -32,7 +38,7 @@ def judge(findings: Iterable[Finding], slow_factor: float | None = None) -> Verd
     alone = {finding.machine for finding in failed if finding.check in INSIDE and finding.peer is None}
     paired = _accused_by_pairs(listed) - sure - alone
     odd, told = compare.odd_digests(listed)
-    slow, slowness = compare.slow(listed, slow_factor or 1.5)
+    slow, slowness = pace.slow(listed, slow_factor or 1.5, limits)
     by_value = odd | (slow if slow_factor else set())
     suspects = tuple(sorted(sure | alone | paired | by_value))
     weights = ((sure, 1.0), (odd, 0.95), (alone, 0.8), (paired, 0.7), (slow, 0.7))

@@ -43,7 +43,9 @@ async def diagnose(case: Case, tiers: Sequence[Check] | None = None) -> Verdict:
         if clock.now() > deadline:
             told = f"stopped before {tier}: the budget of {policy.diagnose.budget_s:g} s is spent"
             return verdict.model_copy(update={"evidence": (*verdict.evidence, told)})
-        verdict = verdicts.judge((*verdict.findings, *await check(case, tier)), slow_factor)
+        verdict = verdicts.judge(
+            (*verdict.findings, *await check(case, tier)), slow_factor, policy.diagnose.pace
+        )
         if root := late.verdict(case):
             return root.model_copy(update={"findings": verdict.findings})
         if verdict.suspects and not standing.only(case, verdict):

@@ -16,7 +16,7 @@ from holdfast.models.base import Frozen
 from holdfast.models.machine import Machine, MachineState, Scope
 from holdfast.models.names import MachineName
 from holdfast.models.repair import RepairState
-from holdfast.policies import breaker, flapping, verdicts
+from holdfast.policies import breaker, compare, flapping, verdicts
 from holdfast.policies.listed import listed
 from holdfast.tasks import checks, fleet
 from holdfast.tasks.checks import Subject
@@ -26,6 +26,8 @@ from holdfast.tasks.standby import provision_shortfall
 from holdfast.tasks.story import escape
 
 OWN = (Check.INSPECT, Check.VENDOR, Check.MATMUL, Check.BITWISE, Check.ALL_TO_ALL, Check.NIC)
+MEASURED = (Check.MATMUL, Check.ALL_TO_ALL, Check.NIC)
+"""Checks of one machine whose value is compared."""
 PARTNERS = 3
 """Good machines with which one that comes alone is paired: one, and two for a second look."""
 
@@ -114,9 +116,13 @@ async def remove_unfit(checked: Checked) -> str:
 
 @task(task_run_name="admit machines that passed")
 async def admit(checked: Checked) -> str:
-    """Machines that passed everything become standbys; those that surely fail are cordoned; others wait."""
+    """Machines that passed everything become standbys; those that surely fail are cordoned; others wait.
+
+    So does one that is slower than its equals: it is checked again, or a person looks at it.
+    """
     ctx = context()
     failed = {finding.machine for finding in checked.verdict.findings if not finding.ok}
+    failed |= set(checked.verdict.suspects)
     surely = set(_surely_failing(checked.verdict))
     for name in checked.machines:
         if name in surely:
@@ -126,7 +132,9 @@ async def admit(checked: Checked) -> str:
             ctx.ledger.set_machine(name, state=MachineState.STANDBY)
     admitted = [name for name in checked.machines if name not in failed]
     refused = [name for name in checked.machines if name in surely]
+    waiting = [name for name in checked.machines if name in failed - surely]
     did = f"admitted {listed(admitted)}; refused {listed(refused)}"
+    did += f"; {listed(waiting)} wait" if waiting else ""
     return did + await _replace(ctx, refused)
 
 
@@ -170,14 +178,16 @@ async def check_machines(
             beside = partners[:1] if answering else ()
             found += await checks.neighbours(subject, [*answering, *beside], partners[1:])
         else:
-            found += await checks.each(subject, answering, tier)
+            # What is measured is compared: with good machines where there are no others.
+            beside = partners if tier in MEASURED and answering else ()
+            found += await checks.each(subject, [*answering, *beside], tier)
         gone = {finding.machine for finding in found if finding.check == Check.INSPECT and finding.sure}
         answering = [machine for machine in answering if machine.name not in gone]
     # Ends the stores where they met.
     await fence(ctx, [*answering, *partners], subject.name, subject.epoch)
     return Checked(
         machines=tuple(machine.name for machine in machines),
-        verdict=verdicts.judge(found),
+        verdict=verdicts.judge(found, ctx.policy.diagnose.slow_factor, ctx.policy.diagnose.pace),
         incarnations={machine.name: machine.incarnation for machine in machines},
     )
 
@@ -185,7 +195,8 @@ async def check_machines(
 def _note(ctx: Context, checked: Checked) -> None:
     """Write down who passed: a standby that flapped comes back when its checks passed for a while."""
     findings = checked.verdict.findings
-    seen, failed = {each.machine for each in findings}, {each.machine for each in findings if not each.ok}
+    seen = {each.machine for each in findings}
+    failed = {each.machine for each in findings if not each.ok} | {*checked.verdict.suspects}
     for name in checked.machines:
         if name not in seen:  # it did not answer
             continue
@@ -200,9 +211,10 @@ def _note(ctx: Context, checked: Checked) -> None:
 
 
 def _surely_failing(verdict: Verdict) -> list[str]:
-    """Suspects that a sure finding or a clear majority accuses."""
+    """Suspects that a sure finding or a clear majority accuses; being slow is no proof."""
     sure = {finding.machine for finding in verdict.findings if not finding.ok and finding.sure}
-    return [name for name in verdict.suspects if name in sure or verdict.confidence >= 0.95]
+    odd, _ = compare.odd_digests(verdict.findings)
+    return [name for name in verdict.suspects if name in sure | odd]
 
 
 def _why(verdict: Verdict, name: str) -> str:

@@ -24,7 +24,15 @@ if TYPE_CHECKING:
     import torch
     from torch.distributed import Store  # type: ignore[attr-defined]
 
-PAYLOAD_BYTES = 1 << 20
+CHECKED_BYTES = 1 << 20
+"""Of which every byte is compared."""
+MOST_BYTES = 64 << 20
+"""Of a timed round: payloads that reach bandwidth ..."""
+ROUND_S = 0.015
+"""... in rounds of about this long: slow links get smaller ones."""
+ROUNDS = 5
+PATIENCE_S = 1.0
+"""A link on which the compared bytes alone take so long is not measured again."""
 STAY_S = 1.0
 """How long a process waits for another check before it ends."""
 _POLL_S = 0.005
@@ -58,13 +66,18 @@ class Outcome:
 
     wrong_bytes: dict[int, int] = field(default_factory=dict)
     """Damaged bytes by the rank that they came from."""
-    bytes_per_s: float = 0.0
     backend: str = ""
     error: str = ""
     wrong: str = ""
     """What is wrong with what was computed; empty: nothing."""
     value: float | None = None
-    """Seconds that it took, to be compared with others'."""
+    """What was measured, to be compared with others'."""
+    unit: str = ""
+    """Of the value."""
+    repeats: int = 0
+    """Measurements that the value is the best of."""
+    host: bool = False
+    """The host's own processors made the value, so that whatever else they do counts."""
     digest: str = ""
     """Of all that was computed, to be compared with others'."""
     together: str = ""
@@ -216,27 +229,84 @@ def _all_to_all(part: Part, device: torch.device) -> Outcome:
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
-    nbytes = PAYLOAD_BYTES // part.size
+    nbytes = CHECKED_BYTES // part.size
     others = range(part.size)
     given = torch.cat([_pattern(part.rank, other, nbytes) for other in others]).to(device)
     taken = torch.empty_like(given)
-    seconds = _timed(lambda: dist.all_to_all_single(taken, given), device)
+    measured = _measured(lambda much: dist.all_to_all_single(much[1], much[0]), (given, taken), device)
     chunks = taken.cpu().reshape(part.size, nbytes)
     wrong = {source: _wrong(chunks[source], _pattern(source, part.rank, nbytes)) for source in others}
-    return Outcome(wrong_bytes=_only_bad(wrong), bytes_per_s=(part.size - 1) * nbytes / seconds)
+    return replace(measured.outcome((part.size - 1) / part.size), wrong_bytes=_only_bad(wrong))
 
 
 def _all_gather(part: Part, device: torch.device) -> Outcome:
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
-    given = _pattern(part.rank, 0, PAYLOAD_BYTES).to(device)
-    taken = [torch.empty_like(given) for _ in range(part.size)]
-    seconds = _timed(lambda: dist.all_gather(taken, given), device)
+    given = _pattern(part.rank, 0, CHECKED_BYTES).to(device)
+    taken = torch.empty(part.size * CHECKED_BYTES, dtype=torch.uint8, device=device)
+
+    def gather(much: tuple[torch.Tensor, torch.Tensor]) -> None:
+        dist.all_gather(list(much[1].chunk(part.size)), much[0])
+
+    measured = _measured(gather, (given, taken), device)
     wrong = {
-        source: _wrong(chunk.cpu(), _pattern(source, 0, PAYLOAD_BYTES)) for source, chunk in enumerate(taken)
+        source: _wrong(chunk.cpu(), _pattern(source, 0, CHECKED_BYTES))
+        for source, chunk in enumerate(taken.chunk(part.size))
     }
-    return Outcome(wrong_bytes=_only_bad(wrong), bytes_per_s=(part.size - 1) * PAYLOAD_BYTES / seconds)
+    return replace(measured.outcome(part.size - 1), wrong_bytes=_only_bad(wrong))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The best of some rounds."""
+
+    nbytes: int
+    """Of what each process gave."""
+    seconds: float
+    repeats: int
+    host: bool
+
+    def outcome(self, share: float) -> Outcome:
+        """MB/s of the ``share`` of what each process gave that it received from others."""
+        rate = share * self.nbytes / self.seconds / 1e6
+        return Outcome(value=rate, unit="MB/s", repeats=self.repeats, host=self.host)
+
+
+def _measured(
+    exchange: Callable[[tuple[torch.Tensor, torch.Tensor]], object],
+    checked: tuple[torch.Tensor, torch.Tensor],
+    device: torch.device,
+) -> Measured:
+    """Exchange the bytes to be compared, twice (the first round connects), then as many as a round takes in its time.
+
+    All processes agree on how many, by the slowest.
+    """
+    import torch  # noqa: PLC0415
+    import torch.distributed as dist  # noqa: PLC0415
+
+    host = device.type != "cuda"
+    connect_s = _timed(lambda: exchange(checked), device)
+    if _slowest(connect_s, device) > PATIENCE_S:
+        return Measured(checked[0].numel(), connect_s, 1, host)
+    seconds = _slowest(_timed(lambda: exchange(checked), device), device)
+    times = int(min(MOST_BYTES / CHECKED_BYTES, max(1.0, ROUND_S / seconds)))
+    much = tuple(torch.zeros(times * each.numel(), dtype=torch.uint8, device=device) for each in checked)
+    rounds = []
+    for _ in range(ROUNDS):
+        dist.barrier()
+        rounds.append(_timed(lambda: exchange((much[0], much[1])), device))
+    return Measured(much[0].numel(), min(rounds), ROUNDS, host)
+
+
+def _slowest(seconds: float, device: torch.device) -> float:
+    """The longest of all processes' times."""
+    import torch  # noqa: PLC0415
+    import torch.distributed as dist  # noqa: PLC0415
+
+    told = torch.tensor([seconds], device=device)
+    dist.all_reduce(told, dist.ReduceOp.MAX)
+    return float(told)
 
 
 def _pattern(source: int, target: int, nbytes: int) -> torch.Tensor:
@@ -258,17 +328,14 @@ def _only_bad(wrong: dict[int, int]) -> dict[int, int]:
 
 
 def _timed(collective: Callable[[], object], device: torch.device) -> float:
-    """Seconds of the second of two rounds; the first one connects."""
+    """Seconds of one round."""
     import torch  # noqa: PLC0415
 
-    seconds = 0.0
-    for _ in range(2):
-        started = time.perf_counter()
-        collective()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        seconds = time.perf_counter() - started
-    return max(seconds, 1e-9)
+    started = time.perf_counter()
+    collective()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return max(time.perf_counter() - started, 1e-9)
 
 
 def _is_loopback(host: str) -> bool:

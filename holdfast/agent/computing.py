@@ -21,7 +21,7 @@ from holdfast.agent.collectives import Outcome, Part
 if TYPE_CHECKING:
     import torch
 
-ROUNDS = 3
+ROUNDS = 5
 CPU_SIZE, GPU_SIZE = 512, 8192
 SEED = 20
 
@@ -85,7 +85,12 @@ def _matmul(device: torch.device) -> Outcome:
         seconds = min(seconds, took)
         wrong = max(wrong, int((torch.mv(product.double(), vector) != expected).sum()))
     return Outcome(
-        value=seconds, kind=kind_of(device), wrong=f"{wrong} of {size} rows are wrong" if wrong else ""
+        value=seconds,
+        unit="s",
+        repeats=ROUNDS,
+        host=device.type != "cuda",
+        kind=kind_of(device),
+        wrong=f"{wrong} of {size} rows are wrong" if wrong else "",
     )
 
 

@@ -297,11 +297,12 @@ class Agent:
     async def diagnose(self, command: messages.Diagnose) -> list[Finding]:
         """Run one stop-time check."""
         self._check(command.incarnation)
-        from holdfast.agent import diagnostics  # noqa: PLC0415  (seldom needed)
+        from holdfast.agent import baseline, diagnostics  # noqa: PLC0415  (seldom needed)
 
-        return await diagnostics.run_check(
+        found = await diagnostics.run_check(
             command, self.forks.run, machine=self.machine, inspector=self._inspector, bench=self._bench
         )
+        return await asyncio.to_thread(baseline.compared, found, self.folder / "baseline.json")
 
     async def command(self, command: messages.Command) -> dict[str, Any]:
         """Do a command of another package on this machine."""

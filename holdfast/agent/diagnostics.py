@@ -13,6 +13,9 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import psutil
 
 from holdfast.agent import alignment, collectives, computing, interfaces, plugged, vendor
 from holdfast.agent.bench import Bench, Forked, ForkFn
@@ -59,7 +62,7 @@ async def run_check(
         case Check.MATMUL | Check.BITWISE:
             return await _restoring(machine, _in_processes(command, machine, bench or Bench(fork)))
         case Check.NIC:
-            return await asyncio.to_thread(interfaces.check, machine, _limit(command.timeout_s))
+            return await interfaces.check(machine, _limit(command.timeout_s))
         case Check.FLIGHT_RECORDER:
             raise SettingsError("diagnose: check = 'flight_recorder' has a request of its own (/v1/flight).")
     if command.check not in _TARGETS:
@@ -83,12 +86,34 @@ async def _in_processes(command: Diagnose, machine: str, bench: Bench) -> list[F
     folder = Path(tempfile.mkdtemp(prefix="holdfast-check-"))
     try:
         parts = [replace(part, folder=str(folder)) for part in parts]
+        load = Load()
         outcomes = await _run(parts, _TARGETS[command.check], bench, command.timeout_s)
+        busy = load.of_others(len(parts)) if any(each.host for each in outcomes.values()) else 0.0
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     judge = _JUDGES.get(command.check, _judge_computed)
     seconds = time.perf_counter() - started
-    return [found.model_copy(update={"seconds": seconds}) for found in judge(command, machine, outcomes)]
+    update = {"seconds": seconds, "busy": busy}
+    return [found.model_copy(update=update) for found in judge(command, machine, outcomes)]
+
+
+class Load:
+    """How busy the host's processors are from now on."""
+
+    def __init__(self) -> None:
+        self._before = psutil.cpu_times()
+
+    def of_others(self, processes: int) -> float:
+        """Share of the processors that others than so many single-threaded ``processes`` used since."""
+        now = psutil.cpu_times()
+        spent = [after - before for after, before in zip(now, self._before, strict=True)]
+        idle = (
+            now.idle - self._before.idle + getattr(now, "iowait", 0.0) - getattr(self._before, "iowait", 0.0)
+        )
+        cores = psutil.cpu_count() or 1
+        if (total := sum(spent)) <= 0:
+            return 0.0
+        return max(0.0, 1 - idle / total - processes / cores)
 
 
 def _own_parts(command: Diagnose) -> list[Part]:
@@ -181,9 +206,17 @@ def _judge_own(command: Diagnose, machine: str, outcomes: Mapping[int, Outcome])
     ]
     if found:
         return found
-    speed = min(outcome.bytes_per_s for outcome in outcomes.values())
-    detail = f"{size} processes, {outcomes[0].backend}, {speed / 1e6:.0f} MB/s each"
-    return [Finding(check=command.check, machine=machine, ok=True, detail=detail)]
+    slowest = min(outcomes.values(), key=lambda outcome: outcome.value or 0.0)
+    detail = f"{size} processes, {slowest.backend}, {slowest.value or 0:.0f} MB/s each"
+    kind = f"{slowest.backend}, {size} processes"
+    return [
+        Finding(check=command.check, machine=machine, ok=True, detail=detail, kind=kind, **_value(slowest))
+    ]
+
+
+def _value(outcome: Outcome) -> dict[str, Any]:
+    """What a process measured, for a finding."""
+    return {"value": outcome.value, "unit": outcome.unit, "repeats": outcome.repeats}
 
 
 def _judge_pair(command: Diagnose, machine: str, outcomes: Mapping[int, Outcome]) -> list[Finding]:
@@ -203,7 +236,9 @@ def _judge_pair(command: Diagnose, machine: str, outcomes: Mapping[int, Outcome]
                 machine=machine,
                 peer=command.peer,
                 ok=not problem,
-                detail=problem or f"{outcome.backend}, {outcome.bytes_per_s / 1e6:.0f} MB/s",
+                detail=problem or f"{outcome.backend}, {outcome.value or 0:.3g} MB/s",
+                kind=outcome.backend,
+                **_value(outcome),
             )
         )
     return found
@@ -220,7 +255,7 @@ def _judge_computed(command: Diagnose, machine: str, outcomes: Mapping[int, Outc
             ok=not (outcome.wrong or outcome.error),
             sure=bool(outcome.wrong),
             detail=f"process {rank}: {outcome.wrong or outcome.error or outcome.digest or 'right'}",
-            value=outcome.value,
+            **_value(outcome),
             digest=outcome.digest,
             kind=outcome.kind,
         )

@@ -50,7 +50,7 @@ class Check(OpenEnum):
     ALL_GATHER = "all_gather"
     """Between neighbours, every byte compared; then suspects with good machines."""
     NIC = "nic"
-    """A transfer through each network interface of the machine."""
+    """RDMA through each adapter of the machine, from it to itself."""
     BITWISE = "bitwise"
     """One step of the same small model everywhere; the results compared bit for bit."""
     FLIGHT_RECORDER = "flight_recorder"

@@ -324,7 +324,17 @@ class Finding(Frozen):
     """A failing check that by itself proves a machine fault (no other explanation)."""
     seconds: float = 0.0
     value: float | None = None
-    """What was measured, in the check's own unit, to be compared with the other machines' figure."""
+    """What was measured, to be compared with the other machines' figure."""
+    unit: str = ""
+    """Of the value; a rate ends in ``/s``: more is better. Empty: a cost."""
+    repeats: int = 0
+    """Measurements that the value is the best of; 0: the check does not tell."""
+    busy: float = 0.0
+    """Share of the host's processors that others used meanwhile, where these made the value."""
+    usual: float | None = None
+    """Median of what this machine measured before ..."""
+    usual_of: int = 0
+    """... so often."""
     digest: str = ""
     """Of the bytes that came out, where machines are compared bit for bit."""
     kind: str = ""

@@ -247,7 +247,7 @@ class ScriptedAgent:
         if check == wire.Check.BITWISE:
             known["digest"] = "odd" if name in world.odd else "right"
         if check in (wire.Check.MATMUL, wire.Check.NIC):
-            known["value"] = world.slow.get(name, 1.0)
+            known |= {"value": world.slow.get(name, 1.0), "unit": "s", "repeats": 5}
         return [Finding(**known)]
 
     def _inspect(self) -> list[Finding]:

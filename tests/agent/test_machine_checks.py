@@ -11,33 +11,82 @@ from typing import Any
 import pytest
 
 from holdfast.agent import interfaces, machine_state, vendor
-from holdfast.agent.interfaces import Interface
 from holdfast.agent.machine_state import GpuState, MachineState
+from holdfast.policies.verdicts import judge
+
+RESULT = """
+---------------------------------------------------------------------------------------
+                    RDMA_Write BW Test
+ Dual-port       : OFF          Device         : {device}
+ #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]
+ 65536      1130000          0.00               {rate}             0.370000
+---------------------------------------------------------------------------------------
+"""
 
 
-def test_transfer_through_an_interface_arrives() -> None:
-    """Every interface that is up passes, with its speed."""
-    findings = interfaces.check("m0", 10)
-    assert findings
-    assert all(finding.ok and finding.value and finding.value > 0 for finding in findings)
-    assert [finding.machine for finding in findings] == ["m0"] * len(findings)
+def adapters(root: Path, **states: str) -> Path:
+    """A sysfs with one port per adapter."""
+    for device, state in states.items():
+        port = root / "infiniband" / device / "ports" / "1"
+        port.mkdir(parents=True)
+        (port / "state").write_text(state + "\n")
+        (port / "rate").write_text("200 Gb/sec (4X HDR)\n")
+    return root / "infiniband"
 
 
-def test_interface_whose_address_is_gone_fails() -> None:
-    """It names the interface, and is not proof by itself."""
-    (finding,) = interfaces.check("m0", 1, [Interface("eth9", "192.0.2.1")])
-    assert not finding.ok
-    assert not finding.sure
-    assert "eth9" in finding.detail
+def perftest(root: Path, said: str, status: int = 0) -> str:
+    """A tool as perftest's: the server waits for its client, the client says what came of it."""
+    tool = root / "ib_write_bw"
+    tool.write_text(
+        '#!/bin/sh\nfor last; do :; done\n[ "$last" = 127.0.0.1 ] || exec sleep 60\n'
+        f'device="$2"\ncat <<EOF\n{said}\nEOF\nexit {status}\n'
+    )
+    tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
+    return str(tool)
 
 
-def test_damage_on_the_way_is_sure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A byte that changes underneath."""
-    send = interfaces._send
-    monkeypatch.setattr(interfaces, "_send", lambda sender, payload: send(sender, b"\x01" + payload[1:]))
-    finding = interfaces.check("m0", 10)[0]
-    assert not finding.ok
-    assert finding.sure
+async def test_adapters_are_measured_through_themselves(tmp_path: Path) -> None:
+    """Each active one, with its bandwidth; what is down is told by inspection, not here."""
+    sysfs = adapters(tmp_path, mlx5_0="4: ACTIVE", mlx5_1="1: DOWN", mlx5_2="4: ACTIVE")
+    tool = perftest(tmp_path, RESULT.format(device="$device", rate="193.99"))
+    found = await interfaces.check("m0", 30, program=tool, sysfs=sysfs)
+    assert [(one.kind.partition(",")[0], one.value, one.unit) for one in found] == [
+        ("mlx5_0", 193.99, "Gb/s"),
+        ("mlx5_2", 193.99, "Gb/s"),
+    ]
+    assert all(one.ok and one.repeats == interfaces.ROUNDS for one in found)
+
+
+async def test_a_slow_adapter_is_named_among_its_equals(tmp_path: Path) -> None:
+    """By its value, as any other check."""
+    sysfs = adapters(tmp_path, mlx5_0="4: ACTIVE")
+    rates = {"m0": "193.9", "m1": "193.8", "m2": "97.0", "m3": "193.9"}
+    found = [
+        one
+        for machine, rate in rates.items()
+        for one in await interfaces.check(
+            machine, 30, program=perftest(tmp_path, RESULT.format(device="", rate=rate)), sysfs=sysfs
+        )
+    ]
+    assert judge(found, 1.5).suspects == ("m2",)
+    assert judge(found).suspects == ()
+
+
+@pytest.mark.parametrize("broken", ["no adapter", "no tool", "fails", "says nothing", "hangs"])
+async def test_what_cannot_be_tested_accuses_nobody(tmp_path: Path, broken: str) -> None:
+    """Traffic to a host's own address never leaves it: it says nothing about an interface."""
+    sysfs = adapters(tmp_path, **({} if broken == "no adapter" else {"mlx5_0": "4: ACTIVE"}))
+    tool = "no-such-tool"
+    if broken == "fails":
+        tool = perftest(tmp_path, "Couldn't allocate MR", 1)
+    elif broken == "says nothing":
+        tool = perftest(tmp_path, "")
+    elif broken == "hangs":
+        tool = perftest(tmp_path, "$(sleep 60)")
+    (found,) = await interfaces.check("m0", 0.6, program=tool, sysfs=sysfs)
+    assert found.ok
+    assert found.value is None
+    assert found.detail.startswith("not tested: ")
 
 
 async def test_without_the_vendors_tool_there_is_nothing_to_say() -> None:
