@@ -1,10 +1,11 @@
-"""Timers of the parts of a step."""
+"""Timers of the parts of a step: on the host's clock, with CUDA on the GPU's (:mod:`holdfast.session.events`)."""
 
 from __future__ import annotations
 
 from time import perf_counter
 from types import TracebackType
 
+from holdfast.session.events import Event, GpuTimes
 from holdfast.session.report import Reporter
 
 EXEMPT = frozenset({"eval", "checkpoint", "compile"})
@@ -14,16 +15,19 @@ EXEMPT = frozenset({"eval", "checkpoint", "compile"})
 class Phases:
     """Seconds spent in each named phase since the last :meth:`take`."""
 
-    def __init__(self, reporter: Reporter | None) -> None:
+    def __init__(self, reporter: Reporter | None, gpu: GpuTimes | None = None) -> None:
         self.seconds: dict[str, float] = {}
         self.reporter = reporter
+        self.gpu = gpu or GpuTimes()
 
     def add(self, name: str, spent: float) -> None:
         """Add ``spent`` seconds to a phase."""
         self.seconds[name] = round(self.seconds.get(name, 0.0) + spent, 6)
 
     def take(self) -> dict[str, float]:
-        """The seconds so far, and start over."""
+        """The seconds so far, and start over. Those on a GPU's clock are an earlier step's: nothing waits for it."""
+        for name, spent in self.gpu.take().items():
+            self.add(name, spent)
         taken, self.seconds = self.seconds, {}
         return taken
 
@@ -31,15 +35,17 @@ class Phases:
 class Phase:
     """``with`` block that adds its duration to its phase. Phases of one name add up; they may nest."""
 
-    __slots__ = ("_began", "_name", "_phases")
+    __slots__ = ("_began", "_event", "_name", "_phases")
 
     def __init__(self, phases: Phases, name: str) -> None:
         self._phases = phases
         self._name = name
 
     def __enter__(self) -> None:
-        if self._name in EXEMPT and self._phases.reporter:
+        exempt = self._name in EXEMPT
+        if exempt and self._phases.reporter:
             self._phases.reporter.send("activity", name=self._name)
+        self._event: Event | None = None if exempt else self._phases.gpu.begin()
         self._began = perf_counter()
 
     def __exit__(
@@ -47,6 +53,7 @@ class Phase:
     ) -> None:
         phases = self._phases
         spent = perf_counter() - self._began
-        phases.add(self._name, spent)
+        if self._event is None or not phases.gpu.end(self._name, self._event):
+            phases.add(self._name, spent)
         if self._name in EXEMPT and phases.reporter:
             phases.reporter.send("activity", name="")
