@@ -13,7 +13,10 @@ from typing import Any
 from holdfast.policies.patterns import RANK_LOG_FILE, Match, registry
 
 START = "Traceback (most recent call last):"
-_PREFIX = re.compile(r"^(?:\[(?:rank|default)\d{1,6}\]:? ?)+", re.MULTILINE)
+_PREFIX = re.compile(
+    r"^(?:\[(?:rank|default)\d{1,6}\]:? ?|\[\d{1,6},\d{1,6}\]<std(?:err|out)>:? ?)", re.MULTILINE
+)
+"""What launchers put before each line: torchrun, torch's own hook, mpirun."""
 _LAST_LINE = re.compile(
     r"^(?P<module>(?:\w+\.)*)(?P<type>\w*(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Failure)\w*)"
     r"(?:: (?P<message>.*))?$",
@@ -22,13 +25,14 @@ _LAST_LINE = re.compile(
 _MORE = re.compile(r"\n(?:(?:nccl\w{1,30}Error|Last error):?.*(?:\n|$))+.*")
 """NCCL's reason stands in the lines after the exception's own."""
 _PROGRESS = re.compile(
-    r"\b(?:step|iter(?:ation)?)\b.{0,20}?\d.{0,120}?"
-    r"\b(?:loss|lr|learning[ _]rate|tokens|grad[ _]?norm|it/s|s/it|elapsed)\b",
+    r"\b(?:step|iter(?:ation)?|epoch|batch)\b.{0,20}?\d.{0,120}?"
+    r"\b(?:loss|lr|learning[ _]rate|tokens|grad[ _]?norm|it/s|s/it|elapsed)\b"
+    r"|\d/\d{1,12} \[[\d:]{4,12}<.{1,24}(?:it/s|s/it)\b",
     re.IGNORECASE,
 )
 _AGAIN = re.compile(
     r"\bretry(?:ing)?\b(?! ?(?:count|limit|attempts?)? ?exce)|\bretried\b|\bwill (?:retry|be retried|try again)\b"
-    r"|\btrying again\b|\bbacking off\b|\battempt \d{1,4}(?: ?/ ?| of )\d{1,4}|\bfall(?:ing|s)? back\b"
+    r"|\btrying again\b|\bbacking off\b|\battempt (?P<this>\d{1,4})(?: ?/ ?| of )(?!(?P=this)\b)\d{1,4}|\bfall(?:ing|s)? back\b"
     r"|\bskipp(?:ed|ing)\b"
     r"|\bignor(?:ed|ing)\b|\brecovered\b|\bcontinuing\b|\bnon-fatal\b|\bwandb: (?:WARNING|Network error)|\bWARNING\b",
     re.IGNORECASE,

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from holdfast.models.alert import Alert, AlertKind, IncidentClass
 from holdfast.models.base import Frozen
-from holdfast.policies import xid
+from holdfast.policies import dcgm, xid
 from holdfast.policies.policy import ClassifyPolicy
 
 
@@ -198,9 +198,12 @@ def meaning(alert: Alert, policy: ClassifyPolicy) -> Meaning:  # noqa: PLR0911  
 
 def harmless(alert: Alert) -> bool:
     """It asks for nothing, so it explains no failure and accuses nobody."""
+    evidence = alert.evidence
     if alert.kind is AlertKind.XID:
         return _of_xid(alert).action is xid.XidAction.IGNORE
-    return alert.evidence.get("harmless") is True
+    if alert.kind is AlertKind.DCGM_DIAG and evidence.get("test"):
+        return not dcgm.of_hardware(str(evidence["test"]), str(evidence.get("detail", "")))
+    return evidence.get("harmless") is True
 
 
 def _of_xid(alert: Alert) -> xid.XidEntry:

@@ -16,6 +16,10 @@ OWN_CAUSES = frozenset(
 """Causes (of the registry of log patterns) that lie with the rank itself, whatever became of its peers."""
 
 
+NEAR_S = 2400.0
+"""A rank that failed without ending is waited for until the watchdog's time-out: 10 minutes, 30 in older versions."""
+
+
 class Roots(Frozen):
     """Exits of ranks, told apart."""
 
@@ -28,8 +32,8 @@ class Roots(Frozen):
 def separate(alerts: Iterable[Alert]) -> Roots:
     """Tell roots from echoes.
 
-    An exit is an echo when its last words say so. When all say so, a rank whose log spoke of a cause before
-    (an illegal memory access, and then the peers were gone) is a root after all.
+    An exit is an echo when its last words say so. When all say so, a rank whose log spoke of a cause not
+    long before (an illegal memory access, and then the peers were gone) is a root after all.
 
     Among roots, one killed by a signal outweighs an exception (user code that fails because a peer died is an
     echo that was not recognised as one); then the earliest counts, by the rank's own time where it told one.
@@ -38,8 +42,8 @@ def separate(alerts: Iterable[Alert]) -> Roots:
     exits = [alert for alert in listed if alert.kind is AlertKind.RANK_EXIT]
     roots = [alert for alert in exits if not alert.evidence.get("cascade")]
     if not roots:
-        said = {_rank(alert) for alert in listed if _tells_a_cause(alert)}
-        roots = [alert for alert in exits if _rank(alert) in said]
+        said = [alert for alert in listed if _tells_a_cause(alert)]
+        roots = [alert for alert in exits if any(_before(line, alert) for line in said)]
     chosen = {alert.key for alert in roots}
     echoes = [alert for alert in exits if alert.key not in chosen]
     return Roots(roots=tuple(sorted(roots, key=_likeliest)), echoes=tuple(sorted(echoes, key=_earliest)))
@@ -61,6 +65,11 @@ def _earliest(alert: Alert) -> tuple[float, int, str]:
 
 def _rank(alert: Alert) -> tuple[int | None, int | None]:
     return alert.rank, alert.epoch
+
+
+def _before(line: Alert, exit_: Alert) -> bool:
+    """Near enough to the end to have led to it; what a rank lived with for longer did not."""
+    return _rank(line) == _rank(exit_) and exit_.at - line.at <= NEAR_S
 
 
 def _tells_a_cause(alert: Alert) -> bool:

@@ -14,27 +14,9 @@ from typing import Any
 
 from holdfast.agent.inspection.dcgm import json_in
 from holdfast.models.alert import Finding
+from holdfast.policies.dcgm import OF_HARDWARE, of_hardware
 
 LEVEL = 1
-_OF_HARDWARE = frozenset({2, 6})
-"""DCGM_ERROR_ISOLATE and DCGM_ERROR_RESET; the others: none, monitor, unknown, triage, configuration."""
-_OF_SETTINGS = frozenset(
-    {
-        "software",
-        "blacklist",
-        "denylist",
-        "nvml library",
-        "cuda main library",
-        "cuda toolkit libraries",
-        "permissions and os blocks",
-        "persistence mode",
-        "environment variables",
-        "graphics processes",
-    }
-)
-"""Tests of how the machine is set up, where no severity is told (before DCGM 3.3)."""
-_NOT_RUN = ("busy or unavailable", "out of memory", "Unable to allocate")
-"""Of tests that could not run beside somebody else's process."""
 
 
 async def check(machine: str, timeout_s: float, program: str = "dcgmi") -> list[Finding]:
@@ -74,7 +56,7 @@ def judge(machine: str, told: Any) -> list[Finding]:
             check="vendor",
             machine=machine,
             ok=False,
-            sure=_of_hardware(name, why, severity),
+            sure=of_hardware(name, why, severity),
             detail=f"{name} on GPU {gpu}: {why or 'failed'}"[:300],
         )
         for name, gpu, status, why, severity in tests
@@ -105,18 +87,12 @@ def _tests(node: Any, name: str = "") -> Iterator[tuple[str, str, str, str, int 
             yield from _tests(value, name)
 
 
-def _of_hardware(name: str, why: str, severity: int | None) -> bool:
-    if severity is not None:
-        return severity in _OF_HARDWARE
-    return name.lower() not in _OF_SETTINGS and not any(words in why for words in _NOT_RUN)
-
-
 def _severity(said: Any) -> int | None:
     """The gravest that the warnings name; None when none does."""
     listed = said if isinstance(said, list) else []
     named = [one["error_severity"] for one in listed if isinstance(one, dict) and "error_severity" in one]
     known = [one for one in named if isinstance(one, int)]
-    return next((one for one in known if one in _OF_HARDWARE), known[0] if known else None)
+    return next((one for one in known if one in OF_HARDWARE), known[0] if known else None)
 
 
 def _unsure(machine: str, why: str) -> Finding:

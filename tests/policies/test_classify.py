@@ -372,3 +372,21 @@ def test_every_order_of_a_crash_gives_one_answer() -> None:
     """All 24 orders of a root and its echoes."""
     alerts = [rank_exit(3, signal="SIGKILL"), *(rank_exit(r, cascade=True) for r in (0, 1, 2))]
     assert len({repr(classify(order, context())) for order in permutations(alerts)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("evidence", "sure"),
+    [
+        ({"test": "Persistence Mode"}, False),
+        ({"test": "software", "detail": "the environment is odd"}, False),
+        ({"test": "Memory", "detail": "CUDA-capable device(s) is/are busy or unavailable"}, False),
+        ({"test": "Page Retirement/Row Remap"}, True),
+        ({"test": "PCIe"}, True),
+        ({}, True),
+    ],
+)
+def test_dcgm_tests_of_settings_accuse_nobody(evidence: dict[str, Any], sure: bool) -> None:
+    """As monitors outside report them: how a machine is set up is no fault of its GPUs."""
+    told = alert(AlertKind.DCGM_DIAG, machine="m1", epoch=None, evidence=evidence)
+    found = classify([told], JobContext(job=job(), now=NOW))
+    assert isinstance(found, Classification) is sure

@@ -95,3 +95,12 @@ def test_the_order_of_arrival_does_not_matter(alerts: list[Alert], random: Any) 
     assert len(found.roots) + len(found.echoes) == len(exits)
     if any(not each.evidence["cascade"] for each in exits):
         assert not any(each.evidence["cascade"] for each in found.roots)
+
+
+def test_a_line_that_a_rank_lived_with_for_long_made_no_root_of_it() -> None:
+    """A disk that was full an hour ago, and a peer that is gone now."""
+    gone = [echo(rank, NOW) for rank in (0, 1)]
+    old = log_line(1, "disk_space").model_copy(update={"at": NOW - 3600})
+    assert separate([*gone, old]).roots == ()
+    near = log_line(1, "gpu").model_copy(update={"at": NOW - 1800})
+    assert ranks(separate([*gone, old, near]).roots) == [1]

@@ -1,0 +1,37 @@
+"""What NVIDIA DCGM's tests speak of: the GPU, or how the machine is set up."""
+
+from __future__ import annotations
+
+OF_HARDWARE = frozenset({2, 6})
+"""Severities DCGM_ERROR_ISOLATE and DCGM_ERROR_RESET; the others: none, monitor, unknown, triage, configuration."""
+_OF_SETTINGS = frozenset(
+    {
+        "software",
+        "blacklist",
+        "denylist",
+        "nvml library",
+        "cuda main library",
+        "cuda toolkit libraries",
+        "permissions and os blocks",
+        "persistence mode",
+        "environment variables",
+        "graphics processes",
+    }
+)
+_NOT_RUN = ("busy or unavailable", "out of memory", "Unable to allocate")
+
+
+def of_hardware(test: str, said: str = "", severity: int | None = None) -> bool:
+    """A failure of the test proves a broken GPU.
+
+    Its severity decides. Where none is told (before DCGM 3.3), a test of settings proves nothing, nor does one that
+    could not run beside somebody else's process.
+
+    Args:
+        test: its name.
+        said: the tool's words.
+        severity: of the gravest of its warnings.
+    """
+    if severity is not None:
+        return severity in OF_HARDWARE
+    return test.lower() not in _OF_SETTINGS and not any(words in said for words in _NOT_RUN)
