@@ -32,8 +32,8 @@ _PROGRESS = re.compile(
 )
 _AGAIN = re.compile(
     r"\bretry(?:ing)?\b(?! ?(?:count|limit|attempts?)? ?exce)|\bretried\b|\bwill (?:retry|be retried|try again)\b"
-    r"|\btrying again\b|\bbacking off\b|\battempt (?P<this>\d{1,4})(?: ?/ ?| of )(?!(?P=this)\b)\d{1,4}|\bfall(?:ing|s)? back\b"
-    r"|\bskipp(?:ed|ing)\b"
+    r"|\btrying again\b|\bbacking off\b|\battempt (?P<this>\d{1,4})(?: ?/ ?| of )(?!(?P=this)\b)\d{1,4}"
+    r"|\bfall(?:ing|s)? back\b|\bskipp(?:ed|ing)\b"
     r"|\bignor(?:ed|ing)\b|\brecovered\b|\bcontinuing\b|\bnon-fatal\b|\bwandb: (?:WARNING|Network error)|\bWARNING\b",
     re.IGNORECASE,
 )
