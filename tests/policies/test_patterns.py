@@ -21,6 +21,7 @@ from holdfast.policies.patterns import (
     printable,
     registry,
 )
+from tests.policies.alternatives import samples
 
 RANK = registry(RANK_LOG_FILE)
 ALL = [pattern for file in (KERNEL_LOG_FILE, RANK_LOG_FILE) for pattern in registry(file).patterns]
@@ -146,6 +147,24 @@ def _parts(argument: Any) -> list[Any]:
 def test_hints_are_in_every_example(pattern: Pattern) -> None:
     """A hint is a plain word, not an expression."""
     assert all(hint and not re.search(r"\\[dws]", hint) for hint in pattern.hints)
+
+
+@pytest.mark.parametrize("pattern", ALL, ids=lambda pattern: pattern.name)
+def test_no_hint_hides_an_alternative(pattern: Pattern) -> None:
+    """Whatever way the expression matches, one of its hints is there: else the line is never looked at."""
+    texts = samples(pattern.regex)
+    assert texts
+    assert [text for text in texts if not any(hint in text for hint in pattern.hints)] == []
+
+
+def test_a_hint_that_hides_an_alternative_is_seen() -> None:
+    """The control."""
+    hidden = Pattern(
+        name="mount", regex="Stale (?:NFS )?file handle|gone", hints=("Stale file handle", "gone")
+    )
+    assert [text for text in samples(hidden.regex) if not any(hint in text for hint in hidden.hints)] == [
+        "Stale NFS file handle"
+    ]
 
 
 @given(st.text(max_size=3000))
