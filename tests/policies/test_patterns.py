@@ -102,6 +102,7 @@ def test_lines_are_recognised(line: str, name: str) -> None:
         "loading checkpoint shards",
         "CUDA_VISIBLE_DEVICES=0,1",
         "inference of nanometers",
+        "the key pair was read; Connection refused is for others",
         "",
     ],
 )

@@ -265,6 +265,7 @@ OTHERS = [
     ("NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.", "gpu_lost", {"pci": "0000:3b:00.0"}),
     ("NVRM: GPU at PCI:0000:3b:00: GPU-2d3f-uuid", None, {}),
     ("NVRM: GPU 0000:c1:00.0: RmInitAdapter failed! (0x26:0x56:1474)", "gpu_lost", {"pci": "0000:c1:00.0"}),
+    ("vfio: device 0000:5e:00.0: Fatal error of its own", None, {}),
     ("usb 1-1: new high-speed USB device number 2", None, {}),
     ("python3[1]: just a message about segfault at noon", None, {}),
 ]
