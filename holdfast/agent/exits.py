@@ -38,16 +38,26 @@ def reason(exit_code: int | None, error: Mapping[str, Any], log: str) -> Match |
     """
     if signal_name(exit_code) is None:
         return last_words.said(error)
-    return (last_words.said(error) if error.get("at") is not None else None) or last_words.cause(log)
+    return (last_words.said(error) if _told(error) else None) or last_words.cause(log)
 
 
 def is_cascade(exit_code: int | None, error: Mapping[str, Any], log: str) -> bool:
-    """Whether the rank ended because a peer did: it says so, or aborted with nothing else in its log."""
+    """Whether the rank ended because a peer did: it says so, or aborted with nothing else in its log.
+
+    One that told its error itself may have been killed afterwards, when it did not end. A traceback that only the log
+    has says nothing of a kill.
+    """
     found = reason(exit_code, error, log)
     if found is None or not found.pattern.cascade:
         return False
     signal = signal_name(exit_code)
-    return signal == "SIGABRT" or (signal is None and bool(error.get("error_type")))
+    spoke = bool(error.get("error_type")) and (signal is None or _told(error))
+    return spoke or signal == "SIGABRT"
+
+
+def _told(error: Mapping[str, Any]) -> bool:
+    """The rank's own last words, and none that were read from its log."""
+    return error.get("at") is not None
 
 
 def _ours(traceback: str) -> bool:

@@ -140,3 +140,9 @@ def test_launchers_put_the_rank_before_each_line(prefix: str) -> None:
     """The traceback is read all the same."""
     log = "".join(f"{prefix}{line}\n" for line in TRACE.splitlines())
     assert exits.evidence(1, None, log)["error_type"] == "TypeError"
+
+
+def test_who_told_of_a_lost_peer_and_was_killed_afterwards_is_an_echo() -> None:
+    """It did not end by itself: the agent ended it."""
+    said = {"at": 12.5, "error_type": "RuntimeError", "message": "Connection closed by peer [127.0.0.1]:2033"}
+    assert exits.evidence(-9, said, "")["cascade"]
