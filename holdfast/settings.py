@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from dotenv import dotenv_values
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from holdfast.errors import SettingsError
@@ -187,6 +187,14 @@ class Settings(BaseSettings):
         "torch,torch.distributed,torch.nn.parallel,torch.optim,torch._dynamo,torch.distributed.checkpoint",
         description="Modules that fork servers load before ranks start, comma separated.",
     )
+
+    @field_validator("*")
+    @classmethod
+    def _absolute(cls, value: object, info: ValidationInfo) -> object:
+        """Other processes read what we read here, from other folders."""
+        return (
+            value.expanduser().absolute() if isinstance(value, Path) and info.field_name != "home" else value
+        )
 
     @property
     def gateways(self) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from holdfast.deployments.gateway.metrics import Metrics
 from holdfast.deployments.gateway.prefect_events import PrefectEvents
 from holdfast.deployments.gateway.probe import HttpProber
 from holdfast.deployments.gateway.stacks import HttpStacks
-from holdfast.deployments.worker.environment import client_environment, socket_path
+from holdfast.deployments.worker.environment import adopt, socket_path
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.guarded_http import guarded
 from holdfast.listen import KEEP_ALIVE_S, listen, many_files, require_tls
@@ -109,7 +109,7 @@ def main() -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
         settings = load(arguments.home.resolve())
-        os.environ.update(client_environment(settings))
+        adopt(settings)
         many_files()
         asyncio.run(serve(settings, _listen(settings)))
     except HoldfastError as error:

@@ -13,9 +13,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from holdfast.deployments.local import envfile, machines, pidfile
+from holdfast import envfile
+from holdfast.deployments.local import machines, pidfile
 from holdfast.deployments.local.services import Service, embedded
 from holdfast.deployments.local.supervisor import NAME as SUPERVISOR
+from holdfast.deployments.worker.environment import foreign
 from holdfast.errors import HoldfastError, SettingsError, UnavailableError
 from holdfast.settings import Settings
 from holdfast.storage import objects
@@ -58,7 +60,7 @@ def _launch(settings: Settings) -> None:
     launched = subprocess.run(
         [*command, "--home", str(settings.home), "--detach"],
         # What was chosen now wins over what the environment said before.
-        env=os.environ | envfile.chosen(settings),
+        env=_environment(settings),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -67,6 +69,11 @@ def _launch(settings: Settings) -> None:
     )
     if launched.returncode:
         raise UnavailableError(f"the supervisor did not start: {launched.stderr.strip()}")
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    own = {name: value for name, value in os.environ.items() if name not in foreign(settings, os.environ)}
+    return own | envfile.chosen(settings)
 
 
 def _wait(

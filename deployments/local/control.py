@@ -11,13 +11,14 @@ from pathlib import Path
 
 import psutil
 
-from holdfast import drivers, durable, private, secret
-from holdfast.deployments.local import bringup, envfile, pidfile, ports
+from holdfast import drivers, durable, envfile, private, secret, tls
+from holdfast.deployments.local import bringup, pidfile, ports
 from holdfast.deployments.local import machines as local_machines
 from holdfast.deployments.local.supervisor import NAME as SUPERVISOR
 from holdfast.deployments.local.supervisor import STOP_S
 from holdfast.errors import SettingsError, UnavailableError
 from holdfast.paths import log_dir
+from holdfast.plugins.policy import site_policy
 from holdfast.settings import Settings, load
 from holdfast.storage.ledger import Ledger
 
@@ -60,16 +61,20 @@ def up(
     if is_up(settings.home):
         running = load(settings.home)
         progress(f"services of {running.home} are up already: gateway {running.gateway}")
+        if port not in (None, running.port):
+            progress(f"--port {port}: the port is not changed while they run; `holdfast down` first")
         local_machines.have(running, machines, progress, threading.Event())
         return running
+    _require_sound(settings)
     ports.check(settings)
-    try:
-        _prepare(settings)
-        bringup.start(settings, machines, progress)
-    except BaseException:
-        # Also on Ctrl-C: nothing is left running.
-        down(settings, progress=lambda _: None)
-        raise
+    with envfile.kept(settings.home):
+        try:
+            _prepare(settings)
+            bringup.start(settings, machines, progress)
+        except BaseException:
+            # Also on Ctrl-C: nothing is left running.
+            down(settings, progress=lambda _: None)
+            raise
     progress(f"up: gateway {settings.gateway}, Prefect UI {settings.prefect_api.removesuffix('/api')}")
     return settings
 
@@ -127,6 +132,13 @@ def _settings(where: Settings | Path, port: int | None) -> Settings:
     if port is not None:
         changes["port"] = port
     return settings.model_copy(update=changes)
+
+
+def _require_sound(settings: Settings) -> None:
+    """Refuse what a service or an agent would refuse later, while nothing is started or written."""
+    site_policy(settings.policy_file)
+    drivers.from_settings(settings)
+    tls.of(settings).server()
 
 
 def _prepare(settings: Settings) -> None:

@@ -10,7 +10,7 @@ import signal
 from pathlib import Path
 
 from holdfast import drivers
-from holdfast.deployments.worker.environment import client_environment, socket_path
+from holdfast.deployments.worker.environment import adopt, socket_path
 from holdfast.listen import many_files
 from holdfast.settings import Settings, load
 
@@ -49,7 +49,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m holdfast.deployments.worker", description=__doc__)
     parser.add_argument("--home", type=Path, required=True, help="the project's .holdfast folder")
     settings = load(parser.parse_args().home.resolve())
-    os.environ.update(client_environment(settings))
+    adopt(settings)
     many_files()  # the processes of playbooks inherit it
     asyncio.run(serve(settings))
 

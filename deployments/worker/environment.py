@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast import secret
+from holdfast import proxies, secret
 from holdfast.paths import run_dir
 from holdfast.settings import Settings
 
@@ -40,11 +41,31 @@ def client_environment(settings: Settings) -> dict[str, str]:
         SettingsError: the file with the credentials cannot be used.
     """
     auth, ca = secret.prefect_auth(settings), _authority(settings)
+    own = () if settings.prefect_api_url else (*proxies.LOOPBACK, settings.host)
     return quiet_environment(settings) | {
+        **proxies.exceptions(os.environ, own),
         **({"PREFECT_API_AUTH_STRING": auth} if auth else {}),
         **({"PREFECT_API_SSL_CERT_FILE": ca} if ca else {}),
         "PREFECT_API_URL": settings.prefect_api,
     }
+
+
+def adopt(settings: Settings) -> None:
+    """Make this process a client of the site's Prefect API, before it imports Prefect."""
+    for name in foreign(settings, os.environ):
+        del os.environ[name]
+    os.environ.update(client_environment(settings))
+
+
+def foreign(settings: Settings, environment: Mapping[str, str]) -> list[str]:
+    """Variables of a user's own Prefect, which the embedded server and its clients must not take for theirs."""
+    if settings.prefect_api_url:
+        return []
+    return [
+        name
+        for name in environment
+        if name.startswith("PREFECT_") and not name.startswith("PREFECT_LOGGING_")
+    ]
 
 
 def client_settings(settings: Settings) -> dict[Any, Any]:

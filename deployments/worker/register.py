@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import os
 from typing import TYPE_CHECKING, Any
 
 from holdfast.deployments.worker import manifest
-from holdfast.deployments.worker.environment import client_environment, client_settings
+from holdfast.deployments.worker.environment import adopt, client_settings
 from holdfast.errors import SettingsError, UnavailableError
 from holdfast.settings import Settings
 
@@ -21,7 +20,7 @@ POOL_TYPE = "holdfast"
 
 def preload(settings: Settings) -> None:
     """Do what takes time and needs no server: import Prefect and every flow."""
-    os.environ.update(client_environment(settings))
+    adopt(settings)
     for module in manifest.modules(manifest.all_deployments()):
         # One that fails is reported by :func:`register`, with its deployment.
         with contextlib.suppress(Exception):
@@ -38,7 +37,7 @@ async def register(settings: Settings) -> list[str]:
         SettingsError: ``prefect.yaml`` or a flow that it names is wrong, or the server refused it.
     """
     # Importing Prefect takes most of a second and reads the environment: not before it is needed.
-    os.environ.update(client_environment(settings))
+    adopt(settings)
     import httpx  # noqa: PLC0415
     from prefect.client.orchestration import get_client  # noqa: PLC0415
     from prefect.settings import temporary_settings  # noqa: PLC0415

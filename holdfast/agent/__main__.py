@@ -9,7 +9,7 @@ import os
 import sys
 from pathlib import Path
 
-from holdfast import names, secret, settings
+from holdfast import names, proxies, secret, settings
 from holdfast.agent import scratch
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.listen import facing, require_tls
@@ -30,6 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     log_plainly()
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    os.environ.update(proxies.exceptions(os.environ))
     try:
         return asyncio.run(_run(options.machine, options.home.resolve(), options.host))
     except HoldfastError as error:

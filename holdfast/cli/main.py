@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import NoReturn
 
 import typer
 
-from holdfast import __version__
+from holdfast import __version__, proxies
 from holdfast.cli import (
     approve,
     chaos,
@@ -93,6 +94,7 @@ def _main(
 
 def run() -> None:
     """Entry point: an expected error is one message on stderr and exit status 1, never a traceback."""
+    os.environ.update(proxies.exceptions(os.environ))
     try:
         app()
     except HoldfastError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING
 
+from holdfast import envfile
 from holdfast.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def from_settings(settings: Settings) -> Driver:
     from holdfast.drivers.local import LocalDriver  # noqa: PLC0415  (each engine's imports stay its own)
 
     if settings.driver == "local":
-        return LocalDriver(settings.home, host=settings.host)
+        return LocalDriver(settings.home, host=settings.host, environment=envfile.chosen(settings))
     if settings.driver == "slurm":
         from holdfast.drivers.slurm import SlurmDriver  # noqa: PLC0415
 

@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import MappingProxyType
 
 from holdfast import durable, paths, private
 from holdfast.drivers import processes
@@ -39,12 +40,24 @@ class Evicted(Frozen):
 
 
 class LocalDriver:
-    """Machines of one project (``home``) on this host. ``agent`` is the command that starts one's agent."""
+    """Machines of one project (``home``) on this host.
+
+    ``agent`` is the command that starts one's agent, ``environment`` what its settings are, over what ours says: a
+    relative path of ours means another file in an agent's folder.
+    """
 
     name = "local"
 
-    def __init__(self, home: Path, *, host: str = "127.0.0.1", agent: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        home: Path,
+        *,
+        host: str = "127.0.0.1",
+        agent: Sequence[str] = (),
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.home = home.resolve()
+        self._chosen = environment
         self._host = host
         self._agent = tuple(agent) or (sys.executable, "-P", "-m", "holdfast.agent")
         self._roster = RosterFile(self.home)
@@ -175,7 +188,7 @@ class LocalDriver:
 
     def _environment(self, folder: Path) -> Mapping[str, str]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(_NOT_INHERITED)}
-        return kept | {ENV_MACHINE_DIR: str(folder), "HOLDFAST_HOME": str(self.home)}
+        return {**kept, **self._chosen, ENV_MACHINE_DIR: str(folder), "HOLDFAST_HOME": str(self.home)}
 
     def _unit(self, machine: str) -> str:
         """Written at every start; empty where a former release started it."""

@@ -15,8 +15,8 @@ import psutil
 import pytest
 from pydantic import SecretStr
 
-from holdfast import secret, settings
-from holdfast.deployments.local import envfile, pidfile, ports
+from holdfast import envfile, secret, settings
+from holdfast.deployments.local import pidfile, ports
 from holdfast.deployments.local.services import embedded
 from holdfast.deployments.local.supervisor import STOP_S
 from holdfast.errors import SettingsError

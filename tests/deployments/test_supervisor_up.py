@@ -26,8 +26,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
     before = dict(os.environ)
-    yield tmp_path / "home"
-    control.down(tmp_path / "home", lambda _: None)
+    yield tmp_path / "a site" / ".holdfast"
+    control.down(tmp_path / "a site" / ".holdfast", lambda _: None)
     # Registering sets Prefect's variables for its own process.
     os.environ.clear()
     os.environ.update(before)
@@ -40,6 +40,34 @@ def of_home(home: Path) -> list[psutil.Process]:
     ]
 
 
+@pytest.fixture
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a host of a company has: a proxy that cannot reach loopback, a Prefect of its own, a narrow umask."""
+    own = tmp_path / "own prefect"
+    own.mkdir()
+    (own / "profiles.toml").write_text(
+        'active = "theirs"\n[profiles.theirs]\nPREFECT_API_URL = "http://127.0.0.1:9/api"\n'
+    )
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+        monkeypatch.setenv(name.lower(), "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setenv("PREFECT_HOME", str(own))
+    monkeypatch.setenv("PREFECT_PROFILES_PATH", str(own / "profiles.toml"))
+    monkeypatch.setenv("PREFECT_API_KEY", "theirs")
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    monkeypatch.setenv("HOME", "/nonexistent")
+    monkeypatch.setenv("LC_ALL", "C")
+    monkeypatch.setenv("HOLDFAST_POLICY_FILE", "our policy.yaml")
+    monkeypatch.chdir(tmp_path)
+    Path("our policy.yaml").write_text("breaker: {at_least: 7}\n")
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("surroundings")
 def test_up_twice_kill_and_down(home: Path) -> None:
     """Everything comes up, a second up changes nothing, what dies comes back, down leaves state and nothing else."""
     said: list[str] = []
@@ -48,10 +76,11 @@ def test_up_twice_kill_and_down(home: Path) -> None:
     declared = yaml.safe_load((Path(__file__).parents[2] / "prefect.yaml").read_text())["deployments"]
     assert any(f"{len(declared)} deployments" in line for line in said)
     assert any("1 machines are ready" in line for line in said)
-    assert httpx.get(f"{settings.gateway}/healthz").status_code == 200
+    assert httpx.get(f"{settings.gateway}/healthz", trust_env=False).status_code == 200
 
     before = {each.pid for each in of_home(home)}
-    control.up(home, 1, said.append)
+    control.up(home, 1, said.append, port=settings.port + 5)
+    assert any(f"--port {settings.port + 5}: the port is not changed" in line for line in said)
     assert {each.pid for each in of_home(home)} == before
     assert any("up already" in line for line in said)
 
@@ -61,7 +90,7 @@ def test_up_twice_kill_and_down(home: Path) -> None:
 
     def answers() -> bool:
         try:
-            return httpx.get(f"{settings.gateway}/healthz", timeout=1).status_code == 200
+            return httpx.get(f"{settings.gateway}/healthz", timeout=1, trust_env=False).status_code == 200
         except httpx.HTTPError:
             return False
 
@@ -89,17 +118,39 @@ def test_unreachable_s3_stops_everything_again(home: Path) -> None:
     with pytest.raises(SettingsError, match="HOLDFAST_S3_ENDPOINT"):
         control.up(settings, 0, lambda _: None)
     wait_for("no process", lambda: not of_home(home))
+    assert not (home / "settings.env").exists(), "the next `up` would fail for it too"
 
 
-def test_service_that_dies_stops_everything_and_shows_its_log(home: Path, tmp_path: Path) -> None:
+def test_service_that_dies_stops_everything_and_shows_its_log(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The message names the service and ends with the last lines of its log."""
-    policy = tmp_path / "policy.yaml"
-    policy.write_text("no_such_threshold: 1\n")
-    settings = Settings(home=home, port=free_ports(), policy_file=policy)
-    with pytest.raises(UnavailableError, match="alert gateway did not come up") as raised:
-        control.up(settings, 0, lambda _: None)
-    assert "no_such_threshold" in str(raised.value)
+    monkeypatch.setattr(control.ports, "check", lambda _: None)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings = Settings(home=home, port=taken.getsockname()[1])
+        with pytest.raises(UnavailableError, match="alert gateway did not come up") as raised:
+            control.up(settings, 0, lambda _: None)
+    assert "in use" in str(raised.value)
     wait_for("no process", lambda: not of_home(home))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"policy_file": "policy.yaml"}, "no_such_threshold"),
+        ({"policy_file": "missing.yaml"}, "missing.yaml"),
+        ({"driver": "abacus"}, "abacus"),
+    ],
+)
+def test_wrong_settings_are_refused_before_anything_is_made(
+    wrong: dict[str, str], said: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site that is up half, or a setting that stays, would be the next thing to repair."""
+    monkeypatch.chdir(tmp_path)
+    Path("policy.yaml").write_text("no_such_threshold: 1\n")
+    with pytest.raises(SettingsError, match=said):
+        control.up(Settings.model_validate({"home": home, **wrong}), 1, lambda _: None)
+    assert not home.exists()
 
 
 @pytest.mark.thorough

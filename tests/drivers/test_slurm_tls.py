@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import settings
+from holdfast import envfile, settings
 from holdfast.agent.client import AgentClient
-from holdfast.deployments.local import envfile
 from holdfast.drivers import processes
 from holdfast.drivers.slurm import SlurmDriver
 from holdfast.paths import machine_dir

@@ -10,11 +10,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast import durable, secret
+from holdfast import durable, envfile, secret
 from holdfast.agent import disk, shard_port
 from holdfast.agent.memory import Memory
 from holdfast.clock import FakeClock
-from holdfast.deployments.local import envfile
 from holdfast.drivers.local import LocalDriver
 from holdfast.drivers.roster import RosterFile
 from holdfast.drivers.slurm.record import Held, RecordFile

@@ -15,8 +15,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from holdfast import secret
-from holdfast.deployments.local import control, envfile
+from holdfast import envfile, secret
+from holdfast.deployments.local import control
 from holdfast.models.agent import AgentState, RankPhase
 from holdfast.models.alert import Incident, IncidentClass
 from holdfast.models.job import Job

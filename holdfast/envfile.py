@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -22,6 +24,21 @@ def remember(settings: Settings) -> None:
     kept = [line for line in _lines(path) if line.partition("=")[0].strip().upper() not in new]
     text = "\n".join([*kept, *(f"{key}={value}" for key, value in new.items())])
     durable.write(path, f"{text}\n" if text else "", "settings", mode=0o600)
+
+
+@contextmanager
+def kept(home: Path) -> Iterator[None]:
+    """Have the file as it was before, if what is done meanwhile fails: the next ``up`` must not fail for it too."""
+    path = home / "settings.env"
+    before = path.read_text() if path.exists() else None
+    try:
+        yield
+    except BaseException:
+        if before is not None:
+            durable.write(path, before, "settings", mode=0o600)
+        else:
+            path.unlink(missing_ok=True)
+        raise
 
 
 def chosen(settings: Settings) -> dict[str, str]:

@@ -1,0 +1,32 @@
+"""Proxies of the environment: loopback is left out of them, and nothing else is."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from httpx._utils import get_environment_proxies
+
+from holdfast import proxies
+
+
+def test_without_a_proxy_nothing_is_set() -> None:
+    assert proxies.exceptions({"NO_PROXY": "example.com"}) == {}
+
+
+@pytest.mark.parametrize("name", ["HTTP_PROXY", "https_proxy", "ALL_PROXY"])
+def test_loopback_is_added_to_what_was_there(name: str) -> None:
+    said = proxies.exceptions(
+        {name: "http://proxy:3128", "NO_PROXY": "corp.example, localhost", "no_proxy": "x"}
+    )
+    assert said["NO_PROXY"] == said["no_proxy"] == "corp.example,localhost,x,127.0.0.1,::1"
+
+
+def test_clients_call_loopback_directly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As httpx understands it, which Prefect's client is."""
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy:3128")
+    for name, value in proxies.exceptions({"HTTP_PROXY": "http://proxy:3128"}).items():
+        monkeypatch.setenv(name, value)
+    mounts = get_environment_proxies()
+    assert mounts["http://"] == "http://proxy:3128"
+    assert mounts["all://127.0.0.1"] is mounts["all://localhost"] is mounts["all://[::1]"] is None
+    assert httpx.Client()._transport_for_url(httpx.URL("http://127.0.0.1:4300")) is not None
