@@ -29,6 +29,7 @@ app = typer.Typer(
 Step = Annotated[int | None, typer.Argument(help="Step; the newest one that may be restored when left out.")]
 
 
+@app.command("list", hidden=True)
 @app.command()
 def ls(job: JobName, as_json: AsJson = False) -> None:
     """List a job's checkpoints in S3, newest first; suspect and pinned ones are marked."""

@@ -6,16 +6,22 @@ from typing import Annotated
 
 import typer
 
+from holdfast import names
 from holdfast.cli import context
-from holdfast.cli.arguments import MachineName
+from holdfast.cli.arguments import MachineName, checked
 from holdfast.cli.output import AsJson, ago, print_json, print_table, state, tell
-from holdfast.models.machine import Scope
+from holdfast.models.machine import MachineState, Scope
 
 
-def machines(as_json: AsJson = False) -> None:
+def machines(
+    job: Annotated[str | None, typer.Option(help="Only of this job.", callback=checked(names.JOB))] = None,
+    state_: Annotated[MachineState | None, typer.Option("--state", help="Only in this state.")] = None,
+    as_json: AsJson = False,
+) -> None:
     """List machines: state, job, agent, and why one is cordoned."""
     with context.gateway() as gateway:
-        found = gateway.machines()
+        every = gateway.machines()
+    found = [row for row in every if job in (None, row.job) and state_ in (None, row.state)]
     if as_json:
         print_json(found)
         return
@@ -32,7 +38,7 @@ def machines(as_json: AsJson = False) -> None:
         for row in found
     ]
     columns = ("NAME", "STATE", "JOB", "AGENT", "INCARNATION", "SEEN", "CORDONED BECAUSE")
-    print_table("Machines", columns, rows, "none; `holdfast up`")
+    print_table("Machines", columns, rows, "none like that" if every else "none; `holdfast up`")
 
 
 def evict(

@@ -30,7 +30,7 @@ from holdfast.cli import (
     status,
     submit,
 )
-from holdfast.cli.output import err, say
+from holdfast.cli.output import err, print_json, say
 from holdfast.errors import HoldfastError
 from holdfast.shown import plain
 
@@ -108,6 +108,8 @@ def run() -> None:
 
 
 def _fail(message: str) -> NoReturn:
+    if "--json" in sys.argv[1:]:
+        print_json({"error": message})
     err.print(plain(f"error: {message}"), markup=False, soft_wrap=True)
     sys.exit(1)
 

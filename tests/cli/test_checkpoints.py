@@ -64,6 +64,7 @@ def flip(store: S3Store, step: int) -> None:
 def test_ls_without_a_control_plane(cli: Cli) -> None:
     """S3 itself is asked."""
     found = json.loads(cli("checkpoints", "ls", "gpt", "--json").out)
+    assert found == json.loads(cli("checkpoints", "list", "gpt", "--json").out)
     assert [(each["step"], each["pinned"]) for each in found] == [(8, False), (4, False)]
     assert "gpt/checkpoints/step-0000000008-e1" in cli("checkpoints", "ls", "gpt").out
 

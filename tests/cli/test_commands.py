@@ -10,6 +10,7 @@ import pytest
 from holdfast.cli import sources
 from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass, IncidentState
 from holdfast.models.job import JobSpec
+from holdfast.models.machine import MachineState
 from holdfast.models.setback import Place, Setback
 from holdfast.policies.unsaved import unsaved
 from holdfast.settings import HOME_NAME
@@ -222,3 +223,21 @@ def test_an_exception_of_a_script_does_not_reach_the_terminal(cli: Cli, gateway:
         assert "boom" in printed
         assert all(sign.isprintable() or sign == "\n" for sign in printed)
     assert json.loads(cli("incidents", "--json").out)[0]["summary"] == text
+
+
+def test_an_error_is_one_json_document_too(cli: Cli, project: Path) -> None:
+    """Whoever reads standard output parses it, whatever became of the command."""
+    told = cli("machines", "--json")
+    assert told.status == 1
+    assert json.loads(told.out)["error"] in told.err
+
+
+def test_machines_of_one_job_or_state(cli: Cli, gateway: FakeGateway) -> None:
+    gateway.machines["m1"] = gateway.machines["m1"].model_copy(
+        update={"state": MachineState.ACTIVE, "job": "gpt"}
+    )
+    every = json.loads(cli("machines", "--json").out)
+    of_job = json.loads(cli("machines", "--job", "gpt", "--json").out)
+    assert of_job == [every[1]]
+    standing_by = json.loads(cli("machines", "--state", "standby", "--json").out)
+    assert standing_by == [every[0]]

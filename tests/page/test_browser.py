@@ -241,3 +241,54 @@ async def test_a_gateway_that_is_away_is_said(kit: Kit, tmp_path: Path) -> None:
             await log_in(tab, address)
             await tab.sees("live")
         await tab.sees("the gateway does not answer")
+
+
+async def test_an_incident_is_told_in_words(kit: Kit, tmp_path: Path) -> None:
+    """No JSON, no seconds since 1970; who only lost a peer is folded; what comes next stands on top."""
+    await big_job(kit, machines=4, ranks=2, tp=1, pp=1)
+    found = Classification(
+        incident_class=IncidentClass.JOB_CRASH, confidence=1, machine="m0", rank=0, reasons=("x",)
+    )
+    exits = [
+        Alert(
+            kind=AlertKind.RANK_EXIT,
+            job=JOB,
+            machine=f"m{rank // 2}",
+            rank=rank,
+            epoch=3,
+            at=kit.clock.now(),
+            evidence={
+                "message": "boom",
+                "failed_at": kit.clock.now(),
+                **({"cascade": "gloo: closed"} if rank else {}),
+            },
+        )
+        for rank in range(4)
+    ]
+    incident = kit.ledger.open_incident(JOB, found, 3, exits[:1], kit.clock.now())
+    for alert in exits:
+        kit.ledger.record_alert(alert, incident.id, "opened")
+    kit.ledger.begin(incident.id, 1, "pause", "pause", {})
+    kit.clock.advance(0.4)
+    kit.ledger.finish(
+        incident.id, "pause", {"ranks": {"0": "ended", "1": "ended"}, "took_s": 0.4, "at_step": [7, 8]}
+    )
+    kit.ledger.begin(incident.id, 1, "evict:m0", "evict", {})
+    async with served(kit) as address, browser(tmp_path) as tab:
+        await log_in(tab, address)
+        await go(tab, f"#/incidents/{incident.id}", "Under way: evict:m0, since")
+        text = await tab.run("document.body.innerText")
+        assert "ranks: 0 ended, 1 ended; took: 400.0 ms; at step: 7, 8" in text or "took: 0.40 s" in text
+        assert "3 more ended because a peer was gone: ranks 1, 2, 3" in text
+        assert "UTC" in text
+        assert "{" not in text
+        assert str(int(kit.clock.now()))[:7] not in text
+        assert await tab.run("document.querySelectorAll('details:not([open]) .signal').length") == 3
+        await tab.call("Emulation.setFocusEmulationEnabled", enabled=True)
+        await tab.call(
+            "Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"]
+        )
+        await tab.click("button", "copy")
+        await tab.sees("copied")
+        assert await tab.run("navigator.clipboard.readText()") == incident.id
+        assert tab.errors == []

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.page.overview import prefect_ui, question
+from holdfast.models.alert import Incident, IncidentState
+from holdfast.models.history import Action
+from holdfast.models.wait import Wait
 from holdfast.policies.lost_time import account
+from holdfast.policies.roots import separate
 from holdfast.policies.timeline import PHASES, incident_phases
 
 
@@ -24,15 +29,18 @@ def incident_view(gateway: Gateway, incident_id: str) -> dict[str, Any]:
     since = incident.detected_at
     spent = account(incident_phases(incident, actions, since, until), since, until).by_phase()
     ui = prefect_ui(gateway)
+    alerts = ledger.alerts(incident_id)[::-1]
+    following = {alert.key for alert in separate(alerts).echoes}
     return {
         "incident": incident.model_dump(mode="json", exclude={"alerts"}),
-        "alerts": [alert.model_dump(mode="json") for alert in ledger.alerts(incident_id)][::-1],
+        "alerts": [alert.model_dump(mode="json") | {"follows": alert.key in following} for alert in alerts],
         "actions": [
             action.model_dump(mode="json") | {"phase": PHASES.get(action.kind)} for action in actions
         ],
         "until": until,
         "phases": spent,
         "ask": question(incident, actions),
+        "next": _next(incident, actions, ledger.waits()),
         "by_hand": [entry.model_dump(mode="json") for entry in ledger.by_hand(incident_id)],
         "repairs": [
             repair.model_dump(mode="json", exclude={"holder", "until"})
@@ -40,3 +48,16 @@ def incident_view(gateway: Gateway, incident_id: str) -> dict[str, Any]:
         ],
         "flow_run": f"{ui}/runs/flow-run/{incident.flow_run_id}" if ui and incident.flow_run_id else None,
     }
+
+
+def _next(incident: Incident, actions: Sequence[Action], waits: Iterable[Wait]) -> dict[str, Any] | None:
+    """What comes next, in words, and when (Unix seconds) if that is known; None: nothing."""
+    wait = next((each for each in waits if each.incident_id == incident.id), None)
+    if wait is not None:
+        return {"text": f"{wait.why.rstrip('.')}. Tried again at the latest at", "at": wait.next_at}
+    if incident.state is not IncidentState.OPEN:
+        return None
+    under_way = next((each for each in reversed(actions) if each.done_at is None), None)
+    if under_way is None:
+        return {"text": "Its playbook decides what to do", "at": None}
+    return {"text": f"Under way: {under_way.key.replace('_', ' ')}, since", "at": under_way.begun_at}

@@ -127,6 +127,7 @@ def _pool(gateway: Gateway, machines: list[Machine]) -> dict[str, Any]:
     return {
         "target": pool.target,
         "reason": pool.reason,
+        "sized": pool.at > 0,
         "standbys": sum(row.state is MachineState.STANDBY for row in machines),
         "provisioning": sum(row.state is MachineState.PROVISIONING for row in machines),
     }

@@ -77,7 +77,28 @@ export function clock(at) {
   if (!at) return "";
   const when = new Date(at * 1000);
   const day = when.toDateString() === new Date().toDateString() ? "" : `${when.toLocaleDateString("en-CA")} `;
-  return h("time", { datetime: when.toISOString(), title: when.toISOString() }, day + when.toLocaleTimeString("en-GB"));
+  // Logs of other hosts, and people elsewhere, go by UTC.
+  const utc = when.getTimezoneOffset() ? ` (${when.toISOString().slice(11, 19)} UTC)` : " UTC";
+  return h("time", { datetime: when.toISOString(), title: when.toISOString() }, day + when.toLocaleTimeString("en-GB") + utc);
+}
+
+// Puts a name or id where it can be pasted.
+export function copy(text) {
+  const button = h("button", { type: "button", class: "quiet", "aria-label": `Copy ${text}`, "data-key": `copy ${text}`, onclick: async () => {
+    button.textContent = (await toClipboard(text)) ? "copied" : "not allowed here";
+    setTimeout(() => { button.textContent = "copy"; }, 1500);
+  } }, "copy");
+  return button;
+}
+
+async function toClipboard(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text).then(() => true, () => false);
+  // By plain HTTP from another host there is only the old way.
+  const put = (event) => { event.clipboardData.setData("text/plain", text); event.preventDefault(); };
+  document.addEventListener("copy", put, { once: true });
+  const went = document.execCommand("copy");
+  document.removeEventListener("copy", put);
+  return went;
 }
 
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();

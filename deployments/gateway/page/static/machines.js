@@ -29,7 +29,13 @@ export function summary(machines, pool) {
   const counts = STATES.map((name) => [name, machines.state.filter((one) => one === name).length]).filter(([, number]) => number);
   return h("div", {},
     h("ul", { class: "legend" }, counts.map(([name, number]) => h("li", {}, h("span", { class: `swatch machine-${name}` }), `${name} `, h("b", {}, count(number))))),
-    pool ? h("p", { class: "soft" }, `Standby pool: ${pool.standbys} of ${pool.target} wanted${pool.provisioning ? `, ${pool.provisioning} on their way` : ""}${pool.reason ? ` (${pool.reason})` : ""}`) : null);
+    pool ? h("p", { class: "soft" }, poolWords(pool)) : null);
+}
+
+function poolWords(pool) {
+  const coming = pool.provisioning ? `, ${pool.provisioning} on their way` : "";
+  if (!pool.sized) return `Standby pool: ${pool.standbys}${coming}. No size is set yet: a schedule sets it every night from this site's failures; \`holdfast pool\` shows what it would be, a run of the deployment resize-standby-pool sets it now.`;
+  return `Standby pool: ${pool.standbys} of ${pool.target} wanted${coming}${pool.reason ? ` (${pool.reason})` : ""}`;
 }
 
 export function machinesView(main, chosen = null) {
