@@ -25,6 +25,8 @@ BASE = {
     "errors",
     "clock",
     "settings",
+    "envfile",
+    "proxies",
     "paths",
     "private",
     "names",
