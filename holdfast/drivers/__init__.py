@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING
 
-from holdfast import envfile
 from holdfast.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ def from_settings(settings: Settings) -> Driver:
         SettingsError: there is no such driver, the package that brings it is broken, or it was written for a release
             whose evictions did not name an incarnation.
     """
-    from holdfast import plugins  # noqa: PLC0415
+    from holdfast import envfile, plugins  # noqa: PLC0415
     from holdfast.drivers.local import LocalDriver  # noqa: PLC0415  (each engine's imports stay its own)
 
     if settings.driver == "local":
