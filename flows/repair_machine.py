@@ -8,21 +8,11 @@ from typing import Any
 
 from prefect import flow
 from prefect.client.schemas.objects import State
-from prefect.states import Completed
 
-from holdfast.models.repair import RepairState
-from holdfast.tasks.repair import Repairing, next_move, perform, publish, take_up
+from holdfast.tasks.repair import Repairing, finish, repaired, take_up
 
 
 @flow(name="repair-machine", persist_result=False)
 async def repair_machine(repairing: Repairing = Repairing()) -> State[Any]:  # noqa: B008  (frozen)
     """Do every step of the repairs that are due."""
-    told, tickets = [], 0
-    for held in await take_up(repairing):
-        while (move := next_move(held)) is not None and await perform(held, move):
-            pass
-        told.append(await publish(held))
-        tickets += held.now.state is RepairState.TICKET
-    return Completed(
-        name="Needs human" if tickets else "Completed", message="; ".join(told) or "nothing is due"
-    )
+    return finish([await repaired(held) for held in await take_up(repairing)])

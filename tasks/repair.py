@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+from collections.abc import Sequence
+from typing import Any
 
 from prefect import task
 from prefect.artifacts import acreate_markdown_artifact
+from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
+from prefect.states import Completed
 from pydantic import Field
 
 from holdfast.errors import AnewError, HoldfastError, RefusedError, StaleError
@@ -110,8 +114,8 @@ def _left_alone(ctx: Context, held: Held, why: str) -> bool:
 
 
 @task(task_run_name="publish the repair of {held.machine}")
-async def publish(held: Held) -> str:
-    """Write down what was done; one line of it."""
+async def publish(held: Held) -> None:
+    """Write down what was done."""
     repair = held.now
     lines = [
         f"- {step.step.value} {step.state.value}"
@@ -125,7 +129,21 @@ async def publish(held: Held) -> str:
         + "\n".join(lines)
         + "\n",
     )
-    return f"{repair.machine}: {repair.told}"
+
+
+async def repaired(held: Held) -> Held:
+    """Do what is next, step by step, until the repair is over or has to wait; publish it."""
+    while (move := next_move(held)) is not None and await perform(held, move):
+        pass
+    await publish(held)
+    return held
+
+
+def finish(repairs: Sequence[Held]) -> State[Any]:
+    """The run's final state: every repair in a line, and whether hands are needed."""
+    tickets = any(held.now.state is RepairState.TICKET for held in repairs)
+    told = "; ".join(f"{held.machine}: {held.now.told}" for held in repairs)
+    return Completed(name="Needs human" if tickets else "Completed", message=told or "nothing is due")
 
 
 async def order(ctx: Context, machine: str, incident_id: str, incarnation: str) -> None:
