@@ -51,7 +51,7 @@ test: $(STAMP)
 
 # Tests with real processes, in two streams: those that share the one site, and the rest. They wait more than they compute.
 test-e2e: $(STAMP)
-	$(BIN)/python -m pytest -m 'e2e and not thorough' -n 2 --dist loadgroup --no-loadscope-reorder --durations=20 --durations-min=10
+	$(BIN)/python -m pytest -m 'e2e and not thorough' -n 2 --dist loadscope --no-loadscope-reorder --durations=20 --durations-min=10
 
 # More cases of the same kinds.
 test-thorough: $(STAMP)

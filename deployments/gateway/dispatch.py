@@ -11,6 +11,8 @@ from holdfast.errors import NoPlaybookError, StaleError, UnavailableError
 from holdfast.models.alert import Incident, IncidentState
 
 RETRY_S = 0.25
+REGISTERED_S = 30.0
+"""`holdfast up` registers deployments one after the other, once Prefect answers: until then none is told as missing."""
 NO_PLAYBOOK_S = 1.0
 """So long a deployment that Prefect lacks may still be on its way (`prefect deploy --all`)."""
 
@@ -28,6 +30,7 @@ class Dispatcher:
         """The same on the monotonic clock."""
         self.lacks: tuple[str, ...] = ()
         """Deployments of playbooks that Prefect does not have."""
+        self._lacking_since: float | None = None
 
     def busy(self, incident_id: str) -> bool:
         """A start of this incident is under way."""
@@ -66,7 +69,10 @@ class Dispatcher:
 
     def _noted(self, lacks: Collection[str]) -> None:
         """Tell a person once what is missing, and once that it is there again."""
-        now = tuple(sorted(lacks))
+        now, at = tuple(sorted(lacks)), self._site.clock.monotonic()
+        self._lacking_since = (at if self._lacking_since is None else self._lacking_since) if now else None
+        if self._lacking_since is not None and at - self._lacking_since < REGISTERED_S:
+            return
         if now and now != self.lacks:
             log.error(
                 "Prefect has no deployment of %s: their incidents run without Prefect; run `prefect deploy --all`",

@@ -6,11 +6,11 @@ A value that is much worse than usual is not taken in, so that a machine that be
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import median
 
+from holdfast import durable
 from holdfast.models.alert import Finding
 from holdfast.policies.pace import PaceLimits, cost_of
 
@@ -69,9 +69,7 @@ def _read(path: Path) -> dict[str, list[float]]:
 
 
 def _write(path: Path, known: dict[str, list[float]]) -> None:
-    new = path.with_suffix(".new")
     try:
-        new.write_text(json.dumps(known))
-        os.replace(new, path)
+        durable.write(path, json.dumps(known), "baseline")
     except OSError:
         return  # a full disk is told by inspection

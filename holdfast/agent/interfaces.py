@@ -8,8 +8,10 @@ interfaces are not tested here, and their cables are tested between neighbours (
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import shutil
+import signal
 import socket
 from pathlib import Path
 
@@ -79,18 +81,23 @@ async def _write_bandwidth(tool: str, adapter: str) -> float:
         port = free.getsockname()[1]
     order = (tool, "-d", adapter, "-p", str(port), "-D", str(_SECONDS), "-F", "--report_gbits")
     quiet = asyncio.subprocess.DEVNULL
-    server = await asyncio.create_subprocess_exec(*order, stdout=quiet, stderr=quiet)
+    server = await asyncio.create_subprocess_exec(*order, stdout=quiet, stderr=quiet, start_new_session=True)
     client = None
     try:
         await asyncio.sleep(_START_S)  # it says nothing when it listens
         client = await asyncio.create_subprocess_exec(
-            *order, "127.0.0.1", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+            *order,
+            "127.0.0.1",
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
         )
         said = (await client.communicate())[0].decode(errors="replace")
     finally:
         for process in (server, client):
             if process is not None and process.returncode is None:
-                process.kill()
+                # With what it started: that would hold the pipe, and its end would be waited for.
+                os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
     found = _RESULT.findall(said)
     if client.returncode or not found:

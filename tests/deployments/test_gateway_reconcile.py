@@ -267,6 +267,9 @@ async def test_a_deleted_deployment_is_told_to_a_person_and_its_incident_runs_wi
     kit.runs.lacks = ("job-crash",)
     with caplog.at_level("INFO"):
         await kit.gateway.dispatcher.ping()
+        assert "has no deployment" not in caplog.text, "`holdfast up` may be registering them"
+        kit.clock.advance(31.0)
+        await kit.gateway.dispatcher.ping()
         await kit.gateway.dispatcher.ping()
     assert caplog.text.count("has no deployment of job-crash") == 1
     assert (await kit.get("/v1/status"))["prefect"]["lacks"] == ["job-crash"]
