@@ -49,9 +49,9 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -m 'not e2e and not thorough' -n auto --dist loadfile
 	@$(MAKE) --no-print-directory test-e2e
 
-# Tests with real processes, in two streams: those that share the one site, and the rest. They wait more than they compute.
+# Tests with real processes, one after the other: beside one another they would keep each other waiting.
 test-e2e: $(STAMP)
-	$(BIN)/python -m pytest -m 'e2e and not thorough' -n 2 --dist loadscope --no-loadscope-reorder --durations=20 --durations-min=10
+	$(BIN)/python -m pytest -m 'e2e and not thorough' --durations=20 --durations-min=10
 
 # More cases of the same kinds.
 test-thorough: $(STAMP)

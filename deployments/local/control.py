@@ -16,6 +16,7 @@ from holdfast.deployments.local import bringup, pidfile, ports
 from holdfast.deployments.local import machines as local_machines
 from holdfast.deployments.local.supervisor import NAME as SUPERVISOR
 from holdfast.deployments.local.supervisor import STOP_S
+from holdfast.deployments.worker.environment import socket_path
 from holdfast.errors import SettingsError, UnavailableError
 from holdfast.paths import log_dir
 from holdfast.plugins.policy import site_policy
@@ -169,6 +170,7 @@ def _stop_services(home: Path) -> bool:
         if left := pidfile.running(home, file.stem):
             _end(left, STOP_S)
         file.unlink(missing_ok=True)
+    socket_path(home).unlink(missing_ok=True)
     return supervisor is not None
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import proxies, secret
-from holdfast.paths import run_dir
+from holdfast.paths import run_dir, shm_root
 from holdfast.settings import Settings
 
+SOCKET_BYTES = 107
 _LEASES = "prefect.server.concurrency.lease_storage.filesystem"
 
 
@@ -133,5 +134,9 @@ def _certificate(settings: Settings) -> dict[str, Path]:
 
 
 def socket_path(home: Path) -> Path:
-    """Unix socket that takes ids of flow runs to start at once."""
-    return run_dir(home) / "worker.sock"
+    """Unix socket that takes ids of flow runs to start at once.
+
+    The kernel takes names of 107 bytes at most: of a home that lies deeper it is in the site's shared memory.
+    """
+    path = run_dir(home) / "worker.sock"
+    return path if len(os.fsencode(path)) <= SOCKET_BYTES else shm_root(home) / "worker.sock"

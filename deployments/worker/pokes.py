@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 from uuid import UUID
 
+from holdfast import private
 from holdfast.deployments.worker.worker import HoldfastWorker
 
 STATUS = "status"
@@ -18,7 +19,7 @@ STATUS = "status"
 
 async def listen(path: Path, worker: HoldfastWorker) -> asyncio.Server:
     """Open the socket; one that a dead worker left behind is replaced."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    private.folder(path.parent)
     path.unlink(missing_ok=True)
 
     async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

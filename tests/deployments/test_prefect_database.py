@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sqlite3
 from contextlib import closing
 from importlib import metadata
@@ -9,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import private
 from holdfast.deployments.local import prefect_database
 from holdfast.deployments.local.prefect_database import SCHEMA, URL
+from holdfast.deployments.worker.environment import socket_path
 
 
 def environment(path: Path) -> dict[str, str]:
@@ -51,6 +54,18 @@ def test_databases_elsewhere_are_prefects_own_matter(
     monkeypatch.chdir(tmp_path)
     assert not prefect_database.prepare({URL: url})
     assert not list(tmp_path.iterdir())
+
+
+def test_the_workers_socket_fits_however_deep_the_home_lies(tmp_path: Path) -> None:
+    """The kernel takes 107 bytes."""
+    for depth in (1, 40):
+        home = tmp_path.joinpath(*["deep"] * depth)
+        with socket.socket(socket.AF_UNIX) as listening:
+            path = private.folder(socket_path(home).parent) / "worker.sock"
+            listening.bind(str(path))
+        assert path == socket_path(home)
+        path.unlink()
+    path.parent.rmdir()
 
 
 def test_another_version_migrates(tmp_path: Path) -> None:

@@ -35,11 +35,11 @@ FOR_EVER = 100_000
 """Steps of a job that the test stops."""
 OVER = (JobState.STOPPED, JobState.DONE)
 
-# Dozens of evictions in a few minutes are the purpose here, also of machines that were broken, and repaired, by an
-# earlier test; Prefect is taken for away a little sooner.
+# Dozens of deaths and evictions in a few minutes are the purpose here, also of machines that were broken, and
+# repaired, by an earlier test; Prefect is taken for away a little sooner.
 POLICY = """\
 breaker: {at_least: 1000, job_at_least: 1000}
-ladder: {offender: 1000}
+ladder: {offender: 1000, flaps: {count: 1000}}
 spare_pool: {minimum: 1}
 gateway: {offline_after_s: 10}
 approval: {rules: [{incident_class: silent_corruption}]}

@@ -103,6 +103,7 @@ def test_the_states_of_a_trainer_whose_own_checkpointing_is_off() -> None:
 
 
 @pytest.mark.e2e
+@pytest.mark.thorough
 @pytest.mark.torch
 @pytest.mark.timeout(500)
 def test_an_interrupted_run_ends_with_the_same_weights(make_agent: MakeAgent, tmp_path: Path) -> None:

@@ -21,7 +21,14 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("library", KINDS)
+THOROUGH = ("torch", "torchao.float8")
+"""Slow to begin; their kinds of state are in tests/session/kinds, too."""
+
+
+@pytest.mark.parametrize(
+    "library",
+    [pytest.param(each, marks=[pytest.mark.thorough] if each in THOROUGH else []) for each in KINDS],
+)
 def test_a_killed_training_ends_the_same(
     make_agent: MakeAgent, objects: S3Store, tmp_path: Path, library: str
 ) -> None:

@@ -46,6 +46,7 @@ def test_an_interrupted_training_ends_with_the_same_weights(make_agent: MakeAgen
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
+@pytest.mark.thorough
 def test_it_trains_under_plain_torchrun(tmp_path: Path) -> None:
     """Two ranks, no agent: the callback does nothing."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
