@@ -28,9 +28,9 @@ CHECKED_BYTES = 1 << 20
 """Of which every byte is compared."""
 MOST_BYTES = 64 << 20
 """Of a timed round: payloads that reach bandwidth ..."""
-ROUND_S = 0.015
+ROUND_S = 0.01
 """... in rounds of about this long: slow links get smaller ones."""
-ROUNDS = 5
+ROUNDS = 3
 PATIENCE_S = 1.0
 """A link on which the compared bytes alone take so long is not measured again."""
 STAY_S = 1.0
