@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 import httpx
 
 from holdfast.clock import Clock
+from holdfast.commands import Ended, run
 from holdfast.drivers.base import Reboots
 from holdfast.errors import AnewError, HoldfastError
 from holdfast.models.alert import Verdict
@@ -57,7 +58,7 @@ async def reset_gpu(ctx: Context, repair: Repair, at_most_s: float) -> Result:
         return skipped(why)
     left = _Left(ctx.clock, at_most_s)
 
-    async def smi(*arguments: str) -> tools.Ended:
+    async def smi(*arguments: str) -> Ended:
         return await tools.on_machine(policy.shell, repair.machine, ("nvidia-smi", *arguments), left.seconds)
 
     asked = await smi("--query-gpu=persistence_mode", "--format=csv,noheader")
@@ -103,7 +104,7 @@ async def _by_command(ctx: Context, policy: RepairPolicy, repair: Repair, at_mos
 
     before = await boot() if policy.shell else ""
     command = tools.words("repair.restart_command", policy.restart_command, repair.machine)
-    done = await tools.run(command, left.seconds)
+    done = await run(command, left.seconds)
     if not done.ok:
         return failed(f"{command[0]}: {done.said}")
     if not policy.shell:
@@ -129,7 +130,7 @@ async def diagnose(ctx: Context, repair: Repair, at_most_s: float) -> Result:
     return _judged(policy.diagnose, done)
 
 
-def _judged(level: str, done: tools.Ended) -> Result:
+def _judged(level: str, done: Ended) -> Result:
     """By its exit status; old versions end with 0 whatever they found, and say it in their answer alone."""
     if done.ok and not _FAILED.search(done.out):
         return worked(f"dcgmi diag --run {level} passed")

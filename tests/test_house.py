@@ -24,6 +24,7 @@ BASE = {
     "models",
     "errors",
     "clock",
+    "commands",
     "settings",
     "envfile",
     "proxies",

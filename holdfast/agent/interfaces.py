@@ -8,13 +8,12 @@ interfaces are not tested here, and their cables are tested between neighbours (
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import shutil
-import signal
 import socket
 from pathlib import Path
 
+from holdfast.commands import run
 from holdfast.models.alert import Finding
 
 TOOL = "ib_write_bw"
@@ -55,7 +54,7 @@ async def _adapter(machine: str, adapter: str, rate: str, tool: str, timeout_s: 
     try:
         async with asyncio.timeout(timeout_s):
             for _ in range(ROUNDS):
-                rates.append(await _write_bandwidth(tool, adapter))
+                rates.append(await _write_bandwidth(tool, adapter, timeout_s))
     except (TimeoutError, OSError, ValueError) as error:
         if not rates:
             return _untested(machine, f"{adapter}: {error or 'no result in time'}")
@@ -71,38 +70,30 @@ async def _adapter(machine: str, adapter: str, rate: str, tool: str, timeout_s: 
     )
 
 
-async def _write_bandwidth(tool: str, adapter: str) -> float:
+async def _write_bandwidth(tool: str, adapter: str, timeout_s: float) -> float:
     """Gb/s of one run, with a server and a client on the same adapter.
 
     Raises:
+        TimeoutError: it did not end in time.
         ValueError: no figure in what the tool said.
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     order = (tool, "-d", adapter, "-p", str(port), "-D", str(_SECONDS), "-F", "--report_gbits")
-    quiet = asyncio.subprocess.DEVNULL
-    server = await asyncio.create_subprocess_exec(*order, stdout=quiet, stderr=quiet, start_new_session=True)
-    client = None
+    server = asyncio.create_task(run(order, timeout_s))
     try:
         await asyncio.sleep(_START_S)  # it says nothing when it listens
-        client = await asyncio.create_subprocess_exec(
-            *order,
-            "127.0.0.1",
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-        )
-        said = (await client.communicate())[0].decode(errors="replace")
+        client = await run((*order, "127.0.0.1"), timeout_s)
     finally:
-        for process in (server, client):
-            if process is not None and process.returncode is None:
-                # With what it started: that would hold the pipe, and its end would be waited for.
-                os.killpg(process.pid, signal.SIGKILL)
-                await process.wait()
+        server.cancel()
+        await asyncio.gather(server, return_exceptions=True)
+    if client.status is None:
+        raise TimeoutError
+    said = client.out + client.err
     found = _RESULT.findall(said)
-    if client.returncode or not found:
+    if client.status or not found:
         last = said.strip().splitlines()[-1:] or ["it said nothing"]
-        raise ValueError(f"{Path(tool).name}: status {client.returncode}, {last[0][:200]}")
+        raise ValueError(f"{Path(tool).name}: status {client.status}, {last[0][:200]}")
     return float(found[-1])
 
 

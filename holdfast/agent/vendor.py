@@ -6,17 +6,19 @@ finds about 70 % of silent corruption (BR), so a pass proves nothing.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import shutil
 from collections.abc import Iterator
 from typing import Any
 
 from holdfast.agent.inspection.dcgm import json_in
+from holdfast.commands import run
 from holdfast.models.alert import Finding
 from holdfast.policies.dcgm import OF_HARDWARE, of_hardware
 
 LEVEL = 1
+_KEPT = 16 << 20
+"""Bytes: the answer is one document, of all GPUs."""
 
 
 async def check(machine: str, timeout_s: float, program: str = "dcgmi") -> list[Finding]:
@@ -25,22 +27,13 @@ async def check(machine: str, timeout_s: float, program: str = "dcgmi") -> list[
     if found is None:
         return []
     command = (found, "diag", "-r", str(LEVEL), "-j")
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        out, err = await asyncio.wait_for(process.communicate(), timeout_s)
-    except TimeoutError:
-        process.kill()
-        await process.wait()
+    ended = await run(command, timeout_s, kept=_KEPT)
+    if ended.status is None:
         return [_unsure(machine, f"dcgmi diag took longer than {timeout_s:g} s")]
-    told = json_in(out.decode(errors="replace"))
+    told = json_in(ended.out)
     if told is None:
-        said = (err or out).decode(errors="replace").strip()[:300]
-        return [_unsure(machine, f"dcgmi diag ended with status {process.returncode}: {said}")]
+        said = (ended.err or ended.out).strip()[:300]
+        return [_unsure(machine, f"dcgmi diag ended with status {ended.status}: {said}")]
     return judge(machine, told)
 
 
