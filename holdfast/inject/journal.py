@@ -24,8 +24,6 @@ from holdfast.inject import cgroup
 from holdfast.models.base import Frozen
 
 _RUN_S = 10.0
-
-
 MARK = "holdfast-inject"
 """Source of the file systems that faults mount."""
 HANDLE = "1f5:"
@@ -180,10 +178,14 @@ def _undo(entry: Entry) -> None:
 def _said(*words: str) -> str | None:
     """What a command printed; None: it failed, so there is nothing to undo any more."""
     try:
-        done = subprocess.run(words, capture_output=True, check=False, timeout=_RUN_S, text=True)
+        done = _run(words)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout if done.returncode == 0 else None
+
+
+def _run(words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, capture_output=True, check=False, timeout=_RUN_S, text=True)
 
 
 def _source(folder: Path) -> str:
@@ -203,7 +205,7 @@ def need(words: tuple[str, ...], why: str) -> None:
         UnavailableError: it is not installed, or the kernel refused; it says what it takes.
     """
     try:
-        done = subprocess.run(words, capture_output=True, check=False, timeout=_RUN_S, text=True)
+        done = _run(words)
     except (OSError, subprocess.SubprocessError) as error:
         raise UnavailableError(f"{words[0]}: {error}; {why}") from None
     if done.returncode:

@@ -14,6 +14,8 @@ _WHY = "it takes root (CAP_NET_ADMIN) and iproute2's `tc`"
 _DROPS = f"{HANDLE}1"
 _ID_OFFSET = 4
 """Of the number of a packet in its IPv4 header."""
+_NUMBERED = ("protocol", "ip", "prio", "1", "u32", "match", "u16", "0x5")
+_LOST = ("at", str(_ID_OFFSET), "flowid", _DROPS)
 
 
 def strike(target: Target, pen: Pen, percent: float) -> str:
@@ -53,23 +55,7 @@ def _by_number(tc: tuple[str, ...], device: str, percent: float) -> None:
         ("qdisc", "add", "dev", device, "root", "handle", HANDLE, "htb", "default", "0"),
         ("class", "add", "dev", device, "parent", HANDLE, "classid", _DROPS, "htb", "rate", "1mbit"),
         ("qdisc", "add", "dev", device, "parent", _DROPS, "pfifo", "limit", "0"),
-        (
-            *(
-                "filter",
-                "add",
-                "dev",
-                device,
-                "parent",
-                HANDLE,
-                "protocol",
-                "ip",
-                "prio",
-                "1",
-                "u32",
-                "match",
-            ),
-            *("u16", "0x5", hex(one_in - 1), "at", str(_ID_OFFSET), "flowid", _DROPS),
-        ),
+        ("filter", "add", "dev", device, "parent", HANDLE, *_NUMBERED, hex(one_in - 1), *_LOST),
     ):
         need((*tc, *words), _WHY)
 

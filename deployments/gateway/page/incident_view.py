@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.page.overview import prefect_ui, question
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.history import Action
-from holdfast.models.wait import Wait
 from holdfast.policies.lost_time import account
 from holdfast.policies.roots import separate
 from holdfast.policies.timeline import PHASES, incident_phases
+from holdfast.storage.ledger import Ledger
 
 
 def incident_view(gateway: Gateway, incident_id: str) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def incident_view(gateway: Gateway, incident_id: str) -> dict[str, Any]:
         "until": until,
         "phases": spent,
         "ask": question(incident, actions),
-        "next": _next(incident, actions, ledger.waits()),
+        "next": _under_way(actions) if incident.state is IncidentState.OPEN else _wait(ledger, incident),
         "by_hand": [entry.model_dump(mode="json") for entry in ledger.by_hand(incident_id)],
         "repairs": [
             repair.model_dump(mode="json", exclude={"holder", "until"})
@@ -50,14 +50,19 @@ def incident_view(gateway: Gateway, incident_id: str) -> dict[str, Any]:
     }
 
 
-def _next(incident: Incident, actions: Sequence[Action], waits: Iterable[Wait]) -> dict[str, Any] | None:
-    """What comes next, in words, and when (Unix seconds) if that is known; None: nothing."""
-    wait = next((each for each in waits if each.incident_id == incident.id), None)
-    if wait is not None:
-        return {"text": f"{wait.why.rstrip('.')}. Tried again at the latest at", "at": wait.next_at}
-    if incident.state is not IncidentState.OPEN:
-        return None
-    under_way = next((each for each in reversed(actions) if each.done_at is None), None)
-    if under_way is None:
+def _under_way(actions: Sequence[Action]) -> dict[str, Any]:
+    """What its playbook does, in words, and since when (Unix seconds) if that is known."""
+    action = next((each for each in reversed(actions) if each.done_at is None), None)
+    if action is None:
         return {"text": "Its playbook decides what to do", "at": None}
-    return {"text": f"Under way: {under_way.key.replace('_', ' ')}, since", "at": under_way.begun_at}
+    return {"text": f"Under way: {action.key.replace('_', ' ')}, since", "at": action.begun_at}
+
+
+def _wait(ledger: Ledger, incident: Incident) -> dict[str, Any] | None:
+    """What a closed incident waits for, and when it is tried again (Unix seconds); None: it is over."""
+    if incident.state is not IncidentState.NEEDS_HUMAN:
+        return None
+    wait = next((each for each in ledger.waits() if each.incident_id == incident.id), None)
+    if wait is None:
+        return None
+    return {"text": f"{wait.why.rstrip('.')}. Tried again at the latest at", "at": wait.next_at}
