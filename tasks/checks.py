@@ -26,6 +26,8 @@ class Subject:
     attempt: int = 1
     processes: int = 1
     """Ranks per machine."""
+    measure: bool = False
+    """Whether the pace of collectives is wanted, not only their result."""
 
 
 async def each(subject: Subject, machines: Sequence[Machine], tier: str) -> list[Finding]:
@@ -41,6 +43,7 @@ async def each(subject: Subject, machines: Sequence[Machine], tier: str) -> list
                 incarnation=machine.incarnation,
                 check=tier,
                 processes=max(2, per) if tier == Check.ALL_TO_ALL else per,
+                measure=subject.measure,
                 timeout_s=subject.ctx.policy.diagnose.check_timeout_s,
             )
         ),
@@ -106,6 +109,7 @@ async def _pair(
                 peer=peer[machine.name],
                 process_rank=position[machine.name],
                 rendezvous=rendezvous,
+                measure=subject.measure,
                 timeout_s=subject.ctx.policy.diagnose.check_timeout_s,
             )
         ),

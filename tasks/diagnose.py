@@ -127,7 +127,8 @@ async def dump_stacks(case: Case) -> Verdict:
 
 async def _run_tier(case: Case, machines: list[Machine], tier: str) -> list[Finding]:
     spec = case.job_now().spec
-    subject = Subject(case.ctx, case.job, case.broken_epoch, case.attempt, spec.ranks_per_machine)
+    measure = case.ctx.policy.ladder.of(case.incident_class).accuse_slow
+    subject = Subject(case.ctx, case.job, case.broken_epoch, case.attempt, spec.ranks_per_machine, measure)
     match tier:
         case Check.ALL_GATHER:
             spares = case.ctx.ledger.machines(state=MachineState.STANDBY)[:_SPARES]

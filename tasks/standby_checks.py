@@ -170,7 +170,7 @@ async def check_machines(
 ) -> Checked:
     """All ``tiers`` on ``machines``, which serve no job; ``partners`` are good ones for links of one that is alone."""
     # Epochs of such checks only have to differ: stores are opened once each.
-    subject = Subject(ctx, name, epoch=int(ctx.clock.now()))
+    subject = Subject(ctx, name, epoch=int(ctx.clock.now()), measure=True)
     answering = machines
     found = []
     for tier in tiers:

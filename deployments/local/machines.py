@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import httpx
 
@@ -23,6 +24,8 @@ REGISTERED_S = 240.0
 """How long new machines may take to start their fork servers, check themselves and register."""
 RETIRED_AT_ONCE = 16
 _LAST_LINES = 15
+Machine = dict[str, Any]
+"""As the gateway's API tells it."""
 _OVER = (JobState.STOPPED, JobState.FAILED, JobState.DONE)
 
 
@@ -46,10 +49,10 @@ def have(settings: Settings, wanted: int, progress: Callable[[str], None], over:
     headers = {"Authorization": secret.of(settings).header}
     certified = tls.of(settings).http()
     with httpx.Client(headers=headers, trust_env=False, **certified) as http:
-        while missing := new - _registered(http, settings.gateways):
+        while missing := new - _ready(known := _known(http, settings.gateways)):
             dead = missing - {machine.name for machine in driver.machines() if machine.alive}
             if dead or time.monotonic() > until:
-                raise UnavailableError(_why(settings, driver, min(dead or missing)))
+                raise UnavailableError(_why(settings, driver, min(dead or missing), known))
             if over.wait(0.1):
                 return
     progress(f"{len(new)} machines are ready")
@@ -71,18 +74,27 @@ def retire_all(settings: Settings, driver: Driver) -> None:
         ledger.close()
 
 
-def _registered(http: httpx.Client, gateways: Sequence[str]) -> set[str]:
+def _known(http: httpx.Client, gateways: Sequence[str]) -> dict[str, Machine]:
     """As the gateway that leads says; the others refuse, or are away."""
-    unready = (MachineState.PROVISIONING, MachineState.GONE)
     for url in gateways:
         with contextlib.suppress(httpx.HTTPError):
             answer = http.get(f"{url}/v1/machines")
             answer.raise_for_status()
-            return {machine["name"] for machine in answer.json() if machine["state"] not in unready}
-    return set()
+            return {machine["name"]: machine for machine in answer.json()}
+    return {}
 
 
-def _why(settings: Settings, driver: Driver, name: str) -> str:
+def _ready(known: Mapping[str, Machine]) -> set[str]:
+    unready = (MachineState.PROVISIONING, MachineState.GONE)
+    return {name for name, machine in known.items() if machine["state"] not in unready}
+
+
+def _why(settings: Settings, driver: Driver, name: str, known: Mapping[str, Machine]) -> str:
+    if name in known and known[name]["state"] == MachineState.PROVISIONING and known[name]["address"]:
+        return (
+            f"machine {name} registered, and was not admitted within {REGISTERED_S:.0f} s: the newest run of "
+            "`admit-machine` in the Prefect UI says what its delivery checks found."
+        )
     if settings.driver != "local":
         said = next((each.detail for each in driver.machines() if each.name == name), "") or "not listed"
         return f"machine {name} did not register within {REGISTERED_S:.0f} s; {driver.name} says: {said}."

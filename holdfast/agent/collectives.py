@@ -51,6 +51,10 @@ class Part:
     port: int = 0
     """The store where two machines meet; port 0: all processes are on this machine."""
     prefix: str = ""
+    measure: bool = False
+    """Whether collectives are timed as well, which takes some rounds more."""
+    fresh: bool = True
+    """Whether the process was started for this check: all its time is the check's."""
     stay: str = ""
     """File in which the order for another check may come (:mod:`holdfast.agent.bench`); empty: end at once."""
 
@@ -84,6 +88,8 @@ class Outcome:
     """As ``digest``, of what several processes computed as one job; or why they did not."""
     kind: str = ""
     """Hardware and library that value and digest are of."""
+    cpu_s: float = 0.0
+    """Processor time that the check took of this process."""
 
     def write(self, path: Path) -> None:
         """Leave it in ``path``, whole or not at all."""
@@ -105,22 +111,24 @@ class Outcome:
 
 def all_to_all(part: Part) -> None:
     """Every process sends every other a different pattern."""
-    _run(part, _all_to_all)
+    leave_outcome(part, lambda: in_group(part, _all_to_all))
 
 
 def all_gather(part: Part) -> None:
     """Every process sends all others its pattern."""
-    _run(part, _all_gather)
+    leave_outcome(part, lambda: in_group(part, _all_gather))
 
 
-def _run(part: Part, exchange: Callable[[Part, torch.device], Outcome]) -> None:
+def leave_outcome(part: Part, find: Callable[[], Outcome]) -> None:
+    """Write what ``find`` finds, leave the group if it joined one, and wait a moment for another check."""
     # Whoever waits for this process has forgotten it once the outcome is there: the kernel ends it for certain.
     signal.alarm(math.ceil(part.timeout_s) + 1)
+    started = 0.0 if part.fresh else time.process_time()
     try:
-        outcome = in_group(part, exchange)
+        outcome = find()
     except Exception as error:  # whatever the library raises is the finding
         outcome = Outcome(error=f"{type(error).__name__}: {error}"[:500])
-    outcome.write(part.outcome_path)
+    replace(outcome, cpu_s=time.process_time() - started).write(part.outcome_path)
     leave_group()
     if part.stay:
         stay(Path(part.stay))
@@ -154,7 +162,8 @@ def stay(order: Path) -> None:
         from holdfast.agent import alignment, computing  # noqa: PLC0415  (they build on this module)
 
         checks = (all_to_all, all_gather, computing.matmul, alignment.bitwise)
-        {check.__name__: check for check in checks}[told["check"]](Part(**told["part"]))
+        part = Part(**(told["part"] | {"fresh": False}))
+        {check.__name__: check for check in checks}[told["check"]](part)
         return
 
 
@@ -233,7 +242,9 @@ def _all_to_all(part: Part, device: torch.device) -> Outcome:
     others = range(part.size)
     given = torch.cat([_pattern(part.rank, other, nbytes) for other in others]).to(device)
     taken = torch.empty_like(given)
-    measured = _measured(lambda much: dist.all_to_all_single(much[1], much[0]), (given, taken), device)
+    measured = _measured(
+        lambda much: dist.all_to_all_single(much[1], much[0]), (given, taken), device, part.measure
+    )
     chunks = taken.cpu().reshape(part.size, nbytes)
     wrong = {source: _wrong(chunks[source], _pattern(source, part.rank, nbytes)) for source in others}
     return replace(measured.outcome((part.size - 1) / part.size), wrong_bytes=_only_bad(wrong))
@@ -249,7 +260,7 @@ def _all_gather(part: Part, device: torch.device) -> Outcome:
     def gather(much: tuple[torch.Tensor, torch.Tensor]) -> None:
         dist.all_gather(list(much[1].chunk(part.size)), much[0])
 
-    measured = _measured(gather, (given, taken), device)
+    measured = _measured(gather, (given, taken), device, part.measure)
     wrong = {
         source: _wrong(chunk.cpu(), _pattern(source, 0, CHECKED_BYTES))
         for source, chunk in enumerate(taken.chunk(part.size))
@@ -264,11 +275,14 @@ class Measured:
     nbytes: int
     """Of what each process gave."""
     seconds: float
+    """0: not measured."""
     repeats: int
     host: bool
 
     def outcome(self, share: float) -> Outcome:
         """MB/s of the ``share`` of what each process gave that it received from others."""
+        if not self.seconds:
+            return Outcome(host=self.host)
         rate = share * self.nbytes / self.seconds / 1e6
         return Outcome(value=rate, unit="MB/s", repeats=self.repeats, host=self.host)
 
@@ -277,16 +291,18 @@ def _measured(
     exchange: Callable[[tuple[torch.Tensor, torch.Tensor]], object],
     checked: tuple[torch.Tensor, torch.Tensor],
     device: torch.device,
+    measure: bool,
 ) -> Measured:
-    """Exchange the bytes to be compared, twice (the first round connects), then as many as a round takes in its time.
-
-    All processes agree on how many, by the slowest.
+    """Exchange the bytes to be compared. To ``measure``: again (the first round connects), then as many as a round
+    takes in its time; all processes agree on how many, by the slowest.
     """
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
     host = device.type != "cuda"
     connect_s = _timed(lambda: exchange(checked), device)
+    if not measure:
+        return Measured(checked[0].numel(), 0.0, 0, host)
     if _slowest(connect_s, device) > PATIENCE_S:
         return Measured(checked[0].numel(), connect_s, 1, host)
     seconds = _slowest(_timed(lambda: exchange(checked), device), device)

@@ -9,10 +9,8 @@ from __future__ import annotations
 import math
 import os
 import platform
-import signal
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.agent import collectives
@@ -33,15 +31,7 @@ def matmul(part: Part) -> None:
 
 def compute_on(part: Part, compute: Callable[[torch.device], Outcome]) -> None:
     """Leave what ``compute`` finds on the device of this process."""
-    signal.alarm(math.ceil(part.timeout_s) + 1)
-    try:
-        outcome = compute(_device(part))
-    except Exception as error:  # whatever the library raises is the finding
-        outcome = Outcome(error=f"{type(error).__name__}: {error}"[:500])
-    outcome.write(part.outcome_path)
-    collectives.leave_group()
-    if part.stay:
-        collectives.stay(Path(part.stay))
+    collectives.leave_outcome(part, lambda: compute(_device(part)))
 
 
 def _device(part: Part) -> torch.device:

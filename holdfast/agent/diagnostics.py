@@ -88,7 +88,8 @@ async def _in_processes(command: Diagnose, machine: str, bench: Bench) -> list[F
         parts = [replace(part, folder=str(folder)) for part in parts]
         load = Load()
         outcomes = await _run(parts, _TARGETS[command.check], bench, command.timeout_s)
-        busy = load.of_others(len(parts)) if any(each.host for each in outcomes.values()) else 0.0
+        own_s = sum(outcome.cpu_s for outcome in outcomes.values())
+        busy = load.of_others(own_s) if any(outcome.host for outcome in outcomes.values()) else 0.0
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     judge = _JUDGES.get(command.check, _judge_computed)
@@ -102,24 +103,26 @@ class Load:
 
     def __init__(self) -> None:
         self._before = psutil.cpu_times()
+        self._agent_s = time.process_time()
 
-    def of_others(self, processes: int) -> float:
-        """Share of the processors that others than so many single-threaded ``processes`` used since."""
+    def of_others(self, own_s: float) -> float:
+        """Share of the processors that others used since: all but ``own_s`` (seconds), and what this process took."""
         now = psutil.cpu_times()
         spent = [after - before for after, before in zip(now, self._before, strict=True)]
         idle = (
             now.idle - self._before.idle + getattr(now, "iowait", 0.0) - getattr(self._before, "iowait", 0.0)
         )
-        cores = psutil.cpu_count() or 1
         if (total := sum(spent)) <= 0:
             return 0.0
-        return max(0.0, 1 - idle / total - processes / cores)
+        own_s += time.process_time() - self._agent_s
+        return max(0.0, 1 - (idle + own_s) / total)
 
 
 def _own_parts(command: Diagnose) -> list[Part]:
     size = max(2, command.processes) if command.check == Check.ALL_TO_ALL else command.processes
     limit = _limit(command.timeout_s)
-    return [Part(rank=rank, size=size, folder="", timeout_s=limit) for rank in range(size)]
+    measure = command.measure
+    return [Part(rank=rank, size=size, folder="", timeout_s=limit, measure=measure) for rank in range(size)]
 
 
 def _pair_part(command: Diagnose, machine: str) -> Part:
@@ -137,6 +140,7 @@ def _pair_part(command: Diagnose, machine: str) -> Part:
         host=command.rendezvous.host,
         port=command.rendezvous.port,
         prefix=f"diagnose/{command.job}/{command.epoch}/{pair}",
+        measure=command.measure,
     )
 
 
@@ -207,11 +211,15 @@ def _judge_own(command: Diagnose, machine: str, outcomes: Mapping[int, Outcome])
     if found:
         return found
     slowest = min(outcomes.values(), key=lambda outcome: outcome.value or 0.0)
-    detail = f"{size} processes, {slowest.backend}, {slowest.value or 0:.0f} MB/s each"
+    detail = f"{size} processes, {slowest.backend}{_rate(slowest)}"
     kind = f"{slowest.backend}, {size} processes"
     return [
         Finding(check=command.check, machine=machine, ok=True, detail=detail, kind=kind, **_value(slowest))
     ]
+
+
+def _rate(outcome: Outcome) -> str:
+    return "" if outcome.value is None else f", {outcome.value:.4g} MB/s"
 
 
 def _value(outcome: Outcome) -> dict[str, Any]:
@@ -236,7 +244,7 @@ def _judge_pair(command: Diagnose, machine: str, outcomes: Mapping[int, Outcome]
                 machine=machine,
                 peer=command.peer,
                 ok=not problem,
-                detail=problem or f"{outcome.backend}, {outcome.value or 0:.3g} MB/s",
+                detail=problem or f"{outcome.backend}{_rate(outcome)}",
                 kind=outcome.backend,
                 **_value(outcome),
             )

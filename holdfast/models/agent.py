@@ -375,6 +375,8 @@ class Diagnose(Frozen):
     process_rank: int = 0
     """This machine's position in the pair (``all_gather``)."""
     rendezvous: Rendezvous | None = None
+    measure: bool = False
+    """Time collectives as well: some rounds more, for which a recovery would wait."""
     timeout_s: float = 30.0
 
 

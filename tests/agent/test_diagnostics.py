@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from holdfast.agent import collectives
+from holdfast.agent import collectives, diagnostics
 from holdfast.agent.collectives import Outcome, Part
 from holdfast.agent.diagnostics import ForkFn, run_check
 from holdfast.errors import SettingsError
 from holdfast.models.agent import Diagnose, Rendezvous
+from holdfast.policies.pace import PaceLimits
 from tests.agent.forks import forking
 from tests.e2e.waiting import wait_for
 
@@ -51,6 +55,7 @@ class ScriptedForks:
         return process
 
 
+CORES = os.cpu_count() or 1
 GOOD = Outcome(backend="gloo", value=1000.0, unit="MB/s", repeats=5)
 
 
@@ -259,3 +264,48 @@ class TestRealCollectives:
         )
         assert left[0].ok, left
         assert right[0].ok, right
+
+
+@pytest.mark.parametrize(("others_s", "said"), [(0.0, 0.0), (1.0, 0.5), (0.5, 0.25)])
+def test_processors_that_others_use_are_told_from_the_checks_own(
+    others_s: float, said: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes on two cores: what they took is known, and what is missing to it others took."""
+    times = type("Times", (tuple,), {"idle": property(lambda self: self[1])})
+    monkeypatch.setattr(psutil, "cpu_times", lambda: times((0.0, 0.0)))
+    load = diagnostics.Load()
+    own_s = 2.0 - 1.0 - others_s
+    monkeypatch.setattr(psutil, "cpu_times", lambda: times((own_s + others_s, 1.0)))
+    assert load.of_others(own_s) == pytest.approx(said, abs=0.01)
+
+
+@pytest.fixture
+def hogs() -> Iterator[None]:
+    """Others that would use every processor three times over."""
+    started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3 * CORES)]
+    yield
+    for hog in started:
+        hog.kill()
+        hog.wait()
+
+
+@pytest.mark.usefixtures("hogs")
+async def test_a_host_that_others_keep_busy_says_so_though_the_check_has_a_process_for_each_core(
+    fork: ForkFn,
+) -> None:
+    """Six machines of one host that are checked at once are no slow machines."""
+    order = command(processes=max(2, CORES), timeout_s=60, measure=True)
+    [finding] = await run_check(order, fork, machine="m1")
+    assert finding.ok
+    assert finding.busy > PaceLimits().busy
+
+
+async def test_pace_is_measured_when_asked_for(fork: ForkFn) -> None:
+    """A recovery does not wait for rounds that nobody judges."""
+    [plain] = await run_check(command(processes=2, timeout_s=60), fork, machine="m1")
+    [timed] = await run_check(command(processes=2, timeout_s=60, measure=True), fork, machine="m1")
+    assert (plain.ok, plain.value, plain.repeats) == (True, None, 0)
+    assert timed.ok
+    assert timed.repeats == collectives.ROUNDS
+    assert (timed.value or 0) > 0
+    assert timed.unit == "MB/s"

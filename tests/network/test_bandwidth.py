@@ -40,7 +40,14 @@ def gather(wires: Lab, hosts: list[str], pairs: list[pairing.Pair], folder: Path
             own = folder / f"{number}"
             own.mkdir(exist_ok=True)
             parts[host][peer] = Part(
-                rank, 2, str(own), LIMIT_S, host=wires.control, port=store.port, prefix=f"pair{number}"
+                rank,
+                2,
+                str(own),
+                LIMIT_S,
+                host=wires.control,
+                port=store.port,
+                prefix=f"pair{number}",
+                measure=True,
             )
     running = [
         subprocess.Popen(
