@@ -45,13 +45,18 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/holdfast demo
 
+# Thousands of databases in temporary folders: in memory, where nothing waits for a disk.
+IN_MEMORY := $(shell test -d /dev/shm -a -w /dev/shm && echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
+
 test: $(STAMP)
-	$(BIN)/python -m pytest -m 'not e2e and not thorough' -n auto --dist loadfile
+	$(IN_MEMORY) $(BIN)/python -m pytest -m 'not e2e and not thorough' -n auto --dist loadfile
 	@$(MAKE) --no-print-directory test-e2e
 
-# Tests with real processes, one after the other: beside one another they would keep each other waiting.
+# Tests with real processes, two at a time: they wait often. Then those of whole sites, one after the other: beside one
+# another they would keep each other waiting.
 test-e2e: $(STAMP)
-	$(BIN)/python -m pytest -m 'e2e and not thorough' --durations=20 --durations-min=10
+	$(BIN)/python -m pytest -m 'e2e and not site and not thorough' -n 2 --dist loadfile --durations=10 --durations-min=10
+	$(BIN)/python -m pytest -m 'site and not thorough' --durations=10 --durations-min=10
 
 # More cases of the same kinds.
 test-thorough: $(STAMP)

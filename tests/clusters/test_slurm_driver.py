@@ -187,6 +187,7 @@ def test_down_withdraws_what_waits_in_the_queue(driver: SlurmDriver, slurm_clust
     assert "PENDING" not in slurm_cluster.ask("squeue", "-h", "-o", "%T")
 
 
+@pytest.mark.thorough
 def test_machines_survive_slurmctld(driver: SlurmDriver, slurm_cluster: Cluster) -> None:
     """It is stopped, and commands block; machines run on, and an eviction under way ends once it is back."""
     names = driver.provision(2)
@@ -229,6 +230,7 @@ def running(driver: SlurmDriver, name: str) -> int:
     return len(processes.find_all(machine_dir(driver.home, name)))
 
 
+@pytest.mark.thorough
 def test_node_taken_out_of_slurm_conf_is_lost_and_may_come_back(
     driver: SlurmDriver, slurm_cluster: Cluster
 ) -> None:
@@ -301,6 +303,7 @@ def test_ordinary_user_evicts_without_draining(ordinary: SlurmDriver, slurm_clus
     assert name not in others
 
 
+@pytest.mark.thorough
 def test_ordinary_user_does_not_take_a_silent_node_for_dead(
     ordinary: SlurmDriver, slurm_cluster: Cluster
 ) -> None:

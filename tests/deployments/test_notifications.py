@@ -44,6 +44,7 @@ async def test_a_webhook_is_refused_when_it_is_none() -> None:
         await notify(Settings(), "ops@example.org")
 
 
+@pytest.mark.thorough
 @pytest.mark.e2e
 @pytest.mark.timeout(200)
 async def test_people_hear_of_runs_that_need_them_and_of_no_others(

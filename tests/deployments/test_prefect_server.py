@@ -40,8 +40,8 @@ async def main(path):
     await holder.execute("commit")
     try:
         await waiting
-    except aiosqlite.OperationalError as error:
-        print(error, flush=True)
+    except aiosqlite.OperationalError:
+        print("failed", flush=True)  # its text may be that of the cursor's end
     else:
         print("went on", flush=True)
     os._exit(0)
@@ -50,7 +50,7 @@ asyncio.run(main(sys.argv[1]))
 """
 
 
-@pytest.mark.parametrize(("how", "said"), [("aside", "went on"), ("as usual", "database is locked")])
+@pytest.mark.parametrize(("how", "said"), [("aside", "went on"), ("as usual", "failed")])
 def test_garbage_does_not_stop_the_event_loop(how: str, said: str, tmp_path: Path) -> None:
     """Collected as usual, a dead cursor does so until SQLite gives the lock up: why the collector has a thread."""
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "db"), how]

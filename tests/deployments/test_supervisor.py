@@ -77,6 +77,7 @@ def test_service_that_cannot_start_is_tried_ever_later(start: Start, tmp_path: P
     assert "again in 0.9 s" in text
 
 
+@pytest.mark.thorough
 @pytest.mark.e2e
 def test_sigterm_stops_all_last_started_first(start: Start, tmp_path: Path) -> None:
     """One that ignores SIGTERM is killed; the whole stays bounded."""

@@ -121,6 +121,7 @@ def test_unreachable_s3_stops_everything_again(home: Path) -> None:
     assert not (home / "settings.env").exists(), "the next `up` would fail for it too"
 
 
+@pytest.mark.thorough
 def test_service_that_dies_stops_everything_and_shows_its_log(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

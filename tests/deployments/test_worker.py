@@ -235,6 +235,7 @@ def test_killed_worker_leaves_no_run_running(api: Api, own: Worker, tmp_path: Pa
     wait_for("processes gone", lambda: gone(family))
 
 
+@pytest.mark.thorough
 def test_run_that_died_with_its_worker_is_reported_by_the_next(api: Api, own: Worker, tmp_path: Path) -> None:
     """Else it stays Running for ever, and holds a slot of its deployment's concurrency limit."""
     run, pid = begun(api, own, tmp_path)
@@ -272,6 +273,7 @@ def test_dead_warm_process_is_replaced(own: Worker) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_worker_waits_for_an_api_that_is_not_there_yet(api: Api, tmp_path: Path) -> None:
     """Started before the server, it retries instead of dying, and then works."""
     port = free_ports(1)

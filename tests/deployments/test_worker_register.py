@@ -110,6 +110,7 @@ def deploy_all(api: Api, home: Path, folder: Path) -> None:
     assert applied.returncode == 0, applied.stdout + applied.stderr
 
 
+@pytest.mark.thorough
 def test_prefects_own_command_applies_the_same_file(api: Api, settings: Settings, tmp_path: Path) -> None:
     """The deployments of this repository."""
     deploy_all(api, tmp_path, ROOT)

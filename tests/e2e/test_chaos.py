@@ -21,6 +21,7 @@ def chaos(name: str, *options: str, status: int = 0) -> Any:
     return json.loads(ended.stdout)
 
 
+@pytest.mark.thorough
 def test_faults_by_plan_are_recovered_and_told(site: Site, name: str) -> None:
     """A rank is killed, the gateway and the ledger stand still: one epoch more, nobody evicted."""
     site.submit(name)

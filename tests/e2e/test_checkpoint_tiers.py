@@ -6,6 +6,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from holdfast.drivers import processes
 from holdfast.drivers.local import LocalDriver
 from holdfast.models.alert import Incident, IncidentClass
@@ -94,6 +96,7 @@ def test_both_machines_of_a_pair_are_lost(site: Site, name: str) -> None:
     assert restored in {each.step for each in site.ledger.checkpoints(name)}
 
 
+@pytest.mark.thorough
 def test_the_newest_checkpoint_in_s3_is_damaged(site: Site, name: str) -> None:
     """One flipped byte: refused by name and marked, the next older step is taken, and that is the end of it."""
     before = site.submit(name, machines=4, spare=2, s3_every=50, parallelism=GRID).machines
@@ -117,6 +120,7 @@ def test_the_newest_checkpoint_in_s3_is_damaged(site: Site, name: str) -> None:
     assert [each.id for each in site.ledger.incidents(job=name)] == [incident.id]
 
 
+@pytest.mark.thorough
 def test_all_machines_reboot_and_go_on_from_their_disks(site: Site, name: str) -> None:
     """Processes and memory are gone on all of them, S3 has nothing: the newest step that all disks have is taken."""
     driver = site.driver

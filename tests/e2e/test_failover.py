@@ -258,6 +258,7 @@ def incarnations(site: Site) -> dict[str, str]:
     return {machine.name: machine.incarnation for machine in site.ledger.machines()}
 
 
+@pytest.mark.thorough
 def test_leader_killed_in_the_middle_of_an_incident(pair: Pair, site: Site, name: str) -> None:
     """A rank died, its playbook has begun: the other gateway sees it through."""
     job = site.submit(name)
@@ -289,6 +290,7 @@ def test_leader_killed_right_before_a_rank_dies(pair: Pair, site: Site, name: st
     assert_same_machines(site, job, before)
 
 
+@pytest.mark.thorough
 def test_leader_killed_right_before_a_machine_dies(pair: Pair, site: Site, name: str) -> None:
     """The next one never heard of any machine: it misses the dead one, and none of those that still look for it."""
     job = site.submit(name)

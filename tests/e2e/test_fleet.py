@@ -43,6 +43,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FleetSite]:
             use(None)
 
 
+@pytest.mark.thorough
 async def test_commands_reach_all_machines_and_a_dead_one_is_replaced(large: FleetSite) -> None:
     """Stacks of 800 ranks, all stopped, all started, twice in a row; then a machine dies, and only that one goes."""
     large.submit("commands", MACHINES)

@@ -66,6 +66,7 @@ def fused(folder: Path, lit_from: int) -> Path:
 SLOWLY = ("--step-seconds", "0.3")
 
 
+@pytest.mark.thorough
 def test_a_state_that_crashes_whenever_it_is_restored_is_left_behind(
     site: Site, name: str, tmp_path: Path
 ) -> None:

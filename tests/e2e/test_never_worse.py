@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlite3
 import time
 
+import pytest
+
 from holdfast.deployments.local.services import embedded
 from holdfast.drivers import processes
 from holdfast.models.alert import IncidentClass
@@ -55,6 +57,7 @@ def test_a_ledger_that_is_locked_for_a_while_ends_no_rank(site: Site, name: str)
     assert [epoch.epoch for epoch in site.epochs(name)] == [1]
 
 
+@pytest.mark.thorough
 def test_recovery_goes_on_without_prefect(site: Site, name: str) -> None:
     """Prefect's server is dead when a rank dies: the playbook runs in a process of its own."""
     before = site.submit(name).machines
@@ -76,6 +79,7 @@ def test_recovery_goes_on_without_prefect(site: Site, name: str) -> None:
     wait_for("its run ends", lambda: site.flow_run(again)["state"]["name"] == "Recovered")
 
 
+@pytest.mark.thorough
 def test_recovery_goes_on_without_s3(site: Site, name: str) -> None:
     """S3 is dead: training saves to memory and peer, and a restart finds its last step there."""
     before = site.submit(name, s3_every=5, every_step=True).machines
@@ -95,6 +99,7 @@ def test_recovery_goes_on_without_s3(site: Site, name: str) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_machine_that_joined_without_s3_takes_part(site: Site, name: str) -> None:
     """S3 hangs, and the only standby was made since: it gets the job's code from the other machines."""
     before = site.submit(name).machines
@@ -115,6 +120,7 @@ def test_machine_that_joined_without_s3_takes_part(site: Site, name: str) -> Non
         s3.resume()
 
 
+@pytest.mark.thorough
 def test_dead_agent_costs_its_machine(site: Site, name: str) -> None:
     """Only the agent is killed: its ranks die with it, and the machine is replaced."""
     before = site.submit(name).machines

@@ -124,6 +124,7 @@ def test_hanging_rank_is_found_by_its_stack(site: Site, name: str) -> None:
     assert before[1] in incident.summary
 
 
+@pytest.mark.thorough
 def test_rank_that_does_not_end_is_a_hang(site: Site, name: str, tmp_path: Path) -> None:
     """All steps are done and the other rank has ended: the job starts anew from its last step, and is done."""
     source = (EXAMPLES / "train_gpt.py").read_text().rstrip()
@@ -232,6 +233,7 @@ def test_code_bug_is_rolled_back(site: Site, name: str) -> None:
     assert [epoch.epoch for epoch in site.epochs(name)] == [1, 2, 3]
 
 
+@pytest.mark.thorough
 def test_nan_that_does_not_come_again_evicts_nobody(site: Site, name: str) -> None:
     """One damaged product: checks and replay find nothing, and training goes on from the last good step."""
     before = site.submit(name, machines=4, spare=0).machines
@@ -259,6 +261,7 @@ def test_machine_that_computes_wrongly_is_found_by_a_fixed_product(site: Site, n
     assert_replaced(site, name, before, before[1])
 
 
+@pytest.mark.thorough
 def test_saved_states_after_the_bad_step_are_kept_but_not_restored(site: Site, name: str) -> None:
     """Run by hand with a bound: later checkpoints in S3 are marked suspect, none is deleted, none is restored."""
     site.submit(name, s3_every=5)

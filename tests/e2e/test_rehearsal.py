@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from holdfast.models.alert import Incident, IncidentClass, IncidentState
 from holdfast.models.job import JobState
 from holdfast.paths import machine_dir
@@ -41,6 +43,7 @@ def restore_of(site: Site, name: str) -> str:
     return next(str(job["restore"]["told"]) for job in jobs if job["name"] == name)
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_restored_is_found_while_the_job_trains(site: Site, name: str, tmp_path: Path) -> None:
     """Proofs of memory, peers and S3; the ranks are never touched; a later success ends the incident."""
     code = tmp_path / "code"

@@ -122,6 +122,7 @@ def test_stale_commands_are_refused_by_the_agent(site: Site, job: Job) -> None:
     assert_nothing_acts(site, before, job.name)
 
 
+@pytest.mark.thorough
 def test_firing_webhook_does_act(site: Site, job: Job) -> None:
     """The control: the same payload, firing and signed, replaces the machine."""
     answer = site.http.post("/v1/alerts/alertmanager", json=webhook(job, "firing"))

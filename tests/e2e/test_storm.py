@@ -29,6 +29,7 @@ GROWTH_BYTES = 64 << 20
 """Half of what the backlog of a second half alone would hold."""
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("seconds", [6, A_MINUTE])
 async def test_a_storm_does_not_drown_the_root(tmp_path: Path, seconds: int) -> None:
     """300 alerts a second, or as many as the host lets through: one incident, and its evidence has the root."""

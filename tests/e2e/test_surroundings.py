@@ -20,6 +20,8 @@ CHECKS = {
     IncidentClass.FAIL_SLOW: {"vote": 1, "hold": 1, "check": 4, "rung": 1, "replenish": 1},
     IncidentClass.EXTERNAL_SERVICE: {"await": 1, "rung": 1},
 }
+IN_CI = (IncidentClass.NETWORK_FAULT, IncidentClass.FAIL_SLOW)
+"""Those with all tiers; the others run some of these."""
 
 
 def say(site: Site, name: str, incident_class: IncidentClass) -> None:
@@ -38,7 +40,13 @@ def say(site: Site, name: str, incident_class: IncidentClass) -> None:
     assert answer.json()["outcome"] == "opened", answer.text
 
 
-@pytest.mark.parametrize("incident_class", CHECKS, ids=lambda one: one.value)
+@pytest.mark.parametrize(
+    "incident_class",
+    [
+        pytest.param(each, marks=[] if each in IN_CI else pytest.mark.thorough, id=each.value)
+        for each in CHECKS
+    ],
+)
 def test_healthy_job_is_checked_and_goes_on_in_place(
     site: Site, name: str, incident_class: IncidentClass
 ) -> None:
@@ -144,6 +152,7 @@ def test_refused_eviction_leaves_the_job_running(site: Site, name: str) -> None:
     site.http.post(f"/v1/machines/{before[0]}/evict", json={}).raise_for_status()
 
 
+@pytest.mark.thorough
 def test_standby_that_computes_wrongly_leaves_the_pool(site: Site) -> None:
     """The scheduled inspection computes on every standby; a dry run only tells."""
     site.have_standbys(3)

@@ -19,6 +19,7 @@ def times(site: Site, name: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.thorough
 def test_every_second_of_a_job_is_accounted_for(site: Site, name: str) -> None:
     """A killed rank costs pausing, diagnosing, restarting; a held job waits; all adds up to the wall-clock time."""
     job = site.submit(name)

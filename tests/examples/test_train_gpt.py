@@ -25,6 +25,7 @@ def test_the_job_file_is_valid() -> None:
     assert (path.parent / spec.code / spec.script).is_file()
 
 
+@pytest.mark.thorough
 @pytest.mark.e2e
 @pytest.mark.torch
 def test_an_interrupted_run_ends_with_the_same_weights(make_agent: MakeAgent, tmp_path: Path) -> None:

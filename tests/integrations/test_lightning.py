@@ -47,7 +47,10 @@ def _life(agent: FakeAgent, folder: Path, until: int | None = None, **variant: A
     return dict(module.state_dict())
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    "variant",
+    [pytest.param(each, marks=[pytest.mark.thorough] if each == "workers" else []) for each in VARIANTS],
+)
 def test_wherever_it_is_cut_off_it_ends_with_the_same_weights(
     make_agent: MakeAgent, tmp_path: Path, variant: str
 ) -> None:

@@ -21,7 +21,7 @@ KINDS = {
 }
 
 
-THOROUGH = ("torch", "torchao.float8")
+THOROUGH = ("torch", "torchao", "torchao.float8")
 """Slow to begin; their kinds of state are in tests/session/kinds, too."""
 
 

@@ -26,6 +26,7 @@ def _from(agent: FakeAgent, step: int) -> Callable[[int], tuple[int, Path]] | No
     return (lambda rank: (step, agent.shard(rank, step))) if step else None
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(500)
 def test_an_interrupted_training_ends_with_the_same_weights(make_agent: MakeAgent, tmp_path: Path) -> None:
     """Killed within the first epoch, and at the end of the second: order of data, dropout and schedule go on."""

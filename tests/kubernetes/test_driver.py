@@ -90,6 +90,7 @@ def test_eviction_waits_for_the_disruption_budget(
     assert set(pods(cluster, namespace)) == {second}
 
 
+@pytest.mark.thorough
 def test_budget_does_not_protect_a_dead_machine(
     cluster: Cluster, driver: KubernetesDriver, namespace: str
 ) -> None:

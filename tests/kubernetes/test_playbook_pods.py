@@ -24,7 +24,7 @@ from tests.kubernetes.site import on_kubernetes
 from tests.storage import servers
 
 pytest.importorskip("prefect_kubernetes")
-pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.site, pytest.mark.torch, pytest.mark.timeout(900)]
 
 NAMESPACE = "holdfast"
 """The template's own."""
@@ -91,6 +91,7 @@ def config_map(site: Site) -> Object:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "holdfast"}, "data": told}
 
 
+@pytest.mark.thorough
 def test_a_playbook_runs_in_a_pod(site: Site, cluster: Cluster, tmp_path: Path) -> None:
     """Work pool, `prefect deploy --all` and worker as documented: a dead rank and a dead machine are recovered."""
     cluster.apply(config_map(site), NAMESPACE)

@@ -19,7 +19,7 @@ from tests.e2e.waiting import wait_for
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.site import on_kubernetes
 
-pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.site, pytest.mark.torch, pytest.mark.timeout(900)]
 
 NAMESPACE = "holdfast-story"
 MACHINES = 5
@@ -57,6 +57,7 @@ def _is_back(found: Object) -> bool:
     return bodies.is_ready(found) and not away & {each["key"] for each in found["spec"].get("taints") or []}
 
 
+@pytest.mark.thorough
 def test_dead_rank_dead_machine_and_hang_leave_the_weights_of_a_calm_run(
     site: Site, cluster: Cluster, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ SCRIPT = Path(__file__).parent / "scripts" / "drifting.py"
 BACK = "tests.session.scripts.drifting:back"
 
 
+@pytest.mark.thorough
 def test_ranks_that_drift_apart_get_their_own_back_from_the_store(
     make_agent: MakeAgent, tmp_path: Path
 ) -> None:

@@ -40,7 +40,7 @@ def owns(folder: Path, ranks: int, saved: dict[str, Any]) -> dict[str, Any]:
         pytest.param("fsdp", 3, marks=pytest.mark.thorough),
         pytest.param("hsdp", 4, marks=pytest.mark.thorough),
         pytest.param("tp", 2, marks=pytest.mark.thorough),
-        ("fsdp-tp", 4),
+        pytest.param("fsdp-tp", 4, marks=pytest.mark.thorough),
         ("pp", 2),
         pytest.param("zero", 3, marks=pytest.mark.thorough),
     ],
@@ -76,7 +76,7 @@ def test_stock_torch_reads_what_ranks_saved(
     [
         ("fsdp", "tp", 2),
         pytest.param("pp", "ddp", 2, marks=pytest.mark.thorough),
-        ("ddp", "pp", 2),
+        pytest.param("ddp", "pp", 2, marks=pytest.mark.thorough),
         pytest.param("fsdp-tp", "hsdp", 4, marks=pytest.mark.thorough),
     ],
 )

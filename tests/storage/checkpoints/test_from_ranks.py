@@ -65,6 +65,7 @@ def test_a_rank_without_a_shard_gets_all_from_the_others(tmp_path: Path) -> None
     assert told[1:] == [0, 0, 0]
 
 
+@pytest.mark.thorough
 def test_all_ranks_take_the_same_way(bucket: dict[str, str], tmp_path: Path) -> None:
     """From their own shards; else all from one another's; else all from S3, if the step is there; else all refuse."""
     ranks(4, f"{BODIES}:save_weights", folder=tmp_path)
