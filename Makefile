@@ -52,13 +52,15 @@ test: $(STAMP)
 	$(IN_MEMORY) $(BIN)/python -m pytest -m 'not e2e and not thorough' -n auto --dist loadfile
 	@$(MAKE) --no-print-directory test-e2e
 
-# Tests with real processes, two at a time: they wait often. Then those of whole sites, one after the other: beside one
-# another they would keep each other waiting.
+# Tests with real processes: two at a time, as they wait often; then those with ranks or a whole site, one after the
+# other, as beside one another they would keep each other waiting.
 test-e2e: $(STAMP)
-	$(BIN)/python -m pytest -m 'e2e and not site and not thorough' -n 2 --dist loadfile --durations=10 --durations-min=10
-	$(BIN)/python -m pytest -m 'site and not thorough' --durations=10 --durations-min=10
+	$(BIN)/python -m pytest -m 'e2e and not (torch or site or thorough)' -n 2 --dist loadfile $(SLOWEST)
+	$(BIN)/python -m pytest -m 'e2e and (torch or site) and not thorough' $(SLOWEST)
 
-# More cases of the same kinds.
+SLOWEST := --durations=10 --durations-min=10
+
+# What CI has no time for.
 test-thorough: $(STAMP)
 	$(BIN)/python -m pytest -m thorough
 	$(BIN)/python -m tests.nemesis --seeds 0:10000

@@ -10,7 +10,7 @@ from tests.agent.gateway import FakeGateway, events, until
 from tests.agent.scripts import fence
 from tests.agent.site import AgentProcess
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.torch]
 
 READS = """
 from holdfast.session.session import Session

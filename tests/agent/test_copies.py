@@ -160,19 +160,17 @@ def copies(root: Path, job: str) -> float:
     return sum(each for each in seen.values() if each >= MIB) / (2 * STATE)
 
 
-THOROUGH = pytest.mark.thorough
-
-
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "choice", "rest", "peak"),
     [
         # Two own buffers and two for the peer; an upload takes the whole, or a quarter where four ranks share it.
         pytest.param("own", Copies(own=2, peer=2), 4, 5, id="default"),
-        pytest.param("equal", Copies(own=2, peer=2), 4, 4.25, id="replicas", marks=THOROUGH),
-        pytest.param("own", Copies(own=2, peer=1), 3, 4, id="one-copy-on-the-peer", marks=THOROUGH),
+        pytest.param("equal", Copies(own=2, peer=2), 4, 4.25, id="replicas"),
+        pytest.param("own", Copies(own=2, peer=1), 3, 4, id="one-copy-on-the-peer"),
         # A single buffer is never lent: the whole waits on the disk, a quarter in memory.
-        pytest.param("own", Copies(own=1, peer=1), 2, 2, id="two-in-all", marks=THOROUGH),
-        pytest.param("equal", Copies(own=1, peer=1), 2, 2.25, id="two-in-all-replicas", marks=THOROUGH),
+        pytest.param("own", Copies(own=1, peer=1), 2, 2, id="two-in-all"),
+        pytest.param("equal", Copies(own=1, peer=1), 2, 2.25, id="two-in-all-replicas"),
     ],
 )
 async def test_copies_at_rest_and_while_the_store_is_slow(

@@ -91,6 +91,7 @@ def job(home: Path, gateway: FakeGateway, environment: dict[str, str]) -> Iterat
         yield made
 
 
+@pytest.mark.thorough
 async def test_every_kind_comes_back_from_a_peer_and_from_s3(job: Job) -> None:
     """Three generations, each compared with a run that nothing happened to; the first is rehearsed as well."""
     await job.launch(NEW, 1)

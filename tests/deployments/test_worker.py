@@ -90,6 +90,7 @@ def test_run_that_nobody_poked_is_found_by_the_poll(api: Api, shared: Worker, tm
     assert len(lines(tmp_path / "out")) == 1
 
 
+@pytest.mark.thorough
 def test_run_poked_many_times_at_two_workers_runs_once(
     api: Api, shared: Worker, second: Worker, tmp_path: Path
 ) -> None:
@@ -226,6 +227,7 @@ def test_terminated_worker_leaves_no_run_running(api: Api, own: Worker, tmp_path
     assert not own.socket.exists()
 
 
+@pytest.mark.thorough
 def test_killed_worker_leaves_no_run_running(api: Api, own: Worker, tmp_path: Path) -> None:
     """SIGKILL of the worker: the run notices, reports itself Crashed and ends; so does the fork server."""
     run, _ = begun(api, own, tmp_path)

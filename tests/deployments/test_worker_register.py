@@ -65,6 +65,7 @@ def test_register_makes_pool_and_deployments_and_may_be_repeated(api: Api, setti
     assert resize["global_concurrency_limit"]["limit"] == 1
 
 
+@pytest.mark.thorough
 def test_schedule_makes_runs(api: Api, settings: Settings) -> None:
     """The server's scheduler really turns the cron line into runs to come."""
     run_register(settings)
@@ -74,6 +75,7 @@ def test_schedule_makes_runs(api: Api, settings: Settings) -> None:
     assert runs[0]["state"]["type"] == "SCHEDULED"
 
 
+@pytest.mark.thorough
 def test_absent_api_is_named(tmp_path: Path) -> None:
     """The message has the address."""
     url = f"http://127.0.0.1:{free_ports(1)}/api"

@@ -78,6 +78,7 @@ def test_a_finished_training_is_not_trained_again(make_agent: MakeAgent, tmp_pat
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(500)
 def test_a_killed_process_is_gone_on_with(make_agent: MakeAgent, tmp_path: Path) -> None:
     """SIGKILL, and a fresh process: what lies in shared memory is enough."""

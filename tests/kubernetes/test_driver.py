@@ -178,6 +178,7 @@ def test_replaced_node_is_seen_and_left_alone(cluster: Cluster, driver: Kubernet
     assert not node(cluster, where)["spec"].get("unschedulable")
 
 
+@pytest.mark.thorough
 def test_standby_makes_room_for_whoever_needs_its_node(
     cluster: Cluster, driver: KubernetesDriver, namespace: str
 ) -> None:

@@ -99,6 +99,7 @@ def test_granted_rights_are_enough(tour: Tour) -> None:
     tour.go()
 
 
+@pytest.mark.thorough
 def test_every_right_is_needed_and_its_absence_is_told(tour: Tour) -> None:
     """One verb at a time is taken away: the tour stops with an error that names verb and resource."""
     asked = rights()

@@ -198,6 +198,7 @@ def pods(tmp_path: Path) -> Iterator[Pods]:
         made.gateway.destroy()
 
 
+@pytest.mark.thorough
 @pytest.mark.e2e
 async def test_agent_and_gateway_of_the_patched_pods_meet_by_tls(pods: Pods) -> None:
     """Each with the environment and files of its pod; an agent by the name that all share, and no other way."""

@@ -99,10 +99,8 @@ def restoring(agent: PairedAgent, plan: RestorePlan) -> Callable[[int], tuple[in
     return lambda rank: (plan.step, where[rank])
 
 
-@pytest.mark.parametrize(
-    "choice",
-    [pytest.param(each, marks=[] if each == "default" else pytest.mark.thorough) for each in CHOICES],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("choice", CHOICES)
 def test_a_job_killed_at_any_moment_goes_on_from_its_newest_common_save(folder: Path, choice: str) -> None:
     """With each choice of copies: no step that all ranks had is lost, and each rank's bytes are those of the step."""
     kill_a_job_often(folder, CHOICES[choice], 3)

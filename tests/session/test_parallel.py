@@ -33,17 +33,10 @@ def owns(folder: Path, ranks: int, saved: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("kind", "ranks"),
-    [
-        pytest.param("ddp", 3, marks=pytest.mark.thorough),
-        pytest.param("fsdp", 3, marks=pytest.mark.thorough),
-        pytest.param("hsdp", 4, marks=pytest.mark.thorough),
-        pytest.param("tp", 2, marks=pytest.mark.thorough),
-        pytest.param("fsdp-tp", 4, marks=pytest.mark.thorough),
-        ("pp", 2),
-        pytest.param("zero", 3, marks=pytest.mark.thorough),
-    ],
+    [("ddp", 3), ("fsdp", 3), ("hsdp", 4), ("tp", 2), ("fsdp-tp", 4), ("pp", 2), ("zero", 3)],
 )
 def test_stock_torch_reads_what_ranks_saved(
     make_agent: MakeAgent, tmp_path: Path, kind: str, ranks: int
