@@ -9,7 +9,7 @@ BENCH_VENV := .bench-venv
 TOOLS_VENV := .tools-venv
 PIP_INSTALL := $(BIN)/pip install --disable-pip-version-check --quiet -c constraints.txt
 
-.PHONY: help setup demo test test-e2e test-thorough test-frameworks e2e-slurm e2e-kubernetes scenarios check fmt bench bench-quick bench-peers lock lock-images prefect-schema sbom clean
+.PHONY: help setup demo test test-thorough test-frameworks e2e-slurm e2e-kubernetes scenarios check fmt bench bench-quick bench-peers lock lock-images prefect-schema sbom clean
 .DEFAULT_GOAL := help
 # Compiled once, not by each of hundreds of processes.
 unexport PYTHONDONTWRITEBYTECODE
@@ -47,16 +47,12 @@ demo: $(STAMP)
 
 # Thousands of databases in temporary folders: in memory, where nothing waits for a disk.
 IN_MEMORY := $(shell test -d /dev/shm -a -w /dev/shm && echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
+ALONE := e2e and (torch or site)
 
+# Tests with ranks or a whole site come last, one after the other: beside one another they would keep each other waiting.
 test: $(STAMP)
-	$(IN_MEMORY) $(BIN)/python -m pytest -m 'not e2e and not thorough' -n auto --dist loadfile
-	@$(MAKE) --no-print-directory test-e2e
-
-# Tests with real processes: two at a time, as they wait often; then those with ranks or a whole site, one after the
-# other, as beside one another they would keep each other waiting.
-test-e2e: $(STAMP)
-	$(BIN)/python -m pytest -m 'e2e and not (torch or site or thorough)' -n 2 --dist loadfile $(SLOWEST)
-	$(BIN)/python -m pytest -m 'e2e and (torch or site) and not thorough' $(SLOWEST)
+	$(IN_MEMORY) $(BIN)/python -m pytest -m 'not ($(ALONE)) and not thorough' -n auto --dist loadfile $(SLOWEST)
+	$(BIN)/python -m pytest -m '$(ALONE) and not thorough' $(SLOWEST)
 
 SLOWEST := --durations=10 --durations-min=10
 

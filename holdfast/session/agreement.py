@@ -6,7 +6,6 @@ call of ``checkpoint`` has one exchange, made by the thread that saves (:meth:`G
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import os
 import time
@@ -20,6 +19,7 @@ import xxhash
 from torch import distributed as dist
 
 from holdfast.errors import CheckpointError
+from holdfast.session.kept_groups import keep, keep_the_scripts
 
 _opened = itertools.count()
 _NONE = -(1 << 62) - 1
@@ -85,8 +85,8 @@ class Group:
         self._opened = True
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             self._group = _unknown_to_the_script()
-            for each in (self._group, dist.group.WORLD):
-                _keep_for_ever(each)
+            keep(self._group)
+            keep_the_scripts()
 
     @property
     def alone(self) -> bool:
@@ -213,14 +213,3 @@ def _alike(largest: Sequence[int]) -> list[bool]:
 
 def _number_of(name: str) -> int:
     return xxhash.xxh3_64_intdigest(name.encode()) >> 1
-
-
-def _keep_for_ever(group: object) -> None:
-    """Never let go of a group.
-
-    One of Gloo's that the script destroys while a DDP module still has it goes down with that module; its threads are
-    then joined under the interpreter's lock, which one of them may want to let go of the tensor of its last collective:
-    the rank never ends (torch 2.13, in DDP's reducer). And one that goes down with an exchange under way waits for
-    it, perhaps for a rank that is gone.
-    """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))

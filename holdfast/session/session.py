@@ -15,6 +15,7 @@ from holdfast.session.boundary import Boundary
 from holdfast.session.context import Context
 from holdfast.session.counts import Counts
 from holdfast.session.digests import Digests
+from holdfast.session.kept_groups import keep_the_scripts
 from holdfast.session.phase import Phase, Phases
 from holdfast.session.recovery import recover
 from holdfast.session.report import Reporter, encode
@@ -32,6 +33,9 @@ class Session:
 
     Without an agent (plain ``torchrun`` or ``python``) every call is a no-op: ``restore`` returns 0,
     ``checkpoint`` saves nothing. In order, every step: :meth:`step`, then :meth:`checkpoint`.
+
+    With or without an agent, the script's process groups are kept until the process ends: else it may never end
+    (:mod:`holdfast.session.kept_groups`).
     """
 
     def __init__(self, environ: Mapping[str, str] | None = None) -> None:
@@ -41,6 +45,7 @@ class Session:
             SettingsError: an agent's environment is there and incomplete.
         """
         self._context = context = Context.read(os.environ if environ is None else environ)
+        keep_the_scripts()
         self._reporter: Reporter | None = None
         if context:
             self._reporter = Reporter(Sender(context.socket), context.rank, context.epoch)
@@ -67,6 +72,7 @@ class Session:
             UnavailableError: S3 does not answer.
         """
         context, shard = self._context, None
+        keep_the_scripts()  # also of a script that made them, or more, after its session
         if context and context.restore.ticket:
             cost, shard = redeem(context.restore.ticket, self._saver.tree_of(state), context.rank)
             if self._reporter:

@@ -24,9 +24,10 @@ print(json.dumps([tempfile.gettempdir(), multiprocessing.util.get_temp_dir(), os
 
 @pytest.mark.e2e
 async def test_what_an_epoch_and_an_agent_leave_in_temporary_folders_is_removed(
-    home: Path, gateway: FakeGateway, tmp_path: Path
+    home: Path, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the fence, by the agent's end, and by the next agent after SIGKILL; the host's own folder is not touched."""
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)  # torch sets it where it compiles
     with tempfile.TemporaryDirectory(prefix="t", dir="/tmp") as shared:
         theirs = Path(shared) / "of somebody else"
         theirs.touch()

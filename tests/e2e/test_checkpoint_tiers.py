@@ -62,6 +62,7 @@ def test_a_whole_pipeline_group_is_lost(site: Site, name: str) -> None:
     assert saved[0].step <= second.start_step
 
 
+@pytest.mark.thorough
 def test_two_copies_in_all_are_enough_for_a_rank_and_for_a_machine(site: Site, name: str) -> None:
     """One on the machine and one on its peer: a killed rank costs a few steps, and so does a lost machine."""
     before = site.submit(name, s3_every=FOR_EVER, buffers=1, peer_buffers=1).machines

@@ -68,7 +68,7 @@ KILLS = (
     _more(Kill(CRASH, "rung", ("playbook",))),
     _more(Kill(FAULT, "start", ALL)),
     _more(Kill(FAULT, "verify", ("playbook",))),
-    Kill(CODE, "rollback", ("playbook",)),
+    _more(Kill(CODE, "rollback", ("playbook",))),
     _more(Kill(FAULT, "evict", ("worker",))),
     _more(Kill(CRASH, "start", ("playbook",))),
     _more(Kill(CRASH, "rung", ALL)),

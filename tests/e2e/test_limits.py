@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from holdfast import secret
 from holdfast.inject.code_bug import with_bug
 from holdfast.models.alert import Incident, IncidentClass, IncidentState
@@ -56,6 +58,7 @@ def test_bug_in_the_first_version_asks_a_human(site: Site, name: str, tmp_path: 
     assert site.pids(name) == {}
 
 
+@pytest.mark.thorough
 def test_empty_pool_gets_a_machine_while_the_job_waits(site: Site, name: str) -> None:
     """No standby is left: the engine is asked for a machine, and the job goes on with it."""
     site.release_evicted()

@@ -34,12 +34,7 @@ def folder() -> Path:
 
 
 def missing() -> str:
-    """What is not here, and how it comes here; empty: all is.
-
-    With BUILD_KUBERNETES in the environment it is built, or its build that is under way is waited for.
-    """
-    if os.environ.get("BUILD_KUBERNETES"):
-        subprocess.run([Path(__file__).with_name("build.sh")], check=True, stdout=subprocess.DEVNULL)
+    """What is not here, and how it comes here; empty: all is."""
     absent = [name for name in PROGRAMS if not (folder() / name).exists()]
     absent += [name for name in ("etcd", "openssl") if shutil.which(name) is None]
     return f"no {', '.join(absent)}: run tests/kubernetes/build.sh" if absent else ""

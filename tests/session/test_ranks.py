@@ -88,11 +88,13 @@ def test_ranks_that_do_not_keep_step_have_common_saves(make_agent: MakeAgent) ->
     agent.wait_for(lambda: len(agent.of("common")) >= 6)
 
 
-@pytest.mark.thorough
-def test_a_group_that_ends_before_its_model_does_not_hang(make_agent: MakeAgent, tmp_path: Path) -> None:
+@pytest.mark.parametrize("what", [pytest.param("saves", marks=pytest.mark.thorough), "without an agent"])
+def test_a_group_that_ends_before_its_model_does_not_hang(
+    make_agent: MakeAgent, tmp_path: Path, what: str
+) -> None:
     """Torch joins Gloo's threads under the interpreter's lock when DDP is the last to let go; they may need it."""
     agent = make_agent(3)
-    agent.start(SCRIPTS / "ends.py", [tmp_path])
+    agent.start(SCRIPTS / "ends.py", [tmp_path, what])
     assert agent.join() == [0, 0, 0], agent.output()
 
 

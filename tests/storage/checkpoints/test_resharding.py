@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.torch]
 
 SAVED = ["ddp", "fsdp", "hsdp", "tp", "tp_fsdp", "pp", "flat"]
 LOADED = [*SAVED, "pp_moved"]
-# Two-dimensional shards, and stages that lie elsewhere; the others are thorough.
-REGULAR = ("tp_fsdp", "pp_moved")
+# Two-dimensional shards; the others are thorough.
+REGULAR = ("tp_fsdp",)
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(
     ["torch", "torch.distributed", "torch._dynamo", "tests.storage.checkpoints.parallelisms"]
@@ -96,9 +96,7 @@ def test_every_parallelism_loads_what_every_other_saved(
     within_bounds(reports)
 
 
-@pytest.mark.parametrize(
-    "size", [pytest.param(1, marks=pytest.mark.thorough), 2, pytest.param(3, marks=pytest.mark.thorough)]
-)
+@pytest.mark.parametrize("size", [pytest.param(each, marks=pytest.mark.thorough) for each in (1, 2, 3)])
 def test_another_world_size_loads_it(
     size: int, saved: dict[str, RemoteCheckpoint], bucket: dict[str, str]
 ) -> None:
@@ -136,6 +134,7 @@ def test_stock_torch_loads_flat_shards_from_s3(
     ranks(3, "load_stock", pairs=pairs, url=f"s3://{bucket['bucket']}/", options=options)
 
 
+@pytest.mark.thorough
 def test_replicas_split_their_reads(saved: dict[str, RemoteCheckpoint], bucket: dict[str, str]) -> None:
     """Four data-parallel ranks read a quarter each and get the rest from one another."""
     reports = ranks(4, "load_all", pairs=[(saved["ddp"].key, "ddp")], store=bucket)
