@@ -29,7 +29,7 @@ def routes(gateway: Gateway) -> APIRouter:
         asked = asker.asks(
             "alert", alert.job or alert.machine or "", f"{alert.kind.value} {alert.fingerprint}"
         )
-        return await audited(gateway.site.ledger, asked, lambda: gateway.correlator.accept(alert), told)
+        return await audited(gateway.site, asked, lambda: gateway.correlator.accept(alert), told)
 
     @router.post("/alertmanager")
     async def webhook(body: alertmanager.Webhook) -> dict[str, Any]:

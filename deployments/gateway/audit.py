@@ -12,11 +12,11 @@ from pydantic import Field
 
 from holdfast.deployments.gateway.outcome import Outcome, What
 from holdfast.deployments.gateway.page.session import Session
+from holdfast.deployments.gateway.site import Site
 from holdfast.deployments.gateway.tidy import clean
 from holdfast.errors import HoldfastError
 from holdfast.models.base import Frozen
 from holdfast.models.history import BY_HEADER, ActionState
-from holdfast.storage.ledger import Ledger
 
 SOMEBODY = "somebody"
 _NAME_CHARS = 200
@@ -69,12 +69,13 @@ def who(request: Request, named: str = "") -> Asker:
 
 
 async def audited(
-    ledger: Ledger, asked: Act, act: Callable[[], Awaitable[Result]], say: Callable[[Result], str]
+    site: Site, asked: Act, act: Callable[[], Awaitable[Result]], say: Callable[[Result], str]
 ) -> Result:
     """Write it down, do it, and write down what came of it.
 
     One whose gateway was killed meanwhile keeps the state ``intent``.
     """
+    ledger = site.ledger
     entry = await asyncio.to_thread(
         ledger.note_by_hand,
         asked.act,
@@ -86,13 +87,14 @@ async def audited(
     )
     try:
         result = await act()
+        refused = isinstance(result, Outcome) and result.outcome is What.REFUSED
+        state = ActionState.FAILED if refused else ActionState.DONE
+        await asyncio.to_thread(ledger.end_by_hand, entry.id, state, say(result))
     except HoldfastError as error:
         await asyncio.to_thread(ledger.end_by_hand, entry.id, ActionState.FAILED, str(error))
         raise
-    state = ActionState.DONE
-    if isinstance(result, Outcome) and result.outcome is What.REFUSED:
-        state = ActionState.FAILED
-    await asyncio.to_thread(ledger.end_by_hand, entry.id, state, say(result))
+    finally:
+        site.acts += 1
     return result
 
 

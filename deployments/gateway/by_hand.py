@@ -48,7 +48,7 @@ def routes(gateway: Gateway) -> APIRouter:
 
         await asyncio.to_thread(ledger.incident, incident_id)
         asked = asker.asks("approve" if body.approve else "refuse", incident_id, body.reason)
-        return await audited(ledger, asked, act, lambda _: "answered")
+        return await audited(site, asked, act, lambda _: "answered")
 
     @router.post("/machines/{name}/evict")
     async def evict(request: Request, name: MachineName, body: Evict) -> Outcome:
@@ -64,7 +64,7 @@ def routes(gateway: Gateway) -> APIRouter:
             return await gateway.correlator.accept(_eviction(machine, body, asker.by, site.clock.now()))
 
         asked = asker.asks("evict", name, f"{body.reason} (scope {body.scope.value})")
-        return await audited(ledger, asked, act, told)
+        return await audited(site, asked, act, told)
 
     @router.post("/machines/{name}/release")
     async def release(request: Request, name: MachineName, body: Asked | None = None) -> Machine:
@@ -79,7 +79,7 @@ def routes(gateway: Gateway) -> APIRouter:
             return await site.machine(name)
 
         asked = who(request, body.by).asks("release", name, body.reason)
-        return await audited(ledger, asked, act, lambda machine: f"now {machine.state.value}")
+        return await audited(site, asked, act, lambda machine: f"now {machine.state.value}")
 
     @router.get("/by-hand")
     def by_hand(target: str | None = None, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> list[ByHand]:

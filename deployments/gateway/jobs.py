@@ -48,10 +48,10 @@ class Update(Frozen):
 def routes(gateway: Gateway) -> APIRouter:
     """The routes, for this gateway."""
     router = APIRouter(prefix="/v1")
-    site, ledger = gateway.site, gateway.site.ledger
+    site = gateway.site
 
     async def done(asked: Act, work: Callable[[], Awaitable[Result]]) -> Result:
-        return await audited(ledger, asked, work, _said)
+        return await audited(site, asked, work, _said)
 
     @router.post("/jobs")
     async def submit_job(request: Request, body: Submit) -> Job:

@@ -34,6 +34,8 @@ class Site:
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     listening_since: float = 0.0
     """When this gateway came or took over."""
+    acts: int = 0
+    """How much people did here by hand: what was drawn before is not what they expect to see."""
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         """Do ``work`` in the background; an error in it is logged, never lost."""

@@ -170,6 +170,17 @@ async def test_many_browsers_cost_one_view(kit: Kit) -> None:
     assert len(answers._locks) <= KEPT
 
 
+async def test_what_somebody_did_is_seen_at_once(kit: Kit) -> None:
+    """However long the view is good enough for others: an eviction is in the next answer, with its audit."""
+    await big_job(kit)
+    kit.http.headers["X-Holdfast-By"] = "ada"
+    paths = ("/v1/page/overview", "/v1/page/by-hand")
+    before = [(await kit.http.get(path)).text for path in paths]
+    (await kit.http.post("/v1/machines/m17/evict", json={"reason": "smells of smoke"})).raise_for_status()
+    after = [(await kit.http.get(path)).text for path in paths]
+    assert ["smells of smoke" in each for each in [*before, *after]] == [False, False, True, True]
+
+
 def test_gzip_is_really_the_same() -> None:
     """The packed body unpacks to the plain one."""
     answer = Answers()._make(lambda: {"x": list(range(5000))})

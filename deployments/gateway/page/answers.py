@@ -31,7 +31,9 @@ class Answer:
     """The same, gzipped; None: too small to be worth it."""
     etag: str
     until: float
-    """Monotonic time until which it is fresh."""
+    """Monotonic time until which it is fresh ..."""
+    acts: int
+    """... unless somebody did something by hand since: they wait to see what came of it."""
 
 
 @dataclass
@@ -39,6 +41,8 @@ class Answers:
     """The newest answer of each view."""
 
     fresh_s: float = FRESH_S
+    acts: Callable[[], int] = lambda: 0
+    """How much was done by hand so far."""
     _made: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
     _locks: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
@@ -48,7 +52,7 @@ class Answers:
         """The view called ``key``: 304 when the browser has it, else the whole; ``now`` goes into a header."""
         async with self._locks[key]:
             answer = self._made.get(key)
-            if answer is None or answer.until < time.monotonic():
+            if answer is None or answer.until < time.monotonic() or answer.acts != self.acts():
                 try:
                     answer = await asyncio.to_thread(self._make, make)
                 except BaseException:
@@ -69,12 +73,12 @@ class Answers:
         return Response(answer.body, headers=headers, media_type="application/json")
 
     def _make(self, make: Callable[[], Mapping[str, Any]]) -> Answer:
-        begun = time.monotonic()
+        begun, acts = time.monotonic(), self.acts()
         body = json.dumps(make(), separators=(",", ":"), allow_nan=False).encode()
         packed = gzip.compress(body, 1) if len(body) >= GZIP_FROM_BYTES else None
         took = time.monotonic() - begun
         etag = f'W/"{hashlib.sha256(body).hexdigest()[:24]}"'
-        return Answer(body, packed, etag, begun + took + max(self.fresh_s, SHARE * took))
+        return Answer(body, packed, etag, begun + took + max(self.fresh_s, SHARE * took), acts)
 
     def _keep(self, key: str, answer: Answer) -> None:
         self._made[key] = answer

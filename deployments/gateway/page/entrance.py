@@ -35,7 +35,7 @@ def routes(gateway: Gateway, sessions: Sessions) -> APIRouter:
 
     async def _note(request: Request, session: Session, act: str) -> None:
         asked = who(request, session.by).asks(act, session.id).model_copy(update={"via": "page"})
-        await audited(ledger, asked, _nothing, lambda _: "")
+        await audited(gateway.site, asked, _nothing, lambda _: "")
 
     async def ended() -> None:
         since = gateway.site.clock.now() - LIFE_S

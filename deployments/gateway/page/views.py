@@ -23,7 +23,8 @@ STACKS_AT_ONCE = 2
 def routes(gateway: Gateway) -> APIRouter:
     """The routes, for this gateway."""
     router = APIRouter(prefix="/v1/page")
-    site, answers, turn = gateway.site, Answers(), asyncio.Semaphore(STACKS_AT_ONCE)
+    site, turn = gateway.site, asyncio.Semaphore(STACKS_AT_ONCE)
+    answers = Answers(acts=lambda: site.acts)
 
     async def give(request: Request, key: str, make: Callable[[], Mapping[str, Any]]) -> Response:
         return await answers.give(request, key, make, site.clock.now())
