@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.e2e.waiting import wait_for
+
 _LOOK = """
 import subprocess, sys, json
 from pathlib import Path
@@ -27,6 +29,18 @@ def ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True, timeout=10)
 
 
+def cable(space: str, state: str) -> None:
+    """Put our end up or down, and wait until the kernel has noted it at the other."""
+    ip("link", "set", space, state)
+    show = ["ip", "-n", space, "link", "show", "eth0"]
+
+    def noted() -> bool:
+        told = subprocess.run(show, check=True, capture_output=True, text=True, timeout=10).stdout
+        return ("LOWER_UP" in told) == (state == "up")
+
+    wait_for(f"eth0 is {state}", noted)
+
+
 @pytest.fixture
 def space() -> Iterator[str]:
     """A namespace with a port eth0, whose other end is ours."""
@@ -39,8 +53,8 @@ def space() -> Iterator[str]:
     except subprocess.CalledProcessError as error:
         subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
         pytest.skip(f"the kernel forbids it: {error.stderr.decode(errors='replace').strip()}")
-    ip("link", "set", name, "up")
     ip("-n", name, "link", "set", "eth0", "up")
+    cable(name, "up")
     yield name
     subprocess.run(["ip", "link", "del", name], check=False, capture_output=True)
     ip("netns", "del", name)
@@ -63,12 +77,12 @@ def test_a_cable_that_loses_contact_is_seen_by_the_kernels_own_counters(space: s
             return agent.stdout.readline().strip()
 
         assert look() == '[["nic_down", true, "eth0"]]'
-        ip("link", "set", space, "down")
+        cable(space, "down")
         assert look() == '[["nic_down", false, "eth0"]]'
-        ip("link", "set", space, "up")
+        cable(space, "up")
         assert look() == '[["nic_down", true, "eth0"]]'
-        ip("link", "set", space, "down")
-        ip("link", "set", space, "up")
+        cable(space, "down")
+        cable(space, "up")
         assert look() == '[["nic_flapping", false, "eth0"]]'
         assert look() == '[["nic_down", true, "eth0"]]'
         agent.stdin.close()
