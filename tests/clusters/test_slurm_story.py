@@ -20,7 +20,7 @@ from tests.e2e.site import POLICY, Site
 from tests.e2e.test_playbooks import digest
 from tests.e2e.waiting import free_ports, wait_for
 
-pytestmark = [pytest.mark.e2e, pytest.mark.site, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.timeout(900)]
 
 CONTROL = Path(__file__).parents[2] / "deployments" / "slurm" / "control-plane.sbatch"
 STEPS = 150
