@@ -56,8 +56,10 @@ class Scratch:
 
 @contextlib.contextmanager
 def own(links: Path) -> Iterator[None]:
-    """Have a temporary folder for this process, an agent, and for the helpers that it starts."""
+    """Have a temporary folder for this process, an agent, and for the helpers that it starts; afterwards all is as
+    before."""
     link, before = links / _OWN, tempfile.gettempdir()
+    was = {name: os.environ.get(name) for name in ("TMPDIR", ENV_SHARED)}
     _remove(link)
     if (made := _make(link, before)) is not None:
         enter(made)
@@ -66,6 +68,12 @@ def own(links: Path) -> Iterator[None]:
         yield
     finally:
         _remove(link)
+        enter(before)
+        for name, value in was.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def shared() -> str:

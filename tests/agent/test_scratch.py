@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.scratch import Scratch
+from holdfast.agent.scratch import Scratch, own
 from tests.agent.gateway import FakeGateway, until
 from tests.agent.scripts import SLEEP, fence
 from tests.agent.site import AgentProcess
@@ -72,6 +72,15 @@ def test_a_job_that_names_its_folder_has_its_own_in_there(tmp_path: Path) -> Non
         scratch.remove("toy-e1")
         scratch.remove("toy-e1")
         assert os.listdir(wanted) == os.listdir(tmp_path / "links") == []
+
+
+def test_a_process_that_was_an_agent_has_its_own_folder_again(tmp_path: Path) -> None:
+    """What it starts later must not look for a folder that is gone: a browser, for one, does not start then."""
+    before, known = tempfile.gettempdir(), dict(os.environ)
+    with own(tmp_path / "links"):
+        assert tempfile.gettempdir() == os.environ["TMPDIR"] != before
+    assert tempfile.gettempdir() == before
+    assert dict(os.environ) == known
 
 
 @pytest.mark.parametrize("base", ["/nowhere", "/tmp/" + "long" * 15])
