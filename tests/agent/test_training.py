@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from moto.server import ThreadedMotoServer
 
+from holdfast.agent.wire import ENV_PATIENCE
 from holdfast.models.agent import Fence, JobOnMachine, OpenRendezvous, Start
 from holdfast.models.alert import AlertKind
 from holdfast.models.checkpoint import RemoteCheckpoint, RestoreOrder, ShardSource, Tier
@@ -104,6 +105,8 @@ async def launch(
             restore=restore,
             peer=machines[1 - i].data_address,
             s3_every_steps=s3_every,
+            # Steps take a millisecond: without it those that are due in S3 may be among the saves that are left out.
+            env={ENV_PATIENCE: "60"} if s3_every else {},
         )
 
     async def start(i: int) -> float:
