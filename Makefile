@@ -17,7 +17,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo 'make demo   six machines, a training job, six faults, and the weights compared (under 5 minutes)'
 	@echo 'make test   all tests'
-	@echo 'make test-thorough  more cases of the same kinds, left out of it'
+	@echo 'make test-thorough  what it leaves out, mostly more cases of the same kinds: hours'
 	@echo 'make test-frameworks  kill and resume with training libraries too large for every run (a venv of 3 GB)'
 	@echo 'make e2e-slurm  a job on a real Slurm cluster of six nodes (apt-get install slurm-wlm munge), and three faults'
 	@echo 'make e2e-kubernetes  the same on a real Kubernetes control plane (built once from Debian sources: minutes)'
@@ -81,7 +81,7 @@ $(FRAMEWORKS_VENV)/.installed: Makefile constraints.txt pyproject.toml
 e2e-slurm: $(STAMP)
 	$(BIN)/python -m pytest -v tests/clusters/test_slurm_story.py
 
-# `make test` runs it too, where the control plane was built; as root the first time, for apt-get.
+# Left out of `make test`; as root the first time, for apt-get.
 e2e-kubernetes: $(STAMP)
 	tests/kubernetes/build.sh
 	$(BIN)/python -m pytest -v tests/kubernetes/test_story.py

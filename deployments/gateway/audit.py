@@ -87,15 +87,16 @@ async def audited(
     )
     try:
         result = await act()
-        refused = isinstance(result, Outcome) and result.outcome is What.REFUSED
-        state = ActionState.FAILED if refused else ActionState.DONE
-        await asyncio.to_thread(ledger.end_by_hand, entry.id, state, say(result))
     except HoldfastError as error:
         await asyncio.to_thread(ledger.end_by_hand, entry.id, ActionState.FAILED, str(error))
         raise
+    else:
+        refused = isinstance(result, Outcome) and result.outcome is What.REFUSED
+        state = ActionState.FAILED if refused else ActionState.DONE
+        await asyncio.to_thread(ledger.end_by_hand, entry.id, state, say(result))
+        return result
     finally:
         site.acts += 1
-    return result
 
 
 def told(outcome: Outcome) -> str:

@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import httpx
 
@@ -15,7 +14,7 @@ from holdfast import drivers, secret, tls
 from holdfast.drivers.base import Driver
 from holdfast.errors import UnavailableError, UnknownError
 from holdfast.models.job import JobState
-from holdfast.models.machine import MachineState
+from holdfast.models.machine import Machine, MachineState
 from holdfast.paths import machine_dir
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
@@ -24,8 +23,6 @@ REGISTERED_S = 240.0
 """How long new machines may take to start their fork servers, check themselves and register."""
 RETIRED_AT_ONCE = 16
 _LAST_LINES = 15
-Machine = dict[str, Any]
-"""As the gateway's API tells it."""
 _OVER = (JobState.STOPPED, JobState.FAILED, JobState.DONE)
 
 
@@ -80,17 +77,17 @@ def _known(http: httpx.Client, gateways: Sequence[str]) -> dict[str, Machine]:
         with contextlib.suppress(httpx.HTTPError):
             answer = http.get(f"{url}/v1/machines")
             answer.raise_for_status()
-            return {machine["name"]: machine for machine in answer.json()}
+            return {told["name"]: Machine.model_validate(told) for told in answer.json()}
     return {}
 
 
 def _ready(known: Mapping[str, Machine]) -> set[str]:
     unready = (MachineState.PROVISIONING, MachineState.GONE)
-    return {name for name, machine in known.items() if machine["state"] not in unready}
+    return {name for name, machine in known.items() if machine.state not in unready}
 
 
 def _why(settings: Settings, driver: Driver, name: str, known: Mapping[str, Machine]) -> str:
-    if name in known and known[name]["state"] == MachineState.PROVISIONING and known[name]["address"]:
+    if name in known and known[name].state is MachineState.PROVISIONING and known[name].address:
         return (
             f"machine {name} registered, and was not admitted within {REGISTERED_S:.0f} s: the newest run of "
             "`admit-machine` in the Prefect UI says what its delivery checks found."

@@ -6,8 +6,6 @@ import ctypes
 
 import torch.distributed as dist
 
-_kept: set[int] = set()
-
 
 def keep(group: object) -> None:
     """Never let go of a group.
@@ -17,9 +15,7 @@ def keep(group: object) -> None:
     the rank never ends (torch 2.13, in DDP's reducer). And one that goes down with an exchange under way waits for
     it, perhaps for a rank that is gone.
     """
-    if id(group) not in _kept:
-        _kept.add(id(group))
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 def keep_the_scripts() -> None:

@@ -165,13 +165,14 @@ def copies(root: Path, job: str) -> float:
     ("kind", "choice", "rest", "peak"),
     [
         # Two own buffers and two for the peer; an upload takes the whole, or a quarter where four ranks share it.
-        pytest.param("own", Copies(own=2, peer=2), 4, 5, id="default"),
-        pytest.param("equal", Copies(own=2, peer=2), 4, 4.25, id="replicas"),
-        pytest.param("own", Copies(own=2, peer=1), 3, 4, id="one-copy-on-the-peer"),
+        ("own", Copies(own=2, peer=2), 4, 5),
+        ("equal", Copies(own=2, peer=2), 4, 4.25),
+        ("own", Copies(own=2, peer=1), 3, 4),
         # A single buffer is never lent: the whole waits on the disk, a quarter in memory.
-        pytest.param("own", Copies(own=1, peer=1), 2, 2, id="two-in-all"),
-        pytest.param("equal", Copies(own=1, peer=1), 2, 2.25, id="two-in-all-replicas"),
+        ("own", Copies(own=1, peer=1), 2, 2),
+        ("equal", Copies(own=1, peer=1), 2, 2.25),
     ],
+    ids=["default", "replicas", "one-copy-on-the-peer", "two-in-all", "two-in-all-replicas"],
 )
 async def test_copies_at_rest_and_while_the_store_is_slow(
     *,

@@ -40,8 +40,8 @@ async def main(path):
     await holder.execute("commit")
     try:
         await waiting
-    except aiosqlite.OperationalError:
-        print("failed", flush=True)  # its text may be that of the cursor's end
+    except aiosqlite.OperationalError as error:
+        print(error, flush=True)
     else:
         print("went on", flush=True)
     os._exit(0)
@@ -50,12 +50,16 @@ asyncio.run(main(sys.argv[1]))
 """
 
 
-@pytest.mark.parametrize(("how", "said"), [("aside", "went on"), ("as usual", "failed")])
-def test_garbage_does_not_stop_the_event_loop(how: str, said: str, tmp_path: Path) -> None:
+# SQLite's text of an error is read after it, and may be that of the cursor's end.
+LOCKED = ("database is locked", "not an error")
+
+
+@pytest.mark.parametrize(("how", "said"), [("aside", ("went on",)), ("as usual", LOCKED)])
+def test_garbage_does_not_stop_the_event_loop(how: str, said: tuple[str, ...], tmp_path: Path) -> None:
     """Collected as usual, a dead cursor does so until SQLite gives the lock up: why the collector has a thread."""
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "db"), how]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout.strip() == said, done.stderr
+    assert done.stdout.strip() in said, done.stderr
 
 
 async def test_a_stream_without_a_first_word_is_ended() -> None:

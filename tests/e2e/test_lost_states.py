@@ -13,6 +13,8 @@ from tests.e2e.site import EXAMPLES, FOR_EVER, Site
 from tests.e2e.test_limits import wait_closed
 from tests.e2e.waiting import wait_for
 
+pytestmark = pytest.mark.thorough
+
 FUSE = '''
 class Fuse:
     """Is lit at step 12. Rank 0 dies at the first step after a lit one was restored."""
@@ -25,7 +27,6 @@ class Fuse:
 '''
 
 
-@pytest.mark.thorough
 def test_a_job_whose_states_are_all_lost_asks_before_it_begins_anew(site: Site, name: str) -> None:
     """Both machines lose memory and disk, and nothing was in S3 yet: step 0 is a person's decision."""
     before = site.submit(name, spare=2, s3_every=FOR_EVER).machines
@@ -67,7 +68,6 @@ def fused(folder: Path, lit_from: int) -> Path:
 SLOWLY = ("--step-seconds", "0.3")
 
 
-@pytest.mark.thorough
 def test_a_state_that_crashes_whenever_it_is_restored_is_left_behind(
     site: Site, name: str, tmp_path: Path
 ) -> None:
@@ -86,7 +86,6 @@ def test_a_state_that_crashes_whenever_it_is_restored_is_left_behind(
     assert site.evicted() == set()
 
 
-@pytest.mark.thorough
 @pytest.mark.timeout(900)
 def test_a_job_all_of_whose_states_crash_is_never_begun_from_zero(
     site: Site, name: str, tmp_path: Path

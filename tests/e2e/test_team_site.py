@@ -28,6 +28,8 @@ from tests.e2e.stock_prefect import deploy_into
 from tests.e2e.waiting import free_ports, wait_for
 from tests.storage import servers
 
+pytestmark = pytest.mark.thorough
+
 PASSWORDS = {
     "first secret": "hunter-one-7f3a91",
     "second secret": "hunter-two-b18c44",
@@ -171,7 +173,6 @@ def poke(path: Path, line: str) -> str:
         return ""
 
 
-@pytest.mark.thorough
 def test_databases_and_doors(team: Team) -> None:
     """Both databases are PostgreSQL; gateway, agents and Prefect let nobody in without TLS and secrets."""
     site = team.site
@@ -192,7 +193,6 @@ def test_databases_and_doors(team: Team) -> None:
     assert site.prefect.get("/work_pools/holdfast").is_success
 
 
-@pytest.mark.thorough
 def test_recoveries_go_on_while_certificates_and_secret_are_replaced(team: Team, name: str) -> None:
     """A rank dies, everything is renewed under the running job, a machine dies: nothing is restarted for it."""
     site = team.site
@@ -227,7 +227,6 @@ def test_recoveries_go_on_while_certificates_and_secret_are_replaced(team: Team,
     site.settle()
 
 
-@pytest.mark.thorough
 def test_of_two_workers_that_start_the_same_playbook_one_acts(team: Team, name: str) -> None:
     """Each is handed a run of the same attempt at the same moment; the other is told who acts, and ends."""
     site = team.site
@@ -265,7 +264,6 @@ def test_of_two_workers_that_start_the_same_playbook_one_acts(team: Team, name: 
     site.settle()
 
 
-@pytest.mark.thorough
 def test_prefects_own_worker_runs_playbooks_too(team: Team, name: str) -> None:
     """`prefect deploy --all` into a pool of type process, and a stock `prefect worker` on it."""
     site = team.site
@@ -283,7 +281,6 @@ def test_prefects_own_worker_runs_playbooks_too(team: Team, name: str) -> None:
     site.settle()
 
 
-@pytest.mark.thorough
 def test_nothing_secret_is_to_be_found(team: Team) -> None:
     """Not in logs, nor in what Prefect and the ledger keep (runs, artifacts, logs), process lists, or answers."""
     site = team.site

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(600)]
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.thorough), 1])
+@pytest.mark.parametrize("workers", [0, 1])
 def test_a_buffer_that_changes_length_comes_back(
     make_agent: MakeAgent, objects: S3Store, tmp_path: Path, workers: int
 ) -> None:

@@ -56,7 +56,7 @@ def test_a_gateway_that_is_cut_off_accuses_nobody(cluster: Cluster) -> None:
     assert after == before
 
 
-@pytest.mark.thorough
+@THOROUGH
 def test_cut_off_machines_end_their_ranks_before_others_take_over(cluster: Cluster) -> None:
     """One machine loses the gateway but not its peers, one loses its cable: each is evicted, alone, and steps no more.
 

@@ -96,7 +96,8 @@ def test_every_parallelism_loads_what_every_other_saved(
     within_bounds(reports)
 
 
-@pytest.mark.parametrize("size", [pytest.param(each, marks=pytest.mark.thorough) for each in (1, 2, 3)])
+@pytest.mark.thorough
+@pytest.mark.parametrize("size", [1, 2, 3])
 def test_another_world_size_loads_it(
     size: int, saved: dict[str, RemoteCheckpoint], bucket: dict[str, str]
 ) -> None:
