@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import ssl
@@ -11,8 +12,9 @@ from dataclasses import dataclass
 
 import httpx
 import pytest
+from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
-from websockets.sync.client import connect
+from websockets.typing import Subprotocol
 
 from holdfast import secret, tls
 from holdfast.deployments.local import services
@@ -30,6 +32,7 @@ STREAMS = (
     "task_runs/subscriptions/scheduled",
     "work_pools/p/workers/connect",
 )
+PREFECT = Subprotocol("prefect")
 EVICT = {"event": "holdfast.evict", "resource": {"prefect.resource.id": "machine.m0"}, "id": "0" * 32}
 
 
@@ -44,6 +47,9 @@ class Server:
     @property
     def origin(self) -> str:
         return self.settings.prefect_api.removesuffix("/api")
+
+    def stream(self, name: str) -> str:
+        return f"{self.origin.replace('https', 'wss')}/api/{name}"
 
     def client(self, auth: str = "") -> httpx.Client:
         user, _, password = auth.partition(":")
@@ -94,24 +100,22 @@ def test_every_route_asks_for_the_credentials(server: Server) -> None:
 
 
 @pytest.mark.parametrize("stream", STREAMS)
-def test_every_stream_asks_for_the_credentials(server: Server, stream: str) -> None:
+async def test_every_stream_asks_for_the_credentials(server: Server, stream: str) -> None:
     """Plain websockets, Prefect's own subprotocol without a token, and with a wrong one are closed unheard."""
-    url = f"{server.origin.replace('https', 'wss')}/api/{stream}"
-    with pytest.raises(InvalidHandshake), connect(url, ssl=server.ca):
-        pass
+    with pytest.raises(InvalidHandshake):
+        await connect(server.stream(stream), ssl=server.ca)
     for token in (None, "holdfast:wrong"):
-        with connect(url, ssl=server.ca, subprotocols=["prefect"]) as socket:  # type: ignore[list-item]
-            socket.send(json.dumps({"type": "auth", "token": token}))
+        async with connect(server.stream(stream), ssl=server.ca, subprotocols=[PREFECT]) as socket:
+            await socket.send(json.dumps({"type": "auth", "token": token}))
             with pytest.raises(ConnectionClosed):
-                socket.recv(timeout=30)
+                await asyncio.wait_for(socket.recv(), 30)
 
 
-def test_the_site_itself_is_let_in_by_stream(server: Server) -> None:
+async def test_the_site_itself_is_let_in_by_stream(server: Server) -> None:
     """The control of the test above."""
-    url = f"{server.origin.replace('https', 'wss')}/api/events/in"
-    with connect(url, ssl=server.ca, subprotocols=["prefect"]) as socket:  # type: ignore[list-item]
-        socket.send(json.dumps({"type": "auth", "token": secret.prefect_auth(server.settings)}))
-        assert json.loads(socket.recv(timeout=30)) == {"type": "auth_success"}
+    async with connect(server.stream("events/in"), ssl=server.ca, subprotocols=[PREFECT]) as socket:
+        await socket.send(json.dumps({"type": "auth", "token": secret.prefect_auth(server.settings)}))
+        assert json.loads(await asyncio.wait_for(socket.recv(), 30)) == {"type": "auth_success"}
 
 
 def test_it_speaks_tls_alone_and_takes_a_renewed_certificate(server: Server) -> None:
