@@ -105,7 +105,7 @@ def put_rank(store: ObjectStore, shard: Path, key: str, *, object_nbytes: int, w
 
     Args:
         store: the bucket.
-        shard: the rank's shard, lent for the transfer (:func:`buffers.lend`).
+        shard: the rank's shard, lent for the transfer (:func:`slot_files.lend`).
         key: prefix of the checkpoint.
         object_nbytes: the part is split into files of at least this size.
         within_s: seconds after which it is given up.

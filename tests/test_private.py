@@ -18,13 +18,13 @@ from holdfast.drivers.local import LocalDriver
 from holdfast.errors import CheckpointError, SettingsError
 from holdfast.paths import shm_dir, shm_root
 from holdfast.settings import Settings
-from holdfast.storage.checkpoints import buffers
+from holdfast.storage.checkpoints import slot_files
 from holdfast.storage.ledger import Ledger
 
 NOBODY = 65534
 OPENERS: dict[str, Callable[[Path], object]] = {
     "control": wire.Control,
-    "shard": lambda place: buffers.create(place, 8192),
+    "shard": lambda place: slot_files.create(place, 8192),
 }
 
 

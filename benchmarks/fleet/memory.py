@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.agent.memory import Memory
 from holdfast.models.checkpoint import Shard, Tier
-from holdfast.storage.checkpoints import buffers
+from holdfast.storage.checkpoints import buffers, slot_files
 
 _META = b"scripted"
 _PAYLOAD_BYTES = 4096
@@ -127,7 +127,7 @@ def _header(held: Held, rank: int, step: int) -> buffers.ShardHeader:
 
 def _write(folder: Path, held: Held, rank: int, step: int) -> None:
     header = _header(held, rank, step)
-    with buffers.create(buffers.slot_to_overwrite(folder, rank), header.file_nbytes) as buffer:
+    with slot_files.create(buffers.slot_to_overwrite(folder, rank), header.file_nbytes) as buffer:
         buffers.begin(buffer)
         buffer[buffers.HEADER_BYTES :] = _META + bytes([rank % 256]) * _PAYLOAD_BYTES
         buffers.commit(buffer, header.model_copy(update={"digest": buffers.digest_of(buffer, header)}))

@@ -15,7 +15,7 @@ from holdfast.agent.run import Run
 from holdfast.agent.setbacks import Setbacks
 from holdfast.errors import CheckpointError
 from holdfast.models.setback import Place
-from holdfast.storage.checkpoints import buffers
+from holdfast.storage.checkpoints import buffers, slot_files
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +52,7 @@ class DiskTier:
         try:
             # Not when the copy begins: a job that was forgotten meanwhile must not leave one behind.
             durable.make_folder(self._memory.disk(run.start.job))
-            header = buffers.lend(path, step, loan)
+            header = slot_files.lend(path, step, loan)
         except (CheckpointError, OSError) as error:
             self._failed(run, rank, error)
             return
@@ -71,7 +71,7 @@ class DiskTier:
         except (CheckpointError, OSError) as error:
             self._failed(run, header.rank, error)
         finally:
-            buffers.release(slot, loan)
+            slot_files.release(slot, loan)
 
     def _failed(self, run: Run, rank: int, error: Exception) -> None:
         self._metrics.disk_copies.labels("failed").inc()

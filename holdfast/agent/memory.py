@@ -9,7 +9,7 @@ from pathlib import Path
 from holdfast import private
 from holdfast.errors import CheckpointError, DamagedError
 from holdfast.models.checkpoint import FirstTier, Shard, Tier
-from holdfast.storage.checkpoints import buffers, local_disk, room
+from holdfast.storage.checkpoints import buffers, local_disk, room, slot_files
 
 SPARE_NBYTES = 1 << 30
 """Left free on the disk by copies that wait for their upload."""
@@ -186,7 +186,7 @@ class Memory:
         usable = found is not None and found.st_size == file_nbytes and found.st_nlink == 1
         if known is None or not usable or found is None or known[0] != found.st_ino:
             self._maps.pop(path, None)
-            made = buffers.create(path, file_nbytes)
+            made = slot_files.create(path, file_nbytes)
             known = self._maps[path] = (path.stat().st_ino, made)
         return known[1]
 

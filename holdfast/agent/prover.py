@@ -23,7 +23,7 @@ from holdfast.errors import CheckpointError, UnavailableError
 from holdfast.models.checkpoint import Tier
 from holdfast.models.rehearsal import Proof, Rehearsal
 from holdfast.settings import Settings
-from holdfast.storage.checkpoints import buffers, room
+from holdfast.storage.checkpoints import buffers, room, slot_files
 
 _MODULE = "holdfast.agent.prove_main"
 _LEAST_S, _BYTES_PER_S = 120.0, 50e6
@@ -154,7 +154,7 @@ class Prover:
             / f"proof-{path.parent.parent.name}-{path.parent.name}-{path.name}"
         )
         try:
-            buffers.lend(path, header.step, name)
+            slot_files.lend(path, header.step, name)
         except CheckpointError:
             if buffers.read_header(path) == header:
                 raise
@@ -176,7 +176,7 @@ class Prover:
             return proof if still == held.header else None
         finally:
             if held.name is not None:
-                await asyncio.to_thread(buffers.release, held.path, held.name)
+                await asyncio.to_thread(slot_files.release, held.path, held.name)
 
     def _has_room(self, path: Path, header: buffers.ShardHeader) -> bool:
         """For one file more, and for uploads of all ranks beside it."""
@@ -216,7 +216,7 @@ def _newest(folder: Path, rank: int) -> tuple[Path, buffers.ShardHeader] | None:
 
 def _reserve(path: Path, nbytes: int) -> None:
     try:
-        buffers.reserve(path, nbytes)
+        slot_files.reserve(path, nbytes)
     except CheckpointError:
         # The next save takes the time to find memory, as it would without.
         return

@@ -29,7 +29,7 @@ from typing import Any
 from holdfast import durable, errors, names
 from holdfast.agent.memory import Memory
 from holdfast.secret import Keys, keys
-from holdfast.storage.checkpoints import buffers
+from holdfast.storage.checkpoints import buffers, slot_files
 from holdfast.strangers import Strangers
 from holdfast.tls import PLAIN, Tls
 
@@ -293,7 +293,7 @@ def receive(
     connection: socket.socket,
     folder: Path,
     header: buffers.ShardHeader,
-    mapped: Callable[[Path, int], mmap.mmap] = buffers.create,
+    mapped: Callable[[Path, int], mmap.mmap] = slot_files.create,
     slot: Path | None = None,
 ) -> Path:
     """Take a shard's bytes into ``slot`` and commit them if the digest is right.

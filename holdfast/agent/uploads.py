@@ -22,7 +22,7 @@ from holdfast.models.checkpoint import RemoteCheckpoint, Retention
 from holdfast.models.setback import Place
 from holdfast.policies.upload_pace import Pace
 from holdfast.storage import remote
-from holdfast.storage.checkpoints import buffers, part_copy
+from holdfast.storage.checkpoints import buffers, part_copy, slot_files
 from holdfast.storage.tidy import Tidied
 
 _log = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ class Uploads:
             metadata = [await asyncio.to_thread(loan.read_metadata) for loan in loans]
         except (CheckpointError, OSError) as error:
             for loan in loans:
-                buffers.release(loan.slot, loan.name)
+                slot_files.release(loan.slot, loan.name)
             raise CheckpointError(f"{key} cannot be saved from this machine: {error}") from error
         for loan, each in zip(loans, metadata, strict=True):
             self._under_way[order.job, loan.header.rank].add(key)
@@ -162,7 +162,7 @@ class Uploads:
         try:
             metadata = await asyncio.to_thread(loan.read_metadata)
         except OSError as error:
-            buffers.release(loan.slot, loan.name)
+            slot_files.release(loan.slot, loan.name)
             self._under_way[who].discard(loan.key)
             self._failed(loan.header.job, loan.header.epoch, 0, f"checkpoint {loan.key}", error)
             return
@@ -180,7 +180,7 @@ class Uploads:
             try:
                 await self._send(loan)
             finally:
-                buffers.release(loan.slot, loan.name)
+                slot_files.release(loan.slot, loan.name)
                 self._under_way[header.job, header.rank].discard(loan.key)
             if header.rank == 0:
                 await self._complete(loan, world_size, metadata)
@@ -197,7 +197,7 @@ class Uploads:
         if part is None:
             await self._reserve(loan)
         else:
-            buffers.release(loan.slot, loan.name)
+            slot_files.release(loan.slot, loan.name)
         try:
             await self._carrier.call(
                 "put_part",
@@ -232,10 +232,10 @@ class Uploads:
 
     async def _reserve(self, loan: _Loan) -> None:
         """Memory for the slot's next save, unless no rank saves there, or it has a new file already."""
-        if loan.single or self._memory.is_on_disk(loan.slot) or not buffers.is_lent(loan.slot):
+        if loan.single or self._memory.is_on_disk(loan.slot) or not slot_files.is_lent(loan.slot):
             return
         try:
-            await asyncio.to_thread(buffers.reserve, loan.slot, loan.header.file_nbytes)
+            await asyncio.to_thread(slot_files.reserve, loan.slot, loan.header.file_nbytes)
         except CheckpointError as error:
             _log.warning("%s: the next save has to wait for memory", error)
 
@@ -282,7 +282,7 @@ class Uploads:
             self._memory.transfers_beside(slot)
             / f"{slot.parent.parent.name}-{slot.parent.name}-{rank}-{step}.shard"
         )
-        return _Loan(slot, name, buffers.lend(slot, step, name), single)
+        return _Loan(slot, name, slot_files.lend(slot, step, name), single)
 
     def _failed(self, job: str, epoch: int, rank: int, what: str, error: Exception) -> None:
         self._metrics.uploads.labels("failed").inc()

@@ -24,7 +24,7 @@ from holdfast.session.own_buffers import OwnBuffers
 from holdfast.session.planning import Planner, unsteady
 from holdfast.session.report import Reporter
 from holdfast.session.state import StateTree
-from holdfast.storage.checkpoints import buffers, room
+from holdfast.storage.checkpoints import buffers, room, slot_files
 from holdfast.storage.checkpoints.collector import Contents
 from holdfast.storage.checkpoints.prepared import Steady
 from holdfast.storage.checkpoints.writer import Save, ShardWriter
@@ -84,6 +84,12 @@ class Saver:
         warning = room.require(context.shards, nbytes, context.local_world_size, context.copies)
         if warning and context.rank % context.local_world_size == 0:
             _log.warning("%s", warning)
+
+    def take_over(self) -> None:
+        """See that no process of an older epoch can write into this rank's files any more."""
+        context = self._context
+        if taken := slot_files.take_over(context.shards, context.rank, context.epoch):
+            _log.warning("a process of an older epoch is still there: it has %s no more", [*map(str, taken)])
 
     def keep_plan(self, path: Path) -> None:
         """Save by the plan of the shard at ``path``, which the state was restored from, if all ranks can do so.

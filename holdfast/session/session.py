@@ -74,12 +74,14 @@ class Session:
         context, shard = self._context, None
         keep_the_scripts()  # also of a script that made them, or more, after its session
         if context and context.restore.ticket:
-            cost, shard = redeem(context.restore.ticket, self._saver.tree_of(state), context.rank)
+            tree = self._saver.tree_of(state)
+            cost, shard = redeem(context.restore.ticket, tree, context.rank, self._saver.take_over)
             if self._reporter:
                 self._reporter.send("restored", **cost)
             self._step = self._start = context.restore.step
         elif context and context.restore.path:
             shard = context.restore.path
+            self._saver.take_over()
             if shard.is_dir():
                 restore(self._saver.tree_of(state), shard, context.rank)
             else:

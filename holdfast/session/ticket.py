@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,10 @@ LONGEST_S = 900.0
 """Longest wait for shards on their way; the agent gives a transfer up long before."""
 
 
-def redeem(ticket: Path, state: State, rank: int) -> tuple[dict[str, Any], Path | None]:
-    """Load ``state`` from where ``ticket`` says, once it is there.
+def redeem(
+    ticket: Path, state: State, rank: int, arrived: Callable[[], None]
+) -> tuple[dict[str, Any], Path | None]:
+    """Load ``state`` from where ``ticket`` says, once it is there: then ``arrived`` is called, before any byte is read.
 
     Returns:
         What it cost, for the agent, and the shard file that all of it came from, if it was one.
@@ -32,6 +35,7 @@ def redeem(ticket: Path, state: State, rank: int) -> tuple[dict[str, Any], Path 
     begun = time.perf_counter()
     order = _wait_for(ticket)
     waited_s = time.perf_counter() - begun
+    arrived()
     if order["path"] or order["alone"]:
         path = Path(order["path"]) if order["path"] else None
         remote = partial(_in_store, order) if order["key"] else None

@@ -25,8 +25,8 @@ from pathlib import Path
 import xxhash
 from pydantic import ValidationError
 
-from holdfast import failpoint, private
-from holdfast.errors import CheckpointError, SettingsError
+from holdfast import failpoint
+from holdfast.errors import CheckpointError
 from holdfast.models.base import Frozen
 from holdfast.models.names import JobName, Rank
 
@@ -39,8 +39,10 @@ Saved = tuple[int, int]
 """Epoch and step: names one save of a rank."""
 
 # Magic, state, length of the JSON header, xxh3_64 of the JSON header; the JSON follows.
-_PREFIX = struct.Struct("<8sQQQ")
+PREFIX = struct.Struct("<8sQQQ")
 _STATE_AT = 8
+EPOCH_AT = HEADER_BYTES - 8
+"""Offset of the epoch whose rank has the file mapped for writing, or had it last: behind the header's text."""
 _NAME = re.compile(r"r(\d+)-([ab])\.shard$")
 
 
@@ -91,132 +93,20 @@ def metadata_path(folder: Path, epoch: int | str) -> Path:
     return folder / f"metadata-{epoch}.pickle"
 
 
-def create(path: Path, file_nbytes: int) -> mmap.mmap:
-    """Map the shard file at ``path`` for writing, made anew unless one of that size is there.
-
-    A file of another size, or one that is lent (:func:`lend`), is replaced, never changed: whoever still has
-    it mapped or has another name for it keeps the old bytes.
-
-    Raises:
-        CheckpointError: shared memory is full, or the folder cannot be written.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not path.exists() or path.stat().st_size != file_nbytes or is_lent(path):
-            _renew(path, file_nbytes)
-        descriptor = private.opened(path, os.O_RDWR)
-        try:
-            return mmap.mmap(descriptor, file_nbytes)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise CheckpointError(
-            f"shard file {path}: cannot have {file_nbytes} bytes ({error.strerror}). "
-            "Give the machine more shared memory, or run fewer ranks on it."
-        ) from error
-    except SettingsError as error:
-        raise CheckpointError(f"shard file {error}") from error
-
-
-def lend(path: Path, step: int, name: Path) -> ShardHeader:
-    """Give the shard of ``step`` at ``path`` a second ``name``, under which its bytes stay as they are.
-
-    For transfers that take longer than a step, without a copy: whoever saves into the slot next finds the file
-    lent and takes a new one in its place. A save that began in the same moment may still hit the old one, so
-    after the transfer the header under ``name`` must be read again: only if it is the same was nothing changed.
-
-    Raises:
-        CheckpointError: the slot does not hold a complete shard of ``step`` (any more), or memory is full.
-    """
-    try:
-        name.parent.mkdir(parents=True, exist_ok=True)
-        name.unlink(missing_ok=True)
-        os.link(path, name)
-    except OSError as error:
-        raise CheckpointError(
-            f"shard {path} cannot be lent as {name} ({error.strerror}): step {step} stays in memory only"
-        ) from error
-    header = read_header(name)
-    if header is None or header.step != step:
-        name.unlink(missing_ok=True)
-        raise CheckpointError(f"shard {path} no longer holds step {step}")
-    return header
-
-
-def is_lent(path: Path) -> bool:
-    """Whether the file at ``path`` has another name: its bytes must not be changed."""
-    try:
-        return path.stat().st_nlink > 1
-    except FileNotFoundError:
-        return False
-
-
-def is_reserved(path: Path) -> bool:
-    """Whether a successor for the file at ``path`` is ready (:func:`reserve`)."""
-    return path.with_suffix(".reserved").exists()
-
-
-def reserve(path: Path, file_nbytes: int) -> None:
-    """Have a successor ready for the lent file at ``path``, so that the next save need not wait for its pages.
-
-    Raises:
-        CheckpointError: shared memory is full.
-    """
-    try:
-        _allocate(path.with_suffix(".reserved"), file_nbytes)
-    except OSError as error:
-        raise CheckpointError(
-            f"no {file_nbytes} bytes for a successor of {path}: {error.strerror}"
-        ) from error
-
-
-def release(path: Path, name: Path) -> None:
-    """End a loan, and drop a successor that nobody took."""
-    name.unlink(missing_ok=True)
-    path.with_suffix(".reserved").unlink(missing_ok=True)
-
-
-def _renew(path: Path, file_nbytes: int) -> None:
-    """Put an empty file in place of ``path``: the one that was reserved for it, if there is one."""
-    reserved = path.with_suffix(".reserved")
-    try:
-        if reserved.stat().st_size == file_nbytes:
-            reserved.rename(path)
-            return
-    except FileNotFoundError:
-        pass
-    _allocate(path, file_nbytes)
-
-
-def _allocate(path: Path, file_nbytes: int) -> None:
-    """Put an empty file with all its pages reserved in place of ``path`` (a hole would be a SIGBUS later)."""
-    fresh = path.with_suffix(path.suffix + ".new")
-    descriptor = private.opened(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-    try:
-        os.posix_fallocate(descriptor, 0, file_nbytes)
-        os.pwrite(descriptor, _PREFIX.pack(MAGIC, EMPTY, 0, 0), 0)
-        fresh.rename(path)
-    except OSError:
-        fresh.unlink(missing_ok=True)
-        raise
-    finally:
-        os.close(descriptor)
-
-
 def begin(buf: mmap.mmap) -> None:
     """Declare that the content is about to change: until :func:`commit` nobody may use it."""
-    _PREFIX.pack_into(buf, 0, MAGIC, WRITING, 0, 0)
+    PREFIX.pack_into(buf, 0, MAGIC, WRITING, 0, 0)
 
 
 def commit(buf: mmap.mmap, header: ShardHeader) -> None:
     """Declare the content complete. The state is written last, in one aligned word."""
     text = header.model_dump_json().encode()
-    if _PREFIX.size + len(text) > HEADER_BYTES:
+    if PREFIX.size + len(text) > EPOCH_AT:
         raise CheckpointError(
             f"shard header of job {header.job!r} is {len(text)} bytes: use a shorter job name"
         )
-    buf[_PREFIX.size : _PREFIX.size + len(text)] = text
-    _PREFIX.pack_into(buf, 0, MAGIC, WRITING, len(text), xxhash.xxh3_64_intdigest(text))
+    buf[PREFIX.size : PREFIX.size + len(text)] = text
+    PREFIX.pack_into(buf, 0, MAGIC, WRITING, len(text), xxhash.xxh3_64_intdigest(text))
     failpoint.here("header.text")
     struct.pack_into("<Q", buf, _STATE_AT, COMPLETE)
     failpoint.here("header.complete")
@@ -226,10 +116,10 @@ def parse_header(page: bytes | memoryview | mmap.mmap) -> ShardHeader | None:
     """The header in the first page of a shard; None unless it is whole and complete."""
     if len(page) < HEADER_BYTES:
         return None
-    magic, state, length, checksum = _PREFIX.unpack_from(page, 0)
-    if magic != MAGIC or state != COMPLETE or _PREFIX.size + length > HEADER_BYTES:
+    magic, state, length, checksum = PREFIX.unpack_from(page, 0)
+    if magic != MAGIC or state != COMPLETE or PREFIX.size + length > HEADER_BYTES:
         return None
-    text = bytes(page[_PREFIX.size : _PREFIX.size + length])
+    text = bytes(page[PREFIX.size : PREFIX.size + length])
     if xxhash.xxh3_64_intdigest(text) != checksum:
         return None
     try:
@@ -247,7 +137,7 @@ class Seen:
 
     def header(self, buf: mmap.mmap) -> ShardHeader | None:
         """The header of the file; None when there is no complete shard."""
-        prefix = buf[: _PREFIX.size]  # has the JSON's length and hash
+        prefix = buf[: PREFIX.size]  # has the JSON's length and hash
         if prefix != self._prefix:
             self._prefix, self._header = prefix, parse_header(buf)
         return self._header
@@ -386,7 +276,7 @@ def discard_newer(folder: Path, step: int, rank: int | None = None) -> list[Path
 def discard(path: Path) -> None:
     """Mark the shard at ``path`` empty."""
     with path.open("r+b") as file:
-        file.write(_PREFIX.pack(MAGIC, EMPTY, 0, 0))
+        file.write(PREFIX.pack(MAGIC, EMPTY, 0, 0))
 
 
 def _files(folder: Path) -> Iterator[Path]:

@@ -14,7 +14,7 @@ import xxhash
 from torch import Tensor
 
 from holdfast.errors import CheckpointError
-from holdfast.storage.checkpoints import buffers
+from holdfast.storage.checkpoints import buffers, slot_files
 from holdfast.storage.checkpoints.buffers import HEADER_BYTES, ShardHeader
 from holdfast.storage.checkpoints.collector import Collector, Contents
 from holdfast.storage.checkpoints.layout import ShardLayout, align, zip_form
@@ -165,7 +165,7 @@ class ShardWriter:
 
     def is_waiting_for_memory(self, keeps: buffers.Saved | None = None, *, in_place: bool = False) -> bool:
         """Whether the slot of the next save is lent, so that it needs a successor; there may be no memory for it."""
-        return buffers.is_lent(self._next(keeps, in_place=in_place))
+        return slot_files.is_lent(self._next(keeps, in_place=in_place))
 
     def _next(self, keeps: buffers.Saved | None, *, in_place: bool) -> Path:
         """The slot that the next save goes to."""
@@ -185,7 +185,7 @@ class ShardWriter:
         Raises:
             CheckpointError: the slot is lent, and nobody made room for another file.
         """
-        if buffers.is_lent(path) and not buffers.is_reserved(path):
+        if slot_files.is_lent(path) and not slot_files.is_reserved(path):
             raise CheckpointError(f"shard {path} is lent, and a second one is not wanted")
         other = self._other(path)
         self._slots.pop(other, None)
@@ -257,11 +257,11 @@ class ShardWriter:
         return b if path == a else a
 
     def _slot(self, path: Path) -> _Slot:
-        if path not in self._slots or buffers.is_lent(path):
+        if path not in self._slots or slot_files.is_lent(path):
             on_device = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
             if on_device and path in self._slots:
                 unpin(self._slots[path].buf)
-            buf = buffers.create(path, self.file_nbytes)
+            buf = slot_files.create(path, self.file_nbytes, self.owner.epoch)
             if on_device:
                 pin(buf)
             buffers.begin(buf)

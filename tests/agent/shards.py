@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.storage.checkpoints import buffers
+from holdfast.storage.checkpoints import buffers, slot_files
 
 META = b"metadata of the rank's own items"
 
@@ -38,7 +38,7 @@ def write_shard(
         file_nbytes=at + len(payload),
     )
     path = buffers.shard_path(folder, rank, slot) if slot else buffers.slot_to_overwrite(folder, rank)
-    with buffers.create(path, header.file_nbytes) as buffer:
+    with slot_files.create(path, header.file_nbytes) as buffer:
         buffers.begin(buffer)
         buffer[buffers.HEADER_BYTES :] = META + payload
         buffers.commit(buffer, header.model_copy(update={"digest": buffers.digest_of(buffer, header)}))

@@ -7,7 +7,7 @@ import pytest
 from holdfast.agent.memory import Memory, base_job
 from holdfast.errors import CheckpointError
 from holdfast.models.checkpoint import FirstTier, Tier
-from holdfast.storage.checkpoints import buffers
+from holdfast.storage.checkpoints import buffers, slot_files
 from tests.agent.shards import write_shard
 
 
@@ -26,7 +26,7 @@ def test_own_and_peer_shards_are_told_apart(memory: Memory) -> None:
 def test_incomplete_shards_do_not_exist(memory: Memory) -> None:
     """What is being written may never be restored."""
     path = write_shard(memory.own("toy"))
-    with buffers.create(path, path.stat().st_size) as buffer:
+    with slot_files.create(path, path.stat().st_size) as buffer:
         buffers.begin(buffer)
     assert memory.shards() == ()
     assert memory.find("toy", 0, 1) is None

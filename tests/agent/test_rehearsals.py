@@ -20,7 +20,7 @@ from holdfast.models.alert import AlertKind
 from holdfast.models.checkpoint import Tier
 from holdfast.models.rehearsal import Outcome, Problem, Proof, Rehearsal, Rehearsed, summed_up
 from holdfast.settings import Settings
-from holdfast.storage.checkpoints import buffers, room
+from holdfast.storage.checkpoints import buffers, room, slot_files
 from tests.agent.gateway import FakeGateway, eventually, until
 from tests.agent.scripts import fence
 from tests.agent.shards import write_shard
@@ -157,7 +157,7 @@ async def test_the_shard_is_lent_and_given_back(prover: Prover, tmp_path: Path) 
     assert found.outcome is Outcome.PROVEN
     assert (found.step, found.plan, found.machine) == (7, "plan", "m1")
     assert proofs.paths[0].parent.name == "transfers"
-    assert not buffers.is_lent(path)
+    assert not slot_files.is_lent(path)
     assert list(folder.glob("*.reserved")) == []
 
 
@@ -181,7 +181,7 @@ async def test_without_room_it_is_read_where_it_lies(
     assert found.outcome is Outcome.UNTESTED
     assert "shared memory has no room to hold it still" in found.why_not
     assert len(overwriting.paths) == 3
-    assert not buffers.is_lent(path)
+    assert not slot_files.is_lent(path)
 
 
 async def test_the_only_buffer_of_a_rank_is_lent_though_there_is_no_room(
@@ -191,10 +191,10 @@ async def test_the_only_buffer_of_a_rank_is_lent_though_there_is_no_room(
     monkeypatch.setattr(room, "free_nbytes", lambda _: 1000)
     path = write_shard(tmp_path / "shm" / "own" / "toy", step=7)
     seen: list[tuple[bool, bool]] = []
-    Proofs(prover, lambda _: seen.append((buffers.is_lent(path), buffers.is_reserved(path))))
+    Proofs(prover, lambda _: seen.append((slot_files.is_lent(path), slot_files.is_reserved(path))))
     assert (await prover.shard("toy", 0)).outcome is Outcome.PROVEN
     assert seen == [(True, False)]
-    assert not buffers.is_lent(path)
+    assert not slot_files.is_lent(path)
 
 
 async def test_a_single_buffer_that_is_almost_always_being_written_is_proven(
@@ -206,7 +206,7 @@ async def test_a_single_buffer_that_is_almost_always_being_written_is_proven(
     beginning = mmap_of(path)
     buffers.begin(beginning)
     asyncio.get_running_loop().call_later(0.1, lambda: write_shard(path.parent, step=8, slot="a"))
-    lend, asked = buffers.lend, []
+    lend, asked = slot_files.lend, []
 
     def lend_late(path: Path, step: int, name: Path) -> buffers.ShardHeader:
         asked.append(step)
@@ -214,7 +214,7 @@ async def test_a_single_buffer_that_is_almost_always_being_written_is_proven(
             write_shard(path.parent, step=step + 1, slot="a")
         return lend(path, step, name)
 
-    monkeypatch.setattr(buffers, "lend", lend_late)
+    monkeypatch.setattr(slot_files, "lend", lend_late)
     Proofs(prover)
     found = await prover.shard("toy", 0)
     assert (found.outcome, found.step) == (Outcome.PROVEN, 15), found.told

@@ -12,7 +12,7 @@ from holdfast.agent import wire
 from holdfast.session import boundary
 from holdfast.session.counts import Counts
 from holdfast.session.state import StateTree
-from holdfast.storage.checkpoints import buffers
+from holdfast.storage.checkpoints import buffers, slot_files
 from holdfast.storage.checkpoints.transfer import Transfer
 from holdfast.storage.checkpoints.writer import Save, ShardWriter
 from tests.session.conftest import MakeAgent
@@ -192,14 +192,14 @@ def test_a_lent_slot_without_memory_for_a_successor_is_a_skip(
         session.step(step)
         if step == 3:
             slot, loan = agent.shard(0, 1), agent.folder / "loan"
-            buffers.lend(slot, 1, loan)
+            slot_files.lend(slot, 1, loan)
 
             def full(*_: object) -> None:
                 raise OSError(28, "No space left on device")
 
             monkeypatch.setattr(buffers, "_allocate", full)
         if step == 5:
-            buffers.release(slot, loan)
+            slot_files.release(slot, loan)
         session.checkpoint(state)
         assert session.flush()
     assert session.counts == Counts(saved=3, skipped=2, common=3)

@@ -17,7 +17,7 @@ from holdfast.clock import FakeClock
 from holdfast.errors import CheckpointError, UnavailableError
 from holdfast.models.checkpoint import RemoteCheckpoint
 from holdfast.storage import export, publish, remote
-from holdfast.storage.checkpoints import buffers, part_copy
+from holdfast.storage.checkpoints import buffers, part_copy, slot_files
 from holdfast.storage.checkpoints.plan import make_plan
 from holdfast.storage.checkpoints.writer import Owner, ShardWriter
 from holdfast.storage.objects.s3 import S3Store
@@ -205,12 +205,12 @@ def test_a_loan_outlasts_the_saves_after_it(store: S3Store, rank: Rank, tmp_path
     """The same, lent: the upload is of the step that was lent, whatever is saved meanwhile."""
     path = rank.save(10)
     loan = tmp_path / "loan.shard"
-    buffers.lend(path, 10, loan)
+    slot_files.lend(path, 10, loan)
     for step in range(11, 15):
         rank.save(step)
     key = remote.checkpoint_key("gpt", 10, 1)
     publish.put_rank(store, loan, key, object_nbytes=OBJECT_BYTES, within_s=60)
-    buffers.release(path, loan)
+    slot_files.release(path, loan)
     loads(store, rank.finish(store, 10), tmp_path / "back", 10)
 
 

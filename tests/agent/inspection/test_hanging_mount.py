@@ -14,6 +14,7 @@ from holdfast.agent.inspection.mount_probe import MountProbe
 from holdfast.agent.inspection.mounts import Mounts
 from holdfast.models.alert import AlertKind
 from tests.agent.inspection.kit import LIMITS
+from tests.e2e.waiting import wait_for
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -49,8 +50,13 @@ def test_a_mount_that_hangs_is_told_and_holds_nobody_up(tmp_path: Path, silent: 
             assert (sign.kind, sign.device) == (AlertKind.MOUNT_UNRESPONSIVE, str(folder))
             assert "has not answered" in sign.detail
         os.close(server)  # the kernel ends all that waits for it
-        answers = [sign.detail for _ in range(20) for sign in mounts.look() if not sign.ok]
-        assert any("not connected" in told for told in answers), answers
+        seen: list[str] = []
+
+        def is_away() -> bool:
+            seen.extend(sign.detail for sign in mounts.look() if not sign.ok)
+            return any("not connected" in told for told in seen)
+
+        wait_for(lambda: f"it is told as away: {seen}", is_away, 30)
     finally:
         for probe in mounts._probes.values():
             probe.close()  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import CheckpointError
-from holdfast.storage.checkpoints import buffers
+from holdfast.storage.checkpoints import buffers, slot_files
 from holdfast.storage.checkpoints.buffers import HEADER_BYTES, ShardHeader
 
 SIZE = 2 * HEADER_BYTES
@@ -34,7 +34,7 @@ def header(step: int, rank: int = 3, epoch: int = 1, nbytes: int = SIZE) -> Shar
 
 def write(folder: Path, step: int, rank: int = 3, epoch: int = 1) -> Path:
     path = buffers.slot_to_overwrite(folder, rank)
-    with buffers.create(path, SIZE) as buf:
+    with slot_files.create(path, SIZE) as buf:
         buffers.begin(buf)
         buf[HEADER_BYTES:SIZE] = bytes([step % 256]) * (SIZE - HEADER_BYTES)
         plain = header(step, rank, epoch)
@@ -58,7 +58,7 @@ def test_a_committed_shard_is_found_and_verified(tmp_path: Path) -> None:
 def test_a_shard_being_written_is_no_shard(tmp_path: Path) -> None:
     """From begin to commit nobody may use the content."""
     path = write(tmp_path, 7)
-    with buffers.create(path, SIZE) as buf:
+    with slot_files.create(path, SIZE) as buf:
         buffers.begin(buf)
     assert buffers.read_header(path) is None
     with pytest.raises(CheckpointError, match="rank 3"):
@@ -119,7 +119,7 @@ def test_another_size_replaces_the_file(tmp_path: Path) -> None:
     """Whoever has the old file mapped keeps its bytes: a shrunk mapping would be a SIGBUS."""
     path = write(tmp_path, 7)
     with path.open("rb") as old:
-        buffers.create(path, SIZE * 2).close()
+        slot_files.create(path, SIZE * 2).close()
         assert len(old.read()) == SIZE
     assert path.stat().st_size == SIZE * 2
     assert buffers.read_header(path) is None
@@ -128,7 +128,7 @@ def test_another_size_replaces_the_file(tmp_path: Path) -> None:
 def test_full_memory_is_one_clear_error(tmp_path: Path) -> None:
     """No room: the error names the file and the size, and leaves nothing behind."""
     with pytest.raises(CheckpointError, match="more shared memory"):
-        buffers.create(tmp_path / "r0-a.shard", 1 << 60)
+        slot_files.create(tmp_path / "r0-a.shard", 1 << 60)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -150,20 +150,20 @@ def test_a_lent_shard_keeps_its_bytes(tmp_path: Path) -> None:
     """Saves go on in a new file; the loan's end leaves the two slots and nothing else."""
     path, name = write(tmp_path, 1), tmp_path / "transfer" / "r3"
     before = path.read_bytes()
-    assert buffers.lend(path, 1, name).step == 1
+    assert slot_files.lend(path, 1, name).step == 1
     for step in (2, 3, 4):
         write(tmp_path, step)
     assert name.read_bytes() == before
     assert [each.step for _, each in buffers.inventory(tmp_path)] == [3, 4]
-    buffers.release(path, name)
+    slot_files.release(path, name)
     assert sorted(each.name for each in tmp_path.rglob("*.*")) == ["r3-a.shard", "r3-b.shard"]
 
 
 def test_a_reserved_file_takes_the_lent_ones_place(tmp_path: Path) -> None:
     """The save that follows allocates nothing."""
     path, name = write(tmp_path, 1), tmp_path / "transfer" / "r3"
-    buffers.lend(path, 1, name)
-    buffers.reserve(path, SIZE)
+    slot_files.lend(path, 1, name)
+    slot_files.reserve(path, SIZE)
     reserved = path.with_suffix(".reserved").stat().st_ino
     write(tmp_path, 2)
     assert write(tmp_path, 3) == path
@@ -175,9 +175,9 @@ def test_only_what_is_there_is_lent(tmp_path: Path) -> None:
     """A slot that was saved over since holds another step; half a shard holds none."""
     path = write(tmp_path, 5)
     with pytest.raises(CheckpointError, match="no longer holds step 4"):
-        buffers.lend(path, 4, tmp_path / "loan")
-    with buffers.create(path, SIZE) as buf:
+        slot_files.lend(path, 4, tmp_path / "loan")
+    with slot_files.create(path, SIZE) as buf:
         buffers.begin(buf)
     with pytest.raises(CheckpointError, match="no longer holds step 5"):
-        buffers.lend(path, 5, tmp_path / "loan")
+        slot_files.lend(path, 5, tmp_path / "loan")
     assert not (tmp_path / "loan").exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import CheckpointError
-from holdfast.storage.checkpoints import buffers, part_copy
+from holdfast.storage.checkpoints import buffers, part_copy, slot_files
 from tests.agent.shards import write_shard
 
 KIB = 1 << 10
@@ -17,7 +17,7 @@ def lent(folder: Path, owned: int, step: int = 1) -> tuple[Path, Path, buffers.S
     """The slot and the loan of a shard of 64 KiB."""
     slot = write_shard(folder / "own" / "toy", step=step, payload=bytes(range(256)) * 256, owned=owned)
     loan = folder / "transfers" / "loan.shard"
-    return slot, loan, buffers.lend(slot, step, loan)
+    return slot, loan, slot_files.lend(slot, step, loan)
 
 
 @pytest.mark.parametrize(

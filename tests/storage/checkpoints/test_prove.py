@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex
 
 from holdfast.models.rehearsal import Proof
 from holdfast.session import rng
-from holdfast.storage.checkpoints import buffers
+from holdfast.storage.checkpoints import buffers, slot_files
 from holdfast.storage.checkpoints.flat import flat_shards
 from holdfast.storage.checkpoints.layout import dump_object
 from holdfast.storage.checkpoints.plan import make_plan
@@ -110,7 +110,7 @@ class Inside:
         header = self.header.model_copy(update={"meta_nbytes": len(text)})
         header = header.model_copy(update={"digest": buffers.digest_of(self._data, header)})
         self._path.unlink()
-        with buffers.create(self._path, header.file_nbytes) as buf:
+        with slot_files.create(self._path, header.file_nbytes) as buf:
             buf[buffers.HEADER_BYTES :] = bytes(self._data[buffers.HEADER_BYTES :])
             buffers.commit(buf, header)
         assert buffers.verify(self._path) == header

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from holdfast.errors import CheckpointError
-from holdfast.storage.checkpoints import buffers
+from holdfast.storage.checkpoints import buffers, slot_files
 from holdfast.storage.checkpoints.plan import make_plan
 from holdfast.storage.checkpoints.writer import Owner, Save, ShardWriter
 
@@ -67,12 +67,12 @@ def test_a_lent_slot_is_not_written_and_no_other_is_taken(tmp_path: Path) -> Non
     rank = Rank(tmp_path)
     rank.start(1).run()
     (path, _), loan = *buffers.inventory(tmp_path), tmp_path / "lent" / "one"
-    buffers.lend(path, 1, loan)
+    slot_files.lend(path, 1, loan)
     with pytest.raises(CheckpointError, match="is lent"):
         rank.start(2)
     assert rank.writer.is_waiting_for_memory(in_place=True)
     assert rank.held == [1]
-    buffers.reserve(path, path.stat().st_size)
+    slot_files.reserve(path, path.stat().st_size)
     rank.start(2).run()
     assert rank.held == [2]
     assert buffers.verify(loan).step == 1

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import CheckpointError
-from holdfast.storage.checkpoints import buffers
+from holdfast.storage.checkpoints import buffers, slot_files
 from tests.agent.shards import write_shard
 
 
@@ -95,7 +95,7 @@ def test_while_a_save_is_under_way_no_byte_of_it_is_a_shard(saves: tuple[bytes, 
     """What a writer leaves that dies after any byte: the mark of its beginning is set, and nothing is taken."""
     first, second = saves
     path.write_bytes(first)
-    with buffers.create(path, len(first)) as buffer:
+    with slot_files.create(path, len(first)) as buffer:
         buffers.begin(buffer)
         begun = bytes(buffer[: buffers.HEADER_BYTES])
     for at in range(buffers.HEADER_BYTES, len(first) + 1):
