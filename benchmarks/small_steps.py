@@ -18,7 +18,8 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from train_gpt import GPT
 
-LAYERS, WIDTH, CONTEXT, BATCH = 2, 64, 64, 8
+LAYERS, WIDTH, CONTEXT = 2, 64, 64
+BATCH = int(os.environ.get("BENCH_BATCH", "8"))
 STEPS, WARM = 25, 30
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "6"))
 

@@ -98,18 +98,20 @@ def begin(buf: mmap.mmap) -> None:
     PREFIX.pack_into(buf, 0, MAGIC, WRITING, 0, 0)
 
 
-def commit(buf: mmap.mmap, header: ShardHeader) -> None:
-    """Declare the content complete. The state is written last, in one aligned word."""
+def commit(buf: mmap.mmap, header: ShardHeader) -> bytes:
+    """Declare the content complete; the state is written last, in one aligned word. Returns how the file begins now."""
     text = header.model_dump_json().encode()
     if PREFIX.size + len(text) > EPOCH_AT:
         raise CheckpointError(
             f"shard header of job {header.job!r} is {len(text)} bytes: use a shorter job name"
         )
     buf[PREFIX.size : PREFIX.size + len(text)] = text
-    PREFIX.pack_into(buf, 0, MAGIC, WRITING, len(text), xxhash.xxh3_64_intdigest(text))
+    checksum = xxhash.xxh3_64_intdigest(text)
+    PREFIX.pack_into(buf, 0, MAGIC, WRITING, len(text), checksum)
     failpoint.here("header.text")
     struct.pack_into("<Q", buf, _STATE_AT, COMPLETE)
     failpoint.here("header.complete")
+    return PREFIX.pack(MAGIC, COMPLETE, len(text), checksum)
 
 
 def parse_header(page: bytes | memoryview | mmap.mmap) -> ShardHeader | None:
@@ -129,7 +131,7 @@ def parse_header(page: bytes | memoryview | mmap.mmap) -> ShardHeader | None:
 
 
 class Seen:
-    """The header of a file that is mapped, parsed again only when it is another one."""
+    """The header of a file that is mapped, parsed again only when it is another one than was seen or written last."""
 
     def __init__(self) -> None:
         self._prefix = b""
@@ -141,6 +143,10 @@ class Seen:
         if prefix != self._prefix:
             self._prefix, self._header = prefix, parse_header(buf)
         return self._header
+
+    def wrote(self, prefix: bytes, header: ShardHeader) -> None:
+        """What :func:`commit` returned, of ``header``."""
+        self._prefix, self._header = prefix, header
 
 
 def read_header(path: Path) -> ShardHeader | None:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast import private
@@ -14,30 +16,42 @@ from holdfast.errors import CheckpointError, SettingsError
 from holdfast.storage.checkpoints import buffers, slot_lock
 
 
-def create(path: Path, file_nbytes: int, epoch: int | None = None) -> mmap.mmap:
-    """Map the shard file at ``path`` for writing, made anew unless one of that size is there.
+def create(path: Path, file_nbytes: int) -> mmap.mmap:
+    """Map the shard file at ``path`` for an agent that receives a shard; made anew unless one of that size is there.
 
-    A file of another size, or one that is lent (:func:`lend`), or that a rank of an older epoch still has mapped for
-    writing, is replaced, never changed: whoever still has it mapped or has another name for it keeps the old bytes.
-
-    Args:
-        path: a slot.
-        file_nbytes: the file's size.
-        epoch: of the rank that writes; None: it is no rank (an agent that receives a shard), and takes no lock.
+    A file of another size, or one that is lent (:func:`lend`), is replaced, never changed: whoever still has it mapped
+    or has another name for it keeps the old bytes.
 
     Raises:
-        CheckpointError: shared memory is full, the folder cannot be written, or a rank of a newer epoch writes the
-            file: this process is left from an older one.
+        CheckpointError: shared memory is full, or the folder cannot be written.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if epoch is None:
-            if _is_unfit(path, file_nbytes):
-                _renew(path, file_nbytes)
-            return _map(path, file_nbytes)
-        while (made := _map_alone(path, file_nbytes, epoch)) is None:
+    with _explained(path, file_nbytes):
+        if _is_unfit(path, file_nbytes):
+            _renew(path, file_nbytes)
+        descriptor = private.opened(path, os.O_RDWR)
+        try:
+            return mmap.mmap(descriptor, file_nbytes)
+        finally:
+            os.close(descriptor)
+
+
+def create_locked(path: Path, file_nbytes: int, epoch: int) -> slot_lock.Mapping:
+    """As :func:`create`, for a rank of ``epoch``: a file that an older one still has mapped is replaced, too.
+
+    Raises:
+        CheckpointError: as there; or a rank of a newer epoch has the file: this process is left from an older one.
+    """
+    with _explained(path, file_nbytes):
+        while (made := _map_locked(path, file_nbytes, epoch)) is None:
             _renew(path, file_nbytes)
         return made
+
+
+@contextmanager
+def _explained(path: Path, file_nbytes: int) -> Iterator[None]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        yield
     except OSError as error:
         raise CheckpointError(
             f"shard file {path}: cannot have {file_nbytes} bytes ({error.strerror}). "
@@ -79,7 +93,7 @@ def take_over(folder: Path, rank: int, epoch: int) -> list[Path]:
 def _copy(path: Path, descriptor: int) -> None:
     with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as old:
         _allocate(path, len(old))
-        with _map(path, len(old)) as new:
+        with create(path, len(old)) as new:
             new[:] = old[:]
             header = buffers.parse_header(new)
             if header is None or buffers.digest_of(new, header) != header.digest:
@@ -90,16 +104,8 @@ def _is_unfit(path: Path, file_nbytes: int) -> bool:
     return not path.exists() or path.stat().st_size != file_nbytes or is_lent(path)
 
 
-def _map(path: Path, file_nbytes: int) -> mmap.mmap:
-    descriptor = private.opened(path, os.O_RDWR)
-    try:
-        return mmap.mmap(descriptor, file_nbytes)
-    finally:
-        os.close(descriptor)
-
-
-def _map_alone(path: Path, file_nbytes: int, epoch: int) -> mmap.mmap | None:
-    """As :func:`_map`, with the lock; None: the file must make way for another one.
+def _map_locked(path: Path, file_nbytes: int, epoch: int) -> slot_lock.Mapping | None:
+    """The file with its lock; None: it must make way for another one.
 
     Raises:
         CheckpointError: a newer epoch has the lock.
@@ -113,7 +119,7 @@ def _map_alone(path: Path, file_nbytes: int, epoch: int) -> mmap.mmap | None:
         if held is None:
             _require_older(path, descriptor, epoch)
         if not _is_at(path, descriptor):  # somebody has just replaced it
-            return _map_alone(path, file_nbytes, epoch)
+            return _map_locked(path, file_nbytes, epoch)
         if held is None or _is_unfit(path, file_nbytes):
             return None
         slot_lock.write_epoch(descriptor, buffers.EPOCH_AT, epoch)

@@ -2,8 +2,8 @@
 
 An agent starts no epoch before the ranks of the one before it are seen to be gone. Should one be left all the same
 (stopped, or in a system call that does not end), its files are still mapped there, and it would write on in them once
-it wakes. Whoever comes after it finds the lock taken and leaves it the old bytes: ``slot_files.create`` puts a new
-file in their place, ``slot_files.take_over`` a copy.
+it wakes. Whoever comes after it finds the lock taken and leaves it the old bytes: ``slot_files.create_locked`` puts a
+new file in their place, ``slot_files.take_over`` a copy.
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ class Lock:
     def __init__(self, descriptor: int) -> None:
         """Of the file that ``descriptor``, which is locked, has open."""
         self._descriptor = os.dup(descriptor)
+
+    def is_shared(self) -> bool:
+        """Whether the file has another name than its own (it is lent), or none any more."""
+        return os.fstat(self._descriptor).st_nlink != 1
 
     def __del__(self) -> None:
         os.close(self._descriptor)

@@ -14,7 +14,7 @@ import xxhash
 from torch import Tensor
 
 from holdfast.errors import CheckpointError
-from holdfast.storage.checkpoints import buffers, slot_files
+from holdfast.storage.checkpoints import buffers, slot_files, slot_lock
 from holdfast.storage.checkpoints.buffers import HEADER_BYTES, ShardHeader
 from holdfast.storage.checkpoints.collector import Collector, Contents
 from holdfast.storage.checkpoints.layout import ShardLayout, align, zip_form
@@ -37,7 +37,7 @@ class _Slot:
     """A mapped shard file that carries the layout's fixed bytes."""
 
     path: Path
-    buf: mmap.mmap
+    buf: slot_lock.Mapping
     targets: list[Target]
     """Of the tensors, in the layout's order."""
     held: dict[int, bytes] = field(default_factory=dict)
@@ -97,7 +97,8 @@ class Save:
             self._reached(view, header.payload_offset + header.payload_nbytes)
         self.replicated = tuple(self._hash(numbers) for numbers in self._replicated)
         told = {"digest": self._digest.hexdigest(), "replicated": self.replicated}
-        buffers.commit(self._slot.buf, header.model_copy(update=told))
+        header = header.model_copy(update=told)
+        self._slot.seen.wrote(buffers.commit(self._slot.buf, header), header)
         return True
 
     def _hash(self, numbers: Sequence[int]) -> int:
@@ -257,11 +258,11 @@ class ShardWriter:
         return b if path == a else a
 
     def _slot(self, path: Path) -> _Slot:
-        if path not in self._slots or slot_files.is_lent(path):
+        if path not in self._slots or self._slots[path].buf.lock.is_shared():
             on_device = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
             if on_device and path in self._slots:
                 unpin(self._slots[path].buf)
-            buf = slot_files.create(path, self.file_nbytes, self.owner.epoch)
+            buf = slot_files.create_locked(path, self.file_nbytes, self.owner.epoch)
             if on_device:
                 pin(buf)
             buffers.begin(buf)

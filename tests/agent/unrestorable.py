@@ -22,7 +22,7 @@ def _damaged_commit(buf, header):
     place = metadata.storage_data[_Index(name)]
     start = header.payload_offset + place.offset
     buf[start:start + place.length] = _layout.dump_object(_Bomb()).ljust(place.length, b"\\0")
-    _commit(buf, header.model_copy(update={"digest": _buffers.digest_of(buf, header)}))
+    return _commit(buf, header.model_copy(update={"digest": _buffers.digest_of(buf, header)}))
 
 _buffers.commit = _damaged_commit
 '''

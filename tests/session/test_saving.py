@@ -197,7 +197,7 @@ def test_a_lent_slot_without_memory_for_a_successor_is_a_skip(
             def full(*_: object) -> None:
                 raise OSError(28, "No space left on device")
 
-            monkeypatch.setattr(buffers, "_allocate", full)
+            monkeypatch.setattr(slot_files, "_allocate", full)
         if step == 5:
             slot_files.release(slot, loan)
         session.checkpoint(state)

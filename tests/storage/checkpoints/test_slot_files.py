@@ -8,7 +8,7 @@ import signal
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -28,7 +28,7 @@ def elsewhere(path: Path, epoch: int) -> Iterator[None]:
     ours, theirs = _forks.Pipe()
 
     def hold() -> None:
-        with slot_files.create(path, SIZE, epoch):
+        with slot_files.create_locked(path, SIZE, epoch):
             theirs.send(None)
             theirs.recv()
 
@@ -51,10 +51,10 @@ def test_a_slot_that_an_older_epoch_has_mapped_is_replaced(tmp_path: Path) -> No
     path = write(tmp_path, 7)
     with elsewhere(path, 1):
         before = inode(path)
-        slot_files.create(path, SIZE, 2).close()
+        slot_files.create_locked(path, SIZE, 2).close()
         assert inode(path) != before
     before = inode(path)
-    slot_files.create(path, SIZE, 3).close()
+    slot_files.create_locked(path, SIZE, 3).close()
     assert inode(path) == before
 
 
@@ -65,7 +65,7 @@ def test_a_process_of_an_older_epoch_replaces_nothing_of_a_newer(tmp_path: Path)
         before = inode(path)
         for nbytes in (SIZE, 2 * SIZE):
             with pytest.raises(CheckpointError, match="epoch 2 of the job writes it by now"):
-                slot_files.create(path, nbytes, 1)
+                slot_files.create_locked(path, nbytes, 1)
         slot_files.lend(write(tmp_path, 8), 8, tmp_path / "loan")
         with pytest.raises(CheckpointError, match="left from epoch 1"):
             slot_files.take_over(tmp_path, 3, 1)
@@ -77,7 +77,7 @@ def is_refused_elsewhere(path: Path, epoch: int) -> bool:
 
     def attempt() -> None:
         try:
-            slot_files.create(path, SIZE, epoch)
+            slot_files.create_locked(path, SIZE, epoch)
         except CheckpointError:
             os._exit(3)
 
@@ -91,7 +91,7 @@ def test_one_process_maps_its_slot_as_often_as_it_likes(tmp_path: Path) -> None:
     """A new plan of one epoch has a writer of its own; the lock lasts until the last of them is gone."""
     path = write(tmp_path, 7)
     before = inode(path)
-    first, second = slot_files.create(path, SIZE, 2), slot_files.create(path, SIZE, 2)
+    first, second = slot_files.create_locked(path, SIZE, 2), slot_files.create_locked(path, SIZE, 2)
     assert inode(path) == before
     del first
     assert is_refused_elsewhere(path, 1)
@@ -149,10 +149,12 @@ def test_an_epochs_process_that_wakes_beside_the_next_harms_no_shard(tmp_path: P
             processes.append(process)
             until_another(mine, process)
             for older in processes[:-1]:
-                os.kill(older.pid or 0, signal.SIGCONT)
+                with suppress(ProcessLookupError):  # refused meanwhile, and so ended
+                    os.kill(older.pid or 0, signal.SIGCONT)
             until_another(mine, process, 20)
             for each in processes:
-                os.kill(each.pid or 0, signal.SIGSTOP)
+                with suppress(ProcessLookupError):
+                    os.kill(each.pid or 0, signal.SIGSTOP)
             told.write_bytes(mine.read_bytes())
             found = {(each.epoch, each.step): path for path, each in buffers.inventory(shards)}
             assert common(told) in found, f"{common(told)} is gone: {sorted(found)}"
