@@ -109,6 +109,14 @@ def environment(pid: int) -> bytes:
         return b""
 
 
+def command(pid: int) -> bytes:
+    """Its command line, words ended by zeros; empty: ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def has_environment(pid: int) -> bool:
     """Whether the process has one, empty or not: in the moment of an exec it has none yet, a zombie none any more."""
     _, fields = stat(pid)

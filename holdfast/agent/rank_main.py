@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from holdfast.agent import flight_thread, marks, scratch, wire
+from holdfast.agent import flight_thread, marks, scratch, trackers, wire
 
 NICE = 10  # the control plane on the same host stays responsive
 REHEARSAL = "holdfast.session.rehearsal"
@@ -55,6 +55,7 @@ def bootstrap(target: Callable[..., None], args: tuple[Any, ...]) -> None:
     os.setpgid(0, 0)
     os.nice(NICE)
     _leave_fork_server()
+    trackers.leave_fork_servers()
     _leave_finalizers()
     gc.freeze()  # collections need not touch, and so copy, the pages shared with the fork server
     _enter_target(target, args)

@@ -9,7 +9,7 @@ import signal
 from collections.abc import Callable, Sequence
 from multiprocessing.context import ForkServerProcess
 
-from holdfast.agent import proc
+from holdfast.agent import proc, trackers
 from holdfast.errors import UnavailableError
 
 _GONE_S = 8.0
@@ -112,7 +112,8 @@ async def _kill(alive: Sequence[Watched]) -> None:
     for process in alive:
         process.kill()
     for descendant in descendants:
-        descendant.send(signal.SIGKILL)
+        if not trackers.tidies(proc.command(descendant.pid)):
+            descendant.send(signal.SIGKILL)
     _, left = await asyncio.wait([process.gone for process in alive], timeout=_GONE_S)
     if left:
         stuck = [(process.rank, process.pid) for process in alive if not process.gone.done()]

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from holdfast.agent import marks, proc, wire
+from holdfast.agent import marks, proc, trackers, wire
 from holdfast.agent.forkserver import ForkServer
 from holdfast.agent.proc import Known
 from holdfast.errors import UnavailableError
@@ -28,6 +28,8 @@ ENV_AGENT = "HOLDFAST_AGENT"
 """In the environment of all that an agent starts: its machine's folder and its incarnation."""
 GONE_S = 3.0
 """After SIGKILL; a process that takes longer is stuck in the kernel."""
+TIDY_S = 1.0
+"""Helpers that remove shared memory when all that they serve have ended are left so long for it."""
 _AGAIN_S = 0.002
 _EXEC_LOOKS = 20
 
@@ -86,7 +88,8 @@ class Remains:
         The kernel's list of children may leave one out when another ends just then; not twice.
         """
         ended: set[int] = set()
-        deadline = time.monotonic() + self._gone_s
+        began = time.monotonic()
+        deadline, tidy = began + self._gone_s, min(TIDY_S, self._gone_s)
         empty = 0
         while empty < 2:
             left = find()
@@ -94,8 +97,9 @@ class Remains:
             if left and time.monotonic() > deadline:
                 raise UnavailableError(_cannot(left, self._gone_s))
             for process in left:
-                process.send(signal.SIGKILL)
-                ended.add(process.pid)
+                if time.monotonic() > began + tidy or not trackers.tidies(proc.command(process.pid)):
+                    process.send(signal.SIGKILL)
+                    ended.add(process.pid)
             if left:
                 time.sleep(_AGAIN_S)
         return sorted(ended)

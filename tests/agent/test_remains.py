@@ -108,6 +108,39 @@ async def test_what_ranks_leave_is_gone_after_a_fence(
     assert alive([bystander])
 
 
+SHARED = """
+import os, sys, time
+from multiprocessing import shared_memory
+from pathlib import Path
+here = Path(sys.argv[1])
+held = shared_memory.SharedMemory(create=True, size=1 << 20)
+if os.fork() == 0:
+    of_child = shared_memory.SharedMemory(create=True, size=1 << 20)
+    (here / "child").write_text(of_child.name)
+    time.sleep(600)
+(here / "rank").write_text(held.name)
+"""
+
+
+@pytest.mark.parametrize("dead", [True, False], ids=["rank-was-killed", "rank-lives"])
+async def test_shared_memory_of_ranks_is_gone_after_a_fence(
+    agent: AgentProcess, tmp_path: Path, dead: bool
+) -> None:
+    """Of a rank and of what it forked, whether they are killed by the agent or were before."""
+    job = f"shares-{dead}".lower()
+    agent.script(job, SHARED + SLEEP)
+    async with agent.client as client:
+        (rank,) = await client.start(agent.start(job, ranks=(0,), world_size=1, args=(str(tmp_path),)))
+        names = [tmp_path / "rank", tmp_path / "child"]
+        until(lambda: all(name.exists() and name.read_text() for name in names))
+        files = [Path("/dev/shm", name.read_text()) for name in names]
+        assert all(file.exists() for file in files)
+        if dead:
+            os.kill(rank.pid, signal.SIGKILL)
+        await client.fence(fence(agent, job))
+    assert [file for file in files if file.exists()] == []
+
+
 async def test_other_jobs_keep_what_they_started(agent: AgentProcess, tmp_path: Path) -> None:
     """Two jobs on one machine: only the fenced one's processes end, and nothing is guessed."""
     folders = {job: tmp_path / job for job in ("one", "other")}
