@@ -149,7 +149,7 @@ def _job(gateway: Gateway, job: Job) -> dict[str, Any]:
         "submitted_at": job.submitted_at,
         "done_at": job.done_at,
         "ranks": ranks,
-        "skipped_steps": list(site.ledger.skipped_steps(job.name)) if job.spec.skip_bad_batches else [],
+        "skipped_steps": site.skipped_steps(job),
         "checkpoint": _checkpoint_cost(gateway, job),
         "restore": of_job(site, job).model_dump(mode="json"),
         "unsaved": [each.model_dump(mode="json") for each in unsaved_of(site, job)],

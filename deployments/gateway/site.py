@@ -90,6 +90,10 @@ class Site:
         )
         self.fleet.load(machines, jobs)
 
+    def skipped_steps(self, job: Job) -> list[int]:
+        """Steps whose data the job passes over, since it fell at them again and again."""
+        return list(self.ledger.skipped_steps(job.name)) if job.spec.skip_bad_batches else []
+
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self.tasks.discard(task)
         if not task.cancelled() and (error := task.exception()):

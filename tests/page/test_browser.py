@@ -24,7 +24,7 @@ VIEWS = {
     "#/machines/m3": "Agent",
     "#/incidents": "Summary",
     "#/incidents/gpt-1": "Why this class",
-    "#/jobs/gpt": "Ranks that stand out",
+    "#/jobs/gpt": "of step 35, 70",
 }
 BASICS = """(() => {
   const wrong = [];

@@ -55,6 +55,7 @@ async def test_job_view_is_a_curve_with_incidents(kit: Kit) -> None:
     assert sum(step is None for _, step in view["steps"]) == 3
     assert view["ettr_curve"][-1][1] == pytest.approx(view["ettr"], abs=0.02)
     assert [row["id"] for row in view["incidents"]] == ["gpt-1", "gpt-2"]
+    assert view["skipped_steps"] == [35, 70]
     await kit.get("/v1/page/jobs/nobody", status=404)
 
 

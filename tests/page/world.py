@@ -28,6 +28,7 @@ async def big_job(kit: Kit, machines: int = 16, ranks: int = 8, tp: int = 8, pp:
         machines=machines,
         ranks_per_machine=ranks,
         parallelism=Parallelism(tp=tp, pp=pp),
+        skip_bad_batches=4,
     )
     kit.ledger.add_job(spec, "v1")
     kit.ledger.add_version(JOB, "v1", "key", "first")
@@ -77,6 +78,8 @@ def _incident(kit: Kit, epoch: int, machine: str, rank: int) -> None:
         kit.ledger.begin(incident.id, 1, key, key.partition(":")[0], {})
         kit.clock.advance(took)
         kit.ledger.finish(incident.id, key, {"machine": machine})
+    kit.ledger.begin(incident.id, 1, f"skip:e{epoch}", "skip", {"step": 35 * epoch})
+    kit.ledger.finish(incident.id, f"skip:e{epoch}", {"step": 35 * epoch})
     kit.ledger.set_incident(
         incident.id,
         state=IncidentState.RECOVERED,

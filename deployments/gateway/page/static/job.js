@@ -85,6 +85,7 @@ function head(view) {
     fact(`ETTR, last ${seconds(view.window_s)}`, percent(view.ettr_window)), fact("Longest stretch without a step", seconds(view.worst_gap_s)),
     fact("Restarts", view.restarts), fact("Ranks", `${count(view.world_size)} on ${count(view.machines)} machines`), fact("TP × PP × DP", `${view.tp} × ${view.pp} × ${view.dp}`),
     fact("Epoch", view.epoch), fact("Code", view.code_version),
+    view.skipped_steps.length ? fact("Data passed over", `of step ${view.skipped_steps.join(", ")}`) : null,
     view.state === "running" ? fact("Restore", h("span", { class: `restore ${view.restore.outcome}` }, view.restore.told)) : null,
     ...(view.state === "running" ? view.unsaved : []).map((each) => fact("Saves", h("span", { class: "restore failed" }, `${each.told}, since ${clock(each.since)}`))));
 }
