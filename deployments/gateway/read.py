@@ -33,7 +33,10 @@ def routes(gateway: Gateway) -> APIRouter:
         away = gateway.dispatcher.prefect_away_since
         return {
             "jobs": [_job(gateway, job) for job in ledger.jobs()],
-            "machines": [machine.model_dump(mode="json") for machine in ledger.machines()],
+            "machines": [
+                machine.model_dump(mode="json") | {"late_s": gateway.site.late_s(machine)}
+                for machine in ledger.machines()
+            ],
             "incidents": [incident.model_dump(mode="json") for incident in incidents],
             "repairs": [_repair(each) for each in ledger.repairs(state=RepairState.OPEN)],
             "waits": [wait.model_dump(mode="json") for wait in ledger.waits()],

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.clock import Clock
-from holdfast.deployments.gateway.fleet import Fleet
+from holdfast.deployments.gateway.fleet import OUT_OF_SERVICE, Fleet
 from holdfast.deployments.gateway.metrics import Metrics
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine
@@ -62,6 +62,13 @@ class Site:
         """Those of ``machines`` that should have said something by now."""
         now = self.clock.now()
         return frozenset(name for name in machines if self.fleet.silent_s(name, now) > self.window_s)
+
+    def late_s(self, machine: Machine) -> float | None:
+        """For how long a machine in service has been silent, once that is longer than between two heartbeats or so."""
+        if machine.state in OUT_OF_SERVICE or not self.fleet.heard_at(machine.name):
+            return None
+        silent_s = self.fleet.silent_s(machine.name, self.clock.now())
+        return round(silent_s, 1) if silent_s > self.window_s else None
 
     async def job(self, name: str) -> Job:
         """The job as the ledger has it now.

@@ -22,6 +22,7 @@ from holdfast.agent.bench import Bench
 from holdfast.agent.carrier import Carrier
 from holdfast.agent.contact import Standing
 from holdfast.agent.disk import DiskTier
+from holdfast.agent.epoch_groups import EpochGroups, parent_of_groups
 from holdfast.agent.forkserver import ForkServer
 from holdfast.agent.inspection import Inspector
 from holdfast.agent.inspection.detectors import detectors
@@ -112,7 +113,10 @@ class Agent:
         )
         self._prepare_process()
         self.forks = ForkServer([name.strip() for name in settings.preload.split(",") if name.strip()])
-        self._remains = Remains(self.memory.root / "control", self.folder, self.incarnation, self.forks)
+        groups = EpochGroups(self.folder, parent_of_groups(os.environ))
+        self._remains = Remains(
+            self.memory.root / "control", self.folder, self.incarnation, self.forks, groups
+        )
         self._scratch = Scratch(self.folder / "tmp", scratch.shared())
         self._settings = settings
         self._host = host

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from holdfast.agent import flight_thread, marks, scratch, trackers, wire
+from holdfast.agent import epoch_groups, flight_thread, marks, scratch, trackers, wire
 
 NICE = 10  # the control plane on the same host stays responsive
 REHEARSAL = "holdfast.session.rehearsal"
@@ -45,6 +45,8 @@ class RankOrder:
     log: str
     socket: str
     env: dict[str, str] = field(default_factory=dict)
+    group: str = ""
+    """The file by which it joins its epoch's control group."""
 
 
 def bootstrap(target: Callable[..., None], args: tuple[Any, ...]) -> None:
@@ -93,6 +95,7 @@ def arm_faults() -> None:
 
 def run_rank(order: RankOrder) -> None:
     """Run the user's script as torchrun would; an uncaught exception is told to the agent first."""
+    epoch_groups.join(order.group)
     _redirect(order.log)
     os.environ.update(order.env)
     marks.mark(order.env[wire.ENV_CONTROL])

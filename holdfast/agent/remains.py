@@ -3,7 +3,8 @@
 Whoever comes from a rank is below the fork server in the tree of processes (:mod:`holdfast.agent.adopting`). Whose it
 is, is told by its *mark*: the path of its rank's control page, in the environment that a program was executed with, and
 in the name of a mapping that a plain fork inherits. A process that has neither gave up its environment; it is of the
-only job that runs here, and is left alone where there are several.
+only job that runs here, and is left alone where there are several. Where an epoch has a control group of its own
+(:mod:`holdfast.agent.epoch_groups`), whoever is in it is the epoch's.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from holdfast.agent import marks, proc, trackers, wire
+from holdfast.agent.epoch_groups import EpochGroups
 from holdfast.agent.forkserver import ForkServer
 from holdfast.agent.proc import Known
 from holdfast.errors import UnavailableError
@@ -38,9 +40,17 @@ class Remains:
     """Of the epochs on this machine. Used on the event loop."""
 
     def __init__(
-        self, controls: Path, folder: Path, incarnation: str, forks: ForkServer, *, gone_s: float = GONE_S
+        self,
+        controls: Path,
+        folder: Path,
+        incarnation: str,
+        forks: ForkServer,
+        groups: EpochGroups,
+        *,
+        gone_s: float = GONE_S,
     ) -> None:
         """``controls`` has the control pages of the machine whose folder is ``folder``."""
+        self._groups = groups
         self._in_environment = f"\0{wire.ENV_CONTROL}={controls}/".encode()
         self._in_maps = f"/memfd:{marks.NAME}".encode()
         self._any_agent = f"\0{ENV_AGENT}={folder}:".encode()
@@ -52,6 +62,10 @@ class Remains:
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="remains")
         os.environ[ENV_AGENT] = f"{folder}:{incarnation}"
 
+    def open(self, run: str) -> str:
+        """Have a group for ``run``, if there may be one; the file by which its ranks join it, or nothing."""
+        return self._groups.open(run)
+
     async def end(self, run: str, *, alone: bool) -> list[int]:
         """End what is left of the run whose name is ``run``, none of whose ranks lives; returns the pids.
 
@@ -62,11 +76,15 @@ class Remains:
         Raises:
             UnavailableError: something cannot be ended.
         """
-        return await self._in_thread(lambda: self._left(run, alone=alone))
+        ended = await self._in_thread(lambda: self._left(run, alone=alone))
+        self._groups.close(run)
+        return ended
 
     async def end_all(self) -> list[int]:
         """As :meth:`end`, of every run: the agent ends."""
-        return await self._in_thread(lambda: self._left("", alone=True))
+        ended = await self._in_thread(lambda: self._left("", alone=True))
+        self._groups.close()
+        return ended
 
     async def clear(self) -> None:
         """End what former agents of this machine left, unless that was done.
@@ -77,6 +95,7 @@ class Remains:
         if not self._clear:
             if ended := await self._in_thread(self._of_former_agents):
                 _log.warning("ended %d processes that a former agent of this machine left", len(ended))
+            self._groups.close()
             self._clear = True
 
     async def _in_thread(self, find: Callable[[], Sequence[Known]]) -> list[int]:
@@ -106,11 +125,13 @@ class Remains:
 
     def _left(self, run: str, *, alone: bool) -> list[Known]:
         """What is of ``run`` (empty: of any), but for processes of whole ranks and of the agent's own helpers."""
-        adopted = [known for pid in self._candidates() if (known := proc.look(pid))]
+        members = {*self._groups.members(run)}
+        found = [known for pid in {*self._candidates(), *members} if (known := proc.look(pid))]
         tops = [
             known
-            for known in adopted
-            if not (known.holds_nothing or self._forks.forked(known)) and self._is_of(known.pid, run, alone)
+            for known in found
+            if not (known.holds_nothing or self._forks.forked(known))
+            and (known.pid in members or self._is_of(known.pid, run, alone))
         ]
         below = proc.descendants(top.pid for top in tops)
         return tops + [known for known in below if not known.holds_nothing]
@@ -132,10 +153,12 @@ class Remains:
     def _of_former_agents(self) -> list[Known]:
         """Whatever an agent of this machine started that is not this one."""
         ours = {os.getpid(), *_ancestors()}
+        members = {*self._groups.members()}
         found = []
         for pid in proc.everyone():
             told = proc.environment(pid)
-            if self._any_agent in told and self._this_agent not in told and pid not in ours:
+            theirs = self._any_agent in told and self._this_agent not in told
+            if (theirs or pid in members) and pid not in ours:
                 known = proc.look(pid)
                 if known is not None and not known.holds_nothing:
                     found.append(known)

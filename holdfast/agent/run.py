@@ -65,6 +65,7 @@ class Run:
         self.controls: dict[int, wire.Control] = {}
         self.processes: dict[int, Watched] = {}
         self.board: Board | None = None
+        self._group = ""
         self._memory = memory
         self._limits = limits
         self._remains = remains
@@ -109,6 +110,7 @@ class Run:
         self.board = Board(socket, self.start.epoch, self.start.ranks, events, self._limits)
         for folder in (self.flight_folder, os.path.dirname(self._controls), self._shards):
             os.makedirs(folder, exist_ok=True)
+        self._group = self._remains.open(self.name) if self._remains is not None else ""
         try:
             for rank in self.start.ranks:
                 order = self._order(rank, code)
@@ -278,6 +280,7 @@ class Run:
             log=str(self.log(rank)),
             socket=str(self.board.path),
             env=_torchrun(self.start, rank) | self._environment | self._environment_of(rank),
+            group=self._group,
         )
 
     def _environment_of(self, rank: int) -> dict[str, str]:

@@ -91,7 +91,9 @@ def _machines(facts: Mapping[str, Any]) -> None:
             machine.get("job"),
             machine.get("address"),
             str(machine.get("incarnation", ""))[:8],
-            ago(machine.get("seen_at")),
+            f"late: silent for {seconds(late_s)}"
+            if (late_s := machine.get("late_s"))
+            else ago(machine.get("seen_at")),
         )
         for machine in facts["machines"]
     ]

@@ -35,7 +35,7 @@ def create(path: Path, file_nbytes: int) -> mmap.mmap:
             os.close(descriptor)
 
 
-def create_locked(path: Path, file_nbytes: int, epoch: int) -> slot_lock.Mapping:
+def create_locked(path: Path, file_nbytes: int, epoch: int) -> slot_lock.LockedMap:
     """As :func:`create`, for a rank of ``epoch``: a file that an older one still has mapped is replaced, too.
 
     Raises:
@@ -104,7 +104,7 @@ def _is_unfit(path: Path, file_nbytes: int) -> bool:
     return not path.exists() or path.stat().st_size != file_nbytes or is_lent(path)
 
 
-def _map_locked(path: Path, file_nbytes: int, epoch: int) -> slot_lock.Mapping | None:
+def _map_locked(path: Path, file_nbytes: int, epoch: int) -> slot_lock.LockedMap | None:
     """The file with its lock; None: it must make way for another one.
 
     Raises:
@@ -123,7 +123,7 @@ def _map_locked(path: Path, file_nbytes: int, epoch: int) -> slot_lock.Mapping |
         if held is None or _is_unfit(path, file_nbytes):
             return None
         slot_lock.write_epoch(descriptor, buffers.EPOCH_AT, epoch)
-        made = slot_lock.Mapping(descriptor, file_nbytes)
+        made = slot_lock.LockedMap(descriptor, file_nbytes)
         made.lock = held
         return made
     finally:

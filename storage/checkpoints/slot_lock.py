@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 _EPOCH = struct.Struct("<Q")
 
 
-class Mapping(mmap.mmap):
+class LockedMap(mmap.mmap):
     """A mapping that has a part in the lock of its file."""
 
     lock: Lock

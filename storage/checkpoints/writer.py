@@ -37,7 +37,7 @@ class _Slot:
     """A mapped shard file that carries the layout's fixed bytes."""
 
     path: Path
-    buf: slot_lock.Mapping
+    buf: slot_lock.LockedMap
     targets: list[Target]
     """Of the tensors, in the layout's order."""
     held: dict[int, bytes] = field(default_factory=dict)

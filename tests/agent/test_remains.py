@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from holdfast.agent import proc
+from holdfast.agent.epoch_groups import EpochGroups, parent_of_groups
 from holdfast.agent.jobs import Jobs
 from holdfast.agent.remains import Remains
 from holdfast.agent.run import Run
@@ -63,6 +64,12 @@ note("session", sleep.pid)
 print("up")
 """
 HELD = ("forked", "bare", "session")
+GROUPED = parent_of_groups(os.environ) is not None
+"""Whether epochs have control groups on this host."""
+
+
+def groups_of(agent: AgentProcess) -> list[Path]:
+    return EpochGroups(agent.folder, parent_of_groups(os.environ))._folders("")
 
 
 def started(folder: Path, names: tuple[str, ...] = HELD) -> list[psutil.Process]:
@@ -154,10 +161,14 @@ async def test_other_jobs_keep_what_they_started(agent: AgentProcess, tmp_path: 
         os.kill((await client.state()).jobs[0].ranks[0].pid, signal.SIGKILL)
         await client.fence(fence(agent, "one"))
         assert alive([forked, session]) == []
+        if GROUPED:
+            assert alive([bare]) == []
         assert alive(kept) == kept
         await client.fence(fence(agent, "other"))
-    # Whose the one without an environment was could not be told until the machine was the other job's alone.
+    # Without groups it could not be told whose the one without an environment was, until the machine was the other
+    # job's alone.
     assert alive([*kept, bare]) == []
+    assert [folder for folder in groups_of(agent) if folder.exists()] == []
 
 
 FORKS = """
@@ -212,6 +223,8 @@ async def test_the_next_agent_ends_what_a_dead_one_left(
         assert alive([forked, session]) == [forked, session], "control: they outlive their agent"
         second = AgentProcess(home, "m3", gateway, HOLDFAST_PRELOAD="json").ready()
         assert alive([forked, session]) == []
+        if GROUPED:
+            assert alive([bare]) == []
         assert alive([*kept, bystander]) == [*kept, bystander]
         second.script("toy", DAEMONS + SLEEP)
         (folders[first] / "session").unlink()
@@ -221,7 +234,8 @@ async def test_the_next_agent_ends_what_a_dead_one_left(
         assert second.stop() == 0
         assert alive(left) == [], "an agent that is asked to end takes all with it"
     finally:
-        bare.kill()
+        with contextlib.suppress(psutil.NoSuchProcess):
+            bare.kill()
     async with agent.client as client:
         await client.fence(fence(agent, "toy"))
     assert alive(kept) == []
@@ -240,7 +254,8 @@ class Adopting:
 
 
 def remains(folder: Path, *left: int, gone_s: float = 5.0) -> Remains:
-    return Remains(folder / "control", folder, "i1", Adopting(*left), gone_s=gone_s)  # type: ignore[arg-type]
+    groups = EpochGroups(folder, None)
+    return Remains(folder / "control", folder, "i1", Adopting(*left), groups, gone_s=gone_s)  # type: ignore[arg-type]
 
 
 @contextlib.contextmanager

@@ -13,8 +13,10 @@ from holdfast.inject import cgroup
 from holdfast.inject.lasting import lasting
 from holdfast.models.alert import AlertKind, IncidentClass
 from holdfast.models.job import JobState
+from holdfast.paths import machine_dir
 from tests.e2e.site import Site
 from tests.e2e.waiting import wait_for
+from tests.silent_mount import silent
 
 pytestmark = [
     pytest.mark.thorough,
@@ -78,6 +80,16 @@ def test_a_disk_that_turns_read_only_costs_its_machine(site: Site, name: str, tm
         incident = site.wait_recovered(name)
     assert incident.incident_class is IncidentClass.STORAGE_FAULT, site.told(name)
     assert site.evicted() == {before[1]}, site.told(name)
+    assert before[0] in site.job(name).machines
+
+
+def test_a_mount_whose_server_never_answers_costs_its_machine(site: Site, name: str, tmp_path: Path) -> None:
+    """Whoever touches it is stuck in the kernel; neither the agent's look nor the eviction is."""
+    before = submit(site, name, tmp_path)
+    with silent(machine_dir(site.home, before[1]) / "shared"):
+        incident = site.wait_recovered(name)
+        assert incident.incident_class is IncidentClass.STORAGE_FAULT, site.told(name)
+        assert site.evicted() == {before[1]}, site.told(name)
     assert before[0] in site.job(name).machines
 
 

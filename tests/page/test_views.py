@@ -14,6 +14,7 @@ from holdfast.deployments.gateway.page.answers import KEPT, Answers
 from holdfast.deployments.gateway.page.rank_view import text_of
 from holdfast.models.agent import StepTimes
 from holdfast.models.alert import Alert, AlertKind
+from holdfast.models.machine import MachineState
 from holdfast.testing.gateway_kit import JOB, Kit, rank
 from tests.page.world import SLOW, big_job
 
@@ -44,6 +45,25 @@ async def test_overview_tells_jobs_machines_and_what_waits(kit: Kit) -> None:
     assert view["machines"]["state"].count("active") == 16
     assert [row["id"] for row in view["incidents"]] == ["gpt-2", "gpt-1"]
     assert view["asks"] == []
+
+
+async def test_late_heartbeats_are_told_before_a_machine_is_lost(kit: Kit) -> None:
+    """Once one is overdue; no word of machines that are heard, or out of service."""
+    await kit.running_job(machines=2, standbys=1)
+    for machine in ("m0", "m1", "m2"):
+        await kit.beat(machine)
+    kit.clock.advance(kit.gateway.site.window_s + 1)
+    await kit.beat("m1")
+    kit.ledger.set_machine("m2", state=MachineState.CORDONED)
+    late = kit.gateway.site.window_s + 1
+    machines = (await kit.get("/v1/page/overview"))["machines"]
+    assert dict(zip(machines["name"], machines["late_s"], strict=True)) == {
+        "m0": late,
+        "m1": None,
+        "m2": None,
+    }
+    told = {each["name"]: each["late_s"] for each in (await kit.get("/v1/status"))["machines"]}
+    assert told == {"m0": late, "m1": None, "m2": None}
 
 
 async def test_job_view_is_a_curve_with_incidents(kit: Kit) -> None:

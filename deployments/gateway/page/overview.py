@@ -8,6 +8,7 @@ from holdfast.deployments.gateway import times
 from holdfast.deployments.gateway.approvals import asked
 from holdfast.deployments.gateway.detectors.rehearsals import of_job, unsaved_of
 from holdfast.deployments.gateway.gateway import Gateway
+from holdfast.deployments.gateway.site import Site
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.history import Action
 from holdfast.models.job import Job
@@ -25,7 +26,7 @@ def overview(gateway: Gateway) -> dict[str, Any]:
     away = gateway.dispatcher.prefect_away_since
     return {
         "jobs": [_job(gateway, job, still_open) for job in jobs],
-        "machines": columns(machines),
+        "machines": columns(gateway.site, machines),
         "incidents": [incident_line(row) for row in sorted(recent.values(), key=lambda row: -row.opened_at)],
         "asks": [ask for row in still_open if (ask := question(row, ledger.actions(row.id)))],
         "pool": _pool(gateway, machines),
@@ -38,7 +39,7 @@ def overview(gateway: Gateway) -> dict[str, Any]:
     }
 
 
-def columns(machines: list[Machine]) -> dict[str, list[Any]]:
+def columns(site: Site, machines: list[Machine]) -> dict[str, list[Any]]:
     """One list per field: a thousand machines are a few lists."""
     return {
         "name": [row.name for row in machines],
@@ -47,6 +48,7 @@ def columns(machines: list[Machine]) -> dict[str, list[Any]]:
         "scope": [row.cordon_scope.value if row.cordon_scope else None for row in machines],
         "reason": [row.cordon_reason for row in machines],
         "seen_at": [round(row.seen_at) for row in machines],
+        "late_s": [site.late_s(row) for row in machines],
         "address": [row.address for row in machines],
     }
 

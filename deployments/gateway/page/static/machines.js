@@ -2,7 +2,7 @@
 
 import { askEvict, askRelease } from "./dialogs.js";
 import { done } from "./asks.js";
-import { clock, colour, count, h, incidentLink, jobLink, part, state, table, words } from "./dom.js";
+import { clock, colour, count, h, incidentLink, jobLink, part, seconds, state, table, words } from "./dom.js";
 import { Grid } from "./grid.js";
 
 const STATES = ["active", "standby", "provisioning", "draining", "cordoned", "gone"];
@@ -71,13 +71,15 @@ export function machinesView(main, chosen = null) {
 
 const OUT = ["cordoned", "gone"];
 
+const seen = (machine) => (machine.late_s ? h("span", { class: "restore failed" }, `late: silent for ${seconds(machine.late_s)}`) : machine.seen_at ? clock(machine.seen_at) : "never");
+
 function oneMachine(machine) {
   if (!machine) return h("p", {}, "There is no such machine.");
   const out = OUT.includes(machine.state);
   return [
     h("dl", { class: "facts" }, fact("State", state(machine.state)), machine.job ? fact("Job", jobLink(machine.job)) : null,
       machine.reason ? fact("Because", machine.reason) : null, machine.scope ? fact("Kept from", machine.scope === "cluster" ? "every job" : "its job") : null,
-      fact("Agent", machine.address || "none"), fact("Seen", machine.seen_at ? clock(machine.seen_at) : "never")),
+      fact("Agent", machine.address || "none"), fact("Seen", seen(machine))),
     h("div", { class: "buttons" }, out ? releaseButton(machine) : evictButton(machine)),
   ];
 }
@@ -99,7 +101,7 @@ const machineLink = (name) => h("a", { href: `#/machines/${encodeURIComponent(na
 
 function machineTable(rows) {
   return table("All machines", ["Machine", "State", "Job", "Agent", "Seen"],
-    rows.map((row) => [machineLink(row.name), state(row.state), row.job ? jobLink(row.job) : "", row.address, row.seen_at ? clock(row.seen_at) : ""]), "none");
+    rows.map((row) => [machineLink(row.name), state(row.state), row.job ? jobLink(row.job) : "", row.address, seen(row)]), "none");
 }
 
 const LINKS = { evict: machineLink, release: machineLink, approve: incidentLink, refuse: incidentLink, submit: jobLink, pause: jobLink, resume: jobLink, stop: jobLink, update: jobLink };
