@@ -63,8 +63,11 @@ test-thorough: $(STAMP)
 
 # Training libraries that are too large, or too slow to begin, for every run; here with all that each asks for but torch.
 FRAMEWORKS_VENV := .frameworks-venv
-FRAMEWORKS := bitsandbytes==0.50.2 galore-torch==1.0 deepspeed==0.19.8
-FRAMEWORKS_NEED := einops hjson msgpack ninja py-cpuinfo
+# After torchtitan, what its Trainer imports; datasets asks for an older huggingface_hub than transformers does.
+FRAMEWORKS := bitsandbytes==0.50.2 galore-torch==1.0 deepspeed==0.19.8 \
+  torchtitan==0.3.0 spmd_types==0.2.3 tyro==1.0.17 typeguard==4.6.1 tensorboard==2.21.0 absl-py==2.5.1 protobuf==7.36.2 \
+  datasets==4.7.0 dill==0.4.0 multiprocess==0.70.18 pandas==3.1.1 pyarrow==26.0.1
+FRAMEWORKS_NEED := einops hjson msgpack ninja py-cpuinfo python-dateutil
 test-frameworks: $(FRAMEWORKS_VENV)/.installed
 	$(FRAMEWORKS_VENV)/bin/python -m pytest -v tests/integrations
 

@@ -12,7 +12,9 @@ Nothing of torchtitan is imported: any loop of that shape will do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, SupportsFloat
 
 from torch import nn
@@ -59,6 +61,44 @@ def _inside(each: Any) -> Sequence[Any]:
     return [each]
 
 
+_FUSED = re.compile("_(split|merge)_.+_on_(save|load)")
+"""Names of the hooks by which a module of torchtitan saves a fused parameter as those that it was made of."""
+
+
+def _hooks_of_fused(state: Mapping[str, Any]) -> list[dict[int, Any]]:
+    """Where modules in ``state`` keep such hooks."""
+    return [
+        hooks
+        for each in state.values()
+        if isinstance(each, nn.Module)
+        for module in each.modules()
+        for hooks in (module._state_dict_hooks, module._load_state_dict_pre_hooks)
+        if any(_FUSED.fullmatch(_name(hook)) for hook in hooks.values())
+    ]
+
+
+@contextmanager
+def _set_aside(places: Sequence[dict[int, Any]]) -> Iterator[None]:
+    """Have fused parameters saved and loaded as they are: torch finds only those that there are."""
+    before = [dict(hooks) for hooks in places]
+    try:
+        for hooks, held in zip(places, before, strict=True):
+            _replace(hooks, {key: hook for key, hook in held.items() if not _FUSED.fullmatch(_name(hook))})
+        yield
+    finally:
+        for hooks, held in zip(places, before, strict=True):
+            _replace(hooks, held)
+
+
+def _name(hook: Any) -> str:
+    return str(getattr(hook, "__name__", ""))
+
+
+def _replace(hooks: dict[int, Any], by: Mapping[int, Any]) -> None:
+    hooks.clear()
+    hooks.update(by)
+
+
 class HoldfastCheckpointer:
     """A checkpointer that restores what the restore plan chose and saves every step; the one inside goes on as before.
 
@@ -83,6 +123,7 @@ class HoldfastCheckpointer:
                 )
             states = checkpointer.states
         self._state = unwrapped(states)
+        self._fused = _hooks_of_fused(self._state)
         self._numbers: dict[str, SupportsFloat | None] = {}
 
     def __getattr__(self, name: str) -> Any:
@@ -94,7 +135,9 @@ class HoldfastCheckpointer:
         Raises:
             CheckpointError: see :meth:`holdfast.Session.restore`.
         """
-        return bool(self._session.restore(self._state) or self._inner.load(step=step))
+        with _set_aside(self._fused):
+            restored = self._session.restore(self._state)
+        return bool(restored or self._inner.load(step=step))
 
     def report(self, loss: SupportsFloat | None = None, grad_norm: SupportsFloat | None = None) -> None:
         """Numbers of the step under way, to be watched for NaN; told with the next :meth:`save`."""
@@ -108,6 +151,7 @@ class HoldfastCheckpointer:
         """
         numbers, self._numbers = self._numbers, {}
         self._session.step(curr_step, **numbers)
-        self._session.checkpoint(self._state)
+        with _set_aside(self._fused):
+            self._session.checkpoint(self._state)
         if not self._session.replaying:
             self._inner.save(curr_step, last_step=last_step)

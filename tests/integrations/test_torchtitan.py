@@ -1,10 +1,12 @@
-"""The real containers of torchtitan, where it is installed: ``pip install --no-deps torchtitan tyro spmd_types``.
+"""torchtitan's own containers and its own ``Trainer``, where they are installed: ``make test-frameworks``.
 
 All that it depends on is too much for every run of the tests; ``examples/train_titan.py`` is tested in each.
 """
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,8 @@ from torch import nn
 
 from holdfast import Session
 from holdfast.integrations.torchtitan import HoldfastCheckpointer
+from holdfast.storage.objects.s3 import S3Store
+from tests.integrations.lives import Job, ends_the_same
 from tests.session.conftest import MakeAgent
 from tests.session.harness import FakeAgent
 
@@ -92,3 +96,15 @@ def test_its_containers_go_on_bit_for_bit(make_agent: MakeAgent) -> None:
     found = _life(broken, 12)
     assert [each["step"] for each in broken.of("step")] == list(range(6, 13))
     assert all(torch.equal(each, found[name]) for name, each in expected.items())
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("kind", ["plain", "workers", "fused"])
+def test_a_killed_trainer_ends_the_same(
+    make_agent: MakeAgent, objects: S3Store, tmp_path: Path, kind: str
+) -> None:
+    """From memory and from S3: what each step read, its loss and gradient norm, and all that training ends with."""
+    if find_spec("datasets") is None:
+        pytest.skip("not all that its Trainer imports is installed: `make test-frameworks`")
+    ends_the_same(make_agent, objects, tmp_path, Job("titan_trainer", kind, ranks=2))
