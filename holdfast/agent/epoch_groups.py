@@ -9,6 +9,7 @@ which ends what is in its own group and knows of none below. Elsewhere marks mus
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,9 @@ import xxhash
 
 _PROCESSES = "cgroup.procs"
 _DELEGATED = ("trusted.delegate", "user.delegate")
+_BEGIN = "holdfast-"
+_ABANDONED_S = 60.0
+"""A group that was made and is empty is about to be joined, or its epoch has ended."""
 
 
 class EpochGroups:
@@ -25,7 +29,7 @@ class EpochGroups:
     def __init__(self, machine: Path, parent: Path | None) -> None:
         """``machine`` is its folder; groups are made in ``parent`` (None: none are made)."""
         self._parent = parent
-        self._prefix = f"holdfast-{xxhash.xxh3_64_hexdigest(os.fsencode(machine))[:8]}-"
+        self._prefix = f"{_BEGIN}{xxhash.xxh3_64_hexdigest(os.fsencode(machine))[:8]}-"
 
     def open(self, run: str) -> str:
         """Make the group of ``run``; the file by which a process joins it, or nothing."""
@@ -51,6 +55,13 @@ class EpochGroups:
         for folder in self._folders(run):
             with suppress(OSError):
                 folder.rmdir()
+
+    def close_abandoned(self) -> None:
+        """Remove empty groups of any machine of this host, which agents that were killed left; not the newest."""
+        for folder in self._parent.glob(f"{_BEGIN}*") if self._parent is not None else ():
+            with suppress(OSError):
+                if time.time() - folder.stat().st_mtime > _ABANDONED_S:
+                    folder.rmdir()
 
     def _folder(self, parent: Path, run: str) -> Path:
         return parent / f"{self._prefix}{run}"

@@ -96,6 +96,7 @@ class Remains:
             if ended := await self._in_thread(self._of_former_agents):
                 _log.warning("ended %d processes that a former agent of this machine left", len(ended))
             self._groups.close()
+            self._groups.close_abandoned()
             self._clear = True
 
     async def _in_thread(self, find: Callable[[], Sequence[Known]]) -> list[int]:

@@ -76,6 +76,18 @@ def test_a_folder_that_is_no_group_is_not_joined(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_killed_agents_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    """Empty and not made a moment ago, of whatever machine; what is not ours stays."""
+    for name, old in (("holdfast-a-toy-e1", True), ("holdfast-b-toy-e1", False), ("other", True)):
+        (tmp_path / name).mkdir()
+        if old:
+            os.utime(tmp_path / name, (0, 0))
+    (tmp_path / "holdfast-c-toy-e1" / "inside").mkdir(parents=True)
+    os.utime(tmp_path / "holdfast-c-toy-e1", (0, 0))
+    EpochGroups(tmp_path / "m1", tmp_path).close_abandoned()
+    assert {each.name for each in tmp_path.iterdir()} == {"holdfast-b-toy-e1", "holdfast-c-toy-e1", "other"}
+
+
 @pytest.mark.skipif(parent_of_groups(os.environ) is None, reason="no control groups to be had here")
 def test_whoever_joins_and_what_it_starts_is_told(tmp_path: Path) -> None:
     """By the kernel, of one run and of all of this machine; another machine's are others."""
