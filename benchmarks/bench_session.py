@@ -21,6 +21,10 @@ STEPS = 5000
 SHORT_STEPS_S = 600.0
 SHORT_BATCHES = (8, 50)
 """Samples of a short step: about 0.1 and 0.3 s of it on two cores."""
+SHORT_NOTE = (
+    "Held up: in checkpoint(), and before the optimizer may step. Lost: beside steps without saves; on this host the "
+    "copies of all ranks, their digests and the peers' copies take their time from the same two cores."
+)
 NOTES = (
     f"Session: step(), checkpoint() and two phases, with all they send (a process takes it), but without the copy of "
     f"the state; median of {STEPS} steps per run.",
@@ -52,9 +56,8 @@ def _short_steps(site: Site, n: int, batch: int) -> list[Row]:
     long = f"steps of {found['step_s']:.1f} s"
     notes = (
         f"{long}: the example's model, 8 ranks of 4 machines, {found['step_s'] * 1000:.0f} ms that keep both cores "
-        f"busy; {found['common']} saves common to all ranks, {found['skipped']} skipped. Held up: in checkpoint(), and "
-        "before the optimizer may step. Lost: beside steps without saves; on this host the copies of all ranks, their "
-        "digests and the peers' copies take their time from the same two cores.",
+        f"busy; {found['common']} saves common to all ranks, {found['skipped']} skipped.",
+        SHORT_NOTE,
     )
     return [
         Row(f"{long}, held up by saves, 8 ranks", "% of the step", found["held"], 1.0, notes=notes),

@@ -65,7 +65,6 @@ class Run:
         self.controls: dict[int, wire.Control] = {}
         self.processes: dict[int, Watched] = {}
         self.board: Board | None = None
-        self._group = ""
         self._memory = memory
         self._limits = limits
         self._remains = remains
@@ -110,10 +109,10 @@ class Run:
         self.board = Board(socket, self.start.epoch, self.start.ranks, events, self._limits)
         for folder in (self.flight_folder, os.path.dirname(self._controls), self._shards):
             os.makedirs(folder, exist_ok=True)
-        self._group = self._remains.open(self.name) if self._remains is not None else ""
+        group = self._remains.open(self.name) if self._remains is not None else ""
         try:
             for rank in self.start.ranks:
-                order = self._order(rank, code)
+                order = self._order(rank, code, group)
                 process = await forks.run_soon(run_rank, (order,))
                 self.processes[rank] = watched = Watched(process, rank, lambda ended: on_exit(self, ended))
                 watched.gone.add_done_callback(self._ended)
@@ -267,7 +266,7 @@ class Run:
     def _ticket_path(self, rank: int) -> str:
         return f"{self._controls}{rank}.ticket"
 
-    def _order(self, rank: int, code: Path) -> RankOrder:
+    def _order(self, rank: int, code: Path, group: str) -> RankOrder:
         path = self._control_path(rank)
         self.controls[rank] = wire.Control(path, create=True)
         assert self.board is not None
@@ -280,7 +279,7 @@ class Run:
             log=str(self.log(rank)),
             socket=str(self.board.path),
             env=_torchrun(self.start, rank) | self._environment | self._environment_of(rank),
-            group=self._group,
+            group=group,
         )
 
     def _environment_of(self, rank: int) -> dict[str, str]:

@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from multiprocessing import resource_tracker, util
 from typing import Any
 
-_NAMES = ("multiprocessing.resource_tracker", "torch_shm_manager")
-"""In the command line of a helper that tidies up: Python's and torch's."""
+_NAME = "multiprocessing.resource_tracker"
+"""In the command line of a tracker."""
 
 
 def tidies(command: bytes) -> bool:
     """Whether a process with this command line removes shared memory once those that it serves have ended."""
-    return any(name.encode() in command for name in _NAMES)
+    return _NAME.encode() in command
 
 
 def leave_fork_servers() -> None:
@@ -32,7 +32,7 @@ def leave_fork_servers() -> None:
     spawn = util.spawnv_passfds
 
     def spawn_apart(path: bytes, args: Sequence[Any], passfds: Sequence[int]) -> int:
-        if not (args and tidies(str(args[-1]).encode())):
+        if not (args and _NAME in str(args[-1])):
             return int(spawn(path, args, passfds))
         made = subprocess.Popen(args, executable=path, pass_fds=passfds, process_group=0)
         made.returncode = 0  # not ours to wait for

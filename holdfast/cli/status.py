@@ -91,15 +91,18 @@ def _machines(facts: Mapping[str, Any]) -> None:
             machine.get("job"),
             machine.get("address"),
             str(machine.get("incarnation", ""))[:8],
-            f"late: silent for {seconds(late_s)}"
-            if (late_s := machine.get("late_s"))
-            else ago(machine.get("seen_at")),
+            _seen(machine),
         )
         for machine in facts["machines"]
     ]
     print_table(
         "Machines", ("NAME", "STATE", "JOB", "AGENT", "INCARNATION", "SEEN"), rows, "none; `holdfast up`"
     )
+
+
+def _seen(machine: Mapping[str, Any]) -> str:
+    late_s = machine.get("late_s")
+    return f"late: silent for {seconds(late_s)}" if late_s else ago(machine.get("seen_at"))
 
 
 def _ranks(facts: Mapping[str, Any]) -> None:

@@ -73,7 +73,7 @@ def _hooks_of_fused(state: Mapping[str, Any]) -> list[dict[int, Any]]:
         if isinstance(each, nn.Module)
         for module in each.modules()
         for hooks in (module._state_dict_hooks, module._load_state_dict_pre_hooks)
-        if any(_FUSED.fullmatch(_name(hook)) for hook in hooks.values())
+        if any(map(_is_of_fused, hooks.values()))
     ]
 
 
@@ -83,15 +83,15 @@ def _set_aside(places: Sequence[dict[int, Any]]) -> Iterator[None]:
     before = [dict(hooks) for hooks in places]
     try:
         for hooks, held in zip(places, before, strict=True):
-            _replace(hooks, {key: hook for key, hook in held.items() if not _FUSED.fullmatch(_name(hook))})
+            _replace(hooks, {key: hook for key, hook in held.items() if not _is_of_fused(hook)})
         yield
     finally:
         for hooks, held in zip(places, before, strict=True):
             _replace(hooks, held)
 
 
-def _name(hook: Any) -> str:
-    return str(getattr(hook, "__name__", ""))
+def _is_of_fused(hook: Any) -> bool:
+    return _FUSED.fullmatch(getattr(hook, "__name__", "")) is not None
 
 
 def _replace(hooks: dict[int, Any], by: Mapping[int, Any]) -> None:

@@ -39,8 +39,10 @@ Saved = tuple[int, int]
 """Epoch and step: names one save of a rank."""
 
 # Magic, state, length of the JSON header, xxh3_64 of the JSON header; the JSON follows.
-PREFIX = struct.Struct("<8sQQQ")
+_PREFIX = struct.Struct("<8sQQQ")
 _STATE_AT = 8
+EMPTY_SLOT = _PREFIX.pack(MAGIC, EMPTY, 0, 0)
+"""How a file begins that holds no shard."""
 EPOCH_AT = HEADER_BYTES - 8
 """Offset of the epoch whose rank has the file mapped for writing, or had it last: behind the header's text."""
 _NAME = re.compile(r"r(\d+)-([ab])\.shard$")
@@ -95,33 +97,33 @@ def metadata_path(folder: Path, epoch: int | str) -> Path:
 
 def begin(buf: mmap.mmap) -> None:
     """Declare that the content is about to change: until :func:`commit` nobody may use it."""
-    PREFIX.pack_into(buf, 0, MAGIC, WRITING, 0, 0)
+    _PREFIX.pack_into(buf, 0, MAGIC, WRITING, 0, 0)
 
 
 def commit(buf: mmap.mmap, header: ShardHeader) -> bytes:
     """Declare the content complete; the state is written last, in one aligned word. Returns how the file begins now."""
     text = header.model_dump_json().encode()
-    if PREFIX.size + len(text) > EPOCH_AT:
+    if _PREFIX.size + len(text) > EPOCH_AT:
         raise CheckpointError(
             f"shard header of job {header.job!r} is {len(text)} bytes: use a shorter job name"
         )
-    buf[PREFIX.size : PREFIX.size + len(text)] = text
+    buf[_PREFIX.size : _PREFIX.size + len(text)] = text
     checksum = xxhash.xxh3_64_intdigest(text)
-    PREFIX.pack_into(buf, 0, MAGIC, WRITING, len(text), checksum)
+    _PREFIX.pack_into(buf, 0, MAGIC, WRITING, len(text), checksum)
     failpoint.here("header.text")
     struct.pack_into("<Q", buf, _STATE_AT, COMPLETE)
     failpoint.here("header.complete")
-    return PREFIX.pack(MAGIC, COMPLETE, len(text), checksum)
+    return _PREFIX.pack(MAGIC, COMPLETE, len(text), checksum)
 
 
 def parse_header(page: bytes | memoryview | mmap.mmap) -> ShardHeader | None:
     """The header in the first page of a shard; None unless it is whole and complete."""
     if len(page) < HEADER_BYTES:
         return None
-    magic, state, length, checksum = PREFIX.unpack_from(page, 0)
-    if magic != MAGIC or state != COMPLETE or PREFIX.size + length > HEADER_BYTES:
+    magic, state, length, checksum = _PREFIX.unpack_from(page, 0)
+    if magic != MAGIC or state != COMPLETE or _PREFIX.size + length > HEADER_BYTES:
         return None
-    text = bytes(page[PREFIX.size : PREFIX.size + length])
+    text = bytes(page[_PREFIX.size : _PREFIX.size + length])
     if xxhash.xxh3_64_intdigest(text) != checksum:
         return None
     try:
@@ -139,7 +141,7 @@ class Seen:
 
     def header(self, buf: mmap.mmap) -> ShardHeader | None:
         """The header of the file; None when there is no complete shard."""
-        prefix = buf[: PREFIX.size]  # has the JSON's length and hash
+        prefix = buf[: _PREFIX.size]  # has the JSON's length and hash
         if prefix != self._prefix:
             self._prefix, self._header = prefix, parse_header(buf)
         return self._header
@@ -282,7 +284,7 @@ def discard_newer(folder: Path, step: int, rank: int | None = None) -> list[Path
 def discard(path: Path) -> None:
     """Mark the shard at ``path`` empty."""
     with path.open("r+b") as file:
-        file.write(PREFIX.pack(MAGIC, EMPTY, 0, 0))
+        file.write(EMPTY_SLOT)
 
 
 def _files(folder: Path) -> Iterator[Path]:

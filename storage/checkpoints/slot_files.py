@@ -91,13 +91,19 @@ def take_over(folder: Path, rank: int, epoch: int) -> list[Path]:
 
 
 def _copy(path: Path, descriptor: int) -> None:
-    with mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as old:
-        _allocate(path, len(old))
-        with create(path, len(old)) as new:
-            new[:] = old[:]
-            header = buffers.parse_header(new)
-            if header is None or buffers.digest_of(new, header) != header.digest:
-                buffers.PREFIX.pack_into(new, 0, buffers.MAGIC, buffers.EMPTY, 0, 0)
+    """Put a copy of the open file in place of ``path``, once it is complete."""
+    aside = path.with_suffix(".taken")
+    with (
+        mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ) as old,
+        memoryview(old) as view,
+        create(aside, len(view)) as new,
+    ):
+        new[:] = view
+    try:
+        buffers.verify(aside)
+    except CheckpointError:
+        buffers.discard(aside)
+    aside.rename(path)
 
 
 def _is_unfit(path: Path, file_nbytes: int) -> bool:
@@ -122,7 +128,7 @@ def _map_locked(path: Path, file_nbytes: int, epoch: int) -> slot_lock.LockedMap
             return _map_locked(path, file_nbytes, epoch)
         if held is None or _is_unfit(path, file_nbytes):
             return None
-        slot_lock.write_epoch(descriptor, buffers.EPOCH_AT, epoch)
+        slot_lock.write_epoch(descriptor, epoch)
         made = slot_lock.LockedMap(descriptor, file_nbytes)
         made.lock = held
         return made
@@ -137,7 +143,7 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def _require_older(path: Path, descriptor: int, epoch: int) -> None:
-    found = slot_lock.read_epoch(descriptor, buffers.EPOCH_AT)
+    found = slot_lock.read_epoch(descriptor)
     if found > epoch:
         raise CheckpointError(
             f"shard file {path}: epoch {found} of the job writes it by now; this process is left from epoch {epoch} "
@@ -221,7 +227,7 @@ def _allocate(path: Path, file_nbytes: int) -> None:
     descriptor = private.opened(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
         os.posix_fallocate(descriptor, 0, file_nbytes)
-        os.pwrite(descriptor, buffers.PREFIX.pack(buffers.MAGIC, buffers.EMPTY, 0, 0), 0)
+        os.pwrite(descriptor, buffers.EMPTY_SLOT, 0)
         fresh.rename(path)
     except OSError:
         fresh.unlink(missing_ok=True)

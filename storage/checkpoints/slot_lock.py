@@ -15,6 +15,8 @@ import struct
 from contextlib import suppress
 from weakref import WeakValueDictionary
 
+from holdfast.storage.checkpoints.buffers import EPOCH_AT
+
 _EPOCH = struct.Struct("<Q")
 
 
@@ -59,13 +61,13 @@ def lock(descriptor: int) -> Lock | None:
     return made
 
 
-def write_epoch(descriptor: int, at: int, epoch: int) -> None:
-    """Note at offset ``at`` whose the file is from now on."""
-    os.pwrite(descriptor, _EPOCH.pack(epoch), at)
+def write_epoch(descriptor: int, epoch: int) -> None:
+    """Note whose the file is from now on."""
+    os.pwrite(descriptor, _EPOCH.pack(epoch), EPOCH_AT)
 
 
-def read_epoch(descriptor: int, at: int) -> int:
+def read_epoch(descriptor: int) -> int:
     """The epoch that was noted; 0: none."""
     with suppress(struct.error):
-        return int(_EPOCH.unpack(os.pread(descriptor, _EPOCH.size, at))[0])
+        return int(_EPOCH.unpack(os.pread(descriptor, _EPOCH.size, EPOCH_AT))[0])
     return 0

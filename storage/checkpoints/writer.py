@@ -258,16 +258,17 @@ class ShardWriter:
         return b if path == a else a
 
     def _slot(self, path: Path) -> _Slot:
-        if path not in self._slots or self._slots[path].buf.lock.is_shared():
+        slot = self._slots.get(path)
+        if slot is None or slot.buf.lock.is_shared():
             on_device = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-            if on_device and path in self._slots:
-                unpin(self._slots[path].buf)
+            if on_device and slot is not None:
+                unpin(slot.buf)
             buf = slot_files.create_locked(path, self.file_nbytes, self.owner.epoch)
             if on_device:
                 pin(buf)
             buffers.begin(buf)
-            self._slots[path] = _Slot(path, buf, self._carve(buf))
-        return self._slots[path]
+            slot = self._slots[path] = _Slot(path, buf, self._carve(buf))
+        return slot
 
     def _carve(self, buf: mmap.mmap) -> list[Target]:
         """Write what stays the same in every save; return views of the places of the tensors' bytes."""

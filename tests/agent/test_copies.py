@@ -66,9 +66,7 @@ def pair(
     home: Path, gateway: FakeGateway, store: Proxy, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[list[AgentProcess]]:
     environment = {
-        "HOLDFAST_S3_ENDPOINT": store.endpoint,
-        "HOLDFAST_S3_BUCKET": BUCKET,
-        "HOLDFAST_S3_SECRET_KEY": "not-a-secret",
+        **servers.s3_settings(store.endpoint, BUCKET, "not-a-secret"),
         "HOLDFAST_FIRST_TIER_DIR": str(tmp_path_factory.mktemp("nvme")),
     }
     agents = [AgentProcess(home, f"c{i}", gateway, **environment) for i in range(2)]

@@ -71,12 +71,7 @@ def between(store: S3Store) -> Iterator[Proxy]:
 
 @pytest.fixture
 async def job(home: Path, gateway: FakeGateway, between: Proxy) -> AsyncIterator[Generations]:
-    environment = {
-        "HOLDFAST_S3_ENDPOINT": between.endpoint,
-        "HOLDFAST_S3_BUCKET": "killed",
-        "HOLDFAST_S3_ACCESS_KEY": KEYS[0],
-        "HOLDFAST_S3_SECRET_KEY": KEYS[1],
-    }
+    environment = servers.s3_settings(between.endpoint, "killed", KEYS[1], KEYS[0])
     with Generations(home, gateway, environment, job=f"torn{next(_jobs)}", script=TRAIN).on(
         "u0", "u1"
     ) as made:

@@ -34,11 +34,7 @@ PATIENT = {ENV_PATIENCE: "60"}
 def environment() -> Iterator[dict[str, str]]:
     with servers.moto() as endpoint:
         S3Store(endpoint=endpoint, bucket=BUCKET, access_key="a", secret_key="k").ensure_bucket()
-        yield {
-            "HOLDFAST_S3_ENDPOINT": endpoint,
-            "HOLDFAST_S3_BUCKET": BUCKET,
-            "HOLDFAST_S3_SECRET_KEY": "k",
-        }
+        yield servers.s3_settings(endpoint, BUCKET, "k")
 
 
 class Job(Generations):

@@ -61,12 +61,7 @@ def store() -> Iterator[S3Store]:
 
 @pytest.fixture
 def job(home: Path, gateway: FakeGateway, store: S3Store) -> Iterator[Generations]:
-    environment = {
-        "HOLDFAST_S3_ENDPOINT": store.endpoint,
-        "HOLDFAST_S3_BUCKET": BUCKET,
-        "HOLDFAST_S3_ACCESS_KEY": "a",
-        "HOLDFAST_S3_SECRET_KEY": "k",
-    }
+    environment = servers.s3_settings(store.endpoint, BUCKET, "k", "a")
     with Generations(home, gateway, environment, job="sleepers", script=SCRIPT).on("s0", "s1", "s2") as made:
         yield made
 

@@ -54,12 +54,7 @@ def broken(rclone: str, direct: S3Store) -> Iterator[Proxy]:
 
 @pytest.fixture(scope="module")
 def environment(broken: Proxy) -> dict[str, str]:
-    return {
-        "HOLDFAST_S3_ENDPOINT": broken.endpoint,
-        "HOLDFAST_S3_BUCKET": BUCKET,
-        "HOLDFAST_S3_ACCESS_KEY": KEY,
-        "HOLDFAST_S3_SECRET_KEY": SECRET,
-    }
+    return servers.s3_settings(broken.endpoint, BUCKET, SECRET, KEY)
 
 
 @pytest.fixture(scope="module")

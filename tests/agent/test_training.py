@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from moto.server import ThreadedMotoServer
 
 from holdfast.agent.wire import ENV_PATIENCE
 from holdfast.models.agent import Fence, JobOnMachine, OpenRendezvous, Start
@@ -19,6 +18,7 @@ from holdfast.models.checkpoint import RemoteCheckpoint, RestoreOrder, ShardSour
 from holdfast.storage.objects.s3 import S3Store
 from tests.agent.gateway import FakeGateway, events, eventually, until
 from tests.agent.site import AgentProcess
+from tests.storage import servers
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch]
 
@@ -51,19 +51,9 @@ print("sum", model.weight.double().sum().item().hex(), flush=True)
 
 @pytest.fixture(scope="module")
 def s3() -> Iterator[dict[str, str]]:
-    moto = ThreadedMotoServer(port=0)
-    moto.start()
-    host, port = moto.get_host_and_port()
-    env = {
-        "HOLDFAST_S3_ENDPOINT": f"http://{host}:{port}",
-        "HOLDFAST_S3_BUCKET": "agents",
-        "HOLDFAST_S3_SECRET_KEY": "k",
-    }
-    S3Store(
-        endpoint=env["HOLDFAST_S3_ENDPOINT"], bucket="agents", access_key="a", secret_key="k"
-    ).ensure_bucket()
-    yield env
-    moto.stop()
+    with servers.moto() as endpoint:
+        S3Store(endpoint=endpoint, bucket="agents", access_key="a", secret_key="k").ensure_bucket()
+        yield servers.s3_settings(endpoint, "agents", "k")
 
 
 @pytest.fixture(scope="module")

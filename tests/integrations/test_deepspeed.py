@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,9 +24,7 @@ def test_a_killed_training_ends_the_same(
     make_agent: MakeAgent, objects: S3Store, tmp_path: Path, kind: str
 ) -> None:
     """ZeRO 1 and 2, from memory and from S3: weights, master weights, optimizer, schedule and counts."""
-    if find_spec("deepspeed") is None:
-        pytest.skip("deepspeed is not installed: `make test-frameworks`")
-    ends_the_same(make_agent, objects, tmp_path, Job("deepspeed_zero", kind, ranks=2))
+    ends_the_same(make_agent, objects, tmp_path, Job("deepspeed_zero", kind, ranks=2, needs="deepspeed"))
 
 
 def test_its_optimizer_given_directly_is_refused() -> None:

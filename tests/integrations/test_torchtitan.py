@@ -5,7 +5,6 @@ All that it depends on is too much for every run of the tests; ``examples/train_
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +104,4 @@ def test_a_killed_trainer_ends_the_same(
     make_agent: MakeAgent, objects: S3Store, tmp_path: Path, kind: str
 ) -> None:
     """From memory and from S3: what each step read, its loss and gradient norm, and all that training ends with."""
-    if find_spec("datasets") is None:
-        pytest.skip("not all that its Trainer imports is installed: `make test-frameworks`")
-    ends_the_same(make_agent, objects, tmp_path, Job("titan_trainer", kind, ranks=2))
+    ends_the_same(make_agent, objects, tmp_path, Job("titan_trainer", kind, ranks=2, needs="datasets"))

@@ -22,6 +22,12 @@ from tests.e2e.waiting import free_ports
 DEADLINE_S = 20.0
 
 
+def s3_settings(endpoint: str, bucket: str, secret_key: str, access_key: str | None = None) -> dict[str, str]:
+    """What an agent's environment says of a server; without an access key the usual one."""
+    given = {"ENDPOINT": endpoint, "BUCKET": bucket, "SECRET_KEY": secret_key, "ACCESS_KEY": access_key}
+    return {f"HOLDFAST_S3_{name}": value for name, value in given.items() if value is not None}
+
+
 @contextmanager
 def moto() -> Iterator[str]:
     """moto's S3, in a thread."""

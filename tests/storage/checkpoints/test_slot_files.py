@@ -113,6 +113,24 @@ def test_taking_over_keeps_what_is_whole_and_empties_what_is_torn(tmp_path: Path
     assert slot_files.take_over(tmp_path, 3, 2) == []
 
 
+def test_a_take_over_that_is_cut_short_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy is put in place when it is complete; until then the slot is what it was, and may be taken again."""
+
+    def cut(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    path = write(tmp_path, 7)
+    with elsewhere(path, 1):
+        with monkeypatch.context() as patch:
+            patch.setattr(buffers, "verify", cut)
+            with pytest.raises(KeyboardInterrupt):
+                slot_files.take_over(tmp_path, 3, 2)
+        assert buffers.verify(path).step == 7
+        assert slot_files.take_over(tmp_path, 3, 2) == [path]
+        assert buffers.verify(path).step == 7
+    assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
 def start(folder: Path, told: Path, epoch: int) -> BaseProcess:
     process = _forks.Process(target=save_for_ever, args=(str(folder), str(told), epoch), daemon=True)
     process.start()
