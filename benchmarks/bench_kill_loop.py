@@ -34,7 +34,7 @@ NOTES = (
     "are done again do not count twice. Holdfast diagnoses each time and resumes from memory. torchrun, ft_launcher "
     "and dlrover-run run the same model with torch.save of rank 0 every 10 steps, loaded at each start; torchft runs 8 "
     "replica groups of one rank, each restarted by a loop as soon as it ends, and counts a step when the lighthouse's "
-    "quorum committed it.",
+    "quorum committed it; with its pure Python DDP, since the survivors' processes end in an assertion with the other.",
 )
 
 

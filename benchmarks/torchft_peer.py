@@ -35,11 +35,15 @@ class Torchft(Peer):
             "MASTER_ADDR": "127.0.0.1",
         }
         lighthouse = [str(VENV / "bin" / self.program), "--bind", f"127.0.0.1:{base}", "--min_replicas", "1"]
-        train = [str(VENV / "bin" / "python"), str(script.with_name("torchft_train.py"))]
+        python = str(VENV / "bin" / "python")
+        train = [python, str(script.with_name("torchft_train.py"))]
+        # Each group's store outlives its process, as torchrun's does.
+        ports = [str(base + 1 + rank) for rank in range(ranks)]
+        stores = [python, str(Path(__file__).with_name("torchft_stores.py")), *ports]
         over = threading.Event()
 
         def keep(rank: int) -> None:
-            mine = env | {"BENCH_RANK": str(rank), "MASTER_PORT": str(base + 1 + rank)}
+            mine = env | {"BENCH_RANK": str(rank), "MASTER_PORT": ports[rank]}
             with (folder / "log").open("ab") as log:
                 while not over.is_set():
                     group = subprocess.Popen(train, cwd=folder, env=mine, stdout=log, stderr=log)
@@ -48,7 +52,10 @@ class Torchft(Peer):
                     group.kill()
                     group.wait()
 
-        with peers.process([*lighthouse, "--join_timeout_ms", "100"], folder, env) as process:
+        with (
+            peers.process(stores, folder, env),
+            peers.process([*lighthouse, "--join_timeout_ms", "1000"], folder, env) as process,
+        ):
             keepers = [threading.Thread(target=keep, args=(rank,)) for rank in range(ranks)]
             for each in keepers:
                 each.start()
