@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from benchmarks import peers, torchft_peer
 from benchmarks.peers import Peer
 from benchmarks.site import START_S, STEP_S, Site
-from benchmarks.steps import Steps, TooLateError
+from benchmarks.steps import Line, Steps, TooLateError
 from benchmarks.table import Row
 
 RANKS = 8
@@ -30,11 +30,12 @@ SCRIPT = "kill_loop_train.py"
 ARGS = ("--steps", "1000000", "--step-seconds", str(STEP_S))
 NOTES = (
     "kill loop: SIGKILL of one of 8 ranks at a fixed interval, in turn. Productive: distinct steps times the median "
-    "step of the same run before the first kill, as a share of the wall-clock time from the first kill on; steps that "
-    "are done again do not count twice. Holdfast diagnoses each time and resumes from memory. torchrun, ft_launcher "
-    "and dlrover-run run the same model with torch.save of rank 0 every 10 steps, loaded at each start; torchft runs 8 "
-    "replica groups of one rank, each restarted by a loop as soon as it ends, and counts a step when the lighthouse's "
-    "quorum committed it; with its pure Python DDP, since the survivors' processes end in an assertion with the other.",
+    "step of the same run, as a share of the wall-clock time from the first kill on; steps that are done again do not "
+    "count twice, and those of fewer ranks count for as much as these are. Holdfast diagnoses each time and resumes "
+    "from memory. torchrun, ft_launcher and dlrover-run run the same model with torch.save of rank 0 every 10 steps, "
+    "loaded at each start; torchft runs 8 replica groups of one rank, each restarted by a loop as soon as it ends, and "
+    "counts a step when the lighthouse's quorum committed it; with its pure Python DDP, since the survivors' processes "
+    "end in an assertion with the other.",
 )
 
 
@@ -77,7 +78,6 @@ def _interval(site: Site, n: int, every_s: float, goal: float, here: Sequence[Pe
 def _share(steps: Steps, every_s: float, kills: int, alive: Callable[[], str | None]) -> float:
     """Percent of the wall-clock time that made steps, from the first kill to an interval after the last."""
     time.sleep(CALM_S)
-    usual_s = _usual(steps)
     begin = time.time()
     for number in range(kills):
         with contextlib.suppress(ProcessLookupError, StopIteration):
@@ -85,21 +85,23 @@ def _share(steps: Steps, every_s: float, kills: int, alive: Callable[[], str | N
         time.sleep(max(0.0, begin + (number + 1) * every_s - time.time()))
         if why := alive():
             raise TooLateError(why)
-    return productive(steps, begin, time.time(), usual_s)
+    return productive(steps.lines(), begin, time.time())
 
 
-def productive(steps: Steps, begin: float, end: float, usual_s: float) -> float:
-    """Percent of ``begin`` to ``end`` that new steps took at their usual length."""
-    before = max((line.step for line in steps.lines() if line.at <= begin), default=0)
-    new = {line.step for line in steps.lines() if begin < line.at <= end and line.step > before}
-    return min(100.0, 100 * len(new) * usual_s / (end - begin))
+def productive(lines: Sequence[Line], begin: float, end: float) -> float:
+    """Percent of ``begin`` to ``end`` that new steps took at their usual length.
 
-
-def _usual(steps: Steps) -> float:
-    """Median length of a step so far."""
-    firsts: dict[int, float] = {}
-    for line in steps.lines():
-        if line.step:
-            firsts.setdefault(line.step, line.at)
-    times = [firsts[step] for step in sorted(firsts)]
-    return statistics.median(later - sooner for sooner, later in itertools.pairwise(times))
+    The usual length is the median of the whole run: recoveries are few among the steps, and a host that is faster or
+    slower later than at the beginning changes it.
+    """
+    firsts: dict[int, Line] = {}
+    for line in lines:
+        if line.step and line.share:
+            firsts.setdefault(line.step, line)
+    made = [firsts[step] for step in sorted(firsts)]
+    usual_s = statistics.median(
+        (later.at - sooner.at) / later.share for sooner, later in itertools.pairwise(made)
+    )
+    before = max((line.step for line in made if line.at <= begin), default=0)
+    new = sum(line.share for line in made if begin < line.at <= end and line.step > before)
+    return min(100.0, 100 * new * usual_s / (end - begin))

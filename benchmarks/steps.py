@@ -29,6 +29,8 @@ class Line:
     pid: int
     step: int
     at: float
+    share: float = 1.0
+    """Of the ranks that took part in the step."""
 
 
 class Steps:

@@ -30,6 +30,7 @@ class Torchft(Peer):
         env = peers.environment(folder) | {
             "TORCHFT_LIGHTHOUSE": f"http://127.0.0.1:{base}",
             "BENCH_STEP_S": str(STEP_S),
+            "BENCH_RANKS": str(ranks),
             "RANK": "0",
             "WORLD_SIZE": "1",
             "MASTER_ADDR": "127.0.0.1",

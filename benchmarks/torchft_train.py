@@ -25,11 +25,15 @@ def main() -> None:
     example = runpy.run_path(str(Path(__file__).with_name("train_gpt.py")), run_name="example")
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    model, rank = example["GPT"](2, 64, 64), int(os.environ["BENCH_RANK"])
+    model, rank, ranks = (
+        example["GPT"](2, 64, 64),
+        int(os.environ["BENCH_RANK"]),
+        int(os.environ["BENCH_RANKS"]),
+    )
     lines = os.open(os.environ["BENCH_STEPS"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
-    def note(step: int) -> None:
-        line = {"rank": rank, "pid": os.getpid(), "step": step, "at": time.time()}
+    def note(step: int, took_part: int) -> None:
+        line = {"rank": rank, "pid": os.getpid(), "step": step, "at": time.time(), "share": took_part / ranks}
         os.write(lines, json.dumps(line).encode() + b"\n")
 
     def load(state: dict[str, Any]) -> None:
@@ -50,7 +54,7 @@ def main() -> None:
     # Its C++ one recommended instead ends every survivor with an AssertionError under this torch when a group dies.
     parallel = PureDistributedDataParallel(manager, model)
     optimizer = Optimizer(manager, torch.optim.AdamW(model.parameters(), lr=1e-3))
-    note(0)
+    note(0, ranks)
     while True:
         began = time.monotonic()
         tokens = torch.randint(0, 256, (8, 65))
@@ -60,7 +64,7 @@ def main() -> None:
         optimizer.step()
         time.sleep(max(0.0, STEP_S - (time.monotonic() - began)))
         # Every survivor says so: the one that is watched may be the one that died.
-        note(manager.current_step())
+        note(manager.current_step(), manager.num_participants())
 
 
 if __name__ == "__main__":
