@@ -20,8 +20,8 @@ from holdfast.errors import RefusedError, SettingsError, UnavailableError, Unkno
 from holdfast.inject import cgroup, inject, journal, lasting, target
 from holdfast.inject.journal import Journal
 from holdfast.models.alert import AlertKind
-from holdfast.policies.policy import Policy
-from tests.drivers.conformance import wait_until
+from holdfast.policies.config.policy import Policy
+from holdfast.testing.driver_conformance import wait_until
 from tests.inject.test_inject import TOY, boot
 
 LIMITS = Policy.load().detect.storage
@@ -134,6 +134,7 @@ def test_a_slow_machine_waits_for_its_processor(home: Path) -> None:
         start_new_session=True,
     )
     try:
+        wait_until(lambda: len(processes.find_all(folder)) == 4, what="all of them compute")
         with lasting.lasting(home, "slow-machine", "m0", percent=60):
             (group,) = cgroup.parent_of("cpu").glob("holdfast-slow-*-m0")
             inside = set((group / "cgroup.procs").read_text().split())
