@@ -10,9 +10,9 @@ from benchmarks.table import Row
 from holdfast.models.agent import Frame, StackDump
 from holdfast.models.alert import Finding, IncidentClass
 from holdfast.models.job import Job, JobSpec, JobState, Parallelism
-from holdfast.policies import pairing
-from holdfast.policies.aggregate import aggregate
-from holdfast.policies.verdicts import judge
+from holdfast.policies.diagnose import pairing
+from holdfast.policies.diagnose.aggregate import aggregate
+from holdfast.policies.diagnose.verdicts import judge
 
 RANKS, FRAMES, MACHINES = 10_240, 50, 1200
 LADDER_NOTE = (

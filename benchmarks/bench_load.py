@@ -22,10 +22,10 @@ from benchmarks.peers import VENV
 from benchmarks.site import Site
 from benchmarks.table import Row
 from holdfast.models.checkpoint import Shard, Tier
-from holdfast.policies import restore_plan
-from holdfast.storage import remote
-from holdfast.storage.checkpoints.blocks import digest_blocks
-from holdfast.storage.checkpoints.read_plan import Needs, plan_reads
+from holdfast.policies.restore import restore_plan
+from holdfast.storage.checkpoints.format.blocks import digest_blocks
+from holdfast.storage.checkpoints.remote import manifests
+from holdfast.storage.checkpoints.remote.read_plan import Needs, plan_reads
 from holdfast.storage.objects.s3 import S3Store
 from tests.e2e.waiting import free_ports
 from tests.storage.servers import rclone
@@ -85,7 +85,7 @@ def _publish(order: dict[str, Any]) -> str:
     """Save with stock torch; put it where our manifests and digests lie beside it."""
     folder = Path(order["data"]) / "saved"
     _ranks(order | {"way": "save", "folder": str(folder)})
-    key = remote.checkpoint_key("bench", 1, 1)
+    key = manifests.checkpoint_key("bench", 1, 1)
     target = Path(order["data"]) / order["bucket"] / key
     target.parent.mkdir(parents=True)
     folder.rename(target)
@@ -94,17 +94,19 @@ def _publish(order: dict[str, Any]) -> str:
     files = []
     for number, path in enumerate(sorted(target.glob("*.distcp"))):
         data = path.read_bytes()
-        part = remote.Part(name=path.name, start=0, nbytes=len(data), digest="", blocks=digest_blocks(data))
-        parts = remote.Parts(files=(part,))
-        store.put(remote.object_key(key, remote.parts_name(number)), parts.model_dump_json().encode())
-        files.append(part.described(remote.parts_name(number)))
+        part = manifests.Part(
+            name=path.name, start=0, nbytes=len(data), digest="", blocks=digest_blocks(data)
+        )
+        parts = manifests.Parts(files=(part,))
+        store.put(manifests.object_key(key, manifests.parts_name(number)), parts.model_dump_json().encode())
+        files.append(part.described(manifests.parts_name(number)))
     metadata = (target / ".metadata").read_bytes()
     files.append(
-        remote.RemoteFile(
-            name=remote.METADATA, nbytes=len(metadata), digest=xxhash.xxh3_128_hexdigest(metadata)
+        manifests.RemoteFile(
+            name=manifests.METADATA, nbytes=len(metadata), digest=xxhash.xxh3_128_hexdigest(metadata)
         )
     )
-    manifest = remote.Manifest(
+    manifest = manifests.Manifest(
         job="bench",
         step=1,
         epoch=1,
@@ -113,10 +115,10 @@ def _publish(order: dict[str, Any]) -> str:
         nbytes=sum(file.nbytes for file in files),
         files=tuple(files),
     )
-    store.put(remote.object_key(key, remote.MANIFEST), manifest.model_dump_json().encode())
+    store.put(manifests.object_key(key, manifests.MANIFEST), manifest.model_dump_json().encode())
     for file in files:
         # rclone computes an object's MD5 when it is first asked.
-        store.head(remote.object_key(key, file.name))
+        store.head(manifests.object_key(key, file.name))
     return key
 
 

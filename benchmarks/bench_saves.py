@@ -19,8 +19,8 @@ from benchmarks.peers import VENV
 from benchmarks.save_contestant import COMPUTE, CONTESTANTS
 from benchmarks.site import Site
 from benchmarks.table import Row
-from holdfast.storage.checkpoints import boxes
-from holdfast.storage.checkpoints.global_plan import plan_globally
+from holdfast.storage.checkpoints.format import boxes
+from holdfast.storage.checkpoints.format.global_plan import plan_globally
 
 ROOT = Path(__file__).parents[1]
 CONTESTANT_S = 150.0

@@ -184,8 +184,8 @@ def _at(site: FleetSite, size: int, rounds: int, *, stop: bool) -> Costs:
 async def _commands(site: FleetSite, name: str, costs: Costs, rounds: int) -> None:
     """Stacks of all ranks, then at once stop them all, then start them all."""
     from holdfast.deployments.worker.run_process import calm_collector  # noqa: PLC0415
-    from holdfast.policies import aggregate  # noqa: PLC0415
-    from holdfast.tasks import fleet, pause, resume  # noqa: PLC0415
+    from holdfast.operations import fence, fleet, launch  # noqa: PLC0415
+    from holdfast.policies.diagnose import aggregate  # noqa: PLC0415
     from holdfast.tasks.context import context  # noqa: PLC0415  (brings Prefect, which reads its environment)
 
     ctx = context()
@@ -201,14 +201,14 @@ async def _commands(site: FleetSite, name: str, costs: Costs, rounds: int) -> No
         costs.dump.append(time.perf_counter() - begun)
         site.ledger.set_job(name, state=JobState.PAUSED)  # to the gateway, this is on purpose
         begun = time.perf_counter()
-        fenced = await pause.fence(ctx, machines, name, job.epoch)
+        fenced = await fence.fence(ctx, machines, name, job.epoch)
         costs.stop.append(time.perf_counter() - begun)
         assert not fenced.lost, fenced.lost
         assert not fenced.silent, fenced.silent
         begun = time.perf_counter()
-        await resume.launch(name, "benchmark")
+        await launch.launch(ctx, name, "benchmark")
         costs.start.append(time.perf_counter() - begun)
-        await resume.first_steps(ctx, name, job.epoch + 1, 60.0)
+        await launch.first_steps(ctx, name, job.epoch + 1, 60.0)
 
 
 def _lose_one(site: FleetSite, name: str, costs: Costs) -> None:

@@ -24,12 +24,13 @@ from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from benchmarks.site import Site
 from benchmarks.table import Row
 from holdfast import secret
-from holdfast.agent import shard_port
-from holdfast.agent.memory import Memory
-from holdfast.storage import objects, publish, remote
-from holdfast.storage.checkpoints import buffers
-from holdfast.storage.checkpoints.plan import make_plan
-from holdfast.storage.checkpoints.writer import Owner, ShardWriter
+from holdfast.agent.checkpoints import shard_port
+from holdfast.agent.checkpoints.memory import Memory
+from holdfast.storage import objects
+from holdfast.storage.checkpoints.format.plan import make_plan
+from holdfast.storage.checkpoints.remote import manifests, publish
+from holdfast.storage.checkpoints.save import buffers
+from holdfast.storage.checkpoints.save.writer import Owner, ShardWriter
 
 NBYTES = 1 << 30
 TENSORS = 64
@@ -131,7 +132,7 @@ def _s3(site: Site, rank: _Rank, folder: Path, n: int) -> Row:
 
     def ours(saved: _Saved) -> None:
         header = saved.header
-        key = remote.checkpoint_key(JOB, header.step, header.epoch)
+        key = manifests.checkpoint_key(JOB, header.step, header.epoch)
         publish.put_rank(store, saved.path, key, object_nbytes=settings.s3_object_mib << 20, within_s=600)
         publish.finish(
             store,

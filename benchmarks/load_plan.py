@@ -36,10 +36,10 @@ def main(file: Path, tensors: int, rank: int, world: int, files: int) -> None:
 
     from benchmarks.planning import _WIDTH  # noqa: PLC0415
     from holdfast.session import rng  # noqa: PLC0415
-    from holdfast.storage.checkpoints import boxes, structure  # noqa: PLC0415
-    from holdfast.storage.checkpoints.compact import CompactMetadata  # noqa: PLC0415
-    from holdfast.storage.checkpoints.safe_load import SafeLoadPlanner  # noqa: PLC0415
-    from holdfast.storage.checkpoints.safe_metadata import load_metadata  # noqa: PLC0415
+    from holdfast.storage.checkpoints.format import boxes, structure  # noqa: PLC0415
+    from holdfast.storage.checkpoints.format.compact import CompactMetadata  # noqa: PLC0415
+    from holdfast.storage.checkpoints.format.safe_metadata import load_metadata  # noqa: PLC0415
+    from holdfast.storage.checkpoints.load.safe_load import SafeLoadPlanner  # noqa: PLC0415
 
     class Shard(torch.Tensor):
         """An even part of a tensor."""

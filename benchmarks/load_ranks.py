@@ -81,8 +81,8 @@ def digest(state: dict[str, Any]) -> str:
 def holdfast(order: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
     """Ours."""
     from holdfast.storage import objects  # noqa: PLC0415  (each way has its own)
-    from holdfast.storage.checkpoints import reader  # noqa: PLC0415
-    from holdfast.storage.checkpoints.remote_reader import RemoteReader  # noqa: PLC0415
+    from holdfast.storage.checkpoints.load import reader  # noqa: PLC0415
+    from holdfast.storage.checkpoints.remote.remote_reader import RemoteReader  # noqa: PLC0415
 
     names = ("endpoint", "bucket", "access_key", "secret_key")
     source = RemoteReader(objects.connect({name: order[name] for name in names}), order["key"])
@@ -131,7 +131,7 @@ def s3torchconnector(order: dict[str, Any], state: dict[str, Any]) -> dict[str, 
 
 
 IMPORTS = {
-    "holdfast": ("holdfast.storage.objects.ready", "holdfast.storage.checkpoints.remote_reader"),
+    "holdfast": ("holdfast.storage.objects.ready", "holdfast.storage.checkpoints.remote.remote_reader"),
     "fsspec": ("torch.distributed.checkpoint._fsspec_filesystem", "s3fs"),
     "s3torchconnector": ("s3torchconnector.dcp",),
 }

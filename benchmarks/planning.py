@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch.distributed.checkpoint.metadata import TensorProperties
 
-from holdfast.storage.checkpoints.describe import Description, Kind, Outline
-from holdfast.storage.checkpoints.sharing import Ints
+from holdfast.storage.checkpoints.format.describe import Description, Kind, Outline
+from holdfast.storage.checkpoints.format.sharing import Ints
 
 RANKS, TENSORS, RANKS_PER_MACHINE = 10_240, 500, 8
 _WIDTH = 10_240  # rows of every tensor: one or more for each rank

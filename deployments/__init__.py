@@ -1,0 +1,1 @@
+"""How it runs: gateway, playbook worker, and what each kind of site applies."""

@@ -6,11 +6,11 @@ machine goes only when a sure sign against it joins the incident.
 
 from holdfast.models.alert import Verdict
 from holdfast.tasks.case import Case
+from holdfast.tasks.escalation import escalate
 from holdfast.tasks.evict import evict
 from holdfast.tasks.pause import pause
 from holdfast.tasks.playbook import Recovered, playbook
 from holdfast.tasks.resume import resume
-from holdfast.tasks.retry import escalate
 from holdfast.tasks.services import await_healthy
 from holdfast.tasks.standby import swap_in
 

@@ -8,12 +8,12 @@ not stopped to ask: without an approval or a standby it runs on.
 
 from holdfast.tasks.case import Case
 from holdfast.tasks.diagnose import diagnose
+from holdfast.tasks.escalation import escalate
 from holdfast.tasks.evict import evict
 from holdfast.tasks.pause import hold_at_boundary, pause
 from holdfast.tasks.permit import permitted
 from holdfast.tasks.playbook import Recovered, playbook
 from holdfast.tasks.resume import resume
-from holdfast.tasks.retry import escalate
 from holdfast.tasks.slow import vote_slow
 from holdfast.tasks.standby import replenish, swap_in
 

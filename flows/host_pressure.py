@@ -6,11 +6,11 @@ again without progress the machine goes, for this job only; after that the code 
 
 from holdfast.tasks.case import Case
 from holdfast.tasks.diagnose import diagnose
+from holdfast.tasks.escalation import escalate
 from holdfast.tasks.evict import evict
 from holdfast.tasks.pause import pause
 from holdfast.tasks.playbook import Recovered, playbook
 from holdfast.tasks.resume import resume
-from holdfast.tasks.retry import escalate
 from holdfast.tasks.standby import replenish, swap_in
 
 

@@ -10,11 +10,11 @@ arXiv 2509.16293).
 from holdfast.tasks import standing
 from holdfast.tasks.case import Case
 from holdfast.tasks.diagnose import diagnose, dump_stacks
+from holdfast.tasks.escalation import escalate
 from holdfast.tasks.evict import evict
 from holdfast.tasks.pause import pause
 from holdfast.tasks.playbook import Recovered, playbook
 from holdfast.tasks.resume import resume
-from holdfast.tasks.retry import escalate
 from holdfast.tasks.standby import replenish, swap_in
 
 

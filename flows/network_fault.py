@@ -7,11 +7,11 @@ interface and between neighbours succeed; a machine whose own transfers fail is 
 
 from holdfast.tasks.case import Case
 from holdfast.tasks.diagnose import diagnose
+from holdfast.tasks.escalation import escalate
 from holdfast.tasks.evict import evict
 from holdfast.tasks.pause import pause
 from holdfast.tasks.playbook import Recovered, playbook
 from holdfast.tasks.resume import resume
-from holdfast.tasks.retry import escalate
 from holdfast.tasks.standby import replenish, swap_in
 
 

@@ -6,12 +6,12 @@ the odd one is evicted. When all agree, dual-phase replay decides. Without an ap
 
 from holdfast.tasks.case import Case
 from holdfast.tasks.diagnose import diagnose
+from holdfast.tasks.escalation import escalate
 from holdfast.tasks.evict import evict
 from holdfast.tasks.pause import pause
 from holdfast.tasks.permit import permitted
 from holdfast.tasks.playbook import Recovered, playbook
 from holdfast.tasks.resume import resume
-from holdfast.tasks.retry import escalate
 from holdfast.tasks.standby import replenish, swap_in
 from holdfast.tasks.suspect import mark_suspect
 

@@ -6,11 +6,11 @@ a mount that only one machine misses is that machine's, which is evicted.
 
 from holdfast.tasks.case import Case
 from holdfast.tasks.diagnose import diagnose
+from holdfast.tasks.escalation import escalate
 from holdfast.tasks.evict import evict
 from holdfast.tasks.pause import pause
 from holdfast.tasks.playbook import Recovered, playbook
 from holdfast.tasks.resume import resume
-from holdfast.tasks.retry import escalate
 from holdfast.tasks.services import await_healthy
 from holdfast.tasks.standby import replenish, swap_in
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.session import Part, Session
-    from holdfast.storage.checkpoints.flat import flat_shards
+    from holdfast.storage.checkpoints.format.flat import flat_shards
 
 __version__ = "0.1.0"
 __all__ = ["Part", "Session", "__version__", "flat_shards"]
@@ -32,7 +32,7 @@ def __getattr__(name: str) -> object:
 
         return getattr(session, name)
     if name == "flat_shards":
-        from holdfast.storage.checkpoints.flat import flat_shards  # noqa: PLC0415  (imports torch)
+        from holdfast.storage.checkpoints.format.flat import flat_shards  # noqa: PLC0415  (imports torch)
 
         return flat_shards
     raise AttributeError(f"module 'holdfast' has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""What must survive: checkpoints, the ledger, code versions."""

@@ -19,7 +19,7 @@ from holdfast.errors import LimitError
 from holdfast.models.history import Action
 from holdfast.models.machine import Scope
 from holdfast.models.missing import Missing
-from holdfast.policies import approval
+from holdfast.policies.escalate import approval
 from holdfast.tasks.case import Case
 
 _AGAIN_S = 0.5

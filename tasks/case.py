@@ -13,8 +13,9 @@ from holdfast.models.history import Action
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine
 from holdfast.models.names import IncidentId, JobName, MachineName, Rank
+from holdfast.operations.context import Context
 from holdfast.storage.ledger import Ledger
-from holdfast.tasks.context import Context, context
+from holdfast.tasks.context import context
 
 
 class Request(Frozen):

@@ -10,8 +10,8 @@ from prefect.logging import get_run_logger
 
 from holdfast.errors import HoldfastError
 from holdfast.models.alert import Rung
-from holdfast.policies import changes, code, evidence
-from holdfast.policies.signature import Signature
+from holdfast.policies.classify.signature import Signature
+from holdfast.policies.escalate import changes, code, evidence
 from holdfast.tasks import history
 from holdfast.tasks.case import Case
 

@@ -10,9 +10,9 @@ from holdfast.errors import HoldfastError, UnavailableError
 from holdfast.models.agent import Check, Diagnose, OpenRendezvous, Rendezvous
 from holdfast.models.alert import Finding
 from holdfast.models.machine import Machine
-from holdfast.policies import pairing
-from holdfast.tasks import fleet
-from holdfast.tasks.context import Context
+from holdfast.operations import fleet
+from holdfast.operations.context import Context
+from holdfast.policies.diagnose import pairing
 
 
 @dataclass(frozen=True)

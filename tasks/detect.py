@@ -18,12 +18,14 @@ from holdfast.models.alert import (
 )
 from holdfast.models.job import Job, JobState
 from holdfast.models.machine import MachineState
-from holdfast.policies import modes, sure_signs
+from holdfast.operations.context import Context
+from holdfast.policies.classify import sure_signs
+from holdfast.policies.escalate import modes
 from holdfast.storage.ledger.inputs import taken_up
 from holdfast.storage.ledger.waits import AGAIN
 from holdfast.tasks import lease
 from holdfast.tasks.case import Case, Request
-from holdfast.tasks.context import Context, context
+from holdfast.tasks.context import context
 
 
 def _run_name() -> str:

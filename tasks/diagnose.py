@@ -11,9 +11,10 @@ from prefect.logging import get_run_logger
 from holdfast.models.agent import Check, FlightRecord, StackDump
 from holdfast.models.alert import Finding, Verdict
 from holdfast.models.machine import Machine, MachineState
-from holdfast.policies import aggregate, flight, groups, verdicts
-from holdfast.policies.ladder import since_progress
-from holdfast.tasks import checks, fleet, history, late, standing
+from holdfast.operations import fleet
+from holdfast.policies.diagnose import aggregate, flight, groups, verdicts
+from holdfast.policies.escalate.ladder import since_progress
+from holdfast.tasks import checks, history, late, standing
 from holdfast.tasks.case import Case
 from holdfast.tasks.checks import Subject
 

@@ -15,19 +15,21 @@ from holdfast.models.alert import IncidentClass
 from holdfast.models.history import Action
 from holdfast.models.machine import Scope
 from holdfast.models.missing import Missing
-from holdfast.policies import breaker, silence
-from holdfast.policies.listed import listed
+from holdfast.operations.evict import take_out
+from holdfast.operations.fence import fence
+from holdfast.policies.detect import silence
+from holdfast.policies.escalate import breaker
+from holdfast.policies.join_names import join_names
 from holdfast.tasks import late, repair
 from holdfast.tasks.approve import ask_before_evicting
 from holdfast.tasks.case import Case
-from holdfast.tasks.pause import fence, take_out
 
 KNOWN_S = 1.0
 """Within so much time the gateway has read in the ledger that a machine is being evicted."""
 
 
 def _run_name() -> str:
-    return f"evict {listed(dict.fromkeys(task_run.parameters['machines']))}"
+    return f"evict {join_names(dict.fromkeys(task_run.parameters['machines']))}"
 
 
 async def evict(case: Case, machines: Sequence[str], reason: str, scope: Scope | None = None) -> None:
@@ -137,7 +139,7 @@ def _silent_at_pause(case: Case) -> set[str]:
 async def _until_its_lease_is_over(case: Case, machine: str, drained_at: float) -> None:
     """Nothing was heard of the machine, so its ranks may have run on; nobody prolongs its lease since ``drained_at``.
 
-    Its agent ends them before the lease is over (:mod:`holdfast.policies.silence`).
+    Its agent ends them before the lease is over (:mod:`holdfast.policies.detect.silence`).
     """
     ctx = case.ctx
     lease_s = silence.lease_s(ctx.settings.heartbeat_s, ctx.policy.gateway)
@@ -170,5 +172,5 @@ def ask_breaker(case: Case, new: Sequence[str]) -> None:
     for answer in answers:
         if not answer.allowed:
             raise LimitError(
-                f"not evicting {listed(new)}: {answer.reason}", Missing.EVICTIONS, answer.again_at
+                f"not evicting {join_names(new)}: {answer.reason}", Missing.EVICTIONS, answer.again_at
             )

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from holdfast.models.alert import Incident, IncidentClass, IncidentState, Rung
 from holdfast.models.history import Epoch
-from holdfast.policies import evidence, signature
-from holdfast.policies.ladder import PastIncident, since_progress
-from holdfast.policies.roots import separate
-from holdfast.policies.signature import Position, Signature
+from holdfast.operations.context import Context
+from holdfast.policies.classify import signature
+from holdfast.policies.classify.roots import separate
+from holdfast.policies.classify.signature import Position, Signature
+from holdfast.policies.escalate import evidence
+from holdfast.policies.escalate.ladder import PastIncident, since_progress
 from holdfast.tasks import standing
-from holdfast.tasks.context import Context
 
 _LOOK_BACK = 50
 """Incidents of the job, newest first."""

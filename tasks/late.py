@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.models.alert import Verdict
-from holdfast.policies import sure_signs
+from holdfast.policies.classify import sure_signs
 from holdfast.tasks.case import Case
 
 CONFIDENCE = 1.0

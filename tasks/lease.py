@@ -14,8 +14,8 @@ from prefect.runtime import flow_run
 from holdfast.errors import HoldfastError, StaleError
 from holdfast.models.alert import Incident
 from holdfast.models.lease import JOB_LEASE_S
+from holdfast.operations.context import Context
 from holdfast.tasks.case import Case
-from holdfast.tasks.context import Context
 
 TTL_S = JOB_LEASE_S
 RENEW_S = 3.0

@@ -9,7 +9,7 @@ from holdfast.models.alert import BESIDE_TRAINING
 from holdfast.models.machine import MachineState
 from holdfast.models.missing import Missing
 from holdfast.models.wait import Wait
-from holdfast.policies import waits
+from holdfast.policies.escalate import waits
 from holdfast.tasks.case import Case
 from holdfast.tasks.report import ask_human, left_running, report
 from holdfast.tasks.resume import resume

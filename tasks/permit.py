@@ -8,11 +8,12 @@ from prefect import task
 
 from holdfast.errors import NoStandbyError
 from holdfast.models.machine import MachineState
-from holdfast.policies.machine_groups import group_of
+from holdfast.operations.provision import provision_for_now
+from holdfast.operations.swap import excluded
+from holdfast.policies.pool.machine_groups import group_of
 from holdfast.tasks.approve import ask_before_evicting, ask_before_looking
 from holdfast.tasks.case import Case
 from holdfast.tasks.evict import ask_breaker
-from holdfast.tasks.standby import excluded, provision_for_now
 
 
 async def permitted(case: Case, suspects: Sequence[str] = ()) -> None:

@@ -8,8 +8,8 @@ from prefect.logging import get_run_logger
 
 from holdfast.models.alert import Alert, Incident
 from holdfast.models.history import Epoch
-from holdfast.policies import poisoned
-from holdfast.tasks import choose
+from holdfast.operations import restore as choose
+from holdfast.policies.restore import poisoned
 from holdfast.tasks.case import Case
 
 _LOOK_BACK = 50

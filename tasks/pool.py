@@ -12,17 +12,13 @@ from pydantic import Field
 from holdfast.errors import SettingsError
 from holdfast.models.base import Frozen
 from holdfast.models.machine import Machine, MachineState
-from holdfast.policies import machine_groups, spare_pool
-from holdfast.policies.listed import listed
-from holdfast.policies.policy import SparePoolPolicy
-from holdfast.policies.spare_pool import Plan
-from holdfast.storage.ledger import Ledger
+from holdfast.operations.pool_plans import plans, pooled
+from holdfast.operations.provision import provision_shortfall
+from holdfast.policies.join_names import join_names
+from holdfast.policies.pool import machine_groups
+from holdfast.policies.pool.spare_pool import Plan
 from holdfast.tasks import pool_report
 from holdfast.tasks.context import context
-from holdfast.tasks.standby import provision_shortfall
-
-DAY_S = 86_400.0
-IN_POOL = (MachineState.STANDBY, MachineState.PROVISIONING)
 
 
 class Sizing(Frozen):
@@ -51,36 +47,6 @@ class Estimate(Frozen):
         return sum(plan.target for plan in self.plans)
 
 
-def plans(ledger: Ledger, policy: SparePoolPolicy, now: float) -> tuple[Plan, ...]:
-    """Size the pool of each group of machines that there is.
-
-    Raises:
-        RefusedError: a figure of the policy is outside its range.
-    """
-    since = now - policy.history_days * DAY_S
-    before = ledger.pool()
-    failures = machine_groups.split({**ledger.failures_by_machine(since)}, policy)
-    days = machine_groups.split(ledger.days_by_machine(since), policy)
-    active = machine_groups.split(
-        [known.name for known in ledger.machines(state=MachineState.ACTIVE)], policy
-    )
-    held = machine_groups.split([known.name for known in _pooled(ledger)], policy)
-    found = []
-    for group in machine_groups.groups(policy):
-        # The rest is a group of its own only where it has machines.
-        if not group.name and policy.groups and not (active[""] or held[""]):
-            continue
-        history = spare_pool.History(
-            group=group.name,
-            machines=int(active[group.name]),
-            failures=int(failures[group.name]),
-            machine_days=days[group.name],
-        )
-        now_held = before.groups.get(group.name, None if policy.groups else before.target)
-        found.append(spare_pool.plan(history, group.policy, now_held if before.at else None))
-    return tuple(found)
-
-
 @task(task_run_name="estimate the failure rate")
 async def estimate(sizing: Sizing) -> Estimate:
     """Daily failure rate per machine from the ledger, and the pool size that it asks for."""
@@ -94,7 +60,7 @@ async def estimate(sizing: Sizing) -> Estimate:
     found = Estimate(
         history_days=policy.history_days,
         plans=await asyncio.to_thread(plans, ctx.ledger, policy, ctx.clock.now()),
-        standing_by=len(_pooled(ctx.ledger)),
+        standing_by=len(pooled(ctx.ledger)),
     )
     for plan in found.plans:
         get_run_logger().info("%starget %d: %s", _named(plan.group), plan.target, "; ".join(plan.reasons))
@@ -116,7 +82,7 @@ async def resize(found: Estimate) -> str:
     for plan in found.plans:
         mine = [
             known
-            for known in _pooled(ctx.ledger)
+            for known in pooled(ctx.ledger)
             if machine_groups.group_of(known.name, ctx.policy.spare_pool) == plan.group
         ]
         standbys = [known for known in mine if known.state is MachineState.STANDBY]
@@ -124,7 +90,7 @@ async def resize(found: Estimate) -> str:
         newest = sorted(standbys, key=lambda m: m.registered_at, reverse=True)[:surplus]
         # Withdrawn first, so that no playbook claims it meanwhile; one that was claimed already stays.
         retired += [await _retire(known.name) for known in newest if ctx.ledger.withdraw(known.name)]
-    did = f"provisioned {listed(names)}; retired {listed(retired)}"
+    did = f"provisioned {join_names(names)}; retired {join_names(retired)}"
     get_run_logger().info("%s", did)
     return did
 
@@ -155,10 +121,6 @@ async def _retire(machine: str) -> str:
 def _leaves_pool(machine: Machine) -> bool:
     """It was being retired: an eviction has a reason, and a job until it is out."""
     return machine.job is None and machine.cordon_reason is None
-
-
-def _pooled(ledger: Ledger) -> list[Machine]:
-    return [machine for state in IN_POOL for machine in ledger.machines(state=state)]
 
 
 def _named(group: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from scipy.stats import binom
 
-from holdfast.policies.spare_pool import Plan, probability
+from holdfast.policies.pool.spare_pool import Plan, probability
 from holdfast.tasks.story import escape
 
 

@@ -16,8 +16,8 @@ from holdfast.models.base import Frozen
 from holdfast.models.checkpoint import RemoteCheckpoint, Tier
 from holdfast.models.machine import Machine
 from holdfast.models.rehearsal import Outcome, Rehearsal
-from holdfast.storage import remote
-from holdfast.tasks import fleet
+from holdfast.operations import fleet
+from holdfast.storage.checkpoints.remote import manifests
 from holdfast.tasks.case import Case
 
 PROVE_S = 240.0
@@ -106,7 +106,7 @@ async def keep_proven(case: Case) -> str:
 
 async def _keep(case: Case) -> str:
     ctx = case.ctx
-    listed = await asyncio.to_thread(remote.list_remote, ctx.store, case.job)
+    listed = await asyncio.to_thread(manifests.list_remote, ctx.store, case.job)
     usable = [each for each in listed if not each.suspect]
     failed: list[str] = []
     for checkpoint in usable[:MOST_CHECKPOINTS]:
@@ -115,11 +115,11 @@ async def _keep(case: Case) -> str:
             return f"step {checkpoint.step} is {found.told}"
         if found.outcome is Outcome.PROVEN:
             why = f"{case.incident_id}: newer checkpoints may not restore"
-            await asyncio.to_thread(remote.pin, ctx.store, checkpoint, why)
+            await asyncio.to_thread(manifests.pin, ctx.store, checkpoint, why)
             more = f" ({', '.join(failed)} marked suspect)" if failed else ""
             return f"step {checkpoint.step} is {found.told}; pinned{more}"
         why = f"not restorable: {found.told}"
-        await asyncio.to_thread(remote.mark_suspect, ctx.store, checkpoint, why)
+        await asyncio.to_thread(manifests.mark_suspect, ctx.store, checkpoint, why)
         ctx.ledger.refuse_checkpoint(checkpoint, why)
         failed.append(f"step {checkpoint.step}")
     return f"nothing there is proven ({', '.join(failed)} marked suspect)" if failed else "there is none"

@@ -18,11 +18,12 @@ from holdfast.errors import AnewError, HoldfastError, RefusedError, StaleError
 from holdfast.models.base import Frozen
 from holdfast.models.machine import MachineState, Scope
 from holdfast.models.repair import Repair, RepairState, Step, StepState
-from holdfast.policies import repair as policy
-from holdfast.policies.repair import Move
+from holdfast.operations.context import Context
+from holdfast.operations.evict import take_out
+from holdfast.policies.pool import repair as policy
+from holdfast.policies.pool.repair import Move
 from holdfast.tasks import repair_acts
-from holdfast.tasks.context import Context, context
-from holdfast.tasks.pause import take_out
+from holdfast.tasks.context import context
 from holdfast.tasks.story import escape
 
 

@@ -16,10 +16,10 @@ from holdfast.models.alert import Verdict
 from holdfast.models.base import Frozen
 from holdfast.models.machine import Machine, MachineState
 from holdfast.models.repair import Repair, Step, StepState
-from holdfast.policies import verdicts
-from holdfast.policies.repair_policy import RepairPolicy
+from holdfast.operations.context import Context
+from holdfast.policies.config.repair_policy import RepairPolicy
+from holdfast.policies.diagnose import verdicts
 from holdfast.tasks import standby_checks, tools
-from holdfast.tasks.context import Context
 
 _POLL_S = 1.0
 _BOOT_ID = ("cat", "/proc/sys/kernel/random/boot_id")

@@ -15,8 +15,8 @@ from prefect import task
 from prefect.logging import get_run_logger
 
 from holdfast.models.alert import Blame, Verdict
-from holdfast.policies import agreement, replay_groups
-from holdfast.policies.replay_groups import Next, Outcome, ReplayDecision, ReplayVerdict
+from holdfast.policies.diagnose import agreement, replay_groups
+from holdfast.policies.diagnose.replay_groups import Next, Outcome, ReplayDecision, ReplayVerdict
 from holdfast.tasks.case import Case
 from holdfast.tasks.replay_group import Ended, checkpoint_of, play
 

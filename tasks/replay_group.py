@@ -11,9 +11,9 @@ from holdfast.models.agent import Fence, OpenRendezvous, RankResult, Replay, Sta
 from holdfast.models.base import Frozen
 from holdfast.models.checkpoint import RemoteCheckpoint, RestoreOrder, Tier
 from holdfast.models.machine import Machine
-from holdfast.policies import lineage
-from holdfast.policies.agreement import Played
-from holdfast.tasks import fleet
+from holdfast.operations import fleet
+from holdfast.policies.diagnose.agreement import Played
+from holdfast.policies.restore import lineage
 from holdfast.tasks.case import Case
 
 

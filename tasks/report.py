@@ -13,10 +13,11 @@ from prefect.states import Completed
 from holdfast.models.alert import BESIDE_TRAINING, Incident, IncidentState, Verdict
 from holdfast.models.history import Action
 from holdfast.models.job import JobState
+from holdfast.operations.fence import halt
+from holdfast.operations.stop import stop
 from holdfast.storage.ledger.inputs import taken_up
 from holdfast.tasks import story
 from holdfast.tasks.case import Case
-from holdfast.tasks.pause import halt, stop
 
 
 @task(task_run_name="report {case.incident_id}")
@@ -50,7 +51,7 @@ async def left_running(case: Case, summary: str, verdict: Verdict | None = None)
 async def stopped(case: Case, summary: str, verdict: Verdict | None = None) -> None:
     """The ladder ends with stopping: fence the job, free its machines, close the incident with the reason."""
     get_run_logger().error("stopping the job: %s", summary)
-    await stop(case.job, case.ledger)
+    await stop(case.ctx, case.job, case.ledger)
     await _close(case, IncidentState.STOPPED, summary, verdict)
 
 

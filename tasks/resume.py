@@ -2,82 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
-import itertools
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from prefect import task
 from prefect.logging import get_run_logger
 
 from holdfast.errors import (
-    CheckpointError,
     DamagedError,
     LimitError,
     RecoveryError,
-    RefusedError,
-    UnavailableError,
     WaitError,
 )
-from holdfast.models.agent import (
-    AgentState,
-    OpenRendezvous,
-    RankPhase,
-    RankState,
-    Rendezvous,
-    Settled,
-    Start,
-)
-from holdfast.models.base import Frozen
-from holdfast.models.checkpoint import Choice, RestoreOrder, RestorePlan, ShardSource, Tier
-from holdfast.models.job import Job, JobState
-from holdfast.models.machine import Machine, MachineState
-from holdfast.policies import from_zero, placement, restore_plan
-from holdfast.policies.listed import listed
-from holdfast.storage.ledger import Ledger
-from holdfast.tasks import choose, flaps, fleet
+from holdfast.models.job import JobState
+from holdfast.operations import restore
+from holdfast.operations.launch import Launched, first_steps, launch
+from holdfast.policies.restore import from_zero
 from holdfast.tasks.case import Case
-from holdfast.tasks.context import Context, context
-from holdfast.tasks.standby import make_ready
-
-# A job submitted under a name that was used before does not inherit that one's state.
-_SCRATCH = RestorePlan(step=0, tier=None, reasons=("submitted anew: from scratch",))
-
-_MOST_REFUSED = 4
-"""Plans in a row whose sources all turned out damaged or gone, before a recovery is given up."""
-
-
-_LOOKS = 4
-"""Looks for first steps until all machines are asked, those too that had theirs already."""
-_FEW = 32
-_PATIENCE_S = 1.0
-"""An agent answers when its ranks have made their first step, at the latest after so long."""
-
-
-MakePlan = Callable[[Job, Sequence[AgentState]], Awaitable[RestorePlan]]
-"""Chooses by what the machines hold."""
-
-
-class Launched(Frozen):
-    """What was started."""
-
-    epoch: int
-    step: int
-    """The step that was restored; 0 from scratch."""
-    tier: Tier | None
-    reasons: tuple[str, ...]
-    restore: tuple[str, ...] = ()
-    """Which newer steps were skipped and where each rank's state came from, with the reasons."""
-
-    unloadable: tuple[str, ...] = ()
-    """Newer states that the ranks could not load, in words."""
-
-    @property
-    def said(self) -> str:
-        """In words."""
-        why = f" ({self.reasons[-1]})" if self.tier is None and self.reasons else ""
-        return "; ".join([*self.unloadable, f"epoch {self.epoch} from step {self.step}{why}"])
 
 
 async def resume(case: Case) -> Launched:
@@ -139,6 +79,7 @@ async def _patiently(case: Case, key: str) -> Launched:
         waited_s = ctx.clock.now() - waits[0].begun_at if waits else 0.0
         try:
             return await launch(
+                ctx,
                 case.job,
                 reason,
                 incident_id=case.incident_id,
@@ -202,238 +143,4 @@ async def _give_up_state(case: Case, epoch: int, why: str) -> None:
             f"checkpoint of step {now.start_step} cannot be loaded by code version {now.code_version} (epoch "
             f"{before.epoch} ran {before.code_version}): {_short(why)}"
         )
-    await choose.give_up_state(case.ctx, case.job, now.start_step, f"refused: {why}")
-
-
-async def launch(
-    job_name: str,
-    reason: str,
-    *,
-    incident_id: str | None = None,
-    bound: int | None = None,
-    choice: Choice | None = None,
-    waited_s: float = 0.0,
-    ledger: Ledger | None = None,
-) -> Launched:
-    """Start the next epoch of a job on its machines (for a new job: on standbys); does not wait for steps.
-
-    When every source of some rank's state is refused, the next older step is taken, in a further epoch.
-
-    Args:
-        job_name: the job.
-        reason: why, for the record.
-        incident_id: the incident that this recovers.
-        bound: newest step that may be restored; None: no bound.
-        choice: what a person wants it to be restored from; None: the newest usable state.
-        waited_s: how long it was waited for S3 already.
-        ledger: where it is written; None: the site's, whoever else acts on the job.
-
-    Raises:
-        StaleError: another run acts on the job; nothing was started.
-        WaitError: S3 does not answer, and nothing else will do; nothing was started.
-        LimitError: no saved state is usable: a person decides; nothing was started.
-        NoStandbyError: a new job wants more machines than stand by.
-        UnavailableError: a machine of the job does not answer; nothing was started.
-        CheckpointError: the chosen state could not be brought to its ranks; nothing was started.
-    """
-    refused: list[str] = []
-
-    async def plan(job: Job, states: Sequence[AgentState]) -> RestorePlan:
-        if new:
-            return _SCRATCH
-        search = choose.Search(context(), job, states, bound, refused, waited_s)
-        return await (choose.by_hand(search, choice) if choice else choose.plan(search))
-
-    ledger = ledger or context().ledger
-    new = not ledger.job(job_name).machines
-    while True:
-        try:
-            return await _launch(ledger, job_name, reason, incident_id=incident_id, make_plan=plan)
-        except CheckpointError as error:
-            refused.append(str(error))
-            if len(refused) > _MOST_REFUSED:
-                raise
-
-
-async def _launch(
-    ledger: Ledger,
-    job_name: str,
-    reason: str,
-    *,
-    incident_id: str | None,
-    make_plan: MakePlan,
-) -> Launched:
-    ctx = context()
-    job = _with_machines(ctx, ledger.job(job_name))
-    machines = ledger.machines_named(job.machines)
-    if out := [m.name for m in machines if m.state is not MachineState.ACTIVE]:
-        raise RefusedError(f"job {job_name}: machines {listed(out)} are out of service; swap them first")
-    first = machines[0]
-    meet = OpenRendezvous(
-        job=job_name, epoch=job.epoch + 1, incarnation=first.incarnation, world_size=job.spec.world_size
-    )
-    settled, rendezvous = await asyncio.gather(
-        _settle(ctx, machines, job), ctx.agent(first).open_rendezvous(meet)
-    )
-    job = _merge_pending_update(ledger, job)
-    plan = await make_plan(job, [each.state for each in settled.values()])
-    epoch = ledger.next_epoch(job_name)
-    if epoch != meet.epoch:
-        raise RefusedError(f"job {job_name}: epoch {epoch - 1} was started by somebody else")
-    ledger.open_epoch(
-        job_name,
-        epoch,
-        plan.step,
-        job.code_version,
-        job.machines,
-        reason,
-        incident_id=incident_id,
-        at=ctx.clock.now(),
-    )
-    await _prepare_code(ctx, job, machines, settled)
-    await _start_ranks(ctx, ledger.job(job_name), machines, plan, rendezvous)
-    if incident_id is None:
-        ledger.set_job(job_name, state=JobState.RUNNING)
-        await make_ready(ctx, job)
-    told = restore_plan.explain(plan)
-    return Launched(epoch=epoch, step=plan.step, tier=plan.tier, reasons=plan.reasons, restore=told)
-
-
-async def first_steps(ctx: Context, job_name: str, epoch: int, timeout_s: float) -> None:
-    """Wait until every rank of ``epoch`` has completed a step.
-
-    Raises:
-        DamagedError: ranks could not load the state that they were to resume from.
-        RecoveryError: a rank failed, or time ran out.
-    """
-    job = ctx.ledger.job(job_name)
-    machines = ctx.ledger.machines_named(job.machines)
-    deadline = ctx.clock.now() + timeout_s
-    known: dict[str, tuple[RankState, ...]] = {}
-    for look in itertools.count(1):
-        if ctx.clock.now() >= deadline:
-            break
-        # There may be a thousand machines, and ranks make their steps together: a few are waited for until they have
-        # made one, then all that are left; and now and then all are asked, for what may have failed meanwhile.
-        left = [machine for machine in machines if not _stepped(known.get(machine.name))]
-        few = left[:_FEW] if len(left) == len(machines) else left
-        asked, patience_s = (machines, 0.0) if look % _LOOKS == 0 else (few, _PATIENCE_S)
-        answers = await fleet.ask(
-            ctx,
-            asked,
-            lambda agent, _: agent.first_steps(job_name, epoch, patience_s=patience_s),  # noqa: B023
-        )
-        known |= {name: found.ranks for name, found in fleet.answered(answers).items()}
-        ranks = [rank for found in known.values() for rank in found]
-        if fallen := [rank for rank in ranks if rank.phase is RankPhase.EXITED and rank.exit_code]:
-            if damaged := [rank.damaged for rank in fallen if rank.damaged]:
-                raise DamagedError(damaged[0])
-            raise RecoveryError(
-                f"epoch {epoch}: rank {fallen[0].rank} ended with status {fallen[0].exit_code} again"
-            )
-        if len(ranks) == job.spec.world_size and _stepped(ranks):
-            return
-        if ctx.ledger.job(job_name).state is JobState.STOPPED:
-            raise RefusedError(f"job {job_name} was stopped")
-        await asyncio.sleep(0.05)
-    raise RecoveryError(f"epoch {epoch}: no step from every rank within {timeout_s:.0f} s")
-
-
-def _stepped(ranks: Sequence[RankState] | None) -> bool:
-    """All of them made a step in this epoch, or ended well."""
-    return bool(ranks) and all(rank.steps_done > 0 or rank.exit_code == 0 for rank in ranks or ())
-
-
-def _with_machines(ctx: Context, job: Job) -> Job:
-    """A new job gets its machines from the standby pool."""
-    if job.machines:
-        return job
-    ledger, flapping = ctx.ledger, flaps.of_the_pool(ctx.ledger, ctx.clock, ctx.policy)
-    claimed = ledger.claim_standbys(job.name, job.spec.machines, flapping)
-    return ledger.set_job(job.name, machines=tuple(machine.name for machine in claimed))
-
-
-def _merge_pending_update(ledger: Ledger, job: Job) -> Job:
-    """A code update that was not urgent rides on this restart."""
-    version = ledger.pending_version(job.name)
-    if version is None:
-        return job
-    updated = ledger.set_job(job.name, code_version=version)
-    ledger.set_pending_version(job.name, None)
-    return updated
-
-
-async def _settle(ctx: Context, machines: Sequence[Machine], job: Job) -> dict[str, Settled]:
-    """What the machines hold once nothing of the job runs there.
-
-    An attempt that was killed half way may have started some ranks: nothing of it may go on.
-    """
-    answers = await fleet.settle(ctx, machines, job.name, job.epoch)
-    if unreachable := fleet.lost(answers):
-        raise UnavailableError(f"job {job.name}: no answer from {listed(unreachable)}")
-    return fleet.all_or_raise(answers)
-
-
-async def _prepare_code(
-    ctx: Context, job: Job, machines: Sequence[Machine], settled: Mapping[str, Settled]
-) -> None:
-    """Have the job's code on all machines before any rank starts; those that said that they have it are not asked."""
-    lacking = [machine for machine in machines if job.code_version not in settled[machine.name].code]
-    fleet.all_or_raise(await fleet.prepare_code(ctx, job, job.code_version, lacking))
-
-
-async def _start_ranks(
-    ctx: Context, job: Job, machines: Sequence[Machine], plan: RestorePlan, rendezvous: Rendezvous
-) -> None:
-    epoch = job.epoch
-    backup = placement.backups(len(machines), job.spec.ranks_per_machine, job.spec.parallelism)
-    holders = ctx.ledger.machines_named(list(restore_plan.machines(plan)))
-    address_of = {machine.name: machine.data_address for machine in holders}
-
-    def by_machine(sources: Sequence[ShardSource]) -> dict[str, list[ShardSource]]:
-        found = defaultdict(list)
-        for each in sources:
-            address = address_of.get(each.machine, "")
-            found[job.machine_of(each.rank)].append(each.model_copy(update={"address": address}))
-        return found
-
-    sources, fallbacks = by_machine(plan.sources), by_machine(plan.fallbacks)
-
-    skip_steps = ctx.ledger.skipped_steps(job.name)
-
-    def order(machine: Machine) -> Start:
-        slot = job.machines.index(machine.name)
-        ranks = tuple(job.ranks_of(machine.name))
-        peer = machines[backup.mapping[slot]] if job.spec.checkpoint.peer and len(machines) > 1 else None
-        return Start(
-            job=job.name,
-            epoch=epoch,
-            incarnation=machine.incarnation,
-            script=job.spec.script,
-            args=job.spec.args,
-            env=job.spec.env,
-            code_version=job.code_version,
-            ranks=ranks,
-            world_size=job.spec.world_size,
-            rendezvous=rendezvous,
-            restore=RestoreOrder(
-                step=plan.step,
-                epoch=plan.epoch,
-                tier=plan.tier,
-                sources=tuple(sources[machine.name]),
-                fallbacks=tuple(fallbacks[machine.name]),
-                key=plan.remote.key if plan.remote else "",
-            ),
-            peer=peer.data_address if peer else "",
-            peer_machine=peer.name if peer else "",
-            s3_every_steps=job.spec.checkpoint.s3_every_steps,
-            disk_every_steps=job.spec.checkpoint.disk_every_steps,
-            skip_steps=skip_steps,
-            memory_every_steps=job.spec.checkpoint.memory_every_steps,
-            copies=job.spec.checkpoint.copies(len(machines)),
-            first_tier=job.spec.checkpoint.first_tier,
-            retention=job.spec.checkpoint.retention,
-            stop_grace_s=job.spec.stop_grace_s,
-        )
-
-    fleet.all_or_raise(await fleet.ask(ctx, machines, lambda agent, machine: agent.start(order(machine))))
+    await restore.give_up_state(case.ctx, case.job, now.start_step, f"refused: {why}")

@@ -9,8 +9,8 @@ from prefect.logging import get_run_logger
 
 from holdfast import names
 from holdfast.errors import LimitError
-from holdfast.policies import code
-from holdfast.tasks import fleet
+from holdfast.operations import fleet
+from holdfast.policies.escalate import code
 from holdfast.tasks.case import Case
 
 

@@ -10,8 +10,8 @@ from prefect.logging import get_run_logger
 
 from holdfast.models.agent import Check, Diagnose
 from holdfast.models.alert import Finding
-from holdfast.policies import services
-from holdfast.tasks import fleet
+from holdfast.operations import fleet
+from holdfast.policies.classify import services
 from holdfast.tasks.case import Case
 
 _AGAIN_S = 1.0

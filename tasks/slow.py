@@ -10,8 +10,9 @@ from prefect.logging import get_run_logger
 
 from holdfast.models.agent import StackDump
 from holdfast.models.alert import Verdict
-from holdfast.policies import aggregate, slow_vote
-from holdfast.tasks import fleet, late
+from holdfast.operations import fleet
+from holdfast.policies.diagnose import aggregate, slow_vote
+from holdfast.tasks import late
 from holdfast.tasks.case import Case
 
 

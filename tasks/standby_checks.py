@@ -16,13 +16,18 @@ from holdfast.models.base import Frozen
 from holdfast.models.machine import Machine, MachineState, Scope
 from holdfast.models.names import MachineName
 from holdfast.models.repair import RepairState
-from holdfast.policies import breaker, compare, flapping, verdicts
-from holdfast.policies.listed import listed
-from holdfast.tasks import checks, fleet
+from holdfast.operations import fleet
+from holdfast.operations.context import Context
+from holdfast.operations.evict import take_out
+from holdfast.operations.fence import fence
+from holdfast.operations.provision import provision_shortfall
+from holdfast.policies.diagnose import compare, verdicts
+from holdfast.policies.escalate import breaker
+from holdfast.policies.join_names import join_names
+from holdfast.policies.pool import flapping
+from holdfast.tasks import checks
 from holdfast.tasks.checks import Subject
-from holdfast.tasks.context import Context, context
-from holdfast.tasks.pause import fence, take_out
-from holdfast.tasks.standby import provision_shortfall
+from holdfast.tasks.context import context
 from holdfast.tasks.story import escape
 
 OWN = (Check.INSPECT, Check.VENDOR, Check.MATMUL, Check.BITWISE, Check.ALL_TO_ALL, Check.NIC)
@@ -111,7 +116,7 @@ async def remove_unfit(checked: Checked) -> str:
             get_run_logger().warning("%s", error)
             continue
         out.append(name)
-    return f"checked {len(checked.machines)}; took out {listed(out)}{await _replace(ctx, out)}"
+    return f"checked {len(checked.machines)}; took out {join_names(out)}{await _replace(ctx, out)}"
 
 
 @task(task_run_name="admit machines that passed")
@@ -133,8 +138,8 @@ async def admit(checked: Checked) -> str:
     admitted = [name for name in checked.machines if name not in failed]
     refused = [name for name in checked.machines if name in surely]
     waiting = [name for name in checked.machines if name in failed - surely]
-    did = f"admitted {listed(admitted)}; refused {listed(refused)}"
-    did += f"; {listed(waiting)} wait" if waiting else ""
+    did = f"admitted {join_names(admitted)}; refused {join_names(refused)}"
+    did += f"; {join_names(waiting)} wait" if waiting else ""
     return did + await _replace(ctx, refused)
 
 
@@ -143,10 +148,10 @@ async def _replace(ctx: Context, out: list[str]) -> str:
     if not out:
         return ""
     try:
-        return f"; provisioned {listed(await provision_shortfall(ctx))}"
+        return f"; provisioned {join_names(await provision_shortfall(ctx))}"
     except HoldfastError as error:
         # What was found stands; the nightly schedule fills the pool.
-        get_run_logger().warning("no machine to replace %s: %s", listed(out), error)
+        get_run_logger().warning("no machine to replace %s: %s", join_names(out), error)
         return f"; not replaced: {error}"
 
 

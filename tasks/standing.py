@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from holdfast.models.agent import Check
 from holdfast.models.alert import AlertKind, Incident, IncidentClass, Verdict
 from holdfast.models.history import Action, ActionState
-from holdfast.policies import standing_out
-from holdfast.policies.listed import listed
-from holdfast.policies.signature import Signature
-from holdfast.policies.standing_out import Accusation, Weighed
+from holdfast.operations.context import Context
+from holdfast.policies.classify.signature import Signature
+from holdfast.policies.detect import standing_out
+from holdfast.policies.detect.standing_out import Accusation, Weighed
+from holdfast.policies.join_names import join_names
 from holdfast.tasks.case import Case
-from holdfast.tasks.context import Context
 
 _LOOK_BACK = 50
 """Incidents of the job, newest first."""
@@ -89,9 +89,11 @@ def _excuse(incident: Incident, ranks: Sequence[int]) -> str:
     if not ranks:
         return ""
     if set(ranks) <= set(_told(incident, "ended")):
-        return f"ranks {listed(ranks)} ended with status 0 before the others: the job's own code, no machine"
+        return (
+            f"ranks {join_names(ranks)} ended with status 0 before the others: the job's own code, no machine"
+        )
     if set(ranks) <= set(_told(incident, "working")):
-        return f"ranks {listed(ranks)} work, while the others wait for them: no machine is at fault"
+        return f"ranks {join_names(ranks)} work, while the others wait for them: no machine is at fault"
     return ""
 
 

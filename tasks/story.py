@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from holdfast.models.alert import Alert, Incident, Verdict
 from holdfast.models.history import Action
-from holdfast.policies.lost_time import account
-from holdfast.policies.timeline import incident_phases
+from holdfast.policies.accounting.lost_time import account
+from holdfast.policies.accounting.timeline import incident_phases
 from holdfast.shown import plain
 
 _LONGEST = 300

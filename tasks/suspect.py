@@ -9,7 +9,7 @@ from prefect import task
 from prefect.logging import get_run_logger
 
 from holdfast.errors import HoldfastError
-from holdfast.storage import remote
+from holdfast.storage.checkpoints.remote import manifests
 from holdfast.tasks.case import Case
 
 
@@ -24,7 +24,7 @@ async def mark_suspect(case: Case, reason: str) -> list[int]:
         marked = case.ctx.ledger.mark_suspect(case.job, bound + 1, f"{case.incident_id}: {reason}")
         for checkpoint in marked:
             try:
-                await asyncio.to_thread(remote.mark_suspect, case.ctx.store, checkpoint, reason)
+                await asyncio.to_thread(manifests.mark_suspect, case.ctx.store, checkpoint, reason)
             except HoldfastError as error:
                 # The ledger's mark already keeps it from being restored; S3 is never on the critical path.
                 get_run_logger().warning("could not mark %s in S3: %s", checkpoint.key, error)

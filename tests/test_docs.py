@@ -7,6 +7,7 @@ from pathlib import Path
 
 from holdfast.models.alert import IncidentClass
 from holdfast.settings_table import table
+from tests import code_map
 
 ROOT = Path(__file__).parents[1]
 
@@ -14,6 +15,10 @@ ROOT = Path(__file__).parents[1]
 def test_the_settings_page_is_the_settings_class() -> None:
     """Regenerate with `python -m holdfast.settings_table > docs/settings.md`."""
     assert (ROOT / "docs/settings.md").read_text() == table()
+
+
+def test_the_map_of_the_code_is_what_packages_say_of_themselves() -> None:
+    assert code_map.written() == code_map.table(), "run: python -m tests.code_map"
 
 
 def test_links_between_pages_lead_somewhere() -> None:

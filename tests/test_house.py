@@ -52,8 +52,9 @@ MAY_IMPORT = {
     # The catalogue of Xids is a policy; faults are imported by ranks of machines that were armed for them.
     "agent": BASE | {"agent", "storage", "session", "inject", "policies", "plugins"},
     "session": BASE | {"session", "storage", "agent"},
-    "tasks": BELOW_TASKS | {"tasks"},
-    "flows": BASE | {"tasks", "flows"},
+    "operations": BELOW_TASKS | {"operations"},
+    "tasks": BELOW_TASKS | {"operations", "tasks"},
+    "flows": BASE | {"operations", "tasks", "flows"},
 }
 
 
@@ -122,8 +123,8 @@ def test_nothing_imports_linked_folders_by_their_bare_names() -> None:
 
 
 def test_tasks_talk_to_agents_through_the_client_only() -> None:
-    """No task reaches into the agent's own modules."""
-    for path in parts()["tasks"]:
+    """No task or operation reaches into the agent's own modules."""
+    for path in (*parts()["tasks"], *parts()["operations"]):
         text = path.read_text()
         for line in text.splitlines():
             assert "holdfast.agent" not in line or "holdfast.agent.client" in line, f"{path}: {line}"
@@ -136,6 +137,19 @@ def test_the_import_check_sees_a_wrong_import() -> None:
     )
     assert seen == {"flows", "tasks", "bare policies"}
     assert imported("from holdfast import Session, drivers") == {"holdfast", "drivers"}
+
+
+def test_operations_load_no_prefect() -> None:
+    """The gateway starts, stops and evicts without it."""
+    names = ", ".join(f"holdfast.operations.{path.stem}" for path in parts()["operations"])
+    script = f"import sys, {names}; sys.exit('prefect' in sys.modules)"
+    subprocess.run([sys.executable, "-P", "-c", script], timeout=100, check=True)
+
+
+def test_the_gateway_reaches_no_task() -> None:
+    """What it does to jobs and machines is an operation."""
+    gateway = [path for path in parts()["deployments"] if "gateway" in path.parts]
+    assert [str(path) for path in gateway if "tasks" in imported(path.read_text())] == []
 
 
 def test_session_loads_neither_prefect_nor_scipy() -> None:
@@ -248,7 +262,7 @@ def test_wheel_carries_everything_that_runs(tmp_path: Path) -> None:
     script = (
         f"import sys; sys.path.insert(0, {str(tmp_path / 'installed')!r})\n"
         "from holdfast.deployments.worker import manifest\n"
-        "from holdfast.policies.policy import Policy\n"
+        "from holdfast.policies.config.policy import Policy\n"
         "assert 'installed' in manifest.__file__, manifest.__file__\n"
         "Policy.load(None)\n"
         "print(len(manifest.read()))"

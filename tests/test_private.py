@@ -18,7 +18,7 @@ from holdfast.drivers.local import LocalDriver
 from holdfast.errors import CheckpointError, SettingsError
 from holdfast.paths import shm_dir, shm_root
 from holdfast.settings import Settings
-from holdfast.storage.checkpoints import slot_files
+from holdfast.storage.checkpoints.save import slot_files
 from holdfast.storage.ledger import Ledger
 
 NOBODY = 65534

@@ -14,10 +14,10 @@ import pytest
 import uvicorn
 from cryptography import x509
 
-from holdfast.agent import shard_port
+from holdfast.agent.checkpoints import shard_port
+from holdfast.agent.checkpoints.memory import Memory
+from holdfast.agent.checkpoints.shard_port import ShardPort
 from holdfast.agent.client import AgentClient
-from holdfast.agent.memory import Memory
-from holdfast.agent.shard_port import ShardPort
 from holdfast.errors import SettingsError, UnavailableError
 from holdfast.models.agent import Fence
 from holdfast.tls import READ_AT_ONCE, Tls

@@ -12,8 +12,10 @@ from typing import Any
 
 from benchmarks.fleet.memory import Held, ScriptedMemory
 from benchmarks.fleet.ranks import Script, ScriptedForks, ScriptedRank
-from holdfast.agent import carrier_main, daemon, jobs, run
-from holdfast.agent.run import Restored
+from holdfast.agent import daemon
+from holdfast.agent.checkpoints import transfer_main
+from holdfast.agent.ranks import jobs, run
+from holdfast.agent.ranks.run import Restored
 from holdfast.errors import UnavailableError
 from holdfast.models import agent as messages
 from holdfast.models.alert import Alert, Finding
@@ -68,10 +70,10 @@ class _Carrier:
         """No process."""
 
     async def call(self, operation: str, timeout_s: float, **arguments: Any) -> Any:
-        """Run one of :mod:`holdfast.agent.carrier_main`'s operations."""
+        """Run one of :mod:`holdfast.agent.checkpoints.transfer_main`'s operations."""
         if operation != "checkout" or self.store is None:
             raise UnavailableError(f"{operation}: not scripted")
-        work = functools.partial(carrier_main.checkout, self.store, **arguments)
+        work = functools.partial(transfer_main.checkout, self.store, **arguments)
         return await asyncio.wait_for(asyncio.to_thread(work), timeout_s)
 
     def close(self) -> None:
@@ -185,7 +187,7 @@ def put_in_place(settings: Settings) -> None:
     daemon.site_policy = lambda *_, **__: policy  # type: ignore[assignment]
     daemon.detectors = lambda *_: ((_Eye(),), lambda: _VITALS)  # type: ignore[assignment]
     daemon.ForkServer = ScriptedForks  # type: ignore[assignment,misc]
-    daemon.Carrier = _Carrier  # type: ignore[assignment,misc]
+    daemon.TransferProcess = _Carrier  # type: ignore[assignment,misc]
     daemon.Memory = ScriptedMemory  # type: ignore[misc]
     daemon.Supply = _Supply  # type: ignore[misc]
     daemon._Http = _Http  # type: ignore[misc]

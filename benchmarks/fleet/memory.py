@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from holdfast.agent.memory import Memory
+from holdfast.agent.checkpoints.memory import Memory
 from holdfast.models.checkpoint import Shard, Tier
-from holdfast.storage.checkpoints import buffers, slot_files
+from holdfast.storage.checkpoints.save import buffers, slot_files
 
 _META = b"scripted"
 _PAYLOAD_BYTES = 4096

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-from holdfast.agent import rendezvous, wire
-from holdfast.agent.rank_main import RankOrder, run_rank
+from holdfast.agent import wire
+from holdfast.agent.ranks import rendezvous
+from holdfast.agent.ranks.rank_main import RankOrder, run_rank
 
 STEP_S = 5.0
 """One training step, as of a large model."""
@@ -39,7 +40,7 @@ class ScriptedProcess:
 
 
 class ScriptedRank:
-    """In place of :class:`holdfast.agent.ranks.Watched`."""
+    """In place of :class:`holdfast.agent.ranks.processes.Watched`."""
 
     def __init__(
         self, process: ScriptedProcess, rank: int, on_exit: Callable[[Any], None] | None = None

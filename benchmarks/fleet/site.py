@@ -23,7 +23,8 @@ from holdfast.models.job import Job, JobSpec, JobState
 from holdfast.models.machine import MachineState
 from holdfast.paths import log_dir, shm_root
 from holdfast.settings import Settings
-from holdfast.storage import code, objects
+from holdfast.storage import objects
+from holdfast.storage.code import versions
 from holdfast.storage.ledger import Ledger
 
 ROOT = Path(__file__).parents[2]
@@ -78,7 +79,7 @@ class FleetSite:
         spec = JobSpec(
             name=name, script=SCRIPT, code=str(self.code), machines=machines, ranks_per_machine=RANKS
         )
-        version = code.store(objects.from_settings(self.settings), name, self.code)
+        version = versions.store(objects.from_settings(self.settings), name, self.code)
         self.gateway.submit(spec, version)
         return self.ledger.job(name)
 

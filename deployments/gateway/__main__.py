@@ -16,16 +16,17 @@ import uvicorn
 from holdfast import secret, tls
 from holdfast.agent.client import agents_client
 from holdfast.clock import SystemClock
-from holdfast.deployments.gateway.acts import TaskActs
 from holdfast.deployments.gateway.app import create_app
+from holdfast.deployments.gateway.detectors.probe import HttpProber
+from holdfast.deployments.gateway.detectors.stacks import HttpStacks
+from holdfast.deployments.gateway.fleet.acts import Operations
+from holdfast.deployments.gateway.intake.prefect_events import PrefectEvents
 from holdfast.deployments.gateway.metrics import Metrics
-from holdfast.deployments.gateway.prefect_events import PrefectEvents
-from holdfast.deployments.gateway.probe import HttpProber
-from holdfast.deployments.gateway.stacks import HttpStacks
 from holdfast.deployments.worker.environment import adopt, socket_path
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.guarded_http import guarded
 from holdfast.listen import KEEP_ALIVE_S, listen, many_files, require_tls
+from holdfast.operations.context import Context
 from holdfast.plugins.policy import site_policy
 from holdfast.settings import Settings, load
 from holdfast.shown import log_plainly
@@ -35,13 +36,12 @@ from holdfast.storage.ledger import Ledger
 async def serve(settings: Settings, listening: socket.socket) -> None:
     """Run the gateway until SIGTERM or SIGINT."""
     # Prefect reads its environment when it is imported, so only now; and before the first alert, not at it.
-    from holdfast.deployments.gateway.prefect_runs import PrefectRuns  # noqa: PLC0415
-    from holdfast.tasks import context, evict, pause, resume  # noqa: F401, PLC0415
+    from holdfast.deployments.gateway.runs.prefect_runs import PrefectRuns  # noqa: PLC0415
 
     ledger = Ledger(settings.database)
     await asyncio.to_thread(ledger.create)
     # The gateway's own acts write through the ledger that is closed to one that leads no more.
-    context.use(context.Context(settings, known_ledger=ledger))
+    ctx = Context(settings, known_ledger=ledger)
     metrics, policy = Metrics(), site_policy(settings.policy_file, usable=True)
     runs = PrefectRuns(settings.home, socket_path(settings.home), metrics, settings.work_pool)
     certified = tls.of(settings)
@@ -62,7 +62,7 @@ async def serve(settings: Settings, listening: socket.socket) -> None:
             SystemClock(),
             runs,
             prober=HttpProber(http, policy.gateway, metrics, certified, shared),
-            acts=TaskActs(),
+            acts=Operations(ctx),
             secret=shared,
             stacks=HttpStacks(http, shared, certified),
             policy=policy,

@@ -12,20 +12,20 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from holdfast import __version__
 from holdfast.clock import Clock
-from holdfast.deployments.gateway import agents, alerts, by_hand, jobs, read
-from holdfast.deployments.gateway.acts import Acts
-from holdfast.deployments.gateway.auth import Door, body_of
+from holdfast.deployments.gateway.api import agents, alerts, jobs, manual_actions, read
+from holdfast.deployments.gateway.api.auth import AuthMiddleware, body_of
+from holdfast.deployments.gateway.detectors.probe import Prober
+from holdfast.deployments.gateway.detectors.stacks import StackReader
+from holdfast.deployments.gateway.fleet.acts import Acts
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.leadership import Leadership
 from holdfast.deployments.gateway.metrics import Metrics
 from holdfast.deployments.gateway.page import entrance, views
 from holdfast.deployments.gateway.page.session import Sessions
-from holdfast.deployments.gateway.probe import Prober
-from holdfast.deployments.gateway.runs import Runs
-from holdfast.deployments.gateway.stacks import StackReader
+from holdfast.deployments.gateway.runs.flow_runs import Runs
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.plugins.policy import site_policy
-from holdfast.policies.policy import Policy
+from holdfast.policies.config.policy import Policy
 from holdfast.secret import Keys
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
@@ -91,7 +91,7 @@ def create_app(
         title="Holdfast gateway", version=__version__, lifespan=lifespan, docs_url=None, redoc_url=None
     )
     app.state.gateway = gateway
-    for part in (agents, alerts, jobs, by_hand, read):
+    for part in (agents, alerts, jobs, manual_actions, read):
         app.include_router(part.routes(gateway))
     sessions = Sessions(secret, settings.port)
     app.include_router(views.routes(gateway))
@@ -121,7 +121,7 @@ def create_app(
         return JSONResponse(body_of(SettingsError(_first(error))), status_code=SettingsError.status)
 
     app.add_middleware(
-        Door, secret=secret, metrics=gateway.site.metrics, sessions=sessions, leadership=leadership
+        AuthMiddleware, secret=secret, metrics=gateway.site.metrics, sessions=sessions, leadership=leadership
     )
     return app
 

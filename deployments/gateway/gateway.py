@@ -8,36 +8,36 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from holdfast.clock import Clock
-from holdfast.deployments.gateway.acts import Acts, while_sure
-from holdfast.deployments.gateway.admissions import Admissions
-from holdfast.deployments.gateway.approvals import Approvals
-from holdfast.deployments.gateway.carry_over import CarryOver
-from holdfast.deployments.gateway.correlate import Correlator
+from holdfast.deployments.gateway.api.approvals import Approvals
 from holdfast.deployments.gateway.detectors.clocks import Clocks
 from holdfast.deployments.gateway.detectors.exits import UnheardExits
 from holdfast.deployments.gateway.detectors.hang import Hangs
 from holdfast.deployments.gateway.detectors.heartbeats import SilentMachines
+from holdfast.deployments.gateway.detectors.probe import Prober
 from holdfast.deployments.gateway.detectors.rehearsals import Rehearsals
+from holdfast.deployments.gateway.detectors.stacks import StackReader
 from holdfast.deployments.gateway.detectors.stragglers import Stragglers
 from holdfast.deployments.gateway.detectors.switches import Switches
 from holdfast.deployments.gateway.detectors.throughput import Throughput
-from holdfast.deployments.gateway.dispatch import Dispatcher
-from holdfast.deployments.gateway.fleet import Fleet
+from holdfast.deployments.gateway.fleet.acts import Acts, while_sure
+from holdfast.deployments.gateway.fleet.progress import Progress
+from holdfast.deployments.gateway.fleet.release import Releases
+from holdfast.deployments.gateway.fleet.step_times import StepTimes
+from holdfast.deployments.gateway.fleet.times import Times
+from holdfast.deployments.gateway.fleet.view import Fleet
+from holdfast.deployments.gateway.intake.correlate import Correlator
+from holdfast.deployments.gateway.intake.requeue import Requeue
 from holdfast.deployments.gateway.metrics import Metrics
-from holdfast.deployments.gateway.probe import Prober
-from holdfast.deployments.gateway.progress import Progress
-from holdfast.deployments.gateway.reconcile import Reconciler
-from holdfast.deployments.gateway.release import Releases
-from holdfast.deployments.gateway.repairs import Repairs
-from holdfast.deployments.gateway.runs import Runs
+from holdfast.deployments.gateway.runs.admissions import Admissions
+from holdfast.deployments.gateway.runs.dispatch import Dispatcher
+from holdfast.deployments.gateway.runs.flow_runs import Runs
+from holdfast.deployments.gateway.runs.reconcile import Reconciler
+from holdfast.deployments.gateway.runs.repairs import Repairs
+from holdfast.deployments.gateway.runs.waiting import Waiting
 from holdfast.deployments.gateway.site import Site, log
-from holdfast.deployments.gateway.stacks import StackReader
-from holdfast.deployments.gateway.step_times import StepTimes
-from holdfast.deployments.gateway.times import Times
-from holdfast.deployments.gateway.waiting import Waiting
 from holdfast.errors import HoldfastError
 from holdfast.models.agent import Heartbeat
-from holdfast.policies.policy import Policy
+from holdfast.policies.config.policy import Policy
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
 
@@ -87,7 +87,7 @@ class Gateway:
         self.acts = acts = while_sure(acts, self._require_sure)
         self.dispatcher = Dispatcher(self.site, runs)
         self.correlator = Correlator(self.site, self.dispatcher, prober)
-        self.carry_over = CarryOver(self.site, self.correlator)
+        self.carry_over = Requeue(self.site, self.correlator)
         self.waiting = Waiting(self.site, self.dispatcher)
         self.waiting.launching = self.correlator.launches
         self.correlator.over = self.waiting.note_resolved

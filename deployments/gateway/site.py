@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.clock import Clock
-from holdfast.deployments.gateway.fleet import OUT_OF_SERVICE, Fleet
+from holdfast.deployments.gateway.fleet.view import OUT_OF_SERVICE, Fleet
 from holdfast.deployments.gateway.metrics import Metrics
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine
-from holdfast.policies import silence
-from holdfast.policies.policy import Policy
+from holdfast.policies.config.policy import Policy
+from holdfast.policies.detect import silence
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
 

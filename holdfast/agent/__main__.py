@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from holdfast import names, proxies, secret, settings
-from holdfast.agent import scratch
+from holdfast.agent.ranks import scratch
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.listen import facing, require_tls
 from holdfast.paths import machine_dir

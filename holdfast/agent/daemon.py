@@ -17,33 +17,35 @@ import psutil
 import uvicorn
 
 from holdfast import private, tls
-from holdfast.agent import flight_files, scratch, server, wire
-from holdfast.agent.bench import Bench
-from holdfast.agent.carrier import Carrier
-from holdfast.agent.contact import Standing
-from holdfast.agent.disk import DiskTier
-from holdfast.agent.epoch_groups import EpochGroups, parent_of_groups
-from holdfast.agent.forkserver import ForkServer
+from holdfast.agent import server, wire
+from holdfast.agent.checkpoints.disk import DiskTier
+from holdfast.agent.checkpoints.memory import Memory
+from holdfast.agent.checkpoints.proofs import proofs
+from holdfast.agent.checkpoints.prover import Prover
+from holdfast.agent.checkpoints.replication import Replicator
+from holdfast.agent.checkpoints.setbacks import Setbacks
+from holdfast.agent.checkpoints.shard_port import ShardPort
+from holdfast.agent.checkpoints.transfer_process import TransferProcess
+from holdfast.agent.checkpoints.uploads import UploadLimits, Uploads
+from holdfast.agent.diagnostics import flight_files
+from holdfast.agent.diagnostics.warm_checks import Bench
 from holdfast.agent.inspection import Inspector
 from holdfast.agent.inspection.detectors import detectors
 from holdfast.agent.inspection.roots import Roots
-from holdfast.agent.jobs import Jobs
-from holdfast.agent.lease import Lease
-from holdfast.agent.memory import Memory
 from holdfast.agent.metrics import Metrics
-from holdfast.agent.proofs import proofs
-from holdfast.agent.prover import Prover
-from holdfast.agent.rank_logs import RankLogs
-from holdfast.agent.remains import Remains
-from holdfast.agent.replication import Replicator
-from holdfast.agent.reporter import Reporter
-from holdfast.agent.run import Run
-from holdfast.agent.scratch import Scratch
-from holdfast.agent.setbacks import Setbacks
-from holdfast.agent.shard_port import ShardPort
-from holdfast.agent.supply import Supply
-from holdfast.agent.uploads import UploadLimits, Uploads
-from holdfast.agent.watch import RunEvents, Watch
+from holdfast.agent.ranks import scratch
+from holdfast.agent.ranks.epoch_groups import EpochGroups, parent_of_groups
+from holdfast.agent.ranks.forkserver import ForkServer
+from holdfast.agent.ranks.jobs import Jobs
+from holdfast.agent.ranks.rank_logs import RankLogs
+from holdfast.agent.ranks.remains import Remains
+from holdfast.agent.ranks.run import Run
+from holdfast.agent.ranks.scratch import Scratch
+from holdfast.agent.ranks.staging import Staging
+from holdfast.agent.ranks.watch import RunEvents, Watch
+from holdfast.agent.uplink.contact import Standing
+from holdfast.agent.uplink.lease import Lease
+from holdfast.agent.uplink.reporter import Reporter
 from holdfast.errors import StaleError, UnavailableError
 from holdfast.guarded_http import guarded
 from holdfast.listen import KEEP_ALIVE_S, listen
@@ -127,7 +129,7 @@ class Agent:
         self._reporter = Reporter(
             ",".join(settings.gateways), secret, self.metrics, tls=self._tls, standing=self.standing
         )
-        self._carrier = Carrier(self.forks, settings)
+        self._carrier = TransferProcess(self.forks, settings)
         self._bench = Bench(self.forks.run, self.memory.root)
         self._ranks = _RANKS
         self._replicator = Replicator(secret, self.metrics, self._tls)
@@ -156,7 +158,7 @@ class Agent:
             prover=self._prover,
             setbacks=setbacks,
         )
-        self._supply = Supply(
+        self._supply = Staging(
             self._carrier, self.memory, self.folder, secret, objects.arguments(settings), tls=self._tls
         )
         self.jobs = Jobs(
@@ -301,9 +303,9 @@ class Agent:
     async def diagnose(self, command: messages.Diagnose) -> list[Finding]:
         """Run one stop-time check."""
         self._check(command.incarnation)
-        from holdfast.agent import baseline, diagnostics  # noqa: PLC0415  (seldom needed)
+        from holdfast.agent.diagnostics import baseline, machine_checks  # noqa: PLC0415  (seldom needed)
 
-        found = await diagnostics.run_check(
+        found = await machine_checks.run_check(
             command, self.forks.run, machine=self.machine, inspector=self._inspector, bench=self._bench
         )
         return await asyncio.to_thread(baseline.compared, found, self.folder / "baseline.json")
@@ -311,13 +313,13 @@ class Agent:
     async def command(self, command: messages.Command) -> dict[str, Any]:
         """Do a command of another package on this machine."""
         self._check(command.incarnation)
-        from holdfast.agent import plugged  # noqa: PLC0415  (seldom needed)
+        from holdfast.agent.diagnostics import plugged  # noqa: PLC0415  (seldom needed)
 
         return await plugged.command(command, self.machine, self._home)
 
     async def stacks(self, job: str, epoch: int) -> list[messages.StackDump]:
         """Stacks of the rank processes of a job and of their children."""
-        from holdfast.agent import stacks  # noqa: PLC0415  (seldom needed)
+        from holdfast.agent.diagnostics import stacks  # noqa: PLC0415  (seldom needed)
 
         run = self.jobs.run(job, epoch)
         alive = {rank: process.pid for rank, process in run.processes.items() if not process.gone.done()}
@@ -325,7 +327,7 @@ class Agent:
 
     async def flight_records(self, job: str, epoch: int) -> list[messages.FlightRecord]:
         """What the collectives of a job's ranks recorded; those that live are asked to write it now."""
-        from holdfast.agent import flight  # noqa: PLC0415  (seldom needed)
+        from holdfast.agent.diagnostics import flight  # noqa: PLC0415  (seldom needed)
 
         run = self.jobs.run(job, epoch)
         ranks = {rank: 0 if known.gone.done() else known.pid for rank, known in run.processes.items()}

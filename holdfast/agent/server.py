@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from holdfast import names
-from holdfast.agent.contact import is_gateway
+from holdfast.agent.uplink.contact import is_gateway
 from holdfast.errors import HoldfastError, SettingsError, UnauthorizedError
 from holdfast.guarded_http import is_known
 from holdfast.models import agent as wire

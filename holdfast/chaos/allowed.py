@@ -8,7 +8,7 @@ from holdfast.chaos.plan import COSTLY, DATABASE, MACHINES, RANKS, SERVICES
 from holdfast.deployments.local.services import embedded
 from holdfast.errors import RefusedError
 from holdfast.models.job import ENDED, Job, JobState, Mode
-from holdfast.policies.policy import Policy
+from holdfast.policies.config.policy import Policy
 from holdfast.settings import Settings
 
 

@@ -13,7 +13,8 @@ from holdfast.demo.weights import Comparison
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.models.job import ENDED, Job, JobState
 from holdfast.settings import Settings
-from holdfast.storage import code, objects
+from holdfast.storage import objects
+from holdfast.storage.code import versions
 
 _POLL_S = 0.5
 
@@ -65,8 +66,8 @@ class Reference:
         name = f"{self.job.name[:46]}-without-faults"
         spec = self.job.spec.model_copy(update={"name": name, "args": args})
         store = objects.from_settings(settings)
-        archive = store.get(code.key(self.job.name, self.job.code_version))
-        store.put(code.key(name, self.job.code_version), archive)
+        archive = store.get(versions.key(self.job.name, self.job.code_version))
+        store.put(versions.key(name, self.job.code_version), archive)
         until = time.time() + patience_s
         gateway.submit(spec, self.job.code_version)
         while (state := gateway.job(name).state) not in ENDED and time.time() < until:

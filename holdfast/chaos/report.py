@@ -12,7 +12,7 @@ from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.base import Frozen
 from holdfast.models.history import Action
 from holdfast.models.job import JobState
-from holdfast.policies.ettr import Ettr
+from holdfast.policies.accounting.ettr import Ettr
 
 
 class Seen(Frozen):

@@ -18,7 +18,7 @@ from holdfast.deployments.local.services import embedded
 from holdfast.errors import HoldfastError
 from holdfast.models.alert import IncidentState
 from holdfast.models.machine import MachineState
-from holdfast.policies import ettr
+from holdfast.policies.accounting import ettr
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
 

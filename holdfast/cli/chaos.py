@@ -56,7 +56,7 @@ def chaos(  # noqa: PLR0917  (options)
     from holdfast.chaos.compare import Reference  # noqa: PLC0415
     from holdfast.chaos.run import Run, Wanted  # noqa: PLC0415
     from holdfast.models.machine import MachineState  # noqa: PLC0415
-    from holdfast.policies.policy import Policy  # noqa: PLC0415
+    from holdfast.policies.config.policy import Policy  # noqa: PLC0415
 
     groups = plan.parse(faults)
     times = {

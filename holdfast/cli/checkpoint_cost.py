@@ -7,8 +7,8 @@ from typing import Any
 from holdfast.cli.output import print_table, say
 from holdfast.models.checkpoint import FirstTier, Tier
 from holdfast.models.job import JobSpec
-from holdfast.policies import checkpoint_cost, placement
-from holdfast.policies.checkpoint_cost import Cost, TierCost
+from holdfast.policies.restore import checkpoint_cost, placement
+from holdfast.policies.restore.checkpoint_cost import Cost, TierCost
 
 
 def of(spec: JobSpec, rank_nbytes: int | None = None) -> Cost:

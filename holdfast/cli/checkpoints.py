@@ -62,9 +62,9 @@ def show(job: JobName, step: Step = None, as_json: AsJson = False) -> None:
     """Show one checkpoint: its files, and from where the job would be restored now, and why."""
     store = _store()
     chosen = _one(store, job, step)
-    from holdfast.storage import remote  # noqa: PLC0415  (pulls in more than `--help` should wait for)
+    from holdfast.storage.checkpoints.remote import manifests  # noqa: PLC0415  (pulls in more than `--help` should wait for)
 
-    files = remote.read_manifest(store, chosen.key).files
+    files = manifests.read_manifest(store, chosen.key).files
     referred = [file for file in files if file.name.startswith("/")]
     told: dict[str, Any] = chosen.model_dump(mode="json") | {
         "pinned": _pinned(store, chosen),
@@ -106,7 +106,7 @@ def verify(
     """Read a checkpoint from end to end and compare every file with its digest; status 1 when one is damaged."""
     if every and step is not None:
         raise SettingsError(f"step = {step} and --all: give one of them.")
-    from holdfast.storage import verify as checks  # noqa: PLC0415
+    from holdfast.storage.checkpoints.remote import verify as checks  # noqa: PLC0415
 
     store = _store()
     chosen = _all(store, job) if every else [_one(store, job, step)]
@@ -152,7 +152,7 @@ def export(
     """Write a checkpoint to a folder that needs nothing of Holdfast; every byte is verified on the way."""
     if form not in {"dcp", "safetensors"}:
         raise SettingsError(f"--format {form!r}: expected dcp or safetensors.")
-    from holdfast.storage import export as exports  # noqa: PLC0415
+    from holdfast.storage.checkpoints.remote import export as exports  # noqa: PLC0415
 
     store = _store()
     chosen = _one(store, job, step)
@@ -185,14 +185,14 @@ def prune(
 
     Files that a kept checkpoint refers to stay, whichever checkpoint they were uploaded for.
     """
-    from holdfast.policies import retention  # noqa: PLC0415
-    from holdfast.storage import tidy  # noqa: PLC0415
+    from holdfast.policies.restore import retention  # noqa: PLC0415
+    from holdfast.storage.checkpoints.remote import garbage  # noqa: PLC0415
 
     store = _store()
     _all(store, job)
     rules = _retention(job, keep_last, keep_every)
     grace_s = context.settings().s3_tidy_s if grace is None else grace
-    done = tidy.tidy(store, job, partial(retention.keep, rules=rules), grace_s=grace_s, dry_run=not yes)
+    done = garbage.tidy(store, job, partial(retention.keep, rules=rules), grace_s=grace_s, dry_run=not yes)
     if as_json:
         print_json(done.model_dump(mode="json") | {"deleted": yes, "rules": rules.model_dump(mode="json")})
         return
@@ -216,14 +216,14 @@ def pin(
     as_json: AsJson = False,
 ) -> None:
     """Keep a checkpoint whatever the retention says, or leave it to it again."""
-    from holdfast.storage import remote  # noqa: PLC0415
+    from holdfast.storage.checkpoints.remote import manifests  # noqa: PLC0415
 
     store = _store()
     chosen = _one(store, job, step)
     if remove:
-        remote.unpin(store, chosen)
+        manifests.unpin(store, chosen)
     else:
-        remote.pin(store, chosen, reason)
+        manifests.pin(store, chosen, reason)
     line = f"step {step} of {job}: {'left to the retention' if remove else 'pinned'}"
     tell(as_json, line, job=job, step=step, key=chosen.key, pinned=not remove)
 
@@ -240,9 +240,9 @@ def _all(store: ObjectStore, job: str) -> list[RemoteCheckpoint]:
     Raises:
         UnknownError: neither S3 nor the gateway has heard of the job.
     """
-    from holdfast.storage import remote  # noqa: PLC0415
+    from holdfast.storage.checkpoints.remote import manifests  # noqa: PLC0415
 
-    found = remote.list_remote(store, job)
+    found = manifests.list_remote(store, job)
     if not found and not _gateway_knows(job):
         known = sorted(
             {each.rstrip("/") for each in store.folders("") if any(store.folders(f"{each}checkpoints/"))}
@@ -270,9 +270,9 @@ def _one(store: ObjectStore, job: str, step: int | None) -> RemoteCheckpoint:
 
 
 def _pinned(store: ObjectStore, checkpoint: RemoteCheckpoint) -> bool:
-    from holdfast.storage import remote  # noqa: PLC0415
+    from holdfast.storage.checkpoints.remote import manifests  # noqa: PLC0415
 
-    return remote.is_pinned(store, checkpoint.key)
+    return manifests.is_pinned(store, checkpoint.key)
 
 
 def _gateway_knows(job: str) -> bool:
@@ -309,7 +309,7 @@ def _retention(job: str, keep_last: int | None, keep_every: int | None) -> Reten
 def _restore(store: ObjectStore, job: str) -> Sequence[str]:
     """The restore plan as of now in words; what it was made of, when not all could be asked."""
     from holdfast.cli import restore_now  # noqa: PLC0415
-    from holdfast.policies import restore_plan  # noqa: PLC0415
+    from holdfast.policies.restore import restore_plan  # noqa: PLC0415
 
     try:
         plan: RestorePlan = restore_now.plan(store, job)

@@ -13,8 +13,8 @@ from holdfast.cli.output import AsJson, print_json, print_table, say
 from holdfast.errors import SettingsError
 
 if TYPE_CHECKING:
-    from holdfast.policies.policy import SparePoolPolicy
-    from holdfast.policies.spare_pool import Plan
+    from holdfast.policies.config.policy import SparePoolPolicy
+    from holdfast.policies.pool.spare_pool import Plan
 
 _ROWS = 16
 """Sizes shown without leaving any out."""
@@ -62,8 +62,8 @@ def what_if(
         RefusedError: a figure is outside its range.
         SettingsError: the site has several groups and ``machines`` is given for all.
     """
-    from holdfast.policies.policy import Policy, SparePoolPolicy  # noqa: PLC0415
-    from holdfast.policies.spare_pool import History, plan  # noqa: PLC0415  (scipy takes half a second)
+    from holdfast.policies.config.policy import Policy, SparePoolPolicy  # noqa: PLC0415
+    from holdfast.policies.pool.spare_pool import History, plan  # noqa: PLC0415  (scipy takes half a second)
 
     policy: SparePoolPolicy = (
         SparePoolPolicy.model_validate(facts["policy"]) if facts else Policy.load().spare_pool

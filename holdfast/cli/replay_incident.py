@@ -17,7 +17,7 @@ from holdfast.settings import Settings
 
 if TYPE_CHECKING:
     from holdfast.hindsight.compare import Comparison, Row
-    from holdfast.policies.policy import Policy
+    from holdfast.policies.config.policy import Policy
     from holdfast.storage.ledger import Ledger
 
 PolicyFile = Annotated[

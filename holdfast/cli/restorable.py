@@ -19,7 +19,8 @@ from holdfast.models.checkpoint import RemoteCheckpoint, Tier
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine
 from holdfast.models.rehearsal import Outcome, Rehearsal
-from holdfast.storage import objects, remote
+from holdfast.storage import objects
+from holdfast.storage.checkpoints.remote import manifests
 
 PROVE_S = 1800.0
 _COLOURS = {Outcome.PROVEN: "green", Outcome.FAILED: "bold red", Outcome.UNTESTED: "yellow"}
@@ -111,7 +112,7 @@ async def _or_untested(
 
 
 def _newest(name: str) -> RemoteCheckpoint | None:
-    return remote.latest(objects.from_settings(context.settings()), name)
+    return manifests.latest(objects.from_settings(context.settings()), name)
 
 
 def _facts(found: Rehearsal) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from holdfast.models.agent import AgentState
 from holdfast.models.checkpoint import RestorePlan
 from holdfast.models.history import Epoch
 from holdfast.models.machine import Machine
-from holdfast.policies import lineage, restore_plan
-from holdfast.storage import remote
+from holdfast.policies.restore import lineage, restore_plan
+from holdfast.storage.checkpoints.remote import manifests
 from holdfast.storage.objects import ObjectStore
 
 _ANSWER_S = 3.0
@@ -37,7 +37,7 @@ def plan(store: ObjectStore, job_name: str) -> RestorePlan:
     homes = {rank: job.machine_of(rank) for rank in range(job.spec.world_size)} if job.machines else {}
     made = restore_plan.choose(
         lineage.valid(shards, epochs),
-        lineage.valid(remote.list_remote(store, job_name), epochs),
+        lineage.valid(manifests.list_remote(store, job_name), epochs),
         job.spec.world_size,
         homes,
         refused=[f"machine {name} does not answer" for name in silent],

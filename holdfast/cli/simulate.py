@@ -14,7 +14,7 @@ from holdfast.cli.output import AsJson, err, print_json, print_table, say
 from holdfast.errors import SettingsError
 
 if TYPE_CHECKING:
-    from holdfast.policies.policy import Policy
+    from holdfast.policies.config.policy import Policy
     from holdfast.simulate.outcome import Mean, Outcome
     from holdfast.simulate.scenario import Scenario
 
@@ -91,7 +91,7 @@ def _changed(scenario: Scenario, machines: int | None, days: float | None, rate:
 
 def _policy() -> Policy:
     """The site's policy inside a project, else the packaged one."""
-    from holdfast.policies.policy import Policy  # noqa: PLC0415
+    from holdfast.policies.config.policy import Policy  # noqa: PLC0415
 
     try:
         return Policy.load(settings_module.load().policy_file)

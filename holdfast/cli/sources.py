@@ -52,7 +52,7 @@ def store(settings: Settings, job: str, code: Path) -> str:
         SettingsError: the directory is empty, too large, or holds what cannot be packed.
     """
     # boto3 takes 0.2 s to import: only commands that ship code pay it.
-    from holdfast.storage import code as versions  # noqa: PLC0415
     from holdfast.storage import objects  # noqa: PLC0415
+    from holdfast.storage.code import versions  # noqa: PLC0415
 
     return versions.store(objects.from_settings(settings), job, code)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from html import escape
 
 from holdfast.demo.report import IncidentLine, Report
-from holdfast.policies.lost_time import Phase
+from holdfast.policies.accounting.lost_time import Phase
 
 WIDTH, HEIGHT = 1040, 340
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 96, 28

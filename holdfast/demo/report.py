@@ -12,8 +12,8 @@ from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.base import Frozen
 from holdfast.models.history import Action, ActionState
 from holdfast.models.job import JobState
-from holdfast.policies.lost_time import account
-from holdfast.policies.timeline import incident_phases
+from holdfast.policies.accounting.lost_time import account
+from holdfast.policies.accounting.timeline import incident_phases
 
 
 class ActionLine(Frozen):

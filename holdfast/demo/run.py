@@ -19,7 +19,7 @@ from holdfast.demo.view import View
 from holdfast.errors import HoldfastError
 from holdfast.inject import inject
 from holdfast.models.job import CheckpointPolicy, JobSpec, JobState
-from holdfast.policies import ettr
+from holdfast.policies.accounting import ettr
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
 

@@ -14,7 +14,7 @@ from holdfast.models.alert import Classification, Incident, IncidentState
 from holdfast.models.base import Frozen
 from holdfast.models.history import Action, ActionState
 from holdfast.models.wait import Wait
-from holdfast.policies.waits import duration
+from holdfast.policies.escalate.waits import duration
 
 _LEFT_OUT = frozenset({"attempt", "wait"})
 """Actions that are no decisions about the incident: how often it was tried, pauses while S3 is away."""

@@ -9,9 +9,9 @@ from holdfast.hindsight.record import Record
 from holdfast.models.alert import Alert, Classification
 from holdfast.models.history import Epoch
 from holdfast.models.job import Job
-from holdfast.policies import code
-from holdfast.policies.classify import JobContext, NoAction, Wait, classify
-from holdfast.policies.policy import Policy
+from holdfast.policies.classify.incident_class import JobContext, NoAction, Wait, classify
+from holdfast.policies.config.policy import Policy
+from holdfast.policies.escalate import code
 from holdfast.storage.ledger.inputs import OPENED
 
 _MOST_WAITS = 20

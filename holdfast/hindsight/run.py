@@ -23,7 +23,7 @@ from holdfast.models.history import Action
 from holdfast.models.machine import MachineState
 from holdfast.models.wait import Wait
 from holdfast.plugins import Group
-from holdfast.policies.policy import Policy
+from holdfast.policies.config.policy import Policy
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
 from holdfast.storage.ledger.waits import AGAIN

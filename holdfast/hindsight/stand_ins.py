@@ -14,11 +14,11 @@ from holdfast.models.alert import Verdict
 from holdfast.models.history import Action, ActionState
 from holdfast.models.machine import MachineState, Scope
 from holdfast.models.missing import Missing
-from holdfast.policies.policy import Policy
+from holdfast.operations.context import Act, Context
+from holdfast.policies.config.policy import Policy
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
 from holdfast.storage.ledger.waits import AGAIN
-from holdfast.tasks.context import Act, Context
 
 DECIDED = frozenset({"rung", "evict", "swap", "rollback", "skip", "update", "suspect"})
 """Kinds of actions that are done again, in the copy: the policy or the ledger decides what comes out."""

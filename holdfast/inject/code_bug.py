@@ -23,16 +23,16 @@ _BUG = (
 
 def strike(target: Target, rank: int | None) -> None:
     """Store a broken version of the job's code, and send it as an update, now."""
-    from holdfast.storage import code  # noqa: PLC0415  (the CLI lists faults without the control plane's extras)
+    from holdfast.storage.code import versions  # noqa: PLC0415  (the CLI lists faults without the control plane's extras)
     from holdfast.storage.objects.configure import from_settings  # noqa: PLC0415
 
     job = Job.model_validate(target.gateway("GET", f"/v1/jobs/{target.job()}"))
     objects = from_settings(target.settings)
     with tempfile.TemporaryDirectory(prefix="holdfast-bug-") as temporary:
-        checkout = code.checkout(objects, job.name, job.code_version, Path(temporary) / "code")
+        checkout = versions.checkout(objects, job.name, job.code_version, Path(temporary) / "code")
         script = checkout / job.spec.script
         script.write_text(with_bug(script.read_text(), str(job.spec.script)))
-        version = code.store(objects, job.name, checkout)
+        version = versions.store(objects, job.name, checkout)
     body = {"version": version, "when": "now", "note": "print the mean of recent steps"}
     target.gateway("POST", f"/v1/jobs/{job.name}/update", body)
 

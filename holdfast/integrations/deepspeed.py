@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.state_dict import _init_optim_state
 
 from holdfast.errors import CheckpointError
-from holdfast.storage.checkpoints.flat import FlatShard, flat_shards
+from holdfast.storage.checkpoints.format.flat import FlatShard, flat_shards
 
 _COUNTS = ("global_steps", "global_samples", "micro_steps", "skipped_steps")
 _PAD = "/padding/"

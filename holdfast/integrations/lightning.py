@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from holdfast.session import Session, rng
 from holdfast.session.phase import Phase
-from holdfast.storage.checkpoints.safe_load import load_object
+from holdfast.storage.checkpoints.load.safe_load import load_object
 
 if TYPE_CHECKING:
     from pytorch_lightning import Callback, LightningModule, Trainer

@@ -90,7 +90,8 @@ class FromScratch(StrEnum):
 
 
 class CheckpointPolicy(Frozen):
-    """When state is kept where, and in how many copies. What each choice costs: ``policies/checkpoint_cost.py``."""
+    """When state is kept where, and in how many copies. What each choice costs:
+    ``policies/restore/checkpoint_cost.py``."""
 
     s3_every_steps: int = Field(20, ge=1, description="Steps between checkpoints in S3.")
     peer: bool = Field(True, description="Copy every saved step to a peer machine's memory.")

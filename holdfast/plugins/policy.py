@@ -10,8 +10,8 @@ from typing import Any
 from holdfast import plugins
 from holdfast.errors import SettingsError
 from holdfast.plugins import Found, Group
-from holdfast.policies.policy import Policy
-from holdfast.policies.policy_file import PolicyFile, parse
+from holdfast.policies.config.policy import Policy
+from holdfast.policies.config.policy_file import PolicyFile, parse
 
 ENTRY_FILE = "policy.yaml"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from holdfast.agent.wire import NO_HOLD, Control
 from holdfast.session.report import Reporter
-from holdfast.storage.checkpoints.buffers import Saved
+from holdfast.storage.checkpoints.save.buffers import Saved
 
 REPLICATION_S = 1.0
 """After so long a save counts without the peer's copy; training must not depend on it."""

@@ -1,7 +1,7 @@
 """What a replay computes, digested step by step: loss, gradients as optimizers get them, parameters as they leave them.
 
-Compared with what other groups of machines compute of the same state and data (:mod:`holdfast.policies.agreement`):
-it shows results that are wrong by a single bit.
+Compared with what other groups of machines compute of the same state and data
+(:mod:`holdfast.policies.diagnose.agreement`): it shows results that are wrong by a single bit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from holdfast.agent.computing import kind_of
+from holdfast.agent.diagnostics.computing import kind_of
 from holdfast.session.encoded import local
 
 MOST_STEPS_TOLD = 256

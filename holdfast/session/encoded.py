@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from holdfast.storage.checkpoints.encoder import Encoder, Place
-from holdfast.storage.checkpoints.places import Path, dotted
-from holdfast.storage.checkpoints.structure import own_name
-from holdfast.storage.checkpoints.tensor_facts import is_distributed, nbytes_of
+from holdfast.storage.checkpoints.format.encoder import Encoder, Place
+from holdfast.storage.checkpoints.format.places import Path, dotted
+from holdfast.storage.checkpoints.format.structure import own_name
+from holdfast.storage.checkpoints.format.tensor_facts import is_distributed, nbytes_of
 
 SMALL_BYTES = 64 << 10
 """Tensors of a part that is neither module nor optimizer lie in its tree up to this size."""

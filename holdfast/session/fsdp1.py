@@ -1,8 +1,8 @@
 """FullyShardedDataParallel (FSDP1): its parameters are ranges of flat buffers, wherever a range cuts them.
 
 torch's own state dictionaries of it gather every parameter, and the optimizer's state, on the step's path. Here each
-rank's range is described as it lies there (:mod:`holdfast.storage.checkpoints.flat`), under the full names of the
-parameters: nothing is gathered, and any other number of ranks, or stock torch, can read it.
+rank's range is described as it lies there (:mod:`holdfast.storage.checkpoints.format.flat`), under the full names of
+the parameters: nothing is gathered, and any other number of ranks, or stock torch, can read it.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from holdfast.session.encoded import Encoded, Placing
 from holdfast.session.known import Known
 from holdfast.session.modules import ModulePart
 from holdfast.session.optimizers import OptimizerPart, by_names, in_order
-from holdfast.storage.checkpoints.decoder import Decoder
-from holdfast.storage.checkpoints.encoder import Encoder
-from holdfast.storage.checkpoints.flat import FlatShard
-from holdfast.storage.checkpoints.places import refused
-from holdfast.storage.checkpoints.structure import Node
+from holdfast.storage.checkpoints.format.decoder import Decoder
+from holdfast.storage.checkpoints.format.encoder import Encoder
+from holdfast.storage.checkpoints.format.flat import FlatShard
+from holdfast.storage.checkpoints.format.places import refused
+from holdfast.storage.checkpoints.format.structure import Node
 
 
 def is_fsdp1(module: nn.Module) -> bool:

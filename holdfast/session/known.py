@@ -15,8 +15,8 @@ from torch.distributed.tensor import empty as distributed_empty
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from holdfast.errors import CheckpointError
-from holdfast.storage.checkpoints.structure import Node, refs, strides
-from holdfast.storage.checkpoints.tensor_facts import placements_of
+from holdfast.storage.checkpoints.format.structure import Node, refs, strides
+from holdfast.storage.checkpoints.format.tensor_facts import placements_of
 
 
 @dataclass

@@ -23,12 +23,12 @@ from holdfast.session.in_place import loads_plainly
 from holdfast.session.known import Known, fits
 from holdfast.session.part import Part
 from holdfast.session.watch import ModuleWatch
-from holdfast.storage.checkpoints.decoder import decode
-from holdfast.storage.checkpoints.encoder import Encoder
-from holdfast.storage.checkpoints.places import refused
-from holdfast.storage.checkpoints.raw_tensors import is_plain
-from holdfast.storage.checkpoints.structure import Node, plain_name, refs
-from holdfast.storage.checkpoints.tensor_facts import is_distributed
+from holdfast.storage.checkpoints.format.decoder import decode
+from holdfast.storage.checkpoints.format.encoder import Encoder
+from holdfast.storage.checkpoints.format.places import refused
+from holdfast.storage.checkpoints.format.raw_tensors import is_plain
+from holdfast.storage.checkpoints.format.structure import Node, plain_name, refs
+from holdfast.storage.checkpoints.format.tensor_facts import is_distributed
 
 
 class ModulePart:

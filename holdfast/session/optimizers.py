@@ -20,11 +20,11 @@ from holdfast.session.in_place import updates_plainly
 from holdfast.session.known import Known
 from holdfast.session.part import Part
 from holdfast.session.watch import StateWatch, plain_options
-from holdfast.storage.checkpoints.decoder import Decoder
-from holdfast.storage.checkpoints.encoder import Encoder
-from holdfast.storage.checkpoints.glance import identical
-from holdfast.storage.checkpoints.places import refused
-from holdfast.storage.checkpoints.structure import Node
+from holdfast.storage.checkpoints.format.decoder import Decoder
+from holdfast.storage.checkpoints.format.encoder import Encoder
+from holdfast.storage.checkpoints.format.places import refused
+from holdfast.storage.checkpoints.format.structure import Node
+from holdfast.storage.checkpoints.save.glance import identical
 
 
 class OptimizerPart:

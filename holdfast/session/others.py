@@ -13,11 +13,11 @@ from holdfast.errors import CheckpointError
 from holdfast.session.encoded import Encoded, Placing
 from holdfast.session.known import Known
 from holdfast.session.part import Part
-from holdfast.storage.checkpoints.decoder import decode
-from holdfast.storage.checkpoints.encoder import Encoder
-from holdfast.storage.checkpoints.plain_pickle import dump_plain
-from holdfast.storage.checkpoints.structure import OWN, Node, refs, strides
-from holdfast.storage.checkpoints.tensor_facts import is_distributed
+from holdfast.storage.checkpoints.format.decoder import decode
+from holdfast.storage.checkpoints.format.encoder import Encoder
+from holdfast.storage.checkpoints.format.plain_pickle import dump_plain
+from holdfast.storage.checkpoints.format.structure import OWN, Node, refs, strides
+from holdfast.storage.checkpoints.format.tensor_facts import is_distributed
 
 MOST_PLAIN = 512
 """Plain values of a part that stock torch can read one by one; a table of words need not be."""

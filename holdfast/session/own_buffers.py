@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.storage.checkpoints.buffers import Saved
+from holdfast.storage.checkpoints.save.buffers import Saved
 
 COPY_LAG_S = 10.0
 """A save that all peers have is kept so long for a newer one to come to them; then what only the ranks have counts."""

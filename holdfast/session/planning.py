@@ -13,11 +13,11 @@ from holdfast.session.context import Context
 from holdfast.session.own_buffers import OwnBuffers
 from holdfast.session.shared import Replicated, Told, share_equal, told_of
 from holdfast.session.state import StateTree
-from holdfast.storage.checkpoints.collector import Contents
-from holdfast.storage.checkpoints.describe import Held
-from holdfast.storage.checkpoints.layout import ShardLayout
-from holdfast.storage.checkpoints.plan import Shared, fits, hold, plan_of, settled, share_out
-from holdfast.storage.checkpoints.writer import Owner, ShardWriter
+from holdfast.storage.checkpoints.format.describe import Held
+from holdfast.storage.checkpoints.format.layout import ShardLayout
+from holdfast.storage.checkpoints.format.plan import Shared, fits, hold, plan_of, settled, share_out
+from holdfast.storage.checkpoints.save.collector import Contents
+from holdfast.storage.checkpoints.save.writer import Owner, ShardWriter
 
 Made = TypeVar("Made")
 

@@ -14,11 +14,12 @@ from typing import Any
 
 from holdfast.errors import UncoveredError
 from holdfast.session.restore import State, restore_remote, restore_with
-from holdfast.storage.checkpoints import buffers, reader
-from holdfast.storage.checkpoints.exchange import Ballot, Exchange
-from holdfast.storage.checkpoints.from_ranks import RanksReader, load_from_ranks
-from holdfast.storage.checkpoints.reader import OwnShard
-from holdfast.storage.checkpoints.remote_reader import LoadReport, RemoteReader
+from holdfast.storage.checkpoints.load import reader
+from holdfast.storage.checkpoints.load.exchange import Ballot, Exchange
+from holdfast.storage.checkpoints.load.from_ranks import RanksReader, load_from_ranks
+from holdfast.storage.checkpoints.load.reader import OwnShard
+from holdfast.storage.checkpoints.remote.remote_reader import LoadReport, RemoteReader
+from holdfast.storage.checkpoints.save import buffers
 
 Remote = Callable[[bool], RemoteReader]
 """Opens the checkpoint of the step in S3: for this rank alone, or for all together."""

@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from holdfast.session import rng
 from holdfast.session.restore import restore
 from holdfast.session.state import StateTree
-from holdfast.storage.checkpoints.plan import fits, make_plan, plan_of
-from holdfast.storage.checkpoints.writer import Owner, ShardWriter
+from holdfast.storage.checkpoints.format.plan import fits, make_plan, plan_of
+from holdfast.storage.checkpoints.save.writer import Owner, ShardWriter
 
 WIDTH = 16
 

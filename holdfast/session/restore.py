@@ -13,10 +13,11 @@ from holdfast.errors import CheckpointError
 from holdfast.session import rng, unstructured
 from holdfast.session.known import Known
 from holdfast.session.state import StateTree
-from holdfast.storage.checkpoints import reader, structure
-from holdfast.storage.checkpoints.exchange import Exchange
-from holdfast.storage.checkpoints.reader import Template
-from holdfast.storage.checkpoints.remote_reader import LoadReport, RemoteReader
+from holdfast.storage.checkpoints.format import structure
+from holdfast.storage.checkpoints.load import reader
+from holdfast.storage.checkpoints.load.exchange import Exchange
+from holdfast.storage.checkpoints.load.reader import Template
+from holdfast.storage.checkpoints.remote.remote_reader import LoadReport, RemoteReader
 
 Load = Callable[[Template], dict[str, Any]]
 """Loads what a checkpoint holds into the dictionaries that the template makes."""

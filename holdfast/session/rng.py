@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from holdfast.storage.checkpoints.structure import RANDOM
+from holdfast.storage.checkpoints.format.structure import RANDOM
 
 PREFIX = RANDOM
 

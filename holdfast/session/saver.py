@@ -24,10 +24,10 @@ from holdfast.session.own_buffers import OwnBuffers
 from holdfast.session.planning import Planner, unsteady
 from holdfast.session.report import Reporter
 from holdfast.session.state import StateTree
-from holdfast.storage.checkpoints import buffers, room, slot_files
-from holdfast.storage.checkpoints.collector import Contents
-from holdfast.storage.checkpoints.prepared import Steady
-from holdfast.storage.checkpoints.writer import Save, ShardWriter
+from holdfast.storage.checkpoints.save import buffers, room, slot_files
+from holdfast.storage.checkpoints.save.collector import Contents
+from holdfast.storage.checkpoints.save.prepared import Steady
+from holdfast.storage.checkpoints.save.writer import Save, ShardWriter
 
 _log = logging.getLogger(__name__)
 

@@ -22,8 +22,8 @@ from holdfast.session.report import Reporter, encode
 from holdfast.session.restore import restore
 from holdfast.session.saver import Saver
 from holdfast.session.ticket import redeem
-from holdfast.storage.checkpoints.buffers import discard_newer
-from holdfast.storage.checkpoints.safe_load import script_allows
+from holdfast.storage.checkpoints.load.safe_load import script_allows
+from holdfast.storage.checkpoints.save.buffers import discard_newer
 
 Overlap = Literal["optimizer", "all"]
 

@@ -2,7 +2,8 @@
 
 Tensors have the names that stock ``torch.distributed.checkpoint`` gives them: parameters their full names (DDP's prefix
 stripped), optimizer state the names of its parameters, shards are DTensors. How a part of the state was made of them,
-and everything else that it consists of, lies in ``structure/<rank>`` (:mod:`holdfast.storage.checkpoints.structure`).
+and everything else that it consists of, lies in ``structure/<rank>``
+(:mod:`holdfast.storage.checkpoints.format.structure`).
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ from holdfast.session.modules import ModulePart
 from holdfast.session.optimizers import OptimizerPart
 from holdfast.session.others import OtherPart
 from holdfast.session.part import Part, unwrapped
-from holdfast.storage.checkpoints import structure
-from holdfast.storage.checkpoints.coverage import require_consumed
-from holdfast.storage.checkpoints.glance import identical
-from holdfast.storage.checkpoints.places import Path
-from holdfast.storage.checkpoints.structure import Node
-from holdfast.storage.checkpoints.tensor_facts import nbytes_of
+from holdfast.storage.checkpoints.format import structure
+from holdfast.storage.checkpoints.format.places import Path
+from holdfast.storage.checkpoints.format.structure import Node
+from holdfast.storage.checkpoints.format.tensor_facts import nbytes_of
+from holdfast.storage.checkpoints.load.coverage import require_consumed
+from holdfast.storage.checkpoints.save.glance import identical
 
 PARTS = "/parts"
 """Name of the tree that says which parts there are."""

@@ -13,7 +13,7 @@ from holdfast.errors import CheckpointError
 from holdfast.session.recovery import Recovered, recover, told
 from holdfast.session.restore import State, restore_remote
 from holdfast.storage import objects
-from holdfast.storage.checkpoints.remote_reader import RemoteReader
+from holdfast.storage.checkpoints.remote.remote_reader import RemoteReader
 
 LONGEST_S = 900.0
 """Longest wait for shards on their way; the agent gives a transfer up long before."""

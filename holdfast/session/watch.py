@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from holdfast.storage.checkpoints.glance import Glance, identical
+from holdfast.storage.checkpoints.save.glance import Glance, identical
 
 _NUMBERS = (int, float, bool, str, type(None))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from scipy.stats import binom
 
 from holdfast.models.base import Frozen
-from holdfast.policies import spare_pool
+from holdfast.policies.pool import spare_pool
 
 REQUEUE_S = {128: 454.0, 256: 545.0, 512: 635.0, 1024: 768.0}
 """BR section 6: requeueing, by machines of 16 GPUs."""

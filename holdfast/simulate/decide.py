@@ -17,24 +17,18 @@ from holdfast.models.agent import Frame, StackDump
 from holdfast.models.alert import Alert, Classification, IncidentClass, Rung
 from holdfast.models.checkpoint import RemoteCheckpoint, RestorePlan, Shard, Tier
 from holdfast.models.job import Job, JobSpec, JobState, Parallelism
-from holdfast.policies import (
-    breaker,
-    ladder,
-    placement,
-    replay_groups,
-    restore_plan,
-    slow_vote,
-    spare_pool,
-    standing_out,
-    suspects,
-    switches,
-)
-from holdfast.policies.aggregate import aggregate
-from holdfast.policies.classify import JobContext, classify, sure_machines
-from holdfast.policies.ladder import PastIncident
-from holdfast.policies.policy import AggregatePolicy, ClassLadder, Policy
-from holdfast.policies.replay_groups import Next
-from holdfast.policies.standing_out import Accusation
+from holdfast.policies.classify import suspects
+from holdfast.policies.classify.incident_class import JobContext, classify, sure_machines
+from holdfast.policies.config.policy import AggregatePolicy, ClassLadder, Policy
+from holdfast.policies.detect import standing_out, switches
+from holdfast.policies.detect.standing_out import Accusation
+from holdfast.policies.diagnose import replay_groups, slow_vote
+from holdfast.policies.diagnose.aggregate import aggregate
+from holdfast.policies.diagnose.replay_groups import Next
+from holdfast.policies.escalate import breaker, ladder
+from holdfast.policies.escalate.ladder import PastIncident
+from holdfast.policies.pool import spare_pool
+from holdfast.policies.restore import placement, restore_plan
 from holdfast.simulate.scenario import Scenario, Symptom, Variant
 
 JOB = "sim"

@@ -13,10 +13,10 @@ import simpy
 
 from holdfast.models.alert import IncidentClass, Rung
 from holdfast.models.checkpoint import Tier
-from holdfast.policies.ladder import PastIncident
-from holdfast.policies.lost_time import Account, Phase, Span, account
-from holdfast.policies.policy import Policy
-from holdfast.policies.standing_out import Accusation
+from holdfast.policies.accounting.lost_time import Account, Phase, Span, account
+from holdfast.policies.config.policy import Policy
+from holdfast.policies.detect.standing_out import Accusation
+from holdfast.policies.escalate.ladder import PastIncident
 from holdfast.simulate.decide import Judge, Judgement, pool_size
 from holdfast.simulate.faults import Fault, Faults
 from holdfast.simulate.saving import Progress

@@ -9,7 +9,7 @@ from pydantic import Field
 from scipy.stats import t as student
 
 from holdfast.models.base import Frozen
-from holdfast.policies.lost_time import US, Phase
+from holdfast.policies.accounting.lost_time import US, Phase
 from holdfast.simulate.job import Life
 from holdfast.simulate.scenario import Variant
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.policies.lost_time import Phase
+from holdfast.policies.accounting.lost_time import Phase
 from holdfast.simulate.outcome import Outcome
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from holdfast.errors import SettingsError
-from holdfast.policies.policy import Policy
+from holdfast.policies.config.policy import Policy
 from holdfast.simulate.job import Life, live
 from holdfast.simulate.outcome import Outcome, sum_up
 from holdfast.simulate.scenario import Scenario, Strategy, Variant

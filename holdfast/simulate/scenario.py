@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from holdfast.models.alert import AlertKind
 from holdfast.models.base import Frozen
 from holdfast.models.job import Parallelism
-from holdfast.policies.policy_file import merge, parse, validate
+from holdfast.policies.config.policy_file import merge, parse, validate
 
 DEFAULT_FILE = Path(__file__).with_name("default.yaml")
 WHAT = "scenario file"

@@ -8,7 +8,7 @@ from typing import Any
 
 import simpy
 
-from holdfast.policies.spare_pool import probability
+from holdfast.policies.pool.spare_pool import probability
 from holdfast.simulate.scenario import Scenario, Strategy, at_size
 
 

@@ -12,9 +12,9 @@ from fastapi import FastAPI
 
 from holdfast.clock import FakeClock
 from holdfast.deployments.gateway.app import create_app
+from holdfast.deployments.gateway.detectors.probe import Probe
 from holdfast.deployments.gateway.gateway import Gateway
-from holdfast.deployments.gateway.probe import Probe
-from holdfast.deployments.gateway.runs import Phase, Run, idempotency_key
+from holdfast.deployments.gateway.runs.flow_runs import Phase, Run, idempotency_key
 from holdfast.errors import HoldfastError, NoPlaybookError, UnavailableError
 from holdfast.models.agent import (
     Frame,
@@ -33,7 +33,7 @@ from holdfast.models.job import Job, JobSpec, JobState
 from holdfast.models.machine import Machine, MachineState, Scope
 from holdfast.models.rehearsal import Rehearsed
 from holdfast.models.setback import Setback
-from holdfast.policies.policy import Policy
+from holdfast.policies.config.policy import Policy
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
 

@@ -17,20 +17,20 @@ from typing import Any
 from unittest.mock import patch
 
 from holdfast.clock import FakeClock
-from holdfast.deployments.gateway.approvals import asked
-from holdfast.deployments.gateway.runs import Phase
+from holdfast.deployments.gateway.api.approvals import asked
+from holdfast.deployments.gateway.runs.flow_runs import Phase
 from holdfast.hindsight import plain
 from holdfast.models.agent import RankPhase, RankState
 from holdfast.models.alert import Alert, AlertKind, Classification, Incident, IncidentClass, IncidentState
 from holdfast.models.history import Action, ActionState
 from holdfast.models.job import Job, JobSpec, JobState, Parallelism
 from holdfast.models.machine import MachineState
+from holdfast.operations.context import Context
 from holdfast.plugins.policy import ENTRY_FILE
-from holdfast.policies.policy import Policy
-from holdfast.policies.policy_file import PolicyFile, parse
+from holdfast.policies.config.policy import Policy
+from holdfast.policies.config.policy_file import PolicyFile, parse
 from holdfast.tasks import approve, context, services
 from holdfast.tasks.case import Request
-from holdfast.tasks.context import Context
 from holdfast.tasks.playbook import Playbook
 from holdfast.tasks.standby_checks import Inspection, check_standbys, remove_unfit
 from holdfast.testing.gateway_kit import JOB, Kit, start_epoch

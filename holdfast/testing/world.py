@@ -14,7 +14,7 @@ from holdfast.models.checkpoint import RemoteCheckpoint, Shard, Tier
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine, Scope
 from holdfast.models.rehearsal import Problem, Proof, Rehearsal
-from holdfast.storage import remote
+from holdfast.storage.checkpoints.remote import manifests
 from holdfast.storage.ledger import Ledger
 
 WAITING = wire.Frame(function="all_reduce", file="torch/distributed/distributed_c10d.py")
@@ -101,7 +101,7 @@ class World:
 
     def checkpoint(self, step: int) -> RemoteCheckpoint:
         """The checkpoint in S3 of one step."""
-        key = remote.checkpoint_key(self.job, step, self.first_epoch)
+        key = manifests.checkpoint_key(self.job, step, self.first_epoch)
         size = self.now_job().spec.world_size
         return RemoteCheckpoint(job=self.job, step=step, epoch=self.first_epoch, world_size=size, key=key)
 
@@ -345,7 +345,7 @@ class ScriptedStore:
 
     def _objects(self) -> dict[str, bytes]:
         found = {
-            f"{key}{remote.MANIFEST}": remote.Manifest.model_validate(
+            f"{key}{manifests.MANIFEST}": manifests.Manifest.model_validate(
                 each.model_dump(include={"job", "step", "epoch", "world_size", "saved_at", "nbytes"})
             )
             .model_dump_json()

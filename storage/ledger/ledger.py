@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.storage.ledger.actions import Actions
 from holdfast.storage.ledger.alerts import Alerts
-from holdfast.storage.ledger.by_hand import ByHands
+from holdfast.storage.ledger.audit_log import AuditLog
 from holdfast.storage.ledger.checkpoints import Checkpoints
 from holdfast.storage.ledger.epochs import Epochs
 from holdfast.storage.ledger.histories import Histories
@@ -30,7 +30,7 @@ class Ledger(
     Alerts,
     Incidents,
     Actions,
-    ByHands,
+    AuditLog,
     Epochs,
     Histories,
     Checkpoints,

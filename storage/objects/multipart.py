@@ -1,7 +1,7 @@
 """Large objects straight from memory: S3's multipart upload, its parts sent in parallel.
 
 Until the upload is completed there is no object; one that fails is aborted, and one whose process died is
-garbage (:mod:`holdfast.storage.tidy`).
+garbage (:mod:`holdfast.storage.checkpoints.remote.garbage`).
 """
 
 from __future__ import annotations

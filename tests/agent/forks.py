@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from multiprocessing.context import ForkServerProcess
 from typing import Any
 
-from holdfast.agent.diagnostics import ForkFn
+from holdfast.agent.diagnostics.machine_checks import ForkFn
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from holdfast.models.agent import Fence, OpenRendezvous
 from holdfast.models.checkpoint import RemoteCheckpoint, RestoreOrder, RestorePlan, Shard, Tier
-from holdfast.policies import restore_plan
+from holdfast.policies.restore import restore_plan
 from tests.agent.gateway import FakeGateway, events, eventually, until
 from tests.agent.site import AgentProcess
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.storage.checkpoints import buffers, slot_files
+from holdfast.storage.checkpoints.save import buffers, slot_files
 
 META = b"metadata of the rank's own items"
 

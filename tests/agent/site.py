@@ -18,7 +18,7 @@ from holdfast.agent.client import AgentClient
 from holdfast.models.agent import Rendezvous, Start
 from holdfast.models.checkpoint import RestoreOrder
 from holdfast.paths import machine_dir, shm_dir
-from holdfast.storage import code
+from holdfast.storage.code import versions
 from tests.agent.gateway import FakeGateway, until
 
 VERSION = "0123456789ab"
@@ -68,8 +68,8 @@ class AgentProcess:
         """Check out a version of the job whose only file is ``train.py``; its starts run that."""
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "train.py").write_text(text)
-            version, archive = code.pack(Path(folder))
-        code.place(archive, version, self.folder / "code" / job / version)
+            version, archive = versions.pack(Path(folder))
+        versions.place(archive, version, self.folder / "code" / job / version)
 
     def version(self, job: str) -> str:
         """The newest version that :meth:`script` made."""

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from holdfast import secret
-from holdfast.agent.rank_main import NICE
+from holdfast.agent.ranks.rank_main import NICE
 from holdfast.errors import (
     CheckpointError,
     SettingsError,
@@ -27,7 +27,7 @@ from holdfast.errors import (
 from holdfast.models.agent import Fence, Hold, PrepareCode, RankPhase, Replay
 from holdfast.models.alert import AlertKind
 from holdfast.models.checkpoint import RestoreOrder, ShardSource, Tier
-from holdfast.storage import code
+from holdfast.storage.code import versions
 from tests.agent.gateway import FakeGateway, events, eventually, until
 from tests.agent.scripts import SLEEP, STEPS, fence
 from tests.agent.shards import write_shard
@@ -417,8 +417,8 @@ async def test_code_comes_from_a_neighbour_when_there_is_no_s3(
 ) -> None:
     """A machine that joined late asks the others; what it got, it can give on."""
     (tmp_path / "train.py").write_text("print('hello')\n")
-    version, archive = code.pack(tmp_path)
-    code.place(archive, version, agent.folder / "code" / "shared" / version)
+    version, archive = versions.pack(tmp_path)
+    versions.place(archive, version, agent.folder / "code" / "shared" / version)
     address = card(agent)["address"]
     late = AgentProcess(
         home, "m9", gateway, HOLDFAST_PRELOAD="json", HOLDFAST_S3_ENDPOINT="http://127.0.0.1:1"

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from holdfast.models.checkpoint import Shard, Tier
-from holdfast.storage import verify
+from holdfast.storage.checkpoints.remote import verify
 from holdfast.storage.objects.s3 import S3Store
 from tests.agent.gateway import FakeGateway, until
 from tests.agent.generations import NEW, Generations

@@ -3,8 +3,9 @@
 DAMAGE = '''
 import os
 from pathlib import Path
-from holdfast.storage.checkpoints import buffers as _buffers, layout as _layout
-from holdfast.storage.checkpoints.safe_metadata import load_metadata as _load_metadata
+from holdfast.storage.checkpoints.format import layout as _layout
+from holdfast.storage.checkpoints.save import buffers as _buffers
+from holdfast.storage.checkpoints.format.safe_metadata import load_metadata as _load_metadata
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata as _Object, MetadataIndex as _Index
 
 _commit = _buffers.commit

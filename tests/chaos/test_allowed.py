@@ -11,7 +11,7 @@ from holdfast.chaos import allowed
 from holdfast.errors import RefusedError
 from holdfast.models.alert import IncidentClass
 from holdfast.models.job import Job, JobSpec, JobState, Mode
-from holdfast.policies.policy import ModesPolicy, Policy
+from holdfast.policies.config.policy import ModesPolicy, Policy
 from holdfast.settings import Settings
 
 

@@ -12,7 +12,7 @@ from holdfast.demo.weights import Comparison
 from holdfast.models.alert import Incident, IncidentClass, IncidentState
 from holdfast.models.history import Action, ActionState, History
 from holdfast.models.job import JobState
-from holdfast.policies import ettr
+from holdfast.policies.accounting import ettr
 
 Struck = tuple[Strike, tuple[Hit, ...]]
 

@@ -13,9 +13,10 @@ from holdfast.errors import HoldfastError, NoStandbyError, UnauthorizedError, Un
 from holdfast.models.alert import Incident
 from holdfast.models.job import Job, JobSpec, JobState
 from holdfast.models.machine import Machine, MachineState
-from holdfast.policies import checkpoint_cost, spare_pool
-from holdfast.policies.policy import Policy
-from holdfast.policies.unsaved import Unsaved
+from holdfast.policies.config.policy import Policy
+from holdfast.policies.pool import spare_pool
+from holdfast.policies.restore import checkpoint_cost
+from holdfast.policies.restore.unsaved import Unsaved
 
 
 class FakeGateway:

@@ -11,9 +11,9 @@ from moto.server import ThreadedMotoServer
 
 from holdfast import secret
 from holdfast.models.setback import Place, Setback
-from holdfast.policies.unsaved import unsaved
+from holdfast.policies.restore.unsaved import unsaved
 from holdfast.settings import HOME_NAME
-from holdfast.storage import remote
+from holdfast.storage.checkpoints.remote import manifests
 from holdfast.storage.objects.s3 import S3Store
 from tests.cli.conftest import Cli
 from tests.cli.fake_gateway import FakeGateway
@@ -54,7 +54,7 @@ def store(endpoint: str, project: Path, monkeypatch: pytest.MonkeyPatch) -> S3St
 
 
 def flip(store: S3Store, step: int) -> None:
-    key = remote.object_key(remote.checkpoint_key("gpt", step, 1), "__0_0.distcp")
+    key = manifests.object_key(manifests.checkpoint_key("gpt", step, 1), "__0_0.distcp")
     data = bytearray(store.get(key))
     data[77] ^= 1
     store.put(key, bytes(data))
@@ -106,15 +106,15 @@ def test_a_step_that_is_not_there_names_those_that_are(cli: Cli) -> None:
 
 def test_pin_and_unpin(cli: Cli, store: S3Store) -> None:
     """The pin lies in S3, where retention looks; both may be repeated."""
-    key = remote.checkpoint_key("gpt", 4, 1)
+    key = manifests.checkpoint_key("gpt", 4, 1)
     for _ in range(2):
         assert cli("checkpoints", "pin", "gpt", "4", "--reason", "paper").status == 0
-        assert remote.is_pinned(store, key)
+        assert manifests.is_pinned(store, key)
     assert "pinned" in cli("checkpoints", "ls", "gpt").out
     assert json.loads(cli("checkpoints", "show", "gpt", "4", "--json").out)["pinned"] is True
     for _ in range(2):
         assert cli("checkpoints", "pin", "gpt", "4", "--remove").status == 0
-        assert not remote.is_pinned(store, key)
+        assert not manifests.is_pinned(store, key)
 
 
 def test_verify_says_what_is_damaged_and_fails(cli: Cli, store: S3Store) -> None:
@@ -165,9 +165,9 @@ def test_prune_says_first_and_deletes_when_told(cli: Cli, store: S3Store) -> Non
     assert (told["deleted"], told["dropped"]) == (False, [])
     cli("checkpoints", "pin", "gpt", "4", "--remove")
     told = json.loads(cli(*arguments, "--json").out)
-    assert told["dropped"] == [remote.checkpoint_key("gpt", 4, 1)]
+    assert told["dropped"] == [manifests.checkpoint_key("gpt", 4, 1)]
     assert "add --yes" in cli(*arguments).out
-    assert len(remote.list_remote(store, "gpt")) == 2, "nothing was deleted yet"
+    assert len(manifests.list_remote(store, "gpt")) == 2, "nothing was deleted yet"
     assert cli(*arguments, "--yes").status == 0
-    assert [each.step for each in remote.list_remote(store, "gpt")] == [8]
+    assert [each.step for each in manifests.list_remote(store, "gpt")] == [8]
     refused(cli("checkpoints", "prune", "nope"), "no job 'nope'")

@@ -12,7 +12,7 @@ from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass, Inc
 from holdfast.models.job import JobSpec
 from holdfast.models.machine import MachineState
 from holdfast.models.setback import Place, Setback
-from holdfast.policies.unsaved import unsaved
+from holdfast.policies.restore.unsaved import unsaved
 from holdfast.settings import HOME_NAME
 from tests.cli.conftest import Cli
 from tests.cli.fake_gateway import FakeGateway

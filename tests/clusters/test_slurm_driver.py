@@ -23,8 +23,8 @@ from holdfast.errors import RefusedError, UnavailableError, UnknownError
 from holdfast.models.machine import Scope
 from holdfast.paths import machine_dir
 from holdfast.settings import Settings
+from holdfast.testing.driver_conformance import DriverConformance, supplied, wait_until
 from tests.clusters.slurm import Cluster
-from tests.drivers.conformance import DriverConformance, supplied, wait_until
 
 pytestmark = pytest.mark.e2e
 

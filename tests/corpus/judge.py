@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.agent import exits, vendor
+from holdfast.agent.diagnostics import vendor
 from holdfast.agent.inspection import dcgm
 from holdfast.agent.inspection.kernel_log import KernelLog
 from holdfast.agent.inspection.kmsg import lines_of
+from holdfast.agent.ranks import exits
 from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
-from holdfast.policies.classify import JobContext, Wait, classify, sure_machines
-from holdfast.policies.policy import Policy
-from holdfast.policies.verdicts import judge as judge_findings
+from holdfast.policies.classify.incident_class import JobContext, Wait, classify, sure_machines
+from holdfast.policies.config.policy import Policy
+from holdfast.policies.diagnose.verdicts import judge as judge_findings
 from tests.corpus.items import ECHO, NOTHING, Item, Kind
 from tests.policies.make import NOW, job
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.policies import last_words
-from holdfast.policies.patterns import KERNEL_LOG_FILE, RANK_LOG_FILE, registry
+from holdfast.policies.classify import last_words
+from holdfast.policies.classify.patterns import KERNEL_LOG_FILE, RANK_LOG_FILE, registry
 from tests.corpus.board import scores
 from tests.corpus.items import Item, Kind, load
 from tests.corpus.judge import Score, answer, score

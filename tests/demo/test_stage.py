@@ -12,7 +12,7 @@ import pytest
 from holdfast import secret
 from holdfast.demo import stage
 from holdfast.errors import RefusedError, SettingsError
-from holdfast.policies.policy import Policy
+from holdfast.policies.config.policy import Policy
 from holdfast.settings import Settings
 from tests.demo.test_report import a_report
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from holdfast.deployments.gateway.alertmanager import WebhookAlert, parse
+from holdfast.deployments.gateway.intake.alertmanager import WebhookAlert, parse
 from holdfast.models.alert import AlertKind
 from holdfast.models.machine import MachineState
-from holdfast.policies.meaning import Acts, meaning
-from holdfast.policies.policy import Policy
+from holdfast.policies.classify.meaning import Acts, meaning
+from holdfast.policies.config.policy import Policy
 from holdfast.testing.gateway_kit import Kit
 from tests.deployments.test_grafana import metrics
 

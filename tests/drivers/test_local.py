@@ -21,7 +21,7 @@ from holdfast.errors import AnewError, RefusedError, SettingsError, UnavailableE
 from holdfast.models.machine import Scope
 from holdfast.paths import ENV_MACHINE_DIR
 from holdfast.settings import Settings
-from tests.drivers.conformance import DriverConformance, wait_until
+from holdfast.testing.driver_conformance import DriverConformance, wait_until
 
 TOY = (sys.executable, str(Path(__file__).parent / "toy_agent.py"))
 TOY_PROCESSES = 5

@@ -9,12 +9,13 @@ from pathlib import Path
 
 from holdfast.clock import FakeClock
 from holdfast.models.checkpoint import Retention
-from holdfast.policies.retention import keep
-from holdfast.storage import archive, code, export, publish, remote
-from holdfast.storage.checkpoints import plan_file
+from holdfast.policies.restore.retention import keep
+from holdfast.storage.checkpoints.format import plan_file
+from holdfast.storage.checkpoints.remote import export, manifests, publish
+from holdfast.storage.checkpoints.remote.garbage import tidy
+from holdfast.storage.checkpoints.remote.verify import verify
+from holdfast.storage.code import archive, versions
 from holdfast.storage.objects.s3 import S3Store
-from holdfast.storage.tidy import tidy
-from holdfast.storage.verify import verify
 from tests.agent.shards import write_shard
 from tests.durability.work import Acknowledge, Work
 
@@ -40,7 +41,7 @@ def all_work(store: S3Store) -> dict[str, Work]:
 def upload(store: S3Store, folder: Path, acknowledge: Acknowledge) -> None:
     """Two checkpoints of two ranks."""
     for step in STEPS:
-        key = remote.checkpoint_key("toy", step, 1)
+        key = manifests.checkpoint_key("toy", step, 1)
         for rank in (0, 1):
             path = write_shard(folder, rank, step, payload=bytes([step + rank]) * 5000)
             publish.put_rank(store, path, key, object_nbytes=1 << 20, within_s=60)
@@ -67,14 +68,14 @@ def store_code(store: S3Store, folder: Path, acknowledge: Acknowledge) -> None:
     """One code version."""
     (folder / "source").mkdir(parents=True, exist_ok=True)
     (folder / "source" / "train.py").write_text("print()")
-    acknowledge(code.store(store, "toy", folder / "source"))
+    acknowledge(versions.store(store, "toy", folder / "source"))
 
 
 def code_is_there(store: S3Store, folder: Path, told: Sequence[str]) -> None:
     """Stored again it is the same, and checks out."""
-    version = code.store(store, "toy", folder / "source")
+    version = versions.store(store, "toy", folder / "source")
     assert set(told) <= {version}
-    assert archive.pack(code.checkout(store, "toy", version, folder / version)).version == version
+    assert archive.pack(versions.checkout(store, "toy", version, folder / version)).version == version
 
 
 def tidy_up(store: S3Store, folder: Path, acknowledge: Acknowledge) -> None:
@@ -93,7 +94,7 @@ def newest_is_whole(store: S3Store, folder: Path, told: Sequence[str]) -> None:
 
 def take_out(store: S3Store, folder: Path, acknowledge: Acknowledge) -> None:
     """Export the older one."""
-    export.to_directory(store, remote.checkpoint_key("toy", STEPS[0], 1), folder / "out")
+    export.to_directory(store, manifests.checkpoint_key("toy", STEPS[0], 1), folder / "out")
     acknowledge("out")
 
 
@@ -107,7 +108,7 @@ def all_or_none(store: S3Store, folder: Path, told: Sequence[str]) -> None:
 
 
 def _complete_and_whole(store: S3Store, wanted: set[int]) -> None:
-    found = remote.list_remote(store, "toy")
+    found = manifests.list_remote(store, "toy")
     assert {each.step for each in found} >= wanted
     for each in found:
         assert [file for file in verify(store, each.key) if file.problem] == []

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast import durable, envfile, secret
-from holdfast.agent import disk, shard_port
-from holdfast.agent.memory import Memory
+from holdfast.agent.checkpoints import disk, shard_port
+from holdfast.agent.checkpoints.memory import Memory
 from holdfast.clock import FakeClock
 from holdfast.drivers.local import LocalDriver
 from holdfast.drivers.roster import RosterFile
@@ -20,9 +20,10 @@ from holdfast.drivers.slurm.record import Held, RecordFile
 from holdfast.models.checkpoint import Tier
 from holdfast.models.machine import Scope
 from holdfast.settings import Settings
-from holdfast.storage import archive, code
-from holdfast.storage.checkpoints import buffers, plan_file
-from holdfast.storage.checkpoints.plan import write_metadata
+from holdfast.storage.checkpoints.format import plan_file
+from holdfast.storage.checkpoints.format.plan import write_metadata
+from holdfast.storage.checkpoints.save import buffers
+from holdfast.storage.code import archive, versions
 from holdfast.storage.ledger import Ledger
 from tests.agent.shards import write_shard
 from tests.storage.ledger.samples import running_job
@@ -137,7 +138,7 @@ def _sources(folder: Path) -> archive.Archive:
 
 def _check_out(folder: Path, acknowledge: Acknowledge) -> None:
     packed = _sources(folder)
-    code.place(packed.content, packed.version, folder / "gpt" / packed.version)
+    versions.place(packed.content, packed.version, folder / "gpt" / packed.version)
     acknowledge(packed.version)
 
 
@@ -147,7 +148,7 @@ def _checkout_is_whole(folder: Path, told: Sequence[str]) -> None:
     for path in found:
         # What is there is taken as it is, and given to neighbours.
         assert archive.pack(path).version == path.name
-        assert code.packed(path).stat().st_size == len(archive.pack(path).content)
+        assert versions.packed(path).stat().st_size == len(archive.pack(path).content)
 
 
 # The site

@@ -24,7 +24,8 @@ from holdfast.models.job import CheckpointPolicy, Job, JobSpec, JobState, Mode, 
 from holdfast.models.machine import MachineState
 from holdfast.paths import log_dir, shm_dir
 from holdfast.settings import Settings
-from holdfast.storage import code, objects
+from holdfast.storage import objects
+from holdfast.storage.code import versions
 from holdfast.storage.ledger import Ledger
 from tests.e2e.waiting import DEADLINE_S, free_ports, wait_for
 
@@ -131,7 +132,7 @@ class Site:
             mode=mode,
             skip_bad_batches=skip_bad_batches,
         )
-        version = code.store(self.store, name, code_dir)
+        version = versions.store(self.store, name, code_dir)
         answer = self.http.post(
             "/v1/jobs", json={"spec": spec.model_dump(mode="json"), "code_version": version}
         )

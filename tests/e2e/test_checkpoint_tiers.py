@@ -14,8 +14,8 @@ from holdfast.models.alert import Incident, IncidentClass
 from holdfast.models.checkpoint import RemoteCheckpoint, Tier
 from holdfast.models.job import Parallelism
 from holdfast.paths import machine_dir, shm_dir
-from holdfast.policies.placement import backups
-from holdfast.storage.checkpoints.buffers import inventory
+from holdfast.policies.restore.placement import backups
+from holdfast.storage.checkpoints.save.buffers import inventory
 from tests.e2e.site import FOR_EVER, Site
 from tests.e2e.waiting import wait_for
 

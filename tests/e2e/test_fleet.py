@@ -14,8 +14,10 @@ from holdfast.models.alert import IncidentClass, IncidentState, Verdict
 from holdfast.models.checkpoint import Tier
 from holdfast.models.job import JobState
 from holdfast.models.machine import Machine, MachineState
-from holdfast.tasks import fleet, pause, resume, story
-from holdfast.tasks.context import Context, context, use
+from holdfast.operations import fence, fleet, launch
+from holdfast.operations.context import Context
+from holdfast.tasks import story
+from holdfast.tasks.context import context, use
 from tests.e2e.waiting import DEADLINE_S, free_ports
 
 MACHINES = 100
@@ -57,13 +59,13 @@ async def test_commands_reach_all_machines_and_a_dead_one_is_replaced(large: Fle
         assert sorted(ranks) == list(range(MACHINES * RANKS))
         await _all_hold_a_step(ctx, machines)
         large.ledger.set_job("commands", state=JobState.PAUSED)
-        fenced = await pause.fence(ctx, machines, "commands", epoch)
+        fenced = await fence.fence(ctx, machines, "commands", epoch)
         assert (fenced.lost, fenced.silent) == ((), ())
         states = fleet.all_or_raise(await fleet.ask(ctx, machines, lambda agent, _: agent.state()))
         assert not any(state.jobs for state in states.values())
-        launched = await resume.launch("commands", "test")
+        launched = await launch.launch(ctx, "commands", "test")
         assert (launched.epoch, launched.tier) == (epoch + 1, Tier.MEMORY)
-        await resume.first_steps(ctx, "commands", epoch + 1, DEADLINE_S)
+        await launch.first_steps(ctx, "commands", epoch + 1, DEADLINE_S)
 
     dead = large.ledger.job("commands").machines[MACHINES // 2]
     large.driver.kill([dead])

@@ -16,7 +16,7 @@ from holdfast.models.checkpoint import RemoteCheckpoint
 from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState
 from holdfast.paths import machine_dir
-from holdfast.storage import code
+from holdfast.storage.code import versions
 from tests.e2e.site import EXAMPLES, Site
 from tests.e2e.waiting import wait_for
 
@@ -343,7 +343,7 @@ def changed(site: Site, name: str, folder: Path, line: str) -> str:
             "    args = arguments()\n", f'    args = arguments()\n    print("{line}", flush=True)\n', 1
         )
     )
-    version = code.store(site.store, name, folder)
+    version = versions.store(site.store, name, folder)
     assert version != site.job(name).code_version
     return version
 

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.deployments.gateway.memory import PER_INCIDENT
-from holdfast.deployments.gateway.settling import PER_JOB
+from holdfast.deployments.gateway.intake.correlation_window import PER_JOB
+from holdfast.deployments.gateway.intake.deduplicator import PER_INCIDENT
 from holdfast.models.agent import Register
 from holdfast.models.alert import AlertKind, IncidentClass
 from holdfast.models.job import JobSpec, JobState
 from holdfast.testing.gateway_kit import start_epoch
-from tests.deployments.test_gateway_storm import MACHINES, PER_S, RANKS, storm
+from tests.deployments.gateway.test_storm import MACHINES, PER_S, RANKS, storm
 from tests.e2e.gateway_process import GatewayProcess, gateway_process
 from tests.e2e.waiting import wait_for
 

@@ -17,7 +17,8 @@ from typing import Any
 
 import torch.distributed.device_mesh  # noqa: F401  (once, not in every rank)
 
-from holdfast.agent import flight, flight_thread, stacks
+from holdfast.agent.diagnostics import flight, stacks
+from holdfast.agent.ranks import flight_thread
 from tests.flight.labels import RECORDINGS, WORLD, labels
 from tests.flight.program import Fault, run
 

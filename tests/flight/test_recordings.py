@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from holdfast.agent import flight as reader
+from holdfast.agent.diagnostics import flight as reader
 from holdfast.models.agent import FlightRecord, StackDump
 from holdfast.models.job import Job, JobSpec, JobState
-from holdfast.policies import flight, stacks
-from holdfast.policies.policy import Policy
+from holdfast.policies.config.policy import Policy
+from holdfast.policies.diagnose import flight, stacks
 from tests.flight.labels import RECORDINGS, WORLD, labels
 
 LABELS = labels()

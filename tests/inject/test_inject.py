@@ -21,7 +21,7 @@ from holdfast.errors import RefusedError, UnknownError
 from holdfast.inject import FAULTS, inject
 from holdfast.inject.target import Target
 from holdfast.models.machine import Scope
-from tests.drivers.conformance import wait_until
+from holdfast.testing.driver_conformance import wait_until
 
 TOY = (sys.executable, str(Path(__file__).parent / "toy_machine.py"))
 
@@ -190,8 +190,8 @@ def test_code_bug_ships_a_version_with_a_bug(home: Path, monkeypatch: pytest.Mon
         return "badbadbadbad"
 
     monkeypatch.setattr(Target, "gateway", gateway)
-    monkeypatch.setattr("holdfast.storage.code.checkout", checkout)
-    monkeypatch.setattr("holdfast.storage.code.store", store)
+    monkeypatch.setattr("holdfast.storage.code.versions.checkout", checkout)
+    monkeypatch.setattr("holdfast.storage.code.versions.store", store)
     inject(home, "code-bug", "m0")
     assert "len(step)" in stored["gpt"]
     assert [call[:2] for call in calls] == [("GET", "/v1/jobs/gpt"), ("POST", "/v1/jobs/gpt/update")]

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.drivers import processes
 from holdfast.drivers.base import Driver
-from tests.drivers.conformance import DriverConformance
+from holdfast.testing.driver_conformance import DriverConformance
 from tests.kubernetes.cluster import Cluster
 
 TOY_PROCESSES = 5

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.demo import weights
-from holdfast.deployments.gateway import offline
+from holdfast.deployments.gateway.runs import offline
 from holdfast.drivers.kubernetes import bodies
 from holdfast.drivers.kubernetes.api import Object
 from holdfast.models.alert import Incident, IncidentClass

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from holdfast import models, names
-from holdfast.deployments.gateway import alertmanager
-from holdfast.deployments.gateway.alertmanager import WebhookAlert
-from holdfast.deployments.gateway.jobs import Submit, Update
+from holdfast.deployments.gateway.api.jobs import Submit, Update
+from holdfast.deployments.gateway.intake import alertmanager
+from holdfast.deployments.gateway.intake.alertmanager import WebhookAlert
 from holdfast.errors import SettingsError
 from holdfast.models.alert import Alert, AlertKind
 from holdfast.models.names import ObjectKey
-from holdfast.storage.checkpoints.buffers import ShardHeader
+from holdfast.storage.checkpoints.save.buffers import ShardHeader
 from holdfast.tasks.case import Case, Request
 
 NAMED = {

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from holdfast.deployments.gateway.agents import Taken
+from holdfast.deployments.gateway.api.agents import Taken
 from holdfast.models import agent, tolerant
 from holdfast.models.machine import Machine
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
-from holdfast.agent.contact import Standing
-from holdfast.agent.jobs import Jobs
-from holdfast.deployments.gateway import agents
+from holdfast.agent.ranks.jobs import Jobs
+from holdfast.agent.uplink.contact import Standing
+from holdfast.deployments.gateway.api import agents
 from holdfast.deployments.gateway.leadership import Leadership
-from holdfast.deployments.gateway.stillness import Stillness
+from holdfast.deployments.gateway.runs.stillness import Stillness
 from holdfast.errors import UnavailableError
 from holdfast.models.agent import Fence
 from holdfast.storage.ledger.machines import Machines, machine_row

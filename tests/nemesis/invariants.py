@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from holdfast.agent.checkpoints.memory import base_job
 from holdfast.agent.daemon import Agent
-from holdfast.agent.memory import base_job
 from holdfast.models import agent as wire
 from holdfast.models.incarnation import same_unit
 from tests.nemesis.training import Group, RankProcess

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.agent import server
-from holdfast.agent.board import Board, Row
-from holdfast.agent.contact import Standing
 from holdfast.agent.daemon import EXIT_STALE, Agent
-from holdfast.agent.jobs import Jobs
-from holdfast.agent.lease import Lease
 from holdfast.agent.metrics import Metrics
-from holdfast.agent.reporter import Reporter
-from holdfast.agent.run import Restored, Run
-from holdfast.agent.watch import RunEvents, Watch
+from holdfast.agent.ranks.jobs import Jobs
+from holdfast.agent.ranks.rank_table import RankStatus, RankTable
+from holdfast.agent.ranks.run import Restored, Run
+from holdfast.agent.ranks.watch import RunEvents, Watch
+from holdfast.agent.uplink.contact import Standing
+from holdfast.agent.uplink.lease import Lease
+from holdfast.agent.uplink.reporter import Reporter
 from holdfast.errors import CheckpointError
 from holdfast.models import agent as wire
 from holdfast.models.alert import Finding
@@ -197,7 +197,7 @@ class Forks(Nothing):
     start = warm_up
 
 
-class SimBoard(Board):
+class SimBoard(RankTable):
     """The real one; messages are handed to it."""
 
     def __init__(
@@ -205,7 +205,7 @@ class SimBoard(Board):
     ) -> None:
         from collections import deque  # noqa: PLC0415
 
-        self.rows = {rank: Row(rank) for rank in ranks}
+        self.rows = {rank: RankStatus(rank) for rank in ranks}
         self.marks, self.times = deque(maxlen=64), deque(maxlen=8)
         self.path, self._epoch, self._events, self._limits = path, epoch, events, limits
         self._lowest, self._told_not_finite = min(ranks), False
@@ -367,7 +367,7 @@ class SimAgent(Agent):
 
 
 async def stop(processes: list[RankProcess], _grace_s: float = 0.0) -> list[int]:
-    """As :func:`holdfast.agent.ranks.stop`."""
+    """As :func:`holdfast.agent.ranks.processes.stop`."""
     alive = [process for process in processes if not process.gone.done()]
     for process in alive:
         process.kill()
@@ -377,7 +377,7 @@ async def stop(processes: list[RankProcess], _grace_s: float = 0.0) -> list[int]
 
 
 async def open_store(forks: Forks, _host: str) -> tuple[RankProcess, int]:
-    """As :func:`holdfast.agent.rendezvous.open_store`."""
+    """As :func:`holdfast.agent.ranks.rendezvous.open_store`."""
     await asyncio.sleep(0.01)
     return RankProcess(forks.host, -1), 1
 

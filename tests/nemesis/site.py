@@ -16,11 +16,11 @@ import httpx
 
 from holdfast.agent.daemon import Agent
 from holdfast.clock import Clock
-from holdfast.deployments.gateway.acts import TaskActs
 from holdfast.deployments.gateway.app import create_app
+from holdfast.deployments.gateway.detectors.probe import HttpProber
+from holdfast.deployments.gateway.fleet.acts import Operations
 from holdfast.deployments.gateway.metrics import Metrics
-from holdfast.deployments.gateway.probe import HttpProber
-from holdfast.deployments.gateway.runs import Phase, Run, idempotency_key
+from holdfast.deployments.gateway.runs.flow_runs import Phase, Run, idempotency_key
 from holdfast.drivers.base import Supplied, require_unit
 from holdfast.errors import HoldfastError, UnavailableError, UnknownError
 from holdfast.models import agent as wire
@@ -28,13 +28,13 @@ from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.incarnation import unit_of
 from holdfast.models.job import JobSpec, JobState
 from holdfast.models.machine import Scope
-from holdfast.policies.policy import Policy
+from holdfast.operations.context import Context
+from holdfast.policies.config.policy import Policy
 from holdfast.secret import Keys
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
 from holdfast.tasks import context as contexts
 from holdfast.tasks.case import Request
-from holdfast.tasks.context import Context
 from tests.nemesis.history import History
 from tests.nemesis.ledger import Database, ProcessLedger
 from tests.nemesis.machines import Host
@@ -305,7 +305,7 @@ class Gateway:
             HostClock(site, self.host),
             Runs(site),
             prober=prober,
-            acts=TaskActs(),
+            acts=Operations(process.context),
             secret=site.secret,
             policy=site.policy,
             metrics=metrics,

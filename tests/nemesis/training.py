@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from holdfast.agent.ranks import Watched
+from holdfast.agent.ranks.processes import Watched
 from holdfast.models.checkpoint import Shard, Tier
 
 if TYPE_CHECKING:

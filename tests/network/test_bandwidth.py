@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.collectives import Outcome, Part
-from holdfast.agent.diagnostics import _judge_pair
+from holdfast.agent.diagnostics.collectives import Outcome, Part
+from holdfast.agent.diagnostics.machine_checks import _judge_pair
 from holdfast.models.agent import Diagnose, Rendezvous
 from holdfast.models.alert import Finding
-from holdfast.policies import pairing
-from holdfast.policies.verdicts import judge
+from holdfast.policies.diagnose import pairing
+from holdfast.policies.diagnose.verdicts import judge
 from tests.network.lab import Lab
 
 RUN = """
 import json, sys
-from holdfast.agent import collectives
+from holdfast.agent.diagnostics import collectives
 for told in json.loads(sys.argv[1]):
     collectives.all_gather(collectives.Part(**told))
 """

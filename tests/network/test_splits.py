@@ -7,7 +7,7 @@ import pytest
 from holdfast.drivers import processes
 from holdfast.models.alert import IncidentClass, IncidentState
 from holdfast.paths import machine_dir
-from holdfast.policies import silence
+from holdfast.policies.detect import silence
 from tests.e2e.waiting import wait_for
 from tests.network.conftest import Cluster
 from tests.network.lab import CONTROL

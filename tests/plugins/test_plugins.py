@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import drivers, plugins
-from holdfast.agent import plugged
+from holdfast.agent.diagnostics import plugged
 from holdfast.agent.inspection.detectors import detectors
 from holdfast.agent.inspection.inspector import Inspector
 from holdfast.agent.inspection.roots import Roots
@@ -22,7 +22,7 @@ from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClas
 from holdfast.models.job import Job, JobSpec, JobState
 from holdfast.plugins import Group
 from holdfast.plugins.policy import site_policy
-from holdfast.policies.classify import JobContext, classify
+from holdfast.policies.classify.incident_class import JobContext, classify
 from holdfast.settings import Settings
 from tests.plugins import acme
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from holdfast.models.history import Epoch, History, Stretch
 from holdfast.models.job import Parallelism
-from holdfast.policies import ettr
-from holdfast.policies.ettr_series import series
-from holdfast.policies.groups import groups, groups_of, place_of
-from holdfast.policies.phase_times import FEWEST, spread
+from holdfast.policies.accounting import ettr
+from holdfast.policies.accounting.ettr_series import series
+from holdfast.policies.detect.phase_times import FEWEST, spread
+from holdfast.policies.diagnose.groups import groups, groups_of, place_of
 
 sizes = st.tuples(st.integers(1, 5), st.integers(1, 4), st.integers(1, 6))
 

@@ -11,11 +11,11 @@ from holdfast.errors import SettingsError
 from holdfast.models.alert import IncidentClass
 from holdfast.models.history import CodeVersion
 from holdfast.models.job import JobSpec, Mode
-from holdfast.policies import xid
-from holdfast.policies.breaker import PastEviction, may_evict, may_evict_from_job
-from holdfast.policies.code import last_good
-from holdfast.policies.modes import may_act
-from holdfast.policies.policy import Policy
+from holdfast.policies.classify import xid
+from holdfast.policies.config.policy import Policy
+from holdfast.policies.escalate.breaker import PastEviction, may_evict, may_evict_from_job
+from holdfast.policies.escalate.code import last_good
+from holdfast.policies.escalate.modes import may_act
 
 POLICY = Policy.load()
 

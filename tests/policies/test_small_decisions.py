@@ -13,10 +13,13 @@ from holdfast.models.agent import FlightRecord
 from holdfast.models.alert import Finding, IncidentClass
 from holdfast.models.history import Offence
 from holdfast.models.machine import Scope
-from holdfast.policies import admission, approval, code, flight, offences, services, slow_vote
-from holdfast.policies.aggregate import Aggregation
-from holdfast.policies.policy import ApprovalPolicy, ApprovalRule, Policy
-from holdfast.policies.replay_groups import Next, Outcome, ReplayVerdict, decide
+from holdfast.policies.classify import services
+from holdfast.policies.config.policy import ApprovalPolicy, ApprovalRule, Policy
+from holdfast.policies.diagnose import flight, slow_vote
+from holdfast.policies.diagnose.aggregate import Aggregation
+from holdfast.policies.diagnose.replay_groups import Next, Outcome, ReplayVerdict, decide
+from holdfast.policies.escalate import approval, code
+from holdfast.policies.pool import admission, offences
 from tests.policies.make import epoch, job
 
 

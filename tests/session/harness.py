@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from holdfast.agent import wire
-from holdfast.storage.checkpoints import buffers
+from holdfast.storage.checkpoints.save import buffers
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXAMPLE = REPOSITORY / "examples" / "train_gpt.py"

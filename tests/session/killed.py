@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from holdfast.storage.checkpoints.plan import make_plan
-from holdfast.storage.checkpoints.writer import Owner, ShardWriter
+from holdfast.storage.checkpoints.format.plan import make_plan
+from holdfast.storage.checkpoints.save.writer import Owner, ShardWriter
 
 
 def save_for_ever(folder: str, told: str, epoch: int) -> None:

@@ -6,14 +6,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from holdfast.agent import shard_port, wire
-from holdfast.agent.memory import Memory
+from holdfast.agent import wire
+from holdfast.agent.checkpoints import shard_port
+from holdfast.agent.checkpoints.memory import Memory
+from holdfast.agent.checkpoints.replication import Replicator
 from holdfast.agent.metrics import Metrics
-from holdfast.agent.replication import Replicator
-from holdfast.agent.run import Run
+from holdfast.agent.ranks.run import Run
 from holdfast.models.checkpoint import Copies, RestorePlan
-from holdfast.policies.restore_plan import choose
-from holdfast.storage.checkpoints import buffers
+from holdfast.policies.restore.restore_plan import choose
+from holdfast.storage.checkpoints.save import buffers
 from tests.session.harness import FakeAgent
 
 SECRET = "paired"
@@ -30,7 +31,7 @@ class PairedAgent(FakeAgent):
         super().__init__(folder, world_size, replicate=False)
 
     def heard(self, message: dict[str, Any]) -> None:
-        """Copy as :class:`holdfast.agent.watch.RunEvents` does."""
+        """Copy as :class:`holdfast.agent.ranks.watch.RunEvents` does."""
         if message["t"] in (("common", "kept") if self.copies.own == 1 else ("saved",)):
             start = SimpleNamespace(peer=self._port.address, copies=self.copies)
             run = SimpleNamespace(name=f"gpt.{self.epoch}", controls=self.controls, start=start, board=None)

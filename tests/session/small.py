@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from holdfast.session import Session
-from holdfast.storage.checkpoints import reader
+from holdfast.storage.checkpoints.load import reader
 from tests.session.harness import FakeAgent
 
 

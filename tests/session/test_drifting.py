@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from holdfast.storage.checkpoints import buffers
+from holdfast.storage.checkpoints.save import buffers
 from tests.session.conftest import MakeAgent
 from tests.session.harness import FakeAgent
 from tests.session.kinds.compare import difference

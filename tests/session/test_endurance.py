@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from holdfast.storage.checkpoints import buffers, reader
-from holdfast.storage.checkpoints.layout import align
+from holdfast.storage.checkpoints.format.layout import align
+from holdfast.storage.checkpoints.load import reader
+from holdfast.storage.checkpoints.save import buffers
 from tests.session.harness import FakeAgent
 
 pytestmark = [pytest.mark.e2e, pytest.mark.torch]

@@ -14,8 +14,8 @@ from torch import nn
 from holdfast.session import modules, optimizers, rehearsal, rng
 from holdfast.session.restore import restore
 from holdfast.session.state import StateTree
-from holdfast.storage.checkpoints.plan import make_plan
-from holdfast.storage.checkpoints.writer import Owner, ShardWriter
+from holdfast.storage.checkpoints.format.plan import make_plan
+from holdfast.storage.checkpoints.save.writer import Owner, ShardWriter
 
 
 class Counting(nn.Linear):

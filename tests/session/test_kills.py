@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.models.checkpoint import Copies, RestorePlan
-from holdfast.storage.checkpoints import buffers
+from holdfast.storage.checkpoints.save import buffers
 from tests.session.harness import _forks
 from tests.session.killed import save_for_ever
 from tests.session.paired import PairedAgent

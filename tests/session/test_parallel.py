@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 
-from holdfast.storage.checkpoints import buffers
+from holdfast.storage.checkpoints.save import buffers
 from tests.session.conftest import MakeAgent
 from tests.storage.checkpoints.publish import publish, stock_load
 

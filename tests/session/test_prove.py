@@ -15,10 +15,10 @@ from torch import nn
 
 from holdfast.session import rng
 from holdfast.session.state import StateTree
-from holdfast.storage.checkpoints.plan import make_plan
-from holdfast.storage.checkpoints.prove import prove
-from holdfast.storage.checkpoints.writer import Owner, ShardWriter
-from tests.storage.checkpoints.test_prove import Inside
+from holdfast.storage.checkpoints.format.plan import make_plan
+from holdfast.storage.checkpoints.load.prove import prove
+from holdfast.storage.checkpoints.save.writer import Owner, ShardWriter
+from tests.storage.checkpoints.load.test_prove import Inside
 
 pytestmark = pytest.mark.torch
 

@@ -10,8 +10,8 @@ import torch
 
 from holdfast.agent import wire
 from holdfast.models.checkpoint import Shard, Tier
-from holdfast.policies.restore_plan import choose
-from holdfast.storage.checkpoints import buffers
+from holdfast.policies.restore.restore_plan import choose
+from holdfast.storage.checkpoints.save import buffers
 from tests.session.conftest import MakeAgent
 from tests.session.harness import EXAMPLE, FakeAgent
 from tests.storage.checkpoints.publish import publish, stock_load

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from holdfast.agent import wire
-from holdfast.storage.checkpoints import buffers
+from holdfast.storage.checkpoints.save import buffers
 from tests.session.conftest import MakeAgent
 from tests.session.harness import FakeAgent
 from tests.session.small import run, seed, session_of, training

@@ -10,7 +10,7 @@ from torch import nn
 
 from holdfast.errors import CheckpointError
 from holdfast.session.state import StateTree
-from holdfast.storage.checkpoints import buffers, room
+from holdfast.storage.checkpoints.save import buffers, room
 from tests.session.conftest import MakeAgent
 from tests.session.small import run, seed, session_of, training
 

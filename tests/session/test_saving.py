@@ -12,9 +12,9 @@ from holdfast.agent import wire
 from holdfast.session import boundary
 from holdfast.session.counts import Counts
 from holdfast.session.state import StateTree
-from holdfast.storage.checkpoints import buffers, slot_files
-from holdfast.storage.checkpoints.transfer import Transfer
-from holdfast.storage.checkpoints.writer import Save, ShardWriter
+from holdfast.storage.checkpoints.save import buffers, slot_files
+from holdfast.storage.checkpoints.save.transfer import Transfer
+from holdfast.storage.checkpoints.save.writer import Save, ShardWriter
 from tests.session.conftest import MakeAgent
 from tests.session.small import contents, session_of, train, training
 

@@ -11,13 +11,13 @@ from tests.session.conftest import MakeAgent
 pytestmark = [pytest.mark.e2e, pytest.mark.torch]
 SCRIPT = Path(__file__).parent / "scripts" / "unplanned.py"
 STEPS = 14
-PLAN = "holdfast.storage.checkpoints.plan"
+PLAN = "holdfast.storage.checkpoints.format.plan"
 FAULTS = {
     "its description": (1, PLAN, "describe"),
     "the hashes of its buffers": (1, "holdfast.session.shared", "hash_of"),
     "the metadata": (0, PLAN, "write_metadata"),
     "its layout": (1, PLAN, "layout_of"),
-    "its buffer": (1, "holdfast.storage.checkpoints.buffers", "create"),
+    "its buffer": (1, "holdfast.storage.checkpoints.save.buffers", "create"),
 }
 
 

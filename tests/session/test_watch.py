@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from holdfast.session.restore import restore
 from holdfast.session.state import StateTree
-from holdfast.storage.checkpoints.plan import make_plan
-from holdfast.storage.checkpoints.prepared import Steady
-from holdfast.storage.checkpoints.writer import Owner, ShardWriter
+from holdfast.storage.checkpoints.format.plan import make_plan
+from holdfast.storage.checkpoints.save.prepared import Steady
+from holdfast.storage.checkpoints.save.writer import Owner, ShardWriter
 
 
 class Net(nn.Module):

@@ -7,8 +7,9 @@ from math import factorial, sqrt
 import pytest
 import simpy
 
-from holdfast.policies import ettr, spare_pool
-from holdfast.policies.policy import Policy
+from holdfast.policies.accounting import ettr
+from holdfast.policies.config.policy import Policy
+from holdfast.policies.pool import spare_pool
 from holdfast.simulate import closed_form
 from holdfast.simulate.faults import Fault, Faults
 from holdfast.simulate.job import live

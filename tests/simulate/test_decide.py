@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from holdfast.models.alert import IncidentClass, Rung
 from holdfast.models.checkpoint import RemoteCheckpoint, Tier
 from holdfast.models.job import Job, JobState, Parallelism
-from holdfast.policies import slow_vote
-from holdfast.policies.aggregate import aggregate
-from holdfast.policies.ladder import PastIncident
-from holdfast.policies.policy import Policy
-from holdfast.policies.standing_out import Accusation
+from holdfast.policies.config.policy import Policy
+from holdfast.policies.detect.standing_out import Accusation
+from holdfast.policies.diagnose import slow_vote
+from holdfast.policies.diagnose.aggregate import aggregate
+from holdfast.policies.escalate.ladder import PastIncident
 from holdfast.simulate import decide
 from holdfast.simulate.decide import Judge, Judgement
 from holdfast.simulate.scenario import Strategy, Variant

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.models.alert import AlertKind
-from holdfast.policies.policy import Policy
+from holdfast.policies.config.policy import Policy
 from holdfast.simulate.job import HUMAN, MERGED, ROLLBACK, UPDATE, live
 from holdfast.simulate.saving import Progress
 from holdfast.simulate.scenario import DAY_S, Cause, Sign, Strategy, Symptom, Variant

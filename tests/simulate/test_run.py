@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import SettingsError
-from holdfast.policies.policy import Policy
+from holdfast.policies.config.policy import Policy
 from holdfast.simulate.outcome import Mean
 from holdfast.simulate.run import run
 from tests.cli.conftest import Cli, cli

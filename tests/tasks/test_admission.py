@@ -11,8 +11,9 @@ import pytest
 from holdfast.models import agent as wire
 from holdfast.models.alert import Finding
 from holdfast.models.machine import Machine, MachineState
+from holdfast.operations.context import Context
 from holdfast.settings import Settings
-from holdfast.tasks.context import Context, use
+from holdfast.tasks.context import use
 from holdfast.tasks.standby_checks import Admission, admit, check_applicants
 from tests.storage.ledger.samples import register
 

@@ -10,9 +10,10 @@ import pytest
 from holdfast.errors import RecoveryError, StaleError
 from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
 from holdfast.models.job import JobSpec
+from holdfast.operations.context import Context
 from holdfast.settings import Settings
 from holdfast.tasks.case import Case
-from holdfast.tasks.context import Context, use
+from holdfast.tasks.context import use
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import httpx
 
+from holdfast.operations.context import Context
 from holdfast.settings import Settings
-from holdfast.tasks.context import Context
 
 
 def test_the_client_of_a_loop_is_closed_with_it(tmp_path: Path) -> None:

@@ -15,11 +15,14 @@ from holdfast.models.agent import Register
 from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
 from holdfast.models.job import JobSpec, JobState
 from holdfast.models.machine import MachineState, Scope
+from holdfast.operations import stop, swap
+from holdfast.operations.context import Context
+from holdfast.operations.fence import Fenced
 from holdfast.settings import Settings
 from holdfast.tasks import evict as evicting
-from holdfast.tasks import pause, standby
+from holdfast.tasks import standby
 from holdfast.tasks.case import Case
-from holdfast.tasks.context import Context, use
+from holdfast.tasks.context import use
 
 SLEEP = ("before the ranks are fenced", "before the driver acts", "before the driver is asked", "afterwards")
 
@@ -115,9 +118,9 @@ async def test_an_attempt_that_slept_for_an_hour_evicts_nothing(
     """The machine is in service again, repaired, as another unit; only what was done before the sleep was done."""
     engine.asleep[point] = lambda: an_hour_passes(ctx, engine)
 
-    async def fence(*_: object, **__: object) -> pause.Fenced:
+    async def fence(*_: object, **__: object) -> Fenced:
         engine.at("before the ranks are fenced")
-        return pause.Fenced({})
+        return Fenced({})
 
     monkeypatch.setattr(evicting, "fence", fence)
     case = case_of(ctx)
@@ -135,10 +138,10 @@ async def test_a_machine_that_its_engine_replaced_already_is_let_go(
 ) -> None:
     """Its pod was preempted and made anew elsewhere: the accused one is gone, the new one is a standby."""
 
-    async def fence(*_: object, **__: object) -> pause.Fenced:
+    async def fence(*_: object, **__: object) -> Fenced:
         engine.units["m1"] = "u2"
         register(ctx, "m1", "b@u2")
-        return pause.Fenced({})
+        return Fenced({})
 
     monkeypatch.setattr(evicting, "fence", fence)
     case = case_of(ctx)
@@ -155,9 +158,9 @@ async def test_an_agent_that_starts_anew_is_no_other_machine(
 ) -> None:
     """Its unit is the same: what accuses the machine still does."""
 
-    async def fence(*_: object, **__: object) -> pause.Fenced:
+    async def fence(*_: object, **__: object) -> Fenced:
         register(ctx, "m1", "b@u1")
-        return pause.Fenced({})
+        return Fenced({})
 
     monkeypatch.setattr(evicting, "fence", fence)
     await evicting.take_machines_out.fn(case_of(ctx), ("m1",), "GPU lost", Scope.CLUSTER)
@@ -168,7 +171,7 @@ async def test_an_agent_that_starts_anew_is_no_other_machine(
 async def test_machines_of_a_job_that_goes_on_are_not_freed(ctx: Context, engine: Engine) -> None:
     """Whoever found it ended may have slept since."""
     with pytest.raises(StaleError, match="job gpt is paused"):
-        await pause.free_machines(ctx, "gpt")
+        await stop.free_machines(ctx, "gpt")
     assert engine.evicted == []
 
 
@@ -183,11 +186,11 @@ async def test_one_machine_that_cannot_be_taken_out_holds_back_no_other(
     async def ask(*_: object) -> dict[str, None]:
         return {}
 
-    monkeypatch.setattr(pause, "why_unfit", unfit)
-    monkeypatch.setattr(pause.fleet, "ask", ask)
+    monkeypatch.setattr(stop, "why_unfit", unfit)
+    monkeypatch.setattr(stop.fleet, "ask", ask)
     ctx.ledger.set_job("gpt", state=JobState.DONE)
     engine.units["m0"] = "u2"
-    await pause.free_machines(ctx, "gpt")
+    await stop.free_machines(ctx, "gpt")
     assert engine.evicted == [("m1", "u1")]
     assert ctx.ledger.machine("m0").state is MachineState.PROVISIONING
     register(ctx, "m0", "b@u2")
@@ -201,8 +204,8 @@ async def test_a_verdict_about_a_former_life_of_a_machine_evicts_no_later_one(
 ) -> None:
     """The machine was started anew between the verdict and its eviction: what registered is another one, innocent."""
 
-    async def fence(*_: object, **__: object) -> pause.Fenced:
-        return pause.Fenced({})
+    async def fence(*_: object, **__: object) -> Fenced:
+        return Fenced({})
 
     monkeypatch.setattr(evicting, "fence", fence)
     case = case_of(ctx)
@@ -245,7 +248,7 @@ async def test_an_attempt_that_slept_takes_no_standby(
         case_of(ctx, 2, "run 2")
         return []
 
-    monkeypatch.setattr(standby, "excluded", an_hour_later)
+    monkeypatch.setattr(swap, "excluded", an_hour_later)
     with pytest.raises(StaleError, match="run 1 may not act on it any more"):
         await standby.swap_in.fn(case)
     assert ctx.ledger.machine("m2").state is MachineState.STANDBY

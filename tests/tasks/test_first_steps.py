@@ -12,9 +12,10 @@ from holdfast.errors import HoldfastError, RecoveryError
 from holdfast.models.agent import JobOnMachine, RankPhase, RankState
 from holdfast.models.job import JobSpec
 from holdfast.models.machine import Machine
+from holdfast.operations import fleet, launch
+from holdfast.operations.context import Context
 from holdfast.settings import Settings
-from holdfast.tasks import fleet, resume
-from holdfast.tasks.context import Context, use
+from holdfast.tasks.context import use
 from tests.storage.ledger.samples import register
 
 MACHINES = 100
@@ -66,7 +67,7 @@ async def test_a_few_are_asked_until_one_made_a_step(ctx: Context, monkeypatch: 
 
     told = Fleet(rank)
     monkeypatch.setattr(fleet, "ask", told.ask)
-    await resume.first_steps(ctx, "gpt", 1, 60.0)
+    await launch.first_steps(ctx, "gpt", 1, 60.0)
     assert [len(asked) for asked in told.looks] == [32, 32, 32, 100, 1]
     assert told.looks[-1] == [late]
 
@@ -83,5 +84,5 @@ async def test_one_that_fails_among_those_that_are_not_asked_is_found(
     told = Fleet(rank)
     monkeypatch.setattr(fleet, "ask", told.ask)
     with pytest.raises(RecoveryError, match="rank 77 ended with status 3"):
-        await resume.first_steps(ctx, "gpt", 1, 600.0)
+        await launch.first_steps(ctx, "gpt", 1, 600.0)
     assert len(told.looks[-1]) == MACHINES

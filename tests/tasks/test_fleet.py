@@ -11,9 +11,9 @@ from holdfast import secret
 from holdfast.agent.client import AgentClient
 from holdfast.errors import RefusedError, SettingsError, UnauthorizedError, UnavailableError
 from holdfast.models.machine import Machine
+from holdfast.operations import fleet
+from holdfast.operations.context import Context
 from holdfast.settings import Settings
-from holdfast.tasks import fleet
-from holdfast.tasks.context import Context
 from tests.storage.ledger.samples import register
 
 NAMES = ("m0", "m1", "m2")

@@ -10,10 +10,10 @@ import pytest
 from holdfast.clock import FakeClock
 from holdfast.models.alert import Alert, AlertKind, Classification, Incident, IncidentClass, IncidentState
 from holdfast.models.job import JobSpec, JobState
+from holdfast.operations.context import Context
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
 from holdfast.tasks import history
-from holdfast.tasks.context import Context
 
 SPEC = JobSpec(name="gpt", script="train.py", machines=2, ranks_per_machine=2)
 

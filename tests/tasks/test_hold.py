@@ -12,9 +12,10 @@ from holdfast.errors import RefusedError
 from holdfast.models.agent import AgentState, Hold, JobOnMachine, RankPhase, RankState
 from holdfast.models.job import JobSpec, JobState
 from holdfast.models.machine import Machine
+from holdfast.operations import fleet, hold
+from holdfast.operations.context import Context
 from holdfast.settings import Settings
-from holdfast.tasks import fleet, pause
-from holdfast.tasks.context import Context, use
+from holdfast.tasks.context import use
 from tests.storage.ledger.samples import register
 
 JOB = "gpt"
@@ -96,7 +97,7 @@ async def test_ranks_are_held_at_the_boundary_ahead_of_them(
 ) -> None:
     """Slow steps: one order suffices."""
     ranks = Ranks(monkeypatch, pace=lambda: 0)
-    assert await pause._hold_ranks(ctx, ctx.ledger.job(JOB), 0) == ranks.steps["m0"] == ranks.steps["m1"]
+    assert await hold.hold_ranks(ctx, ctx.ledger.job(JOB), 0) == ranks.steps["m0"] == ranks.steps["m1"]
     assert len(ranks.orders) == 2
 
 
@@ -106,7 +107,7 @@ async def test_ranks_that_passed_it_are_led_to_a_later_one(
     """Short steps: they passed the boundary before they heard of it, and one waits for the other that is held."""
     paces = iter([3, 4])
     ranks = Ranks(monkeypatch, pace=lambda: next(paces, 0))
-    held = await pause._hold_ranks(ctx, ctx.ledger.job(JOB), 0)
+    held = await hold.hold_ranks(ctx, ctx.ledger.job(JOB), 0)
     assert held == ranks.steps["m0"] == ranks.steps["m1"]
     assert held > (ranks.orders[0] or 0)
     assert all(ranks._held(name) for name in ranks.steps)
@@ -117,7 +118,7 @@ async def test_a_boundary_that_is_never_reached_is_let_go(
 ) -> None:
     """The job goes on."""
     ranks = Ranks(monkeypatch, pace=lambda: 0)
-    monkeypatch.setattr(pause, "HOLD_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(hold, "HOLD_TIMEOUT_S", 0.0)
     with pytest.raises(RefusedError, match="did not reach step 500"):
-        await pause._hold_ranks(ctx, ctx.ledger.job(JOB), 500)
+        await hold.hold_ranks(ctx, ctx.ledger.job(JOB), 500)
     assert ranks.hold_at == {"m0": None, "m1": None}

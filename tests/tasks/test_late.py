@@ -11,11 +11,12 @@ from holdfast.clock import FakeClock
 from holdfast.models.agent import Register
 from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
 from holdfast.models.job import JobSpec
+from holdfast.operations.context import Context
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
 from holdfast.tasks import late
 from holdfast.tasks.case import Case
-from holdfast.tasks.context import Context, use
+from holdfast.tasks.context import use
 
 
 @pytest.fixture

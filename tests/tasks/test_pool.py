@@ -18,11 +18,13 @@ from holdfast.models.agent import Register
 from holdfast.models.alert import Alert, AlertKind, Classification, Finding, IncidentClass
 from holdfast.models.job import JobSpec
 from holdfast.models.machine import MachineState, Scope
-from holdfast.policies import verdicts
+from holdfast.operations import provision, swap
+from holdfast.operations.context import Context
+from holdfast.policies.diagnose import verdicts
 from holdfast.settings import Settings
 from holdfast.tasks import pool, pool_report, standby, standby_checks
 from holdfast.tasks.case import Case
-from holdfast.tasks.context import Context, use
+from holdfast.tasks.context import use
 from holdfast.tasks.pool import Sizing
 
 DAY_S = 86_400.0
@@ -148,13 +150,13 @@ async def test_each_group_has_its_own_rate_and_size(tmp_path: Path, driver: Fake
         assert h.target > a.target
         assert sorted(driver.asked, key=lambda ask: ask[1]) == [(1, "a"), (h.target, "h")]
         assert ctx.ledger.pool().groups == {"h": h.target, "a": 1}
-        assert standby.excluded(ctx, "a-3") == []
+        assert swap.excluded(ctx, "a-3") == []
         # A used standby of one group is replaced by one of the same.
         add(ctx, *(m.name for m in ctx.ledger.machines(state=MachineState.PROVISIONING)))
-        others = standby.excluded(ctx, "a-3")
+        others = swap.excluded(ctx, "a-3")
         assert [name[0] for name in others] == ["h"] * h.target
         assert ctx.ledger.claim_standbys("gpt", 1, others)[0].name[0] == "a"
-        assert len(await standby.provision_shortfall(ctx)) == 1
+        assert len(await provision.provision_shortfall(ctx)) == 1
         assert driver.asked[-1] == (1, "a")
 
 

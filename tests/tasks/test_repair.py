@@ -20,12 +20,13 @@ from holdfast.models.alert import Alert, AlertKind, Classification, Finding, Inc
 from holdfast.models.job import JobSpec
 from holdfast.models.machine import MachineState, Scope
 from holdfast.models.repair import Ask, Repair, RepairState, Step, StepState
-from holdfast.policies import verdicts
+from holdfast.operations.context import Context
+from holdfast.policies.diagnose import verdicts
 from holdfast.settings import Settings
 from holdfast.tasks import evict as evicting
 from holdfast.tasks import repair, repair_acts, standby_checks
 from holdfast.tasks.case import Case
-from holdfast.tasks.context import Context, use
+from holdfast.tasks.context import use
 from holdfast.tasks.repair import Held, Repairing
 from tests.tasks.repair_tools import Tools
 

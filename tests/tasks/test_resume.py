@@ -10,11 +10,12 @@ import pytest
 from holdfast.models.agent import AgentState
 from holdfast.models.checkpoint import Shard, Tier
 from holdfast.models.job import Job, JobSpec
+from holdfast.operations import restore as choose
+from holdfast.operations.context import Context
 from holdfast.settings import Settings
-from holdfast.storage import remote
+from holdfast.storage.checkpoints.remote import manifests
 from holdfast.storage.objects.s3 import S3Store
-from holdfast.tasks import choose
-from holdfast.tasks.context import Context, use
+from holdfast.tasks.context import use
 from tests.storage import servers
 
 WHY = "job 'gpt' step 40 in S3: __0_0.distcp, bytes 0 to 9: damaged"
@@ -46,9 +47,9 @@ def ctx(tmp_path: Path, endpoint: str) -> Iterator[Context]:
 
 def put(ctx: Context, *steps: int) -> None:
     for step in steps:
-        manifest = remote.Manifest(job="gpt", step=step, epoch=1, world_size=2, saved_at=9.0, nbytes=5)
-        key = remote.checkpoint_key("gpt", step, 1)
-        ctx.store.put(f"{key}{remote.MANIFEST}", manifest.model_dump_json().encode())
+        manifest = manifests.Manifest(job="gpt", step=step, epoch=1, world_size=2, saved_at=9.0, nbytes=5)
+        key = manifests.checkpoint_key("gpt", step, 1)
+        ctx.store.put(f"{key}{manifests.MANIFEST}", manifest.model_dump_json().encode())
 
 
 async def planned(ctx: Context) -> int:
@@ -61,24 +62,26 @@ async def test_the_next_plan_takes_the_next_older_step(ctx: Context, known: bool
     """Marked in the ledger and in S3; a playbook that was killed after the marking does it again."""
     put(ctx, 20, 40)
     if known:
-        for checkpoint in remote.list_remote(ctx.store, "gpt"):
+        for checkpoint in manifests.list_remote(ctx.store, "gpt"):
             ctx.ledger.record_checkpoint(checkpoint)
     assert await planned(ctx) == 40
     for _ in range(2):
         await choose.give_up_state(ctx, "gpt", 40, f"refused: {WHY}")
     assert await planned(ctx) == 20
-    marked = {each.step: each.suspect_reason for each in remote.list_remote(ctx.store, "gpt") if each.suspect}
+    marked = {
+        each.step: each.suspect_reason for each in manifests.list_remote(ctx.store, "gpt") if each.suspect
+    }
     assert marked == {40: f"refused: {WHY}"}
 
 
 async def test_a_marking_that_was_cut_short_is_completed(ctx: Context) -> None:
     """The ledger has it, S3 does not have it yet: whoever looks there finds it after the next attempt."""
     put(ctx, 40)
-    (checkpoint,) = remote.list_remote(ctx.store, "gpt")
+    (checkpoint,) = manifests.list_remote(ctx.store, "gpt")
     ctx.ledger.record_checkpoint(checkpoint)
     ctx.ledger.refuse_checkpoint(checkpoint, "refused: first")
     await choose.give_up_state(ctx, "gpt", 40, f"refused: {WHY}")
-    assert remote.latest(ctx.store, "gpt") is None
+    assert manifests.latest(ctx.store, "gpt") is None
 
 
 async def test_what_lies_in_memory_alone_is_given_up_as_well(ctx: Context) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from holdfast.deployments.gateway.correlate import Correlator
+from holdfast.deployments.gateway.intake.correlate import Correlator
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.models.agent import Heartbeat
 from holdfast.models.alert import Alert, AlertKind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.deployments.gateway.correlate import Correlator
+from holdfast.deployments.gateway.intake.correlate import Correlator
 from holdfast.deployments.gateway.site import Site
 from holdfast.models.agent import JobOnMachine, RankPhase
 from holdfast.models.alert import Alert, AlertKind

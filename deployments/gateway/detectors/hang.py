@@ -10,15 +10,15 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from holdfast.deployments.gateway.correlate import Correlator
-from holdfast.deployments.gateway.pauses import KnownPauses
+from holdfast.deployments.gateway.detectors.stacks import StackHistory, StackReader
+from holdfast.deployments.gateway.fleet.pauses import KnownPauses
+from holdfast.deployments.gateway.intake.correlate import Correlator
 from holdfast.deployments.gateway.site import Site, log
-from holdfast.deployments.gateway.stacks import StackHistory, StackReader
 from holdfast.models.agent import Heartbeat, RankState
 from holdfast.models.alert import Alert, AlertKind
 from holdfast.models.job import Job, JobState
-from holdfast.policies import hang
-from holdfast.policies.hang_facts import HangFacts, Learned, facts
+from holdfast.policies.detect import hang
+from holdfast.policies.detect.hang_facts import HangFacts, Learned, facts
 
 SAMPLE_S = 3.0
 """Processor use is taken over so long."""

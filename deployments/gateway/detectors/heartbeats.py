@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast.deployments.gateway.correlate import Correlator
-from holdfast.deployments.gateway.fleet import WATCHED
-from holdfast.deployments.gateway.probe import Probe, Prober, probe_all
+from holdfast.deployments.gateway.detectors.probe import Probe, Prober, probe_all
+from holdfast.deployments.gateway.fleet.view import WATCHED
+from holdfast.deployments.gateway.intake.correlate import Correlator
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.models.job import JobState
 from holdfast.models.machine import Machine
-from holdfast.policies import silence
+from holdfast.policies.detect import silence
 
 OWN_PAUSE_S = 1.0
 """A round that comes so much too late says that the gateway itself stood still: silence then proves nothing."""

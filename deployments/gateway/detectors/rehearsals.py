@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast.deployments.gateway.correlate import Correlator
+from holdfast.deployments.gateway.intake.correlate import Correlator
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass, IncidentState
 from holdfast.models.job import Job, JobState
 from holdfast.models.rehearsal import Outcome
-from holdfast.policies.rehearsed import Restorable, restorable
-from holdfast.policies.unsaved import Unsaved, unsaved
+from holdfast.policies.restore.rehearsed import Restorable, restorable
+from holdfast.policies.restore.unsaved import Unsaved, unsaved
 
 _CLASS = IncidentClass.CHECKPOINT_UNRESTORABLE
 _NEWEST = 50

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.deployments.gateway.correlate import Correlator
+from holdfast.deployments.gateway.intake.correlate import Correlator
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.models.alert import Alert, AlertKind
 from holdfast.models.job import Job, JobState
-from holdfast.policies.stragglers import RankPhases, Straggler, stragglers
+from holdfast.policies.detect.stragglers import RankPhases, Straggler, stragglers
 
 Key = tuple[str, int, int, str]
 """Job, epoch, rank, phase."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from holdfast.deployments.gateway.correlate import Correlator
+from holdfast.deployments.gateway.intake.correlate import Correlator
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.models.alert import NETWORK_KINDS, Alert, AlertKind
 from holdfast.models.job import Job, JobState
-from holdfast.policies import switches
-from holdfast.policies.listed import listed
+from holdfast.policies.detect import switches
+from holdfast.policies.join_names import join_names
 
 LOST = NETWORK_KINDS - {AlertKind.NIC_ERRORS} | {AlertKind.MACHINE_LOST}
 
@@ -40,7 +40,7 @@ class Switches:
         self._misses = {switch: self._misses.get(switch, 0) + 1 for switch in found}
         due = [switch for switch in found if self._misses[switch] == self._limits.switch_misses]
         for switch in due:
-            log.warning("switch %s is down: %s lost their network", switch, listed(found[switch]))
+            log.warning("switch %s is down: %s lost their network", switch, join_names(found[switch]))
             await self._correlator.accept_all(
                 _alert(switch, found[switch], job, now)
                 for job in self._site.fleet.jobs.values()

@@ -9,14 +9,14 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from holdfast.deployments.gateway.correlate import Correlator
+from holdfast.deployments.gateway.intake.correlate import Correlator
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.models.agent import Heartbeat, StepMark
 from holdfast.models.alert import Alert, AlertKind
 from holdfast.models.job import Job, JobState
-from holdfast.policies import throughput
-from holdfast.policies.thresholds import ThroughputLimits
-from holdfast.policies.throughput import Decline
+from holdfast.policies.config.thresholds import ThroughputLimits
+from holdfast.policies.detect import throughput
+from holdfast.policies.detect.throughput import Decline
 
 
 class Series:

@@ -8,11 +8,11 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import Field
 
-from holdfast.deployments.gateway.audit import audited, who
+from holdfast.deployments.gateway.api.audit import audited, who
+from holdfast.deployments.gateway.api.sanitize import clean
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.page import assets
 from holdfast.deployments.gateway.page.session import LIFE_S, Session, Sessions
-from holdfast.deployments.gateway.tidy import clean
 from holdfast.errors import UnauthorizedError, UnknownError
 from holdfast.models.base import Frozen
 

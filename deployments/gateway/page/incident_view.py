@@ -9,9 +9,9 @@ from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.page.overview import prefect_ui, question
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.history import Action
-from holdfast.policies.lost_time import account
-from holdfast.policies.roots import separate
-from holdfast.policies.timeline import PHASES, incident_phases
+from holdfast.policies.accounting.lost_time import account
+from holdfast.policies.accounting.timeline import PHASES, incident_phases
+from holdfast.policies.classify.roots import separate
 from holdfast.storage.ledger import Ledger
 
 

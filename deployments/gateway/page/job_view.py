@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.deployments.gateway import times
+from holdfast.deployments.gateway.fleet import times
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.page.overview import incident_line, job_facts, question
 from holdfast.models.alert import IncidentState
 from holdfast.models.history import Epoch, Stretch
-from holdfast.policies.ettr_series import series
+from holdfast.policies.accounting.ettr_series import series
 
 POINTS = 600
 """Of the step curve, at most: more than a screen has columns to show."""

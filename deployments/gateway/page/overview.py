@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.deployments.gateway import times
-from holdfast.deployments.gateway.approvals import asked
+from holdfast.deployments.gateway.api.approvals import asked
 from holdfast.deployments.gateway.detectors.rehearsals import of_job, unsaved_of
+from holdfast.deployments.gateway.fleet import times
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.site import Site
 from holdfast.models.alert import Incident, IncidentState

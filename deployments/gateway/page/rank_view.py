@@ -13,8 +13,9 @@ from holdfast.errors import UnknownError
 from holdfast.models.agent import RankPhase, RankState
 from holdfast.models.alert import Alert, Incident
 from holdfast.models.job import Job, JobSpec, Parallelism
-from holdfast.policies import phase_times, placement
-from holdfast.policies.groups import groups_of, place_of
+from holdfast.policies.detect import phase_times
+from holdfast.policies.diagnose.groups import groups_of, place_of
+from holdfast.policies.restore import placement
 
 STATES = ("silent", "starting", "running", "paused", "done", "failed", "stopped")
 """Of a rank, by its number in the column; ``stopped``: its process does not run (state T or D)."""

@@ -8,7 +8,7 @@ from holdfast.errors import LimitError, UnavailableError
 from holdfast.models.agent import Command
 from holdfast.models.alert import Verdict
 from holdfast.models.machine import Machine
-from holdfast.tasks import fleet
+from holdfast.operations import fleet
 from holdfast.tasks.case import Case
 from prefect import task
 from prefect.logging import get_run_logger
@@ -41,7 +41,9 @@ async def lower_clocks(case: Case) -> str:
 
 @task(task_run_name="put the clocks of {case.job} back")
 async def restore_clocks(case: Case) -> None:
-    """Let the clocks go that this attempt lowered, or an earlier one that was killed. A machine that is gone is left.
+    """Let the clocks go that this attempt lowered, or an earlier one that was killed. A machine that is gone
+    is
+    left.
 
     What was meant to be done is in the ledger before it is: so it is undone also where it was done half.
     """
@@ -118,7 +120,8 @@ async def _throttling(case: Case) -> dict[str, list[str]]:
 
 
 def _earlier(case: Case) -> dict[str, int]:
-    """By accused machine: incidents of this class within the policy's memory that ended without an eviction."""
+    """By accused machine: incidents of this class within the policy's memory that ended without an
+    eviction."""
     ledger, since = case.ctx.ledger, case.ctx.clock.now() - case.values["memory_s"]
     past = [
         incident

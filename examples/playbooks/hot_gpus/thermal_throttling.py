@@ -1,8 +1,8 @@
 """Playbook: a GPU is so hot that the hardware slows it down.
 
-The job trains on, slower: nothing is stopped at first. Lower the machine's clocks for a while to let it cool, watch, and
-let the clocks go again, however this ends. If the heat comes back, while it is watched or within the policy's memory,
-evict the machine.
+The job trains on, slower: nothing is stopped at first. Lower the machine's clocks for a while to let it cool,
+watch, and let the clocks go again, however this ends. If the heat comes back, while it is watched or within
+the policy's memory, evict the machine.
 """
 
 from holdfast.tasks.case import Case

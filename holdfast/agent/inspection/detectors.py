@@ -24,7 +24,7 @@ from holdfast.agent.inspection.steady import Steady
 from holdfast.models.agent import Vitals
 from holdfast.paths import machine_dir
 from holdfast.plugins import Group
-from holdfast.policies.thresholds import DetectPolicy
+from holdfast.policies.config.thresholds import DetectPolicy
 from holdfast.settings import Settings
 
 

@@ -13,7 +13,7 @@ from holdfast.agent.inspection.gpu_presence import GpuPresence
 from holdfast.agent.inspection.gpu_settings import GpuSettings
 from holdfast.agent.inspection.nvlink import NvLinks
 from holdfast.agent.inspection.nvml import GpuReading, Gpus
-from holdfast.policies.thresholds import GpuLimits
+from holdfast.policies.config.thresholds import GpuLimits
 
 
 class GpuCheck(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from holdfast.agent.inspection.base import Sign
 from holdfast.agent.inspection.nvml import GpuReading
 from holdfast.models.alert import AlertKind
-from holdfast.policies.thresholds import GpuLimits
+from holdfast.policies.config.thresholds import GpuLimits
 
 REASONS = {
     0x08: "hw_slowdown",

@@ -11,7 +11,7 @@ from holdfast.agent.inspection.base import Sign
 from holdfast.agent.inspection.nvml import GpuReading
 from holdfast.agent.inspection.rates import Rates
 from holdfast.models.alert import AlertKind
-from holdfast.policies.thresholds import GpuLimits
+from holdfast.policies.config.thresholds import GpuLimits
 
 WINDOW_S = 3600.0
 

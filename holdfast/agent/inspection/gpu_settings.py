@@ -11,7 +11,7 @@ from statistics import mode
 from holdfast.agent.inspection.base import Sign
 from holdfast.agent.inspection.nvml import GpuReading
 from holdfast.models.alert import AlertKind
-from holdfast.policies.thresholds import GpuLimits
+from holdfast.policies.config.thresholds import GpuLimits
 
 
 class GpuSettings:

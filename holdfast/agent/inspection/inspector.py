@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from holdfast.agent.inspection.base import Detector
 from holdfast.models.alert import Alert, AlertKind, Finding
-from holdfast.policies.thresholds import IntervalsPolicy
+from holdfast.policies.config.thresholds import IntervalsPolicy
 
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")

@@ -15,9 +15,9 @@ from holdfast.agent.inspection.kmsg import Kmsg
 from holdfast.agent.inspection.nvml_events import xid_alert
 from holdfast.agent.inspection.xid_line import XidLine, parse
 from holdfast.models.alert import Alert, AlertKind, Finding
-from holdfast.policies import xid
-from holdfast.policies.patterns import KERNEL_LOG_FILE, Match, registry
-from holdfast.policies.thresholds import IntervalsPolicy
+from holdfast.policies.classify import xid
+from holdfast.policies.classify.patterns import KERNEL_LOG_FILE, Match, registry
+from holdfast.policies.config.thresholds import IntervalsPolicy
 
 _REMEMBERED = 64
 _XID_HINT = "Xid"

@@ -6,7 +6,7 @@ import psutil
 
 from holdfast.agent.inspection.base import Sign
 from holdfast.models.alert import AlertKind
-from holdfast.policies.thresholds import HostLimits
+from holdfast.policies.config.thresholds import HostLimits
 
 
 class Memory:

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from holdfast.agent.inspection.base import Sign
 from holdfast.agent.inspection.mount_probe import MountProbe
 from holdfast.models.alert import AlertKind
-from holdfast.policies.thresholds import StorageLimits
+from holdfast.policies.config.thresholds import StorageLimits
 
 UNRESPONSIVE = frozenset({"ESTALE", "ENOTCONN", "EHOSTDOWN", "EHOSTUNREACH", "ETIMEDOUT", "EREMOTEIO"})
 """Errors of a mount whose server is away; others are the disk's."""

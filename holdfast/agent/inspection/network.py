@@ -10,7 +10,7 @@ from holdfast.agent.inspection.base import Sign
 from holdfast.agent.inspection.ports import Port
 from holdfast.agent.inspection.rates import Rates
 from holdfast.models.alert import AlertKind
-from holdfast.policies.thresholds import NetworkLimits
+from holdfast.policies.config.thresholds import NetworkLimits
 
 
 class Network:

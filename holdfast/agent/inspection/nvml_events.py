@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.agent.inspection.nvml import Nvml, bus_address
 from holdfast.models.alert import Alert, AlertKind, Finding
-from holdfast.policies import xid
+from holdfast.policies.classify import xid
 
 _MOST = 64
 """Events taken per poll; the rest waits for the next one."""

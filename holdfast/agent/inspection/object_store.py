@@ -6,7 +6,7 @@ import httpx
 
 from holdfast.agent.inspection.base import Sign
 from holdfast.models.alert import AlertKind
-from holdfast.policies.thresholds import StorageLimits
+from holdfast.policies.config.thresholds import StorageLimits
 
 
 class ObjectStore:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from holdfast.agent.inspection.base import Sign
 from holdfast.models.alert import AlertKind
-from holdfast.policies.thresholds import HostLimits
+from holdfast.policies.config.thresholds import HostLimits
 
 
 class Pressure:

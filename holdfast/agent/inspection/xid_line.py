@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from holdfast.models.base import Frozen
-from holdfast.policies import xid
-from holdfast.policies.patterns import printable
+from holdfast.policies.classify import xid
+from holdfast.policies.classify.patterns import printable
 
 # NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.
 # NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=1, name=x, ...     NVRM: Xid (0000:03:00): 31, Ch 00000010, ...

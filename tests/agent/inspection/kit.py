@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.agent.inspection.base import Check, Detector
 from holdfast.agent.inspection.steady import Steady
 from holdfast.models.alert import Alert, AlertKind
-from holdfast.policies.policy import Policy
+from holdfast.policies.config.policy import Policy
 
 LIMITS = Policy.load().detect
 

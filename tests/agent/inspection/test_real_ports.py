@@ -16,7 +16,7 @@ _LOOK = """
 import subprocess, sys, json
 from pathlib import Path
 from holdfast.agent.inspection.network import Network
-from holdfast.policies.policy import Policy
+from holdfast.policies.config.policy import Policy
 limits = Policy.load().detect.network.model_copy(update={"interfaces": ("eth0",)})
 clock = iter(range(0, 10_000, 30)).__next__
 network = Network(Path("/sys"), limits, clock)

@@ -12,7 +12,7 @@ import torch
 
 from holdfast.errors import CheckpointError
 from holdfast.session.restore import restore
-from holdfast.storage.checkpoints import buffers
+from holdfast.storage.checkpoints.save import buffers
 from tests.session.kinds.compare import difference
 from tests.session.kinds.tiers import site
 from tests.session.kinds.values import Holder

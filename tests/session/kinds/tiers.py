@@ -12,7 +12,7 @@ from holdfast.models.checkpoint import RemoteCheckpoint
 from holdfast.session import Session
 from holdfast.session.restore import restore_remote
 from holdfast.session.state import StateTree
-from holdfast.storage.checkpoints.remote_reader import RemoteReader
+from holdfast.storage.checkpoints.remote.remote_reader import RemoteReader
 from tests.session.harness import FakeAgent
 from tests.session.small import session_of
 from tests.storage.checkpoints.publish import publish

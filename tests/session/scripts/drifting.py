@@ -14,7 +14,7 @@ from torch import nn
 import holdfast
 from holdfast.session.restore import restore_remote
 from holdfast.session.state import StateTree
-from holdfast.storage.checkpoints.remote_reader import RemoteReader
+from holdfast.storage.checkpoints.remote.remote_reader import RemoteReader
 from tests.session.kinds.compare import difference
 from tests.session.kinds.tiers import Bucket
 from tests.storage.checkpoints.upload import upload

@@ -28,8 +28,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from holdfast.session.restore import restore_remote
 from holdfast.session.state import StateTree
-from holdfast.storage.checkpoints.flat import FlatShard, flat_shards
-from holdfast.storage.checkpoints.remote_reader import LoadReport, RemoteReader
+from holdfast.storage.checkpoints.format.flat import FlatShard, flat_shards
+from holdfast.storage.checkpoints.remote.remote_reader import LoadReport, RemoteReader
 from holdfast.storage.objects.s3 import S3Store
 
 WIDTH, HIDDEN, LAYERS = 48, 1031, 4  # a hidden size that no number of ranks divides

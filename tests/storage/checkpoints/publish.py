@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from holdfast.storage.checkpoints import buffers
+from holdfast.storage.checkpoints.save import buffers
 
 
 def publish(folder: Path, step: int, out: Path) -> Path:

@@ -23,13 +23,14 @@ from torch.nn.parallel import DistributedDataParallel
 
 from holdfast.errors import UncoveredError
 from holdfast.session.recovery import recover
-from holdfast.storage.checkpoints import buffers, safe_load
-from holdfast.storage.checkpoints.exchange import Ballot, Exchange
-from holdfast.storage.checkpoints.from_ranks import RanksReader, load_from_ranks
-from holdfast.storage.checkpoints.plan import make_plan
-from holdfast.storage.checkpoints.reader import OwnShard
-from holdfast.storage.checkpoints.remote_reader import RemoteReader
-from holdfast.storage.checkpoints.writer import Owner, ShardWriter
+from holdfast.storage.checkpoints.format.plan import make_plan
+from holdfast.storage.checkpoints.load import safe_load
+from holdfast.storage.checkpoints.load.exchange import Ballot, Exchange
+from holdfast.storage.checkpoints.load.from_ranks import RanksReader, load_from_ranks
+from holdfast.storage.checkpoints.load.reader import OwnShard
+from holdfast.storage.checkpoints.remote.remote_reader import RemoteReader
+from holdfast.storage.checkpoints.save import buffers
+from holdfast.storage.checkpoints.save.writer import Owner, ShardWriter
 from holdfast.storage.objects.s3 import S3Store
 from tests.storage.checkpoints.parallelisms import check, expected, fill
 from tests.storage.checkpoints.publish import publish

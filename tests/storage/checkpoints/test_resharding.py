@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.models.checkpoint import RemoteCheckpoint
-from holdfast.storage.checkpoints.remote_reader import LoadReport
+from holdfast.storage.checkpoints.remote.remote_reader import LoadReport
 from holdfast.storage.objects.s3 import S3Store
 from tests.e2e.waiting import free_ports
 from tests.storage.checkpoints.upload import upload

@@ -10,14 +10,14 @@ import xxhash
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from holdfast.models.checkpoint import RemoteCheckpoint
-from holdfast.storage import remote
-from holdfast.storage.checkpoints import boxes
-from holdfast.storage.checkpoints.blocks import digest_blocks
-from holdfast.storage.checkpoints.describe import Kind
-from holdfast.storage.checkpoints.metadata_pickle import Table
-from holdfast.storage.checkpoints.safe_metadata import load_metadata
+from holdfast.storage.checkpoints.format import boxes
+from holdfast.storage.checkpoints.format.blocks import digest_blocks
+from holdfast.storage.checkpoints.format.describe import Kind
+from holdfast.storage.checkpoints.format.metadata_pickle import Table
+from holdfast.storage.checkpoints.format.safe_metadata import load_metadata
+from holdfast.storage.checkpoints.remote import manifests
+from holdfast.storage.checkpoints.remote.manifests import Manifest, Part, Parts, RemoteFile, object_key
 from holdfast.storage.objects.base import ObjectStore
-from holdfast.storage.remote import Manifest, Part, Parts, RemoteFile, object_key
 
 
 def upload(
@@ -31,7 +31,7 @@ def upload(
     compact: bool = True,
 ) -> RemoteCheckpoint:
     """The checkpoint in ``directory`` as that of ``job`` at ``step``; ``compact``: with its metadata in both forms."""
-    key = remote.checkpoint_key(job, step, epoch)
+    key = manifests.checkpoint_key(job, step, epoch)
     files = [_put(store, key, path) for path in sorted(directory.glob("*.distcp"))]
     metadata = (directory / ".metadata").read_bytes()
     store.put(object_key(key, ".metadata"), metadata)
@@ -49,7 +49,7 @@ def upload(
         nbytes=sum(file.nbytes for file in files),
         files=tuple(files),
     )
-    store.put(object_key(key, remote.MANIFEST), manifest.model_dump_json().encode())
+    store.put(object_key(key, manifests.MANIFEST), manifest.model_dump_json().encode())
     return RemoteCheckpoint(key=key, **manifest.model_dump(exclude={"format", "files"}))
 
 
@@ -70,11 +70,11 @@ def _put(store: ObjectStore, key: str, path: Path) -> RemoteFile:
 
 def _put_boxes(store: ObjectStore, key: str, metadata: Metadata, names: list[str]) -> RemoteFile:
     data = boxes.pack(table_of(metadata, names), "stock")
-    store.put(object_key(key, remote.BOXES), data)
+    store.put(object_key(key, manifests.BOXES), data)
     blocks, digest = digest_blocks(data), xxhash.xxh3_128_hexdigest(data)
-    part = Part(name=remote.BOXES, start=0, nbytes=len(data), digest=digest, blocks=blocks)
-    store.put(object_key(key, remote.BOXES_PART), Parts(files=(part,)).model_dump_json().encode())
-    return part.described(remote.BOXES_PART)
+    part = Part(name=manifests.BOXES, start=0, nbytes=len(data), digest=digest, blocks=blocks)
+    store.put(object_key(key, manifests.BOXES_PART), Parts(files=(part,)).model_dump_json().encode())
+    return part.described(manifests.BOXES_PART)
 
 
 def table_of(metadata: Metadata, names: list[str]) -> Table:

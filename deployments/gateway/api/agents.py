@@ -1,0 +1,154 @@
+"""Routes for agents: registration, heartbeats, events."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Annotated, TypeVar
+
+from fastapi import APIRouter, Depends, Request
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+
+from holdfast.deployments.gateway.api.sanitize import tidy
+from holdfast.deployments.gateway.gateway import Gateway
+from holdfast.deployments.gateway.intake.outcome import Outcome, What
+from holdfast.deployments.gateway.site import log
+from holdfast.errors import HoldfastError, RefusedError, StaleError, UnknownError
+from holdfast.models import tolerant
+from holdfast.models.agent import Heard, Heartbeat, Register, Report
+from holdfast.models.alert import Alert, AlertKind
+from holdfast.models.base import Frozen
+from holdfast.models.machine import Machine, MachineState
+from holdfast.policies.pool import flapping
+
+T = TypeVar("T")
+
+
+class Taken(Frozen):
+    """Answer to a report: one outcome per alert."""
+
+    outcomes: tuple[Outcome, ...] = ()
+
+
+def _said(read: Callable[[bytes], T]) -> Callable[[Request], Awaitable[T]]:
+    """What an agent says, which may be of another version, as ``read`` reads it."""
+
+    async def body(request: Request) -> T:
+        try:
+            return read(await request.body())
+        except ValidationError as error:
+            raise RequestValidationError(error.errors()) from None
+
+    return body
+
+
+_REGISTER = Depends(_said(partial(tolerant.read, Register)))
+_REPORT = Depends(_said(partial(tolerant.read, Report)))
+_USABLE = Depends(_said(partial(tolerant.read_part, Heartbeat)))
+"""All of a heartbeat that can be used, and what was left out: for one wrong number no machine is taken for silent."""
+
+
+def routes(gateway: Gateway) -> APIRouter:
+    """The routes, for this gateway."""
+    router = APIRouter(prefix="/v1/agents")
+    site = gateway.site
+    warned: set[str] = set()
+    """Of machines whose heartbeats were read in part: the next such one comes in a second."""
+
+    @router.post("/register")
+    async def register(body: Annotated[Register, _REGISTER]) -> Machine:
+        machine, before = await asyncio.to_thread(site.ledger.register, body, not gateway.admissions.on)
+        site.fleet.registered(machine, site.clock.now())
+        anew = before is not None and before.incarnation != machine.incarnation
+        if before is not None and anew and before.state in (MachineState.ACTIVE, MachineState.STANDBY):
+            await asyncio.to_thread(
+                site.ledger.record_alert, _restarted(machine, site.clock.now()), None, "counted"
+            )
+        if before is not None and anew and before.state is MachineState.ACTIVE:
+            site.spawn(gateway.exits.restarted(machine, before), f"restarted {machine.name}")
+        return machine
+
+    @router.post("/heartbeat")
+    async def heartbeat(said: Annotated[tuple[Heartbeat, list[str]], _USABLE]) -> Heard:
+        body, left_out = said
+        machine = await admit(gateway, body.machine, body.incarnation)
+        if left_out:
+            level = logging.DEBUG if machine.name in warned else logging.WARNING
+            log.log(level, "%s: left out of its heartbeats: %s", machine.name, "; ".join(left_out))
+            warned.add(machine.name)
+        now = site.clock.now()
+        gateway.observe(body)
+        site.metrics.heartbeats.labels("in part" if left_out else "taken").inc()
+        site.fleet.heard[body.machine, body.incarnation] = now
+        for run in body.jobs:
+            gateway.progress.hear(body.machine, run, body.at)
+        return Heard(
+            lease_s=site.lease_s,
+            renews=machine.state is not MachineState.DRAINING,
+            witnesses=site.fleet.witnesses(body.machine),
+        )
+
+    @router.post("/events")
+    async def events(body: Annotated[Report, _REPORT]) -> Taken:
+        await admit(gateway, body.machine, body.incarnation)
+        if body.job is not None and body.epoch is not None:
+            await gateway.progress.note(body.job, body.epoch, body.machine, body.started, body.at)
+        outcomes = [await _take(gateway, body, alert) for alert in body.alerts]
+        for checkpoint in body.checkpoints:
+            if checkpoint.job in site.fleet.jobs:
+                await asyncio.to_thread(site.ledger.record_checkpoint, checkpoint)
+        if body.job is not None and body.dropped:
+            await asyncio.to_thread(site.ledger.forget_checkpoints, body.job, body.dropped)
+        if body.job is not None and body.epoch is not None:
+            await gateway.progress.note_done(body.job, body.epoch, body.done)
+        return Taken(outcomes=tuple(outcomes))
+
+    return router
+
+
+def _restarted(machine: Machine, now: float) -> Alert:
+    """For the count of how often it comes and goes."""
+    evidence = {"check": flapping.RESTARTED, "detail": "its agent began anew"}
+    return Alert(
+        kind=AlertKind.HOST_FAULT,
+        machine=machine.name,
+        incarnation=machine.incarnation,
+        at=now,
+        evidence=evidence,
+    )
+
+
+async def admit(gateway: Gateway, name: str, incarnation: str) -> Machine:
+    """The machine that says so.
+
+    Raises:
+        UnknownError: no such machine: its agent registers.
+        StaleError: it was replaced or evicted: its agent ends.
+    """
+    fleet = gateway.site.fleet
+    try:
+        return fleet.admit(name, incarnation)
+    except HoldfastError:
+        # An agent ends at such an answer: the ledger has the last word, not what we read half a second ago.
+        try:
+            await gateway.site.machine(name)
+            return fleet.admit(name, incarnation)
+        except (UnknownError, StaleError) as error:
+            gateway.site.metrics.heartbeats.labels(type(error).__name__).inc()
+            raise
+
+
+async def _take(gateway: Gateway, report: Report, alert: Alert) -> Outcome:
+    if alert.machine not in (None, report.machine):
+        error = RefusedError(f"machine {report.machine} cannot report alerts of machine {alert.machine}")
+        return Outcome(outcome=What.REFUSED, message=str(error), error=type(error).__name__)
+    own = {"machine": report.machine, "incarnation": alert.incarnation or report.incarnation}
+    try:
+        known = tidy(alert.model_copy(update=own))
+    except HoldfastError as error:
+        return Outcome(outcome=What.REFUSED, message=str(error), error=type(error).__name__)
+    (outcome,) = await gateway.correlator.accept_all([known])
+    return outcome

@@ -1,0 +1,55 @@
+"""Routes for alerts from outside: people, tools, Prometheus through Alertmanager."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from holdfast.deployments.gateway.api.audit import SOMEBODY, audited, told, who
+from holdfast.deployments.gateway.api.sanitize import tidy
+from holdfast.deployments.gateway.gateway import Gateway
+from holdfast.deployments.gateway.intake import alertmanager
+from holdfast.deployments.gateway.intake.outcome import Outcome
+from holdfast.deployments.gateway.site import log
+from holdfast.errors import HoldfastError, UnavailableError
+from holdfast.models.alert import Alert
+
+
+def routes(gateway: Gateway) -> APIRouter:
+    """The routes, for this gateway."""
+    router = APIRouter(prefix="/v1/alerts")
+
+    @router.post("")
+    async def alert(request: Request, body: Alert) -> Outcome:
+        alert = tidy(body)
+        asker = who(request, str(alert.evidence.get("by") or ""))
+        if asker.by == SOMEBODY:  # tools give no name
+            return await gateway.correlator.accept(alert)
+        asked = asker.asks(
+            "alert", alert.job or alert.machine or "", f"{alert.kind.value} {alert.fingerprint}"
+        )
+        return await audited(gateway.site, asked, lambda: gateway.correlator.accept(alert), told)
+
+    @router.post("/alertmanager")
+    async def webhook(body: alertmanager.Webhook) -> dict[str, Any]:
+        # One answer per alert, and 200 for all: Alertmanager would repeat the others with the refused one.
+        # Only when the ledger is away it is told to come again (503).
+        results = [await _one(gateway, sent, body.status) for sent in body.alerts]
+        if body.truncatedAlerts:
+            gateway.site.metrics.truncated.inc(body.truncatedAlerts)
+            log.warning("alertmanager left %d alerts out: set max_alerts: 0", body.truncatedAlerts)
+        return {"results": results, "truncated": body.truncatedAlerts}
+
+    return router
+
+
+async def _one(gateway: Gateway, sent: alertmanager.WebhookAlert, group_status: str) -> dict[str, Any]:
+    try:
+        alert = tidy(alertmanager.parse(sent, group_status, gateway.site.clock.now()))
+        outcome = await gateway.correlator.accept(alert)
+    except UnavailableError:
+        raise
+    except HoldfastError as error:
+        return {"fingerprint": sent.fingerprint[:64], **alertmanager.refusal(error)}
+    return {"fingerprint": sent.fingerprint[:64], **outcome.model_dump(mode="json", exclude={"error"})}

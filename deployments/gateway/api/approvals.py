@@ -1,0 +1,77 @@
+"""Questions that playbooks ask people: answered from the command line, or by the policy when nobody does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.deployments.gateway.runs.flow_runs import Runs
+from holdfast.deployments.gateway.site import Site, log
+from holdfast.errors import RefusedError, UnavailableError
+from holdfast.models.alert import Incident, IncidentState
+from holdfast.models.history import Action, ActionState
+
+
+def asked(actions: Sequence[Action]) -> Action | None:
+    """The newest question that is not answered; None: there is none."""
+    open_ones = [a for a in actions if a.kind == "approve" and a.state is ActionState.INTENT]
+    return open_ones[-1] if open_ones else None
+
+
+class Approvals:
+    """Writes the answer into the ledger first, then resumes the flow run; repeated until the run goes on."""
+
+    def __init__(self, site: Site, runs: Runs) -> None:
+        self._site = site
+        self._runs = runs
+
+    async def answer(self, incident_id: str, approve: bool, by: str, reason: str) -> Incident:
+        """A person answers.
+
+        Raises:
+            UnknownError: no such incident.
+            RefusedError: it asks nothing.
+        """
+        incident = await asyncio.to_thread(self._site.ledger.incident, incident_id)
+        actions = await asyncio.to_thread(self._site.ledger.actions, incident_id)
+        question = asked(actions)
+        if incident.state is not IncidentState.OPEN or question is None:
+            raise RefusedError(f"incident {incident_id} ({incident.state}) asks for no approval")
+        await self._give(incident, question, {"approve": approve, "by": by, "reason": reason})
+        return incident
+
+    async def look(self, incident: Incident, actions: Sequence[Action], resolved: str = "") -> None:
+        """The incident's run is suspended: has its time come, or was it answered and not resumed?
+
+        ``resolved``: an alert of it that is over meanwhile, so that nothing has to be evicted for it.
+        """
+        question = asked(actions)
+        if question is None:
+            answered = [a for a in actions if a.kind == "approve"]
+            if answered:
+                await self._resume(incident, answered[-1].result)
+        elif resolved:
+            answer = {"approve": False, "by": "the monitor", "reason": f"{resolved} was resolved"}
+            await self._give(incident, question, answer)
+        elif self._site.clock.now() > float(question.intent["deadline"]):
+            approve = question.intent["default"] == "approve"
+            reason = "nobody answered before the deadline"
+            await self._give(
+                incident, question, {"approve": approve, "by": "the policy file", "reason": reason}
+            )
+
+    async def _give(self, incident: Incident, question: Action, answer: dict[str, Any]) -> None:
+        ledger = self._site.ledger
+        given = await asyncio.to_thread(ledger.finish, incident.id, question.key, answer)
+        log.info("%s: %s: %s", incident.id, question.intent["question"], given.result)
+        await self._resume(incident, given.result)
+
+    async def _resume(self, incident: Incident, answer: dict[str, Any]) -> None:
+        if incident.flow_run_id is None:
+            return
+        try:
+            await self._runs.resume(incident.flow_run_id, answer)
+        except UnavailableError as error:
+            # The reconciler looks again: the run is suspended still.
+            log.warning("%s: its run is not resumed yet: %s", incident.id, error)

@@ -1,0 +1,170 @@
+"""Routes that change jobs: what people ask for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Literal, TypeVar
+
+from fastapi import APIRouter, Request
+from pydantic import Field
+
+from holdfast.deployments.gateway.api.audit import Act, audited, told, who
+from holdfast.deployments.gateway.fleet.launch import seat, start, submit
+from holdfast.deployments.gateway.gateway import Gateway
+from holdfast.deployments.gateway.intake.outcome import Outcome, What
+from holdfast.errors import RefusedError
+from holdfast.models.alert import Alert, AlertKind, IncidentState
+from holdfast.models.base import Frozen
+from holdfast.models.checkpoint import Choice
+from holdfast.models.job import Job, JobSpec, JobState
+from holdfast.models.names import JobName, Version
+
+Result = TypeVar("Result")
+
+
+class Submit(Frozen):
+    """A job to run; its code lies in S3 already."""
+
+    spec: JobSpec
+    code_version: Version
+
+
+class Pause(Frozen):
+    """Where to hold; 0: as soon as possible."""
+
+    at_step: int = Field(0, ge=0)
+
+
+class Update(Frozen):
+    """A code version to switch to; it lies in S3 already."""
+
+    version: Version
+    when: Literal["now", "lazy"] = "now"
+    note: str = Field("", max_length=2000)
+    by: str = Field("", max_length=200)
+
+
+def routes(gateway: Gateway) -> APIRouter:
+    """The routes, for this gateway."""
+    router = APIRouter(prefix="/v1")
+    site = gateway.site
+
+    async def done(asked: Act, work: Callable[[], Awaitable[Result]]) -> Result:
+        return await audited(site, asked, work, _said)
+
+    @router.post("/jobs")
+    async def submit_job(request: Request, body: Submit) -> Job:
+        async def work() -> Job:
+            return await submit(gateway, body.spec, body.code_version)
+
+        asked = who(request).asks("submit", body.spec.name, f"code {body.code_version}")
+        return await done(asked, work)
+
+    @router.post("/jobs/{name}/pause")
+    async def pause(request: Request, name: JobName, body: Pause | None = None) -> Job:
+        job, at_step = await site.job(name), (body or Pause()).at_step
+
+        async def work() -> Job:
+            await _must_be_idle(gateway, job)
+            await gateway.acts.hold(name, at_step)
+            return await site.job(name)
+
+        return await done(who(request).asks("pause", name, f"at step {at_step}" if at_step else ""), work)
+
+    @router.post("/jobs/{name}/resume")
+    async def resume(request: Request, name: JobName, body: Choice | None = None) -> Job:
+        choice = body if body and body != Choice() else None
+        job = await site.job(name)
+        asked = who(request).asks("resume", name, _resumed(choice))
+        return await done(asked, lambda: _resume(gateway, job, choice))
+
+    @router.post("/jobs/{name}/stop")
+    async def stop(request: Request, name: JobName) -> Job:
+        await site.job(name)
+        return await done(who(request).asks("stop", name), lambda: _stop(gateway, name))
+
+    @router.post("/jobs/{name}/update")
+    async def update(request: Request, name: JobName, body: Update) -> Outcome:
+        job = await site.job(name)
+        reason = f"code {body.version} ({body.when}) {body.note}".strip()
+        asked = who(request, body.by).asks("update", name, reason)
+        return await done(asked, lambda: _update(gateway, job, body))
+
+    return router
+
+
+def _said(result: object) -> str:
+    if isinstance(result, Outcome):
+        return told(result)
+    return f"now {result.state.value}, epoch {result.epoch}" if isinstance(result, Job) else ""
+
+
+async def _resume(gateway: Gateway, job: Job, choice: Choice | None) -> Job:
+    site, name = gateway.site, job.name
+    await _must_be_idle(gateway, job)
+    if job.state in (JobState.RUNNING, JobState.DONE):
+        raise RefusedError(f"job {name} is {job.state}: there is nothing to resume")
+    if job.state is JobState.PAUSED and any(site.fleet.runs(job)):
+        if choice is not None:
+            raise RefusedError(
+                f"job {name} holds at a step boundary with its state in its ranks: stop it first "
+                f"(`holdfast stop {name}`), then choose what it starts from"
+            )
+        await gateway.acts.hold(name, None)
+    else:
+        await seat(site, job)
+        await start(gateway, name, _resumed(choice), choice)
+    return await site.job(name)
+
+
+async def _stop(gateway: Gateway, name: str) -> Job:
+    ledger = gateway.site.ledger
+    await gateway.acts.stop(name)
+    for incident in await asyncio.to_thread(ledger.incidents, name, IncidentState.OPEN):
+        await asyncio.to_thread(
+            ledger.set_incident, incident.id, state=IncidentState.DISMISSED, summary="the job was stopped"
+        )
+    return await gateway.site.job(name)
+
+
+def _resumed(choice: Choice | None) -> str:
+    if choice is None:
+        return "resumed"
+    return "resumed by hand from zero" if choice.from_scratch else f"resumed by hand from step {choice.step}"
+
+
+async def _must_be_idle(gateway: Gateway, job: Job) -> None:
+    """No playbook works on the job.
+
+    Raises:
+        RefusedError: one does; it decides when ranks run.
+    """
+    acting = await asyncio.to_thread(gateway.site.ledger.acting, job.name)
+    if acting:
+        raise RefusedError(
+            f"incident {acting.id} of job {job.name} is being worked on: wait until it is closed"
+        )
+
+
+async def _update(gateway: Gateway, job: Job, update: Update) -> Outcome:
+    ledger, now = gateway.site.ledger, gateway.site.clock.now()
+    if job.state is JobState.DONE:
+        raise RefusedError(f"job {job.name} is done: submit it again to run other code")
+    key = f"{job.name}/code/{update.version}.tar.gz"
+    await asyncio.to_thread(ledger.add_version, job.name, update.version, key, update.note, update.by)
+    acting = await asyncio.to_thread(ledger.acting, job.name)
+    at_once = update.when == "now" and job.state in (JobState.RUNNING, JobState.RECOVERING)
+    if not at_once or acting:
+        # A restart that comes first takes it along.
+        await asyncio.to_thread(ledger.set_pending_version, job.name, update.version)
+    if not at_once:
+        return Outcome(outcome=What.PENDING, message=f"the next start of job {job.name} takes it along")
+    alert = Alert(
+        kind=AlertKind.CODE_UPDATE,
+        job=job.name,
+        at=now,
+        fingerprint=f"code_update:{job.name}:{update.version}:{now:.6f}",
+        evidence={"version": update.version, "when": "now", "text": update.note, "by": update.by},
+    )
+    return await gateway.correlator.accept(alert)

@@ -1,0 +1,125 @@
+"""Routes by which people act on machines and answer playbooks; the ledger has each request before it is done."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from pydantic import Field
+
+from holdfast.deployments.gateway.api.audit import Asked, audited, told, who
+from holdfast.deployments.gateway.gateway import Gateway
+from holdfast.deployments.gateway.intake.outcome import Outcome, What
+from holdfast.errors import RefusedError
+from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass
+from holdfast.models.history import ByHand
+from holdfast.models.machine import OUT, Machine, MachineState, Scope
+from holdfast.models.names import IncidentId, MachineName
+
+
+class Evict(Asked):
+    """Why a machine is taken out, and for whom."""
+
+    scope: Scope = Scope.CLUSTER
+    reason: str = Field("asked for by hand", max_length=2000)
+
+
+class Answer(Asked):
+    """A person's answer to what a playbook asks."""
+
+    approve: bool
+
+
+def routes(gateway: Gateway) -> APIRouter:
+    """The routes, for this gateway."""
+    router = APIRouter(prefix="/v1")
+    site, ledger = gateway.site, gateway.site.ledger
+
+    @router.post("/incidents/{incident_id}/approve")
+    async def approve(request: Request, incident_id: IncidentId, body: Answer) -> Incident:
+        asker = who(request, body.by)
+
+        async def act() -> Incident:
+            if body.approve and await gateway.waiting.approves(incident_id):
+                return await gateway.waiting.approve(incident_id, asker.by, body.reason)
+            return await gateway.approvals.answer(incident_id, body.approve, asker.by, body.reason)
+
+        await asyncio.to_thread(ledger.incident, incident_id)
+        asked = asker.asks("approve" if body.approve else "refuse", incident_id, body.reason)
+        return await audited(site, asked, act, lambda _: "answered")
+
+    @router.post("/machines/{name}/evict")
+    async def evict(request: Request, name: MachineName, body: Evict) -> Outcome:
+        machine = await site.machine(name)
+        asker = who(request, body.by)
+
+        async def act() -> Outcome:
+            if machine.state in OUT:
+                raise RefusedError(f"machine {name} is {machine.state} already ({machine.cordon_reason})")
+            if machine.job is None:
+                await gateway.acts.take_out(machine, body.reason, body.scope)
+                return Outcome(outcome=What.CORDONED, message=f"machine {name} is out of service")
+            return await gateway.correlator.accept(_eviction(machine, body, asker.by, site.clock.now()))
+
+        asked = asker.asks("evict", name, f"{body.reason} (scope {body.scope.value})")
+        return await audited(site, asked, act, told)
+
+    @router.post("/machines/{name}/release")
+    async def release(request: Request, name: MachineName, body: Asked | None = None) -> Machine:
+        machine, body = await site.machine(name), body or Asked()
+
+        async def act() -> Machine:
+            if machine.state not in OUT:
+                raise RefusedError(f"machine {name} is {machine.state}: only an evicted one can be released")
+            why = f"{body.by or 'somebody'} released it"
+            await asyncio.to_thread(ledger.cancel_repairs, name, why)
+            await _release(gateway, machine)
+            return await site.machine(name)
+
+        asked = who(request, body.by).asks("release", name, body.reason)
+        return await audited(site, asked, act, lambda machine: f"now {machine.state.value}")
+
+    @router.get("/by-hand")
+    def by_hand(target: str | None = None, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> list[ByHand]:
+        return ledger.by_hand(target, limit)
+
+    return router
+
+
+async def _release(gateway: Gateway, machine: Machine) -> None:
+    """Start an evicted machine anew; it stays as it was when that does not work."""
+    change, name = gateway.site.ledger.set_machine, machine.name
+    await asyncio.to_thread(
+        change, name, state=MachineState.PROVISIONING, cordon_scope=None, cordon_reason=None
+    )
+    try:
+        await gateway.acts.release(name)
+    except Exception:
+        await asyncio.to_thread(
+            change,
+            name,
+            state=machine.state,
+            cordon_scope=machine.cordon_scope,
+            cordon_reason=machine.cordon_reason,
+        )
+        raise
+
+
+def _eviction(machine: Machine, body: Evict, by: str, now: float) -> Alert:
+    return Alert(
+        kind=AlertKind.MANUAL,
+        job=machine.job,
+        machine=machine.name,
+        incarnation=machine.incarnation,
+        at=now,
+        # Asked for twice is asked for once more.
+        fingerprint=f"evict:{machine.name}:{uuid.uuid4().hex}",
+        evidence={
+            "by": by,
+            "text": body.reason,
+            "class": IncidentClass.MACHINE_FAULT.value,
+            "scope": body.scope.value,
+        },
+    )

@@ -1,0 +1,109 @@
+"""What the gateway does by the operations that playbooks use: start, hold and stop jobs, take machines out."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol, cast
+
+from holdfast.models.agent import StackDump
+from holdfast.models.checkpoint import Choice
+from holdfast.models.machine import Machine, Scope
+from holdfast.operations import evict, fence, hold, launch, stop
+from holdfast.operations.context import Context
+
+
+class Acts(Protocol):
+    """All of them are safe to repeat; errors are from :mod:`holdfast.errors`."""
+
+    async def launch(self, job: str, reason: str, choice: Choice | None = None) -> None:
+        """Start the job's next epoch, from what a person chose (None: the newest usable state)."""
+        ...
+
+    async def hold(self, job: str, at_step: int | None) -> None:
+        """Hold all ranks at a step boundary (0: the next), or let them go (None)."""
+        ...
+
+    async def stop(self, job: str) -> None:
+        """Stop the job for good and free its machines."""
+        ...
+
+    async def halt(self, job: str) -> None:
+        """Stop the job's ranks and leave it to a person; its machines stay with it."""
+        ...
+
+    async def free(self, job: str) -> None:
+        """Give the machines of an ended job back to the standby pool."""
+        ...
+
+    async def take_out(self, machine: Machine, reason: str, scope: Scope) -> None:
+        """Evict and cordon a machine that serves no job, in the incarnation that was looked at."""
+        ...
+
+    async def release(self, machine: str) -> None:
+        """Start an evicted machine anew."""
+        ...
+
+    async def stacks(self, machine: Machine, job: str, epoch: int) -> list[StackDump]:
+        """Have the machine's agent take the stacks of a job's ranks now."""
+        ...
+
+
+def while_sure(acts: Acts, require_sure: Callable[[], None]) -> Acts:
+    """As ``acts``, but ``require_sure`` has its say before each: it raises where another gateway may act by now."""
+    return cast(Acts, _WhileSure(acts, require_sure))
+
+
+class _WhileSure:
+    def __init__(self, acts: Acts, require_sure: Callable[[], None]) -> None:
+        self._acts, self._require_sure = acts, require_sure
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        act: Callable[..., Awaitable[Any]] = getattr(self._acts, name)
+
+        @functools.wraps(act)
+        async def done(*args: Any, **named: Any) -> Any:
+            self._require_sure()
+            return await act(*args, **named)
+
+        return done
+
+
+class Operations:
+    """The real ones: :mod:`holdfast.operations`, as playbooks use them."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+
+    async def launch(self, job: str, reason: str, choice: Choice | None = None) -> None:
+        """Start the job's next epoch, from what a person chose (None: the newest usable state)."""
+        await launch.launch(self._ctx, job, reason, choice=choice)
+
+    async def hold(self, job: str, at_step: int | None) -> None:
+        """Hold all ranks at a step boundary (0: the next), or let them go (None)."""
+        await hold.hold(self._ctx, job, at_step)
+
+    async def stop(self, job: str) -> None:
+        """Stop the job for good and free its machines."""
+        await stop.stop(self._ctx, job)
+
+    async def halt(self, job: str) -> None:
+        """Stop the job's ranks and leave it to a person; its machines stay with it."""
+        await fence.halt(self._ctx, job)
+
+    async def free(self, job: str) -> None:
+        """Give the machines of an ended job back to the standby pool."""
+        await stop.free_machines(self._ctx, job)
+
+    async def take_out(self, machine: Machine, reason: str, scope: Scope) -> None:
+        """Evict and cordon a machine that serves no job, in the incarnation that was looked at."""
+        await evict.take_out(self._ctx, machine.name, reason, scope, machine.incarnation)
+
+    async def release(self, machine: str) -> None:
+        """Start an evicted machine anew."""
+        await asyncio.to_thread(self._ctx.driver.release, machine)
+
+    async def stacks(self, machine: Machine, job: str, epoch: int) -> list[StackDump]:
+        """Have the machine's agent take the stacks of a job's ranks now."""
+        return await self._ctx.agent(machine).stacks(job, epoch)

@@ -1,0 +1,81 @@
+"""Starting jobs: seats for their ranks, the first epoch, and nothing half done when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+
+from holdfast.deployments.gateway.gateway import Gateway
+from holdfast.deployments.gateway.site import Site, log
+from holdfast.errors import NoStandbyError
+from holdfast.models.checkpoint import Choice
+from holdfast.models.job import Job, JobSpec, JobState
+from holdfast.models.machine import MachineState
+from holdfast.operations import flaps
+
+
+async def submit(gateway: Gateway, spec: JobSpec, code_version: str) -> Job:
+    """Record and start a job.
+
+    Raises:
+        NoStandbyError: too few machines stand by; nothing was recorded.
+        RefusedError: a job of that name has not ended.
+        HoldfastError: it could not be started; it is recorded as failed and holds no machine.
+    """
+    ledger = gateway.site.ledger
+    standing_by = await asyncio.to_thread(ledger.machines, MachineState.STANDBY)
+    if len(standing_by) < spec.machines:
+        coming = await asyncio.to_thread(ledger.machines, MachineState.PROVISIONING)
+        more = (
+            f" ({len(coming)} more start, or are under delivery checks: `holdfast status`)" if coming else ""
+        )
+        raise NoStandbyError(
+            f"job {spec.name} wants {spec.machines} machines, {len(standing_by)} stand by{more}: ask for fewer "
+            "(`machines` in the job file), or add some (`holdfast pool`)"
+        )
+    await asyncio.to_thread(ledger.add_job, spec, code_version)
+    key = f"{spec.name}/code/{code_version}.tar.gz"
+    await asyncio.to_thread(ledger.add_version, spec.name, code_version, key, "submitted")
+    await asyncio.to_thread(ledger.set_pending_version, spec.name, None)
+    try:
+        await start(gateway, spec.name, "submitted")
+    except Exception:
+        await _undo(gateway, spec.name)
+        raise
+    return await gateway.site.job(spec.name)
+
+
+async def start(gateway: Gateway, name: str, reason: str, choice: Choice | None = None) -> None:
+    """Start the job's next epoch; what its ranks report meanwhile is looked at afterwards."""
+    gateway.correlator.launching(name)
+    try:
+        await gateway.acts.launch(name, reason, choice)
+    finally:
+        await gateway.site.job(name)
+        await gateway.correlator.launched(name)
+
+
+async def seat(site: Site, job: Job) -> None:
+    """Give every slot of the job a machine that serves it.
+
+    Raises:
+        NoStandbyError: too few stand by; nothing was changed.
+    """
+    serving = {m.name for m in await asyncio.to_thread(site.ledger.machines, MachineState.ACTIVE, job.name)}
+    empty = [slot for slot, name in enumerate(job.machines) if name not in serving]
+    if not empty:
+        return
+    flapping = await asyncio.to_thread(flaps.of_the_pool, site.ledger, site.clock, site.policy)
+    claimed = await asyncio.to_thread(site.ledger.claim_standbys, job.name, len(empty), flapping)
+    machines = list(job.machines)
+    for slot, machine in zip(empty, claimed, strict=True):
+        machines[slot] = machine.name
+    await asyncio.to_thread(site.ledger.set_job, job.name, machines=machines)
+
+
+async def _undo(gateway: Gateway, name: str) -> None:
+    try:
+        await asyncio.to_thread(gateway.site.ledger.set_job, name, state=JobState.FAILED)
+        await gateway.acts.stop(name)
+        await asyncio.to_thread(gateway.site.ledger.set_job, name, state=JobState.FAILED)
+    except Exception:
+        log.exception("job %s could not be started, and not be taken back", name)

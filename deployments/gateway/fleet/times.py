@@ -1,0 +1,67 @@
+"""Where the time of the site's jobs goes: ETTR and lost time, for people and for Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from holdfast.deployments.gateway.metrics import Metrics
+from holdfast.deployments.gateway.site import Site
+from holdfast.errors import UnknownError
+from holdfast.models.job import Job
+from holdfast.policies.accounting import ettr
+from holdfast.policies.accounting.ettr import Ettr
+
+
+def measured(site: Site, job: Job) -> tuple[Ettr, Ettr]:
+    """The job's time since its submission, and in the policy's sliding window. Blocks for the ledger."""
+    history = site.ledger.history(job.name)
+    now = job.done_at or site.clock.now()
+    return ettr.measure(history, now), ettr.sliding(history, now, site.policy.ettr.window_s)
+
+
+def of(site: Site, job: Job) -> dict[str, Any]:
+    """The same as plain values; seconds."""
+    total, window = measured(site, job)
+    account = total.account
+    return {
+        "ettr": round(total.ettr, 4),
+        "ettr_window": round(window.ettr, 4),
+        "window_s": site.policy.ettr.window_s,
+        "wall_s": total.wall_s,
+        "productive_s": total.productive_s,
+        "worst_gap_s": total.worst_gap_s,
+        "restarts": total.restarts,
+        "steps_recomputed": total.steps_recomputed,
+        "lost_by_phase_s": account.by_phase(),
+        "lost_by_class_s": account.by_class(),
+        "lost": [
+            {"phase": row.phase, "incident_class": row.cause, "seconds": row.seconds} for row in account.lost
+        ],
+    }
+
+
+class Times:
+    """Keeps the metrics of every job's time."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+
+    async def tick(self) -> None:
+        """Account for every job anew."""
+        for job in list(self._site.fleet.jobs.values()):
+            try:
+                total, window = await asyncio.to_thread(measured, self._site, job)
+            except UnknownError:
+                continue
+            publish(self._site.metrics, job.name, total, window)
+
+
+def publish(metrics: Metrics, job: str, total: Ettr, window: Ettr) -> None:
+    """Set the gauges of one job."""
+    metrics.job_ettr.labels(job, "total").set(total.ettr)
+    metrics.job_ettr.labels(job, "window").set(window.ettr)
+    metrics.job_wall_s.labels(job).set(total.wall_s)
+    metrics.job_productive_s.labels(job).set(total.productive_s)
+    for row in total.account.lost:
+        metrics.job_lost_s.labels(job, row.phase.value, row.cause or "none").set(row.seconds)

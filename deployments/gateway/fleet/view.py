@@ -1,0 +1,142 @@
+"""The gateway's view in memory: the ledger's machines and jobs, and the newest heartbeat of each machine.
+
+Bounded by what the ledger knows: a heartbeat is kept only for a known machine, and only the newest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from holdfast.errors import StaleError, UnknownError
+from holdfast.models.agent import Heartbeat, JobOnMachine, RankState, Vitals, Witness
+from holdfast.models.job import Job
+from holdfast.models.machine import Machine, MachineState
+from holdfast.policies.detect.silence import WITNESSES
+
+WATCHED = (MachineState.ACTIVE, MachineState.STANDBY)
+"""States in which a machine's silence is noticed."""
+OUT_OF_SERVICE = (MachineState.CORDONED, MachineState.GONE)
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The newest heartbeat of one machine, and when it arrived (the gateway's clock)."""
+
+    beat: Heartbeat
+    at: float
+
+
+class Fleet:
+    """Machines, jobs and heartbeats. One event loop uses it; nothing in it waits."""
+
+    def __init__(self, now: float) -> None:
+        self.machines: dict[str, Machine] = {}
+        self.jobs: dict[str, Job] = {}
+        self.heard: dict[tuple[str, str], float] = {}
+        """When machines (name, incarnation) were heard of that the ledger was not told of yet."""
+        self._seen: dict[str, Seen] = {}
+        self._heard_from: dict[str, float] = {}
+        self._answered: dict[str, float] = {}
+        self._ring: list[str] = []
+        self._place: dict[str, int] = {}
+        self._grace_from = now
+
+    def load(self, machines: Sequence[Machine], jobs: Sequence[Job]) -> None:
+        """Take the ledger's view; forget machines that it does not know any more."""
+        self.machines = {machine.name: machine for machine in machines}
+        self.jobs = {job.name: job for job in jobs}
+        for name in (self._heard_from.keys() | self._answered.keys()) - self.machines.keys():
+            self.forget(name)
+        self._ring = sorted(m.name for m in machines if m.state in WATCHED and m.address)
+        self._place = {name: place for place, name in enumerate(self._ring)}
+
+    def admit(self, name: str, incarnation: str) -> Machine:
+        """The machine, when ``incarnation`` is its living one.
+
+        Raises:
+            UnknownError: no such machine (its agent registers, then tries again).
+            StaleError: it was replaced or evicted (its agent ends).
+        """
+        machine = self.machines.get(name)
+        if machine is None:
+            raise UnknownError(f"machine {name!r} is not registered: register it first")
+        if machine.incarnation != incarnation:
+            raise StaleError(f"incarnation {incarnation!r} of machine {name} was replaced by a newer one")
+        if machine.state in OUT_OF_SERVICE:
+            raise StaleError(
+                f"machine {name} is {machine.state} ({machine.cordon_reason or 'no reason given'})"
+            )
+        return machine
+
+    def observe(self, beat: Heartbeat, now: float) -> None:
+        """Keep a heartbeat of an admitted machine."""
+        self._seen[beat.machine] = Seen(beat, now)
+        self._heard_from[beat.machine] = now
+
+    def registered(self, machine: Machine, now: float) -> None:
+        """A machine said its first word."""
+        self.machines[machine.name] = machine
+        self._seen.pop(machine.name, None)
+        self._heard_from[machine.name] = now
+
+    def forget(self, name: str) -> None:
+        """Drop what was heard from a machine."""
+        self._seen.pop(name, None)
+        self._heard_from.pop(name, None)
+        self._answered.pop(name, None)
+
+    def answered(self, name: str, now: float) -> None:
+        """A machine answered a question of ours: it hears us, whatever keeps us from hearing it."""
+        self._answered[name] = now
+
+    def witnesses(self, name: str) -> tuple[Witness, ...]:
+        """A few machines in service that ``name`` may ask about us, far from it in the order of names.
+
+        Neighbours by name often share a rack with it, and what cuts that off.
+        """
+        if name not in self._place:
+            return ()
+        size, here = len(self._ring), self._place[name]
+        share = WITNESSES + 1
+        places = dict.fromkeys((here + max(1, size * part // share)) % size for part in range(1, share))
+        chosen = [self.machines[self._ring[place]] for place in places if place != here]
+        return tuple(Witness(name=machine.name, address=machine.address) for machine in chosen)
+
+    def grace(self, now: float) -> None:
+        """Silence counts from ``now`` on: before, it was the gateway that did not listen."""
+        self._grace_from = now
+
+    def silent_s(self, name: str, now: float) -> float:
+        """Seconds since a machine last said or answered anything, or since the gateway listens."""
+        return now - max(self._heard_from.get(name, 0.0), self._answered.get(name, 0.0), self._grace_from)
+
+    def heard_at(self, name: str) -> float:
+        """When the machine was last heard from; 0.0: never."""
+        return self._heard_from.get(name, 0.0)
+
+    def vitals(self, name: str) -> Vitals | None:
+        """What ``name`` last said about its GPUs and ports; None: nothing."""
+        seen = self._seen.get(name)
+        return seen.beat.vitals if seen else None
+
+    def run_of(self, job: Job, name: str) -> JobOnMachine | None:
+        """What ``name`` last said about the newest epoch of ``job``; None when it does not run it."""
+        seen, machine = self._seen.get(name), self.machines.get(name)
+        if seen is None or machine is None or seen.beat.incarnation != machine.incarnation:
+            return None
+        for run in seen.beat.jobs:
+            if run.job == job.name and run.epoch == job.epoch:
+                return run
+        return None
+
+    def runs(self, job: Job) -> Iterator[tuple[str, JobOnMachine]]:
+        """Machine name and run, for each machine of ``job`` that runs its newest epoch."""
+        for name in job.machines:
+            if run := self.run_of(job, name):
+                yield name, run
+
+    def ranks(self, job: Job) -> list[tuple[str, RankState]]:
+        """Machine name and state of each rank of the newest epoch, by rank."""
+        found = [(name, rank) for name, run in self.runs(job) for rank in run.ranks]
+        return sorted(found, key=lambda pair: pair[1].rank)

@@ -1,0 +1,421 @@
+"""From alerts to incidents: refuse, recognise, join, settle, open. One job at a time, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from holdfast.deployments.gateway.detectors.probe import Prober, probe_all
+from holdfast.deployments.gateway.fleet.facts import Facts, gather, give_way
+from holdfast.deployments.gateway.fleet.spares import Spares
+from holdfast.deployments.gateway.fleet.view import WATCHED
+from holdfast.deployments.gateway.intake import admission_filter
+from holdfast.deployments.gateway.intake.correlation_window import CorrelationWindow
+from holdfast.deployments.gateway.intake.deduplicator import Deduplicator
+from holdfast.deployments.gateway.intake.job_queue import JobQueue
+from holdfast.deployments.gateway.intake.observations import Observations
+from holdfast.deployments.gateway.intake.outcome import Outcome, What
+from holdfast.deployments.gateway.intake.signs import before, injected_at
+from holdfast.deployments.gateway.site import Site, log
+from holdfast.errors import HoldfastError, StaleError, UnavailableError, UnknownError
+from holdfast.models.alert import (
+    BESIDE_TRAINING,
+    MACHINE_KINDS,
+    Alert,
+    AlertKind,
+    Classification,
+    Incident,
+    IncidentClass,
+)
+from holdfast.models.job import Job
+from holdfast.models.machine import Machine
+from holdfast.policies.classify import exits
+from holdfast.policies.classify.importance import Importance, importance
+from holdfast.policies.classify.incident_class import JobContext, NoAction, Wait, classify
+from holdfast.policies.classify.screening import identity
+from holdfast.storage.ledger.inputs import OPENED
+
+PROBE_AGAIN_S = 0.1
+AT_OPENING = 16
+"""Alerts written with a new incident, roots first; the others follow while its playbook starts."""
+FULL_FOR_S = 0.5
+"""So long an incident with evidence enough is not looked up again for more of it."""
+HELD_WHILE_LAUNCHING = 256
+
+
+class Starter(Protocol):
+    """Starts the playbook of an incident, in the background."""
+
+    def start(self, incident: Incident) -> None:
+        """Returns at once."""
+        ...
+
+
+class Correlator:
+    """Takes alerts; what it opens goes to ``starter``."""
+
+    def __init__(self, site: Site, starter: Starter, prober: Prober) -> None:
+        self._site = site
+        self._starter = starter
+        self._prober = prober
+        self.memory = Deduplicator()
+        self.heard: Callable[[Alert], None] = lambda _: None
+        """Told of every firing alert of the present, whatever becomes of it."""
+        self.over: Callable[[Alert], None] = lambda _: None
+        """Told of every alert that is resolved."""
+        self.held_back: Callable[[str, IncidentClass], str] = lambda *_: ""
+        """Why no incident of a class is opened for a job for now; empty: one is."""
+        self._spares = Spares(site)
+        self._settling: dict[str, CorrelationWindow] = {}
+        self._observed = Observations(site.policy.classify.network_window_s)
+        self._turns = JobQueue()
+        self.launches: dict[str, list[Alert]] = {}
+        """Alerts of jobs that we start at the moment."""
+        self._full: dict[tuple[str, Importance], tuple[Incident, float]] = {}
+
+    async def accept(self, alert: Alert) -> Outcome:
+        """Take one alert.
+
+        Raises:
+            UnknownError: it names no job or machine, or one that is not there.
+            NotFiringError: it is resolved or too old.
+            StaleError: it is of an earlier epoch or incarnation.
+            UnavailableError: the ledger does not answer; send it again.
+        """
+        try:
+            outcome = await self._accept(alert)
+        except UnavailableError:
+            raise
+        except HoldfastError:
+            self._count(alert, What.REFUSED)
+            raise
+        self._count(alert, outcome.outcome)
+        return outcome
+
+    def now(self) -> float:
+        """The gateway's clock."""
+        return self._site.clock.now()
+
+    async def accept_all(self, alerts: Iterable[Alert]) -> list[Outcome]:
+        """Take several; a refused one does not keep the others out."""
+        outcomes = []
+        for alert in alerts:
+            try:
+                outcomes.append(await self.accept(alert))
+            except UnavailableError:
+                raise
+            except HoldfastError as error:
+                refused = Outcome(outcome=What.REFUSED, message=str(error), error=type(error).__name__)
+                outcomes.append(refused)
+        return outcomes
+
+    async def _accept(self, alert: Alert) -> Outcome:
+        site = self._site
+        received_at = site.clock.now()
+        if not alert.firing:
+            self.over(alert)
+        admission_filter.must_fire(alert, received_at, site.policy.classify.max_age_s)
+        self.heard(alert)
+        if alert.kind in MACHINE_KINDS:
+            # Fixed before job and epoch are filled in: the next report of it will lack them too.
+            alert = alert.model_copy(update={"fingerprint": identity(alert, site.policy.classify)})
+        if owner := self.memory.owner(alert.key, received_at):
+            return Outcome(incident=owner, outcome=What.DUPLICATE, message=f"{owner} has this signal already")
+        if more := self._more_of_the_same(alert, received_at):
+            return more
+        machine = site.fleet.machines.get(alert.machine or "")
+        job_name = alert.job or (machine.job if machine else None)
+        if job_name is None:
+            if alert.machine is None:
+                raise UnknownError(f"alert {alert.key!r} names neither a job nor a machine: name one")
+            machine = await site.machine(alert.machine)
+            admission_filter.must_be_present(alert, machine)
+            if machine.job is None:
+                return await self._spares.accept(alert, machine)
+            job_name = machine.job
+        if job_name not in site.fleet.jobs:
+            await site.job(job_name)
+        alert = alert.model_copy(update={"job": job_name})
+        if job_name in self.launches:
+            return self._hold_back(alert)
+        return await self._take_turn(alert, job_name, received_at)
+
+    async def _take_turn(self, alert: Alert, job: str, received_at: float) -> Outcome:
+        if not exits.is_cascade(alert):
+            async with self._turns.of_other(job, received_at):
+                return await self._correlate(alert, received_at)
+        if self._turns.echo_crowded(job):
+            return Outcome(outcome=What.SUPPRESSED, message="more echoes at once than anybody reads")
+        async with self._turns.of_echo(job):
+            return await self._correlate(alert, received_at)
+
+    async def _correlate(self, alert: Alert, received_at: float) -> Outcome:
+        """Holds the job's lock: what the ledger says of the job is read anew."""
+        name = alert.job or ""
+        facts = await asyncio.to_thread(gather, self._site.ledger, name, alert.machine)
+        admission_filter.must_be_present(alert, facts.machine)
+        admission_filter.must_be_of_job(alert, facts.job, facts.machine)
+        if alert.kind is not AlertKind.UNRESTORABLE:
+            facts = facts.of_what_stops()
+        acting = facts.acting
+        if owner := self.memory.owner(alert.key, received_at):
+            return Outcome(incident=owner, outcome=What.DUPLICATE, message=f"{owner} has this signal already")
+        if acting and alert.kind not in admission_filter.HUMAN_KINDS and not before(alert, acting):
+            return await self._join(alert, acting)
+        admission_filter.must_be_newest(alert, facts.job, facts.epoch_opened_at)
+        if why := admission_filter.why_ignored(alert, facts.job, facts.last_state):
+            # A dead machine of a job that has ended is found dead again and again.
+            if not self.memory.ignored_lately(alert.key, received_at):
+                await self._record(alert, None, f"{What.IGNORED}: {why}")
+            return Outcome(outcome=What.IGNORED, message=why)
+        if alert.epoch is None:
+            alert = alert.model_copy(update={"epoch": facts.job.epoch, "fingerprint": alert.key})
+        if acting:
+            alone = CorrelationWindow(received_at)
+            alone.add(alert, self._weigh(alert))
+            return await self._decide(facts, alone)
+        settling = self._settling.setdefault(name, CorrelationWindow(received_at))
+        if not settling.add(alert, self._weigh(alert)):
+            return Outcome(outcome=What.SETTLING, message="known, or more than anybody reads")
+        if exits.is_cascade(alert):
+            self._look_for_the_dead(facts.job, settling)
+        return await self._decide(facts, settling, alert)
+
+    async def _join(self, alert: Alert, acting: Incident) -> Outcome:
+        weight = self._weigh(alert)
+        if not self.memory.may_join(acting.id, weight):
+            self._full[acting.job, weight] = (acting, self._site.clock.now() + FULL_FOR_S)
+            return Outcome(incident=acting.id, outcome=What.SUPPRESSED, message="it has evidence enough")
+        self.memory.take(alert.key, acting.id)
+        try:
+            await asyncio.to_thread(self._site.ledger.join, acting.id, [alert])
+        except StaleError:
+            # It was closed while we looked: the sender's next report, or the next round, finds the job as it is.
+            raise StaleError(f"incident {acting.id} was closed just now: send the alert again") from None
+        await self._record(alert, acting.id, What.JOINED)
+        return Outcome(incident=acting.id, outcome=What.JOINED)
+
+    def _more_of_the_same(self, alert: Alert, now: float) -> Outcome | None:
+        """In an alert storm: what would change nothing is answered without asking the ledger."""
+        incident, until = self._full.get((alert.job or "", self._weigh(alert)), (None, 0.0))
+        if (
+            incident
+            and now <= until
+            and alert.epoch == incident.epoch
+            and alert.kind not in admission_filter.HUMAN_KINDS
+        ):
+            return Outcome(incident=incident.id, outcome=What.SUPPRESSED, message="it has evidence enough")
+        settling = self._settling.get(alert.job or "")
+        if settling and settling.full and exits.is_cascade(alert):
+            return Outcome(outcome=What.SUPPRESSED, message="more echoes than anybody reads")
+        return None
+
+    async def _decide(
+        self, facts: Facts, settling: CorrelationWindow, newest: Alert | None = None
+    ) -> Outcome:
+        """Ask the policy what the job's alerts mean, and do it."""
+        job, now = facts.job, self._site.clock.now()
+        alerts = list(settling.alerts.values())
+        if self._root_may_wait(job.name, settling):
+            return Outcome(outcome=What.SETTLING, message="the root may be among the alerts that wait")
+        context = JobContext(
+            job=job,
+            now=now,
+            heard_at=settling.detected_at,
+            unreachable=frozenset(settling.unreachable),
+            doubtful=self._site.silent(job.machines),
+            doubt_s=self._site.lease_s,
+            listening_since=self._site.listening_since,
+            code_changed_at=facts.code_changed_at,
+        )
+        known = {alert.key for alert in alerts}
+        earlier = [a for a in self._observed.of(job.name, job.epoch, now) if a.key not in known]
+        decision = classify([*earlier, *alerts], context, self._site.policy)
+        if isinstance(decision, Wait):
+            settling.until = decision.until_s
+            if newest:
+                await self._record(newest, None, f"{What.SETTLING}: {decision.why}")
+            return Outcome(outcome=What.SETTLING, message=decision.why)
+        if self._settling.get(job.name) is settling:
+            del self._settling[job.name]
+        if isinstance(decision, Classification) and (
+            why := self.held_back(job.name, decision.incident_class)
+        ):
+            decision = NoAction(reason=why)
+        if isinstance(decision, Classification):
+            return await self._open(facts, settling, decision, earlier, context)
+        self._observed.add(job.name, alerts, now)
+        for alert in alerts:
+            await self._record(alert, None, f"{What.IGNORED}: {decision.reason}")
+        return Outcome(outcome=What.IGNORED, message=decision.reason)
+
+    def _root_may_wait(self, job: str, settling: CorrelationWindow) -> bool:
+        """Only echoes so far, and something else came in time but did not have its turn yet: it decides."""
+        since = self._turns.root_since(job)
+        return (
+            since is not None
+            and since <= settling.until
+            and all(exits.is_cascade(alert) for alert in settling.alerts.values())
+        )
+
+    async def _open(
+        self,
+        facts: Facts,
+        settling: CorrelationWindow,
+        found: Classification,
+        earlier: Sequence[Alert],
+        context: JobContext,
+    ) -> Outcome:
+        site, job = self._site, facts.job
+        if found.incident_class not in BESIDE_TRAINING:
+            await asyncio.to_thread(give_way, site.ledger, job.name, found.incident_class)
+            facts = facts.of_what_stops()
+        # What was noted earlier without acting on it is part of the story: it may have decided the class.
+        alerts = [*sorted(settling.alerts.values(), key=exits.is_cascade), *earlier]
+        first, rest = alerts[:AT_OPENING], alerts[AT_OPENING:]
+        try:
+            incident = await asyncio.to_thread(
+                site.ledger.open_incident,
+                job.name,
+                found,
+                job.epoch,
+                first,
+                settling.detected_at,
+                injected_at(alerts),
+            )
+        except UnavailableError:
+            # Kept: the next alert, or the next look at what settles, tries again.
+            self._settling.setdefault(job.name, settling).until = site.clock.now() + 1.0
+            raise
+        for alert in alerts:
+            self.memory.take(alert.key, incident.id)
+        what = What.WAITS if facts.acting else What.OPENED
+        if facts.acting is None:
+            self._starter.start(incident)
+        site.metrics.incidents.labels(incident.incident_class).inc()
+        site.metrics.accept_s.observe(site.clock.now() - settling.detected_at)
+        log.info(
+            "%s: %s of %s (%s)", incident.id, incident.incident_class, job.name, "; ".join(found.reasons)
+        )
+        site.spawn(self._note(incident.id, what, first, rest, context), f"record {incident.id}")
+        return Outcome(incident=incident.id, outcome=what)
+
+    # CorrelationWindow
+
+    @property
+    def settles(self) -> bool:
+        """Some alerts wait for their root."""
+        return bool(self._settling)
+
+    async def settle(self) -> None:
+        """Decide again about jobs whose time has come."""
+        now = self._site.clock.now()
+        for name, settling in list(self._settling.items()):
+            if now < settling.until:
+                if job := self._site.fleet.jobs.get(name):
+                    self._look_for_the_dead(job, settling)
+                continue
+            async with self._turns.of_decision(name):
+                if self._settling.get(name) is settling:
+                    await self._settle(name, settling)
+
+    async def _settle(self, name: str, settling: CorrelationWindow) -> None:
+        facts = await asyncio.to_thread(gather, self._site.ledger, name, None)
+        ignored = any(
+            admission_filter.why_ignored(a, facts.job, facts.last_state) for a in settling.alerts.values()
+        )
+        if facts.acting:
+            del self._settling[name]
+            for alert in settling.alerts.values():
+                await self._join(alert, facts.acting)
+        elif ignored:
+            del self._settling[name]
+        else:
+            await self._decide(facts, settling)
+
+    def _look_for_the_dead(self, job: Job, settling: CorrelationWindow) -> None:
+        """Ask the job's agents now, and again with each look at what settles."""
+        if settling.probe_at is not None and self._site.clock.now() >= settling.probe_at:
+            settling.probe_at = None
+            self._site.spawn(self._probe(job, settling), f"probe {job.name}")
+
+    async def _probe(self, job: Job, settling: CorrelationWindow) -> None:
+        machines = self._site.fleet.machines
+        asked = [machines[name] for name in job.machines if name in machines]
+        doubtful = self._site.silent(job.machines)
+        probes = await probe_all(self._prober, [one for one in asked if one.state in WATCHED])
+        for probe in probes:
+            if probe.alive:
+                self._site.fleet.answered(probe.machine, self._site.clock.now())
+        if self._site.silent(job.machines) < doubtful:
+            settling.until = min(settling.until, self._site.clock.now())  # less is waited for
+        dead = [probe for probe in probes if not probe.alive and probe.sure]
+        settling.unreachable.update(probe.machine for probe in dead)
+        for probe in dead:
+            await self.lost(machines[probe.machine], probe.detail, peers=True)
+        settling.probe_at = self._site.clock.now() + PROBE_AGAIN_S
+
+    async def lost(
+        self, machine: Machine, detail: str, *, peers: bool = False, missed_s: float = 0.0
+    ) -> Outcome:
+        """A machine's agent was found dead."""
+        alert = Alert(
+            kind=AlertKind.MACHINE_LOST,
+            job=machine.job,
+            machine=machine.name,
+            incarnation=machine.incarnation,
+            at=self._site.clock.now(),
+            evidence={"probe": detail, "missed_s": round(missed_s, 3), "peers_lost_it": peers},
+        )
+        (outcome,) = await self.accept_all([alert])
+        return outcome
+
+    # Launching
+
+    def launching(self, job: str) -> None:
+        """The job's ranks are being started by us: what they report waits until that is over."""
+        self.launches.setdefault(job, [])
+
+    async def launched(self, job: str) -> None:
+        """The start is over; now its alerts count."""
+        await self.accept_all(self.launches.pop(job, []))
+
+    def _hold_back(self, alert: Alert) -> Outcome:
+        assert alert.job is not None
+        held = self.launches[alert.job]
+        if len(held) < HELD_WHILE_LAUNCHING:
+            held.append(alert)
+        return Outcome(outcome=What.SETTLING, message=f"job {alert.job} is being started")
+
+    # Bookkeeping
+
+    def _weigh(self, alert: Alert) -> Importance:
+        return importance(alert, self._site.policy.classify)
+
+    def _count(self, alert: Alert, what: What) -> None:
+        self._site.metrics.alerts.labels(alert.kind, what).inc()
+
+    async def _record(self, alert: Alert, incident_id: str | None, outcome: str) -> None:
+        await asyncio.to_thread(self._site.ledger.record_alert, alert, incident_id, outcome)
+
+    async def _note(
+        self,
+        incident_id: str,
+        what: What,
+        first: Sequence[Alert],
+        rest: Sequence[Alert],
+        context: JobContext,
+    ) -> None:
+        """What need not be written before the playbook starts."""
+        went_by = {
+            "context": context.model_dump(mode="json"),
+            "alerts": [each.key for each in (*first, *rest)],
+        }
+        await asyncio.to_thread(self._site.ledger.note_input, incident_id, OPENED, went_by)
+        if rest:
+            with contextlib.suppress(StaleError):
+                await asyncio.to_thread(self._site.ledger.join, incident_id, rest)
+        for alert in (*first, *rest):
+            await self._record(alert, incident_id, what)

@@ -1,0 +1,45 @@
+"""Alerts of jobs that are held back for a moment, until their root is known. Bounded per job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from holdfast.models.alert import Alert
+from holdfast.policies.classify.importance import Importance
+
+PER_JOB = 256
+
+
+@dataclass
+class CorrelationWindow:
+    """One job's alerts that await classification."""
+
+    detected_at: float
+    alerts: dict[str, Alert] = field(default_factory=dict)
+    until: float = 0.0
+    """Decide again at this time at the latest (gateway's clock)."""
+    unreachable: set[str] = field(default_factory=set)
+    """Machines whose agent was probed and did not answer."""
+    probe_at: float | None = 0.0
+    """Probe the job's agents from this time on; None while that is done."""
+
+    weights: dict[str, Importance] = field(default_factory=dict)
+    """Of the alerts, by key."""
+
+    @property
+    def full(self) -> bool:
+        """There is room only for what says more than something that is here."""
+        return len(self.alerts) >= PER_JOB
+
+    def add(self, alert: Alert, weight: Importance) -> bool:
+        """Take an alert; False when it is known or there is no room. What says more finds room at others' cost."""
+        if alert.key in self.alerts:
+            return False
+        if self.full:
+            least = min(self.weights, key=lambda key: self.weights[key])
+            if self.weights[least] >= weight:
+                return False
+            del self.alerts[least], self.weights[least]
+        self.alerts[alert.key] = alert
+        self.weights[alert.key] = weight
+        return True

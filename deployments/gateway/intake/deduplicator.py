@@ -1,0 +1,81 @@
+"""Signals that were taken already, so that the same one never acts twice. Bounded: the oldest are forgotten."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import TypeVar
+
+from holdfast.models.alert import Incident
+from holdfast.policies.classify.importance import Importance
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+REMEMBERED = 8192
+FOR_S = 300.0
+"""A signal counts as repeated so long after its incident closed."""
+MAY_JOIN = {Importance.ECHO: 96, Importance.EVIDENCE: 64, Importance.SIGN: 96}
+"""Alerts that join one incident. With those that opened it they are no more than the ledger keeps of an epoch."""
+PER_INCIDENT = sum(MAY_JOIN.values())
+
+
+class Deduplicator:
+    """Which incident took which signal."""
+
+    def __init__(self) -> None:
+        self._taken: OrderedDict[str, str] = OrderedDict()
+        self._joined: OrderedDict[tuple[str, Importance], int] = OrderedDict()
+        self._closed: OrderedDict[str, float] = OrderedDict()
+        self._ignored: OrderedDict[str, float] = OrderedDict()
+
+    def load(self, incidents: Iterable[Incident], now: float) -> None:
+        """Take up what an earlier gateway knew."""
+        for incident in incidents:
+            if incident.closed_at is not None:
+                if now - incident.closed_at > FOR_S:
+                    continue
+                self.closed(incident.id, incident.closed_at)
+            for alert in incident.alerts:
+                self.take(alert.key, incident.id)
+
+    def take(self, key: str, incident_id: str) -> None:
+        """Remember a signal."""
+        _put(self._taken, key, incident_id)
+
+    def closed(self, incident_id: str, at: float) -> None:
+        """The incident is closed; its signals are remembered a while longer."""
+        _put(self._closed, incident_id, at)
+
+    def ignored_lately(self, key: str, now: float) -> bool:
+        """The same signal was ignored a while ago: the ledger need not hear of it each time. Notes this time."""
+        at = self._ignored.get(key)
+        if at is not None and now - at <= FOR_S:
+            return True
+        _put(self._ignored, key, now)
+        return False
+
+    def owner(self, key: str, now: float) -> str | None:
+        """The open or lately closed incident that has this signal already."""
+        incident_id = self._taken.get(key)
+        if incident_id is None:
+            return None
+        closed_at = self._closed.get(incident_id)
+        return incident_id if closed_at is None or now - closed_at <= FOR_S else None
+
+    def may_join(self, incident_id: str, weight: Importance) -> bool:
+        """Count one more alert for the incident; False when it has enough of this importance."""
+        count = self._joined.get((incident_id, weight), 0) + 1
+        _put(self._joined, (incident_id, weight), count)
+        return count <= MAY_JOIN[weight]
+
+    def __len__(self) -> int:
+        """Signals remembered."""
+        return len(self._taken)
+
+
+def _put(table: OrderedDict[Key, Value], key: Key, value: Value) -> None:
+    table[key] = value
+    table.move_to_end(key)
+    while len(table) > REMEMBERED:
+        table.popitem(last=False)

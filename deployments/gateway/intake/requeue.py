@@ -1,0 +1,50 @@
+"""What must not be lost between two incidents, or between two gateways."""
+
+from __future__ import annotations
+
+import asyncio
+
+from holdfast.deployments.gateway.intake.correlate import Correlator
+from holdfast.deployments.gateway.intake.outcome import What
+from holdfast.deployments.gateway.intake.signs import still_true
+from holdfast.deployments.gateway.site import Site
+from holdfast.models.alert import Alert, Incident, IncidentState
+
+LOOK_BACK = 100
+"""Incidents, newest first, whose signals a new gateway remembers."""
+
+
+class Requeue:
+    """Hands alerts to the correlator again that still mean something."""
+
+    def __init__(self, site: Site, correlator: Correlator) -> None:
+        self._site = site
+        self._correlator = correlator
+
+    async def closed(self, incident: Incident) -> None:
+        """The incident is over: what joined it and is still true counts anew."""
+        self._correlator.memory.closed(incident.id, incident.closed_at or self._site.clock.now())
+        if incident.state is IncidentState.NEEDS_HUMAN:
+            return
+        job = await self._site.job(incident.job)
+        for alert in incident.alerts:
+            if still_true(alert, incident, job, self._site.fleet.machines):
+                again = f"{alert.key}:after:{incident.id}"
+                fresh = alert.model_copy(update={"epoch": job.epoch, "fingerprint": again})
+                await self._correlator.accept_all([fresh])
+
+    async def resume(self) -> None:
+        """After a start of the gateway: what its predecessor knew, and what it had not decided."""
+        ledger = self._site.ledger
+        newest, still_open, recorded = await asyncio.gather(
+            asyncio.to_thread(ledger.incidents, None, None, LOOK_BACK),
+            asyncio.to_thread(ledger.incidents, None, IncidentState.OPEN),
+            asyncio.to_thread(ledger.alerts),
+        )
+        known = {incident.id: incident for incident in (*newest, *still_open)}
+        self._correlator.memory.load(known.values(), self._site.clock.now())
+        settled = {alert.key for alert in recorded if not alert.outcome.startswith(What.SETTLING)}
+        for alert in reversed(recorded):
+            if alert.key not in settled:
+                sent = Alert.model_validate(alert.model_dump(include=set(Alert.model_fields)))
+                await self._correlator.accept_all([sent])

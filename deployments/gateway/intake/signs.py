@@ -1,0 +1,38 @@
+"""Small judgements on single alerts. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from holdfast.deployments.gateway.intake import admission_filter
+from holdfast.models.alert import MACHINE_KINDS, Alert, Incident
+from holdfast.models.job import Job
+from holdfast.models.machine import Machine, MachineState
+
+
+def before(alert: Alert, incident: Incident) -> bool:
+    """The alert is of an epoch that ended before the one that the incident is about."""
+    return alert.epoch is not None and alert.epoch < incident.epoch
+
+
+def injected_at(alerts: Iterable[Alert]) -> float | None:
+    """When a fault was injected, where the injector could leave a mark."""
+    times = [
+        a.evidence["injected_at"] for a in alerts if isinstance(a.evidence.get("injected_at"), int | float)
+    ]
+    return min(times) if times else None
+
+
+def still_true(alert: Alert, incident: Incident, job: Job, machines: Mapping[str, Machine]) -> bool:
+    """It came while the incident was worked on, is not what that repaired, and did not go away by it."""
+    if alert.kind in MACHINE_KINDS:
+        machine = machines.get(alert.machine or "")
+        return (
+            machine is not None
+            and machine.name != incident.machine
+            and machine.name in job.machines
+            and machine.state is MachineState.ACTIVE
+            and alert.incarnation == machine.incarnation
+        )
+    of_now = alert.epoch == job.epoch and job.epoch > incident.epoch
+    return of_now and alert.kind not in admission_filter.HUMAN_KINDS

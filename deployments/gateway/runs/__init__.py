@@ -1,0 +1,1 @@
+"""Playbook runs: started, watched, and tried again."""

@@ -1,0 +1,85 @@
+"""Is a playbook's run in order, or does the incident need its next attempt? Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.deployments.gateway.runs.flow_runs import Phase, Run
+from holdfast.models.alert import Incident, IncidentClass
+from holdfast.models.history import Action, ActionState, CodeVersion
+from holdfast.models.job import Job, JobState
+from holdfast.policies.config.policy import GatewayPolicy
+
+DEAD_AFTER_S = 2.0
+"""A worker reports the death of a run's process much faster than this."""
+BUSY_FACTOR = 5
+"""A run whose process lives, or that has begun an act, may be silent so many times longer."""
+PATIENCE_DOUBLINGS = 4
+"""So often at most is a run that is not started waited for twice as long as the one before it: 4 min of 15 s."""
+
+
+def why_again(
+    run: Run | None, incident: Incident, actions: Sequence[Action], now: float, policy: GatewayPolicy
+) -> str:
+    """Why ``incident`` needs another attempt; empty while its run is in order.
+
+    The caller has seen the incident open after ``run`` was read.
+    """
+    if run is None:
+        return "its run is not there"
+    if run.phase in (Phase.FAILED, Phase.ENDED):
+        return f"its run ended ({run.state}) and the incident is open"
+    if run.phase is Phase.WAITING and now - run.since > patience_s(incident, actions, policy):
+        return f"nobody has started its run for {now - run.since:.0f} s ({run.state})"
+    if run.phase is not Phase.RUNNING:
+        return ""
+    if run.alive is False and now - run.since > DEAD_AFTER_S:
+        return f"its run is {run.state}, and its process is gone"
+    return _silent(run, actions, now, policy)
+
+
+def _silent(run: Run, actions: Sequence[Action], now: float, policy: GatewayPolicy) -> str:
+    last = max([run.since, *(action.done_at or action.begun_at for action in actions)])
+    acting = any(action.state is ActionState.INTENT for action in actions)
+    limit = policy.silent_after_s * (BUSY_FACTOR if run.alive or acting else 1)
+    if now - last <= limit:
+        return ""
+    return f"its run has been silent for {now - last:.0f} s (limit {limit:.0f} s)"
+
+
+def attempts_spent(incident: Incident, actions: Sequence[Action]) -> int:
+    """Attempts since it was last taken up whose playbook began; a run that came to no step does not count."""
+    again = [index for index, action in enumerate(actions) if action.kind == "again"]
+    if again:
+        return sum(action.kind == "attempt" for action in actions[again[-1] :])
+    return int(incident.first_task_at is not None) + sum(action.kind == "attempt" for action in actions)
+
+
+def patience_s(incident: Incident, actions: Sequence[Action], policy: GatewayPolicy) -> float:
+    """How long the present attempt's run may wait to be started: twice as long after each that never was.
+
+    Else what is slow to start for a good reason (a pod whose image is pulled) would never come to begin.
+    """
+    begun = int(incident.first_task_at is not None) + sum(action.kind == "attempt" for action in actions)
+    unbegun = max(0, incident.attempt - 1 - begun)
+    return policy.pending_after_s * float(2 ** min(unbegun, PATIENCE_DOUBLINGS))
+
+
+def backoff_s(attempt: int) -> float:
+    """Pause before the attempt after ``attempt``: none before the second, then 1, 2, 4, 8 s."""
+    return 0.0 if attempt < 2 else float(min(2 ** (attempt - 2), 8))
+
+
+def why_moot(incident: Incident, job: Job, versions: Sequence[CodeVersion]) -> str:
+    """Why an incident that waited for another one has nothing left to do; empty when it has."""
+    if job.state is not JobState.RUNNING or incident.epoch >= job.epoch:
+        return ""
+    if incident.incident_class is IncidentClass.CODE_UPDATE:
+        wanted = next((a.evidence["version"] for a in incident.alerts if "version" in a.evidence), None)
+        if wanted == job.code_version:
+            return f"epoch {job.epoch} took version {wanted} along"
+        bad = next((known for known in versions if known.version == wanted and known.bad), None)
+        return f"version {wanted} is bad: {bad.bad_reason}" if bad else ""
+    if incident.machine and incident.machine in job.machines:
+        return ""
+    return f"the job runs again since epoch {job.epoch}"

@@ -1,0 +1,80 @@
+"""Playbooks while Prefect is away: a process of its own per attempt, with a private server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+
+from holdfast.deployments.gateway.runs.flow_runs import Phase, Run
+from holdfast.models.alert import Incident
+from holdfast.paths import log_dir
+
+_PREFIX = "offline:"
+
+
+_children: list[subprocess.Popen[bytes]] = []
+
+
+def spawn(home: Path, incident: Incident) -> str:
+    """Start the playbook of the incident's attempt; it outlives the gateway. Returns ``offline:HOST:PID:STARTED``."""
+    # Asking the ended ones for their status takes them out of the process table.
+    _children[:] = [child for child in _children if child.poll() is None]
+    log_dir(home).mkdir(parents=True, exist_ok=True)
+    command = [
+        sys.executable,
+        "-m",
+        "holdfast.deployments.worker.offline",
+        incident.id,
+        str(incident.attempt),
+    ]
+    with (log_dir(home) / f"offline-{incident.id}-{incident.attempt}.log").open("ab") as output:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=os.environ | {"HOLDFAST_HOME": str(home.resolve())},
+        )
+    _children.append(process)
+    return f"{_PREFIX}{os.uname().nodename}:{process.pid}:{psutil.Process(process.pid).create_time():.2f}"
+
+
+def is_offline(run_id: str) -> bool:
+    """The id is one of :func:`spawn`."""
+    return run_id.startswith(_PREFIX)
+
+
+def read(run_id: str) -> Run:
+    """Its process as a run: running, or ended (whether well, the incident says). One of another host runs."""
+    pid, _, started = run_id.removeprefix(_PREFIX).rpartition(":")
+    alive = lives(pid, started)
+    over = alive is False
+    return Run(
+        id=run_id,
+        phase=Phase.ENDED if over else Phase.RUNNING,
+        state="Offline process ended" if over else "Offline",
+        since=0.0 if over else float(started),
+        alive=alive,
+    )
+
+
+def lives(pid: str | None, started: str = "") -> bool | None:
+    """Whether a process lives, if that can be seen from here.
+
+    Args:
+        pid: its number, or ``host:number``; None is returned for one of another host.
+        started: tells it from a later one with its number.
+    """
+    host, _, number = (pid or "").rpartition(":")
+    if host not in ("", os.uname().nodename) or not number.isdecimal():
+        return None
+    try:
+        process = psutil.Process(int(number))
+        return process.status() != psutil.STATUS_ZOMBIE and started in ("", f"{process.create_time():.2f}")
+    except psutil.Error:
+        return False

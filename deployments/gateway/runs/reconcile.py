@@ -1,0 +1,200 @@
+"""Open incidents compared with their runs, each second: Prefect runs nothing again by itself, this does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Hashable, Sequence
+
+from holdfast.deployments.gateway.api.approvals import Approvals
+from holdfast.deployments.gateway.fleet.acts import Acts
+from holdfast.deployments.gateway.intake.requeue import Requeue
+from holdfast.deployments.gateway.runs.dispatch import Dispatcher
+from holdfast.deployments.gateway.runs.flow_runs import Phase, Run, Runs
+from holdfast.deployments.gateway.runs.judge import attempts_spent, backoff_s, why_again, why_moot
+from holdfast.deployments.gateway.runs.stillness import Stillness
+from holdfast.deployments.gateway.runs.waiting import Waiting
+from holdfast.deployments.gateway.site import Site, log
+from holdfast.errors import HoldfastError, StaleError, UnavailableError
+from holdfast.models.alert import BESIDE_TRAINING, Incident, IncidentClass, IncidentState
+from holdfast.models.history import Action
+from holdfast.models.lease import JOB_LEASE_S
+
+AWAY_FACTOR = 2
+"""A run that shows no sign for so many times the policy's patience with Prefect is started without it."""
+
+
+class Reconciler:
+    """Sees to it that every open incident has a playbook at work, or is closed."""
+
+    def __init__(  # noqa: PLR0917
+        self,
+        site: Site,
+        runs: Runs,
+        dispatcher: Dispatcher,
+        carry_over: Requeue,
+        acts: Acts,
+        waiting: Waiting,
+    ) -> None:
+        self._site = site
+        self._acts = acts
+        self._waiting = waiting
+        self._leases: dict[str, tuple[tuple[str, float] | None, float]] = {}
+        """Of jobs whose run is on another host: the last sign of life, and when it came by our own clock."""
+        self._approvals = Approvals(site, runs)
+        self._runs = runs
+        self._dispatcher = dispatcher
+        self._carry_over = carry_over
+        self._was_open: set[str] = set()
+        self._still = Stillness()
+
+    async def tick(self) -> None:
+        """One round."""
+        ledger = self._site.ledger
+        incidents = await asyncio.to_thread(ledger.incidents, state=IncidentState.OPEN, evidence=False)
+        acting: dict[str, Incident] = {}
+        for incident in reversed(incidents):
+            acting.setdefault(incident.job, incident)
+        still_open = {incident.id for incident in incidents}
+        for gone in self._was_open - still_open:
+            await self._carry_over.closed(await asyncio.to_thread(ledger.incident, gone))
+        self._was_open = still_open
+        self._still.keep(still_open)
+        self._count(incidents)
+        await asyncio.gather(*(self._look(incident) for incident in acting.values()))
+
+    async def _look(self, incident: Incident) -> None:
+        if self._dispatcher.busy(incident.id):
+            return
+        if incident.flow_run_id is None:
+            await self._take_turn(incident)
+            return
+        try:
+            run = await self._runs.read(incident.flow_run_id)
+        except UnavailableError:
+            await self._without_prefect(incident, self._dispatcher.prefect_away())
+            return
+        self._dispatcher.prefect_answered()
+        # Only now: a run that just ended well closed its incident before that.
+        fresh = await asyncio.to_thread(self._site.ledger.incident, incident.id)
+        if fresh.state is IncidentState.OPEN and fresh.flow_run_id == incident.flow_run_id:
+            await self._compare(fresh, run)
+
+    async def _take_turn(self, incident: Incident) -> None:
+        """An incident without a run: new, or it waited for another one of its job."""
+        ledger = self._site.ledger
+        job = await asyncio.to_thread(ledger.job, incident.job)
+        versions = await asyncio.to_thread(ledger.versions, incident.job)
+        if incident.incident_class is IncidentClass.CODE_UPDATE:
+            incident = await asyncio.to_thread(ledger.incident, incident.id)  # its alert names the version
+        if why := why_moot(incident, job, versions):
+            log.info("%s: dismissed: %s", incident.id, why)
+            await asyncio.to_thread(
+                ledger.set_incident, incident.id, state=IncidentState.DISMISSED, summary=why
+            )
+            return
+        self._dispatcher.start(incident)
+
+    async def _compare(self, incident: Incident, run: Run | None) -> None:
+        actions = await asyncio.to_thread(self._site.ledger.actions, incident.id)
+        now = self._by_signs(incident, run, actions)
+        if run is not None and run.phase is Phase.SUSPENDED:
+            await self._approvals.look(incident, actions, self._waiting.resolved(incident))
+        if run is not None and run.alive is None:
+            run = run.model_copy(update={"alive": await self._renews(incident)})
+        why = why_again(run, incident, actions, now, self._site.policy.gateway)
+        if not why:
+            return
+        ended = run is not None and run.phase in (Phase.FAILED, Phase.ENDED)
+        if run is not None and ended and now - run.since < backoff_s(incident.attempt):
+            return
+        await self._again(incident, why)
+
+    def _by_signs(self, incident: Incident, run: Run | None, actions: Sequence[Action]) -> float:
+        """What time it is, reckoned from the newest sign: a wall clock that was set ends and prolongs no patience."""
+        times = _times(actions)
+        newest = max([run.since if run else 0.0, *times])
+        signs = (incident.attempt, run and (run.id, run.phase, run.since), times)
+        return newest + self._still_s(incident, signs, newest)
+
+    def _still_s(self, incident: Incident, signs: Hashable, newest: float) -> float:
+        """For how long the signs of its run have been what they are, the newest of which is of ``newest``."""
+        clock = self._site.clock
+        return self._still.since(incident.id, signs, clock.now() - newest, clock.monotonic())
+
+    async def _renews(self, incident: Incident) -> bool | None:
+        """Whether a run on another host lives, by the job's lease; None: it holds none (yet, or any more)."""
+        lease = await asyncio.to_thread(self._site.ledger.job_lease, incident.job)
+        mine = lease is not None and (lease.incident_id, lease.attempt) == (incident.id, incident.attempt)
+        if lease is None or not mine:
+            return None
+        now, sign = self._site.clock.monotonic(), (lease.holder, lease.until)
+        known, since = self._leases.get(incident.job, (None, now))
+        if known != sign:
+            since = now
+            self._leases[incident.job] = sign, now
+        return now - since < JOB_LEASE_S
+
+    async def _without_prefect(self, incident: Incident, away_s: float) -> None:
+        """Prefect is away in mid-flight. A playbook survives that for a while: see whether it still acts."""
+        patience = self._site.policy.gateway.offline_after_s
+        if away_s < patience:
+            return
+        times = _times(await asyncio.to_thread(self._site.ledger.actions, incident.id))
+        newest = max([incident.opened_at, incident.first_task_at or 0.0, *times])
+        signs = (incident.attempt, incident.first_task_at, times)
+        if self._still_s(incident, signs, newest) > AWAY_FACTOR * patience:
+            await self._again(incident, f"Prefect is away, and its run shows no sign for {away_s:.0f} s")
+
+    async def _again(self, incident: Incident, why: str) -> None:
+        ledger, limit = self._site.ledger, self._site.policy.gateway.max_attempts
+        spent = attempts_spent(incident, await asyncio.to_thread(ledger.actions, incident.id))
+        if spent >= limit:
+            await self._give_up(incident, f"{spent} attempts did not recover it (the last: {why})")
+            return
+        try:
+            newer = await asyncio.to_thread(ledger.next_attempt, incident.id, incident.attempt)
+            newer = await asyncio.to_thread(ledger.set_incident, incident.id, flow_run_id=None)
+        except StaleError:
+            return
+        self._site.metrics.attempts.labels(_reason(why)).inc()
+        log.warning("%s: attempt %d, because %s", incident.id, newer.attempt, why)
+        self._dispatcher.start(newer)
+
+    async def _give_up(self, incident: Incident, why: str) -> None:
+        """As a playbook does that meets a limit: the ranks are stopped, the job has failed, a human must look.
+
+        A job that the incident leaves running runs on.
+        """
+        log.error("%s: %s", incident.id, why)
+        if incident.incident_class in BESIDE_TRAINING:
+            await asyncio.to_thread(
+                self._site.ledger.set_incident,
+                incident.id,
+                state=IncidentState.NEEDS_HUMAN,
+                summary=f"{why}: a human must look; the job runs on",
+            )
+            return
+        try:
+            await self._acts.halt(incident.job)
+        except HoldfastError as error:
+            log.warning("%s: its ranks could not be stopped: %s", incident.id, error)
+        await self._waiting.put(incident, why)
+
+    def _count(self, incidents: list[Incident]) -> None:
+        gauge = self._site.metrics.open_incidents
+        gauge.clear()
+        for incident in incidents:
+            gauge.labels(incident.incident_class).inc()
+
+
+def _times(actions: Sequence[Action]) -> tuple[float, ...]:
+    """When each began or was done."""
+    return tuple(action.done_at or action.begun_at for action in actions)
+
+
+def _reason(why: str) -> str:
+    """A short label for a reason."""
+    for word in ("not there", "ended", "nobody", "process is gone", "Prefect is away", "silent"):
+        if word in why:
+            return word.replace(" ", "_").lower()
+    return "other"

@@ -1,0 +1,202 @@
+"""Incidents that met a limit, each second: is what they miss there, or their time come? Then they go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+
+from holdfast.deployments.gateway.runs.dispatch import Dispatcher
+from holdfast.deployments.gateway.site import Site, log
+from holdfast.errors import RefusedError, StaleError
+from holdfast.models.alert import Alert, Incident, IncidentClass, IncidentState
+from holdfast.models.job import Job, JobState
+from holdfast.models.machine import Machine, MachineState
+from holdfast.models.missing import Missing
+from holdfast.models.wait import Wait
+from holdfast.policies.escalate import waits
+from holdfast.policies.pool.machine_groups import group_of
+
+_REMEMBERED = 1000
+"""Alerts that were said to be over."""
+_RESOLVED = "resolved"
+"""What became of an alert that is over."""
+
+
+class Waiting:
+    """Sees to it that no incident waits for ever."""
+
+    def __init__(self, site: Site, dispatcher: Dispatcher) -> None:
+        self._site = site
+        self._dispatcher = dispatcher
+        self.launching: dict[str, list[Alert]] = {}
+        """Jobs that a person starts at the moment; the correlator's."""
+        self._resolved: OrderedDict[tuple[str, str | None], float] = OrderedDict()
+        self._was_silent: set[str] = set()
+        self._quiet: dict[tuple[str, IncidentClass], Wait] = {}
+
+    async def tick(self) -> None:
+        """One round."""
+        listed = await asyncio.to_thread(self._site.ledger.waits)
+        quiet: dict[tuple[str, IncidentClass], Wait] = {}
+        for wait in listed:
+            job = await self._site.job(wait.job)
+            if wait.job in self.launching:
+                continue
+            incident = await asyncio.to_thread(self._site.ledger.incident, wait.incident_id)
+            if _obsolete(wait, incident, job):
+                await asyncio.to_thread(self._site.ledger.end_wait, wait.incident_id)
+            elif why := waits.due(wait, await self._facts(wait, incident, job)):
+                await self._again(wait, why)
+            elif wait.runs_on:
+                quiet[wait.job, incident.incident_class] = wait
+        self._quiet = quiet
+        self._was_silent &= {wait.incident_id for wait in listed}
+
+    def held_back(self, job: str, incident_class: IncidentClass) -> str:
+        """Why no further incident of this class is opened for a job that runs on; empty: it is."""
+        wait = self._quiet.get((job, incident_class))
+        return f"{wait.incident_id} has it already and waits: {wait.why}" if wait else ""
+
+    def note_resolved(self, alert: Alert) -> None:
+        """A monitor says that a fault is over; the ledger keeps it for the incidents that it speaks of."""
+        self._remember(alert, self._site.clock.now())
+        if alert.machine:
+            self._site.spawn(self._keep(alert), f"resolved {alert.key}")
+
+    async def resume(self) -> None:
+        """Take up what an earlier gateway heard to be over."""
+        for incident in await self._unsettled():
+            recorded = await asyncio.to_thread(self._site.ledger.alerts, incident.id)
+            for alert in recorded:
+                if not alert.firing:
+                    self._remember(alert, alert.recorded_at)
+
+    def _remember(self, alert: Alert, at: float) -> None:
+        key = (alert.kind.value, alert.machine)
+        self._resolved[key] = max(at, self._resolved.get(key, 0.0))
+        self._resolved.move_to_end(key)
+        while len(self._resolved) > _REMEMBERED:
+            self._resolved.popitem(last=False)
+
+    async def _keep(self, alert: Alert) -> None:
+        for incident in await self._unsettled():
+            if any((each.kind, each.machine) == (alert.kind, alert.machine) for each in incident.alerts):
+                await asyncio.to_thread(self._site.ledger.record_alert, alert, incident.id, _RESOLVED)
+
+    async def _unsettled(self) -> list[Incident]:
+        """Incidents that are worked on or wait: an alert's end may matter to them."""
+        ledger = self._site.ledger
+        working = await asyncio.to_thread(ledger.incidents, state=IncidentState.OPEN)
+        waits = await asyncio.to_thread(ledger.waits)
+        return [*working, *[await asyncio.to_thread(ledger.incident, each.incident_id) for each in waits]]
+
+    def resolved(self, incident: Incident) -> str:
+        """An alert of the incident that was said to be over since, in words; empty: none."""
+        for alert in incident.alerts:
+            over_at = self._resolved.get((alert.kind.value, alert.machine), 0.0)
+            if alert.machine and over_at >= incident.opened_at:
+                return f"{alert.kind.value} of {alert.machine}"
+        return ""
+
+    async def approves(self, incident_id: str) -> bool:
+        """The incident waits for an approval that nobody gave in time."""
+        wait = await asyncio.to_thread(self._site.ledger.last_wait, incident_id)
+        open_ones = {each.incident_id for each in await asyncio.to_thread(self._site.ledger.waits)}
+        return wait is not None and wait.missing is Missing.APPROVAL and incident_id in open_ones
+
+    async def approve(self, incident_id: str, by: str, reason: str) -> Incident:
+        """A person says yes after all.
+
+        Raises:
+            RefusedError: it waits no longer.
+        """
+        ledger = self._site.ledger
+        actions = await asyncio.to_thread(ledger.actions, incident_id)
+        target = next(str(a.intent.get("target", "")) for a in reversed(actions) if a.kind == "approve")
+        try:
+            incident = await asyncio.to_thread(ledger.take_up, incident_id, f"approved by {by}")
+        except StaleError as error:
+            raise RefusedError(str(error)) from None
+        rounds = 1 + sum(action.kind == "again" for action in actions)
+        key, answer = f"approve:{target}r{rounds}", {"approve": True, "by": by, "reason": reason}
+        intent = {"question": "asked before", "target": target}
+        await asyncio.to_thread(ledger.begin, incident_id, incident.attempt, key, "approve", intent)
+        await asyncio.to_thread(ledger.finish, incident_id, key, answer)
+        await self._start(incident)
+        return incident
+
+    async def put(self, incident: Incident, why: str) -> None:
+        """Its attempts are spent: it fails for now, and has a time at which it is tried again."""
+        ledger, now = self._site.ledger, self._site.clock.now()
+        before = await asyncio.to_thread(ledger.last_wait, incident.id)
+        wait = Wait(
+            incident_id=incident.id,
+            job=incident.job,
+            missing=Missing.CHANGE,
+            why=why,
+            since=now,
+            next_at=now,
+            times=before.times + 1 if before else 1,
+        )
+        seen = waits.outlook(wait, None, self._site.policy.again)
+        await asyncio.to_thread(ledger.put_wait, seen.wait)
+        await asyncio.to_thread(ledger.give_up, incident.id, f"{why}: a human must look. {seen.said}")
+
+    async def _facts(self, wait: Wait, incident: Incident, job: Job) -> waits.Facts:
+        site, ledger = self._site, self._site.ledger
+        machines = {each.name: each for each in await asyncio.to_thread(ledger.machines)}
+        mine = [machines[name] for name in job.machines if name in machines]
+        gone = [each.name for each in mine if each.state is not MachineState.ACTIVE or each.job != job.name]
+        back = [each.name for each in mine if each.registered_at > wait.since]
+        return waits.Facts(
+            now=site.clock.now(),
+            job_state=job.state,
+            lacking=len(gone),
+            standbys=self._replacements(gone or list(job.machines[:1]), machines.values()),
+            silent=self._silent(wait, job),
+            back=back[0] if back else "",
+            new_version=await asyncio.to_thread(ledger.pending_version, job.name) or "",
+            resolved=self.resolved(incident),
+        )
+
+    def _replacements(self, gone: Sequence[str], machines: Iterable[Machine]) -> int:
+        """Standbys of the kind of those that are gone."""
+        pool = self._site.policy.spare_pool
+        groups = {group_of(name, pool) for name in gone} if pool.groups else None
+        return sum(
+            each.state is MachineState.STANDBY and (groups is None or group_of(each.name, pool) in groups)
+            for each in machines
+        )
+
+    def _silent(self, wait: Wait, job: Job) -> bool:
+        """Some machine is not heard, or all were all the time: what was silent has to come back to count."""
+        if self._site.silent(job.machines):
+            self._was_silent.add(wait.incident_id)
+            return True
+        return wait.incident_id not in self._was_silent
+
+    async def _again(self, wait: Wait, why: str) -> None:
+        if wait.runs_on:
+            log.info("%s: %s: further signals of the job count again", wait.incident_id, why)
+            await asyncio.to_thread(self._site.ledger.end_wait, wait.incident_id)
+            return
+        try:
+            incident = await asyncio.to_thread(self._site.ledger.take_up, wait.incident_id, why)
+        except StaleError as error:
+            log.info("%s", error)
+            await asyncio.to_thread(self._site.ledger.end_wait, wait.incident_id)
+            return
+        log.info("%s: taken up again: %s", wait.incident_id, why)
+        await self._start(incident)
+
+    async def _start(self, incident: Incident) -> None:
+        await self._site.job(incident.job)
+        self._site.metrics.attempts.labels("taken_up_again").inc()
+        self._dispatcher.start(incident)
+
+
+def _obsolete(wait: Wait, incident: Incident, job: Job) -> bool:
+    """A person had a say since: the job runs, was stopped or submitted anew."""
+    stands = JobState.RUNNING if wait.runs_on else JobState.FAILED
+    return job.state is not stands or incident.opened_at < job.submitted_at

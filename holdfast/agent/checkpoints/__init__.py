@@ -1,0 +1,1 @@
+"""Checkpoints of this machine: memory, peer, disk, upload, and rehearsed restores."""

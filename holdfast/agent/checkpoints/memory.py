@@ -1,0 +1,226 @@
+"""The machine's shared memory for checkpoints: which shards lie here, and in which folders."""
+
+from __future__ import annotations
+
+import mmap
+import shutil
+from pathlib import Path
+
+from holdfast import private
+from holdfast.errors import CheckpointError, DamagedError
+from holdfast.models.checkpoint import FirstTier, Shard, Tier
+from holdfast.storage.checkpoints.save import buffers, local_disk, room, slot_files
+
+SPARE_NBYTES = 1 << 30
+"""Left free on the disk by copies that wait for their upload."""
+
+_FOLDERS = {Tier.MEMORY: "own", Tier.PEER: "peer", Tier.DISK: "disk"}
+
+
+def base_job(job: str) -> str:
+    """The job itself, for a job or one of its replays (named ``<job>~<group>``)."""
+    return job.partition("~")[0]
+
+
+class Memory:
+    """Folders ``own/<job>/`` (written by ranks) and ``peer/<job>/`` (copies for neighbours).
+
+    With them goes ``disk/<job>/``, where a job that wants it has its shards on the machine's disk as well. A job whose
+    first tier is the disk has its own and its neighbours' shards in the same folders under ``nvme``: the same files,
+    mapped as those in shared memory are.
+    """
+
+    def __init__(self, machine: str, root: Path, disk: Path | None = None, nvme: Path | None = None) -> None:
+        self.root = root
+        self._disk = disk or root
+        self._nvme = nvme
+        self._first: dict[str, Path] = {}
+        self.accept_from: dict[str, int] = {}
+        """Per job, the oldest epoch of which the shard port still takes copies: the one that runs here."""
+        self._machine = machine
+        self._maps: dict[Path, tuple[int, mmap.mmap]] = {}
+        # What an agent before this one was about to upload when it died: nobody gives it back.
+        for each in (*self._roots, self._disk):
+            shutil.rmtree(each / "transfers", ignore_errors=True)
+
+    @property
+    def transfers(self) -> Path:
+        """Where shards in shared memory lie that are lent to an upload."""
+        return self.root / "transfers"
+
+    def transfers_on_disk(self, nbytes: int) -> Path | None:
+        """Where a copy of so many bytes may lie until it is uploaded; None: the disk has no room, or is memory, too."""
+        folder = self._disk / "transfers"
+        if local_disk.file_system(self._disk) == "tmpfs" or room.free_nbytes(folder) < nbytes + SPARE_NBYTES:
+            return None
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return folder
+
+    def transfers_beside(self, slot: Path) -> Path:
+        """As :attr:`transfers`, on the file system of ``slot``: a loan is a second name, and no copy."""
+        return slot.parents[2] / "transfers"
+
+    def is_single(self, slot: Path) -> bool:
+        """Whether a rank of this machine has no other buffer than ``slot``."""
+        if slot.parent.parent.name != _FOLDERS[Tier.MEMORY]:
+            return False
+        _, other = buffers.only_slot(slot.parent, buffers.rank_of(slot))
+        return not other.exists()
+
+    def is_on_disk(self, slot: Path) -> bool:
+        """Whether it is a copy in the disk tier, which no rank writes to."""
+        return slot.parent.parent.name == _FOLDERS[Tier.DISK]
+
+    @property
+    def _roots(self) -> tuple[Path, ...]:
+        return (self.root,) if self._nvme is None else (self.root, self._nvme)
+
+    def place(self, job: str, tier: FirstTier) -> None:
+        """Have ``job`` keep its shards in ``tier`` from now on.
+
+        Raises:
+            CheckpointError: this machine has no local disk for it.
+        """
+        if tier is FirstTier.MEMORY:
+            self._first[job] = self.root
+            return
+        if self._nvme is None:
+            raise CheckpointError(
+                f"job {job!r} has checkpoint.first_tier: disk, and machine {self._machine} has no folder for it: set "
+                "HOLDFAST_FIRST_TIER_DIR for its agent to a folder on a local NVMe disk."
+            )
+        # The folder that was configured, above those of this machine.
+        local_disk.require(self._nvme.parents[1])
+        for folder in (self._nvme.parent, self._nvme):
+            private.folder(folder)
+        self._first[job] = self._nvme
+
+    def _root(self, job: str) -> Path:
+        """Where the first tier of ``job`` lies: as it was placed, or where an agent before this one put it."""
+        if (known := self._first.get(job)) is not None:
+            return known
+        if self._nvme is not None and any((self._nvme / name / job).exists() for name in ("own", "peer")):
+            return self._nvme
+        return self.root
+
+    def own(self, job: str) -> Path:
+        """Where the ranks of ``job`` on this machine keep their shards."""
+        return self._root(job) / "own" / job
+
+    def peer(self, job: str) -> Path:
+        """Where copies of other machines' shards lie."""
+        return self._root(job) / "peer" / job
+
+    def disk(self, job: str) -> Path:
+        """Where shards of ``job`` lie that outlive a loss of the memory."""
+        return self._disk / "disk" / job
+
+    def folder(self, tier: Tier, job: str) -> Path:
+        """Where shards of ``job`` lie in a tier of this machine."""
+        return (self._disk if tier is Tier.DISK else self._root(job)) / _FOLDERS[tier] / job
+
+    def shards(self) -> tuple[Shard, ...]:
+        """Every complete shard that lies here."""
+        return tuple(
+            Shard(
+                job=header.job,
+                rank=header.rank,
+                step=header.step,
+                epoch=header.epoch,
+                machine=self._machine,
+                tier=tier,
+                nbytes=header.file_nbytes,
+                digest=header.digest,
+                world_size=header.world_size,
+                number=header.number,
+            )
+            for tier, name in _FOLDERS.items()
+            for root in ((self._disk,) if tier is Tier.DISK else self._roots)
+            for folder in sorted(root.glob(f"{name}/*"))
+            for _, header in buffers.inventory(folder)
+        )
+
+    def find(
+        self, job: str, rank: int, step: int, saved_by: int = 0
+    ) -> tuple[Path, buffers.ShardHeader] | None:
+        """The shard of ``rank`` at ``step`` that epoch ``saved_by`` saved; the machine's own first.
+
+        0: of the newest epoch that has one.
+        """
+        found = [
+            (header.epoch, order, path, header)
+            for order, folder in enumerate((self.disk(job), self.peer(job), self.own(job)))
+            for path, header in buffers.inventory(folder)
+            if (header.rank, header.step) == (rank, step) and saved_by in (0, header.epoch)
+        ]
+        if not found:
+            return None
+        _, _, path, header = max(found, key=lambda item: item[:2])
+        return path, header
+
+    def require(self, job: str, rank: int, step: int, saved_by: int = 0) -> tuple[Path, buffers.ShardHeader]:
+        """As :meth:`find`.
+
+        Raises:
+            CheckpointError: there is no such shard here.
+        """
+        if (found := self.find(job, rank, step, saved_by)) is None:
+            has = sorted(shard.step for shard in self.shards() if (shard.job, shard.rank) == (job, rank))
+            raise CheckpointError(
+                f"machine {self._machine}: no shard of job {job!r} rank {rank} at step {step} "
+                f"(has steps {has}). Fetch it first, or restore an older step or from S3."
+            )
+        return found
+
+    def mapped(self, path: Path, file_nbytes: int) -> mmap.mmap:
+        """The shard file at ``path``, mapped for writing; a mapping is kept, for its pages are costly to map anew.
+
+        Raises:
+            CheckpointError: shared memory is full.
+        """
+        known = self._maps.get(path)
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            found = None
+        usable = found is not None and found.st_size == file_nbytes and found.st_nlink == 1
+        if known is None or not usable or found is None or known[0] != found.st_ino:
+            self._maps.pop(path, None)
+            made = slot_files.create(path, file_nbytes)
+            known = self._maps[path] = (path.stat().st_ino, made)
+        return known[1]
+
+    def require_whole(
+        self, job: str, rank: int, step: int, saved_by: int = 0
+    ) -> tuple[Path, buffers.ShardHeader]:
+        """As :meth:`require`, with every byte verified. A damaged shard is discarded, and the next one tried.
+
+        Raises:
+            DamagedError: all that were here are damaged; names them.
+            CheckpointError: there was none.
+        """
+        damaged: list[str] = []
+        while (found := self.find(job, rank, step, saved_by)) is not None:
+            try:
+                return found[0], buffers.verify(found[0])
+            except CheckpointError as error:
+                buffers.discard(found[0])
+                tier = next(tier for tier, name in _FOLDERS.items() if found[0].parent.parent.name == name)
+                damaged.append(f"job {job!r} step {step} rank {rank} ({tier} of {self._machine}): {error}")
+        if damaged:
+            raise DamagedError("; ".join(damaged))
+        return self.require(job, rank, step, saved_by)
+
+    def resume_after(self, job: str, step: int) -> None:
+        """Forget shards beyond ``step``: training goes on from there, they belong to no future."""
+        for folder in (self.own(job), self.peer(job), self.disk(job)):
+            buffers.discard_newer(folder, step)
+
+    def forget(self, job: str) -> None:
+        """Drop every shard of ``job``."""
+        firsts = [root / name / job for root in self._roots for name in ("own", "peer")]
+        for folder in (*firsts, self.disk(job)):
+            shutil.rmtree(folder, ignore_errors=True)
+            for path in [path for path in self._maps if path.parent == folder]:
+                del self._maps[path]
+        self._first.pop(job, None)

@@ -1,0 +1,24 @@
+"""Proofs on command: of a person (``holdfast doctor JOB``), or of a playbook."""
+
+from __future__ import annotations
+
+from holdfast.agent.checkpoints.prover import Prover
+from holdfast.agent.checkpoints.rehearsals import Rehearsals
+from holdfast.agent.ranks.run import Run
+from holdfast.models.agent import Prove
+from holdfast.models.checkpoint import Tier
+from holdfast.models.rehearsal import Rehearsal
+
+
+async def proofs(command: Prove, prover: Prover, rehearsals: Rehearsals, run: Run | None) -> list[Rehearsal]:
+    """Do it; what comes of the shards of ranks that run here counts as their rehearsal, too."""
+    allowed = run.allowed(run.start.ranks[0]) if run is not None and not command.trusting else None
+    if command.key:
+        return [await prover.checkpoint(command.job, command.step, command.epoch, command.key, allowed)]
+    found = []
+    for rank in command.ranks or prover.ranks(command.job, command.tier):
+        one = await prover.shard(command.job, rank, command.tier, allowed)
+        if run is not None and command.tier is Tier.MEMORY and one.epoch == run.start.epoch:
+            rehearsals.note(run, one)
+        found.append(one)
+    return found

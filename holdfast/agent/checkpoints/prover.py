@@ -1,0 +1,230 @@
+"""Has single shards and checkpoints proven by a process of its own, one at a time on a machine."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from holdfast.agent.checkpoints.memory import Memory
+from holdfast.agent.metrics import Metrics
+from holdfast.agent.ranks.forkserver import ForkServer
+from holdfast.agent.ranks.processes import Watched
+from holdfast.agent.ranks.rank_main import run_named
+from holdfast.errors import CheckpointError, UnavailableError
+from holdfast.models.checkpoint import Tier
+from holdfast.models.rehearsal import Proof, Rehearsal
+from holdfast.settings import Settings
+from holdfast.storage.checkpoints.save import buffers, room, slot_files
+
+_MODULE = "holdfast.agent.checkpoints.prove_main"
+_LEAST_S, _BYTES_PER_S = 120.0, 50e6
+"""A proof is given up after this long, and one second more per so many bytes: it has the lowest priority."""
+_REMOTE_S = 1800.0
+_TRIES = 3
+_WRITING_S, _LOOK_S = 30.0, 0.01
+"""A rank with a single buffer writes over it step by step: how long to look for a moment when it is complete."""
+
+
+@dataclass(frozen=True)
+class _Held:
+    """A shard to be proven."""
+
+    path: Path
+    header: buffers.ShardHeader
+    name: Path | None = None
+    """Under which it is lent, if it is."""
+
+    @property
+    def bytes_at(self) -> Path:
+        return self.name or self.path
+
+
+class Prover:
+    """Proves what lies on this machine, or in S3. Used on the event loop.
+
+    The rank's own shard is proven and not the peer's copy of it: it is what a restore takes first, it is there for jobs
+    without a peer as well, and a copy was compared with its digest when it came. So that the next saves are not
+    disturbed and do not disturb, the file is lent as to an upload, which costs the memory of one more file until it is
+    given back. Where there is no room for that and for the uploads of all ranks, it is read where it lies: the newest
+    complete slot is the last to be overwritten, and a proof of one that was overwritten meanwhile does not count. The
+    rank's only buffer is lent in any case: its saves are left out until it is proven.
+    """
+
+    def __init__(
+        self, forks: ForkServer, memory: Memory, settings: Settings, metrics: Metrics, machine: str
+    ) -> None:
+        self._forks = forks
+        self._memory = memory
+        self._settings = settings
+        self._metrics = metrics
+        self._machine = machine
+        self._turn = asyncio.Lock()
+
+    @property
+    def why_not(self) -> str:
+        """Why nothing can be proven on this machine; empty: it can."""
+        loaded = {name.strip() for name in self._settings.preload.split(",")}
+        return "" if "torch" in loaded else "this machine's fork server has no torch (HOLDFAST_PRELOAD)"
+
+    def ranks(self, job: str, tier: Tier) -> list[int]:
+        """Whose shards of ``job`` lie in ``tier`` here."""
+        return sorted({header.rank for _, header in buffers.inventory(self._memory.folder(tier, job))})
+
+    async def shard(
+        self, job: str, rank: int, tier: Tier = Tier.MEMORY, allowed: Collection[str] | None = None
+    ) -> Rehearsal:
+        """Prove the newest shard of ``rank`` that lies in ``tier`` here."""
+        folder = self._memory.folder(tier, job)
+        known: dict[str, Any] = {"job": job, "rank": rank, "machine": self._machine, "tier": tier}
+        if self.why_not:
+            return self._result(Rehearsal(**known, why_not=self.why_not, at=time.time()))
+        why = "no complete shard of it lies here"
+        async with self._turn:
+            for _ in range(_TRIES):
+                try:
+                    held = await self._hold(folder, rank)
+                except CheckpointError as error:
+                    why = str(error)
+                    break
+                if held is None:
+                    break
+                header = held.header
+                known |= {"step": header.step, "epoch": header.epoch, "plan": header.plan}
+                try:
+                    proof = await self._prove_still(held, allowed)
+                except UnavailableError as error:
+                    why = str(error)
+                    continue
+                if proof is not None:
+                    return self._result(Rehearsal(**known, proof=proof, at=time.time()))
+                why = (
+                    f"shared memory has no room to hold it still ({room.told(header.file_nbytes)}), and the "
+                )
+                why += "next saves overwrote it while it was read"
+        return self._result(Rehearsal(**known, why_not=why, at=time.time()))
+
+    async def checkpoint(
+        self, job: str, step: int, epoch: int, key: str, allowed: Collection[str] | None = None
+    ) -> Rehearsal:
+        """Prove the checkpoint in S3 with prefix ``key``."""
+        known: dict[str, Any] = {"job": job, "step": step, "epoch": epoch, "machine": self._machine}
+        known |= {"tier": Tier.S3}
+        why, proof = self.why_not, None
+        if not why:
+            async with self._turn:
+                try:
+                    proof = await self._run("prove_checkpoint", _REMOTE_S, allowed, self._settings, key)
+                except UnavailableError as error:
+                    why = str(error)
+        return self._result(Rehearsal(**known, proof=proof, why_not=why, at=time.time()))
+
+    async def _hold(self, folder: Path, rank: int) -> _Held | None:
+        """The newest shard of ``rank`` in ``folder``, lent where that is possible; None when there is none."""
+        deadline = time.monotonic() + _WRITING_S
+        while (held := await asyncio.to_thread(self._lend_newest, folder, rank)) is None:
+            if time.monotonic() > deadline or not any(folder.glob(f"r{rank}-?.shard")):
+                return None
+            await asyncio.sleep(_LOOK_S)
+        return held
+
+    def _lend_newest(self, folder: Path, rank: int) -> _Held | None:
+        """None when no shard is complete at this moment, or it was overwritten before it could be lent.
+
+        Raises:
+            CheckpointError: it cannot be lent.
+        """
+        found = _newest(folder, rank)
+        if found is None:
+            return None
+        path, header = found
+        has_room = self._has_room(path, header)
+        if not has_room and not self._memory.is_single(path):
+            return _Held(path, header)
+        name = (
+            self._memory.transfers_beside(path)
+            / f"proof-{path.parent.parent.name}-{path.parent.name}-{path.name}"
+        )
+        try:
+            slot_files.lend(path, header.step, name)
+        except CheckpointError:
+            if buffers.read_header(path) == header:
+                raise
+            return None
+        if has_room:
+            _reserve(path, header.file_nbytes)
+        return _Held(path, header, name)
+
+    async def _prove_still(self, held: _Held, allowed: Collection[str] | None) -> Proof | None:
+        """The proof; None when the file was overwritten under it. A loan ends.
+
+        Raises:
+            UnavailableError: the process came to no result.
+        """
+        try:
+            limit_s = _LEAST_S + held.header.file_nbytes / _BYTES_PER_S
+            proof = await self._run("prove_shard", limit_s, allowed, held.bytes_at)
+            still = await asyncio.to_thread(buffers.read_header, held.bytes_at)
+            return proof if still == held.header else None
+        finally:
+            if held.name is not None:
+                await asyncio.to_thread(slot_files.release, held.path, held.name)
+
+    def _has_room(self, path: Path, header: buffers.ShardHeader) -> bool:
+        """For one file more, and for uploads of all ranks beside it."""
+        ranks = {buffers.rank_of(each) for each in path.parent.glob("r*-?.shard")}
+        return room.free_nbytes(path.parent) >= (1 + len(ranks)) * header.file_nbytes
+
+    async def _run(self, what: str, limit_s: float, allowed: Collection[str] | None, *args: Any) -> Proof:
+        folder = Path(tempfile.mkdtemp(prefix="holdfast-proof-"))
+        outcome = folder / "proof"
+        try:
+            named = None if allowed is None else tuple(allowed)
+            # Not a spare process: those are for recoveries.
+            forked = await self._forks.fork_soon(run_named, (_MODULE, what, outcome, named, *args))
+            process = Watched(forked, -1)
+            try:
+                code = await asyncio.wait_for(asyncio.shield(process.gone), limit_s)
+            except TimeoutError:
+                raise UnavailableError(f"not proven within {limit_s:.0f} s") from None
+            finally:
+                if not process.gone.done():
+                    process.kill()
+            return _read(outcome, code)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _result(self, found: Rehearsal) -> Rehearsal:
+        self._metrics.rehearsals.labels(found.outcome.value).inc()
+        if found.proof is not None:
+            self._metrics.rehearsal_seconds.observe(found.proof.seconds)
+        return found
+
+
+def _newest(folder: Path, rank: int) -> tuple[Path, buffers.ShardHeader] | None:
+    held = [(path, header) for path, header in buffers.inventory(folder) if header.rank == rank]
+    return max(held, key=lambda each: (each[1].epoch, each[1].step), default=None)
+
+
+def _reserve(path: Path, nbytes: int) -> None:
+    try:
+        slot_files.reserve(path, nbytes)
+    except CheckpointError:
+        # The next save takes the time to find memory, as it would without.
+        return
+
+
+def _read(outcome: Path, code: int) -> Proof:
+    try:
+        return Proof.model_validate_json(outcome.read_text())
+    except (OSError, ValidationError):
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        raise UnavailableError(f"the process that proves it came to no result ({how})") from None

@@ -1,0 +1,141 @@
+"""When restores are rehearsed beside a running job: after the first save of an epoch, after each new plan, and again.
+
+A failure is told at once: the job still runs, and an older checkpoint may still be good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.agent.checkpoints.prover import Prover
+from holdfast.agent.ranks.run import Run
+from holdfast.models.rehearsal import Outcome, Rehearsal, Rehearsed, summed_up
+from holdfast.storage.checkpoints.save import buffers
+
+_log = logging.getLogger(__name__)
+
+CALM_S = 2.0
+"""After a rank's first save: a recovery goes on for a while, and its first steps should have the cores."""
+LOOK_S = 1.0
+"""Between two looks at the plan of a rank's newest shard."""
+AGAIN_S = {Outcome.PROVEN: 3600.0, Outcome.UNTESTED: 300.0, Outcome.FAILED: 60.0}
+"""So long after a rehearsal the next one of the same plan: objects may change without a new plan; what failed may be
+mended, or turn out to have been the moment."""
+
+
+@dataclass
+class _Rank:
+    """What is known of one rank's rehearsals in its present run."""
+
+    run: Run
+    path: Path
+    """Of its newest shard."""
+    looked_at: float = 0.0
+    tested_at: float = 0.0
+    found: Rehearsal | None = None
+    told: str = ""
+    """The failure that was told last."""
+
+
+class Rehearsals:
+    """Told of every save. One rehearsal at a time on the machine; what is due waits for its turn."""
+
+    def __init__(
+        self,
+        prover: Prover,
+        failed: Callable[[Run, Rehearsal], None],
+        *,
+        calm_s: float = CALM_S,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._prover = prover
+        self._failed = failed
+        self._calm_s = calm_s
+        self._now = now
+        self._ranks: dict[tuple[str, int], _Rank] = {}
+        self._due: dict[tuple[str, int], None] = {}
+        self._work: asyncio.Task[None] | None = None
+
+    def saved(self, run: Run, rank: int, path: Path) -> None:
+        """A shard is complete in memory: have it rehearsed if that is due. Called on the event loop."""
+        if run.start.replay is not None or self._prover.why_not:
+            return
+        who, now = (run.start.job, rank), self._now()
+        known = self._ranks.get(who)
+        if known is None or known.run is not run:
+            self._forget_ended()
+            known = self._ranks[who] = _Rank(run, path)
+            # A job may save once in an hour: its first shard is not looked at with the second.
+            asyncio.get_running_loop().call_later(self._calm_s, self._look, who, known)
+        known.path = path
+        if known.looked_at and now - known.looked_at >= LOOK_S:
+            self._look(who, known)
+
+    def told(self, run: Run) -> Rehearsed | None:
+        """What heartbeats say of the ranks of ``run``."""
+        if why := self._prover.why_not:
+            return Rehearsed(untested=why)
+        known = [self._ranks.get((run.start.job, rank)) for rank in run.start.ranks]
+        found = [
+            each.found for each in known if each is not None and each.run is run and each.found is not None
+        ]
+        return summed_up(run.start.ranks, found)
+
+    def note(self, run: Run, found: Rehearsal) -> None:
+        """Keep what a rehearsal of a rank of ``run`` came to, whoever ordered it; a new failure is told."""
+        assert found.rank is not None
+        known = self._ranks.get((run.start.job, found.rank))
+        if known is None or known.run is not run:
+            return
+        known.found, known.tested_at = found, self._now()
+        failure = "; ".join(map(str, found.proof.problems)) if found.proof else ""
+        if failure and failure != known.told:
+            _log.error("job %s rank %s step %d: %s", found.job, found.rank, found.step, found.told)
+            self._failed(run, found)
+        if found.outcome is not Outcome.UNTESTED:
+            known.told = failure
+
+    def close(self) -> None:
+        """Start no more."""
+        self._due.clear()
+        if self._work is not None:
+            self._work.cancel()
+
+    def _look(self, who: tuple[str, int], known: _Rank) -> None:
+        known.looked_at = self._now()
+        if self._ranks.get(who) is known and who not in self._due and self._is_due(known):
+            self._due[who] = None
+            self._start()
+
+    def _is_due(self, known: _Rank) -> bool:
+        found = known.found
+        if found is None or self._now() - known.tested_at >= AGAIN_S[found.outcome]:
+            return True
+        header = buffers.read_header(known.path)
+        return header is not None and header.plan != found.plan and header.epoch == known.run.start.epoch
+
+    def _forget_ended(self) -> None:
+        for who in [who for who, known in self._ranks.items() if not known.run.running]:
+            del self._ranks[who]
+
+    def _start(self) -> None:
+        if self._work is None or self._work.done():
+            self._work = asyncio.get_running_loop().create_task(self._rehearse())
+
+    async def _rehearse(self) -> None:
+        while self._due:
+            who = next(iter(self._due))
+            known = self._ranks[who]
+            try:
+                if known.run.running:
+                    found = await self._prover.shard(*who, allowed=known.run.allowed(who[1]))
+                    self.note(known.run, found)
+            except Exception:
+                _log.exception("job %s rank %d is not rehearsed", *who)
+            finally:
+                self._due.pop(who, None)

@@ -1,0 +1,100 @@
+"""The agent's end of the carrier process, which talks to the object store so that nothing else has to wait."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import multiprocessing
+from multiprocessing.connection import Connection
+from typing import Any
+
+from holdfast import errors
+from holdfast.agent.ranks.forkserver import ForkServer
+from holdfast.agent.ranks.processes import Watched
+from holdfast.agent.ranks.rank_main import run_named
+from holdfast.settings import Settings
+
+_log = logging.getLogger(__name__)
+
+
+class TransferProcess:
+    """Starts its process when first needed, and again when it died. Used on the event loop."""
+
+    def __init__(self, forks: ForkServer, settings: Settings) -> None:
+        self._forks = forks
+        self._settings = settings
+        self._numbers = itertools.count()
+        self._open: dict[int, asyncio.Future[Any]] = {}
+        self._connection: Connection[Any, Any] | None = None
+        self._process: Watched | None = None
+        self._starting = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Have the process running, so that the first call need not wait for it."""
+        async with self._starting:
+            if self._connection is not None:
+                return
+            ours, theirs = multiprocessing.Pipe()
+            process = await self._forks.fork_soon(
+                run_named, ("holdfast.agent.checkpoints.transfer_main", "serve", theirs, self._settings)
+            )
+            theirs.close()
+            self._process, self._connection = Watched(process, -1), ours
+            asyncio.get_running_loop().add_reader(ours.fileno(), self._receive)
+
+    async def call(self, operation: str, timeout_s: float, **arguments: Any) -> Any:
+        """Run one of :mod:`holdfast.agent.checkpoints.transfer_main`'s operations.
+
+        Raises:
+            UnavailableError: the store or the process did not answer within ``timeout_s`` seconds.
+            HoldfastError: whatever the operation raised.
+        """
+        await self.start()
+        assert self._connection is not None
+        number = next(self._numbers)
+        future = self._open[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._connection.send((number, operation, arguments))
+            return await asyncio.wait_for(future, timeout_s)
+        except TimeoutError:
+            raise errors.UnavailableError(f"{operation}: not done within {timeout_s:.0f} s") from None
+        except OSError as error:
+            raise errors.UnavailableError(f"{operation}: carrier process died ({error})") from None
+        finally:
+            self._open.pop(number, None)
+
+    def close(self) -> None:
+        """End the process; open calls fail."""
+        if self._process is not None:
+            self._process.kill()
+        self._lost()
+
+    def _receive(self) -> None:
+        try:
+            while self._connection is not None and self._connection.poll():
+                self._settle(*self._connection.recv())
+        except (EOFError, OSError):
+            _log.warning("carrier process ended; the next call starts another")
+            self._lost()
+
+    def _settle(self, number: int, ok: bool, result: Any) -> None:
+        future = self._open.get(number)
+        if future is None or future.done():
+            return
+        if ok:
+            future.set_result(result)
+        else:
+            kind, message = result
+            future.set_exception(getattr(errors, kind, errors.UnavailableError)(message))
+
+    def _lost(self) -> None:
+        if self._connection is not None:
+            with contextlib.suppress(OSError):
+                asyncio.get_running_loop().remove_reader(self._connection.fileno())
+            self._connection.close()
+        self._connection = self._process = None
+        for future in self._open.values():
+            if not future.done():
+                future.set_exception(errors.UnavailableError("carrier process ended"))

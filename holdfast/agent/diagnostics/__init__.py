@@ -1,0 +1,1 @@
+"""Stop-time checks, stacks and flight recordings."""

@@ -1,0 +1,362 @@
+"""What the processes of a stop-time check do: real collectives on a known pattern, every byte compared.
+
+Runs in processes forked from the machine's fork server, which has torch loaded; the agent, which only names
+these functions, has not, so torch is imported inside them. Nothing else heavy is imported: a recovery starts many
+of these processes.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import math
+import os
+import signal
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+    from torch.distributed import Store  # type: ignore[attr-defined]
+
+CHECKED_BYTES = 1 << 20
+"""Of which every byte is compared."""
+MOST_BYTES = 64 << 20
+"""Of a timed round: payloads that reach bandwidth ..."""
+ROUND_S = 0.01
+"""... in rounds of about this long: slow links get smaller ones."""
+ROUNDS = 3
+PATIENCE_S = 1.0
+"""A link on which the compared bytes alone take so long is not measured again."""
+STAY_S = 1.0
+"""How long a process waits for another check before it ends."""
+_POLL_S = 0.005
+
+
+@dataclass(frozen=True)
+class Part:
+    """One process's share of a check, and where it leaves its outcome."""
+
+    rank: int
+    size: int
+    folder: str
+    """For the outcome, and for the processes of one machine to meet in."""
+    timeout_s: float
+    host: str = ""
+    port: int = 0
+    """The store where two machines meet; port 0: all processes are on this machine."""
+    prefix: str = ""
+    measure: bool = False
+    """Whether collectives are timed as well, which takes some rounds more."""
+    fresh: bool = True
+    """Whether the process was started for this check: all its time is the check's."""
+    stay: str = ""
+    """File in which the order for another check may come (:mod:`holdfast.agent.diagnostics.warm_checks`); empty: end
+    at once."""
+
+    @property
+    def outcome_path(self) -> Path:
+        """File that this process writes its :class:`Outcome` to."""
+        return Path(self.folder) / f"{self.rank}.json"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What one process found."""
+
+    wrong_bytes: dict[int, int] = field(default_factory=dict)
+    """Damaged bytes by the rank that they came from."""
+    backend: str = ""
+    error: str = ""
+    wrong: str = ""
+    """What is wrong with what was computed; empty: nothing."""
+    value: float | None = None
+    """What was measured, to be compared with others'."""
+    unit: str = ""
+    """Of the value."""
+    repeats: int = 0
+    """Measurements that the value is the best of."""
+    host: bool = False
+    """The host's own processors made the value, so that whatever else they do counts."""
+    digest: str = ""
+    """Of all that was computed, to be compared with others'."""
+    together: str = ""
+    """As ``digest``, of what several processes computed as one job; or why they did not."""
+    kind: str = ""
+    """Hardware and library that value and digest are of."""
+    cpu_s: float = 0.0
+    """Processor time that the check took of this process."""
+
+    def write(self, path: Path) -> None:
+        """Leave it in ``path``, whole or not at all."""
+        new = path.with_suffix(".new")
+        new.write_text(json.dumps(asdict(self)))
+        os.replace(new, path)
+
+    @staticmethod
+    def read(path: Path) -> Outcome:
+        """What a process left.
+
+        Raises:
+            OSError, ValueError: nothing, or nothing whole.
+        """
+        told = json.loads(path.read_text())
+        wrong = {int(rank): count for rank, count in told.pop("wrong_bytes").items()}
+        return Outcome(wrong_bytes=wrong, **told)
+
+
+def all_to_all(part: Part) -> None:
+    """Every process sends every other a different pattern."""
+    leave_outcome(part, lambda: in_group(part, _all_to_all))
+
+
+def all_gather(part: Part) -> None:
+    """Every process sends all others its pattern."""
+    leave_outcome(part, lambda: in_group(part, _all_gather))
+
+
+def leave_outcome(part: Part, find: Callable[[], Outcome]) -> None:
+    """Write what ``find`` finds, leave the group if it joined one, and wait a moment for another check."""
+    # Whoever waits for this process has forgotten it once the outcome is there: the kernel ends it for certain.
+    signal.alarm(math.ceil(part.timeout_s) + 1)
+    started = 0.0 if part.fresh else time.process_time()
+    try:
+        outcome = find()
+    except Exception as error:  # whatever the library raises is the finding
+        outcome = Outcome(error=f"{type(error).__name__}: {error}"[:500])
+    replace(outcome, cpu_s=time.process_time() - started).write(part.outcome_path)
+    leave_group()
+    if part.stay:
+        stay(Path(part.stay))
+
+
+def leave_group() -> None:
+    """Leave the group of the check, if there is one.
+
+    Once the outcome is written: leaving takes longer than the exchange, and the peer may still be reading.
+    """
+    import torch.distributed as dist  # noqa: PLC0415
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def stay(order: Path) -> None:
+    """Run one more check, if the order for it comes in time."""
+    deadline, pause = time.monotonic() + STAY_S, _POLL_S
+    claimed = order.with_suffix(".taken")
+    while time.monotonic() < deadline:
+        try:
+            order.rename(claimed)
+        except FileNotFoundError:
+            time.sleep(pause)
+            # The next tier comes soon or not at all; ranks that start meanwhile should have the cores.
+            pause = min(1.1 * pause, 0.1)
+            continue
+        told = json.loads(claimed.read_text())
+        claimed.unlink()
+        from holdfast.agent.diagnostics import alignment, computing  # noqa: PLC0415  (they build on this module)
+
+        checks = (all_to_all, all_gather, computing.matmul, alignment.bitwise)
+        part = Part(**(told["part"] | {"fresh": False}))
+        {check.__name__: check for check in checks}[told["check"]](part)
+        return
+
+
+def in_group(part: Part, exchange: Callable[[Part, torch.device], Outcome]) -> Outcome:
+    """What ``exchange`` finds in a group of all processes of the check; :func:`leave_group` ends it."""
+    import torch  # noqa: PLC0415
+    import torch.distributed as dist  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    if not part.port or _is_loopback(part.host):
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    on_gpu = torch.cuda.is_available() and torch.cuda.device_count() >= (1 if part.port else part.size)
+    backend = "nccl" if on_gpu else "gloo"
+    device = torch.device("cuda", 0 if part.port else part.rank) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    dist.init_process_group(
+        backend,
+        store=_store(part),
+        rank=part.rank,
+        world_size=part.size,
+        timeout=timedelta(seconds=part.timeout_s),
+    )
+    return replace(exchange(part, device), backend=backend)
+
+
+def _store(part: Part) -> Store:
+    from torch.distributed import (  # type: ignore[attr-defined]  # noqa: PLC0415
+        FileStore,
+        PrefixStore,
+        TCPStore,
+    )
+
+    if not part.port:
+        return FileStore(str(Path(part.folder) / "store"), part.size)
+    limit = timedelta(seconds=part.timeout_s)
+    store = TCPStore(part.host, part.port, is_master=False, timeout=limit)
+    return PrefixStore(f"{part.prefix}/{_meet(store, part)}", store)
+
+
+def _meet(store: Store, part: Part) -> str:
+    """Agree with the other machine on a name for this attempt.
+
+    A check that is repeated on a store that is still there would read the addresses of the attempt before.
+    Rank 1 says who it is, rank 0 answers each one that it hears of, and waits for the one that took its answer.
+    """
+    deadline = time.monotonic() + part.timeout_s
+    me, base = uuid.uuid4().hex, f"{part.prefix}/meet"
+
+    def get(key: str) -> str | None:
+        return store.get(f"{base}/{key}").decode() if store.check([f"{base}/{key}"]) else None
+
+    def wait() -> None:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the peer did not come to {part.host}:{part.port} in {part.timeout_s:g} s")
+        time.sleep(_POLL_S)
+
+    if part.rank:
+        store.set(f"{base}/hello", me)
+        while (answer := get(f"answer-{me}")) is None:
+            wait()
+        store.set(f"{base}/taken-{answer}", me)
+        return f"{answer}-{me}"
+    while (taken := get(f"taken-{me}")) is None:
+        if (hello := get("hello")) is not None:
+            store.set(f"{base}/answer-{hello}", me)
+        wait()
+    return f"{me}-{taken}"
+
+
+def _all_to_all(part: Part, device: torch.device) -> Outcome:
+    import torch  # noqa: PLC0415
+    import torch.distributed as dist  # noqa: PLC0415
+
+    nbytes = CHECKED_BYTES // part.size
+    others = range(part.size)
+    given = torch.cat([_pattern(part.rank, other, nbytes) for other in others]).to(device)
+    taken = torch.empty_like(given)
+    measured = _measured(
+        lambda much: dist.all_to_all_single(much[1], much[0]), (given, taken), device, part.measure
+    )
+    chunks = taken.cpu().reshape(part.size, nbytes)
+    wrong = {source: _wrong(chunks[source], _pattern(source, part.rank, nbytes)) for source in others}
+    return replace(measured.outcome((part.size - 1) / part.size), wrong_bytes=_only_bad(wrong))
+
+
+def _all_gather(part: Part, device: torch.device) -> Outcome:
+    import torch  # noqa: PLC0415
+    import torch.distributed as dist  # noqa: PLC0415
+
+    given = _pattern(part.rank, 0, CHECKED_BYTES).to(device)
+    taken = torch.empty(part.size * CHECKED_BYTES, dtype=torch.uint8, device=device)
+
+    def gather(much: tuple[torch.Tensor, torch.Tensor]) -> None:
+        dist.all_gather(list(much[1].chunk(part.size)), much[0])
+
+    measured = _measured(gather, (given, taken), device, part.measure)
+    wrong = {
+        source: _wrong(chunk.cpu(), _pattern(source, 0, CHECKED_BYTES))
+        for source, chunk in enumerate(taken.chunk(part.size))
+    }
+    return replace(measured.outcome(part.size - 1), wrong_bytes=_only_bad(wrong))
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The best of some rounds."""
+
+    nbytes: int
+    """Of what each process gave."""
+    seconds: float
+    """0: not measured."""
+    repeats: int
+    host: bool
+
+    def outcome(self, share: float) -> Outcome:
+        """MB/s of the ``share`` of what each process gave that it received from others."""
+        if not self.seconds:
+            return Outcome(host=self.host)
+        rate = share * self.nbytes / self.seconds / 1e6
+        return Outcome(value=rate, unit="MB/s", repeats=self.repeats, host=self.host)
+
+
+def _measured(
+    exchange: Callable[[tuple[torch.Tensor, torch.Tensor]], object],
+    checked: tuple[torch.Tensor, torch.Tensor],
+    device: torch.device,
+    measure: bool,
+) -> Measured:
+    """Exchange the bytes to be compared. To ``measure``: again (the first round connects), then as many as a round
+    takes in its time; all processes agree on how many, by the slowest.
+    """
+    import torch  # noqa: PLC0415
+    import torch.distributed as dist  # noqa: PLC0415
+
+    host = device.type != "cuda"
+    connect_s = _timed(lambda: exchange(checked), device)
+    if not measure:
+        return Measured(checked[0].numel(), 0.0, 0, host)
+    if _slowest(connect_s, device) > PATIENCE_S:
+        return Measured(checked[0].numel(), connect_s, 1, host)
+    seconds = _slowest(_timed(lambda: exchange(checked), device), device)
+    times = int(min(MOST_BYTES / CHECKED_BYTES, max(1.0, ROUND_S / seconds)))
+    much = tuple(torch.zeros(times * each.numel(), dtype=torch.uint8, device=device) for each in checked)
+    rounds = []
+    for _ in range(ROUNDS):
+        dist.barrier()
+        rounds.append(_timed(lambda: exchange((much[0], much[1])), device))
+    return Measured(much[0].numel(), min(rounds), ROUNDS, host)
+
+
+def _slowest(seconds: float, device: torch.device) -> float:
+    """The longest of all processes' times."""
+    import torch  # noqa: PLC0415
+    import torch.distributed as dist  # noqa: PLC0415
+
+    told = torch.tensor([seconds], device=device)
+    dist.all_reduce(told, dist.ReduceOp.MAX)
+    return float(told)
+
+
+def _pattern(source: int, target: int, nbytes: int) -> torch.Tensor:
+    """Bytes that differ with their place, sender and receiver; any shift or swap shows."""
+    import torch  # noqa: PLC0415
+
+    # Of place p: 31 p + 17 (p // 256) + 7 source + 13 target + 1, in bytes that wrap round.
+    page = torch.arange(256).mul_(31).add_(source * 7 + target * 13 + 1).to(torch.uint8)
+    pages = torch.arange(-(-nbytes // 256)).mul_(17).to(torch.uint8)
+    return (pages.unsqueeze(1) + page).flatten()[:nbytes]
+
+
+def _wrong(got: torch.Tensor, expected: torch.Tensor) -> int:
+    return int((got != expected).sum())
+
+
+def _only_bad(wrong: dict[int, int]) -> dict[int, int]:
+    return {rank: count for rank, count in wrong.items() if count}
+
+
+def _timed(collective: Callable[[], object], device: torch.device) -> float:
+    """Seconds of one round."""
+    import torch  # noqa: PLC0415
+
+    started = time.perf_counter()
+    collective()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return max(time.perf_counter() - started, 1e-9)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

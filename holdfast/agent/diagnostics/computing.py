@@ -1,0 +1,101 @@
+"""What the processes of a stop-time check compute: a fixed matrix product
+(:mod:`holdfast.agent.diagnostics.alignment` has more).
+
+As :mod:`holdfast.agent.diagnostics.collectives` it runs in processes forked from the machine's fork server; torch is
+imported inside the functions. Each process takes one GPU, or one core when there are no GPUs.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from holdfast.agent.diagnostics import collectives
+from holdfast.agent.diagnostics.collectives import Outcome, Part
+
+if TYPE_CHECKING:
+    import torch
+
+ROUNDS = 5
+CPU_SIZE, GPU_SIZE = 512, 8192
+SEED = 20
+
+
+def matmul(part: Part) -> None:
+    """A product of integer matrices, exact in every format and order of summation, checked and timed."""
+    compute_on(part, _matmul)
+
+
+def compute_on(part: Part, compute: Callable[[torch.device], Outcome]) -> None:
+    """Leave what ``compute`` finds on the device of this process."""
+    collectives.leave_outcome(part, lambda: compute(_device(part)))
+
+
+def _device(part: Part) -> torch.device:
+    # cuBLAS sums in a fixed order only with this, and reads it when it is loaded.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    import torch  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    if torch.cuda.is_available() and part.rank < torch.cuda.device_count():
+        device = torch.device("cuda", part.rank)
+        torch.cuda.set_device(device)
+        return device
+    return torch.device("cpu")
+
+
+def kind_of(device: torch.device) -> str:
+    """Hardware and library: only what is equal here must be equal bit for bit."""
+    import torch  # noqa: PLC0415
+
+    if device.type == "cuda":
+        return f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}, CUDA {torch.version.cuda}"
+    # What the processor can do decides which kernels run.
+    return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
+
+
+def _matmul(device: torch.device) -> Outcome:
+    """Freivalds' check: (A B) x equals A (B x), which takes another path through the hardware.
+
+    All numbers are integers small enough that float32 sums of them are exact in any order.
+    """
+    import torch  # noqa: PLC0415
+
+    size = GPU_SIZE if device.type == "cuda" else CPU_SIZE
+    made = torch.Generator().manual_seed(SEED)
+    left, right = (torch.randint(-8, 9, (size, size), generator=made).float().to(device) for _ in range(2))
+    vector = torch.randint(-8, 9, (size,), generator=made).double().to(device)
+    expected = torch.mv(left.double(), torch.mv(right.double(), vector))
+    seconds, wrong = math.inf, 0
+    for _ in range(ROUNDS):
+        product, took = _timed(lambda: torch.mm(left, right), device)
+        seconds = min(seconds, took)
+        wrong = max(wrong, int((torch.mv(product.double(), vector) != expected).sum()))
+    return Outcome(
+        value=seconds,
+        unit="s",
+        repeats=ROUNDS,
+        host=device.type != "cuda",
+        kind=kind_of(device),
+        wrong=f"{wrong} of {size} rows are wrong" if wrong else "",
+    )
+
+
+def _timed(compute: Callable[[], torch.Tensor], device: torch.device) -> tuple[torch.Tensor, float]:
+    """The result and its cost in seconds: of the GPU, or of the processor's time (others may use it as well)."""
+    import torch  # noqa: PLC0415
+
+    if device.type != "cuda":
+        started = time.thread_time()
+        result = compute()
+        return result, time.thread_time() - started
+    begun, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begun.record()
+    result = compute()
+    ended.record()
+    torch.cuda.synchronize(device)
+    return result, float(begun.elapsed_time(ended)) / 1e3

@@ -1,0 +1,292 @@
+"""Stop-time checks of one machine (arXiv 2509.16293, section 4): inspection, all-to-all inside, all-gather with a
+neighbour. Collectives run in fresh processes, so that a check cannot harm the agent and a stuck one is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from holdfast.agent.diagnostics import alignment, collectives, computing, interfaces, plugged, vendor
+from holdfast.agent.diagnostics.collectives import Outcome, Part
+from holdfast.agent.diagnostics.machine_state import NvmlSettings, put_back
+from holdfast.agent.diagnostics.warm_checks import Bench, Forked, ForkFn
+from holdfast.agent.inspection import Inspector
+from holdfast.errors import SettingsError
+from holdfast.models.agent import Check, Diagnose
+from holdfast.models.alert import Finding
+from holdfast.paths import ENV_MACHINE_DIR
+
+_POLL_S = 0.008
+# A process that failed leaves the others waiting: so long for them to see it themselves.
+_GRACE_S = 0.3
+# Of the command's time, what is kept for killing and reporting.
+_MARGIN_S = 1.0
+
+
+async def run_check(
+    command: Diagnose,
+    fork: ForkFn,
+    *,
+    machine: str = "",
+    inspector: Inspector | None = None,
+    bench: Bench | None = None,
+) -> list[Finding]:
+    """Run one check; ``machine`` (default: from the environment) is whom the findings are about.
+
+    ``fork(target, args)`` starts ``target(*args)`` in a new process; it may block and is called in a thread.
+    With a ``bench`` the processes of a check that went well stay a moment for the next one.
+    A failing check is a finding, not an exception. ``sure`` only where no other machine can be the cause.
+
+    Raises:
+        SettingsError: the command lacks what its check needs.
+    """
+    machine = machine or Path(os.environ.get(ENV_MACHINE_DIR, "this machine")).name
+    match command.check:
+        case Check.INSPECT if inspector is None:
+            raise SettingsError("diagnose: check = 'inspect' needs the agent's inspector.")
+        case Check.INSPECT if inspector is not None:
+            return await inspector.inspect()
+        case Check.VENDOR:
+            return await _restoring(machine, vendor.check(machine, _limit(command.timeout_s)))
+        case Check.MATMUL | Check.BITWISE:
+            return await _restoring(machine, _in_processes(command, machine, bench or Bench(fork)))
+        case Check.NIC:
+            return await interfaces.check(machine, _limit(command.timeout_s))
+        case Check.FLIGHT_RECORDER:
+            raise SettingsError("diagnose: check = 'flight_recorder' has a request of its own (/v1/flight).")
+    if command.check not in _TARGETS:
+        return await plugged.diagnose(command, machine)
+    return await _in_processes(command, machine, bench or Bench(fork))
+
+
+async def _restoring(machine: str, check: Awaitable[list[Finding]]) -> list[Finding]:
+    """The findings of a check, and what it changed about the machine; that is put back."""
+    settings = NvmlSettings()
+    before = await asyncio.to_thread(settings.read)
+    found = await check
+    return [*found, *await asyncio.to_thread(put_back, machine, settings, before)]
+
+
+async def _in_processes(command: Diagnose, machine: str, bench: Bench) -> list[Finding]:
+    """Run a check that takes processes, fresh ones or such as did well just before."""
+    started = time.perf_counter()
+    with_peer = command.check == Check.ALL_GATHER
+    parts = [_pair_part(command, machine)] if with_peer else _own_parts(command)
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-check-"))
+    try:
+        parts = [replace(part, folder=str(folder)) for part in parts]
+        load = Load()
+        outcomes = await _run(parts, _TARGETS[command.check], bench, command.timeout_s)
+        own_s = sum(outcome.cpu_s for outcome in outcomes.values())
+        busy = load.of_others(own_s) if any(outcome.host for outcome in outcomes.values()) else 0.0
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    judge = _JUDGES.get(command.check, _judge_computed)
+    seconds = time.perf_counter() - started
+    update = {"seconds": seconds, "busy": busy}
+    return [found.model_copy(update=update) for found in judge(command, machine, outcomes)]
+
+
+class Load:
+    """How busy the host's processors are from now on."""
+
+    def __init__(self) -> None:
+        self._before = psutil.cpu_times()
+        self._agent_s = time.process_time()
+
+    def of_others(self, own_s: float) -> float:
+        """Share of the processors that others used since: all but ``own_s`` (seconds), and what this process took."""
+        now = psutil.cpu_times()
+        spent = [after - before for after, before in zip(now, self._before, strict=True)]
+        idle = (
+            now.idle - self._before.idle + getattr(now, "iowait", 0.0) - getattr(self._before, "iowait", 0.0)
+        )
+        if (total := sum(spent)) <= 0:
+            return 0.0
+        own_s += time.process_time() - self._agent_s
+        return max(0.0, 1 - (idle + own_s) / total)
+
+
+def _own_parts(command: Diagnose) -> list[Part]:
+    size = max(2, command.processes) if command.check == Check.ALL_TO_ALL else command.processes
+    limit = _limit(command.timeout_s)
+    measure = command.measure
+    return [Part(rank=rank, size=size, folder="", timeout_s=limit, measure=measure) for rank in range(size)]
+
+
+def _pair_part(command: Diagnose, machine: str) -> Part:
+    if command.rendezvous is None or not command.peer or command.process_rank not in (0, 1):
+        raise SettingsError(
+            f"diagnose: all_gather needs peer (got {command.peer!r}), rendezvous (got {command.rendezvous}) "
+            f"and process_rank 0 or 1 (got {command.process_rank})."
+        )
+    pair = "-".join(sorted((machine, command.peer)))
+    return Part(
+        rank=command.process_rank,
+        size=2,
+        folder="",
+        timeout_s=_limit(command.timeout_s),
+        host=command.rendezvous.host,
+        port=command.rendezvous.port,
+        prefix=f"diagnose/{command.job}/{command.epoch}/{pair}",
+        measure=command.measure,
+    )
+
+
+def _limit(timeout_s: float) -> float:
+    return max(timeout_s - _MARGIN_S, timeout_s / 2)
+
+
+async def _run(
+    parts: list[Part], target: Callable[[Part], None], bench: Bench, timeout_s: float
+) -> dict[int, Outcome]:
+    """Outcomes by process; a process without one is killed."""
+    deadline = time.monotonic() + timeout_s
+    running: dict[int, Forked] = {}
+    orders: dict[int, Path] = {}
+    outcomes: dict[int, Outcome] = {}
+    try:
+        for part in parts:
+            running[part.rank], orders[part.rank] = await asyncio.to_thread(bench.start, target, part)
+        while len(outcomes) < len(parts) and time.monotonic() < deadline:
+            await asyncio.sleep(_POLL_S)
+            for part in parts:
+                if part.rank not in outcomes and (found := _outcome(part, running[part.rank])):
+                    outcomes[part.rank] = found
+            if any(outcome.error for outcome in outcomes.values()):
+                deadline = min(deadline, time.monotonic() + _GRACE_S)
+    finally:
+        for rank, process in running.items():
+            # One with an outcome leaves by itself: its peer may still be reading from it.
+            if rank not in outcomes and process.exitcode is None:
+                process.kill()
+            elif rank in outcomes and not outcomes[rank].error:
+                bench.keep(process, orders[rank])
+    late = Outcome(error=f"not finished within {timeout_s:g} s, or stopped because another failed")
+    return {part.rank: outcomes.get(part.rank, late) for part in parts}
+
+
+def _outcome(part: Part, process: Forked) -> Outcome | None:
+    """What the process found; None while it runs."""
+    code = process.exitcode  # read before the file: a process that ended has left all that it will leave
+    try:
+        return Outcome.read(part.outcome_path)
+    except (OSError, ValueError):
+        if code is None:
+            return None
+    how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+    return Outcome(error=f"its process ended without an outcome ({how})")
+
+
+def _judge_own(command: Diagnose, machine: str, outcomes: Mapping[int, Outcome]) -> list[Finding]:
+    """Damaged bytes inside one machine are its own fault; an error or delay may have other causes."""
+    size = len(outcomes)
+    found = [
+        Finding(
+            check=command.check,
+            machine=machine,
+            ok=False,
+            sure=True,
+            detail=f"{count} bytes from process {source} to process {rank} of {size} arrived damaged",
+        )
+        for rank, outcome in outcomes.items()
+        for source, count in outcome.wrong_bytes.items()
+    ]
+    found += [
+        Finding(check=command.check, machine=machine, ok=False, detail=f"process {rank}: {outcome.error}")
+        for rank, outcome in outcomes.items()
+        if outcome.error
+    ]
+    if found:
+        return found
+    slowest = min(outcomes.values(), key=lambda outcome: outcome.value or 0.0)
+    detail = f"{size} processes, {slowest.backend}{_rate(slowest)}"
+    kind = f"{slowest.backend}, {size} processes"
+    return [
+        Finding(check=command.check, machine=machine, ok=True, detail=detail, kind=kind, **_value(slowest))
+    ]
+
+
+def _rate(outcome: Outcome) -> str:
+    return "" if outcome.value is None else f", {outcome.value:.4g} MB/s"
+
+
+def _value(outcome: Outcome) -> dict[str, Any]:
+    """What a process measured, for a finding."""
+    return {"value": outcome.value, "unit": outcome.unit, "repeats": outcome.repeats}
+
+
+def _judge_pair(command: Diagnose, machine: str, outcomes: Mapping[int, Outcome]) -> list[Finding]:
+    """What comes damaged from the peer, or not at all, may be either side's fault; own bytes are our own."""
+    outcome = outcomes[command.process_rank]
+    own = outcome.wrong_bytes.get(command.process_rank, 0)
+    theirs = outcome.wrong_bytes.get(1 - command.process_rank, 0)
+    found = []
+    if own:
+        detail = f"{own} of its own bytes are damaged after an exchange with {command.peer}"
+        found.append(Finding(check=command.check, machine=machine, ok=False, sure=True, detail=detail))
+    problem = f"{theirs} bytes arrived damaged" if theirs else outcome.error
+    if problem or not found:
+        found.append(
+            Finding(
+                check=command.check,
+                machine=machine,
+                peer=command.peer,
+                ok=not problem,
+                detail=problem or f"{outcome.backend}{_rate(outcome)}",
+                kind=outcome.backend,
+                **_value(outcome),
+            )
+        )
+    return found
+
+
+def _judge_computed(command: Diagnose, machine: str, outcomes: Mapping[int, Outcome]) -> list[Finding]:
+    """A wrong product is the machine's own fault, for certain; values and digests are compared elsewhere."""
+    found = []
+    for rank, outcome in sorted(outcomes.items()):
+        alone = Finding(
+            check=command.check,
+            machine=machine,
+            rank=rank,
+            ok=not (outcome.wrong or outcome.error),
+            sure=bool(outcome.wrong),
+            detail=f"process {rank}: {outcome.wrong or outcome.error or outcome.digest or 'right'}",
+            **_value(outcome),
+            digest=outcome.digest,
+            kind=outcome.kind,
+        )
+        found.append(alone)
+        if outcome.together:
+            place = f"process {rank} of {len(outcomes)} together"
+            tested = " " not in outcome.together
+            more = {
+                "detail": f"{place}: {outcome.together}",
+                "digest": outcome.together if tested else "",
+                "kind": f"{outcome.kind}, {place}",
+            }
+            found.append(alone.model_copy(update=more))
+    return found
+
+
+_TARGETS: dict[str, Callable[[Part], None]] = {
+    Check.ALL_TO_ALL: collectives.all_to_all,
+    Check.ALL_GATHER: collectives.all_gather,
+    Check.MATMUL: computing.matmul,
+    Check.BITWISE: alignment.bitwise,
+}
+_JUDGES: dict[str, Callable[[Diagnose, str, Mapping[int, Outcome]], list[Finding]]] = {
+    Check.ALL_TO_ALL: _judge_own,
+    Check.ALL_GATHER: _judge_pair,
+}

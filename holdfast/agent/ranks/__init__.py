@@ -1,0 +1,1 @@
+"""Rank processes: from the job's code to the last process of an epoch."""

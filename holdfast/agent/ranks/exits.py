@@ -1,0 +1,97 @@
+"""Why did a rank end? Turns exit status, last words and log into the evidence of an alert. Pure."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.policies.classify import last_words, unloadable
+from holdfast.policies.classify.patterns import Match
+
+LOG_TAIL_CHARS = 2000
+TRACEBACK_CHARS = 4000
+_FILE = re.compile(r'^  File "([^"]{1,4096})", line \d', re.MULTILINE)
+_HERE = str(Path(__file__).absolute().parents[2])
+_OUR_FOLDERS = tuple(
+    os.path.join(_HERE, name, "") for name in ("agent", "data", "integrations", "session", "storage")
+)
+
+
+def signal_name(exit_code: int | None) -> str | None:
+    """``SIGKILL`` for -9; None when no signal ended the process."""
+    if exit_code is None or exit_code >= 0:
+        return None
+    try:
+        return signal.Signals(-exit_code).name
+    except ValueError:
+        return f"signal {-exit_code}"
+
+
+def reason(exit_code: int | None, error: Mapping[str, Any], log: str) -> Match | None:
+    """The known pattern that says why the rank ended: in its last words, or in the log of one that was killed.
+
+    A rank that told its error itself died of that, whatever else its log holds. A traceback in the log of one that a
+    signal ended is one more line: the rank may have lived on after it.
+    """
+    if signal_name(exit_code) is None:
+        return last_words.said(error)
+    return (last_words.said(error) if _told(error) else None) or last_words.cause(log)
+
+
+def is_cascade(exit_code: int | None, error: Mapping[str, Any], log: str) -> bool:
+    """Whether the rank ended because a peer did: it says so, or aborted with nothing else in its log.
+
+    One that told its error itself may have been killed afterwards, when it did not end. A traceback that only the log
+    has says nothing of a kill.
+    """
+    found = reason(exit_code, error, log)
+    if found is None or not found.pattern.cascade:
+        return False
+    signal = signal_name(exit_code)
+    spoke = bool(error.get("error_type")) and (signal is None or _told(error))
+    return spoke or signal == "SIGABRT"
+
+
+def _told(error: Mapping[str, Any]) -> bool:
+    """The rank's own last words, and none that were read from its log."""
+    return error.get("at") is not None
+
+
+def _ours(traceback: str) -> bool:
+    """Our own code raised it, though the job's called: no error of the job's."""
+    files = _FILE.findall(traceback)
+    return bool(files) and files[-1].startswith(_OUR_FOLDERS)
+
+
+def evidence(exit_code: int | None, failed: Mapping[str, Any] | None, log: str) -> dict[str, Any]:
+    """Evidence of a ``rank_exit`` alert.
+
+    Args:
+        exit_code: as ``multiprocessing`` gives it (negative: the signal); None when nobody saw it.
+        failed: the rank's ``failed`` datagram, if it came.
+        log: the end of its log.
+    """
+    said = failed or last_words.from_log(last_words.recent(log))
+    error_type, message = str(said.get("error_type") or ""), str(said.get("message") or "")
+    found = reason(exit_code, said, log)
+    known = {"pattern": found.pattern.name, "cause": found.pattern.cause} if found else {}
+    if found is None and _ours(str(said.get("traceback") or "")):
+        known = {"cause": "framework"}
+    if said.get("at") is not None:
+        known["failed_at"] = said["at"]
+    return {
+        "exit_code": exit_code,
+        "signal": signal_name(exit_code),
+        "error_type": error_type,
+        "message": message[:1000],
+        "traceback": str(said.get("traceback") or "")[-TRACEBACK_CHARS:],
+        "user_frame": said.get("user_frame"),
+        "unloadable": unloadable.reason(said)[:1000],
+        "cascade": is_cascade(exit_code, said, log),
+        "log_tail": log[-LOG_TAIL_CHARS:],
+        **known,
+    }

@@ -1,0 +1,246 @@
+"""Commands about jobs: fencing, rendezvous, start, hold. All may be repeated; stale ones are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.agent.checkpoints.memory import Memory, base_job
+from holdfast.agent.metrics import Metrics
+from holdfast.agent.ranks import rendezvous
+from holdfast.agent.ranks.forkserver import ForkServer
+from holdfast.agent.ranks.processes import Watched, stop
+from holdfast.agent.ranks.rank_table import RankEvents
+from holdfast.agent.ranks.run import Run
+from holdfast.agent.ranks.staging import Staging
+from holdfast.errors import StaleError, UnknownError
+from holdfast.models.agent import (
+    Fence,
+    Hold,
+    OpenRendezvous,
+    RankResult,
+    RankState,
+    Rendezvous,
+    Start,
+)
+
+_log = logging.getLogger(__name__)
+
+
+class Jobs:
+    """What runs on this machine. Commands of one job take turns; a fence counts from the moment it arrives."""
+
+    def __init__(
+        self,
+        *,
+        forks: ForkServer,
+        memory: Memory,
+        supply: Staging,
+        metrics: Metrics,
+        host: str,
+        make_run: Callable[[Start], Run],
+        events: Callable[[Run], RankEvents],
+        on_exit: Callable[[Run, Watched], None],
+    ) -> None:
+        self.runs: dict[str, Run] = {}
+        self.fences: dict[str, int] = {}
+        self._stores: dict[str, tuple[int, Watched, int]] = {}  # job -> epoch, process, port
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._forks = forks
+        self._memory = memory
+        self._supply = supply
+        self._metrics = metrics
+        self._host = host
+        self._make_run = make_run
+        self._events = events
+        self._on_exit = on_exit
+
+    async def fence(self, command: Fence) -> list[int]:
+        """Stop every rank up to the epoch; they are gone when this returns. Returns those that still ran.
+
+        A replay is stopped but not fenced off: it saves nothing, and the next attempt may need it again.
+        """
+        begun = time.perf_counter()
+        if base_job(command.job) == command.job:
+            self.fences[command.job] = max(self.fences.get(command.job, 0), command.epoch)
+        async with self._locks[command.job]:
+            stopped = await self._end(command.job, command.epoch, command.grace_s)
+            for name in [name for name in self._stores if base_job(name) == command.job]:
+                await self._end_store(name, command.epoch)  # where machines met for checks
+        self._metrics.fence_seconds.observe(time.perf_counter() - begun)
+        return stopped
+
+    async def open_rendezvous(self, command: OpenRendezvous) -> Rendezvous:
+        """Host the store of an epoch, or say where it is."""
+        async with self._locks[f"{command.job} store"]:
+            self.refuse_stale(command.job, command.epoch)
+            epoch, process, port = self._stores.get(command.job, (0, None, 0))
+            if process is None or epoch != command.epoch or process.gone.done():
+                await self._end_store(command.job, command.epoch)
+                forked, port = await rendezvous.open_store(self._forks, self._host)
+                self._stores[command.job] = (command.epoch, Watched(forked, -1), port)
+        if self.fences.get(command.job, 0) >= command.epoch:
+            await self._end_store(command.job, command.epoch)
+        self.refuse_stale(command.job, command.epoch)
+        return Rendezvous(host=self._host, port=port)
+
+    async def start(self, command: Start) -> list[RankState]:
+        """Fork this machine's ranks of an epoch; an older epoch's are stopped first."""
+        begun = time.perf_counter()
+        self.refuse_stale(command.job, command.epoch)
+        if (running := self._same(command)) is not None:
+            return list(running.states())
+        code = await self._supply.code(command.job, command.code_version)
+        async with self._locks[command.job]:
+            self.refuse_stale(command.job, command.epoch)
+            if (running := self._same(command)) is not None:
+                return list(running.states())
+            await self._end(command.job, command.epoch - 1)
+            if command.replay is None:
+                await self._end_replays(command.job)
+            if command.replay is None:
+                self._memory.place(command.job, command.first_tier)
+                self._memory.resume_after(command.job, command.restore.step)
+                self._memory.accept_from[command.job] = command.epoch
+            run = self._make_run(command)
+            await self._launch(run, code)
+            self.runs[command.job] = run
+        self._metrics.start_seconds.observe(time.perf_counter() - begun)
+        return list(run.states())
+
+    def hold(self, command: Hold) -> None:
+        """Hold the ranks after a step, or let them go."""
+        self.run(command.job, command.epoch).hold(command.at_step)
+
+    def replay_results(self, job: str, epoch: int) -> list[RankResult] | None:
+        """How the ranks of a replay ended; None while some still run."""
+        return self.run(job, epoch).results()
+
+    async def forget(self, job: str, epoch: int | None = None) -> None:
+        """Drop everything of a job that ended with ``epoch`` (None: with whichever is here, if its ranks have ended).
+
+        The fence is raised, never dropped: what is left of the job may not start again.
+
+        Raises:
+            StaleError: the job runs here in a newer epoch, or (None) runs at all.
+        """
+        if epoch is not None:
+            self._refuse_if_newer(job, epoch)
+            self.fences[job] = max(self.fences.get(job, 0), epoch)
+        await self._end_replays(job)
+        async with self._locks[job]:
+            run = self.runs.get(job)
+            if epoch is not None:
+                self._refuse_if_newer(job, epoch)
+            elif run is not None:
+                if run.running:
+                    raise StaleError(
+                        f"job {job!r}: epoch {run.start.epoch} runs here: say which one has ended"
+                    )
+                self.fences[job] = max(self.fences.get(job, 0), run.start.epoch)
+            ended = self.fences.get(job, 0)
+            await self._end(job, ended)
+            await self._end_store(job, ended)
+            if ended:
+                self._memory.accept_from[job] = ended + 1  # copies that peers still send come too late
+            await asyncio.to_thread(self._memory.forget, job)
+
+    def _refuse_if_newer(self, job: str, epoch: int) -> None:
+        run, fence = self.runs.get(job), self.fences.get(job, 0)
+        newest = max(run.start.epoch if run else 0, fence)
+        if newest > epoch:
+            raise StaleError(
+                f"job {job!r}: epoch {newest} was here since epoch {epoch}: nothing is forgotten"
+            )
+
+    def run(self, job: str, epoch: int) -> Run:
+        """The run of a job's epoch.
+
+        Raises:
+            UnknownError: nothing of that job is here.
+            StaleError: another epoch of it is.
+        """
+        found = self.runs.get(job)
+        if found is None:
+            raise UnknownError(f"no ranks of job {job!r} on this machine")
+        if found.start.epoch != epoch:
+            raise StaleError(f"job {job!r}: epoch {found.start.epoch} is here, not {epoch}")
+        return found
+
+    def refuse_stale(self, job: str, epoch: int) -> None:
+        """Refuse a command for an epoch that was fenced off or overtaken.
+
+        Raises:
+            StaleError: it was.
+        """
+        fence = self.fences.get(job, 0)
+        if epoch <= fence:
+            raise StaleError(f"job {job!r} epoch {epoch}: epochs up to {fence} are fenced off")
+        if (run := self.runs.get(job)) is not None and epoch < run.start.epoch:
+            raise StaleError(f"job {job!r} epoch {epoch}: epoch {run.start.epoch} was started since")
+
+    async def stop_all(self) -> None:
+        """End every rank and store, as when the agent goes away."""
+        stores = [process for _, process, _ in self._stores.values()]
+        ended = await asyncio.gather(
+            stop(stores),
+            *(run.stop(grace_s=run.start.stop_grace_s) for run in self.runs.values()),
+            return_exceptions=True,
+        )
+        for error in ended:
+            if isinstance(error, BaseException):
+                _log.error("%s", error)
+
+    async def _launch(self, run: Run, code: Path) -> None:
+        """Fork the ranks, and meanwhile bring their state; when either fails, no rank is left.
+
+        Raises:
+            CheckpointError: a rank's state cannot be had from any source.
+        """
+
+        async def bring(rank: int) -> None:
+            run.hand_over(rank, await self._supply.restored(run.start, rank))
+
+        ranks = run.start.ranks if run.start.restore.tier is not None else ()
+        bringing = asyncio.gather(*(bring(rank) for rank in ranks))
+        try:
+            await run.launch(self._forks, code, self._events(run), self._on_exit)
+            await bringing
+        except BaseException:
+            bringing.cancel()
+            await run.stop(alone=self._alone(run.start.job))
+            raise
+
+    def _same(self, command: Start) -> Run | None:
+        run = self.runs.get(command.job)
+        return run if run is not None and run.start.epoch == command.epoch else None
+
+    async def _end(self, job: str, epoch: int, grace_s: float = 0.0) -> list[int]:
+        await self._end_store(job, epoch)
+        run = self.runs.get(job)
+        if run is None or run.start.epoch > epoch:
+            return []
+        stopped = await run.stop(alone=self._alone(job), grace_s=grace_s)
+        del self.runs[job]
+        return stopped
+
+    def _alone(self, job: str) -> bool:
+        """Whether all ranks of this machine are of ``job``, its replays counted in."""
+        return all(base_job(name) == base_job(job) for name in self.runs)
+
+    async def _end_store(self, job: str, epoch: int | None) -> None:
+        """End the job's store if it is of ``epoch`` or older (None: of any)."""
+        found = self._stores.get(job)
+        if found is not None and (epoch is None or found[0] <= epoch):
+            del self._stores[job]
+            await stop([found[1]])
+
+    async def _end_replays(self, job: str) -> None:
+        for name in [name for name in self.runs if name != job and base_job(name) == job]:
+            async with self._locks[name]:
+                if (run := self.runs.get(name)) is not None:
+                    await self._end(name, run.start.epoch)

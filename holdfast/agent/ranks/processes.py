@@ -1,0 +1,143 @@
+"""Rank processes: start them, see them end, and end them with all that they started."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Sequence
+from multiprocessing.context import ForkServerProcess
+
+from holdfast.agent.ranks import proc, trackers
+from holdfast.errors import UnavailableError
+
+_GONE_S = 8.0
+_TICKS = os.sysconf("SC_CLK_TCK")
+_MOST_CHILDREN = 64
+
+
+class Watched:
+    """A forked process and the moment it ends. Made and used on the event loop."""
+
+    def __init__(
+        self, process: ForkServerProcess, rank: int, on_exit: Callable[[Watched], None] | None = None
+    ) -> None:
+        self.rank = rank
+        self.pid = int(process.pid or 0)
+        self.expected = False
+        """We ended it: no alert."""
+        self.exit_code: int | None = None
+        self._process = process
+        self._on_exit = on_exit
+        self._loop = asyncio.get_running_loop()
+        self.gone: asyncio.Future[int] = self._loop.create_future()
+        self._pidfd = _open_pidfd(self.pid)
+        # The fork server writes the status here after it reaped the process: then it is really gone.
+        self._loop.add_reader(process.sentinel, self._ended)
+
+    def kill(self) -> None:
+        """SIGKILL the process and its group; by descriptor, so that a reused pid is never hit."""
+        self.expected = True
+        if self._pidfd is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+        self._kill_group()
+
+    def terminate(self) -> bool:
+        """SIGTERM, if the process has a handler for it that can run; returns whether it was sent."""
+        self.expected = True
+        if self._pidfd is None or not proc.handles(self.pid, signal.SIGTERM):
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
+        return True
+
+    def usage(self) -> tuple[float, str]:
+        """CPU seconds used and the state letter of /proc; ``(0, "")`` once gone."""
+        _, fields = proc.stat(self.pid)
+        return _cpu_s(fields), fields[0].decode() if fields else ""
+
+    def work(self) -> tuple[float, int]:
+        """CPU seconds of all that it started, and bytes that these and itself read and wrote; zeros once gone."""
+        _, own = proc.stat(self.pid)
+        children = [child.pid for child in proc.descendants([self.pid])[:_MOST_CHILDREN]]
+        waited_for = (int(own[13]) + int(own[14])) / _TICKS if own else 0.0
+        cpu_s = waited_for + sum(_cpu_s(proc.stat(pid)[1]) for pid in children)
+        return cpu_s, sum(_moved(pid) for pid in (self.pid, *children))
+
+    def _ended(self) -> None:
+        self._loop.remove_reader(self._process.sentinel)
+        self.exit_code = self._process.exitcode
+        if self._pidfd is not None:
+            os.close(self._pidfd)
+            self._pidfd = None
+        self._kill_group()  # data loader workers that it left behind
+        if not self.gone.done():
+            self.gone.set_result(self.exit_code if self.exit_code is not None else -signal.SIGKILL)
+        if self._on_exit is not None and not self.expected:
+            self._on_exit(self)
+
+    def _kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+async def stop(processes: Sequence[Watched], grace_s: float = 0.0) -> list[int]:
+    """End processes with all their descendants and wait until they are gone; returns the ranks stopped.
+
+    Those that handle SIGTERM get that and ``grace_s`` seconds first; all others, and what is left then, SIGKILL.
+
+    Raises:
+        UnavailableError: one does not die (stuck in the kernel); its machine should be evicted.
+    """
+    alive = [process for process in processes if not process.gone.done()]
+    for process in alive:
+        process.expected = True
+    await _ask_to_end(alive, grace_s)
+    await _kill([process for process in alive if not process.gone.done()])
+    return sorted(process.rank for process in alive)
+
+
+async def _ask_to_end(alive: Sequence[Watched], grace_s: float) -> None:
+    asked = [process for process in alive if grace_s and process.terminate()]
+    if asked:
+        await asyncio.wait([process.gone for process in asked], timeout=grace_s)
+
+
+async def _kill(alive: Sequence[Watched]) -> None:
+    if not alive:
+        return
+    descendants = await asyncio.to_thread(proc.descendants, [process.pid for process in alive])
+    for process in alive:
+        process.kill()
+    for descendant in descendants:
+        if not trackers.tidies(proc.command(descendant.pid)):
+            descendant.send(signal.SIGKILL)
+    _, left = await asyncio.wait([process.gone for process in alive], timeout=_GONE_S)
+    if left:
+        stuck = [(process.rank, process.pid) for process in alive if not process.gone.done()]
+        raise UnavailableError(
+            f"ranks (rank, pid) {stuck} did not die within {_GONE_S:.0f} s of SIGKILL: evict the machine."
+        )
+
+
+def _cpu_s(fields: Sequence[bytes]) -> float:
+    return (int(fields[11]) + int(fields[12])) / _TICKS if fields else 0.0
+
+
+def _moved(pid: int) -> int:
+    """Bytes that it read and wrote by whatever call, cached or not; 0 where that may not be read."""
+    try:
+        with open(f"/proc/{pid}/io", encoding="ascii") as file:
+            told = dict(line.split(":") for line in file)
+    except (OSError, ValueError):
+        return 0
+    return int(told.get("rchar", 0)) + int(told.get("wchar", 0))
+
+
+def _open_pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except OSError:  # ended and reaped already
+        return None

@@ -1,0 +1,82 @@
+"""Reads along in the logs of running ranks, for lines that say what is wrong before the rank ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from holdfast.agent.inspection.follow import Follower
+from holdfast.agent.ranks.run import Run
+from holdfast.agent.ranks.watch import Watch
+from holdfast.models.alert import AlertKind
+from holdfast.policies.classify import last_words
+from holdfast.policies.classify.patterns import RANK_LOG_FILE, Match, registry
+
+log = logging.getLogger(__name__)
+_MOST_CHARS = 256 << 10
+"""Of a log that grows faster than this per look, only the end is read."""
+
+
+class RankLogs:
+    """Reports each pattern once per rank and run. A replay's logs are left to whoever ordered it."""
+
+    def __init__(self, runs: Mapping[str, Run], watch: Watch, interval_s: float) -> None:
+        self._runs = runs
+        self._watch = watch
+        self._interval_s = interval_s
+        self._patterns = registry(RANK_LOG_FILE)
+        self._followers: dict[tuple[str, int], Follower] = {}
+        self._told: set[tuple[str, int, str]] = set()
+
+    async def run(self) -> None:
+        """Look for ever."""
+        while True:
+            try:
+                self.look()
+            except Exception:  # a log that cannot be read must not end the agent
+                log.exception("rank logs: this round failed")
+            await asyncio.sleep(self._interval_s)
+
+    def look(self) -> None:
+        """One round."""
+        current = {(run.name, rank): run for run, rank in self._alive()}
+        for key in self._followers.keys() - current.keys():
+            self._followers.pop(key).close()
+        self._told = {told for told in self._told if told[:2] in current}
+        for (name, rank), run in current.items():
+            for match, count in self._matches(name, rank, run):
+                self._watch.alert(run, AlertKind.RANK_LOG, rank, _evidence(match, count))
+
+    def _alive(self) -> Iterator[tuple[Run, int]]:
+        for run in self._runs.values():
+            if run.start.replay is None:
+                yield from ((run, rank) for rank, each in run.processes.items() if not each.gone.done())
+
+    def _matches(self, name: str, rank: int, run: Run) -> list[tuple[Match, int]]:
+        key = (name, rank)
+        if key not in self._followers:
+            self._followers[key] = Follower(run.log(rank), from_start=True)
+        text = "\n".join(self._followers[key].lines())[-_MOST_CHARS:]
+        found: dict[str, tuple[Match, int]] = {}
+        for match in self._patterns.matches(text) if text else ():
+            if last_words.handled(match.line):
+                continue
+            first, count = found.get(match.pattern.name, (match, 0))
+            found[match.pattern.name] = (first, count + 1)
+        fresh = {each: item for each, item in found.items() if (*key, each) not in self._told}
+        self._told.update((*key, each) for each in fresh)
+        return list(fresh.values())
+
+
+def _evidence(match: Match, count: int) -> dict[str, Any]:
+    pattern = match.pattern
+    return {
+        "pattern": pattern.name,
+        "cause": pattern.cause,
+        "cascade": pattern.cascade,
+        **match.groups,
+        "line": match.line,
+        "count": count,
+    }

@@ -1,0 +1,238 @@
+"""First code of every forked process: what makes it ours, and how a rank becomes the user's script.
+
+Loaded in the fork server beforehand; imports nothing heavy itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import ctypes
+import gc
+import importlib
+import multiprocessing.forkserver
+import os
+import runpy
+import signal
+import sys
+import time
+import traceback
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from holdfast.agent import wire
+from holdfast.agent.ranks import epoch_groups, flight_thread, marks, scratch, trackers
+
+NICE = 10  # the control plane on the same host stays responsive
+REHEARSAL = "holdfast.session.rehearsal"
+_PR_SET_PDEATHSIG = 1
+_TRACEBACK_CHARS = 4000
+
+
+@dataclass(frozen=True)
+class RankOrder:
+    """What a rank process needs to become the user's script."""
+
+    rank: int
+    epoch: int
+    script: str
+    args: tuple[str, ...]
+    cwd: str
+    log: str
+    socket: str
+    env: dict[str, str] = field(default_factory=dict)
+    group: str = ""
+    """The file by which it joins its epoch's control group."""
+
+
+def bootstrap(target: Callable[..., None], args: tuple[Any, ...]) -> None:
+    """Settle a freshly forked process, then run ``target(*args)`` in it."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() == 1:
+        os._exit(1)  # the fork server died before the line above
+    os.setpgid(0, 0)
+    os.nice(NICE)
+    _leave_fork_server()
+    trackers.leave_fork_servers()
+    _leave_finalizers()
+    gc.freeze()  # collections need not touch, and so copy, the pages shared with the fork server
+    _enter_target(target, args)
+
+
+def wait(orders: Connection[Any, Any], settled: Connection[Any, Any]) -> None:
+    """Body of a spare process: settle, wait to be told what to run, run it."""
+    _touch()
+    with contextlib.suppress(BrokenPipeError), settled:  # it may be wanted already
+        settled.send(True)
+    try:
+        target, args = orders.recv()
+    except EOFError:
+        return
+    orders.close()
+    _enter_target(target, args)
+
+
+def nothing() -> None:
+    """Prove that forking works."""
+
+
+def run_named(module: str, name: str, *args: Any) -> None:
+    """Run a function that only the fork server has loaded, so that the agent need not."""
+    getattr(importlib.import_module(module), name)(*args)
+
+
+def arm_faults() -> None:
+    """Let faults that are injected into this machine act in this process (demo and tests only)."""
+    if folder := os.environ.get(wire.ENV_FAULTS):
+        from holdfast.inject import hook  # noqa: PLC0415  (absent from production processes)
+
+        hook.arm(Path(folder))
+
+
+def run_rank(order: RankOrder) -> None:
+    """Run the user's script as torchrun would; an uncaught exception is told to the agent first."""
+    epoch_groups.join(order.group)
+    _redirect(order.log)
+    os.environ.update(order.env)
+    marks.mark(order.env[wire.ENV_CONTROL])
+    scratch.enter(order.env["TMPDIR"])
+    flight_thread.start(order.rank)
+    _limit_threads()
+    arm_faults()
+    script = _enter(order)
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit:
+        raise
+    except BaseException as error:
+        tail = _from_script(error.__traceback__)
+        traceback.print_exception(type(error), error, tail)
+        sys.stderr.flush()
+        wire.Sender(order.socket).send(_failure(order, error, tail))
+        raise SystemExit(1) from None
+    finally:
+        # A forked process leaves through os._exit, which would skip what the script registered.
+        atexit._run_exitfuncs()
+
+
+def _enter_target(target: Callable[..., None], args: tuple[Any, ...]) -> None:
+    if target not in (run_rank, wait):  # a rank enters its own environment first
+        arm_faults()
+    target(*args)
+
+
+def _touch() -> None:
+    """Train, save and restore once, small: what a rank's first step would set up or copy is there then.
+
+    Not where torch has CUDA: the step would start the driver before the rank's environment says which devices are
+    visible.
+    """
+    torch, rehearsal = sys.modules.get("torch"), sys.modules.get(REHEARSAL)
+    if torch is None or rehearsal is None or torch.version.cuda is not None or torch.version.hip is not None:
+        return
+    torch.set_num_threads(1)
+    try:
+        rehearsal.rehearse()
+    except Exception:  # only time is lost; the rank that comes of this process will say what is wrong
+        traceback.print_exc()
+
+
+def _leave_fork_server() -> None:
+    """Give up what ties this process to the agent's fork server.
+
+    The server lives as long as anybody has the write end of its pipe: it must be the agent alone. And a
+    script that uses the forkserver method (data loaders) gets a server of its own.
+    """
+    server: Any = multiprocessing.forkserver._forkserver
+    if server._forkserver_alive_fd is not None:
+        os.close(server._forkserver_alive_fd)
+    server.__init__()  # the module's functions are bound to this object
+
+
+def _leave_finalizers() -> None:
+    """Forget what the fork server's modules want done when it ends.
+
+    It is the server's to do, not that of every process that ends before it; and it takes tens of milliseconds of each
+    rank that has lost its peer, just when a recovery begins. What the script registers is its own.
+    """
+    weakref.finalize._registry.clear()  # type: ignore[attr-defined]
+
+
+def _redirect(log: str) -> None:
+    descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+
+
+def _limit_threads() -> None:
+    """Apply OMP_NUM_THREADS: the OpenMP runtime read its environment when the fork server loaded it."""
+    if (torch := sys.modules.get("torch")) is not None and (threads := os.environ.get("OMP_NUM_THREADS")):
+        torch.set_num_threads(int(threads))
+
+
+def _enter(order: RankOrder) -> str:
+    """Change into the checkout; returns the script's absolute path. ``sys`` looks as under ``python SCRIPT``."""
+    here = os.getcwd()
+    os.chdir(order.cwd)
+    script = os.path.abspath(order.script)
+    sys.path[:] = [os.path.dirname(script), *(entry for entry in sys.path if entry not in ("", here))]
+    sys.argv = [script, *order.args]
+    return script
+
+
+def _from_script(trace: TracebackType | None) -> TracebackType | None:
+    """The traceback without our own frames and runpy's."""
+    while trace is not None and trace.tb_frame.f_code.co_filename in (
+        __file__,
+        runpy.__file__,
+        "<frozen runpy>",
+    ):
+        trace = trace.tb_next
+    return trace
+
+
+def _failure(order: RankOrder, error: BaseException, trace: TracebackType | None) -> dict[str, Any]:
+    text = "".join(traceback.format_exception(type(error), error, trace))
+    return {
+        "t": "failed",
+        "rank": order.rank,
+        "epoch": order.epoch,
+        "at": time.time(),
+        "error_type": type(error).__name__,
+        "message": str(error)[:1000],
+        "traceback": text[-_TRACEBACK_CHARS:],
+        "user_frame": _user_frame(error, trace, os.path.realpath(order.cwd)),
+        "restoring": _restoring(trace),
+    }
+
+
+def _restoring(trace: TracebackType | None) -> bool:
+    """Whether it came of loading the saved state: inside ``Session.restore``, and not for want of memory there."""
+    frames = [(frame.name, frame.filename) for frame in traceback.extract_tb(trace)]
+    inside = any(name == "restore" and _ours(file) for name, file in frames)
+    return inside and not any(name == "require_room" for name, _ in frames)
+
+
+def _ours(filename: str) -> bool:
+    return filename.endswith(os.path.join("holdfast", "session", "session.py"))
+
+
+def _user_frame(error: BaseException, trace: TracebackType | None, root: str) -> str | None:
+    """Deepest place inside the job's code, as ``file:line in func``; None when there is none."""
+    if isinstance(error, SyntaxError) and error.filename and _inside(error.filename, root):
+        return f"{os.path.relpath(error.filename, root)}:{error.lineno} in <module>"
+    for frame in reversed(traceback.extract_tb(trace)):
+        if _inside(frame.filename, root):
+            return f"{os.path.relpath(os.path.realpath(frame.filename), root)}:{frame.lineno} in {frame.name}"
+    return None
+
+
+def _inside(filename: str, root: str) -> bool:
+    return os.path.realpath(filename).startswith(root + os.sep)

@@ -1,0 +1,329 @@
+"""What the ranks of one run say: a datagram socket, and the state of each rank made of its messages."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import json
+import math
+import socket
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from holdfast.models.agent import RankPhase, RankState, StepDigest, StepMark, StepTimes
+from holdfast.models.base import MOST_STEPS
+from holdfast.policies.classify import unloadable
+from holdfast.policies.config.policy import Policy
+from holdfast.policies.config.thresholds import MetricLimits
+from holdfast.policies.detect.jumps import Jump, jump
+
+_MAX_DATAGRAM = 256 * 1024
+_MAX_MARKS = 4096
+_MAX_PHASES = 32
+_EWMA = 0.2  # weight of the newest step's duration
+_MAX_TIMES = 8
+_MAX_PHASE_NAME = 40
+_MAX_REASON = 1000
+
+
+class RankEvents(Protocol):
+    """Who is told of what matters at once. Called on the event loop."""
+
+    def first_step(self, mark: StepMark) -> None:
+        """Rank 0 completed its first step of the epoch."""
+        ...
+
+    def not_finite(self, rank: int, step: int, metric: str, value: str) -> None:
+        """A rank reported a loss or gradient norm that is not finite (told once per run)."""
+        ...
+
+    def jumped(self, rank: int, step: int, metric: str, jump: Jump) -> None:
+        """A rank's loss or gradient norm jumped (told once until it is back)."""
+        ...
+
+    def saved(self, rank: int, step: int, path: Path) -> None:
+        """A shard is complete in shared memory."""
+        ...
+
+    def common(self, rank: int, step: int, path: Path) -> None:
+        """All ranks have the save of a step."""
+        ...
+
+    def kept(self, rank: int, step: int, path: Path) -> None:
+        """A rank with a single buffer waits for its peer to have that shard."""
+        ...
+
+    def save_failed(self, rank: int, step: int, reason: str) -> None:
+        """A save went wrong; training goes on."""
+        ...
+
+    def skipped(self, rank: int, step: int) -> None:
+        """A save was left out, since the one before was not done."""
+        ...
+
+    def restored(self, rank: int, cost: Mapping[str, Any]) -> None:
+        """A rank has its state; ``cost`` as in the message (:mod:`holdfast.agent.wire`)."""
+        ...
+
+
+@dataclass
+class Metric:
+    """One metric of one rank over its last steps."""
+
+    values: deque[float]
+    high: int = 0
+    """Steps in a row that were a jump."""
+
+
+@dataclass
+class RankStatus:
+    """One rank, as it described itself."""
+
+    rank: int
+    step: int = 0
+    steps_done: int = 0
+    step_at: float = field(default_factory=time.time)
+    activity: str = ""
+    loss: float | None = None
+    grad_norm: float | None = None
+    step_s: float = 0.0
+    paused: bool = False
+    spoke: bool = False
+    replicated_step: int = 0
+    shard_nbytes: int = 0
+    """Size of its newest shard."""
+    saved_step: int = 0
+    restored: dict[str, Any] | None = None
+    """How it got its state, and what that cost."""
+    failed: dict[str, Any] | None = None
+    replayed: dict[str, Any] | None = None
+    not_finite: str = ""
+    phases: dict[str, float] = field(default_factory=dict)
+    """Of the last step."""
+    usual_phases: dict[str, float] = field(default_factory=dict)
+    mfu: float | None = None
+    metrics: dict[str, Metric] = field(default_factory=dict)
+    allows: frozenset[str] | None = None
+    """Classes that its script allows in checkpoints; None: it did not say."""
+
+    @property
+    def damaged(self) -> str:
+        """What it said of a saved state that could not be loaded."""
+        return unloadable.reason(self.failed)
+
+    def state(self, pid: int, exit_code: int | None, cpu_s: float, letter: str, exited: bool) -> RankState:
+        """This row with what the agent knows of the process."""
+        running = RankPhase.RUNNING if self.steps_done else RankPhase.STARTING
+        return RankState(
+            rank=self.rank,
+            pid=pid,
+            phase=RankPhase.EXITED if exited else running,
+            step=self.step,
+            steps_done=self.steps_done,
+            step_at=self.step_at,
+            activity=self.activity,
+            # JSON has no NaN; that there was one travels as an alert.
+            loss=_finite(self.loss),
+            grad_norm=_finite(self.grad_norm),
+            step_s=self.step_s,
+            mfu=_finite(self.mfu),
+            phases={name: round(seconds, 6) for name, seconds in self.usual_phases.items()},
+            cpu_s=cpu_s,
+            process_state=letter,
+            exit_code=exit_code,
+            paused=self.paused,
+            reports=self.spoke,
+            damaged=self.damaged,
+        )
+
+
+class RankTable:
+    """Listens for the ranks of one run (job and epoch)."""
+
+    def __init__(
+        self,
+        path: Path,
+        epoch: int,
+        ranks: Iterable[int],
+        events: RankEvents,
+        limits: MetricLimits | None = None,
+    ) -> None:
+        self.rows = {rank: RankStatus(rank) for rank in ranks}
+        self.marks: deque[StepMark] = deque(maxlen=_MAX_MARKS)
+        self.times: deque[StepTimes] = deque(maxlen=_MAX_TIMES)
+        self.path = path
+        self._epoch = epoch
+        self._events = events
+        self._limits = limits or Policy.load().detect.metrics
+        self._lowest = min(self.rows)
+        self.news = asyncio.Event()
+        """Set when a rank made its first step of this epoch; who waits for it clears it."""
+        self._told_not_finite = False
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._socket.bind(str(path))
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._socket.fileno(), self.drain)
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._socket.fileno() >= 0:
+            self._loop.remove_reader(self._socket.fileno())
+            self._socket.close()
+            self.path.unlink(missing_ok=True)
+
+    def drain(self) -> None:
+        """Take in everything that was sent so far; malformed datagrams are dropped."""
+        while self._socket.fileno() >= 0:
+            try:
+                data = self._socket.recv(_MAX_DATAGRAM)
+            except (BlockingIOError, InterruptedError):
+                return
+            with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):
+                self._take(json.loads(data))
+
+    def delivered_until(self, at: float) -> None:
+        """Forget marks and times up to ``at``: the gateway has them."""
+        while self.marks and self.marks[0].at <= at:
+            self.marks.popleft()
+        while self.times and self.times[0].at <= at:
+            self.times.popleft()
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if message["epoch"] != self._epoch:
+            return
+        row = self.rows[message["rank"]]
+        row.spoke = True
+        handler = getattr(self, f"_on_{message['t']}", None)
+        if handler is not None:
+            handler(row, message)
+
+    def _on_step(self, row: RankStatus, message: dict[str, Any]) -> None:
+        row.step, row.step_at = _step(message["step"]), _time(message["at"])
+        row.steps_done += 1
+        row.activity = ""
+        seconds = _finite(float(message.get("s") or 0.0)) or 0.0
+        row.step_s = seconds if row.step_s == 0.0 else row.step_s + _EWMA * (seconds - row.step_s)
+        row.phases = _phases(message.get("phases") or {})
+        row.usual_phases = {
+            name: _mean(row.usual_phases.get(name), spent) for name, spent in row.phases.items()
+        }
+        row.loss, row.grad_norm = _number(message.get("loss")), _number(message.get("grad_norm"))
+        row.mfu = _number(message.get("mfu"))
+        if row.rank == self._lowest:
+            stall_s = min(seconds, row.phases.get("checkpoint", 0.0))
+            mark = StepMark(step=row.step, at=row.step_at, s=max(0.0, seconds), stall_s=max(0.0, stall_s))
+            self.times.append(StepTimes(step=row.step, at=row.step_at, s=mark.s, phases=row.phases))
+            # Others than rank 0 would say the same: a thousand at once, after a start of a large job.
+            if row.rank == 0:
+                self.marks.append(mark)
+                if row.steps_done == 1:
+                    self._events.first_step(mark)
+        if row.steps_done == 1:
+            self.news.set()
+        for metric, value in (("loss", row.loss), ("grad_norm", row.grad_norm)):
+            if value is not None and not math.isfinite(value):
+                self._tell_not_finite(row, metric, str(value))
+            elif value is not None:
+                self._judge(row, metric, value)
+
+    def _judge(self, row: RankStatus, name: str, value: float) -> None:
+        """A value that stays high for some steps is a jump; one step alone is a bad batch."""
+        limits = self._limits
+        metric = row.metrics.setdefault(name, Metric(deque(maxlen=limits.history)))
+        found = jump(metric.values, value, limits)
+        metric.high = metric.high + 1 if found else 0
+        if found and metric.high == limits.jump_steps:
+            self._events.jumped(row.rank, row.step, name, found)
+        metric.values.append(value)
+
+    def _tell_not_finite(self, row: RankStatus, metric: str, value: str) -> None:
+        row.not_finite = row.not_finite or f"{metric} {value} at step {row.step}"
+        if not self._told_not_finite:
+            self._told_not_finite = True
+            self._events.not_finite(row.rank, row.step, metric, value)
+
+    def _on_activity(self, row: RankStatus, message: dict[str, Any]) -> None:
+        row.activity = str(message["name"])
+
+    def _on_saved(self, row: RankStatus, message: dict[str, Any]) -> None:
+        row.shard_nbytes = int(message.get("nbytes", 0))
+        row.saved_step = _step(message["step"])
+        self._events.saved(row.rank, row.saved_step, Path(message["path"]))
+
+    def _on_common(self, row: RankStatus, message: dict[str, Any]) -> None:
+        self._events.common(row.rank, int(message["step"]), Path(message["path"]))
+
+    def _on_kept(self, row: RankStatus, message: dict[str, Any]) -> None:
+        self._events.kept(row.rank, int(message["step"]), Path(message["path"]))
+
+    def _on_save_failed(self, row: RankStatus, message: dict[str, Any]) -> None:
+        self._events.save_failed(row.rank, int(message["step"]), str(message["reason"])[:_MAX_REASON])
+
+    def _on_skipped(self, row: RankStatus, message: dict[str, Any]) -> None:
+        self._events.skipped(row.rank, int(message["step"]))
+
+    def _on_restored(self, row: RankStatus, message: dict[str, Any]) -> None:
+        row.restored = message
+        self._events.restored(row.rank, message)
+
+    def _on_allows(self, row: RankStatus, message: dict[str, Any]) -> None:
+        row.allows = frozenset(map(str, message["names"]))
+
+    def _on_held(self, row: RankStatus, _message: dict[str, Any]) -> None:
+        row.paused = True
+
+    def _on_released(self, row: RankStatus, _message: dict[str, Any]) -> None:
+        row.paused = False
+
+    def _on_replayed(self, row: RankStatus, message: dict[str, Any]) -> None:
+        digests = [StepDigest.model_validate(each) for each in message.get("digests") or ()]
+        row.replayed = {**message, "digests": digests}
+
+    def _on_failed(self, row: RankStatus, message: dict[str, Any]) -> None:
+        row.failed = message
+
+
+def _step(told: Any) -> int:
+    """The number of a step.
+
+    Raises:
+        ValueError: it has more than 64 bits, or is negative.
+    """
+    step = int(told)
+    if not 0 <= step <= MOST_STEPS:
+        raise ValueError(f"step {step}: expected 0 to {MOST_STEPS}")
+    return step
+
+
+def _time(told: Any) -> float:
+    at = float(told)
+    if not math.isfinite(at):
+        raise ValueError(f"time {at}")
+    return at
+
+
+def _phases(told: dict[str, Any]) -> dict[str, float]:
+    """What a rank said of its phases, bounded in number and length: a script may name them as it likes."""
+    kept = itertools.islice(told.items(), _MAX_PHASES)
+    found = {str(name)[:_MAX_PHASE_NAME]: float(value) for name, value in kept}
+    return {name: value for name, value in found.items() if math.isfinite(value) and value >= 0}
+
+
+def _number(value: float | str | None) -> float | None:
+    """A number that may have travelled as ``"nan"``, ``"inf"`` or ``"-inf"``."""
+    return None if value is None else float(value)
+
+
+def _mean(before: float | None, value: float) -> float:
+    return value if before is None else before + _EWMA * (value - before)
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

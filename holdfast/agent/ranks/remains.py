@@ -1,0 +1,192 @@
+"""What the ranks of an epoch started and left behind: found, ended, and seen to be gone.
+
+Whoever comes from a rank is below the fork server in the tree of processes (:mod:`holdfast.agent.ranks.adopting`).
+Whose it is, is told by its *mark*: the path of its rank's control page, in the environment that a program was
+executed with, and in the name of a mapping that a plain fork inherits. A process that has neither gave up its
+environment; it is of the only job that runs here, and is left alone where there are several. Where an epoch has a
+control group of its own (:mod:`holdfast.agent.ranks.epoch_groups`), whoever is in it is the epoch's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from holdfast.agent import wire
+from holdfast.agent.ranks import marks, proc, trackers
+from holdfast.agent.ranks.epoch_groups import EpochGroups
+from holdfast.agent.ranks.forkserver import ForkServer
+from holdfast.agent.ranks.proc import Known
+from holdfast.errors import UnavailableError
+
+_log = logging.getLogger(__name__)
+
+ENV_AGENT = "HOLDFAST_AGENT"
+"""In the environment of all that an agent starts: its machine's folder and its incarnation."""
+GONE_S = 3.0
+"""After SIGKILL; a process that takes longer is stuck in the kernel."""
+TIDY_S = 1.0
+"""Helpers that remove shared memory when all that they serve have ended are left so long for it."""
+_AGAIN_S = 0.002
+_EXEC_LOOKS = 20
+
+
+class Remains:
+    """Of the epochs on this machine. Used on the event loop."""
+
+    def __init__(
+        self,
+        controls: Path,
+        folder: Path,
+        incarnation: str,
+        forks: ForkServer,
+        groups: EpochGroups,
+        *,
+        gone_s: float = GONE_S,
+    ) -> None:
+        """``controls`` has the control pages of the machine whose folder is ``folder``."""
+        self._groups = groups
+        self._in_environment = f"\0{wire.ENV_CONTROL}={controls}/".encode()
+        self._in_maps = f"/memfd:{marks.NAME}".encode()
+        self._any_agent = f"\0{ENV_AGENT}={folder}:".encode()
+        self._this_agent = self._any_agent + f"{incarnation}\0".encode()
+        self._forks = forks
+        self._gone_s = gone_s
+        self._clear = False
+        # Of its own: a start must not queue behind transfers in the event loop's default executor.
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="remains")
+        os.environ[ENV_AGENT] = f"{folder}:{incarnation}"
+
+    def open(self, run: str) -> str:
+        """Have a group for ``run``, if there may be one; the file by which its ranks join it, or nothing."""
+        return self._groups.open(run)
+
+    async def end(self, run: str, *, alone: bool) -> list[int]:
+        """End what is left of the run whose name is ``run``, none of whose ranks lives; returns the pids.
+
+        Args:
+            run: name of it, as its control pages begin.
+            alone: no other job has ranks here; what has no mark is of this one.
+
+        Raises:
+            UnavailableError: something cannot be ended.
+        """
+        ended = await self._in_thread(lambda: self._left(run, alone=alone))
+        self._groups.close(run)
+        return ended
+
+    async def end_all(self) -> list[int]:
+        """As :meth:`end`, of every run: the agent ends."""
+        ended = await self._in_thread(lambda: self._left("", alone=True))
+        self._groups.close()
+        return ended
+
+    async def clear(self) -> None:
+        """End what former agents of this machine left, unless that was done.
+
+        Raises:
+            UnavailableError: something cannot be ended; the next call tries again.
+        """
+        if not self._clear:
+            if ended := await self._in_thread(self._of_former_agents):
+                _log.warning("ended %d processes that a former agent of this machine left", len(ended))
+            self._groups.close()
+            self._groups.close_abandoned()
+            self._clear = True
+
+    async def _in_thread(self, find: Callable[[], Sequence[Known]]) -> list[int]:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._end, find)
+
+    def _end(self, find: Callable[[], Sequence[Known]]) -> list[int]:
+        """SIGKILL what ``find`` finds until two looks in a row find nothing: others are being forked meanwhile.
+
+        The kernel's list of children may leave one out when another ends just then; not twice.
+        """
+        ended: set[int] = set()
+        began = time.monotonic()
+        deadline, tidy = began + self._gone_s, min(TIDY_S, self._gone_s)
+        empty = 0
+        while empty < 2:
+            left = find()
+            empty = 0 if left else empty + 1
+            if left and time.monotonic() > deadline:
+                raise UnavailableError(_cannot(left, self._gone_s))
+            for process in left:
+                if time.monotonic() > began + tidy or not trackers.tidies(proc.command(process.pid)):
+                    process.send(signal.SIGKILL)
+                    ended.add(process.pid)
+            if left:
+                time.sleep(_AGAIN_S)
+        return sorted(ended)
+
+    def _left(self, run: str, *, alone: bool) -> list[Known]:
+        """What is of ``run`` (empty: of any), but for processes of whole ranks and of the agent's own helpers."""
+        members = {*self._groups.members(run)}
+        found = [known for pid in {*self._candidates(), *members} if (known := proc.look(pid))]
+        tops = [
+            known
+            for known in found
+            if not (known.holds_nothing or self._forks.forked(known))
+            and (known.pid in members or self._is_of(known.pid, run, alone))
+        ]
+        below = proc.descendants(top.pid for top in tops)
+        return tops + [known for known in below if not known.holds_nothing]
+
+    def _candidates(self) -> Iterable[int]:
+        """Children of the fork server. Had it died, init would have adopted its own: then all that can be ours."""
+        if self._forks.replaced:
+            return (pid for pid in proc.everyone() if self._in_environment in proc.environment(pid))
+        return proc.children(self._forks.pid) if self._forks.pid else ()
+
+    def _is_of(self, pid: int, run: str, alone: bool) -> bool:
+        told, rank = _environment(pid), f"{run}-r" if run else ""
+        if self._in_environment in told:
+            return self._in_environment + rank.encode() in told
+        if self._in_maps in (mapped := proc.maps(pid)):
+            return self._in_maps + rank.encode() in mapped
+        return alone
+
+    def _of_former_agents(self) -> list[Known]:
+        """Whatever an agent of this machine started that is not this one."""
+        ours = {os.getpid(), *_ancestors()}
+        members = {*self._groups.members()}
+        found = []
+        for pid in proc.everyone():
+            told = proc.environment(pid)
+            theirs = self._any_agent in told and self._this_agent not in told
+            if (theirs or pid in members) and pid not in ours:
+                known = proc.look(pid)
+                if known is not None and not known.holds_nothing:
+                    found.append(known)
+        return found
+
+
+def _environment(pid: int) -> bytes:
+    """As :func:`proc.environment`, of one that is just being executed once it has one."""
+    for _ in range(_EXEC_LOOKS):
+        if (told := proc.environment(pid)) != b"\0" or proc.has_environment(pid):
+            break
+        time.sleep(_AGAIN_S)
+    return told
+
+
+def _ancestors() -> Iterator[int]:
+    known = proc.look(os.getpid())
+    while known is not None and known.parent:
+        yield known.parent
+        known = proc.look(known.parent)
+
+
+def _cannot(left: Sequence[Known], within_s: float) -> str:
+    told = ", ".join(map(str, left))
+    return (
+        f"processes that an earlier epoch left are still there {within_s:g} s after SIGKILL: {told}. In state D "
+        "they are stuck in the kernel, else they are another user's; nothing is started beside them. End them, or "
+        "evict the machine."
+    )

@@ -1,0 +1,344 @@
+"""One run: the ranks of one job and one epoch on this machine, from their fork to the last one's end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from holdfast.agent import wire
+from holdfast.agent.checkpoints.memory import Memory
+from holdfast.agent.diagnostics import flight_files
+from holdfast.agent.ranks.exits import LOG_TAIL_CHARS, TRACEBACK_CHARS
+from holdfast.agent.ranks.forkserver import ForkServer
+from holdfast.agent.ranks.processes import Watched, stop
+from holdfast.agent.ranks.rank_main import RankOrder, run_rank
+from holdfast.agent.ranks.rank_table import RankEvents, RankTable
+from holdfast.agent.ranks.remains import Remains
+from holdfast.agent.ranks.scratch import Scratch
+from holdfast.models.agent import JobOnMachine, RankResult, RankState, Start
+from holdfast.policies.config.thresholds import MetricLimits
+
+
+@dataclass(frozen=True)
+class Restored:
+    """Where a rank finds the state that it resumes from: the content of its ticket."""
+
+    step: int
+    tier: str
+    path: str = ""
+    """A shard in memory, already verified."""
+    key: str = ""
+    """A checkpoint in S3: what the rank reads, or, when it has a shard, what all ranks may turn to."""
+    job: str = ""
+    """Whose checkpoint that must be."""
+    alone: bool = False
+    """Whether this rank reads it by itself, while others have their shards."""
+    store: Mapping[str, str] = field(default_factory=dict)
+    """How to reach S3."""
+
+
+class Run:
+    """Call :meth:`launch` once, then :meth:`stop` at some time; everything else only looks."""
+
+    def __init__(
+        self,
+        start: Start,
+        machine: str,
+        folder: Path,
+        memory: Memory,
+        limits: MetricLimits | None = None,
+        *,
+        remains: Remains | None = None,
+        scratch: Scratch | None = None,
+    ) -> None:
+        self.start = start
+        self.machine = machine
+        self.folder = folder
+        """The machine's folder."""
+        self.controls: dict[int, wire.Control] = {}
+        self.processes: dict[int, Watched] = {}
+        self.board: RankTable | None = None
+        self._memory = memory
+        self._limits = limits
+        self._remains = remains
+        self._scratch = scratch
+        # Made once, not for each rank.
+        self._logs = folder / "logs" / start.job
+        self._controls = str(memory.root / "control" / f"{self.name}-r")
+        self._shards = memory.own(start.job)
+        self.flight_folder = self._logs / f"e{start.epoch}-flight"
+        """Where the ranks' flight recordings go, named by their rank."""
+        self.since = time.time()
+
+    @property
+    def name(self) -> str:
+        """For files: unique among runs of this machine."""
+        return f"{self.start.job}-e{self.start.epoch}"
+
+    @property
+    def running(self) -> bool:
+        """Whether any rank still runs."""
+        return any(not process.gone.done() for process in self.processes.values())
+
+    def log(self, rank: int) -> Path:
+        """Log file of a rank."""
+        return self._logs / f"e{self.start.epoch}-r{rank}.log"
+
+    async def launch(
+        self,
+        forks: ForkServer,
+        code: Path,
+        events: RankEvents,
+        on_exit: Callable[[Run, Watched], None],
+    ) -> None:
+        """Fork all ranks; when it raises, none is left. They wait for their tickets when they come to restore.
+
+        Raises:
+            UnavailableError: something that a former agent left cannot be ended.
+        """
+        if self._remains is not None:
+            await self._remains.clear()
+        socket = self._memory.root / "sock" / self.name
+        self.board = RankTable(socket, self.start.epoch, self.start.ranks, events, self._limits)
+        for folder in (self.flight_folder, os.path.dirname(self._controls), self._shards):
+            os.makedirs(folder, exist_ok=True)
+        group = self._remains.open(self.name) if self._remains is not None else ""
+        try:
+            for rank in self.start.ranks:
+                order = self._order(rank, code, group)
+                process = await forks.run_soon(run_rank, (order,))
+                self.processes[rank] = watched = Watched(process, rank, lambda ended: on_exit(self, ended))
+                watched.gone.add_done_callback(self._ended)
+        except BaseException:
+            await self.stop()
+            raise
+
+    def hand_over(self, rank: int, restored: Restored) -> None:
+        """Tell a rank where the state is that it waits for. May hold a secret: readable by its owner only."""
+        path = self._ticket_path(rank)
+        fresh = f"{path}.new"
+        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(json.dumps(asdict(restored)))
+        os.rename(fresh, path)
+
+    async def stop(self, *, alone: bool = False, grace_s: float = 0.0) -> list[int]:
+        """End every rank and all that ranks left behind; returns the ranks that still ran.
+
+        Args:
+            alone: no other job has ranks on this machine, so that what gave up its environment is of this one.
+            grace_s: ranks that handle SIGTERM get that first, and so many seconds.
+
+        Raises:
+            UnavailableError: something of it does not die; the next call tries again.
+        """
+        stopped = await stop(list(self.processes.values()), grace_s)
+        if self._remains is not None:
+            await self._remains.end(self.name, alone=alone)
+        if self._scratch is not None:
+            await asyncio.to_thread(self._scratch.remove, self.name)
+        self.close()
+        return stopped
+
+    def close(self) -> None:
+        """Give up sockets and control pages of a run without processes."""
+        if self.board is not None:
+            self.board.drain()
+            self.board.close()
+        for rank, control in self.controls.items():
+            control.close()
+            for path in (self._control_path(rank), self._ticket_path(rank)):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+
+    def allowed(self, rank: int) -> frozenset[str] | None:
+        """Classes that the rank's script allows in checkpoints; None: it did not say."""
+        return self.board.rows[rank].allows if self.board else None
+
+    def states(self) -> tuple[RankState, ...]:
+        """State of every rank."""
+        return tuple(self._state(process) for process in self.processes.values())
+
+    def snapshot(self) -> JobOnMachine:
+        """For heartbeats and ``/v1/state``."""
+        rows = self.board.rows.values() if self.board else ()
+        return JobOnMachine(
+            job=self.start.job,
+            epoch=self.start.epoch,
+            ranks=self.states(),
+            marks=tuple(self.board.marks) if self.board else (),
+            times=tuple(self.board.times) if self.board else (),
+            replicated_step=min((row.replicated_step for row in rows), default=0),
+            shard_nbytes=max((row.shard_nbytes for row in rows), default=0),
+            saved_step=max((row.saved_step for row in rows), default=0),
+        )
+
+    async def moves(self, patience_s: float) -> None:
+        """Wait until every rank has made a step or ended well, or one failed; ``patience_s`` at most."""
+        assert self.board is not None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                while not self._judged(self.board):
+                    self.board.news.clear()
+                    await self.board.news.wait()
+
+    def _judged(self, board: RankTable) -> bool:
+        """Whether it is known how the start went."""
+        if any(process.exit_code for process in self.processes.values()):
+            return True
+        return all(
+            board.rows[rank].steps_done or process.exit_code == 0 for rank, process in self.processes.items()
+        )
+
+    def _ended(self, _gone: asyncio.Future[int]) -> None:
+        if self.board is not None:
+            self.board.news.set()
+
+    def hold(self, at_step: int | None) -> None:
+        """Have all ranks wait after ``at_step``, or let them go."""
+        for control in self.controls.values():
+            control.hold_at_step = wire.NO_HOLD if at_step is None else at_step
+
+    def results(self) -> list[RankResult] | None:
+        """How the ranks of a replay ended; None while some still run."""
+        if self.running:
+            return None
+        return [self._result(process) for process in self.processes.values()]
+
+    def log_tail(self, rank: int) -> str:
+        """The end of a rank's log, enough for a traceback."""
+        want = LOG_TAIL_CHARS + TRACEBACK_CHARS
+        try:
+            with self.log(rank).open("rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - want))
+                return file.read(want).decode(errors="replace")
+        except OSError:
+            return ""
+
+    def _state(self, process: Watched) -> RankState:
+        assert self.board is not None
+        cpu_s, letter = process.usage()
+        row = self.board.rows[process.rank]
+        exited = process.gone.done()
+        state = row.state(process.pid, process.exit_code, cpu_s, letter, exited)
+        if exited:
+            return state
+        state = state.model_copy(update={"log_at": self._log_at(process.rank)})
+        if row.steps_done:
+            return state
+        children_cpu_s, io_bytes = process.work()
+        return state.model_copy(update={"children_cpu_s": children_cpu_s, "io_bytes": io_bytes})
+
+    def _log_at(self, rank: int) -> float | None:
+        with contextlib.suppress(OSError):
+            return self.log(rank).stat().st_mtime
+        return None
+
+    def _result(self, process: Watched) -> RankResult:
+        assert self.board is not None
+        row = self.board.rows[process.rank]
+        ok, detail = process.exit_code == 0, f"exit status {process.exit_code}"
+        told = row.replayed or {}
+        if row.replayed is not None:
+            ok, detail = bool(row.replayed.get("ok")), str(row.replayed.get("detail", ""))
+        elif row.failed is not None:
+            detail = f"{row.failed.get('error_type')}: {row.failed.get('message')}"
+        if row.not_finite:
+            ok, detail = False, row.not_finite
+        return RankResult(
+            rank=process.rank,
+            machine=self.machine,
+            ok=ok,
+            detail=detail,
+            digests=told.get("digests") or (),
+            kind=str(told.get("hardware") or ""),
+        )
+
+    def _control_path(self, rank: int) -> str:
+        return f"{self._controls}{rank}"
+
+    def _ticket_path(self, rank: int) -> str:
+        return f"{self._controls}{rank}.ticket"
+
+    def _order(self, rank: int, code: Path, group: str) -> RankOrder:
+        path = self._control_path(rank)
+        self.controls[rank] = wire.Control(path, create=True)
+        assert self.board is not None
+        return RankOrder(
+            rank=rank,
+            epoch=self.start.epoch,
+            script=self.start.script,
+            args=self.start.args,
+            cwd=str(code),
+            log=str(self.log(rank)),
+            socket=str(self.board.path),
+            env=_torchrun(self.start, rank) | self._environment | self._environment_of(rank),
+            group=group,
+        )
+
+    def _environment_of(self, rank: int) -> dict[str, str]:
+        restore = self.start.restore
+        ticket = self._ticket_path(rank) if restore.tier else ""
+        return {
+            wire.ENV_CONTROL: self._control_path(rank),
+            wire.ENV_RESTORE: json.dumps({"step": restore.step, "ticket": ticket}),
+        }
+
+    @functools.cached_property
+    def _environment(self) -> dict[str, str]:
+        """Of every rank."""
+        start = self.start
+        env: dict[str, Any] = {
+            wire.ENV_JOB: start.job,
+            wire.ENV_EPOCH: start.epoch,
+            wire.ENV_MACHINE: self.machine,
+            wire.ENV_SOCKET: self.board.path if self.board else "",
+            wire.ENV_SHARDS: self._shards,
+            wire.ENV_S3_EVERY: start.s3_every_steps,
+            wire.ENV_SKIP_STEPS: ",".join(map(str, start.skip_steps)),
+            wire.ENV_MEMORY_EVERY: start.memory_every_steps,
+            wire.ENV_COPIES: start.copies.model_dump_json(),
+            wire.ENV_PEER: "1" if start.peer and start.replay is None else "0",
+        }
+        env |= flight_files.environment(self.flight_folder, start.env)
+        if start.replay is not None:
+            env[wire.ENV_REPLAY_STEPS] = start.replay.steps
+        given = start.env if self._scratch is None else self._scratch.open(self.name, start.env)
+        return start.env | given | {name: str(value) for name, value in env.items()}
+
+
+def _torchrun(start: Start, rank: int) -> dict[str, str]:
+    """The environment that torchrun gives a worker (torch 2.13, ``torch/distributed/elastic/agent``)."""
+    local = start.ranks.index(rank)
+    per_machine = len(start.ranks)
+    host = start.rendezvous.host
+    env = {
+        "RANK": rank,
+        "LOCAL_RANK": local,
+        "WORLD_SIZE": start.world_size,
+        "LOCAL_WORLD_SIZE": per_machine,
+        "GROUP_RANK": rank // per_machine,
+        "GROUP_WORLD_SIZE": max(1, start.world_size // per_machine),
+        "ROLE_NAME": "default",
+        "ROLE_RANK": rank,
+        "ROLE_WORLD_SIZE": start.world_size,
+        "MASTER_ADDR": host,
+        "MASTER_PORT": start.rendezvous.port,
+        "TORCHELASTIC_RUN_ID": start.job,
+        "TORCHELASTIC_RESTART_COUNT": 0,
+        "TORCHELASTIC_MAX_RESTARTS": 0,
+        # The store is there already; ranks are its clients, whatever their number.
+        "TORCHELASTIC_USE_AGENT_STORE": True,
+    }
+    if per_machine > 1:
+        env["OMP_NUM_THREADS"] = os.environ.get("OMP_NUM_THREADS", "1")
+    if host.startswith("127."):
+        env["GLOO_SOCKET_IFNAME"] = "lo"  # gloo would resolve the host's name, which may be slow or absent
+    return {name: str(value) for name, value in env.items()}

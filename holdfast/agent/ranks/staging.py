@@ -1,0 +1,217 @@
+"""What a start needs on this machine before ranks are forked: the job's code, and the state to resume from."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from holdfast.agent.checkpoints import shard_port
+from holdfast.agent.checkpoints.memory import Memory, base_job
+from holdfast.agent.checkpoints.transfer_process import TransferProcess
+from holdfast.agent.client import AgentClient
+from holdfast.agent.ranks.run import Restored
+from holdfast.errors import CheckpointError, HoldfastError, UnavailableError, UnknownError
+from holdfast.models.agent import Start
+from holdfast.models.checkpoint import RestoreOrder, Tier
+from holdfast.secret import Keys, keys
+from holdfast.storage.code import versions
+from holdfast.tls import PLAIN, Tls
+
+_log = logging.getLogger(__name__)
+
+_CHECKOUT_S = 50.0
+Stamps = dict[str, tuple[int, int]]
+"""Size and time of change of files, by name."""
+
+
+class Staging:
+    """Checkouts and shards, each brought here once however often it is asked for."""
+
+    def __init__(
+        self,
+        carrier: TransferProcess,
+        memory: Memory,
+        folder: Path,
+        secret: str | Keys,
+        store: Mapping[str, str],
+        *,
+        tls: Tls = PLAIN,
+    ) -> None:
+        """``store`` says how ranks reach S3."""
+        self._carrier = carrier
+        self._store = store
+        self._memory = memory
+        self._folder = folder
+        self._secret = keys(secret)
+        self._tls = tls
+        self._seen: dict[Path, Stamps] = {}
+        """Of checkouts that were verified since this agent started."""
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    async def code(self, job: str, version: str, neighbours: Sequence[str] = ()) -> Path:
+        """The checkout of a code version, made if it is not there: from ``neighbours``, then from S3."""
+        folder = self._checkout(job, version)
+        async with self._locks[str(folder)]:
+            if await asyncio.to_thread(self._is_whole, folder, version):
+                return folder
+            if not await self._from_neighbours(job, version, neighbours, folder):
+                await self._carrier.call(
+                    "checkout", _CHECKOUT_S, job=base_job(job), version=version, folder=str(folder)
+                )
+            if not await asyncio.to_thread(self._is_whole, folder, version):
+                raise UnavailableError(f"code {folder} does not stay as it is written: see agent.log.")
+        return folder
+
+    def _is_whole(self, folder: Path, version: str) -> bool:
+        """Whether the checkout may be used; one that is broken is mended from the archive beside it.
+
+        At first every byte is looked at: the machine may have lost its power. From then on it counts as whole while
+        none of its files has another size or time.
+        """
+        if not folder.is_dir():
+            return False
+        known = self._seen.get(folder)
+        if known is not None and _stamps(folder, known) == known:
+            return True
+        found = versions.look(version, folder)
+        if found.broken:
+            _log.warning("code %s is broken (%s): it is made anew", folder, found.broken)
+            if not versions.mend(version, folder):
+                return False
+            found = versions.look(version, folder)
+        self._seen[folder] = _stamps(folder, found.names)
+        return not found.broken
+
+    def versions(self, job: str) -> tuple[str, ...]:
+        """Code versions of ``job`` that are checked out."""
+        folder = self._checkout(job, "")
+        return (
+            tuple(sorted(each.name for each in folder.iterdir() if each.is_dir() and each.name[0] != "."))
+            if folder.is_dir()
+            else ()
+        )
+
+    async def archive(self, job: str, version: str) -> bytes:
+        """The archive of a checkout, for other machines.
+
+        Raises:
+            UnknownError: it is not here.
+        """
+        try:
+            return await asyncio.to_thread(versions.packed(self._checkout(job, version)).read_bytes)
+        except OSError:
+            raise UnknownError(f"code version {version!r} of job {job!r} is not on this machine") from None
+
+    def _checkout(self, job: str, version: str) -> Path:
+        return self._folder / "code" / base_job(job) / version
+
+    async def _from_neighbours(self, job: str, version: str, neighbours: Sequence[str], folder: Path) -> bool:
+        """Whether one of the neighbours had it."""
+        for address in neighbours:
+            try:
+                async with AgentClient(address, self._secret, tls=self._tls) as agent:
+                    archive = await agent.code(base_job(job), version)
+                await asyncio.to_thread(versions.place, archive, version, folder)
+            except HoldfastError as error:
+                _log.info("code %s from %s: %s", version, address, error)
+            else:
+                return True
+        return False
+
+    async def restored(self, start: Start, rank: int) -> Restored:
+        """Where a rank finds its state: the cheapest source that is whole. Shards of other machines come here.
+
+        Raises:
+            CheckpointError: every source was refused; names them.
+        """
+        order = start.restore
+        assert order.tier is not None
+        if order.tier is Tier.S3:
+            return self._in_store(start, alone=False)
+        job, shard = base_job(start.job), _shard_of(start, rank)
+        refused: list[str] = []
+        async with self._locks[f"shard {job} {shard}"]:
+            try:
+                return await self._here(job, shard, order)
+            except CheckpointError as error:
+                refused.append(str(error))
+            for source in (each for each in (*order.sources, *order.fallbacks) if each.rank == shard):
+                try:
+                    if source.tier is Tier.S3:
+                        return self._in_store(start, alone=True)
+                    if source.address:
+                        await self._pull(job, shard, start, source.address)
+                        return await self._here(job, shard, order)
+                except (CheckpointError, UnavailableError) as error:
+                    refused.append(
+                        f"job {job!r} step {order.step} rank {shard} ({source.tier} of {source.machine}): {error}"
+                    )
+        raise CheckpointError("; ".join(refused))
+
+    async def _here(self, job: str, rank: int, order: RestoreOrder) -> Restored:
+        path, header = await asyncio.to_thread(self._memory.require_whole, job, rank, order.step, order.epoch)
+        # A rank whose shard lacks something (its code has another layout now) may have to read the step from S3.
+        store = self._store if order.key else {}
+        return Restored(header.step, Tier.MEMORY.value, path=str(path), key=order.key, job=job, store=store)
+
+    async def _pull(self, job: str, rank: int, start: Start, address: str) -> None:
+        order = start.restore
+        which: Any = {"job": job, "rank": rank, "step": order.step, "saved_by": order.epoch}
+        pull = partial(
+            shard_port.pull,
+            address,
+            self._secret.current,
+            folder=self._memory.own(job),
+            own_buffers=start.copies.own,
+            tls=self._tls,
+            **which,
+        )
+        try:
+            await asyncio.to_thread(pull)
+        except CheckpointError:
+            # Was it the way or the source? If the source, it discards its copy, and no plan names it again.
+            await asyncio.to_thread(
+                partial(shard_port.check, address, self._secret.current, tls=self._tls, **which)
+            )
+            raise
+
+    def _in_store(self, start: Start, *, alone: bool) -> Restored:
+        order = start.restore
+        return Restored(
+            order.step,
+            Tier.S3.value,
+            key=order.key,
+            job=base_job(start.job),
+            alone=alone,
+            store=self._store,
+        )
+
+
+def _stamps(folder: Path, names: Iterable[str]) -> Stamps:
+    """Of the files that are there."""
+    found: Stamps = {}
+    for name in names:
+        with contextlib.suppress(OSError):
+            at = os.lstat(os.path.join(folder, name))
+            found[name] = (at.st_size, at.st_mtime_ns)
+    return found
+
+
+def _shard_of(start: Start, rank: int) -> int:
+    """The rank whose shard ``rank`` resumes from.
+
+    In a replay ranks are numbered anew, so its i-th rank on this machine takes the i-th source.
+    """
+    if start.replay is None or not start.restore.sources:
+        return rank
+    sources = [source.rank for source in start.restore.sources]
+    if len(sources) < len(start.ranks):
+        raise CheckpointError(f"replay {start.job!r}: {len(sources)} sources for {len(start.ranks)} ranks")
+    return sources[start.ranks.index(rank)]

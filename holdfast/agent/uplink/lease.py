@@ -1,0 +1,94 @@
+"""Ranks of a machine that is cut off end by themselves, before another machine takes their place.
+
+The decision is :mod:`holdfast.policies.detect.silence`; here the time is watched, the gateway is tried once more on a
+connection of its own, and other machines are asked whether they hear it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from holdfast.agent.client import AgentClient
+from holdfast.agent.uplink.contact import Standing
+from holdfast.errors import HoldfastError, SilentError
+from holdfast.models.agent import Witness
+from holdfast.policies.detect import silence
+from holdfast.policies.detect.silence import Asked
+from holdfast.secret import Keys
+from holdfast.tls import PLAIN, Tls
+
+_log = logging.getLogger(__name__)
+
+LOOK_S = 0.1
+LONGEST_LOOK_S = 1.0
+"""Ranks may begin, and a lease may be granted, at any time."""
+
+
+class Lease:
+    """Watches the lease of a machine while ranks run on it."""
+
+    def __init__(
+        self,
+        standing: Standing,
+        secret: Keys,
+        *,
+        knock: Callable[[float], Awaitable[None]],
+        runs: Callable[[], bool],
+        stop: Callable[[str], Awaitable[None]],
+        tls: Tls = PLAIN,
+    ) -> None:
+        """``knock`` tries the gateway for so many seconds, ``runs`` says whether ranks do, ``stop`` ends them."""
+        self._standing = standing
+        self._secret = secret
+        self._knock = knock
+        self._runs = runs
+        self._stop = stop
+        self._tls = tls
+
+    async def run(self) -> None:
+        """For ever."""
+        while True:
+            await asyncio.sleep(self._until_due_s())
+            if self.is_due and (why := await self.why_cut_off()):
+                _log.error("%s: this machine is cut off, its ranks end", why)
+                await self._stop(why)
+
+    def _until_due_s(self) -> float:
+        """Until the next look: no sooner than it may matter, since an agent that wakes costs the ranks time."""
+        lease_s = self._standing.lease_s
+        if not lease_s or not self._runs():
+            return LONGEST_LOOK_S
+        return min(LONGEST_LOOK_S, max(LOOK_S, silence.ASK_SHARE * lease_s - self._standing.silent_s))
+
+    @property
+    def is_due(self) -> bool:
+        """Ranks run, and the gateway has been silent for so long that others must be asked."""
+        lease_s = self._standing.lease_s
+        return bool(lease_s) and self._standing.silent_s >= silence.ASK_SHARE * lease_s and self._runs()
+
+    async def why_cut_off(self) -> str:
+        """Why this machine must take itself for cut off; empty when it need not."""
+        patience_s = silence.ANSWER_SHARE * self._standing.lease_s
+        _, asked = await asyncio.gather(self._knock(patience_s), self._ask_all(patience_s))
+        if not self.is_due:
+            return ""  # the gateway answered after all
+        return silence.why_cut_off(self._standing.silent_s, asked)
+
+    async def _ask_all(self, patience_s: float) -> Sequence[Asked]:
+        return await asyncio.gather(*(self._ask(one, patience_s) for one in self._standing.witnesses))
+
+    async def _ask(self, witness: Witness, patience_s: float) -> Asked:
+        try:
+            async with (
+                asyncio.timeout(patience_s),
+                AgentClient(witness.address, self._secret, tls=self._tls) as agent,
+            ):
+                contact = await agent.contact(timeout_s=patience_s)
+        except (TimeoutError, SilentError):
+            return Asked(name=witness.name, reached=False)
+        except HoldfastError as error:
+            _log.debug("%s: %s", witness.name, error)
+            return Asked(name=witness.name, reached=True)
+        return Asked(name=witness.name, reached=True, contact=contact)

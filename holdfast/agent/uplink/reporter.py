@@ -1,0 +1,231 @@
+"""The agent's voice: registration, heartbeats, and events, to the gateway over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+
+import httpx
+from pydantic import BaseModel, ValidationError
+
+from holdfast.agent.client import raise_for
+from holdfast.agent.metrics import Metrics
+from holdfast.agent.uplink.contact import Standing
+from holdfast.errors import HoldfastError, StaleError, UnauthorizedError, UnavailableError, UnknownError
+from holdfast.listen import CLIENT_KEEP_ALIVE_S
+from holdfast.models import tolerant
+from holdfast.models.agent import Heard, Heartbeat, Register, Report
+from holdfast.secret import Keys, keys
+from holdfast.tls import PLAIN, Tls
+
+_log = logging.getLogger(__name__)
+
+_BUFFER = 1000  # events kept while the gateway is away; the oldest go first
+_TIMEOUT_S = 3.0
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
+
+
+class Reporter:
+    """Events go at once and in order, and are kept and sent again while the gateway is away.
+
+    ``gateway`` may be several URLs with commas between: the one that answers is kept to.
+    """
+
+    def __init__(
+        self,
+        gateway: str,
+        secret: str | Keys,
+        metrics: Metrics,
+        http: httpx.AsyncClient | None = None,
+        tls: Tls = PLAIN,
+        *,
+        standing: Standing | None = None,
+    ) -> None:
+        """``standing`` is told of every heartbeat that was answered."""
+        self._tls = tls
+        self._standing = standing or Standing()
+        self._http = http or httpx.AsyncClient(
+            timeout=_TIMEOUT_S,
+            # One connection for all heartbeats: a new one for each costs the gateway a handshake.
+            limits=httpx.Limits(keepalive_expiry=CLIENT_KEEP_ALIVE_S),
+            **tls.http(),
+        )
+        self._gateways = deque(url.strip().rstrip("/") for url in gateway.split(","))
+        self._secret = keys(secret)
+        self._metrics = metrics
+        self._events: deque[Report] = deque()
+        self._more = asyncio.Event()
+        self._message: Register | None = None
+        self._known = False
+
+    def report(self, report: Report) -> None:
+        """Have an event sent; returns at once."""
+        if len(self._events) >= _BUFFER:
+            self._events.popleft()
+            self._metrics.reports_dropped.inc()
+        self._events.append(report)
+        self._more.set()
+
+    async def run(
+        self,
+        message: Register,
+        interval_s: float,
+        heartbeat: Callable[[], Heartbeat],
+        delivered: Callable[[Heartbeat], None],
+    ) -> None:
+        """Register, then send heartbeats and events for ever.
+
+        Raises:
+            StaleError: the gateway knows a newer incarnation of this machine, or evicted it.
+            UnauthorizedError: the gateway does not take this machine's secret. Only before it knew the machine:
+                later the ranks that run matter more, and the secret may be on its way.
+        """
+        self._message = message
+        await self._register()
+        self._known = True
+        stale: StaleError | None = None
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._beat(interval_s, heartbeat, delivered))
+                tasks.create_task(self._send_events())
+        except* StaleError as group:
+            stale = next(each for each in group.exceptions if isinstance(each, StaleError))
+        if stale is not None:
+            # Not above: until Python 3.11.3 what is raised there comes out in a group of its own.
+            raise stale
+
+    async def knock(self, beat: Heartbeat, patience_s: float) -> None:
+        """Try every gateway once more, each on a new connection; whether one answers, ``standing`` knows."""
+
+        async def one(url: str) -> None:
+            with contextlib.suppress(HoldfastError, httpx.HTTPError):
+                async with httpx.AsyncClient(timeout=patience_s, **self._tls.http()) as http:
+                    await self._say(beat, http, url)
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                await asyncio.gather(*(one(url) for url in tuple(self._gateways)))
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._http.aclose()
+
+    async def _register(self) -> None:
+        assert self._message is not None
+        await self._deliver("/v1/agents/register", self._message)
+        _log.info("registered at %s", self._gateways[0])
+
+    async def _beat(
+        self, interval_s: float, heartbeat: Callable[[], Heartbeat], delivered: Callable[[Heartbeat], None]
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while True:
+            beat = heartbeat()
+            try:
+                await self._say(beat)
+                delivered(beat)
+            except StaleError:
+                raise
+            except UnknownError:
+                await self._register()
+            except HoldfastError as error:
+                self._metrics.heartbeats_failed.inc()
+                _log.debug("heartbeat: %s", error)
+            due = max(due + interval_s, loop.time())
+            await asyncio.sleep(due - loop.time())
+
+    async def _say(self, beat: Heartbeat, http: httpx.AsyncClient | None = None, url: str = "") -> None:
+        asked_at = time.monotonic()
+        try:
+            answer = (
+                await self._send(http, url, beat) if http else await self._post("/v1/agents/heartbeat", beat)
+            )
+        except (StaleError, UnavailableError, UnauthorizedError):
+            raise
+        except HoldfastError:
+            # It refuses what it was told, but it is there and takes this machine's secret.
+            self._standing.contacted(asked_at)
+            raise
+        self._standing.answered(asked_at, _heard(answer))
+
+    async def _send(self, http: httpx.AsyncClient, url: str, beat: Heartbeat) -> httpx.Response:
+        headers = {"Authorization": self._secret.header, "Content-Type": "application/json"}
+        answer = await http.post(
+            f"{url}/v1/agents/heartbeat", content=beat.model_dump_json(), headers=headers
+        )
+        raise_for(answer)
+        return answer
+
+    async def _send_events(self) -> None:
+        while True:
+            await self._more.wait()
+            self._more.clear()
+            while self._events:
+                report = self._events[0]
+                await self._deliver("/v1/agents/events", report)
+                # A full buffer may have dropped it meanwhile.
+                if self._events and self._events[0] is report:
+                    self._events.popleft()
+
+    async def _deliver(self, path: str, body: BaseModel) -> None:
+        """Post until it is taken, or refused for good."""
+        wait_s = _FIRST_WAIT_S
+        while True:
+            try:
+                await self._post(path, body)
+                return
+            except StaleError:
+                raise
+            except UnknownError:
+                if body is self._message:
+                    _log.warning("gateway %s does not know %s", self._gateways[0], path)
+                else:
+                    await self._register()
+            except UnavailableError as error:
+                _log.debug("%s: %s", path, error)
+            except HoldfastError as error:
+                if isinstance(error, UnauthorizedError) and not self._known:
+                    raise UnauthorizedError(
+                        f"gateway {self._gateways[0]} does not accept this machine's secret: copy the gateway's secret "
+                        "file (HOME/secret, or where HOLDFAST_SECRET_FILE points) to this machine, mode 0600."
+                    ) from None
+                _log.error("gateway %s refused %s: %s", self._gateways[0], path, error)
+                if body is not self._message:
+                    return
+            await asyncio.sleep(wait_s)
+            wait_s = min(_LONGEST_WAIT_S, wait_s * 2)
+
+    async def _post(self, path: str, body: BaseModel) -> httpx.Response:
+        try:
+            if isinstance(body, Report):
+                # The gateway reckons the age of what it holds from this, also after it waited for a gateway.
+                body = body.model_copy(update={"at": time.time()})
+            self._tls.refresh()
+            headers = {"Authorization": self._secret.header, "Content-Type": "application/json"}
+            url = f"{self._gateways[0]}{path}"
+            response = await self._http.post(url, content=body.model_dump_json(), headers=headers)
+        except httpx.HTTPError as error:
+            self._next_gateway()
+            raise UnavailableError(f"gateway {self._gateways[0]}: {type(error).__name__} {error}") from None
+        if response.status_code >= 500:
+            self._next_gateway()
+            raise UnavailableError(f"gateway {self._gateways[0]}: status {response.status_code}")
+        raise_for(response)
+        return response
+
+    def _next_gateway(self) -> None:
+        """Of several one leads: when this one is away or stands by, the next is asked."""
+        self._gateways.rotate(-1)
+
+
+def _heard(answer: httpx.Response) -> Heard:
+    """What the gateway granted; nothing, if it speaks an older language."""
+    try:
+        return tolerant.read(Heard, answer.content)
+    except ValidationError:
+        return Heard()

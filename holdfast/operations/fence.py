@@ -1,0 +1,47 @@
+"""Stop the ranks of an epoch everywhere, and fence it so that nothing of it can act again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from holdfast.models.agent import AgentState
+from holdfast.models.machine import Machine
+from holdfast.operations import fleet
+from holdfast.operations.context import Context
+
+
+@dataclass(frozen=True)
+class Fenced:
+    """What came of telling machines to stop; by name."""
+
+    states: Mapping[str, AgentState]
+    """What each machine has, once its ranks were gone."""
+    lost: tuple[str, ...] = ()
+    """Those that could not be told."""
+    silent: tuple[str, ...] = ()
+    """Of these, those that may run on: nothing came back from them."""
+
+
+async def fence(
+    ctx: Context,
+    machines: list[Machine],
+    job: str,
+    epoch: int,
+    *,
+    given_up: Collection[str] = (),
+    grace_s: float = 0.0,
+) -> Fenced:
+    """Stop ranks of ``job`` up to ``epoch`` on ``machines``; those ``given_up`` already are not waited for long.
+
+    Ranks that handle SIGTERM have ``grace_s`` seconds to end.
+    """
+    answers = await fleet.settle(ctx, machines, job, epoch, given_up=given_up, grace_s=grace_s)
+    states = {name: settled.state for name, settled in fleet.answered(answers).items()}
+    return Fenced(states, lost=fleet.lost(answers), silent=fleet.silent(answers))
+
+
+async def halt(ctx: Context, job_name: str) -> None:
+    """Stop a job's ranks and leave it to a person: nothing of it runs, its machines stay with it."""
+    job = ctx.ledger.job(job_name)
+    await fence(ctx, ctx.ledger.machines_named(job.machines), job_name, job.epoch)

@@ -1,0 +1,86 @@
+"""Which machines flap, by what the ledger has heard of them and of the jobs that they served."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from holdfast.clock import Clock
+from holdfast.models.alert import NETWORK_KINDS, AlertKind, IncidentClass
+from holdfast.models.machine import MachineState
+from holdfast.policies.classify.roots import separate
+from holdfast.policies.config.policy import FlapPolicy, Policy
+from holdfast.policies.pool import flapping, rank_deaths
+from holdfast.policies.pool.rank_deaths import Death
+from holdfast.storage.ledger import Ledger
+from holdfast.storage.ledger.alerts import RecordedAlert
+
+_LOOK_BACK = 50
+"""Incidents of a job, newest first."""
+_KINDS = (*NETWORK_KINDS, AlertKind.HOST_FAULT, AlertKind.RANK_EXIT)
+
+
+def find(ledger: Ledger, names: Iterable[str], now: float, policy: Policy) -> dict[str, str]:
+    """Those of the machines that flap, and why."""
+    rules = policy.ladder.flaps
+    heard = ledger.heard_of(names, _KINDS, now - rules.window_s)
+    told = {name: flapping.why(_flaps(alerts), now, rules) for name, alerts in heard.items()}
+    died = {name: {str(each.job) for each in alerts if _dies(each)} for name, alerts in heard.items()}
+    deaths = {
+        job: deaths_of(ledger, job, now, policy) for job in {*(job for jobs in died.values() for job in jobs)}
+    }
+    for name, jobs in died.items():
+        mine = [each for job in sorted(jobs) for each in deaths[job]]
+        told[name] = told[name] or rank_deaths.why(name, mine, now, rules)
+    return {name: why for name, why in told.items() if why}
+
+
+def deaths_of(ledger: Ledger, job: str, now: float, policy: Policy) -> list[Death]:
+    """Ranks of the job that died by themselves within the window, where nothing beside explained it."""
+    since = now - policy.ladder.flaps.window_s
+    epochs = {each.epoch: each for each in ledger.epochs(job)}
+    found: list[Death] = []
+    for incident in ledger.incidents(job, limit=_LOOK_BACK):
+        if incident.opened_at <= since or incident.incident_class is not IncidentClass.JOB_CRASH:
+            continue
+        mine = [alert for alert in incident.alerts if alert.epoch in (None, incident.epoch)]
+        step = epochs[incident.epoch].reached if incident.epoch in epochs else None
+        roots = separate(mine).roots
+        told = (rank_deaths.death(alert, incident.opened_at, step, policy.classify) for alert in roots)
+        found += [each for each in told if each is not None]
+    return found
+
+
+def of_the_pool(ledger: Ledger, clock: Clock, policy: Policy) -> list[str]:
+    """Standbys that are given to no job now: they flap, or flapped and their checks have not passed for a while."""
+    return list(why_kept_out(ledger, clock.now(), policy))
+
+
+def why_kept_out(ledger: Ledger, now: float, policy: Policy) -> dict[str, str]:
+    """The same, with the reasons."""
+    standbys = [machine.name for machine in ledger.machines(state=MachineState.STANDBY)]
+    return _not_cleared(ledger, standbys, now, policy.ladder.flaps) | find(ledger, standbys, now, policy)
+
+
+def _not_cleared(ledger: Ledger, names: Sequence[str], now: float, rules: FlapPolicy) -> dict[str, str]:
+    heard = ledger.heard_of(names, _KINDS, now - flapping.REMEMBERED_S)
+    told = {
+        name: flapping.kept_out(_flaps(alerts), *_checks(alerts), rules) for name, alerts in heard.items()
+    }
+    return {name: why for name, why in told.items() if why}
+
+
+def _flaps(alerts: Iterable[RecordedAlert]) -> list[float]:
+    return [each.recorded_at for each in alerts if flapping.counts(each)]
+
+
+def _dies(alert: RecordedAlert) -> bool:
+    return alert.kind is AlertKind.RANK_EXIT and alert.job is not None and not alert.evidence.get("cascade")
+
+
+def _checks(alerts: Iterable[RecordedAlert]) -> tuple[list[float], list[float]]:
+    """When the checks of a standby passed, and when they did not."""
+    told = [each for each in alerts if flapping.of_checks(each)]
+    return (
+        [each.recorded_at for each in told if not each.firing],
+        [each.recorded_at for each in told if each.firing],
+    )

@@ -1,0 +1,148 @@
+"""One command to many agents at once, with bounded concurrency."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import TypeVar
+
+from holdfast.agent.client import CONNECT_S, AgentClient
+from holdfast.errors import HoldfastError, SilentError, StaleError, UnauthorizedError, UnavailableError
+from holdfast.models.agent import Fence, PrepareCode, Settled
+from holdfast.models.job import Job
+from holdfast.models.machine import Machine
+from holdfast.operations.context import Context
+
+Answer = TypeVar("Answer")
+
+AT_ONCE = 128
+GIVEN_UP_S = 2.0
+"""To reach a machine that the gateway has given up: one packet more than a first one that is lost."""
+_ASKED = 3
+"""Neighbours that a machine may ask for code."""
+
+
+async def each(
+    machines: Iterable[Machine], work: Callable[[Machine], Awaitable[Answer]]
+) -> dict[str, Answer]:
+    """Do ``work`` for all ``machines``, :data:`AT_ONCE` at a time; results by machine name."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(machine: Machine) -> Answer:
+        async with gate:
+            return await work(machine)
+
+    listed = list(machines)
+    done = await asyncio.gather(*(one(machine) for machine in listed))
+    return {machine.name: result for machine, result in zip(listed, done, strict=True)}
+
+
+async def ask(
+    ctx: Context,
+    machines: Iterable[Machine],
+    command: Callable[[AgentClient, Machine], Awaitable[Answer]],
+) -> dict[str, Answer | HoldfastError]:
+    """Send ``command`` to the agents of ``machines``; by machine name, the answer or the error.
+
+    What is wrong on this side is no machine's error, from which somebody may conclude that the machine is at fault.
+
+    Raises:
+        SettingsError: our secret or certificates cannot be read.
+        UnauthorizedError: all of them refuse our secret.
+    """
+
+    async def one(machine: Machine) -> Answer | HoldfastError:
+        try:
+            agent = ctx.agent(machine)
+        except UnavailableError as error:
+            return error
+        try:
+            return await command(agent, machine)
+        except HoldfastError as error:
+            return error
+
+    answers = await each(machines, one)
+    refused = [answer for answer in answers.values() if isinstance(answer, UnauthorizedError)]
+    if refused and len(refused) == len(answers):
+        raise refused[0]
+    return answers
+
+
+def answered(answers: dict[str, Answer | HoldfastError]) -> dict[str, Answer]:
+    """Those that answered."""
+    return {name: answer for name, answer in answers.items() if not isinstance(answer, HoldfastError)}
+
+
+def lost(answers: dict[str, Answer | HoldfastError]) -> tuple[str, ...]:
+    """Machines that are not what they were: no answer, or an agent that started anew."""
+    return tuple(
+        name for name, answer in answers.items() if isinstance(answer, UnavailableError | StaleError)
+    )
+
+
+def silent(answers: dict[str, Answer | HoldfastError]) -> tuple[str, ...]:
+    """Machines from which nothing came back, not even a refusal: what runs there may run on."""
+    return tuple(name for name, answer in answers.items() if isinstance(answer, SilentError))
+
+
+def all_or_raise(answers: dict[str, Answer | HoldfastError]) -> dict[str, Answer]:
+    """All answers.
+
+    Raises:
+        HoldfastError: the first that failed.
+    """
+    for answer in answers.values():
+        if isinstance(answer, HoldfastError):
+            raise answer
+    return answered(answers)
+
+
+async def settle(
+    ctx: Context,
+    machines: Iterable[Machine],
+    job: str,
+    epoch: int,
+    *,
+    given_up: Collection[str] = (),
+    grace_s: float = 0.0,
+) -> dict[str, Settled | HoldfastError]:
+    """Stop and fence ``job`` up to ``epoch``; by machine name, what it holds once nothing of the job runs there.
+
+    Those that the gateway has ``given_up`` are not waited for long. Ranks that handle SIGTERM have ``grace_s``
+    seconds to end.
+    """
+
+    def stop(agent: AgentClient, machine: Machine) -> Awaitable[Settled]:
+        command = Fence(job=job, epoch=epoch, incarnation=machine.incarnation, grace_s=grace_s)
+        return agent.settle(command, connect_s=GIVEN_UP_S if machine.name in given_up else CONNECT_S)
+
+    return await ask(ctx, machines, stop)
+
+
+async def prepare_code(
+    ctx: Context, job: Job, version: str, machines: Sequence[Machine]
+) -> dict[str, HoldfastError | None]:
+    """Have a code version of ``job`` checked out on ``machines``; by name, the error if there was one.
+
+    They take it from the job's machines where those have it, so that a recovery does not need S3.
+    """
+    if not machines:
+        return {}
+    here = [machine for machine in ctx.ledger.machines(job=job.name) if machine.address]
+    place = {machine.name: at for at, machine in enumerate(machines)}
+
+    def neighbours(machine: Machine) -> tuple[str, ...]:
+        """A few, others for each machine: an order stays small however large the job is."""
+        ring = [here[(place[machine.name] + step) % len(here)] for step in range(min(_ASKED + 1, len(here)))]
+        return tuple(other.address for other in ring if other.name != machine.name)[:_ASKED]
+
+    def order(machine: Machine) -> PrepareCode:
+        return PrepareCode(
+            job=job.name,
+            version=version,
+            incarnation=machine.incarnation,
+            ranks=job.spec.ranks_per_machine,
+            neighbours=neighbours(machine),
+        )
+
+    return await ask(ctx, machines, lambda agent, machine: agent.prepare_code(order(machine)))

@@ -1,0 +1,82 @@
+"""Hold a job's ranks at a step boundary, all at the same one, and let them go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from holdfast.errors import RefusedError
+from holdfast.models.agent import Hold, RankPhase, RankState
+from holdfast.models.job import Job, JobState
+from holdfast.models.machine import Machine
+from holdfast.operations import fleet
+from holdfast.operations.context import Context
+
+HOLD_TIMEOUT_S = 30.0
+
+
+HOLD_AHEAD = 2
+"""Steps from the furthest rank to the boundary that all are held at; doubled each time that one passed it before."""
+
+
+async def hold(ctx: Context, job_name: str, at_step: int | None) -> int | None:
+    """Hold a job for a person at a step boundary (``at_step`` None: let it go); returns the step it holds at.
+
+    ``at_step`` 0 means "as soon as possible": the earliest boundary that no rank has passed yet.
+
+    Raises:
+        RefusedError: the job does not run, or its ranks did not reach the boundary in time (they go on).
+    """
+    job = ctx.ledger.job(job_name)
+    if job.state not in (JobState.RUNNING, JobState.PAUSED):
+        raise RefusedError(f"job {job_name} is {job.state}: only a running job can be held")
+    held = await hold_ranks(ctx, job, at_step)
+    ctx.ledger.set_job(job_name, state=JobState.RUNNING if held is None else JobState.PAUSED)
+    return held
+
+
+async def hold_ranks(ctx: Context, job: Job, at_step: int | None) -> int | None:
+    """Hold the ranks, or let them go; leaves the job's state alone.
+
+    Ranks are at most one step apart, so the boundary after the next one is ahead of all of them, unless they passed it
+    before all machines were told. Some are held there then, while others wait for them in the middle of a later step:
+    they are led to a boundary that is further ahead.
+    """
+    machines = ctx.ledger.machines_named(job.machines)
+    if at_step is None:
+        await _tell_hold(ctx, job, machines, None)
+        return None
+    ahead = HOLD_AHEAD
+    at_step = at_step or _furthest(await _ranks(ctx, machines, job.name)) + ahead
+    await _tell_hold(ctx, job, machines, at_step)
+    deadline = ctx.clock.now() + HOLD_TIMEOUT_S
+    while ctx.clock.now() < deadline:
+        ranks = await _ranks(ctx, machines, job.name)
+        if any(rank.phase is RankPhase.EXITED for rank in ranks):
+            raise RefusedError(f"job {job.name}: a rank ended before step {at_step}")
+        held_at = {rank.step for rank in ranks if rank.paused}
+        if len(ranks) == job.spec.world_size and all(rank.paused for rank in ranks) and len(held_at) == 1:
+            return held_at.pop()
+        if _furthest(ranks) > at_step:
+            ahead *= 2
+            at_step = _furthest(ranks) + ahead
+            await _tell_hold(ctx, job, machines, at_step)
+        await asyncio.sleep(0.02)
+    await _tell_hold(ctx, job, machines, None)
+    raise RefusedError(f"job {job.name} did not reach step {at_step} in {HOLD_TIMEOUT_S:.0f} s; it goes on")
+
+
+async def _tell_hold(ctx: Context, job: Job, machines: list[Machine], at_step: int | None) -> None:
+    def order(machine: Machine) -> Hold:
+        return Hold(job=job.name, epoch=job.epoch, incarnation=machine.incarnation, at_step=at_step)
+
+    fleet.all_or_raise(await fleet.ask(ctx, machines, lambda agent, machine: agent.hold(order(machine))))
+
+
+def _furthest(ranks: Sequence[RankState]) -> int:
+    return max((rank.step for rank in ranks), default=0)
+
+
+async def _ranks(ctx: Context, machines: list[Machine], job: str) -> list[RankState]:
+    answers = fleet.answered(await fleet.ask(ctx, machines, lambda agent, _: agent.state(shards=False)))
+    return [rank for state in answers.values() for run in state.jobs if run.job == job for rank in run.ranks]

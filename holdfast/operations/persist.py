@@ -1,0 +1,90 @@
+"""When ranks died or a stop was ordered: the newest step in memory goes to S3, beside everything else."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+
+from holdfast.agent.client import AgentClient
+from holdfast.errors import HoldfastError
+from holdfast.models.agent import AgentState, Persist
+from holdfast.models.job import Job
+from holdfast.models.machine import Machine
+from holdfast.operations import fleet
+from holdfast.operations.context import Context
+from holdfast.policies.restore import lineage, triggered_save
+
+_log = logging.getLogger(__name__)
+_ORDER_S = 5.0
+_under_way: set[asyncio.Task[int | None]] = set()
+
+
+def persist_soon(
+    ctx: Context,
+    job: Job,
+    machines: Sequence[Machine],
+    states: Mapping[str, AgentState],
+    bound: int | None = None,
+) -> None:
+    """Have :func:`persist` done without waiting for it: recovery goes on at once."""
+    task = asyncio.get_running_loop().create_task(persist(ctx, job, machines, states, bound))
+    _under_way.add(task)  # the loop itself keeps only a weak reference
+    task.add_done_callback(_under_way.discard)
+
+
+async def persist(
+    ctx: Context,
+    job: Job,
+    machines: Sequence[Machine],
+    states: Mapping[str, AgentState],
+    bound: int | None = None,
+) -> int | None:
+    """Order the newest complete step in memory to S3, if it is newer than what lies there; the step, or None.
+
+    ``states`` are what the machines said once nothing of the job ran any more, by name.
+
+    Returns when the agents have it out of the way of later saves; they upload it by themselves, within their own
+    bounds. Nothing that goes wrong here is worth stopping a recovery for: it is logged.
+    """
+    try:
+        return await asyncio.wait_for(_order(ctx, job, machines, states, bound), _ORDER_S)
+    except (HoldfastError, TimeoutError) as error:
+        _log.warning("job %s: the newest step in memory is not saved to S3: %s", job.name, error)
+        return None
+
+
+async def _order(
+    ctx: Context,
+    job: Job,
+    machines: Sequence[Machine],
+    states: Mapping[str, AgentState],
+    bound: int | None,
+) -> int | None:
+    epochs = ctx.ledger.epochs(job.name)
+    shards = [shard for state in states.values() for shard in state.shards if shard.job == job.name]
+    save = triggered_save.choose(
+        lineage.valid(shards, epochs),
+        lineage.valid(ctx.ledger.checkpoints(job.name, include_suspect=False), epochs),
+        job.spec.world_size,
+        bound,
+    )
+    if save is None:
+        return None
+
+    async def order(agent: AgentClient, machine: Machine) -> None:
+        await agent.persist(
+            Persist(
+                job=job.name,
+                epoch=job.epoch,
+                incarnation=machine.incarnation,
+                step=save.step,
+                shard_epoch=save.epoch,
+                world_size=job.spec.world_size,
+                ranks=save.uploads[machine.name],
+            )
+        )
+
+    asked = [machine for machine in machines if machine.name in save.uploads]
+    fleet.all_or_raise(await fleet.ask(ctx, asked, order))
+    return save.step

@@ -1,0 +1,72 @@
+"""End a job for good, and give its machines back to the standby pool."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from holdfast.agent.client import AgentClient
+from holdfast.errors import AnewError, HoldfastError, StaleError
+from holdfast.models.agent import Fence
+from holdfast.models.job import ENDED, JobState
+from holdfast.models.machine import Machine, MachineState, Scope
+from holdfast.operations import fleet
+from holdfast.operations.context import Context
+from holdfast.operations.evict import take_out
+from holdfast.operations.fence import fence
+from holdfast.operations.fitness import why_unfit
+from holdfast.operations.persist import persist
+from holdfast.policies.escalate import stop_grace
+from holdfast.storage.ledger import Ledger
+
+
+async def stop(ctx: Context, job_name: str, ledger: Ledger | None = None) -> None:
+    """Stop a job for good: fence its ranks everywhere, give its machines to the standby pool.
+
+    Args:
+        ctx: services.
+        job_name: the job.
+        ledger: where it is written; None: the site's, whoever else acts on the job.
+
+    Raises:
+        StaleError: another run acts on the job; it was not stopped.
+    """
+    ledger = ledger or ctx.ledger
+    job = ctx.ledger.job(job_name)
+    machines = ctx.ledger.machines_named(job.machines)
+    ledger.set_job(job_name, state=JobState.STOPPED, done_at=ctx.clock.now())
+    told = await fence(ctx, machines, job_name, job.epoch, grace_s=stop_grace.grace_s(job.spec.stop_grace_s))
+    await persist(ctx, job, machines, told.states)
+    ledger.close_epoch(job_name, job.epoch, "stopped", ctx.clock.now())
+    await free_machines(ctx, job_name)
+
+
+async def free_machines(ctx: Context, job_name: str) -> None:
+    """Give the machines of an ended job back to the standby pool, their memory emptied; unfit ones are cordoned.
+
+    Raises:
+        StaleError: the job has not ended (any more).
+        HoldfastError: an unfit machine could not be taken out; the others are where they belong.
+    """
+    job = ctx.ledger.job(job_name)
+    if job.state not in ENDED:
+        raise StaleError(f"job {job_name} is {job.state}: its machines stay with it")
+    machines = ctx.ledger.machines(state=MachineState.ACTIVE, job=job_name)
+
+    def forget(agent: AgentClient, machine: Machine) -> Awaitable[None]:
+        return agent.forget(Fence(job=job_name, epoch=job.epoch, incarnation=machine.incarnation))
+
+    await fleet.ask(ctx, machines, forget)
+    unfit = await fleet.each(machines, lambda machine: why_unfit(ctx, machine))
+    ctx.ledger.give_back([machine.name for machine in machines if not unfit[machine.name]], job_name)
+    failed: list[HoldfastError] = []
+    for machine in machines:
+        if unfit[machine.name]:
+            why = f"not fit for the standby pool: {unfit[machine.name]}"
+            try:
+                await take_out(ctx, machine.name, why, Scope.CLUSTER, machine.incarnation, job=job_name)
+            except AnewError:
+                ctx.ledger.let_go(machine.name, machine.incarnation, job_name)
+            except HoldfastError as error:
+                failed.append(error)
+    if failed:
+        raise failed[0]

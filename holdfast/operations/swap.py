@@ -1,0 +1,49 @@
+"""A standby for a slot whose machine is out of service."""
+
+from __future__ import annotations
+
+from holdfast.errors import NoStandbyError
+from holdfast.models.machine import Machine, MachineState
+from holdfast.operations import flaps
+from holdfast.operations.context import Context
+from holdfast.operations.provision import provision_for_now
+from holdfast.policies.pool.machine_groups import group_of
+from holdfast.storage.ledger import Ledger
+
+
+async def claim(ctx: Context, ledger: Ledger, job: str, taken: list[str], old: str) -> Machine:
+    """A standby for the job in the place of ``old``, of its kind.
+
+    First one that an attempt claimed and was killed before it could place it.
+    """
+    for machine in ledger.machines(state=MachineState.ACTIVE, job=job):
+        if machine.name not in taken:
+            return machine
+    # One that the job let go as innocent stands by with a slot of its own to come back to.
+    others = [name for name in taken if name != old]
+    try:
+        return ledger.claim_standbys(job, 1, [*excluded(ctx, old), *others])[0]
+    except NoStandbyError:
+        await provision_for_now(ctx, group_of(old, ctx.policy.spare_pool))
+    deadline = ctx.clock.now() + ctx.policy.standby.wait_s
+    while True:
+        try:
+            return ledger.claim_standbys(job, 1, [*excluded(ctx, old), *others])[0]
+        except NoStandbyError:
+            if ctx.clock.now() > deadline:
+                raise NoStandbyError(
+                    f"no standby for job {job} within {ctx.policy.standby.wait_s:.0f} s: add machines "
+                    "(`holdfast pool`), or release a repaired one (`holdfast release MACHINE`)"
+                ) from None
+        await ctx.clock.sleep(0.1)
+
+
+def excluded(ctx: Context, old: str) -> list[str]:
+    """Standbys that cannot take ``old``'s place: those of another group, and those that flap."""
+    policy = ctx.policy.spare_pool
+    flapping = flaps.of_the_pool(ctx.ledger, ctx.clock, ctx.policy)
+    if not policy.groups:
+        return flapping
+    group = group_of(old, policy)
+    standbys = ctx.ledger.machines(state=MachineState.STANDBY)
+    return [*flapping, *(known.name for known in standbys if group_of(known.name, policy) != group)]

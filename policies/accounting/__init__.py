@@ -1,0 +1,1 @@
+"""Where time went: ETTR and lost time."""

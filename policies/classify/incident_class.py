@@ -1,0 +1,445 @@
+"""From alerts to an incident class: sure signs act at once, the rest is weighed.
+
+The answer is one of three: :class:`~holdfast.models.alert.Classification` (open an incident),
+:class:`Wait` (only echoes so far; ask again) or :class:`NoAction` (nothing to act on, and why). It does not
+depend on the order in which alerts arrived, nor on duplicates.
+
+What each kind means is a table (:mod:`holdfast.policies.classify.meaning`); here is what takes precedence, and why:
+what a human said; a machine that is surely gone; a number that is not finite (an assertion on it is an echo); a process
+that died by itself, for the reason that lies beside it; no progress, likewise; what playbooks of other packages
+wait for; what else acts alone or came again; a code update (it can wait).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from pydantic import Field
+
+from holdfast.models.alert import (
+    MACHINE_KINDS,
+    NETWORK_KINDS,
+    Alert,
+    AlertKind,
+    Classification,
+    IncidentClass,
+)
+from holdfast.models.base import Frozen
+from holdfast.models.job import Job
+from holdfast.policies.classify import exits, sure_signs, suspects
+from holdfast.policies.classify.meaning import CAUSES, PRECEDENCE, Acts, Beside, meaning
+from holdfast.policies.classify.roots import OWN_CAUSES, separate
+from holdfast.policies.classify.screening import screen
+from holdfast.policies.config import declared
+from holdfast.policies.config.policy import Policy
+from holdfast.policies.detect import switches
+from holdfast.policies.escalate import repeated
+from holdfast.policies.join_names import join_names
+
+_OF_ALL = frozenset({IncidentClass.NAN_LOSS, IncidentClass.EXTERNAL_SERVICE})
+"""Numbers are of all ranks and services are outside: who told first says nothing."""
+
+
+class JobContext(Frozen):
+    """What is known of the job beside the alerts."""
+
+    job: Job
+    now: float
+    """Unix seconds."""
+    unreachable: frozenset[str] = frozenset()
+    """Machines whose agent is gone."""
+    doubtful: frozenset[str] = frozenset()
+    """Machines that do not answer at the moment: whether they are lost will be known ..."""
+    doubt_s: float = 0.0
+    """... within so many seconds."""
+    heard_at: float | None = None
+    """When the first of the alerts was heard, on the gateway's clock; None: their own times count."""
+    listening_since: float = 0.0
+    """When the gateway came or took over: reports of what happened before come late, and in any order."""
+    code_changed_at: float | None = None
+    """When the running code version was switched to; None: never since the submission."""
+    incarnations: Mapping[str, str] = Field(default_factory=dict)
+    """Present incarnation of each machine; alerts of another one are stale. Empty: not checked."""
+
+
+class Wait(Frozen):
+    """Too early: the root of what is seen has not shown itself yet."""
+
+    until_s: float
+    """Unix time at which to ask again at the latest."""
+    why: str
+
+
+class NoAction(Frozen):
+    """Nothing to act on."""
+
+    reason: str
+
+
+Decision = Classification | Wait | NoAction
+
+
+def classify(alerts: Sequence[Alert], context: JobContext, policy: Policy | None = None) -> Decision:
+    """Decide what the alerts mean for ``context.job``.
+
+    Args:
+        alerts: signals that no incident has taken yet.
+        context: the job and what is known of it.
+        policy: thresholds; None: the packaged ones.
+    """
+    policy = policy or Policy.load()
+    screened = screen(alerts, context.job, context.now, context.incarnations, policy.classify)
+    kept, dropped = screened.kept, screened.dropped
+    if not kept:
+        return NoAction(reason="; ".join(dropped) or "no alerts")
+    decision = (
+        _manual(kept)
+        or _machine(kept, context, policy)
+        or _non_finite(kept)
+        or _exits(kept, context, policy)
+        or _unreachable(kept, context)
+        or _hang(kept, policy)
+        or _of_packages(kept, context, policy)
+        or _other(kept, context, policy)
+        or _update(kept, context)
+        or _echoes(kept, context, policy)
+    )
+    if isinstance(decision, Classification):
+        named = suspects.named(kept, decision.machine, context.job)
+        return decision.model_copy(update={"reasons": (*decision.reasons, *dropped), "suspects": named})
+    running = [f"version {context.job.code_version} runs already" for each in kept if _is_update(each)]
+    return decision or NoAction(reason="; ".join((*running, *_observations(kept), *dropped)))
+
+
+def sure_machines(
+    alerts: Sequence[Alert], context: JobContext, policy: Policy | None = None
+) -> tuple[str, ...]:
+    """All machines of the job that the alerts surely accuse, first seen first."""
+    policy = policy or Policy.load()
+    screened = screen(alerts, context.job, context.now, context.incarnations, policy.classify)
+    return tuple(sure_signs.find(screened.kept, policy.classify))
+
+
+def _manual(alerts: Sequence[Alert]) -> Classification | None:
+    manual = next((alert for alert in alerts if alert.kind is AlertKind.MANUAL), None)
+    if manual is None:
+        return None
+    wanted = IncidentClass(manual.evidence.get("class") or IncidentClass.JOB_CRASH)
+    said = f"{manual.evidence.get('by') or 'somebody'} asked for {wanted.value}"
+    reasons = [f"{said}: {manual.evidence['text']}" if manual.evidence.get("text") else said]
+    if wanted is IncidentClass.MACHINE_FAULT and manual.machine is None:
+        wanted = IncidentClass.JOB_CRASH
+        reasons.append("no machine was named, so it is looked for as after a crash")
+    return Classification(
+        incident_class=wanted,
+        confidence=1.0,
+        machine=manual.machine,
+        rank=manual.rank,
+        reasons=tuple(reasons),
+        root=manual.key,
+    )
+
+
+def _machine(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Classification | None:
+    signs = sure_signs.find(alerts, policy.classify)
+    if not signs:
+        return None
+    reasons = tuple(f"{machine}: {why}" for machine, why in signs.items())
+    limit = policy.aggregate.limit(len(context.job.machines))
+    if len(signs) > limit:
+        return _too_many(len(signs), reasons, context, limit, IncidentClass.MACHINE_FAULT)
+    root = next(alert for alert in alerts if sure_signs.is_sure(alert, policy.classify) and alert.machine)
+    return Classification(
+        incident_class=IncidentClass.MACHINE_FAULT,
+        confidence=1.0 if len(signs) == 1 else 0.9,
+        machine=next(iter(signs)),
+        reasons=reasons,
+        root=root.key,
+    )
+
+
+def _too_many(
+    count: int, reasons: tuple[str, ...], context: JobContext, limit: int, incident_class: IncidentClass
+) -> Classification:
+    return Classification(
+        incident_class=incident_class,
+        confidence=0.3,
+        machine=None,
+        reasons=(
+            f"{count} machines at once, more than the over-eviction limit of {limit} for "
+            f"{len(context.job.machines)} machines: a common cause is likely, a human decides",
+            *reasons,
+        ),
+    )
+
+
+def _non_finite(alerts: Sequence[Alert]) -> Classification | None:
+    found = [alert for alert in alerts if alert.kind is AlertKind.NON_FINITE]
+    if not found:
+        return None
+    first = min(found, key=lambda alert: (_number(alert.evidence.get("step")), alert.rank or 0))
+    what = f"{first.evidence.get('metric', 'loss')} = {first.evidence.get('value')}"
+    ranks = sorted({alert.rank for alert in found if alert.rank is not None})
+    # The loss is reduced over all ranks: which rank reported first says little about the culprit.
+    return Classification(
+        incident_class=IncidentClass.NAN_LOSS,
+        confidence=1.0,
+        machine=None,
+        rank=None,
+        reasons=(f"{what} at step {first.evidence.get('step')}, reported by ranks {ranks}",),
+        root=first.key,
+    )
+
+
+def _exits(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Classification | None:
+    """A process that died by itself; what was seen beside it on its machine may say why."""
+    found = exits.root_cause(alerts, context.job, context.code_changed_at, policy.classify)
+    if found is None:
+        return None
+    roots = separate(alerts).roots
+    root = next((alert for alert in roots if alert.rank == found.rank), roots[0])
+    found = found.model_copy(update={"root": root.key})
+    if found.incident_class is not IncidentClass.JOB_CRASH:
+        return found
+    ended = {Beside.EXIT, _how(root)}
+    beside = _explaining(alerts, ended, found.machine, policy)
+    row = meaning(beside, policy.classify) if beside else None
+    if beside is None or row is None or (row.means in _OF_ALL and _own_cause(root)):
+        return _by_cause(found, root)
+    return found.model_copy(
+        update={
+            "incident_class": row.means,
+            "confidence": max(found.confidence, row.confidence),
+            "reasons": (*found.reasons, _told(beside)),
+        }
+    )
+
+
+def _how(root: Alert) -> Beside:
+    if root.evidence.get("signal") == "SIGKILL":
+        return Beside.KILLED
+    return Beside.EXIT if root.evidence.get("signal") else Beside.RAISED
+
+
+def _own_cause(root: Alert) -> bool:
+    """Its last words name a cause that no service outside has."""
+    return root.evidence.get("cause") in OWN_CAUSES | {"numeric"}
+
+
+def _by_cause(found: Classification, root: Alert) -> Classification:
+    """The rank's last words may name what failed it."""
+    cause = str(root.evidence.get("cause") or "")
+    if cause not in CAUSES:
+        return found
+    means, told = CAUSES[cause], f"its last words speak of {cause.replace('_', ' ')}"
+    changed: dict[str, Any] = {"incident_class": means, "reasons": (*found.reasons, told)}
+    if means in _OF_ALL:
+        changed |= {"machine": None, "rank": None}
+    return found.model_copy(update=changed)
+
+
+def _explaining(
+    alerts: Sequence[Alert], what: Collection[Beside], machine: str | None, policy: Policy
+) -> Alert | None:
+    """The signal beside that explains it best: a broken machine, then by the table's order, then the earliest."""
+    fitting = [
+        alert
+        for alert in alerts
+        if (row := meaning(alert, policy.classify)).beside.intersection(what)
+        and (machine is None or alert.machine == machine or not row.same_machine)
+    ]
+
+    def weight(alert: Alert) -> tuple[bool, int]:
+        broken = meaning(alert, policy.classify).means is IncidentClass.MACHINE_FAULT
+        return not broken, PRECEDENCE.index(alert.kind)
+
+    return min(fitting, key=weight, default=None)
+
+
+def _told(alert: Alert) -> str:
+    where = f" on {alert.machine}" if alert.machine else ""
+    return f"beside it{where}: {sure_signs.describe(alert)}"
+
+
+def _unreachable(alerts: Sequence[Alert], context: JobContext) -> Classification | None:
+    """Peers lost a connection and a machine of the job does not answer: that machine."""
+    echoes = [alert for alert in alerts if exits.is_cascade(alert)]
+    silent = [name for name in context.job.machines if name in context.unreachable]
+    if not echoes or not silent:
+        return None
+    several = f"{len(silent)} machines do not answer: " if len(silent) > 1 else ""
+    return Classification(
+        incident_class=IncidentClass.MACHINE_FAULT,
+        confidence=0.9 if len(silent) == 1 else 0.5,
+        machine=silent[0],
+        reasons=(
+            f"{several}agent of {join_names(silent)} does not answer",
+            f"{len(echoes)} ranks lost the connection to a peer",
+        ),
+    )
+
+
+def _hang(alerts: Sequence[Alert], policy: Policy) -> Classification | None:
+    found = [alert for alert in alerts if alert.kind is AlertKind.HANG]
+    if not found:
+        return None
+    first = found[0]
+    signals = ", ".join(map(str, first.evidence.get("signals", ()))) or "no progress"
+    reasons = [f"no step for {_number(first.evidence.get('silent_s')):.1f} s: {signals}"]
+    incident_class, machine = IncidentClass.JOB_HANG, first.machine
+    # One machine's broken link or mount makes every rank wait. A process that is stopped needs no such explanation.
+    stopped = first.evidence.get("stopped")
+    if not stopped and (beside := _explaining(alerts, {Beside.HANG}, None, policy)):
+        incident_class, machine = meaning(beside, policy.classify).means, beside.machine or machine
+        reasons.append(_told(beside))
+    return Classification(
+        incident_class=incident_class,
+        confidence=0.9,
+        machine=machine,
+        rank=first.rank if machine == first.machine else None,
+        reasons=tuple(reasons),
+        root=first.key,
+    )
+
+
+def _of_packages(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Classification | None:
+    """What a playbook of another package waits for, as its entry in the policy file says; the earliest alert's."""
+    for alert in alerts:
+        entry = declared.meaning(alert, policy.playbooks)
+        if entry is None:
+            continue
+        incident_class, confidence = entry
+        same = [other for other in alerts if declared.meaning(other, policy.playbooks) == entry]
+        machines = list(dict.fromkeys(other.machine for other in same if other.machine))
+        reasons = tuple(f"{other.machine or 'the job'}: {sure_signs.describe(other)}" for other in same)
+        limit = policy.aggregate.limit(len(context.job.machines))
+        if len(machines) > limit:
+            return _too_many(len(machines), reasons, context, limit, incident_class)
+        return Classification(
+            incident_class=incident_class,
+            confidence=confidence,
+            machine=alert.machine,
+            rank=alert.rank,
+            reasons=reasons,
+            root=alert.key,
+        )
+    return None
+
+
+def _other(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Classification | Wait | None:
+    """Whatever else acts alone, or came again: by the table's order, then the earliest."""
+    acting = [alert for alert in alerts if meaning(alert, policy.classify).acts is Acts.ALONE]
+    acting += repeated.find(alerts, policy.classify)
+    if not acting:
+        return None
+    root = min(acting, key=lambda alert: PRECEDENCE.index(alert.kind))
+    if wait := _switch_may_explain(root, alerts, context, policy):
+        return wait
+    row = meaning(root, policy.classify)
+    same = [alert for alert in acting if meaning(alert, policy.classify).means is row.means]
+    machines = list(dict.fromkeys(alert.machine for alert in same if alert.machine))
+    reasons = tuple(f"{alert.machine or 'the job'}: {sure_signs.describe(alert)}" for alert in same)
+    machine, incident_class = root.machine, row.means
+    if row.means is IncidentClass.FAIL_SLOW:
+        if beside := _explaining(alerts, {Beside.SLOW}, machine, policy):
+            incident_class, machine = meaning(beside, policy.classify).means, beside.machine
+            reasons = (*reasons, _told(beside))
+    elif row.means in (IncidentClass.SILENT_CORRUPTION, IncidentClass.CHECKPOINT_UNRESTORABLE):
+        machine = None  # as for NaN: who reported it first says little
+    elif len(machines) > (limit := policy.aggregate.limit(len(context.job.machines))):
+        switch = switches.shared(machines, alerts, policy.detect.network.switches)
+        if not switch:
+            return _too_many(len(machines), reasons, context, limit, row.means)
+        machine, reasons = None, (f"{len(machines)} machines of switch {switch}", *reasons)
+    return Classification(
+        incident_class=incident_class,
+        confidence=row.confidence,
+        machine=machine,
+        rank=root.rank if machine == root.machine else None,
+        reasons=reasons,
+        root=root.key,
+    )
+
+
+def _switch_may_explain(
+    root: Alert, alerts: Sequence[Alert], context: JobContext, policy: Policy
+) -> Wait | None:
+    """A port failed again, and so did others below its switch: the switch is named after two rounds in a row.
+
+    Until then nobody is evicted for it.
+    """
+    limits = policy.detect.network
+    if root.kind not in NETWORK_KINDS or not limits.switches:
+        return None
+    lost = [alert for alert in alerts if alert.kind in NETWORK_KINDS and alert.machine]
+    found = switches.suspected((str(alert.machine) for alert in lost), context.job.machines, limits)
+    switch = next((name for name, below in found.items() if root.machine in below), "")
+    until = min(alert.at for alert in lost) + (limits.switch_misses + 1) * policy.detect.intervals.network_s
+    if not switch or context.now >= until:
+        return None
+    return Wait(
+        until_s=until, why=f"{len(found[switch])} machines below switch {switch}: it may be the switch"
+    )
+
+
+def _update(alerts: Sequence[Alert], context: JobContext) -> Classification | None:
+    """An update to the version that runs already is none: the job is not restarted for it."""
+    updates = [alert for alert in alerts if _is_update(alert)]
+    if not updates or _runs_already(updates[-1], context):
+        return None
+    newest = updates[-1]
+    return Classification(
+        incident_class=IncidentClass.CODE_UPDATE,
+        confidence=1.0,
+        reasons=(f"update to {newest.evidence.get('version')} ({newest.evidence.get('when', 'now')})",),
+        root=newest.key,
+    )
+
+
+def _is_update(alert: Alert) -> bool:
+    return alert.kind is AlertKind.CODE_UPDATE
+
+
+def _runs_already(update: Alert, context: JobContext) -> bool:
+    return update.evidence.get("version") == context.job.code_version
+
+
+def _echoes(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Decision | None:
+    """Only lost-peer exits: wait a moment for the root; then it is a crash without a culprit."""
+    echoes = [alert for alert in alerts if exits.is_cascade(alert)]
+    if not echoes:
+        return None
+    # From the first: a steady trickle of echoes must not put the decision off for ever.
+    first = min(alert.at for alert in echoes)
+    doubtful = [name for name in context.job.machines if name in context.doubtful]
+    # Since it was heard: a machine's clock may be minutes off.
+    began = first if context.heard_at is None else context.heard_at
+    until = began + (max(policy.classify.settle_s, context.doubt_s) if doubtful else policy.classify.settle_s)
+    if first < context.listening_since:
+        until = max(until, context.listening_since + policy.classify.late_s)
+    ranks = sorted({alert.rank for alert in echoes if alert.rank is not None})
+    if context.now < until:
+        why = f"{join_names(doubtful)} may be lost" if doubtful else "the peer's own report may still come"
+        return Wait(until_s=until, why=f"ranks {ranks} lost a peer; {why}")
+    return Classification(
+        incident_class=IncidentClass.JOB_CRASH,
+        confidence=0.5,
+        reasons=(
+            f"ranks {ranks} lost a peer, and no rank or machine reported a cause",
+            *_observations(alerts),
+        ),
+    )
+
+
+def _observations(alerts: Sequence[Alert]) -> list[str]:
+    """What was seen but is no incident by itself."""
+    return [
+        f"{alert.kind.value} on {alert.machine} alone is no incident: {sure_signs.describe(alert)}"
+        for alert in alerts
+        if alert.kind in MACHINE_KINDS or alert.kind in (AlertKind.EXTERNAL_SERVICE, AlertKind.RANK_LOG)
+    ]
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0

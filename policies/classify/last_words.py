@@ -1,0 +1,129 @@
+"""A rank's last words: which line of its log says why it died.
+
+The cause nearest to the death, and the gravest, counts. What the rank ran on after does not: lines before its last
+progress, and lines that say that it is tried again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from holdfast.policies.classify.patterns import RANK_LOG_FILE, Match, registry
+
+START = "Traceback (most recent call last):"
+_PREFIX = re.compile(
+    r"^(?:\[(?:rank|default)\d{1,6}\]:? ?|\[\d{1,6},\d{1,6}\]<std(?:err|out)>:? ?)", re.MULTILINE
+)
+"""What launchers put before each line: torchrun, torch's own hook, mpirun."""
+_LAST_LINE = re.compile(
+    r"^(?P<module>(?:\w+\.)*)(?P<type>\w*(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Failure)\w*)"
+    r"(?:: (?P<message>.*))?$",
+    re.MULTILINE,
+)
+_MORE = re.compile(r"\n(?:(?:nccl\w{1,30}Error|Last error):?.*(?:\n|$))+.*")
+"""NCCL's reason stands in the lines after the exception's own."""
+_PROGRESS = re.compile(
+    r"\b(?:step|iter(?:ation)?|epoch|batch)\b.{0,20}?\d.{0,120}?"
+    r"\b(?:loss|lr|learning[ _]rate|tokens|grad[ _]?norm|it/s|s/it|elapsed)\b"
+    r"|\d/\d{1,12} \[[\d:]{4,12}<.{1,24}(?:it/s|s/it)\b",
+    re.IGNORECASE,
+)
+_AGAIN = re.compile(
+    r"\bretry(?:ing)?\b(?! ?(?:count|limit|attempts?)? ?exce)|\bretried\b|\bwill (?:retry|be retried|try again)\b"
+    r"|\btrying again\b|\bbacking off\b|\battempt (?P<this>\d{1,4})(?: ?/ ?| of )(?!(?P=this)\b)\d{1,4}"
+    r"|\bfall(?:ing|s)? back\b|\bskipp(?:ed|ing)\b"
+    r"|\bignor(?:ed|ing)\b|\brecovered\b|\bcontinuing\b|\bnon-fatal\b|\bwandb: (?:WARNING|Network error)|\bWARNING\b",
+    re.IGNORECASE,
+)
+_GIVEN_UP = re.compile(
+    r"max(?:imum)?(?: number of)? (?:retries|retry|attempts)|retr(?:y|ies) (?:\w+ )?(?:exceeded|exhausted)"
+    r"|giving up|gave up|after \d{1,4} (?:retries|attempts|tries)|no more retries",
+    re.IGNORECASE,
+)
+GRAVITY: Mapping[str, int] = {
+    "gpu": 5,
+    "crash": 4,
+    "gpu_memory": 4,
+    "host_memory": 4,
+    "data_loader": 4,
+    "checkpoint": 4,
+    "code": 4,
+    "numeric": 4,
+    "framework": 4,
+    "disk_space": 3,
+    "filesystem": 3,
+    "setup": 3,
+    "network": 3,
+    "nccl": 2,
+    "remote_storage": 2,
+    "service": 1,
+}
+"""Which cause outweighs which, where several are left. A lost peer is none, where anything else is left."""
+
+
+def from_log(log: str) -> dict[str, str]:
+    """Error type, message and traceback of the last Python traceback in ``log``; empty without one."""
+    _, found, rest = _PREFIX.sub("", log).rpartition(START)
+    if not found:
+        return {}
+    last = _LAST_LINE.search(rest)
+    more = _MORE.match(rest, last.end()) if last else None
+    return {
+        "error_type": last["type"] if last else "",
+        "message": (last["message"] or "") + (more[0] if more else "") if last else "",
+        "traceback": found + rest,
+    }
+
+
+def said(error: Mapping[str, Any]) -> Match | None:
+    """What an exception itself says: by the name that its traceback gives it, with its module."""
+    kind, message = str(error.get("error_type") or ""), str(error.get("message") or "")
+    return registry(RANK_LOG_FILE).match(f"{_qualified(kind, error)}: {message}".replace("\n", " "))
+
+
+def recent(log: str) -> str:
+    """The end of a log, from the last line that tells of progress."""
+    lines = log.splitlines(keepends=True)
+    last = max((index for index, line in enumerate(lines) if _PROGRESS.search(line[:1000])), default=0)
+    return "".join(lines[last:])
+
+
+def handled(line: str) -> bool:
+    """The line says that it is tried again, or that it goes on without."""
+    found = _AGAIN.search(line[:2000])
+    return found is not None and not _GIVEN_UP.search(line[:2000])
+
+
+def cause(log: str) -> Match | None:
+    """The line of a log that says best why its rank died; a lost peer only where nothing else is said."""
+    found = [match for match in registry(RANK_LOG_FILE).matches(recent(log)) if not handled(match.line)]
+    own = [match for match in found if not match.pattern.cascade]
+    if not own:
+        return found[0] if found else None
+    gravest = max(_gravity(match) for match in own)
+    return _first_of_last([match for match in own if _gravity(match) == gravest])
+
+
+def _first_of_last(found: Sequence[Match]) -> Match:
+    """Of the last cause, its first line: the others follow from it."""
+    first = found[-1]
+    for match in reversed(found):
+        if match.pattern.cause != first.pattern.cause:
+            break
+        first = match
+    return first
+
+
+def _gravity(match: Match) -> int:
+    return GRAVITY.get(match.pattern.cause, 0)
+
+
+def _qualified(kind: str, error: Mapping[str, Any]) -> str:
+    if not kind:
+        return kind
+    lines = re.findall(
+        rf"^((?:\w+\.)*{re.escape(kind)})(?=:|$)", str(error.get("traceback") or ""), re.MULTILINE
+    )
+    return str(lines[-1]) if lines else kind

@@ -1,0 +1,173 @@
+"""The signature of a failure: what failed, and where. Two failures with one signature are the same failure again.
+
+A ladder is climbed by the same failure coming again. Failures that differ are independent: each is retried in place
+with a budget of its own, however soon after one another they come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass
+from holdfast.models.base import Frozen
+from holdfast.policies.classify.roots import separate
+from holdfast.policies.detect import switches
+
+FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGSTOP"})
+"""Signals that somebody else sends: they say nothing about code, data or arithmetic."""
+_NEAR_STEPS = 1
+"""A failure is told of a step or the next one, by who noticed it first."""
+
+
+class Position(Frozen):
+    """Where in the training it failed."""
+
+    code_version: str = ""
+    start_step: int | None = None
+    """Step of the state that the failing epoch had restored."""
+    step: int | None = None
+    """Newest step that was complete: the data of the next one was being read."""
+
+
+class Signature(Frozen):
+    """What is known of one failure; an empty ``what`` says that nothing tells it from any other."""
+
+    what: str = ""
+    """Signal, exception, exit status, or the kind of the root alert."""
+    frame: str = ""
+    """Innermost frame in the job's own code."""
+    rank: int | None = None
+    machine: str | None = None
+    domain: str = ""
+    """The switch that its machine hangs on."""
+    position: Position = Position()
+
+    @property
+    def from_outside(self) -> bool:
+        """Somebody killed it: neither code nor data nor arithmetic did."""
+        return self.what in FROM_OUTSIDE
+
+    @property
+    def said(self) -> str:
+        """In words."""
+        where = [f"rank {self.rank}" if self.rank is not None else "", self.machine or "", self.frame]
+        told = ", ".join(filter(None, where))
+        return (self.what or "unknown failure") + (f" ({told})" if told else "")
+
+
+def of(
+    incident: Incident,
+    position: Position | None = None,
+    domains: Mapping[str, Iterable[str]] = switches.NONE_KNOWN,
+    *,
+    one_machine: bool = False,
+) -> Signature:
+    """The signature of an incident.
+
+    Args:
+        incident: with its alerts.
+        position: where its epoch was; None: not known.
+        domains: shell patterns of machine names by switch.
+        one_machine: the job has no other, so that its machine tells nothing.
+    """
+    mine = [alert for alert in incident.alerts if alert.epoch in (None, incident.epoch)]
+    root = _root(mine)
+    if root is None:
+        return Signature(position=position or Position())
+    step = root.evidence.get("step")
+    if root.kind is AlertKind.RANK_EXIT and isinstance(step, int):
+        # As the rank that failed had it: what the job's newest step was is told now and then only.
+        position = (position or Position()).model_copy(update={"step": step})
+    machine = None if one_machine else root.machine
+    return Signature(
+        what=what(root),
+        frame=str(root.evidence.get("user_frame") or ""),
+        rank=root.rank,
+        machine=machine,
+        domain=switches.of(machine, mine, domains) if machine else "",
+        position=position or Position(),
+    )
+
+
+def same(one: Signature, other: Signature) -> bool:
+    """Is it one failure that came twice?
+
+    * Nothing is known of one of them: nothing tells them apart.
+    * Another signal, exception or frame: another failure.
+    * A kill from outside is the same when it hits the same rank or machine again.
+    * The same exception in the same frame is the same on whatever rank it shows.
+    * Hangs in which different ranks of different machines stand out are different.
+    * Else it must be at the same place: rank, machine, switch, or step of the training.
+    """
+    if not one.what or not other.what:
+        return True
+    if one.what != other.what or (one.frame and other.frame and one.frame != other.frame):
+        return False
+    if one.frame and one.frame == other.frame:
+        return True
+    if not _placed(one) or not _placed(other):
+        return True
+    here = _same_machine(one, other)
+    if one.what == AlertKind.HANG and one.machine and other.machine:
+        return here  # who is waited for is another each time: its step is that of all ranks
+    return here if one.from_outside else here or same_step(one, other)
+
+
+def same_step(one: Signature, other: Signature) -> bool:
+    """Both came at the same step of the training: its data is a suspect too."""
+    return same_place(one.position.step, other.position.step)
+
+
+def same_place(one: int | None, other: int | None) -> bool:
+    """Two steps are one, as far as ranks tell; never where one is not known."""
+    return one is not None and other is not None and abs(one - other) <= _NEAR_STEPS
+
+
+def ranks_with_one_frame(alerts: Sequence[Alert]) -> tuple[int, ...]:
+    """Ranks that raised the same exception in the same frame of the job's code; of the most frequent one."""
+    found: dict[tuple[str, str], set[int]] = {}
+    for alert in separate(alerts).roots:
+        frame = str(alert.evidence.get("user_frame") or "")
+        if frame and alert.rank is not None:
+            found.setdefault((what(alert), frame), set()).add(alert.rank)
+    most = sorted(found.values(), key=len)[-1:]
+    return tuple(sorted(most[0])) if most else ()
+
+
+def _placed(one: Signature) -> bool:
+    return one.rank is not None or one.machine is not None
+
+
+def _same_machine(one: Signature, other: Signature) -> bool:
+    if one.rank is not None and one.rank == other.rank:
+        return True
+    if one.machine is not None and one.machine == other.machine:
+        return True
+    return bool(one.domain) and one.domain == other.domain
+
+
+def _root(alerts: Sequence[Alert]) -> Alert | None:
+    """The alert that says what failed: a number, a rank's own cause, else whatever is no echo."""
+    for kind in (AlertKind.NON_FINITE, AlertKind.METRIC_JUMP):
+        if numbers := [alert for alert in alerts if alert.kind is kind]:
+            # Numbers are of all ranks: who told first says nothing.
+            return numbers[0].model_copy(update={"rank": None, "machine": None})
+    if roots := separate(alerts).roots:
+        return roots[0]
+    other = [alert for alert in alerts if alert.kind not in (AlertKind.RANK_EXIT, AlertKind.RANK_LOG)]
+    return other[0] if other else None
+
+
+def what(root: Alert) -> str:
+    """What failed, as an alert tells it: signal, exception, exit status, or its kind."""
+    evidence = root.evidence
+    if root.kind is AlertKind.NON_FINITE:
+        return "not finite"
+    if root.kind is AlertKind.METRIC_JUMP:
+        return f"{evidence.get('metric', 'loss')} jump"
+    if root.kind is AlertKind.MANUAL:
+        return str(evidence.get("class") or IncidentClass.JOB_CRASH)
+    if root.kind is not AlertKind.RANK_EXIT:
+        return root.kind.value
+    named = evidence.get("signal") or str(evidence.get("error_type") or "").rpartition(".")[2]
+    return str(named or (f"exit status {evidence['exit_code']}" if evidence.get("exit_code") else ""))

@@ -1,0 +1,50 @@
+"""Signs that prove a machine fault by themselves: no diagnosis needed, evict at once (BR section 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.models.alert import Alert, AlertKind, IncidentClass
+from holdfast.policies.classify import xid
+from holdfast.policies.classify.meaning import Acts, meaning, number
+from holdfast.policies.config.policy import ClassifyPolicy
+
+
+def find(alerts: Sequence[Alert], policy: ClassifyPolicy) -> dict[str, str]:
+    """Machines with a sure sign -> what it was; in the order of ``alerts``."""
+    found: dict[str, str] = {}
+    for alert in alerts:
+        if alert.machine is not None and alert.machine not in found and is_sure(alert, policy):
+            found[alert.machine] = describe(alert)
+    return found
+
+
+def is_sure(alert: Alert, policy: ClassifyPolicy) -> bool:
+    """The alert alone proves that its machine is broken."""
+    row = meaning(alert, policy)
+    return row.acts is Acts.ALONE and row.means is IncidentClass.MACHINE_FAULT
+
+
+def describe(alert: Alert) -> str:
+    """One line for people."""
+    evidence = alert.evidence
+    if alert.kind is AlertKind.XID:
+        entry = xid.resolved(code_of(alert), str(alert.evidence.get("line", "")))
+        return f"Xid {entry.code}, {entry.name} ({entry.action.value})"
+    if alert.kind is AlertKind.MACHINE_LOST:
+        return f"its agent is gone ({evidence.get('probe') or evidence.get('missed') or 'no heartbeat'})"
+    if alert.kind is AlertKind.GPU_LOST:
+        return f"a GPU is lost ({evidence.get('error') or evidence.get('nvml') or 'reported by the driver'})"
+    what = str(evidence.get("check") or alert.kind.value.replace("_", " "))
+    if evidence.get("device"):
+        what += f" on {evidence['device']}"
+    if evidence.get("detail"):
+        return f"{what}: {str(evidence['detail'])[:200]}"
+    if "value" in evidence:
+        return f"{what} = {evidence['value']} (limit {evidence.get('limit')})"
+    return what
+
+
+def code_of(alert: Alert) -> int:
+    """The Xid of an alert; 0 when it carries none that is a number."""
+    return number(alert.evidence.get("xid", ""))

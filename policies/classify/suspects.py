@@ -1,0 +1,27 @@
+"""Machines that an incident's alerts speak against, sure or not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from holdfast.models.alert import MACHINE_KINDS, Alert, AlertKind
+from holdfast.models.job import Job
+from holdfast.policies.classify.meaning import harmless
+
+_OF_A_MACHINE = MACHINE_KINDS - {AlertKind.CLOCK_SKEW, AlertKind.STORAGE_UNREACHABLE} | {AlertKind.STRAGGLER}
+"""A service that is away and a clock that is off are nothing that another machine would do better."""
+
+
+def named(alerts: Iterable[Alert], root: str | None, job: Job) -> tuple[str, ...]:
+    """The root alert's machine first, then the others; only machines of the job, each once.
+
+    A rank that merely lost its peer accuses nobody, nor does an ordinary exit of another machine than the root's, nor
+    a signal that asks for nothing.
+    """
+    found = [root] if root else []
+    found += [
+        alert.machine
+        for alert in alerts
+        if alert.kind in _OF_A_MACHINE and alert.machine and not harmless(alert)
+    ]
+    return tuple(name for name in dict.fromkeys(found) if name in job.machines)

@@ -1,0 +1,48 @@
+"""Is what a rank said at its end about the saved state that it was to resume from? Then no user's code is at fault."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.policies.classify import last_words
+
+_ANYWHERE = frozenset({"DamagedError"})
+_AT_RESTORE = frozenset(
+    {
+        "CheckpointError",
+        "CheckpointException",  # torch.distributed.checkpoint's, around what any rank met
+        "UncoveredError",
+        "UnpicklingError",
+        "AssertionError",
+        "AttributeError",
+        "IndexError",
+        "KeyError",
+        "TypeError",
+        "ValueError",
+    }
+)
+_OF_TORCH = "loading state_dict"
+_NO_ANSWER = ("UnavailableError", "SilentError")
+
+
+def reason(said: Mapping[str, Any] | None) -> str:
+    """Why the state could not be loaded, in the rank's words; empty when it ended for another reason.
+
+    A store that does not answer, or a peer that is gone, says nothing about the state.
+
+    Args:
+        said: the rank's last words: ``error_type``, ``message``, ``restoring`` (it was inside ``Session.restore``).
+    """
+    known = said or {}
+    kind, message = str(known.get("error_type") or ""), str(known.get("message") or "")
+    if kind in _ANYWHERE:
+        return message
+    if not known.get("restoring") or any(each in message for each in _NO_ANSWER):
+        return ""
+    if kind not in _AT_RESTORE and not (kind == "RuntimeError" and _OF_TORCH in message):
+        return ""
+    found = last_words.said(known)
+    if found is not None and found.pattern.cascade:
+        return ""
+    return message if kind == "CheckpointError" else f"{kind}: {message}"

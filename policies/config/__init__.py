@@ -1,0 +1,1 @@
+"""The policy file: its sections, its defaults and its errors."""

@@ -1,0 +1,1 @@
+"""Detectors' rules: hangs, slow machines, silent machines, switches."""

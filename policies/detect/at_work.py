@@ -1,0 +1,60 @@
+"""Which ranks of a silent job visibly work, and how long they may: that is no hang, though nobody declared it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.models.base import Frozen
+from holdfast.policies.config.policy import HangPolicy
+from holdfast.policies.detect.hang_facts import HangFacts, Learned
+
+_COMPUTES = 0.5
+"""A machine's GPUs compute when they are so busy."""
+
+
+class Work(Frozen):
+    """Who works."""
+
+    ranks: tuple[int, ...] = ()
+    limit_s: float
+    """So long they may without a step ..."""
+    longest_s: float
+    """... and after this nobody may, whatever it looks like."""
+
+
+def find(ranks: Sequence[HangFacts], limit_s: float, policy: HangPolicy, learned: Learned) -> Work:
+    """Ranks that work before their first step, else in a pause between steps.
+
+    Args:
+        ranks: those that have not ended.
+        limit_s: silence that is allowed also to ranks that do nothing.
+        policy: thresholds.
+        learned: how long the job took before.
+    """
+    still = all(rank.stacks_unchanged for rank in ranks)
+    if any(rank.steps_done == 0 for rank in ranks):
+        longest_s = max(limit_s, policy.start_working_s, policy.start_factor * learned.start_s)
+        lost = any((rank.blocked_s or 0.0) > limit_s for rank in ranks)
+        found = [rank.rank for rank in ranks if not lost and _prepares(rank, still, policy)]
+        return Work(ranks=tuple(sorted(found)), limit_s=longest_s, longest_s=longest_s)
+    lost = still or any((rank.blocked_s or 0.0) >= policy.blocked_s for rank in ranks)
+    found = [rank.rank for rank in ranks if not lost and _computes(rank, policy)]
+    return Work(
+        ranks=tuple(sorted(found)), limit_s=max(limit_s, policy.undeclared_s), longest_s=policy.endless_s
+    )
+
+
+def _prepares(rank: HangFacts, still: bool, policy: HangPolicy) -> bool:
+    """It tokenises, compiles, downloads. Ranks whose stacks are all unchanged may as well spin in a collective."""
+    if rank.steps_done:
+        return False
+    if rank.children_cores >= policy.idle_cores or rank.io_bytes_s >= policy.start_bytes_s:
+        return True
+    return not still and rank.cpu_cores >= policy.idle_cores
+
+
+def _computes(rank: HangFacts, policy: HangPolicy) -> bool:
+    """It may evaluate: its machine's GPUs are busy, or it runs and comes to other places."""
+    if rank.gpu_busy is not None and rank.gpu_busy >= _COMPUTES:
+        return True
+    return rank.stacks_change and rank.cpu_cores >= policy.idle_cores

@@ -1,0 +1,33 @@
+"""Did loss or gradient norm jump? BR: a jump of 5x is treated as a fault signal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from holdfast.models.base import Frozen
+from holdfast.policies.config.thresholds import MetricLimits
+
+
+class Jump(Frozen):
+    """A value far above what the metric was."""
+
+    value: float
+    median: float
+    factor: float
+
+
+def jump(history: Sequence[float], value: float, limits: MetricLimits) -> Jump | None:
+    """Compare a finite ``value`` with the steps before it; None: no jump, or too few steps to tell.
+
+    The median and the median absolute deviation are used because neither follows single outliers.
+    """
+    if len(history) < limits.warmup or value <= limits.floor:
+        return None
+    usual = median(history)
+    if value <= limits.jump_factor * max(usual, limits.floor):
+        return None
+    spread = median(abs(each - usual) for each in history)
+    if value <= usual + limits.jump_deviations * spread:
+        return None
+    return Jump(value=value, median=usual, factor=value / max(usual, limits.floor))

@@ -1,0 +1,75 @@
+"""Silence between gateway and machine: how long it may last, whom it accuses, and what a machine makes of it.
+
+A machine that the gateway does not hear may run on: only its network is cut. Two rules keep a job from running twice.
+The gateway gives a silent machine up after :func:`lease_s` at the earliest, and a new epoch starts only when that much
+time has passed since the machine could last be told to go on. The machine itself has stopped its ranks by then, unless
+those whom it can still reach do not hear the gateway either: then it is the gateway that is away, and training goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.models.agent import Contact
+from holdfast.models.base import Frozen
+from holdfast.policies.config.policy import GatewayPolicy
+
+MIN_WINDOW_S = 1.5
+"""Heartbeats are never missed sooner than this, however short their interval."""
+MIN_LEASE_S = 5.0
+"""A machine that does not refuse, but does not answer either, may be busy: it gets so long at least."""
+ASK_SHARE = 0.6
+"""After this part of the lease a machine asks others what they hear ..."""
+ANSWER_SHARE = 0.2
+"""... and waits so long for their answers; the rest is for ending its ranks."""
+WITNESSES = 3
+
+
+class Asked(Frozen):
+    """What came of asking another machine about the gateway."""
+
+    name: str
+    reached: bool
+    """It answered, or its host refused: the network between us works."""
+    contact: Contact | None = None
+    """What it said; None: nothing."""
+
+
+def window_s(heartbeat_s: float, policy: GatewayPolicy) -> float:
+    """Silence that calls for a probe, seconds."""
+    return max(MIN_WINDOW_S, policy.missed_heartbeats * heartbeat_s)
+
+
+def lease_s(heartbeat_s: float, policy: GatewayPolicy) -> float:
+    """Silence after which a machine that does not answer a probe either is given up, seconds."""
+    return max(MIN_LEASE_S, 3 * window_s(heartbeat_s, policy))
+
+
+def is_alone(others_silent_s: Sequence[float], limit_s: float) -> bool:
+    """Whether nobody else is heard either: then it is the listener whose network is gone, and it accuses nobody.
+
+    Args:
+        others_silent_s: how long each other machine has been silent.
+        limit_s: silence of a machine that counts as heard.
+    """
+    return bool(others_silent_s) and min(others_silent_s) > limit_s
+
+
+def why_cut_off(silent_s: float, asked: Sequence[Asked]) -> str:
+    """Why a machine that has not heard the gateway for ``silent_s`` is cut off; empty: the gateway may be away.
+
+    Args:
+        silent_s: since the gateway last answered this machine.
+        asked: other machines that were asked just now; none: nobody could take over, so nothing is feared.
+    """
+    hear = [
+        each
+        for each in asked
+        # All the time, not since a moment ago: a gateway that comes back does not reach everybody at once.
+        if each.contact and each.contact.heard_s < silent_s / 2 and each.contact.since_s >= silent_s
+    ]
+    if hear:
+        return f"the gateway has not answered for {silent_s:.1f} s, but answers {hear[0].name}"
+    if asked and not any(each.reached for each in asked):
+        return f"neither the gateway nor any of {len(asked)} other machines has answered for {silent_s:.1f} s"
+    return ""

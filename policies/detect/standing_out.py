@@ -1,0 +1,91 @@
+"""Who only stands out in a hang: when its machine goes, and how many machines of a job go for that.
+
+A rank that is elsewhere than all others, or behind in its collectives, is a hint and no proof: rank 0 may prepare data
+while the others wait for it, as it does at every start. So a machine that stands out for the first time stays, and the
+job is started again in place. Evidence of its own (a stopped process, an Xid, a dead link, a failed check) is judged
+elsewhere and needs no second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from holdfast.models.base import Frozen
+from holdfast.policies.config.policy import StandingOutPolicy
+from holdfast.policies.join_names import join_names
+
+
+class Accusation(Frozen):
+    """Who stood out in one hang of a job."""
+
+    at: float
+    machines: tuple[str, ...] = ()
+    ranks: tuple[int, ...] = ()
+    """Ranks that stood out; empty: not known."""
+    excuse: str = ""
+    """Why that is no machine's fault; empty: it may be one's."""
+
+
+class Weighed(Frozen):
+    """Who goes, and why not the others."""
+
+    machines: tuple[str, ...] = ()
+    """May be evicted."""
+    spared: str = ""
+    """Why nobody is, although somebody stands out; empty: nobody does, or they may."""
+
+
+def weigh(
+    now: Accusation,
+    past: Sequence[Accusation],
+    evicted_at: Iterable[float],
+    job_size: int,
+    policy: StandingOutPolicy,
+) -> Weighed:
+    """May the machines that stand out now be evicted?
+
+    Args:
+        now: the hang of now.
+        past: earlier hangs of the same job, in which somebody stood out.
+        evicted_at: when machines were evicted for hangs of this job (Unix seconds).
+        job_size: its machines.
+        policy: how often, within which window, how many.
+    """
+    if not now.machines:
+        return Weighed()
+    named = join_names(now.machines)
+    if now.excuse:
+        return Weighed(spared=now.excuse)
+    if elsewhere := _habit(now, past):
+        return Weighed(
+            spared=f"ranks {join_names(now.ranks)} stood out on {join_names(elsewhere)} before: "
+            f"a habit of the job, no fault of {named}"
+        )
+    recent = [each for each in past if now.at - policy.window_s < each.at]
+    fresh = [name for name in now.machines if _times(name, recent) + 1 < policy.accusations]
+    if fresh:
+        return Weighed(
+            spared=f"{join_names(fresh)} stands out {_times(fresh[0], recent) + 1} of {policy.accusations} times "
+            f"within {policy.window_s / 3600:g} h, and nothing else speaks against it"
+        )
+    gone = sum(now.at - policy.window_s < at for at in evicted_at)
+    most = policy.limit(job_size)
+    if gone + len(now.machines) > most:
+        return Weighed(
+            spared=f"{named} stands out, but {gone} machines of the job were evicted for hangs within "
+            f"{policy.window_s / 3600:g} h, limit {most} of {job_size}"
+        )
+    return Weighed(machines=now.machines)
+
+
+def _habit(now: Accusation, past: Sequence[Accusation]) -> tuple[str, ...]:
+    """Machines on which the same ranks stood out before, and none of which stands out now."""
+    if not now.ranks:
+        return ()
+    same = [each for each in past if each.ranks == now.ranks and each.machines]
+    others = [each for each in same if not set(each.machines) & set(now.machines)]
+    return tuple(dict.fromkeys(name for each in others for name in each.machines))
+
+
+def _times(machine: str, past: Sequence[Accusation]) -> int:
+    return sum(machine in each.machines for each in past)

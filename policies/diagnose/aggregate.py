@@ -1,0 +1,205 @@
+"""Aggregation analysis: from the stacks of a hanging job to the machines to evict.
+
+Source: BR section 5 (group stacks by text, dominant groups are healthy, evict the parallel group that the
+outliers share) and BG ("the rank that completes in no process group while others only wait").
+
+Ranks of different pipeline stages are compared only with their own stage. The answer goes from sure to
+statistical: a stopped process; the ranks that do not wait while all others do; the machine, else the smallest
+parallel group, that the outliers share. Where all wait, and no smaller group than the whole job keeps the
+outliers apart, nobody is named. It never names more machines than the policy's limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from holdfast.models.agent import StackDump
+from holdfast.models.base import Frozen
+from holdfast.models.job import Job
+from holdfast.policies.config.policy import AggregatePolicy, Policy
+from holdfast.policies.diagnose.groups import Group, groups, slots
+from holdfast.policies.diagnose.stacks import StackGroup, group_children, group_ranks, stopped
+from holdfast.policies.join_names import join_names
+
+
+class Aggregation(Frozen):
+    """What the stacks say."""
+
+    groups: tuple[StackGroup, ...] = ()
+    """Ranks with equal stacks, largest group first."""
+    outliers: tuple[int, ...] = ()
+    """Ranks that stand out."""
+    suspects: tuple[str, ...] = ()
+    """Machines to evict, within the limit; empty: the stacks accuse nobody."""
+    confidence: float = 0.0
+    shared_group: str = ""
+    """Parallel group that was over-evicted, such as ``pp 3``; empty: none."""
+    sure: bool = False
+    """Their processes are stopped: more than that they stand out."""
+    over_limit: bool = False
+    """There are outliers, but on more machines than may be evicted at once: a human decides."""
+    reasons: tuple[str, ...] = ()
+
+
+class _Outliers(Frozen):
+    ranks: tuple[int, ...]
+    sure: bool
+    why: str
+    proof: bool = False
+    """It explains the hang by itself."""
+
+
+def aggregate(
+    stacks: Sequence[StackDump],
+    job: Job,
+    policy: AggregatePolicy | None = None,
+    blocked: Collection[int] = frozenset(),
+    made: Sequence[Group] = (),
+) -> Aggregation:
+    """Analyse one dump of all ranks and their children.
+
+    Args:
+        stacks: dumps, of any machines; those of ranks outside the job are left out.
+        job: its machines and parallelism.
+        policy: limits; None: the packaged ones.
+        blocked: ranks that were seen waiting in the kernel for long; they count where they still do.
+        made: parallel groups that were read from the job's processes, next to those of its job file.
+    """
+    policy = policy or Policy.load().aggregate
+    world = job.spec.world_size
+    own = [dump for dump in stacks if dump.rank is None or dump.rank < world]
+    found = group_ranks(own, job, policy)
+    odd = _stopped(own) or _blocked(own, blocked) or _not_waiting(found, world)
+    if odd is None and (odd := _minority(found)) and _may_be_victims(odd.ranks, found, job, made):
+        why = f"{odd.why}, but all ranks wait in collectives: any of them may be the cause"
+        return Aggregation(groups=found, outliers=odd.ranks, reasons=(why,))
+    odd = odd or _children(own, job, policy) or _undumped(own, world)
+    if odd is None:
+        why = "all stacks agree with their stage" if found else "no stacks"
+        return Aggregation(groups=found, reasons=(why,))
+    return _name_machines(found, odd, job, policy, made)
+
+
+def _stopped(stacks: Sequence[StackDump]) -> _Outliers | None:
+    halted = stopped(stacks)
+    if not halted:
+        return None
+    return _Outliers(
+        ranks=halted,
+        sure=True,
+        proof=True,
+        why=f"processes of ranks {join_names(halted)} are stopped (state T)",
+    )
+
+
+def _blocked(stacks: Sequence[StackDump], seen: Collection[int]) -> _Outliers | None:
+    """A process that a device or a mount does not let go."""
+    still = {d.rank for d in stacks if d.rank in seen and not d.child and d.process_state[:1] in {"D", "Z"}}
+    ranks = tuple(sorted(rank for rank in still if rank is not None))
+    if not ranks:
+        return None
+    why = f"processes of ranks {join_names(ranks)} wait in the kernel and do not come back (state D)"
+    return _Outliers(ranks=ranks, sure=True, proof=True, why=why)
+
+
+def _not_waiting(found: Sequence[StackGroup], world: int) -> _Outliers | None:
+    """A few ranks are elsewhere while all others wait in a collective."""
+    busy = tuple(sorted(rank for group in found if not group.waiting for rank in group.ranks))
+    waiting = sum(len(group.ranks) for group in found if group.waiting)
+    if not busy or waiting < len(busy) or waiting + len(busy) < 2:
+        return None
+    where = next(group.top for group in found if not group.waiting)
+    return _Outliers(
+        ranks=busy,
+        sure=len(busy) == 1 and waiting == world - 1,
+        why=f"{waiting} ranks wait in a collective, ranks {join_names(busy)} do not (in {where})",
+    )
+
+
+def _minority(found: Sequence[StackGroup]) -> _Outliers | None:
+    odd = tuple(sorted(rank for group in found if not group.dominant for rank in group.ranks))
+    if not odd or not any(group.dominant for group in found):
+        return None
+    return _Outliers(
+        ranks=odd, sure=False, why=f"stacks of ranks {join_names(odd)} differ from most of their stage"
+    )
+
+
+def _may_be_victims(odd: Sequence[int], found: Sequence[StackGroup], job: Job, made: Sequence[Group]) -> bool:
+    """Whether ``odd`` wait as all others do, and no parallel group of their own keeps them apart from these.
+
+    They are a collective ahead or behind then, as ranks are when one of them no longer sends: who it is does not show.
+    """
+    if not all(group.waiting for group in found):
+        return False
+    shared = _shared_group(odd, job, made) if len(odd) > 1 else None
+    return shared is None or len(_machines_of(shared.ranks, job)) == len(job.machines)
+
+
+def _children(stacks: Sequence[StackDump], job: Job, policy: AggregatePolicy) -> _Outliers | None:
+    """Data loaders and checkpoint writers, when the ranks themselves all look alike."""
+    odd = _minority(group_children(stacks, job, policy))
+    return odd.model_copy(update={"why": f"child processes: {odd.why}"}) if odd else None
+
+
+def _undumped(stacks: Sequence[StackDump], world: int) -> _Outliers | None:
+    dumped = {dump.rank for dump in stacks if dump.frames}
+    missing = tuple(rank for rank in range(world) if rank not in dumped)
+    if not dumped or not missing or 2 * len(missing) >= world:
+        return None
+    return _Outliers(ranks=missing, sure=False, why=f"no stack could be taken of ranks {join_names(missing)}")
+
+
+def _name_machines(
+    found: tuple[StackGroup, ...], odd: _Outliers, job: Job, policy: AggregatePolicy, made: Sequence[Group]
+) -> Aggregation:
+    limit = policy.limit(len(job.machines))
+    machines = _machines_of(odd.ranks, job)
+    answer = Aggregation(groups=found, outliers=odd.ranks, sure=odd.proof, reasons=(odd.why,))
+    if len(machines) == 1:
+        return _accuse(answer, machines, 0.98 if odd.sure else 0.85, "all outliers are on one machine")
+    if not odd.sure and (shared := _shared_group(odd.ranks, job, made)) is not None:
+        members = _machines_of(shared.ranks, job)
+        if len(members) <= limit:
+            why = f"outliers share {shared.name}: its {len(members)} machines go (limit {limit})"
+            return _accuse(answer, members, 0.7, why, shared.name)
+        answer = _because(answer, f"outliers share {shared.name}, {len(members)} machines, limit {limit}")
+    if len(machines) <= limit:
+        return _accuse(answer, machines, 0.95 if odd.sure else 0.6, "the outliers' own machines")
+    why = f"outliers are on {len(machines)} machines, more than the limit of {limit}: a human decides"
+    return _because(answer, why).model_copy(update={"over_limit": True, "confidence": 0.3})
+
+
+def _shared_group(ranks: Sequence[int], job: Job, made: Sequence[Group]) -> Group | None:
+    """The parallel group on the fewest machines that holds all ``ranks``; else whose machines are all of theirs.
+
+    A machine with several ranks is in several groups of a kind: all of its ranks stand out when one of them is stuck.
+    What is on one machine is never widened to others in that way.
+    """
+    spec, wanted = job.spec, frozenset(ranks)
+    known = (*groups(spec.world_size, spec.parallelism), *made)
+    holding = [group for group in known if wanted <= frozenset(group.ranks)]
+    touched = slots(ranks, spec.ranks_per_machine)
+    if not holding or _everywhere(holding, job):
+        on_machines = [group for group in known if touched <= slots(group.ranks, spec.ranks_per_machine)]
+        holding += on_machines if len(touched) > 1 else []
+    return min(holding, key=lambda group: len(_machines_of(group.ranks, job)), default=None)
+
+
+def _everywhere(holding: Sequence[Group], job: Job) -> bool:
+    return all(len(_machines_of(group.ranks, job)) == len(job.machines) for group in holding)
+
+
+def _machines_of(ranks: Sequence[int], job: Job) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(job.machine_of(rank) for rank in ranks))
+
+
+def _accuse(
+    answer: Aggregation, machines: tuple[str, ...], confidence: float, why: str, shared: str = ""
+) -> Aggregation:
+    changes = {"suspects": machines, "confidence": confidence, "shared_group": shared}
+    return _because(answer, f"{why}: {join_names(machines)}").model_copy(update=changes)
+
+
+def _because(answer: Aggregation, why: str) -> Aggregation:
+    return answer.model_copy(update={"reasons": (*answer.reasons, why)})

@@ -1,0 +1,186 @@
+"""What collectives recorded: who waits for whom, and who is waited for and waits for nobody.
+
+PyTorch's flight recorder keeps the last collectives of every rank, by process group and number. In a group all members
+must issue the same numbers in the same order. A rank whose collective is not complete waits for those members that have
+not come to it; a chain of such waits ends at the cause (BG: "the rank that completes in no process group while others
+only wait"). Where starts are recorded (``TORCH_NCCL_ENABLE_TIMING``) a rank comes to a collective when its GPU does,
+not when its program issued it: a GPU that died with kernels queued has issued what it never came to.
+
+What is no proof accuses nobody: gloo records no point-to-point operations, so ranks that wait in one look as if they
+waited for nobody. Their stacks tell (``waiting``); else several such ranks are as likely as one another.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from holdfast.models.agent import FlightRecord
+from holdfast.models.base import Frozen
+from holdfast.models.job import Job
+from holdfast.policies.config.policy import AggregatePolicy, Policy
+from holdfast.policies.diagnose.flight_groups import Recorded, by_group
+from holdfast.policies.join_names import join_names
+
+_TRIED = 8
+
+
+class FlightVerdict(Frozen):
+    """What the records say."""
+
+    behind: tuple[int, ...] = ()
+    """Ranks that others wait for and that themselves wait for nobody."""
+    waiting: tuple[int, ...] = ()
+    """Ranks inside a collective that is not complete."""
+    disagree: tuple[int, ...] = ()
+    """Ranks that issued another operation than most of their group, or left one out: the program, not a machine."""
+    suspects: tuple[str, ...] = ()
+    """Machines of those behind, if they are few enough to mean something."""
+    confidence: float = 0.0
+    reasons: tuple[str, ...] = ()
+
+
+class _Cause(Frozen):
+    ranks: frozenset[int] = frozenset()
+    odd: frozenset[int] = frozenset()
+    """Their program went another way than that of the others."""
+    confidence: float = 0.0
+    why: tuple[str, ...] = ()
+
+
+def analyse(
+    records: Sequence[FlightRecord],
+    job: Job,
+    policy: AggregatePolicy | None = None,
+    waiting: Collection[int] = frozenset(),
+) -> FlightVerdict:
+    """Find the ranks that the others wait for.
+
+    Args:
+        records: one per rank and process group, of as many ranks as left a record.
+        job: its size and machines; records of other ranks are left out.
+        policy: how many machines may be suspected; None: the packaged one.
+        waiting: ranks whose stacks are inside an operation that waits for others.
+    """
+    world = job.spec.world_size
+    known = [record for record in records if record.rank < world]
+    if not known:
+        return FlightVerdict(reasons=("no rank left a record of its collectives",))
+    groups = by_group(known, world)
+    in_wait = {rank for group in groups for rank in group.waiting()}
+    told = [line for group in groups for line in (*_late(group), *group.mismatches())]
+    if _mismatched(groups):
+        found = _Cause(odd=frozenset(rank for group in groups for rank in group.disagreeing()))
+    else:
+        found = _cause(groups, world, frozenset(in_wait), waiting, job)
+    machines = tuple(dict.fromkeys(job.machine_of(rank) for rank in sorted(found.ranks)))
+    few = bool(found.ranks) and 2 * len(found.ranks) < world and bool(in_wait - found.ranks)
+    limit = (policy or Policy.load().aggregate).limit(len(job.machines))
+    clear = few and len(machines) <= limit
+    told += found.why
+    if few and not clear:
+        told.append(f"they are on {len(machines)} machines, more than the limit of {limit}: a human decides")
+    return FlightVerdict(
+        behind=tuple(sorted(found.ranks)),
+        waiting=tuple(sorted(in_wait - found.ranks)),
+        disagree=tuple(sorted(found.odd)),
+        suspects=machines if clear else (),
+        confidence=found.confidence if clear else 0.0,
+        reasons=tuple(told) or ("all ranks are at the same collective of every group",),
+    )
+
+
+def _late(group: Recorded) -> Iterable[str]:
+    late = group.late()
+    if late:
+        yield f"group {group.told}: ranks {join_names(sorted(late))} have not come to collective {group.newest}"
+
+
+def _mismatched(groups: Iterable[Recorded]) -> bool:
+    return any(True for group in groups for _ in group.mismatches())
+
+
+def _cause(
+    groups: Sequence[Recorded], world: int, in_wait: frozenset[int], waiting: Collection[int], job: Job
+) -> _Cause:
+    """From the surest evidence to the weakest; the first that names somebody decides."""
+    if lost := frozenset(rank for group in groups for rank in group.not_noted()):
+        why = f"ranks {join_names(sorted(lost))} took part in later collectives than they know to be complete"
+        return _Cause(ranks=lost, confidence=_sure(lost, job), why=(why,))
+    heard = {rank for group in groups for rank in group.heard}
+    waited_for = {rank for group in groups for rank in group.waited_for(heard)}
+    alive = frozenset(waited_for & heard - in_wait - set(waiting))
+    silent = frozenset(waited_for - heard - set(waiting))
+    unknown = frozenset(range(world)) - heard - set(waiting)
+    if not waited_for and in_wait and unknown and 2 * len(unknown) < world and not _placed(groups):
+        silent = unknown
+    told = (f"ranks {join_names(sorted(silent))} left no record while the others wait",) if silent else ()
+    if alive or silent:
+        return _one_or_none(alive, silent, told, job)
+    return _stuck_inside(groups, job)
+
+
+def _placed(groups: Sequence[Recorded]) -> bool:
+    """Whether members of groups are known: then one without a record that nobody waits for is no cause."""
+    return any(group.members for group in groups)
+
+
+def _one_or_none(alive: frozenset[int], silent: frozenset[int], told: tuple[str, ...], job: Job) -> _Cause:
+    """Causes on one machine are sure; on several, any of them may wait for another in a way that is not recorded."""
+    both = alive | silent
+    machines = {job.machine_of(rank) for rank in both}
+    if len(machines) == 1 or not alive:
+        return _Cause(ranks=both, confidence=_sure(both, job), why=told)
+    why = f"ranks {join_names(sorted(both))} wait in no recorded collective: one of them may wait for another"
+    return _Cause(why=(*told, why))
+
+
+def _sure(ranks: Collection[int], job: Job) -> float:
+    return 0.9 if len({job.machine_of(rank) for rank in ranks}) == 1 else 0.6
+
+
+def _stuck_inside(groups: Sequence[Recorded], job: Job) -> _Cause:
+    """All members came to a collective that none completes, and others wait for them: the cause is among these."""
+    waits = {rank for group in groups for rank in group.blocked()}
+    for group in groups:
+        stuck = group.stuck()
+        machines = {job.machine_of(rank) for rank in stuck}
+        others = {rank for other in groups for rank in other.waiting() if other.blocks(rank) & stuck}
+        if stuck and not stuck & waits and others - stuck and len(machines) == 1:
+            why = f"ranks {join_names(sorted(stuck))} are all in a collective of group {group.told} that does not end"
+            return _Cause(ranks=frozenset(stuck), confidence=0.7, why=(why,))
+    return _in_a_circle(groups)
+
+
+def _in_a_circle(groups: Sequence[Recorded]) -> _Cause:
+    """Ranks that wait for one another in different groups: no machine does that to programs of one order.
+
+    The odd one is late in its group alone; where others are as alone as it, who it is does not show.
+    """
+    edges: dict[int, frozenset[int]] = defaultdict(frozenset)
+    for group in groups:
+        for rank in group.waiting():
+            edges[rank] |= group.blocks(rank)
+    late = sorted(
+        {group.late() for group in groups} - {frozenset()}, key=lambda ranks: (len(ranks), sorted(ranks))
+    )
+    around = [
+        ranks for ranks in late if any(rank in _reached(edges, rank) for rank in sorted(ranks)[:_TRIED])
+    ]
+    if not around:
+        return _Cause()
+    fewest = [ranks for ranks in around if len(ranks) == len(around[0])]
+    named = sorted({rank for ranks in fewest for rank in ranks})
+    why = f"ranks {join_names(named)} and others wait for one another in different groups: look at the code"
+    return _Cause(odd=fewest[0] if len(fewest) == 1 else frozenset(), why=(why,))
+
+
+def _reached(edges: Mapping[int, frozenset[int]], start: int) -> set[int]:
+    """For whom ``start`` waits, directly or through others."""
+    found: set[int] = set()
+    ahead = [start]
+    while ahead:
+        for rank in edges.get(ahead.pop(), frozenset()) - found:
+            found.add(rank)
+            ahead.append(rank)
+    return found

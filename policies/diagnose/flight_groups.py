@@ -1,0 +1,186 @@
+"""The records of one process group, side by side: who came how far, who waits, who disagrees."""
+
+from __future__ import annotations
+
+import functools
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from holdfast.models.agent import FlightRecord
+from holdfast.policies.join_names import join_names
+
+_IN_ORDER = frozenset({"nccl", "ncclx", "rccl", "rcclx"})
+"""Backends that run the collectives of a group one after the other; gloo has several threads."""
+_BOTH_WAYS = (
+    "all_reduce",
+    "allreduce",
+    "all_gather",
+    "_all_gather",
+    "reduce_scatter",
+    "_reduce_scatter",
+    "barrier",
+)
+"""Operations that nobody completes without every member's part."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One group of one backend."""
+
+    name: str
+    members: tuple[int, ...]
+    """Empty: not known."""
+    records: tuple[FlightRecord, ...]
+
+    @property
+    def told(self) -> str:
+        """For people."""
+        return f"{self.name} (ranks {join_names(self.members)})" if self.members else self.name
+
+    @functools.cached_property
+    def newest(self) -> int:
+        """Number of the newest collective that any member issued."""
+        return max(record.enqueued for record in self.records)
+
+    @functools.cached_property
+    def heard(self) -> frozenset[int]:
+        """Members with a record."""
+        return frozenset(record.rank for record in self.records)
+
+    def waiting(self) -> frozenset[int]:
+        """Members that are inside an operation that is not complete, and came to it."""
+        return frozenset(record.rank for record in self.records if _waits(record) or record.sending)
+
+    def late(self) -> frozenset[int]:
+        """Members that have not come to a collective that another one waits in."""
+        return frozenset(
+            other.rank
+            for number in self._waited_in()
+            for other in self.records
+            if not _came_to(other, number) and (not self.members or other.rank in self.members)
+        )
+
+    def waited_for(self, heard: Collection[int]) -> frozenset[int]:
+        """Members for whom others wait; of those without a record only ones that left none anywhere.
+
+        Args:
+            heard: ranks with a record of any group.
+        """
+        numbers = self._waited_in()
+        gone = frozenset(self.members) - frozenset(heard) if numbers else frozenset()
+        return self.late() | gone | self._peers(heard)
+
+    def _peers(self, heard: Collection[int]) -> frozenset[int]:
+        """Other ends of point-to-point operations that are not in theirs."""
+        sending = {record.rank for record in self.records if record.sending}
+        named = {peer for record in self.records if record.sending for peer in record.peers}
+        return frozenset(named - sending)
+
+    def blocked(self) -> frozenset[int]:
+        """Members that wait for one that has not come."""
+        return frozenset(rank for rank in self.waiting() if self.blocks(rank))
+
+    def blocks(self, rank: int) -> frozenset[int]:
+        """For whom ``rank`` waits in this group."""
+        record = next((each for each in self.records if each.rank == rank), None)
+        if record is None or not _waits(record):
+            return frozenset()
+        number = record.completed + 1
+        return frozenset(other.rank for other in self.records if not _came_to(other, number))
+
+    def stuck(self) -> frozenset[int]:
+        """All members, when all are in one collective; empty: they are not, or are not known."""
+        numbers = {record.completed + 1 for record in self.records if _waits(record)}
+        together = len(numbers) == 1 and all(_waits(record) for record in self.records)
+        return frozenset(self.members) if together and self.heard == frozenset(self.members) else frozenset()
+
+    def not_noted(self) -> frozenset[int]:
+        """Members whose own GPU or driver lost the end of a collective.
+
+        Another member completed a later one that needs their part, and theirs run one after the other.
+        """
+        return frozenset(
+            record.rank
+            for record in self.records
+            if record.backend in _IN_ORDER and record.enqueued > record.completed
+            if any(self._needs_all(other, record.completed + 2) for other in self.records)
+        )
+
+    @staticmethod
+    def _needs_all(record: FlightRecord, least: int) -> bool:
+        """It completed a collective from number ``least`` on that nobody completes without all."""
+        done = [text for number, text in record.recent.items() if least <= number <= record.completed]
+        return any(text.startswith(_BOTH_WAYS) for text in done)
+
+    def disagreeing(self) -> frozenset[int]:
+        """Members whose operation is not that of most others, under a number that somebody waits in."""
+        found: set[int] = set()
+        for said in self._different():
+            counted = Counter(said.values()).most_common()
+            if counted[0][1] > counted[1][1]:
+                found |= {rank for rank, text in said.items() if text != counted[0][0]}
+        return frozenset(found)
+
+    def mismatches(self) -> Iterator[str]:
+        """Different operations under one number, in words."""
+        for number, said in self._disputed():
+            named = " and ".join(
+                f"{text} on ranks {join_names(sorted(rank for rank in said if said[rank] == text))}"
+                for text in sorted(set(said.values()))
+            )
+            yield f"group {self.told}: collective {number} is {named}: the ranks disagree, look at the code"
+
+    def _different(self) -> Iterable[dict[int, str]]:
+        return (said for _, said in self._disputed())
+
+    def _disputed(self) -> Iterator[tuple[int, dict[int, str]]]:
+        for number in self._waited_in():
+            said = {record.rank: text for record in self.records if (text := _operation(record, number))}
+            if len(set(said.values())) > 1:
+                yield number, said
+
+    def _waited_in(self) -> list[int]:
+        return sorted({record.completed + 1 for record in self.records if _waits(record)})
+
+
+def _operation(record: FlightRecord, number: int) -> str:
+    """What it issued under ``number``, as far as it is known."""
+    return record.recent.get(number, record.operation if number == record.enqueued else "")
+
+
+def _waits(record: FlightRecord) -> bool:
+    return record.enqueued > record.completed and _came_to(record, record.completed + 1)
+
+
+def _came_to(record: FlightRecord, number: int) -> bool:
+    return (
+        record.completed >= number
+        or (record.enqueued if record.started is None else record.started) >= number
+    )
+
+
+def by_group(records: Sequence[FlightRecord], world: int) -> list[Recorded]:
+    """Records of one group together: the same name, backend and members.
+
+    A member that issued nothing has a record without a backend; one without members belongs to the only group of its
+    name that there is.
+    """
+    spoken: dict[tuple[str, str, tuple[int, ...]], list[FlightRecord]] = defaultdict(list)
+    for record in records:
+        members = tuple(sorted(rank for rank in record.ranks if rank < world))
+        spoken[record.group, record.backend, members].append(record)
+    for name, backend, members in list(spoken):
+        wider = [
+            key
+            for key in spoken
+            if key[0] == name and key[1:] != (backend, members) and _covers(key, backend, members)
+        ]
+        if (not backend or not members) and len(wider) == 1:
+            spoken[wider[0]] += spoken.pop((name, backend, members))
+    return [Recorded(name, members, tuple(found)) for (name, _, members), found in sorted(spoken.items())]
+
+
+def _covers(key: tuple[str, str, tuple[int, ...]], backend: str, members: tuple[int, ...]) -> bool:
+    """Whether a group may be the one of which backend or members are missing."""
+    return (key[1] == backend or not backend) and (key[2] == members or not members)

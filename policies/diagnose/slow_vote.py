@@ -1,0 +1,69 @@
+"""Fail-slow: the parallel group that lags most often over several looks (BR section 5).
+
+Every few seconds all stacks are taken and grouped; the group of ranks with most outliers gets a vote. After the last
+round the group with most votes is evicted, if it was flagged in more than half of the rounds: one slow step is
+nothing, the same group again and again is.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from holdfast.models.base import Frozen
+from holdfast.models.job import Job
+from holdfast.policies.config.policy import AggregatePolicy
+from holdfast.policies.diagnose.aggregate import Aggregation
+from holdfast.policies.diagnose.groups import groups
+
+
+class SlowVote(Frozen):
+    """The outcome of all rounds."""
+
+    suspects: tuple[str, ...] = ()
+    confidence: float = 0.0
+    reasons: tuple[str, ...] = ()
+
+
+def flag(outliers: Sequence[int], job: Job) -> str:
+    """Name of the parallel group with most of the outliers of one round (the smallest of several); empty: none.
+
+    A machine is a group too: ``machine m2``. It is preferred to a parallel group with as many outliers.
+    """
+    if not outliers:
+        return ""
+    spec, wanted = job.spec, set(outliers)
+    candidates = [(f"machine {name}", frozenset(job.ranks_of(name))) for name in job.machines]
+    candidates += [(g.name, frozenset(g.ranks)) for g in groups(spec.world_size, spec.parallelism)]
+    name, ranks = max(candidates, key=lambda item: (len(item[1] & wanted), -len(item[1])))
+    return name if ranks & wanted else ""
+
+
+def decide(rounds: Sequence[Aggregation], job: Job, policy: AggregatePolicy) -> SlowVote:
+    """Whom to evict after the last round."""
+    clear = [one.outliers for one in rounds if 2 * _on(one.outliers, job) < len(job.machines)]
+    votes = Counter(filter(None, (flag(outliers, job) for outliers in clear)))
+    if not votes:
+        return SlowVote(reasons=(f"no rank stood out in {len(rounds)} looks at all stacks",))
+    (name, count), *others = votes.most_common()
+    told = ", ".join(f"{group} {times}x" for group, times in votes.most_common(4))
+    reasons = (f"stood out in {len(rounds)} looks: {told}",)
+    if 2 * count <= len(rounds) or (others and others[0][1] == count):
+        return SlowVote(reasons=(*reasons, "none in more than half of them: nobody is accused"))
+    machines = _machines(name, job)
+    limit = policy.limit(len(job.machines))
+    if len(machines) > limit:
+        return SlowVote(reasons=(*reasons, f"{name} spans {len(machines)} machines, limit {limit}"))
+    return SlowVote(suspects=machines, confidence=0.5 + 0.4 * count / len(rounds), reasons=reasons)
+
+
+def _on(outliers: Sequence[int], job: Job) -> int:
+    """On how many machines they are."""
+    return len({job.machine_of(rank) for rank in outliers})
+
+
+def _machines(name: str, job: Job) -> tuple[str, ...]:
+    if name.startswith("machine "):
+        return (name.removeprefix("machine "),)
+    group = next(g for g in groups(job.spec.world_size, job.spec.parallelism) if g.name == name)
+    return tuple(dict.fromkeys(job.machine_of(rank) for rank in group.ranks))

@@ -1,0 +1,99 @@
+"""Group stacks by their text, per pipeline stage."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from holdfast.models.agent import StackDump
+from holdfast.models.base import Frozen
+from holdfast.models.job import Job
+from holdfast.policies.config.policy import AggregatePolicy
+from holdfast.policies.diagnose.groups import stage_of
+
+MAIN = "MainThread"
+# Only the innermost frames say whether a process waits: `backward` further out is just how it got there.
+WAITING_DEPTH = 2
+Signature = tuple[tuple[str, str, int], ...]
+"""Function, file and line (0: left out) of each frame, innermost first as py-spy gives them."""
+
+
+class StackGroup(Frozen):
+    """Ranks of one pipeline stage whose stacks read the same."""
+
+    stage: int
+    ranks: tuple[int, ...]
+    top: str
+    """Innermost frame, ``function (file)``."""
+    waiting: bool
+    """It waits for other ranks."""
+    dominant: bool
+    """Most of its stage reads like this: healthy."""
+
+
+def signature(dump: StackDump, with_lines: bool = False) -> Signature:
+    """What makes two stacks equal.
+
+    Lines are left out by default: ranks inside one collective may be a line apart.
+    """
+    return tuple((frame.function, frame.file, frame.line if with_lines else 0) for frame in dump.frames)
+
+
+def stopped(stacks: Iterable[StackDump]) -> tuple[int, ...]:
+    """Ranks that are stopped (state T), or have a child that is."""
+    return tuple(sorted({d.rank for d in stacks if d.rank is not None and d.process_state[:1] == "T"}))
+
+
+def group_ranks(
+    stacks: Sequence[StackDump], job: Job, policy: AggregatePolicy, with_lines: bool = False
+) -> tuple[StackGroup, ...]:
+    """Groups over the main threads of the rank processes."""
+    mains: dict[int, Signature] = {}
+    for dump in stacks:
+        if dump.rank is None or dump.child or not dump.frames:
+            continue
+        # A dump without a thread of that name counts by its first thread.
+        if dump.thread == MAIN or dump.rank not in mains:
+            mains[dump.rank] = signature(dump, with_lines)
+    return _grouped(mains, job, policy)
+
+
+def group_children(stacks: Sequence[StackDump], job: Job, policy: AggregatePolicy) -> tuple[StackGroup, ...]:
+    """Groups over all main threads of each rank's child processes together.
+
+    Idle workers of one rank take turns, so a rank counts by the set of its children's stacks.
+    """
+    children: dict[int, set[Signature]] = defaultdict(set)
+    for dump in stacks:
+        if dump.rank is not None and dump.child and dump.frames and dump.thread == MAIN:
+            children[dump.rank].add(signature(dump))
+    flat = {rank: tuple(frame for one in sorted(found) for frame in one) for rank, found in children.items()}
+    return _grouped(flat, job, policy)
+
+
+def _grouped(signatures: dict[int, Signature], job: Job, policy: AggregatePolicy) -> tuple[StackGroup, ...]:
+    spec = job.spec
+    by_text: dict[tuple[int, Signature], list[int]] = defaultdict(list)
+    in_stage: dict[int, int] = defaultdict(int)
+    for rank, text in sorted(signatures.items()):
+        stage = stage_of(rank, spec.world_size, spec.parallelism)
+        by_text[stage, text].append(rank)
+        in_stage[stage] += 1
+    found = [
+        StackGroup(
+            stage=stage,
+            ranks=tuple(ranks),
+            top=f"{text[0][0]} ({text[0][1]})",
+            waiting=_waits(text, policy),
+            dominant=len(ranks) > policy.dominant_share * in_stage[stage],
+        )
+        for (stage, text), ranks in by_text.items()
+    ]
+    return tuple(sorted(found, key=lambda group: (-len(group.ranks), group.stage, group.ranks)))
+
+
+def _waits(text: Signature, policy: AggregatePolicy) -> bool:
+    return any(
+        function in policy.waiting_functions and any(part in file for part in policy.waiting_files)
+        for function, file, _ in text[:WAITING_DEPTH]
+    )

@@ -1,0 +1,83 @@
+"""From findings to a verdict: which machines do the checks accuse, and how surely."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from holdfast.models.alert import Finding, Verdict
+from holdfast.policies.diagnose import compare, pace
+
+PACE = pace.PaceLimits()
+
+INSIDE = frozenset({"all_to_all", "nic", "matmul", "bitwise", "flight_recorder"})
+"""Checks that speak of one machine: failing them accuses it."""
+
+
+def judge(
+    findings: Iterable[Finding], slow_factor: float | None = None, limits: pace.PaceLimits = PACE
+) -> Verdict:
+    """Weigh all findings of a diagnosis.
+
+    A sure failure, or a failed check inside one machine, accuses that machine. What inspection found odd
+    without being sure (little memory, an application's Xid) is evidence only. A failed test between two
+    machines accuses neither by itself: a machine is accused when it fails with every machine that it was
+    tested with, these are at least two, and they pass with somebody else. Digests of the same computation are
+    compared among equals: the minority is accused, a tie is told and accuses nobody. What is left over is
+    evidence, not a suspect: a wrong eviction costs more than a late one.
+
+    Args:
+        findings: of all tiers so far.
+        slow_factor: who is slower than its equals (by more than this times their median, or by ``limits``), or than
+            it was, is accused too; None: it is only told.
+        limits: of pace.
+    """
+    listed = tuple(findings)
+    failed = [finding for finding in listed if not finding.ok]
+    sure = {finding.machine for finding in failed if finding.sure}
+    alone = {finding.machine for finding in failed if finding.check in INSIDE and finding.peer is None}
+    paired = _accused_by_pairs(listed) - sure - alone
+    odd, told = compare.odd_digests(listed)
+    slow, slowness = pace.slow(listed, slow_factor or 1.5, limits)
+    by_value = odd | (slow if slow_factor else set())
+    suspects = tuple(sorted(sure | alone | paired | by_value))
+    weights = ((sure, 1.0), (odd, 0.95), (alone, 0.8), (paired, 0.7), (slow, 0.7))
+    evidence = (*(_told(finding) for finding in failed), *told, *slowness)
+    return Verdict(
+        suspects=suspects,
+        confidence=next((weight for named, weight in weights if named.intersection(suspects)), 0.0),
+        evidence=evidence,
+        findings=listed,
+    )
+
+
+def _told(finding: Finding) -> str:
+    peer = f" with {finding.peer}" if finding.peer else ""
+    return f"{finding.check} on {finding.machine}{peer}: {finding.detail or 'failed'}"
+
+
+def pair_results(findings: Iterable[Finding]) -> dict[str, dict[str, bool]]:
+    """For each machine whether each pair test with another machine passed; both sides must say so."""
+    results: dict[str, dict[str, bool]] = defaultdict(dict)
+    for finding in findings:
+        if finding.peer is not None:
+            one, other = results[finding.machine], results[finding.peer]
+            ok = finding.ok and one.get(finding.peer, True)
+            one[finding.peer] = other[finding.machine] = ok
+    return results
+
+
+def _accused_by_pairs(findings: Sequence[Finding]) -> set[str]:
+    """Machines that fail with at least two others, and only with machines that pass with somebody else.
+
+    When suspects failed with each other as well, their tests with machines proved good decide.
+    """
+    results = pair_results(findings)
+    good = {machine for machine, tested in results.items() if any(tested.values())}
+    return {
+        machine
+        for machine, tested in results.items()
+        if machine not in good
+        and len(tested) >= 2
+        and (tested.keys() <= good or len(tested.keys() & good) >= 2)
+    }

@@ -1,0 +1,1 @@
+"""What to try next, what needs a person, and when to stop."""

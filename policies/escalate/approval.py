@@ -1,0 +1,50 @@
+"""Which acts a person approves first."""
+
+from __future__ import annotations
+
+from holdfast.models.alert import IncidentClass
+from holdfast.models.base import Frozen
+from holdfast.models.machine import Scope
+from holdfast.policies.config.policy import ApprovalPolicy
+from holdfast.policies.escalate.waits import RUNS_ON, duration
+
+
+class Asked(Frozen):
+    """What a person is asked."""
+
+    whom: str
+    """The machines, in words."""
+    scope: Scope
+    incident_class: IncidentClass
+    deadline_s: float
+    default: str
+    """``refuse`` or ``approve``: what counts at the deadline."""
+
+
+def question(asked: Asked, why: str) -> str:
+    """The question with its options, what follows from each, and what happens when nobody answers."""
+    trains = asked.incident_class in RUNS_ON
+    no = (
+        "the job runs on as it is"
+        if trains or asked.incident_class is not IncidentClass.MACHINE_FAULT
+        else "nothing is evicted, and the job is started on the machines that it has as soon as it can run on them"
+    )
+    return (
+        f"evict {asked.whom} (scope {asked.scope.value}): {why}. Yes: out of service, a standby takes over"
+        f"{', which stops the job for a moment' if trains else ''}. No: {no}. "
+        f"No answer within {duration(asked.deadline_s)}: {asked.default}"
+    )
+
+
+def why_ask(incident_class: IncidentClass, machines: int, scope: Scope, policy: ApprovalPolicy) -> str:
+    """Why an eviction of so many machines must be approved; empty: it need not."""
+    for rule in policy.rules:
+        if rule.incident_class not in (None, incident_class) or rule.scope not in (None, scope):
+            continue
+        if machines > rule.machines_over:
+            whose = f"{incident_class.value} " if rule.incident_class else ""
+            return (
+                f"{whose}evictions of more than {rule.machines_over} machines at once "
+                f"({machines}, scope {scope.value}) need a person's approval"
+            )
+    return ""

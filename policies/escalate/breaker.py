@@ -1,0 +1,72 @@
+"""The eviction breaker: one bad sensor must not empty the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from holdfast.models.base import Frozen
+from holdfast.policies.config.policy import BreakerPolicy
+
+
+class PastEviction(Protocol):
+    """When a machine was evicted (Unix seconds)."""
+
+    @property
+    def at(self) -> float: ...  # noqa: D102
+
+
+class Answer(Frozen):
+    """Yes or no, and why."""
+
+    allowed: bool
+    reason: str
+    again_at: float | None = None
+    """When it is allowed again, if nothing else happens (Unix seconds); None: not by waiting."""
+
+
+def may_evict(
+    recent: Iterable[PastEviction | float], wanted: int, fleet_size: int, now: float, policy: BreakerPolicy
+) -> Answer:
+    """May ``wanted`` more machines be evicted?
+
+    Args:
+        recent: evictions (or their times) of the whole fleet; those outside the window do not count.
+        wanted: machines about to be evicted.
+        fleet_size: machines that exist, evicted ones included.
+        now: Unix seconds.
+        policy: window and limits.
+    """
+    limit = max(policy.at_least, int(policy.max_share * fleet_size))
+    return _within(recent, wanted, (limit, fleet_size, "machines"), now, policy.window_s)
+
+
+def may_evict_from_job(
+    recent: Iterable[PastEviction | float], wanted: int, job_size: int, now: float, policy: BreakerPolicy
+) -> Answer:
+    """May ``wanted`` more machines be evicted from one job of ``job_size``? ``recent``: evictions from it alone."""
+    limit = max(policy.job_at_least, int(policy.job_share * job_size))
+    return _within(recent, wanted, (limit, job_size, "machines of the job"), now, policy.job_window_s)
+
+
+def _within(
+    recent: Iterable[PastEviction | float],
+    wanted: int,
+    limit: tuple[int, int, str],
+    now: float,
+    window_s: float,
+) -> Answer:
+    """``limit``: how many, of how many, of what."""
+    most, size, what = limit
+    times = sorted(past if isinstance(past, float | int) else past.at for past in recent)
+    counted = [at for at in times if now - window_s < at]
+    facts = f"{len(counted)} evictions in the last {window_s / 60:g} min, {wanted} more asked, limit {most} of {size}"
+    if len(counted) + wanted <= most:
+        return Answer(allowed=True, reason=facts)
+    over = len(counted) + wanted - most
+    return Answer(
+        allowed=False,
+        reason=f"eviction breaker: {facts} {what}; a human must look at the cause",
+        # When so many have left the window that it holds no longer; never, for more at once than are allowed.
+        again_at=counted[over - 1] + window_s if over <= len(counted) else None,
+    )

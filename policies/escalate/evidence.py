@@ -1,0 +1,82 @@
+"""What speaks for the code, and what for arithmetic or state: a mere repetition neither rolls back nor replays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.models.alert import IncidentClass
+from holdfast.models.base import Frozen
+from holdfast.policies.classify.signature import Signature
+
+_OF_ARITHMETIC = frozenset({IncidentClass.NAN_LOSS, IncidentClass.SILENT_CORRUPTION})
+_DAY_S = 86_400.0
+
+
+class Facts(Frozen):
+    """What is known of one failure beside its class."""
+
+    incident_class: IncidentClass
+    signature: Signature = Signature()
+    version: str = ""
+    """The code version that ran."""
+    version_age_s: float | None = None
+    """How long before the fault it ran for the first time; None: not known."""
+    ranks: tuple[int, ...] = ()
+    """Ranks that raised the same exception in the same frame of the job's code, now or before."""
+    changed: str = ""
+    """The traceback ends in a line that the running version changed, in words; empty: it does not, or nobody looked."""
+    again: int = 0
+    """So often the same failure came before without progress since."""
+    state_suspected: bool = False
+    """The restored state led to the same failure before."""
+
+
+def for_code(facts: Facts, suspect_s: float) -> str:
+    """What speaks for the code; empty: nothing.
+
+    Args:
+        facts: of the failure.
+        suspect_s: a version is new for so long.
+    """
+    if len(facts.ranks) > 1:
+        return f"ranks {_listed(facts.ranks)} raise {facts.signature.what} in the same frame"
+    if facts.changed:
+        return facts.changed
+    age_s = facts.version_age_s
+    if age_s is None or age_s <= suspect_s:
+        return (
+            f"version {facts.version} is new" if age_s is not None else "how long the code ran is not known"
+        )
+    return ""
+
+
+def code_cleared(facts: Facts, suspect_s: float) -> str:
+    """Why the code is not rolled back; empty: something speaks for it."""
+    if for_code(facts, suspect_s):
+        return ""
+    days = (facts.version_age_s or 0.0) / _DAY_S
+    return f"version {facts.version} ran for {days:.1f} days, and nothing else speaks against it"
+
+
+def arithmetic_cleared(facts: Facts) -> str:
+    """Why no replay is run; empty: something speaks for wrong arithmetic or a bad state."""
+    if facts.incident_class in _OF_ARITHMETIC or facts.state_suspected:
+        return ""
+    if facts.signature.from_outside:
+        return f"{facts.signature.what} comes from outside: no replay can show it"
+    return "" if facts.again else "it did not come again: nothing speaks for wrong arithmetic or a bad state"
+
+
+def no_retry(facts: Facts, changed_s: float, can_rollback: bool) -> str:
+    """Why a retry is pointless: the first version's own code raised soon after it was submitted; empty: it is not."""
+    age_s = facts.version_age_s
+    if can_rollback or facts.incident_class is not IncidentClass.USER_CODE_ERROR:
+        return ""
+    if age_s is None or age_s > changed_s:
+        return ""
+    return f"version {facts.version} raised in its own code after {age_s:.0f} s, and there is none to roll back to"
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    shown = ", ".join(map(str, ranks[:8]))
+    return f"{shown} and {len(ranks) - 8} more" if len(ranks) > 8 else shown

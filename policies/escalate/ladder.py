@@ -1,0 +1,273 @@
+"""The ladder of escalation: what to try next when no check names a culprit (BR section 5).
+
+Each class has its own ladder in the policy file. A rung that did not bring progress is not tried again: an entry of
+the list is one attempt without progress, not a restart, and progress refills them all. Only the same failure coming
+again climbs (:mod:`holdfast.policies.classify.signature`): different ones have a ladder each. A rung that nothing
+speaks for (:mod:`holdfast.policies.escalate.evidence`) is one more retry. The same symptom in another context is
+climbed in another order: see :func:`order`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from pydantic import Field
+
+from holdfast.models.alert import IncidentClass, Rung
+from holdfast.models.base import Frozen
+from holdfast.policies.classify.signature import Signature, same, same_step
+from holdfast.policies.config.policy import ClassLadder
+
+ANY = Signature()
+"""The same as whatever failed."""
+
+
+class PastIncident(Frozen):
+    """An earlier incident of the same job that was closed."""
+
+    incident_class: IncidentClass
+    epoch: int
+    at: float
+    rungs: tuple[Rung, ...] = ()
+    """Rungs that its playbook tried."""
+    progressed_steps: int = 0
+    """New steps (beyond all done before) until the next incident, or until now."""
+    redone_steps: int = 0
+    """Steps until then that had been done before: it had fallen back to an older state."""
+    signature: Signature = Signature()
+    """What failed, and where."""
+
+
+class Circumstances(Frozen):
+    """What is known beside the symptom."""
+
+    can_rollback: bool = False
+    """An earlier good code version exists."""
+    code_changed_s_ago: float | None = None
+    """How long before the fault the code was switched; None: never since the submission."""
+    accused: tuple[str, ...] = ()
+    """Machines that the alerts speak against."""
+    spared: str = ""
+    """Why machines that stand out are not accused; empty: none is spared."""
+    offenders: frozenset[str] = frozenset()
+    """Machines that were accused often of late, in any job."""
+    flapping: Mapping[str, str] = Field(default_factory=dict)
+    """Why those of them do so that come and go, by machine."""
+    switch: str = ""
+    """The switch that all accused machines hang on, when they are several."""
+    common_cause: bool = False
+    """A diagnosis saw the fault on every machine: code or data."""
+    poisoned: str = ""
+    """Why the restored state is to be left behind (:mod:`holdfast.policies.restore.poisoned`); empty: it is not."""
+    once_more: str = ""
+    """Why it is to be restored once more before a person is asked: it is suspected, on too little."""
+    states_spent: str = ""
+    """Why no further state is left behind."""
+    signature: Signature = Signature()
+    """What failed now, and where; empty: nothing tells it from earlier failures."""
+    waited: str = ""
+    """Why it is started once more although the ladder is spent: it waited, or something came; empty: it did not."""
+    code_cleared: str = ""
+    """Why the code is not at fault; empty: it may be."""
+    replay_cleared: str = ""
+    """Why no replay can show it; empty: one may."""
+    fell_again: int = 0
+    """So often the job fell in the same way when this incident had started it again, before it made a step."""
+    may_skip: int = 0
+    """So many steps the job may pass over (`skip_bad_batches` of its file)."""
+    skipped: tuple[int, ...] = ()
+    """Steps that it passes over already."""
+    no_retry: str = ""
+    """Why the same would surely come again at once; empty: it need not."""
+
+
+class RungDecision(Frozen):
+    """What to try next, and why."""
+
+    rung: Rung
+    reasons: tuple[str, ...]
+    data: str = ""
+    """Why the data is a suspect too; empty: it is not."""
+    skip: int | None = None
+    """The step whose data is passed over; None: none is."""
+
+
+def order(
+    ladder: ClassLadder, seen: Circumstances, code_changed_s: float
+) -> tuple[tuple[Rung, ...], list[str]]:
+    """The rungs in the order that the circumstances call for, and why it differs from the ladder's own.
+
+    * every machine shows the fault, or the code changed just before it: roll back first;
+    * an accused machine is a repeat offender: evict it first;
+    * several machines of one switch: none of them is evicted, the switch is at fault;
+    * the restored state led to the same failure before: an older state comes before everything but these.
+    """
+    rungs, why = list(ladder.rungs), []
+    if seen.poisoned:
+        rungs = [Rung.OLDER_STATE, *rungs]
+        why.append(seen.poisoned)
+    if seen.states_spent:
+        why.append(seen.states_spent)
+    if seen.switch and Rung.EVICT in rungs:
+        rungs = [rung for rung in rungs if rung is not Rung.EVICT]
+        why.append(f"{len(seen.accused)} machines of switch {seen.switch}: the switch, not its machines")
+    repeat = sorted(seen.offenders.intersection(seen.accused))
+    if repeat and not seen.switch:
+        rungs = [Rung.EVICT, *(rung for rung in rungs if rung is not Rung.EVICT)]
+        why += [f"{name}: {seen.flapping[name]}" for name in repeat if name in seen.flapping]
+        why.append(f"{', '.join(repeat)}: accused often of late, so evicted before anything is tried again")
+    changed = seen.code_changed_s_ago is not None and seen.code_changed_s_ago <= code_changed_s
+    if (changed or seen.common_cause) and Rung.ROLLBACK in rungs and seen.can_rollback:
+        rungs = [Rung.ROLLBACK, *(rung for rung in rungs if rung is not Rung.ROLLBACK)]
+        why.append(
+            "every machine shows the fault, so the code is rolled back first"
+            if seen.common_cause
+            else f"the code changed {seen.code_changed_s_ago:.0f} s before, so it is rolled back first"
+        )
+    return tuple(rungs), why
+
+
+def next_rung(  # noqa: PLR0917
+    history: Sequence[PastIncident],
+    done_rungs: Sequence[Rung],
+    ladder: ClassLadder,
+    progress_steps: int,
+    seen: Circumstances,
+    code_changed_s: float = 0.0,
+) -> RungDecision:
+    """The first rung with an attempt left; and whether the data is a suspect.
+
+    Args:
+        history: earlier incidents of the job, oldest first.
+        done_rungs: rungs that this incident tried already.
+        ladder: of the incident's class.
+        progress_steps: so many new steps after an incident refill the budgets.
+        seen: circumstances.
+        code_changed_s: a code change counts as recent for so long.
+    """
+    fruitless = since_progress(history, progress_steps, seen.signature)
+    decision = _choose(history, fruitless, done_rungs, ladder, progress_steps, seen, code_changed_s)
+    data = _suspect_data(fruitless, seen.signature, seen.fell_again)
+    return _skip(decision, data, seen) or decision.model_copy(update={"data": data})
+
+
+_AFTER_DATA = frozenset({Rung.RETRY, Rung.OLDER_STATE, Rung.REPLAY, Rung.HUMAN, Rung.STOP})
+"""What waits while the data is a suspect and may be passed over; what speaks for code or a machine comes first."""
+
+
+def _skip(decision: RungDecision, data: str, seen: Circumstances) -> RungDecision | None:
+    """Pass over the data instead; None: it is no suspect, was passed over in vain, or the job file forbids it."""
+    step, left = (seen.signature.position.step or 0) + 1, seen.may_skip - len(seen.skipped)
+    if not data or decision.rung not in _AFTER_DATA or left < 1 or step in seen.skipped:
+        return None
+    told = f"the data of step {step} is passed over: the job file allows {left} more"
+    return RungDecision(rung=Rung.SKIP_DATA, reasons=(*decision.reasons, told), data=data, skip=step)
+
+
+def _choose(  # noqa: PLR0917
+    history: Sequence[PastIncident],
+    fruitless: Sequence[PastIncident],
+    done_rungs: Sequence[Rung],
+    ladder: ClassLadder,
+    progress_steps: int,
+    seen: Circumstances,
+    code_changed_s: float,
+) -> RungDecision:
+    tried = Counter(done_rungs)
+    for past in fruitless:
+        tried.update(_attempts(past))
+    rungs, why = order(ladder, seen, code_changed_s)
+    reasons = [_summary(fruitless, history, progress_steps, seen), *why]
+    budgets = Counter(rungs)
+    spare, left = 0, tried[Rung.RETRY] - budgets[Rung.RETRY]
+    """Retries in the place of rungs that nothing speaks for, and those of them that were used."""
+    for rung in dict.fromkeys(rungs):
+        told = f"{rung.value}: tried {tried[rung]} of {budgets[rung]} times without progress"
+        if rung is Rung.OLDER_STATE:  # bounded by the policy that found it
+            return RungDecision(rung=rung, reasons=tuple(reasons))
+        if cleared := _cleared(rung, seen):
+            reasons.append(f"{rung.value}: {cleared}")
+            spare += budgets[rung]
+            if left < spare:
+                reasons.append("a retry in its place")
+                return RungDecision(rung=Rung.RETRY, reasons=tuple(reasons))
+        elif impossible := _impossible(rung, seen):
+            reasons.append(f"{rung.value}: {impossible}")
+        elif tried[rung] >= budgets[rung]:
+            reasons.append(told)
+        else:
+            return RungDecision(rung=rung, reasons=(*reasons, f"{told}, so try it"))
+    if more := seen.once_more or seen.waited:
+        return RungDecision(rung=Rung.RETRY, reasons=(*reasons, more))
+    what = "a human decides" if ladder.end is Rung.HUMAN else "the job is stopped"
+    return RungDecision(rung=ladder.end, reasons=(*reasons, f"all rungs are spent: {what}"))
+
+
+def _cleared(rung: Rung, seen: Circumstances) -> str:
+    """Why nothing speaks for a rung that could be tried; what a replay showed on every machine speaks for the code."""
+    if rung is Rung.ROLLBACK and seen.can_rollback and not seen.common_cause:
+        return seen.code_cleared
+    return seen.replay_cleared if rung is Rung.REPLAY else ""
+
+
+def _impossible(rung: Rung, seen: Circumstances) -> str:
+    if rung is Rung.ROLLBACK and not seen.can_rollback:
+        return "no earlier good code version"
+    if rung is Rung.RETRY:
+        return seen.no_retry
+    return (seen.spared or "the alerts accuse no machine") if rung is Rung.EVICT and not seen.accused else ""
+
+
+def since_progress(
+    history: Sequence[PastIncident], enough: int, signature: Signature = ANY
+) -> list[PastIncident]:
+    """The newest incidents that are the same failure, back to the last one after which the job made progress.
+
+    That one is left out. New steps are progress. So are steps computed again after a fall-back to an older state,
+    unless it failed where it had failed before. An empty ``signature`` is the same as any.
+    """
+    fruitless: list[PastIncident] = []
+    new, redone, then = 0, 0, signature
+    for past in reversed(history):
+        new, redone = new + past.progressed_steps, redone + past.redone_steps
+        if not same(past.signature, signature):
+            if new >= enough:
+                break
+            continue
+        if new >= enough or (new + redone >= enough and redone and not same_step(past.signature, then)):
+            break
+        fruitless.append(past)
+        new, redone, then = 0, 0, past.signature
+    return fruitless[::-1]
+
+
+def _attempts(past: PastIncident) -> tuple[Rung, ...]:
+    """Rungs that an incident used up.
+
+    A playbook that evicted and restarted without a rung was a retry: "crashes again after an eviction" leads
+    to the rollback (BR section 5). An engineer's update is no attempt to recover.
+    """
+    if past.rungs or past.incident_class is IncidentClass.CODE_UPDATE:
+        return past.rungs
+    return (Rung.ROLLBACK,) if past.incident_class is IncidentClass.USER_CODE_ERROR else (Rung.RETRY,)
+
+
+def _summary(
+    fruitless: Sequence[PastIncident], history: Sequence[PastIncident], enough: int, seen: Circumstances
+) -> str:
+    other = sum(not same(past.signature, seen.signature) for past in history)
+    beside = f"; {other} other failures count apart" if other else ""
+    what = f" of {seen.signature.said}" if seen.signature.what else ""
+    if not fruitless:
+        return f"no earlier incident{what} without progress ({enough} new steps){beside}"
+    listed = ", ".join(f"{past.incident_class.value} in epoch {past.epoch}" for past in fruitless)
+    return f"{len(fruitless)} earlier{what} without progress ({enough} new steps): {listed}{beside}"
+
+
+def _suspect_data(fruitless: Sequence[PastIncident], now: Signature, again: int) -> str:
+    """The same failure after the same step again: what is read there may be at fault, too."""
+    times = 1 + again + sum(same_step(past.signature, now) for past in fruitless)
+    if times < 2 or now.from_outside or not now.position.step:
+        return ""
+    return f"{now.said} came after step {now.position.step} {times} times: the data that is read there is a suspect too"

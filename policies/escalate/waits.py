@@ -1,0 +1,142 @@
+"""When an incident that met a limit is tried again, and what is said about it. No wait is for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from holdfast.models.alert import IncidentClass
+from holdfast.models.base import Frozen
+from holdfast.models.job import JobState
+from holdfast.models.missing import Missing
+from holdfast.models.wait import Wait
+from holdfast.policies.config.policy import AgainPolicy
+
+_STOPPED = "the job stands still and keeps its machines"
+_NEEDS: Mapping[Missing, tuple[str, str]] = {
+    Missing.STANDBY: (
+        "a machine: one that registers or is released is taken at once",
+        "`holdfast pool` adds machines, `holdfast release MACHINE` brings a repaired one back",
+    ),
+    Missing.APPROVAL: (
+        "a person's yes, or the alert's end: each is acted on at once",
+        "`holdfast approve {incident}` evicts after all; `holdfast resume {job}` starts on the machines it has",
+    ),
+    Missing.EVICTIONS: (
+        "a look at why so many machines were evicted",
+        "`holdfast resume {job}` starts on the machines it has",
+    ),
+    Missing.CONTACT: (
+        "the network between them and the playbook worker: acted on when they are heard again",
+        "`holdfast resume {job}` tries it now",
+    ),
+    Missing.STATE: (
+        "a saved state: tried at once when a machine of the job comes back",
+        "`holdfast resume {job} --step N` or `--from-scratch` goes on from what you choose",
+    ),
+    Missing.SERVICE: (
+        "what all machines share to work again",
+        "`holdfast resume {job}` tries it now",
+    ),
+    Missing.CHANGE: (
+        "another version of the code, which is taken at once (`holdfast update {job}`), or a cause that goes away",
+        "`holdfast resume {job}` tries it now and starts a fresh ladder; `holdfast stop {job}` frees its machines",
+    ),
+}
+"""What is needed, and what a person can do about it."""
+
+
+RUNS_ON = frozenset({IncidentClass.FAIL_SLOW, IncidentClass.SILENT_CORRUPTION})
+"""Their jobs train: slow, or perhaps wrongly. They are not stopped for what may not be done then."""
+
+
+class Facts(Frozen):
+    """What the gateway knows at the moment about one that waits."""
+
+    now: float
+    job_state: JobState
+    lacking: int = 0
+    """Slots of the job without a machine that serves it."""
+    standbys: int = 0
+    silent: bool = False
+    """Some machine of the job is not heard."""
+    back: str = ""
+    """A machine of the job that registered since it waits."""
+    new_version: str = ""
+    """A code version that waits for the job's next start."""
+    resolved: str = ""
+    """An alert of the incident that was said to be over since it was opened."""
+
+
+class Outlook(Frozen):
+    """When it is tried again, and what is said."""
+
+    wait: Wait
+    said: str
+
+
+def may_run_on(incident_class: IncidentClass, missing: Missing, rounds: int) -> bool:
+    """May the job be started on the machines that it has, although a limit forbids what was to be done?
+
+    At once where it trained when the incident came, and where a person kept a machine that is only suspected. After
+    a wait always: whatever is in the way, a job that can run is not left standing.
+    """
+    if incident_class in RUNS_ON or rounds:
+        return True
+    return missing is Missing.APPROVAL and incident_class is not IncidentClass.MACHINE_FAULT
+
+
+def pause_s(times: int, policy: AgainPolicy) -> float:
+    """The pause before the attempt after ``times`` waits: longer each time, up to the longest."""
+    return float(min(policy.longest_s, policy.pause_s * policy.factor ** min(times - 1, 64)))
+
+
+def outlook(wait: Wait, again_at: float | None, policy: AgainPolicy) -> Outlook:
+    """Set the time of the next attempt, and tell people what is needed, what they can do, and what happens else.
+
+    Args:
+        wait: without its time.
+        again_at: when what is missing surely is there; None: not known.
+        policy: how long the pauses are.
+    """
+    longest = wait.since + pause_s(wait.times, policy)
+    next_at = longest if again_at is None else max(wait.since, again_at)
+    dated = wait.model_copy(update={"next_at": next_at})
+    needs, options = (text.format(incident=wait.incident_id, job=wait.job) for text in _NEEDS[wait.missing])
+    meanwhile = "the job runs on meanwhile" if wait.runs_on else f"{_STOPPED} meanwhile"
+    told = f"Needs {needs}. You can: {options}. Else it is tried again in {duration(next_at - wait.since)}; {meanwhile}"
+    return Outlook(wait=dated, said=told)
+
+
+def due(wait: Wait, seen: Facts) -> str:
+    """Why it is to be tried again now; empty: not yet.
+
+    What appeared counts a moment after the wait began, longer each time: it need not be what was missing after all.
+    """
+    if seen.job_state is not (JobState.RUNNING if wait.runs_on else JobState.FAILED):
+        return ""
+    waited_s = seen.now - wait.since
+    appeared = _appeared(wait, seen)
+    if appeared and waited_s >= min(2.0 ** min(wait.times - 1, 64), wait.next_at - wait.since):
+        return f"{appeared} after {duration(waited_s)}"
+    return f"tried again after {duration(waited_s)}" if seen.now >= wait.next_at else ""
+
+
+def _appeared(wait: Wait, seen: Facts) -> str:
+    """What was missing and is there now, in words; empty: nothing."""
+    if seen.new_version:
+        return f"code version {seen.new_version} came"
+    enough = max(1, seen.lacking) <= seen.standbys
+    found = {
+        Missing.STANDBY: f"{seen.standbys} machines stand by" if enough else "",
+        Missing.CONTACT: "" if seen.silent else "all machines of the job are heard again",
+        Missing.STATE: f"machine {seen.back} is back" if seen.back else "",
+        Missing.APPROVAL: f"{seen.resolved} was resolved" if seen.resolved else "",
+    }
+    return found.get(wait.missing, "")
+
+
+def duration(seconds: float) -> str:
+    """In words, as coarse as people need it."""
+    if seconds < 120:
+        return f"{max(0.0, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

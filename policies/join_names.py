@@ -1,0 +1,14 @@
+"""Many names in one readable line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def join_names(items: Iterable[object], most: int = 8) -> str:
+    """The first ``most`` of ``items``, and how many more there are: ``m0, m1 and 748 more``; ``none`` for none."""
+    names = [str(item) for item in items]
+    if not names:
+        return "none"
+    told = ", ".join(names[:most])
+    return told if len(names) <= most else f"{told} and {len(names) - most} more"

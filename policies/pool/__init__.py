@@ -1,0 +1,1 @@
+"""Machines: spares, offences, flapping, admission and repair."""

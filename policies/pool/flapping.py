@@ -1,0 +1,79 @@
+"""Machines that flap: their agent begins anew, or their link goes down and up, again and again.
+
+Each time alone is nothing (an upgrade, a cable that was touched). So many within a window are a fault of the machine,
+whatever works just now. Ranks that die so are counted by :mod:`holdfast.policies.pool.rank_deaths`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from holdfast.models.alert import NETWORK_KINDS, Alert, AlertKind
+from holdfast.policies.config.policy import FlapPolicy
+
+RESTARTED = "agent_restarted"
+"""The check (of a host fault) under which the ledger has an agent that began anew."""
+STANDBY_CHECKS = "standby_checks"
+"""The check under which the ledger has what the checks of a standby found: firing when one failed."""
+REMEMBERED_S = 86_400.0
+"""A standby that flapped is remembered for so long, where no checks clear it before."""
+_LINKS = (NETWORK_KINDS - {AlertKind.NIC_ERRORS, AlertKind.PACKET_LOSS}) | {"nic_down", "nic_flapping"}
+
+
+def counts(alert: Alert) -> bool:
+    """Whether it tells of something that went away and came back, or may."""
+    check = alert.evidence.get("check")
+    return alert.firing and (
+        alert.kind in _LINKS or (alert.kind is AlertKind.HOST_FAULT and check in {RESTARTED, *_LINKS})
+    )
+
+
+def of_checks(alert: Alert) -> bool:
+    """Whether it tells what the checks of a standby found."""
+    return alert.kind is AlertKind.HOST_FAULT and alert.evidence.get("check") == STANDBY_CHECKS
+
+
+def why(times: Iterable[float], now: float, policy: FlapPolicy) -> str:
+    """Why a machine flaps; empty: it does not.
+
+    Args:
+        times: when such things were heard of it (Unix seconds), in any order.
+        now: Unix seconds.
+        policy: how often, within which window, what is one.
+    """
+    flaps = len(apart((at for at in times if now - policy.window_s < at), policy.apart_s))
+    if flaps < policy.count:
+        return ""
+    return f"its agent or link came and went {flaps} times within {policy.window_s / 60:g} min"
+
+
+def kept_out(
+    times: Iterable[float], passed: Iterable[float], failed: Iterable[float], policy: FlapPolicy
+) -> str:
+    """Why a standby is given to no job yet; empty: it may be.
+
+    One that flapped comes back when its checks have passed for a while, not because time went by.
+
+    Args:
+        times: when it flapped, as far as that is remembered (Unix seconds), in any order.
+        passed: when all checks of it passed.
+        failed: when one did not.
+        policy: how often is flapping, and for how long checks must pass.
+    """
+    flaps = apart(times, policy.apart_s)
+    ends = zip(flaps, flaps[policy.count - 1 :], strict=False)
+    if not any(last - first < policy.window_s for first, last in ends):
+        return ""
+    since = max([flaps[-1], *failed])
+    good = [at for at in passed if at > since]
+    if good and max(good) - min(good) >= policy.checks_pass_s:
+        return ""
+    seen = f"checks passed for {max(good) - min(good):.0f} s since" if good else "no checks passed since"
+    return f"it flapped, and {seen} (wanted: {policy.checks_pass_s:g} s)"
+
+
+def apart(times: Iterable[float], apart_s: float) -> list[float]:
+    """The times in order, without those that follow the one before within ``apart_s``."""
+    listed = sorted(times)
+    before = [float("-inf"), *listed]
+    return [at for last, at in zip(before, listed, strict=False) if at - last > apart_s]

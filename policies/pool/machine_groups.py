@@ -1,0 +1,48 @@
+"""Which group a machine belongs to: by its name, as the policy file says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+
+from holdfast.models.base import Frozen
+from holdfast.policies.config.policy import SparePoolPolicy
+
+
+class Group(Frozen):
+    """One group with its rules."""
+
+    name: str
+    """Empty: what no group's pattern matches."""
+    policy: SparePoolPolicy
+
+
+def groups(policy: SparePoolPolicy) -> tuple[Group, ...]:
+    """All groups, in the order of the file; the nameless rest last."""
+    named = tuple(
+        Group(
+            name=name,
+            policy=policy.model_copy(
+                update={key: value for key, value in rules if key != "machines" and value is not None}
+            ),
+        )
+        for name, rules in policy.groups.items()
+    )
+    return (*named, Group(name="", policy=policy))
+
+
+def group_of(machine: str, policy: SparePoolPolicy) -> str:
+    """The first group whose pattern the machine's name matches; empty: none."""
+    for name, rules in policy.groups.items():
+        if fnmatchcase(machine, rules.machines):
+            return name
+    return ""
+
+
+def split(values: Mapping[str, float] | Iterable[str], policy: SparePoolPolicy) -> dict[str, float]:
+    """Sum values by machine (or count machines) into groups; every group is there."""
+    by_machine = values if isinstance(values, Mapping) else dict.fromkeys(values, 1.0)
+    sums = {group.name: 0.0 for group in groups(policy)}
+    for machine, value in by_machine.items():
+        sums[group_of(machine, policy)] += value
+    return sums

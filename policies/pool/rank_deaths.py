@@ -1,0 +1,92 @@
+"""Ranks that die again and again on one machine, and nowhere else: a fault of the machine.
+
+It is none where the job explains it: its own code raised; the same failure, or the same rank, died on another machine
+too; only rank 0 dies, which has duties of its own; or they die at one step of the training, whose data is the same each
+time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.models.alert import Alert
+from holdfast.models.base import Frozen
+from holdfast.policies.classify import exits
+from holdfast.policies.classify.signature import same_place, what
+from holdfast.policies.config.policy import ClassifyPolicy, FlapPolicy
+from holdfast.policies.pool import flapping
+
+_BY_ITS_AGENT = "AgentRestarted"
+"""The agent took the rank along: that is counted as the agent's."""
+
+
+class Death(Frozen):
+    """A rank that ended by itself, not because a peer did."""
+
+    at: float
+    job: str
+    machine: str
+    rank: int
+    what: str
+    raised: bool = False
+    """In the job's own code."""
+    step: int | None = None
+    """Newest step that was complete; None: not known."""
+
+
+def death(alert: Alert, at: float, step: int | None, policy: ClassifyPolicy) -> Death | None:
+    """The death that an exit tells of; None: nobody knows of which rank, or an agent took it along.
+
+    Args:
+        alert: the exit.
+        at: when it was taken up (Unix seconds): a machine's clock may be off.
+        step: newest step that was complete.
+        policy: what an error of programming is.
+    """
+    told = what(alert)
+    if alert.job is None or alert.machine is None or alert.rank is None or told == _BY_ITS_AGENT:
+        return None
+    raised = exits.is_user_code(alert, policy) or (
+        bool(alert.evidence.get("user_frame")) and alert.evidence.get("cause") != "gpu"
+    )
+    known = {"at": at, "job": alert.job, "machine": alert.machine, "rank": alert.rank}
+    return Death.model_validate(known | {"what": told, "raised": raised, "step": step})
+
+
+def why(machine: str, deaths: Sequence[Death], now: float, policy: FlapPolicy) -> str:
+    """Why the deaths on ``machine`` are its fault; empty: they are not.
+
+    Args:
+        machine: its name.
+        deaths: of the jobs that it served, on all their machines.
+        now: Unix seconds.
+        policy: how often, within which window, what is one.
+    """
+    recent = sorted((each for each in deaths if now - policy.window_s < each.at), key=lambda each: each.at)
+    elsewhere = [each for each in recent if each.machine != machine]
+    failures = {(each.job, each.what) for each in elsewhere}
+    habits = {(each.job, each.rank) for each in elsewhere}
+    mine = [
+        each
+        for each in recent
+        if each.machine == machine
+        and not each.raised
+        and (each.job, each.what) not in failures
+        and (each.job, each.rank) not in habits
+    ]
+    if all(each.rank == 0 for each in mine):
+        return ""
+    times = flapping.apart((each.at for each in _at_steps_of_their_own(mine)), policy.apart_s)
+    if len(times) < policy.count:
+        return ""
+    return (
+        f"ranks died on it, and on no other machine, {len(times)} times within {policy.window_s / 60:g} min"
+    )
+
+
+def _at_steps_of_their_own(deaths: Sequence[Death]) -> list[Death]:
+    found: list[Death] = []
+    for each in deaths:
+        if not any(each.job == other.job and same_place(each.step, other.step) for other in found):
+            found.append(each)
+    return found

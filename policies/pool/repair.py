@@ -1,0 +1,149 @@
+"""Graded repair: what an evicted machine needs, which step comes next, and when a person gets a ticket.
+
+The mildest step that the verdict asks for comes first, a failed one leads to the next graver one, and every way ends
+with delivery checks or with a ticket. Nothing is tried twice in one repair, and only so many repairs in a window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from holdfast.models.alert import Alert, AlertKind
+from holdfast.models.base import Frozen
+from holdfast.models.repair import Ask, Repair, RepairState, Step, StepState
+from holdfast.policies.classify import xid
+from holdfast.policies.classify.meaning import number
+from holdfast.policies.config.repair_policy import RepairPolicy
+
+
+class Move(Frozen):
+    """What comes next, and why."""
+
+    step: Step
+    why: str
+
+
+INTERRUPTED_MOST = 2
+"""Runs that may be killed in the middle of one step, before a person looks."""
+
+_ASKS = {
+    "reset_gpu": Ask.RESET_GPU,
+    "restart_machine": Ask.RESTART_MACHINE,
+    "check_hardware": Ask.HANDS,
+    "contact_support": Ask.HANDS,
+}
+"""By the action of the Xid catalogue; the others ask nothing of a machine."""
+_GRAVITY = tuple(Ask)
+_ON_THE_MACHINE = frozenset({Step.RESET_GPU, Step.RESTART_MACHINE, Step.DIAGNOSE})
+"""Steps on a machine that is out of service, and that nothing of ours runs on."""
+
+
+def enabled(policy: RepairPolicy, driver: str) -> bool:
+    """Whether machines are repaired. ``auto``: where they are hardware of their own."""
+    return driver != "local" if policy.enabled == "auto" else bool(policy.enabled)
+
+
+def asked(alerts: Iterable[Alert], machine: str) -> tuple[Ask, str] | None:
+    """The gravest that the alerts about ``machine`` ask for, and in whose name; None: they name no repair."""
+    found = [
+        (ask, why)
+        for alert in alerts
+        if alert.firing and alert.machine == machine
+        for ask, why in [_asks(alert)]
+        if ask is not None
+    ]
+    gravest = max((ask for ask, _ in found), key=_GRAVITY.index, default=None)
+    if gravest is None:
+        return None
+    return gravest, "; ".join(dict.fromkeys(why for ask, why in found if ask is gravest))[:500]
+
+
+def _asks(alert: Alert) -> tuple[Ask | None, str]:
+    if alert.kind is AlertKind.GPU_LOST:
+        return Ask.RESTART_MACHINE, "a GPU is lost"
+    if alert.kind is AlertKind.SXID and alert.evidence.get("fatal") is True:
+        return Ask.RESET_GPU, f"fatal SXid {alert.evidence.get('sxid', '')}".rstrip()
+    if alert.kind is not AlertKind.XID:
+        return None, ""
+    entry = xid.resolved(number(alert.evidence.get("xid", "")), str(alert.evidence.get("line", "")))
+    # A code that leaves the GPU usable is no verdict against its machine.
+    ask = _ASKS.get(entry.action.value) if entry.lost else None
+    return ask, f"Xid {entry.code}, {entry.name}"
+
+
+def next_move(repair: Repair, recent: Sequence[Repair], policy: RepairPolicy, now: float) -> Move | None:
+    """The next step of an open repair; None: it is over.
+
+    Args:
+        repair: with the steps that were begun.
+        recent: former repairs of the same machine.
+        policy: limits.
+        now: Unix seconds.
+    """
+    if repair.state is not RepairState.OPEN:
+        return None
+    return _after_last(repair) if repair.steps else _first(repair, recent, policy, now)
+
+
+def _after_last(repair: Repair) -> Move | None:
+    last = repair.steps[-1]
+    if last.step is Step.TICKET:
+        return Move(step=Step.TICKET, why=_why_ticket(repair))
+    match last.state:
+        case StepState.BEGUN:
+            return _again(last.step, last.times)
+        case StepState.FAILED:
+            return _after_failure(repair, last.step, last.said)
+        case StepState.SKIPPED if last.step is not Step.DIAGNOSE:
+            return Move(step=Step.TICKET, why=f"{last.step.value} cannot be done here: {last.said}")
+    return _after(last.step)
+
+
+def _first(repair: Repair, recent: Sequence[Repair], policy: RepairPolicy, now: float) -> Move:
+    if repair.asked is Ask.HANDS:
+        return Move(step=Step.TICKET, why=f"{repair.why}: no command repairs that")
+    before = [past for past in recent if past.id != repair.id and past.opened_at > now - policy.window_s]
+    tried = [past for past in before if any(done.step in _ON_THE_MACHINE for done in past.steps)]
+    if len(tried) >= policy.most:
+        days = policy.window_s / 86_400
+        return Move(
+            step=Step.TICKET,
+            why=f"{repair.why}: repaired {len(tried)} times in the last {days:g} days, at most {policy.most} are tried",
+        )
+    return Move(step=Step(repair.asked.value), why=repair.why)
+
+
+def _again(step: Step, times: int) -> Move:
+    """A run was killed in the middle of the step. All steps are safe to repeat."""
+    if times >= INTERRUPTED_MOST:
+        return Move(step=Step.TICKET, why=f"{step.value} was interrupted {times} times")
+    return Move(step=step, why="the run before did not end it")
+
+
+def _after_failure(repair: Repair, step: Step, said: str) -> Move:
+    """A reset that does not work leads to a restart; after that hands are needed."""
+    restarted = any(done.step is Step.RESTART_MACHINE for done in repair.steps)
+    if step is Step.RESET_GPU and not restarted:
+        return Move(step=Step.RESTART_MACHINE, why=f"the reset did not work: {said}")
+    return Move(step=Step.TICKET, why=f"{step.value} failed: {said}")
+
+
+def _after(step: Step) -> Move | None:
+    match step:
+        case Step.RESET_GPU | Step.RESTART_MACHINE:
+            return Move(step=Step.DIAGNOSE, why="to see whether it worked")
+        case Step.DIAGNOSE:
+            return Move(step=Step.RETURN, why="nothing speaks against it")
+        case Step.RETURN:
+            return Move(step=Step.CHECK, why="before any job may have it")
+        case Step.CHECK:
+            return Move(step=Step.ADMIT, why="it passed")
+    return None
+
+
+def _why_ticket(repair: Repair) -> str:
+    """Why the first ticket was to be written: it did not arrive."""
+    failed = [
+        done for done in repair.steps if done.state is StepState.FAILED and done.step is not Step.TICKET
+    ]
+    return f"{failed[-1].step.value} failed: {failed[-1].said}" if failed else repair.why

@@ -1,0 +1,1 @@
+"""Which checkpoint to resume from, where copies go, and which are kept."""

@@ -1,0 +1,147 @@
+"""May a job start from zero? Never silently, once it had saved anything.
+
+A restore plan that finds no usable state is no decision yet. A store that does not answer is waited for; a job
+whose states are lost is a person's to decide, unless its settings decided before; a job that never saved anything
+starts from zero as it always did, and says so.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from holdfast.models.base import Frozen
+from holdfast.models.checkpoint import RestorePlan, Tier
+from holdfast.models.job import FromScratch
+from holdfast.policies.config.policy import RestorePolicy
+from holdfast.policies.join_names import join_names
+from holdfast.policies.restore.restore_plan import NOTHING
+
+_MOST_REASONS = 4
+
+
+class Act(StrEnum):
+    """What follows."""
+
+    GO_ON = "go_on"
+    """Start by the plan; without a state in it, from zero."""
+    WAIT = "wait"
+    """Nothing is started; the same question again after a pause."""
+    ASK = "ask"
+    """A person decides."""
+
+
+class Facts(Frozen):
+    """What is known when a plan is made."""
+
+    job: str
+    reached: int
+    """Furthest step of the job since its submission, as the ledger knows it."""
+    saved: bool
+    """It saved some state since its submission, wherever."""
+    plan: RestorePlan
+    store_error: str = ""
+    """Why S3 does not answer; empty: it answers, or was not asked."""
+    silent: tuple[str, ...] = ()
+    """Machines that may hold shards and do not answer."""
+    gone: tuple[str, ...] = ()
+    """Machines that the newest epoch ran on and that the job has no more."""
+    waited_s: float = 0.0
+    """For so long it was waited already."""
+    from_scratch: FromScratch | None = None
+    """The job's own setting; None: the policy's."""
+
+
+class Decision(Frozen):
+    """What follows, and why."""
+
+    act: Act
+    why: str = ""
+    options: tuple[str, ...] = ()
+    """What a person may do, as commands."""
+
+    @property
+    def said(self) -> str:
+        """In words."""
+        return "; ".join([self.why, *(f"or {each}" if n else each for n, each in enumerate(self.options))])
+
+
+def decide(facts: Facts, policy: RestorePolicy) -> Decision:
+    """Go on, wait or ask.
+
+    Args:
+        facts: what is known.
+        policy: the section ``restore`` of the policy file.
+    """
+    if facts.plan.tier is not None:
+        return _with_state(facts, policy)
+    if not facts.reached and not facts.saved:
+        return Decision(act=Act.GO_ON, why="it has completed no step: from scratch")
+    if missing := _away(facts):
+        return _wait_or_ask(facts, policy, missing)
+    if not facts.saved:
+        return Decision(
+            act=Act.GO_ON,
+            why=f"no state of job {facts.job} was ever saved (it had reached step {facts.reached}): from scratch",
+        )
+    if _setting(facts, policy) is FromScratch.ALLOW:
+        return Decision(act=Act.GO_ON, why=f"{_lost(facts)}. from_scratch is allow: from scratch")
+    return Decision(act=Act.ASK, why=_lost(facts), options=_options(facts, policy))
+
+
+def pause_s(tries: int, policy: RestorePolicy) -> float:
+    """Pause after ``tries`` vain attempts: twice as long each time, to a limit."""
+    return float(min(policy.pause_s * 2 ** min(tries, 32), policy.longest_pause_s))
+
+
+def reads_store(plan: RestorePlan) -> bool:
+    """Some rank is to read S3."""
+    return plan.tier is Tier.S3 or any(source.tier is Tier.S3 for source in plan.sources)
+
+
+def _with_state(facts: Facts, policy: RestorePolicy) -> Decision:
+    if facts.store_error and reads_store(facts.plan):
+        return _wait_or_ask(facts, policy, f"S3 does not answer ({facts.store_error})")
+    return Decision(act=Act.GO_ON)
+
+
+def _away(facts: Facts) -> str:
+    missing = [f"S3 does not answer ({facts.store_error})"] if facts.store_error else []
+    missing += [f"{join_names(facts.silent)} do not answer"] if facts.silent else []
+    return " and ".join(missing)
+
+
+def _wait_or_ask(facts: Facts, policy: RestorePolicy, missing: str) -> Decision:
+    where = f"step {facts.plan.step} lies there" if facts.plan.tier else "nowhere else is a usable state"
+    why = f"{missing}; {where}; the job had reached step {facts.reached}"
+    if facts.waited_s < policy.wait_s:
+        return Decision(act=Act.WAIT, why=why)
+    waited = f"{why}; waited {facts.waited_s:.0f} s"
+    return Decision(act=Act.ASK, why=waited, options=_options(facts, policy))
+
+
+def _lost(facts: Facts) -> str:
+    reasons = [each for each in facts.plan.reasons if each != NOTHING][:_MOST_REASONS]
+    found = "; ".join(reasons) or "machines hold no complete step, and S3 has none"
+    return f"job {facts.job} had reached step {facts.reached}; no saved step is usable: {found}"
+
+
+def _options(facts: Facts, policy: RestorePolicy) -> tuple[str, ...]:
+    """Nothing was started and nothing is deleted while a person thinks."""
+    back = (
+        "S3"
+        if facts.store_error
+        else f"machine {join_names(facts.gone)}"
+        if facts.gone
+        else "what is missing"
+    )
+    options = [f"`holdfast resume {facts.job}` once {back} is back"]
+    options.append(
+        f"`holdfast resume {facts.job} --step N` for an older or suspect step (`holdfast checkpoints {facts.job}`)"
+    )
+    if _setting(facts, policy) is not FromScratch.NEVER:
+        options.append(f"`holdfast resume {facts.job} --from-scratch` for a start from zero")
+    return tuple(options)
+
+
+def _setting(facts: Facts, policy: RestorePolicy) -> FromScratch:
+    return facts.from_scratch or policy.from_scratch

@@ -1,0 +1,93 @@
+"""Which machine keeps the copy of which machine's shards.
+
+After BR section 6: the copy lies outside every TP, PP and DP group of the rank, so that evicting a whole
+parallel group loses nothing; with a single kind of group (plain data parallelism), on the neighbour.
+"""
+
+from __future__ import annotations
+
+from holdfast.errors import RefusedError
+from holdfast.models.base import Frozen
+from holdfast.models.job import Parallelism
+from holdfast.policies.diagnose.groups import groups, slots
+
+
+class Backup(Frozen):
+    """Slot ``i``'s shards are copied to slot ``mapping[i]``; every machine keeps exactly one other's."""
+
+    mapping: dict[int, int]
+    """Machine slot -> machine slot, a bijection without fixed points; empty for a single machine."""
+    crosses_groups: bool
+    """Every copy lies outside all parallel groups of its ranks."""
+    reason: str
+
+
+def backups(machines: int, ranks_per_machine: int, parallelism: Parallelism) -> Backup:
+    """Place the copies of ``machines`` slots.
+
+    Raises:
+        RefusedError: a count is below one.
+    """
+    if machines < 1 or ranks_per_machine < 1:
+        raise RefusedError(
+            f"backup placement: machines = {machines}, ranks_per_machine = {ranks_per_machine}; "
+            "both must be at least 1"
+        )
+    if machines == 1:
+        return Backup(mapping={}, crosses_groups=False, reason="a single machine has no peer: no copies")
+    related = _related(machines, ranks_per_machine, parallelism)
+    if (shift := _shift(machines, related)) is not None:
+        return Backup(
+            mapping={slot: (slot + shift) % machines for slot in range(machines)},
+            crosses_groups=True,
+            reason=f"{shift} slots further, outside every TP, PP and DP group of the ranks",
+        )
+    if all(len(others) == machines for others in related):
+        return _neighbour(machines)
+    return _assigned(machines, related)
+
+
+def _related(machines: int, per: int, parallelism: Parallelism) -> list[set[int]]:
+    """For each slot the slots that share a parallel group with one of its ranks, itself included."""
+    related = [{slot} for slot in range(machines)]
+    for touched in {slots(group.ranks, per) for group in groups(machines * per, parallelism)}:
+        for slot in touched:
+            related[slot] |= touched
+    return related
+
+
+def _shift(machines: int, related: list[set[int]]) -> int | None:
+    for shift in range(1, machines):
+        if all((slot + shift) % machines not in related[slot] for slot in range(machines)):
+            return shift
+    return None
+
+
+def _neighbour(machines: int) -> Backup:
+    return Backup(
+        mapping={slot: (slot + 1) % machines for slot in range(machines)},
+        crosses_groups=False,
+        reason="every machine shares a parallel group with every other: the neighbour keeps the copy",
+    )
+
+
+def _assigned(machines: int, related: list[set[int]]) -> Backup:
+    """The bijection with the fewest copies inside a group (a linear assignment)."""
+    import numpy as np  # noqa: PLC0415  (rare, and it costs a tenth of a second)
+    from scipy.optimize import linear_sum_assignment  # noqa: PLC0415
+
+    cost = np.zeros((machines, machines))
+    for slot, others in enumerate(related):
+        cost[slot, list(others)] = 1
+        cost[slot, slot] = machines + 1  # more than all other costs together: never on itself
+    peers = linear_sum_assignment(cost)[1]
+    inside = int(sum(peer in related[slot] for slot, peer in enumerate(peers)))
+    return Backup(
+        mapping={slot: int(peer) for slot, peer in enumerate(peers)},
+        crosses_groups=inside == 0,
+        reason=(
+            "matched outside every TP, PP and DP group of the ranks"
+            if inside == 0
+            else f"{inside} of {machines} copies have to lie inside a parallel group of their ranks"
+        ),
+    )

@@ -1,0 +1,147 @@
+"""Which saved state leads to the same failure again and again, whole as its bytes are? It is left behind.
+
+A state whose digest is right may still hold what breaks the job: a weight that overflows, a batch that no code can
+read. Restored again, it breaks it again (44 identical restart loops, in a public report on Megatron). So a state that
+led to *the same* failure within a few steps of two restores is left behind, with what was saved on the way to that
+failure, and an older one is taken; and so on down the list, bounded.
+
+What does not count: another failure; one that came later than those few steps; kills from outside; what a diagnosis
+laid on a machine. A state that once led beyond those few steps is never marked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.models.alert import Alert, AlertKind, IncidentClass
+from holdfast.models.base import Frozen
+from holdfast.policies.classify.roots import separate
+from holdfast.policies.config.policy import PoisonedPolicy
+
+_OF_STATES = frozenset(
+    {
+        IncidentClass.JOB_CRASH,
+        IncidentClass.NAN_LOSS,
+        IncidentClass.SILENT_CORRUPTION,
+        IncidentClass.USER_CODE_ERROR,
+    }
+)
+_FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGSTOP"})
+
+
+class Run(Frozen):
+    """One epoch: what it began with, how far it came, how it ended."""
+
+    epoch: int
+    start_step: int
+    """The step that it restored; 0: from scratch."""
+    reached: int
+    """Newest step that it completed; ``start_step`` when none."""
+    failure: str = ""
+    """How it ended (:func:`failure`); empty: well, not yet, or in a way that says nothing about its state."""
+
+
+class LeftBehind(Frozen):
+    """A state that must not be restored again, and what was saved after it until now."""
+
+    step: int
+    to_epoch: int
+    """States of that step and later ones, saved by this epoch or earlier ones."""
+    why: str
+
+
+class Finding(Frozen):
+    """What the history says about the state that the newest epoch began with."""
+
+    leave: LeftBehind | None = None
+    once_more: str = ""
+    """It led to the same failure, but not often enough: why it is to be restored once more."""
+    spent: str = ""
+    """It led to the same failure often enough, and too many were left behind already."""
+
+
+def failure(incident_class: IncidentClass, alerts: Sequence[Alert], evicted: bool) -> str:
+    """How an epoch ended, such that two equal answers are the same failure; empty when it blames no state.
+
+    Args:
+        incident_class: of the incident that ended it.
+        alerts: of that epoch.
+        evicted: a machine was taken out for it.
+    """
+    if evicted or incident_class not in _OF_STATES:
+        return ""
+    for kind, said in ((AlertKind.NON_FINITE, "not finite"), (AlertKind.METRIC_JUMP, "jump")):
+        if numbers := sorted({str(a.evidence.get("metric", "loss")) for a in alerts if a.kind is kind}):
+            return f"{numbers[-1]} {said}"
+    roots = [alert for alert in separate(alerts).roots if not alert.evidence.get("unloadable")]
+    return _how(roots[0]) if roots else ""
+
+
+def _how(root: Alert) -> str:
+    evidence = root.evidence
+    if sign := str(evidence.get("signal") or ""):
+        return "" if sign in _FROM_OUTSIDE else _with_cause(sign, root)
+    if kind := str(evidence.get("error_type") or ""):
+        return _with_cause(kind, root)
+    return f"exit status {evidence['exit_code']}" if evidence.get("exit_code") else ""
+
+
+def _with_cause(what: str, root: Alert) -> str:
+    cause = root.evidence.get("pattern") or root.evidence.get("cause")
+    return f"{what} ({cause})" if cause else what
+
+
+def find(runs: Sequence[Run], limits: PoisonedPolicy) -> Finding:
+    """Judge the state that the newest of ``runs`` (oldest first, of one submission) began with."""
+    if not runs or not runs[-1].failure or not runs[-1].start_step:
+        return Finding()
+    newest = runs[-1]
+    stretch = _since_new_ground(runs, limits.within_steps)
+    times = _times(stretch, newest.start_step, newest.failure, limits.within_steps)
+    if not times or _led_beyond(runs, newest.start_step, limits.within_steps):
+        return Finding()
+    what = (
+        f"step {newest.start_step} led to the same failure ({newest.failure}) within {limits.within_steps} steps of "
+        f"{times} restore{'s' if times > 1 else ''}"
+    )
+    if times < limits.restores:
+        return Finding(once_more=f"{what}: restored once more before it is left behind")
+    before = _left_before(stretch, newest, limits)
+    if len(before) >= limits.most:
+        steps = ", ".join(map(str, before))
+        return Finding(spent=f"{what}; {len(before)} states were left behind already (steps {steps})")
+    why = f"{what}: left behind, an older state is taken ({len(before) + 1} of at most {limits.most})"
+    return Finding(leave=LeftBehind(step=newest.start_step, to_epoch=newest.epoch, why=why))
+
+
+def _since_new_ground(runs: Sequence[Run], within: int) -> Sequence[Run]:
+    """The runs after the newest one that came well beyond all before it."""
+    furthest, begin = runs[0].reached, 0
+    for index, run in enumerate(runs[1:], 1):
+        if run.reached > furthest + within:
+            begin = index
+        furthest = max(furthest, run.reached)
+    return runs[begin:]
+
+
+def _times(runs: Sequence[Run], step: int, failure: str, within: int) -> int:
+    return sum((r.start_step, r.failure) == (step, failure) and r.reached - step <= within for r in runs)
+
+
+def _led_beyond(runs: Sequence[Run], step: int, within: int) -> bool:
+    return any(run.start_step == step and run.reached - step > within for run in runs)
+
+
+def _left_before(stretch: Sequence[Run], newest: Run, limits: PoisonedPolicy) -> list[int]:
+    """Other steps that this failure had left behind since the job last made new ground, newest first."""
+    steps = {run.start_step for run in stretch if run.start_step} - {newest.start_step}
+    within = limits.within_steps
+    return sorted(
+        (
+            step
+            for step in steps
+            if _times(stretch, step, newest.failure, within) >= limits.restores
+            and not _led_beyond(stretch, step, within)
+        ),
+        reverse=True,
+    )

@@ -1,0 +1,1 @@
+"""The format of a checkpoint: its plan, its layout, its metadata and its structure."""

@@ -1,0 +1,42 @@
+"""The bytes of a tensor's elements: in memory, and in an item of a file as stock torch finds them."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from holdfast.errors import CheckpointError
+from holdfast.storage.checkpoints.format.layout import Place, zip_form
+
+
+def bytes_of(tensor: Tensor) -> memoryview:
+    """The memory of a contiguous tensor on the CPU."""
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
+
+
+def stored(payload: memoryview, place: Place, sizes: Sequence[int], dtype: torch.dtype) -> memoryview:
+    """The elements that the item at ``place`` holds, found without what the metadata says of their place.
+
+    An item is a zip file of ``torch.save``; one in the form that torch writes today is not copied.
+
+    Raises:
+        CheckpointError: it is of another shape or type.
+        Exception: torch cannot read it.
+    """
+    form = zip_form(torch.Size(sizes), dtype)
+    end = place.offset + place.length
+    head, tail = place.offset + len(form.head), end - len(form.tail)
+    if (
+        place.length == form.nbytes
+        and payload[place.offset : head] == form.head
+        and payload[tail:end] == form.tail
+    ):
+        return payload[head:tail]
+    found = torch.load(io.BytesIO(payload[place.offset : end]), map_location="cpu", weights_only=True)
+    if not isinstance(found, Tensor) or tuple(found.shape) != tuple(sizes) or found.dtype != dtype:
+        what = f"{found.dtype} {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        raise CheckpointError(f"it holds {what}, its metadata says {dtype} {list(sizes)}")
+    return bytes_of(found.contiguous())

@@ -1,0 +1,87 @@
+"""The structure of what is saved, as plain data beside the tensors: the saved state rules what comes back.
+
+``torch.distributed.checkpoint`` loads into the state that a script has just made and drops what that state does not
+name. A state that grew, shrank or changed its types since the script began is not the fresh one. So each rank saves,
+for every part of its state, a tree of nodes that says what the part consisted of:
+
+- ``None``, booleans, numbers, text and bytes are themselves;
+- lists, tuples and dictionaries of nothing else, to the last leaf, are ``("@plain", value)``, pickled as they are: what
+  is shared inside of them, or with others of the part, stays shared; another list is a list, and another dictionary
+  with text keys a dictionary;
+- a tensor that is an item of the checkpoint is ``("@ref", name, device, placements)``, and its strides where it does
+  not lie row by row; one that lies in the tree itself
+  (small, of changing shape, of a layout that items cannot have) is ``("@raw", ...)`` or ``("@layout", ...)`` of
+  :mod:`~holdfast.storage.checkpoints.format.raw_tensors`;
+- anything else is ``(tag, data)`` of :mod:`~holdfast.storage.checkpoints.format.kinds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+Node = Any
+
+PREFIX = "structure/"
+RANDOM = "rng/"
+"""Before the names of random states."""
+MADE_ANEW = (PREFIX, RANDOM)
+"""Objects of such names are never changed: others take their place."""
+OWN = "own/"
+"""Before the names of tensors that one rank alone has."""
+
+
+def key(rank: int) -> str:
+    """Name of a rank's structure in a checkpoint."""
+    return f"{PREFIX}{rank}"
+
+
+def is_tree(name: str) -> bool:
+    """Whether the item of this name is a tree."""
+    return name.startswith(PREFIX)
+
+
+def saved_ranks(names: Iterable[str]) -> list[int]:
+    """Ranks whose structure is among a checkpoint's flat key ``names``."""
+    return sorted({int(each.removeprefix(PREFIX).split(".")[0]) for each in names if each.startswith(PREFIX)})
+
+
+def own_name(rank: int, name: str) -> str:
+    """Name of an item that ``rank`` alone has."""
+    return f"{OWN}{rank}.{name}"
+
+
+def plain_name(name: str) -> str:
+    """The name without the rank that alone has it."""
+    return name.split(".", 1)[1] if name.startswith(OWN) else name
+
+
+def refs(node: Node) -> Iterator[tuple[str, str, Any]]:
+    """Name, device and placements of every item that a tree refers to."""
+    return ((each[1], each[2], each[3]) for each in _tagged(node, "@ref"))
+
+
+def strides(node: Node) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Name and strides of every item that did not lie in memory row by row.
+
+    Sums of products come out different in the last bits where a matrix lies the other way.
+    """
+    return ((each[1], tuple(each[4])) for each in _tagged(node, "@ref") if len(each) > 4)
+
+
+def aliases(node: Node) -> Iterator[str]:
+    """Names of items whose elements another item of the same part has as well: nothing refers to them."""
+    return (each[1] for each in _tagged(node, "@same"))
+
+
+def _tagged(node: Node, tag: str) -> Iterator[Any]:
+    if isinstance(node, tuple) and node and node[0] == tag:
+        yield node
+    elif isinstance(node, tuple) and node and node[0] == "@plain":
+        return  # the user's own, whatever it looks like
+    elif isinstance(node, tuple | list):
+        for each in node:
+            yield from _tagged(each, tag)
+    elif isinstance(node, dict):
+        for each in node.values():
+            yield from _tagged(each, tag)

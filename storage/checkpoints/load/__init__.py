@@ -1,0 +1,1 @@
+"""Loads from shards, and proofs that a shard loads."""

@@ -1,0 +1,1 @@
+"""Checkpoints in the object store: written, read, verified, pruned."""

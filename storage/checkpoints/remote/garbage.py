@@ -1,0 +1,166 @@
+"""Keeps a job's checkpoints in the object store to what is wanted: retention, and the garbage of broken uploads.
+
+Nothing of a live upload is touched: everything younger than a grace period stays, and an upload is given up
+in less. Nothing that a kept checkpoint refers to is touched either; when a manifest cannot be read, nothing at all
+is, for nobody knows what it refers to.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from holdfast import failpoint
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import CheckpointError
+from holdfast.models.base import Frozen
+from holdfast.models.checkpoint import RemoteCheckpoint
+from holdfast.storage.checkpoints.remote import manifests
+from holdfast.storage.checkpoints.remote.manifests import MANIFEST, PINNED, SUSPECT, Manifest, object_key
+from holdfast.storage.objects import ObjectInfo, ObjectStore
+
+_READERS = 8
+
+
+class Collected(Frozen):
+    """What was kept and what went."""
+
+    kept: dict[str, str]
+    """Key of each checkpoint that stays, and why."""
+    dropped: tuple[str, ...] = ()
+    """Keys of complete checkpoints that went."""
+    objects: int = 0
+    """Objects deleted, garbage included."""
+    nbytes: int = 0
+    uploads: int = 0
+    """Unfinished uploads aborted."""
+
+
+class Keep(Protocol):
+    """The policy (:func:`holdfast.policies.restore.retention.keep`, with a job's rules)."""
+
+    def __call__(
+        self,
+        checkpoints: Sequence[RemoteCheckpoint],
+        *,
+        pinned: Collection[str],
+        now: float,
+        grace_s: float,
+    ) -> dict[str, str]:
+        """Keys of the checkpoints to keep, each with the reason."""
+        ...
+
+
+def tidy(
+    store: ObjectStore,
+    job: str,
+    keep: Keep,
+    *,
+    grace_s: float,
+    clock: Clock | None = None,
+    dry_run: bool = False,
+) -> Collected:
+    """Delete what the rules do not keep, and what broken uploads left. May be repeated and killed anywhere.
+
+    Of a checkpoint that goes the manifest goes first: from then on it is garbage like any other.
+
+    Args:
+        store: the bucket.
+        job: whose checkpoints.
+        keep: says which checkpoints stay.
+        grace_s: longer than any upload may take; younger things stay.
+        clock: compared with the store's times: they may differ by much less than ``grace_s``.
+        dry_run: only say what would go.
+
+    Raises:
+        CheckpointError: a manifest cannot be read; nothing was deleted.
+        UnavailableError: the store does not answer.
+    """
+    now = (clock or SystemClock()).now()
+    objects = {item.key: item for item in store.list(manifests.checkpoints_prefix(job))}
+    found = _manifests(store, objects)
+    checkpoints = [_described(key, manifest, objects) for key, manifest in found.items()]
+    pinned = [key for key in found if object_key(key, PINNED) in objects]
+    kept = keep(checkpoints, pinned=pinned, now=now, grace_s=grace_s)
+    complete = {key: _named(key, manifest) for key, manifest in found.items()}
+    settled = _settled(objects.values(), now - grace_s)
+    gone = [key for key in unreferenced(objects.keys(), complete, kept) if _folder(key) in settled]
+    dropped = sorted(key for key in found if key not in kept and key in settled)
+    torn = [
+        upload
+        for upload in store.unfinished(manifests.checkpoints_prefix(job))
+        if upload.active_at <= now - grace_s
+    ]
+    if not dry_run:
+        store.delete_many(object_key(key, MANIFEST) for key in dropped)
+        failpoint.here("tidy.manifests")
+        store.delete_many(gone)
+        failpoint.here("tidy.files")
+        for upload in torn:
+            store.abort(upload)
+    return Collected(
+        kept=kept,
+        dropped=tuple(dropped),
+        objects=len(gone),
+        nbytes=sum(objects[key].nbytes for key in gone),
+        uploads=len(torn),
+    )
+
+
+def unreferenced(
+    objects: Collection[str], complete: Mapping[str, Collection[str]], kept: Collection[str]
+) -> list[str]:
+    """Of ``objects`` those that no kept checkpoint consists of or refers to.
+
+    Args:
+        objects: keys of all objects of the job's checkpoints.
+        complete: for each complete checkpoint the objects that its manifest names, own and others'.
+        kept: keys (prefixes) of the checkpoints to keep.
+    """
+    named = {key for checkpoint in kept for key in complete.get(checkpoint, ())}
+    own = tuple(kept)
+    return sorted(key for key in objects if key not in named and not key.startswith(own))
+
+
+def _manifests(store: ObjectStore, objects: Collection[str]) -> dict[str, Manifest]:
+    prefixes = sorted(key.removesuffix(MANIFEST) for key in objects if key.endswith(f"/{MANIFEST}"))
+
+    def read(prefix: str) -> Manifest:
+        try:
+            return manifests.read_manifest(store, prefix)
+        except CheckpointError as error:
+            raise CheckpointError(
+                f"nothing is tidied up, for what {prefix} consists of cannot be told: {error} "
+                "Delete or mend its manifest."
+            ) from error
+
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="manifests") as readers:
+        return dict(zip(prefixes, readers.map(read, prefixes), strict=True))
+
+
+def _described(key: str, manifest: Manifest, objects: Mapping[str, ObjectInfo]) -> RemoteCheckpoint:
+    return RemoteCheckpoint(
+        key=key,
+        suspect=object_key(key, SUSPECT) in objects,
+        **manifest.model_dump(exclude={"format", "files"}),
+    )
+
+
+def _named(key: str, manifest: Manifest) -> set[str]:
+    """Keys of the objects that a manifest names, in its own folder and elsewhere."""
+    return {object_key(key, file.name) for file in manifest.files}
+
+
+def _settled(objects: Collection[ObjectInfo], before: float) -> set[str]:
+    """Folders in which nothing was written since: no upload into them is under way."""
+    newest: defaultdict[str, float] = defaultdict(float)
+    for found in objects:
+        newest[_folder(found.key)] = max(newest[_folder(found.key)], found.modified_at)
+    return {folder for folder, at in newest.items() if at <= before}
+
+
+def _folder(key: str) -> str:
+    """The checkpoint's prefix that an object belongs to: ``<job>/checkpoints/<folder>/``."""
+    return "/".join(key.split("/")[:3]) + "/"

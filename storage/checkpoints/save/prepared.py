@@ -1,0 +1,83 @@
+"""Which tensors of a save are copied at once, which while training computes on, and how: kept from save to save."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+
+from torch import Tensor
+
+from holdfast.storage.checkpoints.save.glance import identical
+from holdfast.storage.checkpoints.save.transfer import Move, Route
+
+
+@dataclass(frozen=True)
+class Steady:
+    """Which tensors stay as they are until a save says that they may change; the others are copied at once."""
+
+    updated: frozenset[int] | None = None
+    """Addresses of those that only an optimizer changes, which waits; None: all wait."""
+    changing: frozenset[str] = frozenset()
+    """Names of those that nevertheless changed once."""
+
+    def __call__(self, name: str, tensor: Tensor) -> bool:
+        """Whether the tensor of this name is one."""
+        return name not in self.changing and (self.updated is None or tensor.data_ptr() in self.updated)
+
+
+ALL_STEADY = Steady()
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a tensor goes."""
+
+    name: str
+    view: Tensor
+    """Of the shard file."""
+    offset: int
+    """There."""
+
+
+class Prepared:
+    """How tensors are copied to their targets again and again."""
+
+    def __init__(self, targets: Sequence[Target], tensors: list[Tensor], steady: Steady) -> None:
+        """For ``tensors``, in the order of ``targets``."""
+        self._targets, self._tensors, self._steady = targets, tensors, steady
+        self.names: list[str] = []
+        """Of the steady ones, in the order of the route."""
+        moves: list[Move] = []
+        later: list[int] = []
+        self._at_once: list[int] = []
+        for number, (target, source) in enumerate(zip(targets, tensors, strict=True)):
+            if steady(target.name, source):
+                moves.append(Move(source, target.view, target.offset))
+                self.names.append(target.name)
+                later.append(number)
+            else:
+                self._at_once.append(number)
+        self._later = _picking(later)
+        self.route = Route(moves)
+
+    def holds(self, tensors: list[Tensor], steady: Steady) -> bool:
+        """Whether it holds for ``tensors``, in the same order, as well. Those copied at once may be others."""
+        if steady != self._steady:
+            return False
+        if tensors is self._tensors:
+            return True
+        return identical(self._later(tensors), self._later(self._tensors))
+
+    def at_once(self, tensors: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+        """Targets and sources of what is copied at once."""
+        return [self._targets[number].view for number in self._at_once], [
+            tensors[number] for number in self._at_once
+        ]
+
+
+def _picking(numbers: Sequence[int]) -> Callable[[list[Tensor]], Sequence[Tensor]]:
+    """Takes those of the ``numbers`` out of a list."""
+    if len(numbers) < 2:
+        return lambda tensors: [tensors[number] for number in numbers]
+    return itemgetter(*numbers)

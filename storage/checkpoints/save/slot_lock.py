@@ -1,0 +1,73 @@
+"""Which process writes a shard file: a lock that lasts as long as one of its mappings.
+
+An agent starts no epoch before the ranks of the one before it are seen to be gone. Should one be left all the same
+(stopped, or in a system call that does not end), its files are still mapped there, and it would write on in them once
+it wakes. Whoever comes after it finds the lock taken and leaves it the old bytes: ``slot_files.create_locked`` puts a
+new file in their place, ``slot_files.take_over`` a copy.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import mmap
+import os
+import struct
+from contextlib import suppress
+from weakref import WeakValueDictionary
+
+from holdfast.storage.checkpoints.save.buffers import EPOCH_AT
+
+_EPOCH = struct.Struct("<Q")
+
+
+class LockedMap(mmap.mmap):
+    """A mapping that has a part in the lock of its file."""
+
+    lock: Lock
+
+
+class Lock:
+    """That of one file, in this process; given back when nothing has a part in it any more."""
+
+    def __init__(self, descriptor: int) -> None:
+        """Of the file that ``descriptor``, which is locked, has open."""
+        self._descriptor = os.dup(descriptor)
+
+    def is_shared(self) -> bool:
+        """Whether the file has another name than its own (it is lent), or none any more."""
+        return os.fstat(self._descriptor).st_nlink != 1
+
+    def __del__(self) -> None:
+        os.close(self._descriptor)
+
+
+_locks: WeakValueDictionary[tuple[int, int], Lock] = WeakValueDictionary()
+os.register_at_fork(after_in_child=_locks.clear)  # they are the parent's
+
+
+def lock(descriptor: int) -> Lock | None:
+    """The lock of the open file ``descriptor``, shared in this process; None: another process has it."""
+    found = os.fstat(descriptor)
+    known = _locks.get((found.st_dev, found.st_ino))
+    if known is not None:
+        return known
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return None
+    except OSError:  # a file system that has no locks
+        pass
+    made = _locks[found.st_dev, found.st_ino] = Lock(descriptor)
+    return made
+
+
+def write_epoch(descriptor: int, epoch: int) -> None:
+    """Note whose the file is from now on."""
+    os.pwrite(descriptor, _EPOCH.pack(epoch), EPOCH_AT)
+
+
+def read_epoch(descriptor: int) -> int:
+    """The epoch that was noted; 0: none."""
+    with suppress(struct.error):
+        return int(_EPOCH.unpack(os.pread(descriptor, _EPOCH.size, EPOCH_AT))[0])
+    return 0

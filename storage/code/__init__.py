@@ -1,0 +1,1 @@
+"""Code versions: the job's directory as one archive."""

@@ -1,0 +1,268 @@
+"""Step: the ladder. Choose the rung that is due, and climb it: retry, evict, rollback, replay, a human, stop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import task
+from prefect.logging import get_run_logger
+
+from holdfast.errors import LimitError, StoppedError
+from holdfast.models.alert import Blame, IncidentClass, Rung, Verdict
+from holdfast.models.base import Frozen
+from holdfast.models.job import Job
+from holdfast.models.missing import Missing
+from holdfast.operations import flaps
+from holdfast.policies.classify import suspects
+from holdfast.policies.detect import switches
+from holdfast.policies.detect.standing_out import Weighed
+from holdfast.policies.escalate import code, evidence, ladder, repeated
+from holdfast.policies.pool import offences
+from holdfast.tasks import changes, history, late, poisoned, standing
+from holdfast.tasks.case import Case
+from holdfast.tasks.replay import replay
+from holdfast.tasks.rollback import rollback
+
+_BY_DATA = frozenset({IncidentClass.JOB_CRASH, IncidentClass.USER_CODE_ERROR})
+"""Classes in which the data that is read may be what the job falls at."""
+
+
+class EscalationResult(Frozen):
+    """What a rung did."""
+
+    did: str
+    """For the summary, after the suspects' names."""
+    verdict: Verdict
+    """With whom to evict before the job starts again."""
+
+    @property
+    def said(self) -> str:
+        """In words."""
+        return f"{self.verdict.named} {self.did}"
+
+
+async def escalate(
+    case: Case, verdict: Verdict, failed: str = "failed stop-time diagnosis"
+) -> EscalationResult:
+    """Climb one rung when ``verdict`` names no culprit; the ladder of the incident's class says which.
+
+    Args:
+        case: the incident.
+        verdict: what the diagnosis found.
+        failed: what to say of machines that it accuses.
+
+    Raises:
+        LimitError: the ladder is spent, a human decides.
+        StoppedError: the ladder is spent, the job is to be stopped.
+    """
+    root = late.verdict(case)
+    if root and (set(verdict.suspects) <= set(root.suspects) or _compared_only(case, verdict)):
+        return EscalationResult(did=f"surely at fault ({'; '.join(late.roots(case).values())})", verdict=root)
+    if verdict.suspects:
+        must_be_few(case, verdict)
+        return EscalationResult(did=failed, verdict=verdict)
+    await changes.compare_code(case)
+    return await _act(case, verdict, await climb(case, verdict.blame is Blame.CODE))
+
+
+def _compared_only(case: Case, verdict: Verdict) -> bool:
+    """The suspects of a slow job only lag behind others: what surely fails explains that."""
+    return case.incident_class is IncidentClass.FAIL_SLOW and not verdict.sure and not verdict.findings
+
+
+async def _act(case: Case, verdict: Verdict, rung: Rung) -> EscalationResult:
+    match rung:
+        case Rung.RETRY:
+            also = f"; {data}" if (data := suspect_data(case)) else ""
+            spared = _of_newest_rung(case, "spared") or "no machine at fault"
+            return EscalationResult(did=f"{spared}; retried in place{also}", verdict=verdict)
+        case Rung.SKIP_DATA:
+            step = await skip_data(case)
+            told = f"no machine at fault; {suspect_data(case)}; the data of step {step} is passed over"
+            return EscalationResult(did=told, verdict=verdict)
+        case Rung.OLDER_STATE:
+            return EscalationResult(
+                did=f"no machine at fault; {await poisoned.leave_behind(case)}", verdict=verdict
+            )
+        case Rung.EVICT:
+            accused = verdict.model_copy(update={"suspects": _accused(case)[0], "blame": Blame.MACHINES})
+            hangs = case.incident_class is IncidentClass.JOB_HANG
+            return EscalationResult(
+                did="stands out again" if hangs else "accused by the alerts", verdict=accused
+            )
+        case Rung.ROLLBACK:
+            version = await rollback(case, "no machine at fault")
+            return EscalationResult(did=f"rolled the code back to {version}", verdict=verdict)
+        case Rung.REPLAY:
+            return await _replay(case)
+        case Rung.STOP:
+            raise StoppedError("all rungs of the ladder are spent")
+        case _:
+            data = f"{data}; " if (data := suspect_data(case)) else ""
+            raise LimitError(
+                f"{data}all rungs of the ladder are spent: " + "; ".join(attempts_in_words(case))
+            )
+
+
+async def _replay(case: Case) -> EscalationResult:
+    replayed = await replay(case)
+    if replayed.blame is not Blame.CODE:
+        did = "accused by dual-phase replay" if replayed.suspects else "not reproduced by replay"
+        return EscalationResult(did=did, verdict=replayed)
+    if why := _suspected_state(case):
+        return EscalationResult(did=f"every group fails in replay; {why}", verdict=replayed)
+    version = await rollback(case, "every machine shows the fault in replay")
+    return EscalationResult(
+        did=f"every group fails in replay; rolled the code back to {version}", verdict=replayed
+    )
+
+
+def _suspected_state(case: Case) -> str:
+    """Why it may be the state that all groups of a replay restored, where there is no other code to go back to."""
+    seen = circumstances(case)
+    return "" if seen.can_rollback else seen.once_more
+
+
+def must_be_few(case: Case, verdict: Verdict) -> None:
+    """Refuse an over-eviction that rests on comparisons; machines that surely fail go, however many.
+
+    Raises:
+        LimitError: more machines are accused than may be evicted at once.
+    """
+    limit = case.ctx.policy.aggregate.limit(len(case.job_now().machines))
+    if verdict.confidence < 1 and len(verdict.suspects) > limit:
+        raise LimitError(f"{verdict.named} are accused, more than the over-eviction limit of {limit}")
+
+
+@task(task_run_name="choose the rung")
+async def climb(case: Case, common_cause: bool = False) -> Rung:
+    """The next rung for this job: higher when lower ones did not bring progress."""
+
+    async def act() -> dict[str, Any]:
+        policy = case.ctx.policy.ladder
+        seen = circumstances(case, common_cause)
+        decision = ladder.next_rung(
+            history.past_incidents(case.ctx, case.incident),
+            tuple(Rung(str((a.result or {})["rung"])) for a in case.done("rung")),
+            policy.of(case.incident_class),
+            policy.progress_steps,
+            seen,
+            policy.code_changed_s,
+        )
+        return {
+            "rung": decision.rung.value,
+            "reasons": list(decision.reasons),
+            "data": decision.data,
+            "skip": decision.skip,
+            "spared": seen.spared,
+        }
+
+    done = await case.once("rung", case.life, {}, act)
+    get_run_logger().info("rung: %s (%s)", done["rung"], "; ".join(done["reasons"]))
+    return Rung(str(done["rung"]))
+
+
+@task(task_run_name="pass over bad data")
+async def skip_data(case: Case) -> int:
+    """Have every further epoch of the job pass over the data of the step that the ladder names; returns that step."""
+    step = int((case.done("rung")[-1].result or {})["skip"])
+
+    async def act() -> dict[str, Any]:
+        return {"step": step}
+
+    done = await case.once("skip", case.life, {"step": step}, act)
+    return int(done["step"])
+
+
+def circumstances(case: Case, common_cause: bool = False) -> ladder.Circumstances:
+    """What is known beside the symptom, from the ledger."""
+    ctx, job, policy = case.ctx, case.job_now(), case.ctx.policy
+    now = ctx.clock.now()
+    waited = any((action.result or {}).get("waited_for") for action in case.done("await"))
+    waited |= any(action.intent.get("waited_for") == Missing.SERVICE for action in case.done("again"))
+    # What all machines missed and what came back is no machine's fault.
+    # Nor is what the job's own code raised.
+    nobodys = waited or case.incident_class is IncidentClass.USER_CODE_ERROR
+    accused, standing_out = ((), Weighed()) if nobodys else _accused(case)
+    again = {alert.machine or "" for alert in repeated.find(case.incident.alerts, policy.classify)}
+    weights = offences.weigh(
+        ctx.ledger.offences(since=now - 10 * policy.ladder.offence_half_life_s),
+        now,
+        policy.ladder.offence_half_life_s,
+    )
+    flapping = flaps.find(ctx.ledger, accused, now, policy)
+    state = poisoned.finding(case)
+    facts = history.facts(ctx, case.incident, bool(state.leave or state.once_more))
+    facts = facts.model_copy(update={"changed": changes.found(case)})
+    changed_at = code.changed_at(ctx.ledger.epochs(job.name), job.submitted_at)
+    can_rollback = code.last_good(ctx.ledger.versions(job.name), job.code_version) is not None
+    return ladder.Circumstances(
+        can_rollback=can_rollback,
+        code_changed_s_ago=None if changed_at is None else max(0.0, case.incident.detected_at - changed_at),
+        accused=accused,
+        # A network fault that came twice within its window is evicted at once (BR), as is a repeat offender.
+        # So does who flaps, and who stands out in hangs again, whatever progress the job made between them.
+        offenders=offences.offenders(weights, policy.ladder.offender)
+        | again
+        | {*standing_out.machines}
+        | flapping.keys(),
+        flapping=flapping,
+        spared=standing_out.spared,
+        switch=switches.shared(accused, case.incident.alerts, policy.detect.network.switches),
+        common_cause=common_cause,
+        poisoned=state.leave.why if state.leave else "",
+        once_more=state.once_more,
+        states_spent=state.spent,
+        signature=facts.signature,
+        waited=_waited(case),
+        code_cleared=evidence.code_cleared(facts, policy.ladder.code_suspect_s),
+        replay_cleared=evidence.arithmetic_cleared(facts),
+        fell_again=history.fell_again(ctx, case.incident, case.broken_epoch, facts.signature),
+        may_skip=job.spec.skip_bad_batches if case.incident_class in _BY_DATA else 0,
+        skipped=ctx.ledger.skipped_steps(job.name) if job.spec.skip_bad_batches else (),
+        no_retry=evidence.no_retry(facts, policy.ladder.code_changed_s, can_rollback),
+    )
+
+
+def _waited(case: Case) -> str:
+    """Why this round began; empty in the first one, and once a rung was climbed in it."""
+    if not case.round or any(a.key.endswith(case.again_after) for a in case.done("rung")):
+        return ""
+    return str(case.done("again")[-1].result["why"])
+
+
+def accused_by_alerts(case: Case) -> tuple[str, ...]:
+    """Machines of the job that the incident's alerts speak against, within the over-eviction limit."""
+    job = case.job_now()
+    named = suspects.named(case.incident.alerts, case.incident.machine, job)
+    return _unless_many(case, job, named)
+
+
+def _unless_many(case: Case, job: Job, machines: tuple[str, ...]) -> tuple[str, ...]:
+    """The machines, within the over-eviction limit; else nobody: a human must look first."""
+    return machines if len(machines) <= case.ctx.policy.aggregate.limit(len(job.machines)) else ()
+
+
+def _accused(case: Case) -> tuple[tuple[str, ...], Weighed]:
+    """Machines that may be evicted although no check proves it; and what becomes of those that stand out in a hang."""
+    if case.incident_class is not IncidentClass.JOB_HANG:
+        return accused_by_alerts(case), Weighed()
+    weighed, job = standing.weigh(case), case.job_now()
+    told = suspects.named(case.incident.alerts, None, job)
+    return _unless_many(case, job, tuple(dict.fromkeys((*told, *weighed.machines)))), weighed
+
+
+def suspect_data(case: Case) -> str:
+    """Why the data is a suspect too, by the newest choice of a rung."""
+    return _of_newest_rung(case, "data")
+
+
+def _of_newest_rung(case: Case, key: str) -> str:
+    chosen = case.done("rung")
+    return str((chosen[-1].result or {}).get(key, "")) if chosen else ""
+
+
+def attempts_in_words(case: Case) -> list[str]:
+    """The reasons of the newest choice of a rung."""
+    chosen = case.done("rung")
+    return [str(line) for line in (chosen[-1].result or {})["reasons"]] if chosen else []

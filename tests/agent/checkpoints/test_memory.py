@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.agent.checkpoints.memory import Memory, base_job
+from holdfast.errors import CheckpointError
+from holdfast.models.checkpoint import FirstTier, Tier
+from holdfast.storage.checkpoints.save import buffers, slot_files
+from tests.agent.shards import write_shard
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Memory:
+    return Memory("m0", tmp_path)
+
+
+def test_own_and_peer_shards_are_told_apart(memory: Memory) -> None:
+    """The restore policy prefers what is already in place."""
+    write_shard(memory.own("toy"), rank=0, step=3)
+    write_shard(memory.peer("toy"), rank=4, step=3)
+    assert {(shard.rank, shard.tier) for shard in memory.shards()} == {(0, Tier.MEMORY), (4, Tier.PEER)}
+
+
+def test_incomplete_shards_do_not_exist(memory: Memory) -> None:
+    """What is being written may never be restored."""
+    path = write_shard(memory.own("toy"))
+    with slot_files.create(path, path.stat().st_size) as buffer:
+        buffers.begin(buffer)
+    assert memory.shards() == ()
+    assert memory.find("toy", 0, 1) is None
+
+
+def test_of_two_with_the_same_step_the_newer_epoch_counts(memory: Memory) -> None:
+    """The same step may have been done twice; the later one is the job's history."""
+    write_shard(memory.own("toy"), step=3, epoch=1)
+    newer = write_shard(memory.peer("toy"), step=3, epoch=2)
+    assert memory.require("toy", 0, 3)[0] == newer
+
+
+def test_resuming_forgets_later_steps(memory: Memory) -> None:
+    """Steps beyond the restored one belong to no future, on either side."""
+    for folder in (memory.own("toy"), memory.peer("toy")):
+        write_shard(folder, step=4)
+        write_shard(folder, step=5)
+    memory.resume_after("toy", 4)
+    assert {shard.step for shard in memory.shards()} == {4}
+
+
+def test_forget_drops_one_job_only(memory: Memory) -> None:
+    """Another job's shards stay."""
+    write_shard(memory.own("toy"))
+    write_shard(memory.own("other"), job="other")
+    memory.forget("toy")
+    assert {shard.job for shard in memory.shards()} == {"other"}
+
+
+def test_require_says_what_there_is(memory: Memory) -> None:
+    """A refused restore names the steps that could be restored."""
+    write_shard(memory.own("toy"), step=7)
+    with pytest.raises(CheckpointError, match=r"step 8 \(has steps \[7\]\)"):
+        memory.require("toy", 0, 8)
+
+
+def test_a_replay_uses_its_jobs_state() -> None:
+    """Replays are named after the job and their group."""
+    assert base_job("toy~h0") == base_job("toy") == "toy"
+
+
+def test_a_job_with_its_first_tier_on_disk(tmp_path: Path) -> None:
+    """Its folders lie there, an agent after this one finds them, and forgetting the job empties them."""
+    (tmp_path / "disk").mkdir()
+    nvme = tmp_path / "disk" / "home" / "m0"
+    memory = Memory("m0", tmp_path / "shm", nvme=nvme)
+    memory.place("toy", FirstTier.DISK)
+    write_shard(memory.own("toy"), rank=0, step=3)
+    write_shard(memory.peer("toy"), rank=4, step=3)
+    assert not (tmp_path / "shm").exists()
+    assert memory.transfers_beside(memory.own("toy") / "r0-a.shard") == nvme / "transfers"
+    later = Memory("m0", tmp_path / "shm", nvme=nvme)
+    assert later.own("toy") == nvme / "own" / "toy"
+    assert {(shard.rank, shard.tier) for shard in later.shards()} == {(0, Tier.MEMORY), (4, Tier.PEER)}
+    later.forget("toy")
+    assert later.shards() == ()
+    assert later.own("toy") == tmp_path / "shm" / "own" / "toy"
+
+
+def test_a_machine_without_a_disk_for_it_refuses_such_a_job(tmp_path: Path) -> None:
+    """With the setting that is missing, or the folder that is."""
+    with pytest.raises(
+        CheckpointError, match=r"'toy' has checkpoint.first_tier: disk.*HOLDFAST_FIRST_TIER_DIR"
+    ):
+        Memory("m0", tmp_path).place("toy", FirstTier.DISK)
+    with pytest.raises(CheckpointError, match="is no folder on this machine"):
+        Memory("m0", tmp_path, nvme=tmp_path / "nowhere" / "home" / "m0").place("toy", FirstTier.DISK)

@@ -1,0 +1,136 @@
+"""Uploads to a store that is behind: bounded memory, counted omissions, and a pace that falls and comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast.agent.checkpoints.memory import Memory
+from holdfast.agent.checkpoints.setbacks import Setbacks
+from holdfast.agent.checkpoints.uploads import UploadLimits, Uploads
+from holdfast.agent.metrics import Metrics
+from holdfast.errors import UnavailableError
+from holdfast.models.checkpoint import Copies, Retention
+from holdfast.models.setback import Place
+from holdfast.storage.checkpoints.save import buffers
+from tests.agent.gateway import eventually
+from tests.agent.shards import write_shard
+
+
+class Store:
+    """The carrier in front of a store: parts are taken when it is let go, or refused."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.refuses = False
+        self.sent: list[int] = []
+        self.whole = True
+        """Every part was, when it was sent, the shard that it was lent as."""
+
+    async def call(self, operation: str, timeout_s: float, **arguments: Any) -> Any:
+        assert timeout_s > 0
+        if operation != "put_part":
+            return None
+        await self.go.wait()
+        if self.refuses:
+            raise UnavailableError("S3 at nowhere: refused")
+        header = buffers.verify(Path(arguments["path"]))
+        self.whole = self.whole and arguments["key"].endswith(f"step-{header.step:010d}-e1/")
+        self.sent.append(header.step)
+        return None
+
+
+class Site:
+    """One rank (not rank 0, which waits for the others) that saves on one machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.memory = Memory("m1", folder)
+        self.store, self.metrics, self.setbacks = Store(), Metrics(), Setbacks()
+        carrier: Any = self.store
+        self.uploads = Uploads(
+            carrier,
+            self.memory,
+            UploadLimits(part_s=60, parts_s=60, object_nbytes=1 << 20),
+            self.metrics,
+            done=lambda _: None,
+            dropped=lambda *_: None,
+            setbacks=self.setbacks,
+        )
+        start = SimpleNamespace(
+            job="toy", s3_every_steps=1, replay=None, world_size=2, retention=Retention(), copies=Copies()
+        )
+        self.run: Any = SimpleNamespace(start=start, name="toy-e1")
+
+    async def save(self, *steps: int) -> None:
+        """The rank saves steps, one after the other, and what is due begins."""
+        for step in steps:
+            path = write_shard(self.memory.own("toy"), 1, step)
+            self.uploads.saved(self.run, 1, step, path)
+            await asyncio.sleep(0)
+
+    async def rest(self) -> None:
+        """Until no upload is under way."""
+
+        async def idle() -> bool:
+            return not self.uploads._tasks
+
+        await eventually(idle)
+
+    def counted(self, outcome: str) -> int:
+        return int(self.metrics.uploads.labels(outcome)._value.get())
+
+    def files(self, suffix: str) -> int:
+        return len(list(self.memory.root.rglob(f"*{suffix}")))
+
+
+@pytest.fixture
+async def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+async def test_one_step_is_lent_and_the_rest_is_left_out(site: Site) -> None:
+    """However long the store is away: two slots, one loan and its successor at most; it was sent as saved."""
+    await site.save(*range(1, 41))
+    assert site.files(".shard") <= 3
+    assert site.files(".reserved") <= 1
+    # After each omission the stride doubles: 2, 4, 8, 16 and 32 were due.
+    assert site.counted("skipped") == 5
+    site.store.go.set()
+    await site.rest()
+    assert site.store.sent == [1]
+    assert site.store.whole
+    assert (site.counted("ok"), site.counted("failed")) == (1, 0)
+    assert site.files(".shard") == 2
+    assert site.files(".reserved") == 0
+
+
+async def test_it_catches_up_when_the_store_is_back(site: Site) -> None:
+    """Uploads that end in time bring the pace back to every due step."""
+    await site.save(*range(1, 9))
+    site.store.go.set()
+    await site.rest()
+    for step in range(9, 101):
+        await site.save(step)
+        await site.rest()
+    assert site.store.sent[-5:] == [96, 97, 98, 99, 100]
+
+
+async def test_a_refused_upload_gives_its_memory_back(site: Site) -> None:
+    """It is counted, and the next due step is tried again."""
+    site.store.refuses = True
+    site.store.go.set()
+    await site.save(1)
+    await site.rest()
+    assert (site.counted("failed"), site.counted("ok")) == (1, 0)
+    assert [(each.place, each.count) for each in site.setbacks.told("toy", 1)] == [(Place.S3, 1)]
+    assert site.files(".reserved") == 0
+    assert list(site.memory.transfers.iterdir()) == []
+    site.store.refuses = False
+    await site.save(2)
+    await site.rest()
+    assert site.store.sent == [2]
+    assert site.setbacks.told("toy", 1) == ()

@@ -1,0 +1,103 @@
+"""Fixed computations in fresh processes: right and equal on a good machine, caught on a bad one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from holdfast.agent.diagnostics import alignment, computing
+from holdfast.agent.diagnostics.collectives import Part
+from holdfast.agent.diagnostics.machine_checks import _TARGETS, ForkFn, run_check
+from holdfast.models.agent import Check, Diagnose
+from holdfast.models.alert import Finding
+from holdfast.policies.diagnose.verdicts import judge
+from tests.agent.forks import forking
+
+
+def damaged_matmul(part: Part) -> None:
+    """As the check, in a process whose products are damaged underneath."""
+    from holdfast.inject import products  # noqa: PLC0415
+
+    products.set_always(True)
+    computing.matmul(part)
+
+
+def damaged_bitwise(part: Part) -> None:
+    """As the check, in a process whose products are damaged underneath."""
+    from holdfast.inject import products  # noqa: PLC0415
+
+    products.set_always(True)
+    alignment.bitwise(part)
+
+
+@pytest.fixture(scope="module")
+def fork() -> Iterator[ForkFn]:
+    """A fork server with torch loaded."""
+    with forking("torch", "torch.nn", "holdfast.agent.diagnostics.alignment") as start:
+        yield start
+
+
+async def run(check: Check, fork: ForkFn, machine: str, processes: int = 2) -> list[Finding]:
+    """One check."""
+    command = Diagnose(job="j", epoch=1, incarnation="i", check=check, processes=processes, timeout_s=60)
+    return await run_check(command, fork, machine=machine)
+
+
+async def test_product_is_right_on_a_good_machine(fork: ForkFn) -> None:
+    """Exact, with its cost in processor seconds and what it ran on."""
+    findings = await run(Check.MATMUL, fork, "m0")
+    assert [finding.ok for finding in findings] == [True, True]
+    assert all(0 < (finding.value or 0) < 10 for finding in findings)
+    assert all("torch" in finding.kind for finding in findings)
+
+
+async def test_wrong_product_is_sure(fork: ForkFn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other machine can be the cause."""
+    monkeypatch.setitem(_TARGETS, Check.MATMUL, damaged_matmul)
+    findings = await run(Check.MATMUL, fork, "m1", processes=1)
+    assert [(finding.ok, finding.sure) for finding in findings] == [(False, True)]
+    assert "rows are wrong" in findings[0].detail
+    assert judge(findings).suspects == ("m1",)
+
+
+async def test_bitwise_alignment_names_the_machine_that_computes_otherwise(
+    fork: ForkFn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two machines of the same kind agree bit for bit, also between processes; the damaged one does not."""
+    good = [*await run(Check.BITWISE, fork, "m0"), *await run(Check.BITWISE, fork, "m2")]
+    digests: dict[str, set[str]] = {}
+    for finding in good:
+        digests.setdefault(finding.kind, set()).add(finding.digest)
+    assert len(digests) == 3, "alone, and each process's part of what both did together"
+    assert all(len(values) == 1 and values != {""} for values in digests.values())
+    assert judge(good).suspects == ()
+    monkeypatch.setitem(_TARGETS, Check.BITWISE, damaged_bitwise)
+    bad = await run(Check.BITWISE, fork, "m1")
+    assert judge([*good, *bad]).suspects == ("m1",)
+
+
+def wrong_together(part: Part) -> None:
+    """As the check, on a machine whose sums over processes are off by one bit: alone it computes right."""
+    import torch.distributed as dist  # noqa: PLC0415
+
+    right = dist.all_reduce
+
+    def wrong(tensor: torch.Tensor) -> None:
+        right(tensor)
+        tensor.view(-1).view(torch.int32)[0] ^= 1
+
+    dist.all_reduce = wrong
+    alignment.bitwise(part)
+
+
+async def test_what_only_several_ranks_get_wrong_is_found(
+    fork: ForkFn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Data, tensor and pipeline parallel over the processes of each machine; each rank is compared with its equals."""
+    good = [finding for machine in ("m0", "m1") for finding in await run(Check.BITWISE, fork, machine)]
+    monkeypatch.setitem(_TARGETS, Check.BITWISE, wrong_together)
+    bad = await run(Check.BITWISE, fork, "m2")
+    assert len({finding.digest for finding in [*good, *bad] if "together" not in finding.kind}) == 1
+    assert judge([*good, *bad]).suspects == ("m2",)

@@ -1,0 +1,311 @@
+"""Stop-time checks: judged from scripted processes, and run in real ones."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from holdfast.agent.diagnostics import collectives, machine_checks
+from holdfast.agent.diagnostics.collectives import Outcome, Part
+from holdfast.agent.diagnostics.machine_checks import ForkFn, run_check
+from holdfast.errors import SettingsError
+from holdfast.models.agent import Diagnose, Rendezvous
+from holdfast.policies.diagnose.pace import PaceLimits
+from tests.agent.forks import forking
+from tests.e2e.waiting import wait_for
+
+
+class Ended:
+    """A process that did its work at once."""
+
+    def __init__(self, exitcode: int | None = 0) -> None:
+        self.exitcode = exitcode
+        self.killed = False
+
+    def kill(self) -> None:
+        self.killed, self.exitcode = True, -signal.SIGKILL
+
+
+class ScriptedForks:
+    """Forks processes that leave the outcomes they are told to; None: they run for ever."""
+
+    def __init__(self, *outcomes: Outcome | int | None) -> None:
+        self.outcomes = outcomes
+        self.forked: list[Ended] = []
+        self.parts: list[Part] = []
+
+    def __call__(self, target: Callable[..., None], args: tuple[Any, ...]) -> Ended:
+        [part] = args
+        self.parts.append(part)
+        outcome = self.outcomes[len(self.forked)]
+        process = Ended(outcome if isinstance(outcome, int) else None if outcome is None else 0)
+        if isinstance(outcome, Outcome):
+            outcome.write(part.outcome_path)
+        self.forked.append(process)
+        return process
+
+
+CORES = os.cpu_count() or 1
+GOOD = Outcome(backend="gloo", value=1000.0, unit="MB/s", repeats=5)
+
+
+def command(check: str = "all_to_all", **more: Any) -> Diagnose:
+    return Diagnose(job="j", epoch=3, incarnation="i", check=check, **more)
+
+
+def pair(rank: int, peer: str, port: int = 1, timeout_s: float = 0.1) -> Diagnose:
+    return command(
+        "all_gather",
+        peer=peer,
+        process_rank=rank,
+        rendezvous=Rendezvous(host="127.0.0.1", port=port),
+        timeout_s=timeout_s,
+    )
+
+
+async def test_healthy_machine_passes_with_its_bandwidth() -> None:
+    """One finding for the machine."""
+    [finding] = await run_check(command(processes=2), ScriptedForks(GOOD, GOOD), machine="m1")
+    assert finding.ok
+    assert finding.machine == "m1"
+    assert "1000 MB/s" in finding.detail
+    assert finding.seconds > 0
+
+
+async def test_damaged_bytes_inside_a_machine_are_sure() -> None:
+    """No other machine can be the cause."""
+    forks = ScriptedForks(GOOD, Outcome(wrong_bytes={0: 17}))
+    [finding] = await run_check(command(), forks, machine="m1")
+    assert not finding.ok
+    assert finding.sure
+    assert "17 bytes from process 0 to process 1" in finding.detail
+
+
+async def test_process_that_dies_is_a_failure_that_is_not_sure() -> None:
+    """The finding says how it died; the others are not waited for long, and are killed."""
+    forks = ScriptedForks(-signal.SIGBUS, None)
+    started = time.monotonic()
+    order = command(timeout_s=30)
+    findings = await run_check(order, forks, machine="m1")
+    assert time.monotonic() - started < order.timeout_s
+    assert not any(finding.ok or finding.sure for finding in findings)
+    assert "SIGBUS" in findings[0].detail
+    assert forks.forked[1].killed
+
+
+async def test_stuck_check_ends_at_its_timeout() -> None:
+    """And leaves no process."""
+    forks = ScriptedForks(None, None)
+    findings = await run_check(command(timeout_s=0.05), forks, machine="m1")
+    assert all("not finished" in finding.detail for finding in findings)
+    assert all(process.killed for process in forks.forked)
+
+
+async def test_process_with_an_outcome_is_not_killed() -> None:
+    """Its peer may still be reading from it."""
+    forks = ScriptedForks(GOOD)
+    await run_check(pair(0, "m2"), forks, machine="m1")
+    assert not forks.forked[0].killed
+
+
+async def test_trouble_with_the_peer_may_be_either_side() -> None:
+    """Damage on the way and timeouts name the pair and are not sure."""
+    for outcome in (Outcome(wrong_bytes={1: 4}), Outcome(error="timeout"), None):
+        [finding] = await run_check(pair(0, "m2"), ScriptedForks(outcome), machine="m1")
+        assert (finding.ok, finding.sure, finding.machine, finding.peer) == (False, False, "m1", "m2")
+
+
+async def test_own_bytes_that_come_back_damaged_are_our_own_fault() -> None:
+    """They never left the machine."""
+    [finding] = await run_check(pair(1, "m2"), ScriptedForks(Outcome(wrong_bytes={1: 4})), machine="m1")
+    assert finding.sure
+    assert finding.peer is None
+
+
+async def test_both_sides_of_a_pair_meet_under_one_name() -> None:
+    """Whatever the order of their names."""
+    left, right = ScriptedForks(GOOD), ScriptedForks(GOOD)
+    await run_check(pair(0, "m2"), left, machine="m1")
+    await run_check(pair(1, "m1"), right, machine="m2")
+    assert left.parts[0].prefix == right.parts[0].prefix
+
+
+@pytest.mark.parametrize(
+    "incomplete",
+    [command("inspect"), command("all_gather"), command("all_gather", peer="m2", process_rank=2)],
+)
+async def test_incomplete_command_is_refused(incomplete: Diagnose) -> None:
+    """The message says what is missing; nothing is started."""
+    forks = ScriptedForks()
+    with pytest.raises(SettingsError, match="needs"):
+        await run_check(incomplete, forks, machine="m1")
+    assert forks.forked == []
+
+
+def test_torn_outcome_is_no_outcome(tmp_path: Path) -> None:
+    """Reading one raises what the caller expects."""
+    path = tmp_path / "0.json"
+    Outcome(wrong_bytes={2: 5}).write(path)
+    assert Outcome.read(path).wrong_bytes == {2: 5}
+    path.write_text("{")
+    with pytest.raises(ValueError, match="Expecting"):
+        Outcome.read(path)
+
+
+# Real processes from here on.
+
+
+def damaging(part: Part) -> None:
+    """As all_to_all, on a machine that flips a bit of what process 1 receives."""
+    import torch.distributed as dist  # noqa: PLC0415
+
+    exchange = dist.all_to_all_single
+
+    def flip(output: Any, given: Any) -> None:
+        exchange(output, given)
+        if part.rank == 1:
+            output[7] ^= 1
+
+    dist.all_to_all_single = flip  # type: ignore[assignment]
+    collectives.all_to_all(part)
+
+
+def dying(part: Part) -> None:
+    """Process 0 is killed at its start."""
+    if part.rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    collectives.all_to_all(part)
+
+
+def serve_store(folder: str) -> None:
+    """Hosts the store that two machines meet at."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # noqa: PLC0415
+
+    store = TCPStore("127.0.0.1", 0, None, is_master=True, wait_for_workers=False)
+    new = Path(folder) / "port.new"
+    new.write_text(str(store.port))
+    os.replace(new, Path(folder) / "port")
+    signal.pause()
+
+
+@pytest.fixture(scope="module")
+def fork() -> Iterator[ForkFn]:
+    """A fork server with torch loaded; what it forked is gone afterwards."""
+    with forking("torch", "torch.distributed") as start:
+        yield start
+
+
+@pytest.fixture
+def port(fork: ForkFn, tmp_path: Path) -> int:
+    """Where a store listens."""
+    fork(serve_store, (str(tmp_path),))
+    wait_for("the store's port", (tmp_path / "port").exists, every_s=0.01)
+    return int((tmp_path / "port").read_text())
+
+
+@pytest.mark.torch
+class TestRealCollectives:
+    """Over gloo, in forked processes."""
+
+    @pytest.mark.parametrize("processes", [2, 3])
+    async def test_all_to_all_passes_on_this_machine(self, fork: ForkFn, processes: int) -> None:
+        """Every byte arrives."""
+        [finding] = await run_check(command(processes=processes), fork, machine="m0")
+        assert finding.ok, finding
+        assert f"{processes} processes, gloo" in finding.detail
+
+    async def test_flipped_bit_is_found(self, fork: ForkFn) -> None:
+        """The control: one wrong bit in a megabyte fails the check, surely."""
+        [finding] = await run_check(command(), lambda _, args: fork(damaging, args), machine="m0")
+        assert finding.sure
+        assert "1 bytes" in finding.detail
+
+    async def test_killed_process_does_not_hold_up_the_check(self, fork: ForkFn) -> None:
+        """The check ends soon after, long before its timeout."""
+        started = time.monotonic()
+        order = command()
+        findings = await run_check(order, lambda _, args: fork(dying, args), machine="m0")
+        assert time.monotonic() - started < order.timeout_s
+        assert any("SIGKILL" in finding.detail for finding in findings)
+
+    async def test_neighbours_exchange_and_may_repeat_it(self, fork: ForkFn, port: int) -> None:
+        """Again on the same store, as a playbook that was started again does."""
+        for _ in range(3):
+            left, right = await asyncio.gather(
+                run_check(pair(0, "m1", port, 20), fork, machine="m0"),
+                run_check(pair(1, "m0", port, 20), fork, machine="m1"),
+            )
+            assert left[0].ok, left
+            assert right[0].ok, right
+            assert (left[0].peer, right[0].peer) == ("m1", "m0")
+
+    @pytest.mark.parametrize("rank", [0, 1])
+    async def test_attempt_left_by_one_side_does_not_spoil_the_next(
+        self, fork: ForkFn, port: int, rank: int
+    ) -> None:
+        """One side came alone and gave up; then both meet."""
+        [alone] = await run_check(pair(rank, "m1", port, 0.5), fork, machine="m0")
+        assert not alone.ok
+        assert not alone.sure
+        peer = pair(1 - rank, "m0", port, 20)
+        left, right = await asyncio.gather(
+            run_check(pair(rank, "m1", port, 20), fork, machine="m0"),
+            run_check(peer, fork, machine="m1"),
+        )
+        assert left[0].ok, left
+        assert right[0].ok, right
+
+
+@pytest.mark.parametrize(("others_s", "said"), [(0.0, 0.0), (1.0, 0.5), (0.5, 0.25)])
+def test_processors_that_others_use_are_told_from_the_checks_own(
+    others_s: float, said: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes on two cores: what they took is known, and what is missing to it others took."""
+    times = type("Times", (tuple,), {"idle": property(lambda self: self[1])})
+    monkeypatch.setattr(psutil, "cpu_times", lambda: times((0.0, 0.0)))
+    load = machine_checks.Load()
+    own_s = 2.0 - 1.0 - others_s
+    monkeypatch.setattr(psutil, "cpu_times", lambda: times((own_s + others_s, 1.0)))
+    assert load.of_others(own_s) == pytest.approx(said, abs=0.01)
+
+
+@pytest.fixture
+def hogs() -> Iterator[None]:
+    """Others that would use every processor three times over."""
+    started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(3 * CORES)]
+    yield
+    for hog in started:
+        hog.kill()
+        hog.wait()
+
+
+@pytest.mark.usefixtures("hogs")
+async def test_a_host_that_others_keep_busy_says_so_though_the_check_has_a_process_for_each_core(
+    fork: ForkFn,
+) -> None:
+    """Six machines of one host that are checked at once are no slow machines."""
+    order = command(processes=max(2, CORES), timeout_s=60, measure=True)
+    [finding] = await run_check(order, fork, machine="m1")
+    assert finding.ok
+    assert finding.busy > PaceLimits().busy
+
+
+async def test_pace_is_measured_when_asked_for(fork: ForkFn) -> None:
+    """A recovery does not wait for rounds that nobody judges."""
+    [plain] = await run_check(command(processes=2, timeout_s=60), fork, machine="m1")
+    [timed] = await run_check(command(processes=2, timeout_s=60, measure=True), fork, machine="m1")
+    assert (plain.ok, plain.value, plain.repeats) == (True, None, 0)
+    assert timed.ok
+    assert timed.repeats == collectives.ROUNDS
+    assert (timed.value or 0) > 0
+    assert timed.unit == "MB/s"

@@ -1,0 +1,87 @@
+"""Processes of a check stay for the next one, and none is waited for in vain."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from holdfast.agent.diagnostics.collectives import Part, all_gather, all_to_all
+from holdfast.agent.diagnostics.warm_checks import Bench
+
+
+class Process:
+    """One that waits for its next order, takes it, or is gone."""
+
+    def __init__(self, order: str) -> None:
+        self.order = Path(order)
+        self.exitcode: int | None = None
+        self.taken: dict[str, Any] | None = None
+
+    def kill(self) -> None:
+        self.exitcode = -9
+
+    def take(self) -> None:
+        """Claim the next order as a real one does."""
+        while not self.order.exists():
+            pass
+        claimed = self.order.rename(self.order.with_suffix(".taken"))
+        self.taken = json.loads(claimed.read_text())
+        claimed.unlink()
+
+
+class Forks:
+    """Counts."""
+
+    def __init__(self) -> None:
+        self.forked: list[Process] = []
+
+    def __call__(self, target: Callable[..., None], args: tuple[Any, ...]) -> Process:
+        [part] = args
+        self.forked.append(Process(part.stay))
+        return self.forked[-1]
+
+
+PART = Part(rank=0, size=2, folder="/nowhere", timeout_s=1.0)
+
+
+def test_a_process_that_did_well_is_given_the_next_check() -> None:
+    """One fork for two checks."""
+    forks = Forks()
+    bench = Bench(forks)
+    process, order = bench.start(all_to_all, PART)
+    bench.keep(process, order)
+    taker = threading.Thread(target=forks.forked[0].take)
+    taker.start()
+    again, _ = bench.start(all_gather, PART)
+    taker.join()
+    assert again is process
+    assert len(forks.forked) == 1
+    assert forks.forked[0].taken is not None
+    assert forks.forked[0].taken["check"] == "all_gather"
+
+
+def test_one_that_does_not_take_its_order_is_replaced() -> None:
+    """The order is taken back, the process killed, a new one forked."""
+    forks = Forks()
+    bench = Bench(forks)
+    process, order = bench.start(all_to_all, PART)
+    bench.keep(process, order)
+    again, _ = bench.start(all_gather, PART)
+    assert again is not process
+    assert forks.forked[0].exitcode == -9
+    assert not order.exists()
+
+
+def test_one_that_ended_is_not_asked() -> None:
+    """A new one is forked at once."""
+    forks = Forks()
+    bench = Bench(forks)
+    process, order = bench.start(all_to_all, PART)
+    forks.forked[0].exitcode = 0
+    bench.keep(process, order)
+    again, _ = bench.start(all_gather, PART)
+    assert again is not process
+    assert len(forks.forked) == 2

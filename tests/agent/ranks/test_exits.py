@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.agent.ranks import exits
+
+TRACE = """step 4
+Traceback (most recent call last):
+  File "train.py", line 9, in <module>
+    x + None
+TypeError: unsupported operand
+"""
+
+
+def test_a_signal_is_named() -> None:
+    """A negative exit code is the signal's number."""
+    found = exits.evidence(-9, None, "step 4\n")
+    assert (found["exit_code"], found["signal"], found["cascade"]) == (-9, "SIGKILL", False)
+    assert found["log_tail"] == "step 4\n"
+
+
+def test_without_the_last_words_the_log_is_read() -> None:
+    """The last traceback of the log names the error when the datagram was lost."""
+    found = exits.evidence(1, None, TRACE)
+    assert (found["error_type"], found["message"]) == ("TypeError", "unsupported operand")
+    assert found["traceback"].startswith("Traceback")
+    assert found["user_frame"] is None
+
+
+def test_last_words_win_over_the_log() -> None:
+    """What the rank said itself is exact."""
+    said = {"error_type": "IndexError", "message": "7", "traceback": "t", "user_frame": "train.py:3 in f"}
+    found = exits.evidence(1, said, TRACE)
+    assert (found["error_type"], found["user_frame"]) == ("IndexError", "train.py:3 in f")
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:2033",
+        "Read error [127.0.0.1]:1: Connection reset by peer",
+        "Timed out waiting 1800000ms for recv operation to complete",
+        "NCCL error: remote process exited or there was a network error",
+    ],
+)
+def test_a_lost_peer_is_a_cascade(message: str) -> None:
+    """A rank that died of another's death is marked as a victim."""
+    assert exits.evidence(1, {"error_type": "RuntimeError", "message": message}, "")["cascade"]
+
+
+def test_an_abort_is_judged_by_its_log() -> None:
+    """The NCCL watchdog aborts the process: only the log says why."""
+    log = "E Watchdog caught collective operation timeout: WorkNCCL\n"
+    assert exits.evidence(-6, None, log)["cascade"]
+    assert not exits.evidence(-11, None, log)["cascade"]
+
+
+def test_user_errors_are_no_cascade() -> None:
+    """A TypeError in the script has its cause here."""
+    assert not exits.evidence(1, None, TRACE)["cascade"]
+
+
+def test_evidence_is_bounded() -> None:
+    """A huge log does not travel whole."""
+    found = exits.evidence(1, {"traceback": "x" * 99999, "message": "y" * 99999}, "z" * 99999)
+    assert len(found["traceback"]) == 4000
+    assert len(found["log_tail"]) == 2000
+    assert len(found["message"]) == 1000
+
+
+def test_the_pattern_and_the_cause_are_named() -> None:
+    """From the registry of log patterns."""
+    found = exits.evidence(
+        1,
+        {
+            "error_type": "AcceleratorError",
+            "message": "CUDA error: an illegal memory access\nwas",
+            "at": 12.5,
+        },
+        "",
+    )
+    assert (found["pattern"], found["cause"], found["failed_at"]) == ("cuda_error", "gpu", 12.5)
+    full = {"error_type": "OSError", "message": "[Errno 28] No space left on device"}
+    assert exits.evidence(1, full, "")["cause"] == "disk_space"
+    assert "cause" not in exits.evidence(1, None, TRACE)
+
+
+def test_in_a_log_the_cause_outweighs_the_lost_peer() -> None:
+    """The rank aborted: first its own CUDA error, then the watchdog."""
+    log = (
+        "CUDA error: an illegal memory access was encountered\nWatchdog caught collective operation timeout\n"
+    )
+    found = exits.evidence(-6, None, log)
+    assert (found["cascade"], found["pattern"]) == (False, "cuda_illegal_access")
+
+
+def test_a_kill_is_no_echo_whatever_the_log_says() -> None:
+    """SIGKILL comes from outside."""
+    assert not exits.evidence(-9, None, "Connection closed by peer\n")["cascade"]
+
+
+def test_an_error_that_our_own_code_raises_is_not_the_jobs() -> None:
+    """The script called, but the last frame is ours: the cause is named, so that no code is rolled back for it."""
+    last = f'  File "{Path(exits.__file__).parents[2]}/session/saver.py", line 7, in save\n'
+    trace = f'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n{last}KeyError: 3'
+    said = {
+        "error_type": "KeyError",
+        "message": "3",
+        "traceback": trace,
+        "user_frame": "train.py:9 in <module>",
+    }
+    assert exits.evidence(1, said, "")["cause"] == "framework"
+    assert "cause" not in exits.evidence(1, {**said, "traceback": trace.replace(last, "")}, "")
+
+
+def test_what_was_tried_again_is_not_what_it_died_of() -> None:
+    """Old warnings of a tracker, steps after them, then the GPU."""
+    log = (
+        "wandb: 502 encountered (Bad Gateway), retrying request\n"
+        "Error: [Errno 28] No space left on device\n"
+        "step 12 loss 2.1 lr 0.1\n"
+        "CUDA error: uncorrectable ECC error encountered\n"
+    )
+    found = exits.evidence(-6, None, log)
+    assert (found["pattern"], found["cause"]) == ("cuda_ecc", "gpu")
+    assert exits.evidence(-6, None, "\n".join(log.splitlines()[:3])).get("cause") is None
+
+
+def test_a_logged_traceback_is_not_the_end_of_a_rank_that_was_killed() -> None:
+    """It lived on: the traceback of a handled error says nothing of SIGKILL."""
+    log = f"{TRACE}RuntimeError: Connection closed by peer [10.0.0.1]:1\n"
+    found = exits.evidence(-9, None, log)
+    assert not found["cascade"]
+
+
+@pytest.mark.parametrize("prefix", ["", "[rank3]: ", "[default3]:"])
+def test_launchers_put_the_rank_before_each_line(prefix: str) -> None:
+    """The traceback is read all the same."""
+    log = "".join(f"{prefix}{line}\n" for line in TRACE.splitlines())
+    assert exits.evidence(1, None, log)["error_type"] == "TypeError"
+
+
+def test_who_told_of_a_lost_peer_and_was_killed_afterwards_is_an_echo() -> None:
+    """It did not end by itself: the agent ended it."""
+    said = {"at": 12.5, "error_type": "RuntimeError", "message": "Connection closed by peer [127.0.0.1]:2033"}
+    assert exits.evidence(-9, said, "")["cascade"]

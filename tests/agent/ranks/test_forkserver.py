@@ -1,0 +1,102 @@
+"""Spare processes of the fork server."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.agent.ranks import forkserver
+from holdfast.agent.ranks.forkserver import ForkServer
+
+pytestmark = pytest.mark.e2e
+
+
+def say_pid(path: str) -> None:
+    """Body of the test's processes."""
+    Path(path).write_text(str(os.getpid()))
+
+
+@pytest.fixture
+async def forks(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[ForkServer]:
+    monkeypatch.setattr(forkserver, "_CALM_S", 0.0)
+    server = ForkServer([])
+    await server.warm_up()
+    yield server
+    for spare in server._spares:
+        spare.orders.close()
+        await asyncio.to_thread(spare.process.join)
+
+
+async def with_spares(server: ForkServer, count: int) -> None:
+    there = asyncio.Event()
+
+    def want() -> int:
+        if server.waiting == count:
+            there.set()
+        return count
+
+    keeping = asyncio.create_task(server.keep_spares(want))
+    await asyncio.wait_for(there.wait(), 20)
+    keeping.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await keeping
+
+
+async def test_spare_runs_what_it_is_told(forks: ForkServer, tmp_path: Path) -> None:
+    await with_spares(forks, 1)
+    spare = forks._spares[0].process
+    process = await forks.run_soon(say_pid, (str(tmp_path / "pid"),))
+    assert process is spare
+    await asyncio.to_thread(process.join)
+    assert (tmp_path / "pid").read_text() == str(process.pid)
+
+
+async def test_without_a_spare_it_is_forked(forks: ForkServer, tmp_path: Path) -> None:
+    process = await forks.run_soon(say_pid, (str(tmp_path / "pid"),))
+    await asyncio.to_thread(process.join)
+    assert (tmp_path / "pid").read_text() == str(process.pid)
+
+
+async def test_dead_spare_is_passed_over(forks: ForkServer, tmp_path: Path) -> None:
+    await with_spares(forks, 2)
+    dead = forks._spares[-1].process
+    assert dead.pid is not None
+    os.kill(dead.pid, signal.SIGKILL)
+    await asyncio.to_thread(dead.join)
+    process = await forks.run_soon(say_pid, (str(tmp_path / "pid"),))
+    await asyncio.to_thread(process.join)
+    assert process is not dead
+    assert (tmp_path / "pid").read_text() == str(process.pid)
+
+
+async def test_a_spare_that_rehearses_is_left_alone(
+    forks: ForkServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new process answers earlier; one that has settled is taken, whatever came after it."""
+    await with_spares(forks, 2)
+    settled, rehearsing = (spare.process for spare in forks._spares)
+    waits = forkserver.Spare.waits
+    monkeypatch.setattr(
+        forkserver.Spare,
+        "waits",
+        property(lambda spare: spare.process is not rehearsing and waits.__get__(spare)),
+    )
+    for number, expected in enumerate((True, False)):
+        process = await forks.run_soon(say_pid, (str(tmp_path / f"pid{number}"),))
+        assert (process is settled) is expected
+        assert process is not rehearsing
+        await asyncio.to_thread(process.join)
+
+
+async def test_a_spare_that_is_taken_meanwhile_does_not_wait(forks: ForkServer, tmp_path: Path) -> None:
+    """Another thread may close its pipe while they are counted."""
+    await with_spares(forks, 1)
+    spare = forks._spares[0]
+    assert spare.waits
+    process = await forks.run_soon(say_pid, (str(tmp_path / "pid"),))
+    assert not spare.waits
+    await asyncio.to_thread(process.join)

@@ -1,0 +1,202 @@
+"""Where a rank's state is taken from: the cheapest source that is whole; damage is refused by name."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.agent.checkpoints.memory import Memory
+from holdfast.agent.checkpoints.shard_port import ShardPort
+from holdfast.agent.checkpoints.transfer_process import TransferProcess
+from holdfast.agent.ranks.run import Restored
+from holdfast.agent.ranks.staging import Staging
+from holdfast.errors import CheckpointError
+from holdfast.models.agent import Rendezvous, Start
+from holdfast.models.checkpoint import RestoreOrder, ShardSource, Tier
+from holdfast.storage.checkpoints.save import buffers
+from holdfast.storage.code import versions
+from tests.agent.shards import write_shard
+
+SECRET = "s"
+STORE = {"endpoint": "http://nowhere"}
+
+
+class Machine:
+    """Shared memory and its data port."""
+
+    def __init__(self, name: str, root: Path) -> None:
+        self.name = name
+        self.memory = Memory(name, root)
+        self.port = ShardPort(self.memory, SECRET, "127.0.0.1")
+
+    def source(self, tier: Tier) -> ShardSource:
+        return ShardSource(rank=0, machine=self.name, tier=tier, address=self.port.address)
+
+    def steps(self) -> set[int]:
+        return {shard.step for shard in self.memory.shards()}
+
+
+@pytest.fixture
+def machines(tmp_path: Path) -> Iterator[list[Machine]]:
+    """The rank's own, and two others."""
+    made = [Machine(f"m{number}", tmp_path / f"m{number}") for number in range(3)]
+    yield made
+    for machine in made:
+        machine.port.close()
+
+
+def flip(path: Path, at: int = -1) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+
+
+def restored(home: Machine, tmp_path: Path, *sources: ShardSource, key: str = "") -> Restored:
+    order = RestoreOrder(
+        step=4, epoch=1, tier=Tier.MEMORY, sources=sources[:1], fallbacks=sources[1:], key=key
+    )
+    start = Start(
+        job="toy",
+        epoch=2,
+        incarnation="i",
+        script="train.py",
+        code_version="v",
+        ranks=(0,),
+        world_size=1,
+        rendezvous=Rendezvous(host="h", port=1),
+        restore=order,
+    )
+    carrier: Any = None
+    assert isinstance(carrier, TransferProcess | None)
+    supply = Staging(carrier, home.memory, tmp_path / "folder", SECRET, STORE)
+    return asyncio.run(supply.restored(start, 0))
+
+
+def test_the_shard_that_is_here_is_taken(machines: list[Machine], tmp_path: Path) -> None:
+    """No other machine is asked."""
+    home, other, _ = machines
+    path = write_shard(home.memory.own("toy"), 0, 4)
+    other.port.close()
+    assert restored(home, tmp_path, other.source(Tier.PEER)).path == str(path)
+
+
+def test_one_flipped_byte_in_own_memory_is_refused_and_the_peer_has_it(
+    machines: list[Machine], tmp_path: Path
+) -> None:
+    """The damaged shard is discarded; the copy comes here and is whole."""
+    home, other, _ = machines
+    flip(write_shard(home.memory.own("toy"), 0, 4))
+    write_shard(other.memory.peer("toy"), 0, 4)
+    found = restored(home, tmp_path, home.source(Tier.MEMORY), other.source(Tier.PEER))
+    assert buffers.verify(Path(found.path)).step == 4
+    assert Path(found.path).parent == home.memory.own("toy")
+
+
+def test_one_flipped_byte_on_the_peer_takes_the_next_source(machines: list[Machine], tmp_path: Path) -> None:
+    """The peer itself finds its copy damaged and discards it, so that no plan names it again."""
+    home, other, third = machines
+    flip(write_shard(other.memory.peer("toy"), 0, 4))
+    write_shard(third.memory.own("toy"), 0, 4)
+    found = restored(home, tmp_path, other.source(Tier.PEER), third.source(Tier.MEMORY))
+    assert buffers.verify(Path(found.path)).step == 4
+    assert other.steps() == set()
+    assert third.steps() == {4}
+
+
+def test_when_machines_have_nothing_whole_the_rank_reads_s3_alone(
+    machines: list[Machine], tmp_path: Path
+) -> None:
+    """If the whole checkpoint lies there at that step."""
+    home, other, _ = machines
+    flip(write_shard(other.memory.peer("toy"), 0, 4))
+    s3 = ShardSource(rank=0, machine="", tier=Tier.S3)
+    found = restored(home, tmp_path, other.source(Tier.PEER), s3, key="toy/checkpoints/step-4")
+    assert (found.tier, found.key, found.alone, found.store) == ("s3", "toy/checkpoints/step-4", True, STORE)
+
+
+def test_when_every_source_is_refused_each_is_named(machines: list[Machine], tmp_path: Path) -> None:
+    """Job, step, rank, tier and machine of each; a short file as well as a flipped byte."""
+    home, other, third = machines
+    flip(write_shard(home.memory.own("toy"), 0, 4))
+    flip(write_shard(other.memory.peer("toy"), 0, 4))
+    short = write_shard(third.memory.peer("toy"), 0, 4)
+    short.write_bytes(short.read_bytes()[:-1])
+    with pytest.raises(CheckpointError) as refused:
+        restored(home, tmp_path, other.source(Tier.PEER), third.source(Tier.PEER))
+    for named in ("memory of m0", "peer of m1", "peer of m2"):
+        assert f"job 'toy' step 4 rank 0 ({named}" in str(refused.value)
+    assert [machine.steps() for machine in machines] == [set(), set(), set()]
+
+
+def test_a_shard_of_another_epoch_is_not_taken_for_it(machines: list[Machine], tmp_path: Path) -> None:
+    """The same step was computed twice."""
+    home, _, _ = machines
+    write_shard(home.memory.own("toy"), 0, 4, epoch=3)
+    with pytest.raises(CheckpointError, match="no shard of job 'toy' rank 0 at step 4"):
+        restored(home, tmp_path)
+
+
+class Bucket:
+    """A carrier that has the archive, as S3 would."""
+
+    def __init__(self, archive: bytes) -> None:
+        self.archive = archive
+        self.asked = 0
+
+    async def call(self, operation: str, within_s: float, *, job: str, version: str, folder: str) -> None:
+        assert operation == "checkout"
+        self.asked += 1
+        versions.place(self.archive, version, Path(folder))
+
+
+@pytest.mark.parametrize("harm", ["emptied", "same size", "gone", "all of it"])
+def test_a_broken_checkout_does_not_run(machines: list[Machine], tmp_path: Path, harm: str) -> None:
+    """A power cut left it so: the agent that starts then looks at every byte, and makes it anew from what it has."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("print('A')")
+    version, archive = versions.pack(tmp_path / "code")
+    bucket: Any = Bucket(archive)
+
+    def agent() -> Staging:
+        return Staging(bucket, machines[0].memory, tmp_path / "folder", SECRET, STORE)
+
+    script = asyncio.run(agent().code("toy", version)) / "train.py"
+    assert bucket.asked == 1
+    before = script.stat()
+    match harm:
+        case "emptied" | "all of it":
+            script.write_bytes(b"")
+        case "same size":
+            script.write_text("print('B')")
+            os.utime(script, ns=(before.st_atime_ns, before.st_mtime_ns))
+        case "gone":
+            script.unlink()
+    if harm == "all of it":
+        versions.packed(script.parent).write_bytes(b"")
+    asyncio.run(agent().code("toy", version))
+    assert script.read_text() == "print('A')"
+    assert bucket.asked == (2 if harm == "all of it" else 1)
+
+
+def test_a_checkout_that_changes_under_an_agent_is_seen(machines: list[Machine], tmp_path: Path) -> None:
+    """At the next start, by its files' sizes and times; what a script writes beside them is its own."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text("print('A')")
+    version, archive = versions.pack(tmp_path / "code")
+    bucket: Any = Bucket(archive)
+    supply = Staging(bucket, machines[0].memory, tmp_path / "folder", SECRET, STORE)
+    folder = asyncio.run(supply.code("toy", version))
+    (folder / "output.txt").write_text("of a run")
+    read: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(versions, "look", lambda version, dest: read.append(version))
+        asyncio.run(supply.code("toy", version))
+    assert read == []
+    (folder / "train.py").write_text("")
+    asyncio.run(supply.code("toy", version))
+    assert (folder / "train.py").read_text() == "print('A')"

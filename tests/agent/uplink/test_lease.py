@@ -1,0 +1,208 @@
+"""The lease of a machine: real sockets, other agents that say what they hear."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import Route
+
+from holdfast.agent.uplink.contact import Standing, asked_by_gateway, is_gateway
+from holdfast.agent.uplink.lease import Lease
+from holdfast.models.agent import Contact, Heard, Witness
+from holdfast.policies.detect import silence
+from holdfast.secret import keys
+from tests.agent.gateway import until
+
+LEASE_S = 1.0
+SECRET = keys("s")
+
+
+class Neighbour:
+    """Another machine's agent, as far as it is asked about the gateway."""
+
+    def __init__(self) -> None:
+        self.contact = Contact(heard_s=0.0, since_s=1000.0)
+        self.asked = 0
+        config = uvicorn.Config(
+            Starlette(routes=[Route("/v1/contact", self._tell)]), port=0, log_config=None, lifespan="off"
+        )
+        self._server = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._server.run, daemon=True)
+        self._thread.start()
+        until(lambda: self._server.started)
+        port = self._server.servers[0].sockets[0].getsockname()[1]
+        self.witness = Witness(name="m7", address=f"127.0.0.1:{port}")
+
+    def stop(self) -> None:
+        self._server.should_exit = True
+        self._thread.join(5)
+
+    async def _tell(self, request: Request) -> JSONResponse:
+        assert request.headers["authorization"] == "Bearer s"
+        self.asked += 1
+        return JSONResponse(self.contact.model_dump())
+
+
+@pytest.fixture
+def neighbour() -> Iterator[Neighbour]:
+    one = Neighbour()
+    yield one
+    one.stop()
+
+
+@pytest.fixture
+def mute() -> Iterator[Witness]:
+    """A machine that takes connections and never says anything, as one out of reach looks."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield Witness(name="m8", address=f"127.0.0.1:{listening.getsockname()[1]}")
+
+
+class Machine:
+    """One with ranks, whose gateway fell silent just now; ``back`` says whether it answers a last try."""
+
+    def __init__(self, *witnesses: Witness, lease_s: float = LEASE_S) -> None:
+        self.standing = Standing()
+        self.granted = Heard(lease_s=lease_s, witnesses=witnesses)
+        self.stopped: asyncio.Queue[str] = asyncio.Queue()
+        self.knocks: asyncio.Queue[float] = asyncio.Queue()
+        self.runs = True
+        self.back = False
+        self.lease = Lease(self.standing, SECRET, knock=self._knock, runs=lambda: self.runs, stop=self._stop)
+        self.standing.answered(self.standing._now(), self.granted)
+
+    async def _knock(self, patience_s: float) -> None:
+        self.knocks.put_nowait(patience_s)
+        if self.back:
+            self.standing.answered(self.standing._now(), self.granted)
+
+    async def _stop(self, why: str) -> None:
+        self.runs = False
+        self.stopped.put_nowait(why)
+
+    @contextlib.asynccontextmanager
+    async def watched(self):
+        task = asyncio.create_task(self.lease.run())
+        try:
+            yield self
+        finally:
+            task.cancel()
+
+    async def knocked(self, times: int) -> None:
+        for _ in range(times):
+            await asyncio.wait_for(self.knocks.get(), 20)
+
+
+async def test_ranks_end_when_another_machine_hears_the_gateway(neighbour: Neighbour) -> None:
+    """Before the lease is over, with the reason."""
+    machine = Machine(neighbour.witness)
+    async with machine.watched():
+        why = await asyncio.wait_for(machine.stopped.get(), 20)
+    assert "answers m7" in why
+    assert neighbour.asked == 1
+
+
+async def test_ranks_go_on_when_nobody_hears_the_gateway(neighbour: Neighbour) -> None:
+    """It is away, and training does not need it; others are asked again and again."""
+    neighbour.contact = Contact(heard_s=1000.0, since_s=2000.0)
+    machine = Machine(neighbour.witness)
+    async with machine.watched():
+        await machine.knocked(3)
+    assert machine.runs
+
+
+async def test_ranks_end_where_nothing_is_reached(mute: Witness) -> None:
+    """Neither gateway nor any other machine."""
+    machine = Machine(mute)
+    async with machine.watched():
+        why = await asyncio.wait_for(machine.stopped.get(), 20)
+    assert why.startswith("neither")
+
+
+async def test_a_refusal_shows_that_the_network_works() -> None:
+    """The other agent is down, its host answers: this machine is not cut off."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    machine = Machine(Witness(name="m9", address=address))
+    async with machine.watched():
+        await machine.knocked(3)
+    assert machine.runs
+
+
+async def test_a_gateway_that_answers_the_last_try_is_enough(neighbour: Neighbour) -> None:
+    """Whatever the others hear."""
+    machine = Machine(neighbour.witness)
+    machine.back = True
+    async with machine.watched():
+        await machine.knocked(2)
+    assert machine.runs
+
+
+async def test_without_a_lease_or_ranks_nobody_is_asked(neighbour: Neighbour) -> None:
+    """A gateway that grants none is an older one."""
+    for machine in (Machine(neighbour.witness, lease_s=0.0), Machine(neighbour.witness)):
+        machine.runs = bool(machine.standing.lease_s == 0)
+        async with machine.watched():
+            await asyncio.sleep(0)
+            assert not machine.lease.is_due
+    assert neighbour.asked == 0
+
+
+class Clock:
+    """Turned by hand."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_lease_counts_from_when_a_heartbeat_was_sent() -> None:
+    """Not from its answer, which may have been long on its way."""
+    clock = Clock()
+    standing = Standing(clock)
+    clock.now = 104.0
+    standing.answered(101.0, Heard(lease_s=5.0))
+    assert standing.silent_s == pytest.approx(3.0)
+
+
+def test_an_eviction_under_way_prolongs_nothing() -> None:
+    """The machine's ranks are counted as gone when the last lease is over."""
+    clock = Clock()
+    standing = Standing(clock)
+    standing.answered(100.0, Heard(lease_s=5.0))
+    clock.now = 102.0
+    standing.answered(102.0, Heard(lease_s=5.0, renews=False))
+    assert standing.silent_s == pytest.approx(2.0)
+
+
+def test_contact_without_a_gap() -> None:
+    """A gap makes it begin anew; the gateway's own question counts."""
+    clock = Clock()
+    standing = Standing(clock)
+    for _ in range(10):
+        clock.now += 1.0
+        standing.answered(clock.now, Heard(lease_s=5.0))
+    assert standing.contact().since_s == pytest.approx(10.0)
+    clock.now += 4.0
+    standing.asked()
+    clock.now += 1.0
+    assert standing.contact() == Contact(heard_s=1.0, since_s=1.0)
+
+
+def test_only_the_gateway_is_the_gateway() -> None:
+    """A liveness probe of Kubernetes, or somebody without the secret, prolongs nothing."""
+    told = {key.lower(): value for key, value in asked_by_gateway(SECRET).items()}
+    assert is_gateway(told, SECRET)
+    assert not is_gateway(told, keys("another"))
+    assert not is_gateway({"authorization": told["authorization"]}, SECRET)
+    assert silence.ASK_SHARE < 1

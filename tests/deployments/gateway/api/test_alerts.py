@@ -1,0 +1,355 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from holdfast.deployments.gateway.fleet.spares import Spares
+from holdfast.deployments.gateway.intake.outcome import What
+from holdfast.models.alert import Alert, AlertKind, IncidentClass, IncidentState
+from holdfast.models.job import JobState
+from holdfast.models.machine import MachineState
+from holdfast.testing.gateway_kit import JOB, Kit, start_epoch
+
+
+async def test_killed_rank_opens_an_incident_and_starts_its_playbook_once(kit: Kit) -> None:
+    """An alert becomes an incident in the ledger, then one run with the incident's key."""
+    await kit.running_job()
+    answer = await kit.crash(rank=1)
+    assert answer["outcome"] == "opened"
+    (incident,) = kit.incidents()
+    assert incident.id == answer["incident"] == f"{JOB}-1"
+    assert incident.incident_class is IncidentClass.JOB_CRASH
+    assert (incident.machine, incident.rank, incident.epoch) == ("m0", 1, 1)
+    assert kit.runs.created == [f"{JOB}-1#1"]
+    assert incident.flow_run_id == f"{JOB}-1#1"
+    assert [alert.outcome for alert in kit.ledger.alerts(incident.id)] == ["opened"]
+
+
+async def test_repeated_alert_opens_nothing_and_is_counted(kit: Kit) -> None:
+    """The same signal is a duplicate while its incident is open and shortly after."""
+    await kit.running_job()
+    await kit.crash()
+    assert (await kit.crash())["outcome"] == "duplicate"
+    kit.close_incident(f"{JOB}-1")
+    await kit.tick()
+    assert (await kit.crash())["outcome"] == "duplicate"
+    assert len(kit.incidents()) == 1
+    assert kit.metric("alerts_total", kind="rank_exit", outcome="duplicate") == 2
+
+
+async def test_stale_epoch_is_refused(kit: Kit) -> None:
+    """What an earlier epoch did is over."""
+    await kit.running_job()
+    start_epoch(kit.ledger, JOB)
+    answer = await kit.crash(epoch=1, status=409)
+    assert answer["error"] == "StaleError"
+    assert not kit.incidents()
+
+
+async def test_epoch_that_has_not_begun_is_refused(kit: Kit) -> None:
+    """A report from the future is a mistake of somebody."""
+    await kit.running_job()
+    assert (await kit.crash(epoch=7, status=409))["error"] == "StaleError"
+
+
+async def test_stale_incarnation_is_refused(kit: Kit) -> None:
+    """What an earlier life of a machine did is over."""
+    await kit.running_job()
+    answer = await kit.alert(409, kind="xid", machine="m0", incarnation="old", evidence={"xid": 79})
+    assert answer["error"] == "StaleError"
+    assert not kit.incidents()
+
+
+async def test_resolved_alert_never_acts(kit: Kit) -> None:
+    """A resolved alert is refused, whatever it says."""
+    await kit.running_job()
+    answer = await kit.alert(409, kind="xid", machine="m0", firing=False, evidence={"xid": 79})
+    assert answer["error"] == "NotFiringError"
+    assert not kit.incidents()
+
+
+async def test_old_alert_without_epoch_is_refused(kit: Kit) -> None:
+    """Nothing fences an alert that names neither epoch nor incarnation, but its age."""
+    await kit.running_job()
+    answer = await kit.alert(409, kind="hang", at=kit.clock.now() - 7200)
+    assert answer["error"] == "NotFiringError"
+
+
+async def test_alert_from_before_the_epoch_is_refused(kit: Kit) -> None:
+    """A hang that was seen before the restart is not of the job as it runs now."""
+    await kit.running_job()
+    kit.clock.advance(60)
+    start_epoch(kit.ledger, JOB)
+    answer = await kit.alert(409, kind="hang", at=kit.clock.now() - 30)
+    assert answer["error"] == "StaleError"
+
+
+@pytest.mark.parametrize("named", [{"job": "nope"}, {"machine": "m99"}, {"rank": 99}, {"job": None}])
+async def test_unknown_names_are_refused_clearly(kit: Kit, named: dict[str, object]) -> None:
+    """An unknown job, machine or rank is 404 with a message."""
+    await kit.running_job()
+    answer = await kit.alert(404, **named)
+    assert answer["error"] == "UnknownError"
+    assert answer["message"]
+    assert not kit.incidents()
+
+
+async def test_malformed_alert_names_the_field(kit: Kit) -> None:
+    """A wrong body is 422 in the same form as every other error."""
+    answer = await kit.post("/v1/alerts", {"kind": "bang", "at": 1.0}, 422)
+    assert answer["error"] == "SettingsError"
+    assert "body.kind = 'bang'" in answer["message"]
+
+
+async def test_alerts_of_the_broken_epoch_join_the_open_incident(kit: Kit) -> None:
+    """One fault with many signals is one incident with one run."""
+    await kit.running_job()
+    await kit.crash(rank=0)
+    answer = await kit.crash(rank=1, cascade=True)
+    assert (answer["outcome"], answer["incident"]) == ("joined", f"{JOB}-1")
+    kit.ledger.set_job(JOB, state=JobState.RECOVERING)
+    start_epoch(kit.ledger, JOB)
+    assert (await kit.crash(rank=2, cascade=True))["outcome"] == "joined"
+    assert len(kit.incidents()[0].alerts) == 3
+    assert len(kit.runs.created) == 1
+
+
+@pytest.mark.parametrize("state", [JobState.PAUSED, JobState.STOPPED, JobState.DONE, JobState.FAILED])
+async def test_ranks_of_a_job_at_rest_open_nothing(kit: Kit, state: JobState) -> None:
+    """Ranks that end because somebody stopped the job are no incident."""
+    await kit.running_job()
+    kit.ledger.set_job(JOB, state=state)
+    assert (await kit.crash())["outcome"] == "ignored"
+    assert not kit.incidents()
+
+
+async def test_job_that_waits_for_a_human_opens_nothing(kit: Kit) -> None:
+    """After the last attempt further exits are noise."""
+    await kit.running_job()
+    await kit.crash()
+    kit.ledger.set_job(JOB, state=JobState.RECOVERING)
+    kit.ledger.set_incident(f"{JOB}-1", state=IncidentState.NEEDS_HUMAN)
+    await kit.tick()
+    assert (await kit.crash(rank=1))["outcome"] == "ignored"
+
+
+async def test_echoes_wait_for_their_root(kit: Kit) -> None:
+    """Ranks that only lost a peer are held back; the root's report decides."""
+    await kit.running_job()
+    assert (await kit.crash(rank=0, cascade=True))["outcome"] == "settling"
+    assert not kit.incidents()
+    answer = await kit.crash(rank=3)
+    assert answer["outcome"] == "opened"
+    (incident,) = kit.incidents()
+    assert (incident.machine, incident.rank, len(incident.alerts)) == ("m1", 3, 2)
+
+
+async def test_echoes_without_a_root_become_a_crash_when_time_is_up(kit: Kit) -> None:
+    """No root came within the settle window: a crash without a culprit."""
+    await kit.running_job()
+    await kit.crash(rank=0, cascade=True)
+    await kit.gateway.correlator.settle()
+    assert not kit.incidents()
+    kit.clock.advance(kit.gateway.site.policy.classify.settle_s)
+    await kit.gateway.correlator.settle()
+    await kit.settled()
+    (incident,) = kit.incidents()
+    assert incident.incident_class is IncidentClass.JOB_CRASH
+    assert incident.machine is None
+    assert kit.runs.created == [f"{JOB}-1#1"]
+
+
+async def test_after_a_takeover_late_echoes_wait_for_their_late_root(kit: Kit) -> None:
+    """What ranks told while nobody listened arrives in any order."""
+    await kit.running_job()
+    died_at = kit.clock.now()
+    kit.clock.advance(8.0)
+    await kit.gateway.resume()
+    await kit.crash(rank=0, cascade=True, at=died_at)
+    kit.clock.advance(2.0)
+    await kit.gateway.correlator.settle()
+    assert not kit.incidents()
+    assert (await kit.crash(rank=3, at=died_at))["outcome"] == "opened"
+    assert kit.incidents()[0].rank == 3
+
+
+async def test_echoes_make_the_gateway_look_for_a_dead_machine(kit: Kit) -> None:
+    """Peers lost a connection: all agents are probed at once, and the dead one is the fault."""
+    await kit.running_job()
+    kit.prober.dead = {"m1"}
+    await kit.crash(rank=0, cascade=True)
+    (incident,) = kit.incidents()
+    assert incident.incident_class is IncidentClass.MACHINE_FAULT
+    assert incident.machine == "m1"
+    assert set(kit.prober.asked) == {"m0", "m1"}
+
+
+async def test_lost_gpu_opens_a_machine_fault_at_once(kit: Kit) -> None:
+    """Xid 79 needs no diagnosis."""
+    await kit.running_job()
+    await kit.alert(kind="xid", machine="m1", incarnation="i1", evidence={"xid": 79})
+    (incident,) = kit.incidents()
+    assert (incident.incident_class, incident.machine) == (IncidentClass.MACHINE_FAULT, "m1")
+
+
+async def test_xid_of_the_application_alone_opens_nothing(kit: Kit) -> None:
+    """Xid 13 is the program's own; and it does not hide an Xid 79 that follows."""
+    await kit.running_job()
+    answer = await kit.alert(kind="xid", machine="m1", incarnation="i1", evidence={"xid": 13})
+    assert answer["outcome"] == "ignored"
+    assert not kit.incidents()
+    await kit.alert(kind="xid", machine="m1", incarnation="i1", evidence={"xid": 79})
+    assert len(kit.incidents()) == 1
+
+
+async def test_network_fault_counts_the_second_time(kit: Kit) -> None:
+    """NICs come back alone: the second failure within the window is a machine fault."""
+    await kit.running_job()
+    fault: dict[str, Any] = {
+        "kind": "host_fault",
+        "machine": "m1",
+        "incarnation": "i1",
+        "evidence": {"check": "nic_down"},
+    }
+    assert (await kit.alert(**fault))["outcome"] == "ignored"
+    kit.clock.advance(20)
+    assert (await kit.alert(**fault))["outcome"] == "opened"
+    assert kit.incidents()[0].machine == "m1"
+
+
+async def test_bad_standby_leaves_the_pool_without_an_incident(kit: Kit) -> None:
+    """A standby whose GPU is lost is cordoned; nothing was interrupted."""
+    await kit.running_job()
+    answer = await kit.alert(kind="xid", job=None, machine="m2", incarnation="i1", evidence={"xid": 79})
+    assert answer["outcome"] == "cordoned"
+    machine = kit.ledger.machine("m2")
+    assert machine.state is MachineState.CORDONED
+    assert "Xid 79" in (machine.cordon_reason or "")
+    assert not kit.incidents()
+    assert kit.metric("standby_cordons_total", kind="xid") == 1
+    await kit.beat("m2", status=409)
+
+
+async def test_a_standby_that_began_anew_or_serves_a_job_by_now_stays(kit: Kit) -> None:
+    """Between the look at it and the act it registered again, or a job took it."""
+    await kit.running_job(standbys=2)
+    spares = Spares(kit.gateway.site)
+    looked_at = {name: kit.ledger.machine(name) for name in ("m2", "m3")}
+    kit.ledger.set_machine("m2", incarnation="i2")
+    kit.ledger.set_machine("m3", state=MachineState.ACTIVE, job="other")
+    for name, machine in looked_at.items():
+        fault = Alert(kind=AlertKind.XID, machine=name, incarnation="i1", at=1.0, evidence={"xid": 79})
+        assert (await spares.accept(fault, machine)).outcome is What.IGNORED
+    assert kit.ledger.machine("m2").state is MachineState.STANDBY
+    assert kit.ledger.machine("m3").state is MachineState.ACTIVE
+
+
+async def test_machine_fault_that_joined_is_not_forgotten(kit: Kit) -> None:
+    """A second machine that failed while the first was replaced gets its own incident afterwards."""
+    await kit.running_job(standbys=3)
+    await kit.alert(kind="xid", machine="m0", incarnation="i1", evidence={"xid": 79})
+    await kit.tick(0)
+    await kit.alert(kind="xid", machine="m1", incarnation="i1", evidence={"xid": 79})
+    assert len(kit.incidents()) == 1
+    kit.ledger.set_machine("m0", state=MachineState.CORDONED, job=None)
+    (spare,) = kit.ledger.claim_standbys(JOB, 1)
+    kit.ledger.set_job(JOB, machines=[spare.name, "m1"])
+    start_epoch(kit.ledger, JOB)
+    kit.close_incident(f"{JOB}-1")
+    await kit.tick()
+    second = kit.incidents()[1]
+    assert (second.machine, second.epoch, second.incident_class) == ("m1", 2, IncidentClass.MACHINE_FAULT)
+    assert kit.runs.created == [f"{JOB}-1#1", f"{JOB}-2#1"]
+
+
+async def test_hostile_texts_are_data(kit: Kit) -> None:
+    """NUL, half surrogates, deep nesting and markup in evidence neither break nor steer anything."""
+    await kit.running_job()
+    nested: dict[str, object] = {}
+    inner = nested
+    for _ in range(40):
+        inner["x"] = inner = {}
+    evidence = {"signal": "SIG\0KILL", "log": "\ud800<script>; DROP TABLE jobs", "nested": nested}
+    body = {"kind": "rank_exit", "job": JOB, "machine": "m0", "rank": 0, "epoch": 1, "at": kit.clock.now()}
+    answer = await kit.http.post(
+        "/v1/alerts",
+        content=json.dumps(body | {"evidence": evidence}),
+        headers={"Content-Type": "application/json"},
+    )
+    assert answer.status_code == 200, answer.text
+    kept = kit.incidents()[0].alerts[0].evidence
+    assert kept["signal"] == "SIG\ufffdKILL"
+    assert kept["log"].endswith("<script>; DROP TABLE jobs")
+    assert "nested too deep" in json.dumps(kept["nested"])
+
+
+async def test_huge_evidence_is_refused(kit: Kit) -> None:
+    """One alert may not fill the ledger."""
+    await kit.running_job()
+    answer = await kit.crash(status=413, log="x" * 100_000)
+    assert answer["error"] == "AlertTooLargeError"
+
+
+async def test_storm_keeps_memory_and_ledger_bounded(kit: Kit) -> None:
+    """Thousands of signals of one fault are one incident with at most so much evidence, and one run."""
+    await kit.running_job(machines=4, ranks=2)
+    for number in range(3000):
+        await kit.gateway.correlator.accept_all([_signal(kit, f"fp-{number % 2500}", cascade=number != 0)])
+    await kit.settled()
+    (incident,) = kit.incidents()
+    assert kit.runs.created == [f"{JOB}-1#1"]
+    assert len(incident.alerts) <= 256
+    assert len(kit.ledger.alerts(limit=5000)) <= 300
+    assert len(kit.gateway.correlator.memory) <= 8192
+    assert not kit.gateway.correlator.settles
+
+
+async def test_storm_of_echoes_keeps_room_for_the_root(kit: Kit) -> None:
+    """The root is found although more echoes than anybody keeps came before it."""
+    await kit.running_job(machines=4, ranks=2)
+    for number in range(600):
+        await kit.gateway.correlator.accept_all([_signal(kit, f"fp-{number}", cascade=True)])
+    await kit.crash(rank=5)
+    (incident,) = kit.incidents()
+    assert incident.rank == 5
+    assert incident.machine == "m2"
+
+
+def _signal(kit: Kit, fingerprint: str, *, cascade: bool) -> Alert:
+    evidence = {"cascade": True} if cascade else {"signal": "SIGKILL"}
+    return Alert(
+        kind=AlertKind.RANK_EXIT,
+        job=JOB,
+        machine="m0",
+        rank=0,
+        epoch=1,
+        at=kit.clock.now(),
+        fingerprint=fingerprint,
+        evidence=evidence,
+    )
+
+
+@pytest.mark.parametrize("skew_s", [-600.0, 600.0])
+async def test_a_clock_that_is_off_does_not_put_a_crash_of_echoes_off(kit: Kit, skew_s: float) -> None:
+    """What is waited for counts from when it was heard: a root that follows is still taken, and no later."""
+    await kit.running_job()
+    at = kit.clock.now() + skew_s
+    echo = {"rank": 0, "machine": "m0", "incarnation": "i1", "epoch": 1, "evidence": {"cascade": True}}
+    assert (await kit.alert(at=at, **echo))["outcome"] == "settling"
+    kit.clock.advance(1.0)
+    await kit.gateway.correlator.settle()
+    (incident,) = kit.incidents()
+    assert incident.incident_class is IncidentClass.JOB_CRASH
+
+
+async def test_a_port_that_fails_twice_counts_on_a_machine_whose_clock_is_behind(kit: Kit) -> None:
+    """Within the window by when it was heard."""
+    await kit.running_job()
+    for _ in range(2):
+        port = {"machine": "m1", "incarnation": "i1", "evidence": {"device": "mlx5_0"}}
+        await kit.alert(kind="nic_down", at=kit.clock.now() - 600.0, **port)
+        kit.clock.advance(100.0)
+    (incident,) = kit.incidents()
+    assert incident.incident_class is IncidentClass.NETWORK_FAULT

@@ -1,0 +1,393 @@
+from __future__ import annotations
+
+import pytest
+
+from holdfast.deployments.gateway.runs.flow_runs import Phase
+from holdfast.deployments.gateway.runs.judge import backoff_s
+from holdfast.models.alert import IncidentState
+from holdfast.models.job import JobState
+from holdfast.testing.gateway_kit import JOB, Kit, start_epoch
+
+FIRST, SECOND = f"{JOB}-1#1", f"{JOB}-1#2"
+
+
+@pytest.mark.parametrize("phase", [Phase.FAILED, Phase.ENDED])
+async def test_run_that_ended_without_recovery_is_followed_by_the_next_attempt(
+    kit: Kit, phase: Phase
+) -> None:
+    """Crashed, failed, cancelled, or completed with the incident still open: again, once."""
+    await kit.running_job()
+    await kit.crash()
+    kit.runs.set(FIRST, phase)
+    await kit.tick()
+    await kit.tick()
+    assert kit.runs.created == [FIRST, SECOND]
+    (incident,) = kit.incidents()
+    assert (incident.attempt, incident.flow_run_id) == (2, SECOND)
+
+
+async def test_deleted_run_is_followed_by_the_next_attempt(kit: Kit) -> None:
+    """Somebody deleted the run in the UI."""
+    await kit.running_job()
+    await kit.crash()
+    del kit.runs.runs[FIRST]
+    await kit.tick()
+    assert kit.runs.created == [FIRST, SECOND]
+
+
+async def test_run_that_nobody_starts_is_followed_by_the_next_attempt(kit: Kit) -> None:
+    """Pending or scheduled for longer than the policy's patience."""
+    await kit.running_job()
+    await kit.crash()
+    kit.runs.set(FIRST, Phase.WAITING)
+    await kit.tick(14)
+    assert kit.runs.created == [FIRST]
+    await kit.tick(2)
+    assert kit.runs.created == [FIRST, SECOND]
+
+
+async def test_what_is_slow_to_start_is_waited_for_ever_longer(kit: Kit) -> None:
+    """A pod whose image is pulled takes minutes: each run that nobody started doubles the patience with the next."""
+    await kit.running_job()
+    await kit.crash()
+    patience = 15.0
+    for attempt in range(1, 9):
+        kit.runs.set(f"{JOB}-1#{attempt}", Phase.WAITING)
+        await kit.tick(patience - 1)
+        assert len(kit.runs.created) == attempt
+        await kit.tick(2)
+        assert len(kit.runs.created) == attempt + 1
+        patience = min(2 * patience, 240.0)
+
+
+async def test_patience_is_as_at_first_with_attempts_that_began(kit: Kit) -> None:
+    """Only runs that nobody started say that this site starts runs slowly."""
+    await kit.running_job()
+    await kit.crash()
+    begin_attempt(kit)
+    kit.runs.set(FIRST, Phase.FAILED)
+    await kit.tick(5)
+    kit.runs.set(SECOND, Phase.WAITING)
+    await kit.tick(14)
+    assert kit.runs.created == [FIRST, SECOND]
+    await kit.tick(2)
+    assert kit.runs.created == [FIRST, SECOND, f"{JOB}-1#3"]
+
+
+async def test_silent_run_is_followed_by_the_next_attempt(kit: Kit) -> None:
+    """Running, but no sign in the ledger for too long."""
+    await kit.running_job()
+    await kit.crash()
+    kit.clock.advance(50)
+    kit.ledger.begin(f"{JOB}-1", 1, "pause:e1", "pause", {})
+    kit.ledger.finish(f"{JOB}-1", "pause:e1", {})
+    await kit.tick(50)
+    assert kit.runs.created == [FIRST]
+    await kit.tick(20)
+    assert kit.runs.created == [FIRST, SECOND]
+
+
+@pytest.mark.parametrize("step_s", [-7200.0, 7200.0])
+async def test_patience_with_a_run_is_not_measured_by_a_clock_that_is_set(kit: Kit, step_s: float) -> None:
+    """The gateway's wall clock is set by hours while a run is under way: it is silent no sooner and no later."""
+    await kit.running_job()
+    await kit.crash()
+    await kit.tick(1)
+    kit.clock.set(kit.clock.now() + step_s)
+    await kit.tick(40)
+    assert kit.runs.created == [FIRST]
+    await kit.tick(30)
+    assert kit.runs.created == [FIRST, SECOND]
+
+
+async def test_run_in_the_middle_of_a_long_act_is_left_alone(kit: Kit) -> None:
+    """An act that was begun (a replay, a wait for a standby) may take longer than silence may."""
+    await kit.running_job()
+    await kit.crash()
+    kit.ledger.begin(f"{JOB}-1", 1, "replay:1", "replay", {})
+    await kit.tick(120)
+    assert kit.runs.created == [FIRST]
+    await kit.tick(400)
+    assert kit.runs.created == [FIRST, SECOND]
+
+
+async def test_run_whose_process_is_gone_is_followed_by_the_next_attempt(kit: Kit) -> None:
+    """Process and worker were killed together: nobody reported it, but it can be seen."""
+    await kit.running_job()
+    await kit.crash()
+    kit.runs.set(FIRST, Phase.RUNNING, alive=False)
+    await kit.tick(1)
+    assert kit.runs.created == [FIRST]
+    await kit.tick(2)
+    assert kit.runs.created == [FIRST, SECOND]
+
+
+async def test_suspended_run_waits_for_its_human(kit: Kit) -> None:
+    """A run that asks for approval is in order, however long it takes."""
+    await kit.running_job()
+    await kit.crash()
+    kit.runs.set(FIRST, Phase.SUSPENDED)
+    await kit.tick(100_000)
+    assert kit.runs.created == [FIRST]
+
+
+async def test_closed_incident_is_left_alone(kit: Kit) -> None:
+    """The run completed and the incident is closed: done."""
+    await kit.running_job()
+    await kit.crash()
+    kit.close_incident(f"{JOB}-1")
+    kit.runs.set(FIRST, Phase.ENDED)
+    await kit.tick(100)
+    assert kit.runs.created == [FIRST]
+
+
+async def test_after_the_last_attempt_a_human_is_asked(kit: Kit) -> None:
+    """Attempts are bounded; then it is as if a playbook had met a limit: ranks stopped, job failed."""
+    await kit.running_job()
+    await kit.crash()
+    kit.ledger.set_job(JOB, state=JobState.RECOVERING)
+    for _ in range(20):
+        begin_attempt(kit)
+        for key in list(kit.runs.runs):
+            if kit.runs.runs[key].phase is Phase.RUNNING:
+                kit.runs.set(key, Phase.FAILED)
+        await kit.tick(10)
+    (incident,) = kit.incidents()
+    assert incident.state is IncidentState.NEEDS_HUMAN
+    assert "6 attempts" in incident.summary
+    assert len(kit.runs.created) == 6
+    assert kit.ledger.job(JOB).state is JobState.FAILED
+    assert ("halt", JOB) in kit.acts.calls
+
+
+async def test_runs_that_never_began_are_no_attempts(kit: Kit) -> None:
+    """A worker that is away must not use the incident's attempts up."""
+    await kit.running_job()
+    await kit.crash()
+    for _ in range(20):
+        for key in list(kit.runs.runs):
+            if kit.runs.runs[key].phase is Phase.RUNNING:
+                kit.runs.set(key, Phase.WAITING)
+        await kit.tick(250)
+    (incident,) = kit.incidents()
+    assert incident.state is IncidentState.OPEN
+    assert len(kit.runs.created) > 6
+
+
+async def test_unanswered_question_gets_the_default_at_its_deadline(kit: Kit) -> None:
+    """The run stays suspended until then; the answer is in the ledger before the run goes on."""
+    await ask(kit, deadline_s=60.0)
+    await kit.tick(59)
+    assert kit.runs.resumed == []
+    await kit.tick(2)
+    ((run, answer),) = kit.runs.resumed
+    assert run == FIRST
+    assert (answer["approve"], answer["by"]) == (False, "the policy file")
+    assert kit.ledger.actions(f"{JOB}-1")[-1].result == answer
+    assert kit.runs.created == [FIRST]
+
+
+@pytest.mark.parametrize("approve", [True, False])
+async def test_a_person_answers_on_the_command_line(kit: Kit, approve: bool) -> None:
+    """Once: a second answer finds no question."""
+    await ask(kit)
+    body = {"approve": approve, "by": "ann", "reason": "leaf 2 is being replaced"}
+    await kit.post(f"/v1/incidents/{JOB}-1/approve", body)
+    assert kit.runs.resumed == [(FIRST, body)]
+    assert kit.ledger.actions(f"{JOB}-1")[-1].result == body
+    await kit.post(f"/v1/incidents/{JOB}-1/approve", body, status=409)
+    await kit.post(f"/v1/incidents/{JOB}-9/approve", body, status=404)
+
+
+async def test_an_answer_that_prefect_missed_is_given_again(kit: Kit) -> None:
+    """Prefect was away when the person answered; the run is resumed once it is back."""
+    await ask(kit)
+    kit.runs.away = True
+    await kit.post(f"/v1/incidents/{JOB}-1/approve", {"approve": True})
+    assert kit.runs.resumed == []
+    kit.runs.away = False
+    await kit.tick()
+    assert [answer["approve"] for _, answer in kit.runs.resumed] == [True]
+    await kit.tick()
+    assert len(kit.runs.resumed) == 1
+
+
+def begin_attempt(kit: Kit) -> None:
+    """As the playbook's first step does."""
+    (incident,) = kit.incidents()
+    if incident.state is not IncidentState.OPEN:
+        return
+    if incident.first_task_at is None:
+        kit.ledger.set_incident(incident.id, first_task_at=kit.clock.now())
+    elif incident.attempt > 1:
+        kit.ledger.begin(incident.id, incident.attempt, f"attempt:{incident.attempt}", "attempt", {})
+
+
+async def ask(kit: Kit, deadline_s: float = 1e6) -> None:
+    """A crash whose playbook asks before it evicts."""
+    await kit.running_job()
+    await kit.crash()
+    intent = {"question": "evict m0?", "deadline": kit.clock.now() + deadline_s, "default": "refuse"}
+    kit.ledger.begin(f"{JOB}-1", 1, "approve:m0", "approve", intent)
+    kit.runs.set(FIRST, Phase.SUSPENDED)
+
+
+def test_attempts_slow_down() -> None:
+    """The second attempt comes at once; a playbook that fails at once may not spin."""
+    assert [backoff_s(attempt) for attempt in range(1, 7)] == [0, 1, 2, 4, 8, 8]
+
+
+async def test_prefect_that_is_away_is_asked_again(kit: Kit) -> None:
+    """The incident is in the ledger; the run is made when Prefect is back."""
+    await kit.running_job()
+    kit.runs.away, kit.runs.back_after = True, 3
+    await kit.crash()
+    assert kit.runs.created == [FIRST]
+    assert kit.runs.calls == 4
+    assert not kit.runs.offline_started
+
+
+async def test_playbook_runs_without_prefect_when_it_stays_away(kit: Kit) -> None:
+    """Recovery goes on, as a new attempt: a request that timed out may yet have made a run."""
+    await kit.running_job()
+    kit.runs.away = True
+    await kit.crash()
+    assert kit.runs.offline_started == [(f"{JOB}-1", 2)]
+    (incident,) = kit.incidents()
+    assert incident.flow_run_id == f"offline:{JOB}-1:2"
+    await kit.tick(30)
+    assert len(kit.runs.offline_started) == 1
+
+
+async def test_a_deleted_deployment_is_told_to_a_person_and_its_incident_runs_without_prefect(
+    kit: Kit, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log once, the status and the incident: Prefect answers, but would run nothing."""
+    await kit.running_job()
+    kit.runs.lacks = ("job-crash",)
+    with caplog.at_level("INFO"):
+        await kit.gateway.dispatcher.ping()
+        assert "has no deployment" not in caplog.text, "`holdfast up` may be registering them"
+        kit.clock.advance(31.0)
+        await kit.gateway.dispatcher.ping()
+        await kit.gateway.dispatcher.ping()
+    assert caplog.text.count("has no deployment of job-crash") == 1
+    assert (await kit.get("/v1/status"))["prefect"]["lacks"] == ["job-crash"]
+    assert kit.metric("prefect_deployments_missing") == 1
+    await kit.crash()
+    assert kit.runs.offline_started == [(f"{JOB}-1", 2)]
+    (incident,) = kit.incidents()
+    assert "runs without Prefect: Prefect has no deployment job-crash/job-crash" in incident.reasons[-1]
+    assert kit.gateway.dispatcher.prefect_away_since is None
+    kit.runs.lacks = ()
+    await kit.gateway.dispatcher.ping()
+    assert (await kit.get("/v1/status"))["prefect"]["lacks"] == []
+    assert kit.metric("prefect_deployments_missing") == 0
+
+
+async def test_a_deployment_that_is_only_being_made_is_waited_for(kit: Kit) -> None:
+    """The control: `prefect deploy --all` is at work."""
+    await kit.running_job()
+    kit.runs.lacks, kit.runs.back_after = ("job-crash",), 2
+    await kit.crash()
+    assert (kit.runs.created, kit.runs.offline_started) == ([FIRST], [])
+
+
+async def test_run_survives_a_short_absence_of_prefect(kit: Kit) -> None:
+    """A playbook outlives 10 to 20 s without the API: as long as it acts it is left alone."""
+    await kit.running_job()
+    await kit.crash()
+    kit.runs.away = True
+    await kit.tick(5)
+    await kit.tick(12)
+    assert not kit.runs.offline_started
+    kit.ledger.begin(f"{JOB}-1", 1, "pause:e1", "pause", {})
+    await kit.tick(10)
+    assert not kit.runs.offline_started
+    await kit.tick(15)
+    assert kit.runs.offline_started
+
+
+async def test_gateway_killed_before_the_run_was_made(kit: Kit) -> None:
+    """The incident was written first: the next gateway makes its run, once."""
+    await kit.running_job()
+    kit.gateway.dispatcher.start = lambda incident: None  # type: ignore[method-assign]
+    await kit.crash()
+    assert not kit.runs.created
+    await kit.restart()
+    assert kit.runs.created == [FIRST]
+    assert kit.incidents()[0].flow_run_id == FIRST
+
+
+async def test_gateway_killed_after_the_run_was_made(kit: Kit) -> None:
+    """Created but not noted: the same key finds the same run."""
+    await kit.running_job()
+    await kit.crash()
+    kit.ledger.set_incident(f"{JOB}-1", flow_run_id=None)
+    await kit.restart()
+    assert kit.runs.created == [FIRST]
+    assert kit.incidents()[0].flow_run_id == FIRST
+
+
+async def test_gateway_killed_while_alerts_settle(kit: Kit) -> None:
+    """Echoes that waited for their root wait in the next gateway too, and it still knows duplicates."""
+    await kit.running_job()
+    await kit.crash(rank=0, cascade=True)
+    await kit.restart()
+    kit.clock.advance(1)
+    await kit.gateway.correlator.settle()
+    await kit.settled()
+    assert len(kit.incidents()) == 1
+    await kit.restart()
+    assert (await kit.crash(rank=0, cascade=True))["outcome"] == "duplicate"
+
+
+async def test_dead_run_is_found_by_the_next_gateway(kit: Kit) -> None:
+    """Gateway, worker and playbook were killed together."""
+    await kit.running_job()
+    await kit.crash()
+    kit.runs.set(FIRST, Phase.RUNNING, alive=False)
+    kit.clock.advance(5)
+    await kit.restart()
+    assert kit.runs.created == [FIRST, SECOND]
+
+
+async def test_second_incident_waits_for_the_first(kit: Kit) -> None:
+    """A code update during a recovery acts when the job runs again."""
+    await kit.running_job()
+    await kit.crash()
+    answer = await kit.post(f"/v1/jobs/{JOB}/update", {"version": "v2"})
+    assert answer["outcome"] == "waits"
+    await kit.tick()
+    assert kit.runs.created == [FIRST]
+    start_epoch(kit.ledger, JOB)
+    kit.close_incident(f"{JOB}-1")
+    await kit.tick()
+    assert kit.runs.created == [FIRST, f"{JOB}-2#1"]
+
+
+async def test_update_that_the_restart_took_along_is_dismissed(kit: Kit) -> None:
+    """The recovery's restart merged the pending version: nothing is left to do."""
+    await kit.running_job()
+    await kit.crash()
+    await kit.post(f"/v1/jobs/{JOB}/update", {"version": "v2"})
+    assert kit.ledger.pending_version(JOB) == "v2"
+    kit.ledger.set_job(JOB, code_version="v2")
+    start_epoch(kit.ledger, JOB)
+    kit.close_incident(f"{JOB}-1")
+    await kit.tick()
+    assert kit.runs.created == [FIRST]
+    assert kit.incidents()[1].state is IncidentState.DISMISSED
+
+
+async def test_crash_of_the_new_epoch_that_joined_last_counts_anew(kit: Kit) -> None:
+    """A rank of the new epoch died just as the incident was closed: it is not lost with it."""
+    await kit.running_job()
+    await kit.crash()
+    await kit.tick(0)
+    start_epoch(kit.ledger, JOB)
+    assert (await kit.crash(rank=3, epoch=2))["outcome"] == "joined"
+    kit.close_incident(f"{JOB}-1")
+    await kit.tick()
+    assert kit.runs.created == [FIRST, f"{JOB}-2#1"]
+    assert kit.incidents()[1].epoch == 2

@@ -1,0 +1,186 @@
+"""Incidents that met a limit are tried again: by time, and at once when what they miss appears."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.deployments.gateway.runs.flow_runs import Phase
+from holdfast.models.alert import AlertKind, Incident, IncidentClass, IncidentState
+from holdfast.models.job import JobState
+from holdfast.models.machine import MachineState
+from holdfast.models.missing import Missing
+from holdfast.models.wait import Wait
+from holdfast.testing.gateway_kit import JOB, Kit
+
+FIRST, SECOND = f"{JOB}-1#1", f"{JOB}-1#2"
+
+
+async def given_up(kit: Kit, missing: Missing = Missing.CHANGE, *, standbys: int = 1, **alert: object) -> str:
+    """An incident whose playbook met a limit just now."""
+    await kit.running_job(standbys=standbys)
+    await (kit.alert(**alert) if alert else kit.crash())
+    (incident,) = kit.incidents()
+    now = kit.clock.now()
+    kit.ledger.put_wait(
+        Wait(incident_id=incident.id, job=JOB, missing=missing, why="a limit", since=now, next_at=now + 60)
+    )
+    kit.ledger.give_up(incident.id, "a limit")
+    kit.runs.set(FIRST, Phase.ENDED)
+    return incident.id
+
+
+async def test_time_alone_is_a_next_attempt(kit: Kit) -> None:
+    """Not before its time, and once."""
+    incident = await given_up(kit)
+    await kit.look_again(50)
+    assert kit.runs.created == [FIRST]
+    await kit.look_again(11)
+    await kit.look_again()
+    assert kit.runs.created == [FIRST, SECOND]
+    assert kit.ledger.incident(incident).state is IncidentState.OPEN
+    assert kit.ledger.job(JOB).state is JobState.RECOVERING
+
+
+async def test_a_gateway_that_is_killed_takes_up_what_waits(kit: Kit) -> None:
+    """The ledger has it."""
+    await given_up(kit)
+    await kit.restart()
+    await kit.look_again(61)
+    assert kit.runs.created == [FIRST, SECOND]
+
+
+async def test_the_second_job_that_wanted_the_last_standby_gets_the_next(kit: Kit) -> None:
+    """As soon as one stands by."""
+    await given_up(kit, Missing.STANDBY, standbys=0)
+    kit.ledger.set_machine("m1", state=MachineState.CORDONED, job=None)
+    await kit.look_again(5)
+    assert kit.runs.created == [FIRST]
+    await kit.register("m9")
+    await kit.look_again()
+    assert kit.runs.created == [FIRST, SECOND]
+
+
+async def test_machines_that_are_heard_again_after_a_silence_count(kit: Kit) -> None:
+    """Not those that were heard all the time: then something else is in the way."""
+    await given_up(kit, Missing.CONTACT)
+    for name in ("m0", "m1"):
+        await kit.beat(name)
+    await kit.look_again(0)
+    assert kit.runs.created == [FIRST]
+    await kit.look_again(20)
+    for name in ("m0", "m1"):
+        await kit.beat(name)
+    await kit.look_again(0)
+    assert kit.runs.created == [FIRST, SECOND]
+
+
+@pytest.mark.parametrize("state", [JobState.RUNNING, JobState.STOPPED])
+async def test_what_a_person_took_over_is_not_started(kit: Kit, state: JobState) -> None:
+    """By whatever means the job left its state."""
+    await given_up(kit)
+    kit.ledger.set_job(JOB, state=state)
+    await kit.look_again(100)
+    assert kit.runs.created == [FIRST]
+    assert kit.ledger.waits() == []
+
+
+async def test_a_job_that_a_person_starts_just_now_is_not_started_twice(kit: Kit) -> None:
+    """Its state changes when all ranks were started."""
+    await given_up(kit)
+
+    async def meanwhile() -> None:
+        await kit.look_again(100)
+
+    kit.acts.during_launch = meanwhile
+    await kit.post(f"/v1/jobs/{JOB}/resume")
+    await kit.look_again(100)
+    assert kit.runs.created == [FIRST]
+
+
+async def test_a_late_approval_is_taken(kit: Kit) -> None:
+    """The answer is in the ledger under the key that the next round asks for."""
+    incident = await given_up(kit, Missing.APPROVAL)
+    await kit.post(f"/v1/incidents/{incident}/approve", {"approve": False, "by": "ann"}, status=409)
+    kit.ledger.set_incident(incident, state=IncidentState.OPEN)
+    kit.ledger.begin(incident, 1, "approve:m1", "approve", {"question": "?", "target": "m1"})
+    kit.ledger.finish(incident, "approve:m1", {"approve": False, "by": "the policy file"})
+    kit.ledger.give_up(incident, "refused")
+    await kit.post(f"/v1/incidents/{incident}/approve", {"approve": True, "by": "ann", "reason": "late"})
+    answers = {a.key: a.result["approve"] for a in kit.ledger.actions(incident) if a.kind == "approve"}
+    assert answers == {"approve:m1": False, "approve:m1r1": True}
+    assert kit.runs.created == [FIRST, SECOND]
+
+
+def suspend(kit: Kit, incident: Incident) -> None:
+    """Its run asks whether m1 may be evicted, and waits."""
+    intent = {
+        "question": "evict m1?",
+        "deadline": kit.clock.now() + 3600,
+        "default": "refuse",
+        "target": "m1",
+    }
+    kit.ledger.begin(incident.id, 1, "approve:m1", "approve", intent)
+    kit.runs.set(FIRST, Phase.SUSPENDED)
+
+
+async def test_an_alert_that_is_resolved_answers_the_question_about_it(kit: Kit) -> None:
+    """Nothing has to be evicted for it any more."""
+    await kit.running_job()
+    fault = {"kind": AlertKind.GPU_LOST.value, "machine": "m1", "incarnation": "i1"}
+    await kit.alert(**fault)
+    (incident,) = kit.incidents()
+    suspend(kit, incident)
+    await kit.tick()
+    assert kit.runs.resumed == []
+    await kit.alert(status=409, firing=False, **fault)
+    await kit.tick()
+    ((run, answer),) = kit.runs.resumed
+    assert (run, answer["approve"], answer["by"]) == (FIRST, False, "the monitor")
+
+
+async def test_an_alert_that_was_resolved_before_the_gateway_was_restarted_answers_the_question(
+    kit: Kit,
+) -> None:
+    """The run is suspended only afterwards: what was heard before is not lost."""
+    await kit.running_job()
+    fault = {"kind": AlertKind.GPU_LOST.value, "machine": "m1", "incarnation": "i1"}
+    await kit.alert(**fault)
+    (incident,) = kit.incidents()
+    kit.clock.advance(1.0)
+    await kit.alert(status=409, firing=False, **fault)
+    await kit.alert(status=409, firing=False, kind=AlertKind.GPU_LOST.value, machine="m0", incarnation="i1")
+    await kit.restart()
+    suspend(kit, incident)
+    await kit.tick()
+    ((run, answer),) = kit.runs.resumed
+    assert (run, answer["approve"], answer["by"]) == (FIRST, False, "the monitor")
+    assert [each.machine for each in kit.ledger.alerts(incident.id) if not each.firing] == ["m1"]
+
+
+async def test_a_job_that_runs_on_is_not_worked_on_again_until_then(kit: Kit) -> None:
+    """Further signals of the same class are held back; others are not."""
+    await kit.running_job()
+    await kit.alert(kind="throughput_decline", epoch=1)
+    (incident,) = kit.incidents()
+    assert incident.incident_class is IncidentClass.FAIL_SLOW
+    now = kit.clock.now()
+    kit.ledger.put_wait(
+        Wait(
+            incident_id=incident.id,
+            job=JOB,
+            missing=Missing.STANDBY,
+            why="no standby",
+            since=now,
+            next_at=now + 60,
+            runs_on=True,
+        )
+    )
+    kit.ledger.set_machine("m2", state=MachineState.CORDONED)
+    kit.ledger.set_incident(incident.id, state=IncidentState.NEEDS_HUMAN)
+    await kit.look_again(5)
+    again = await kit.alert(kind="throughput_decline", epoch=1, fingerprint="later")
+    assert again["outcome"] == "ignored"
+    assert incident.id in again["message"]
+    await kit.look_again(60)
+    again = await kit.alert(kind="throughput_decline", epoch=1, fingerprint="much later")
+    assert again["outcome"] == "opened"

@@ -1,0 +1,97 @@
+"""Which line of a log says why its rank died."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.policies.classify import last_words
+
+GPU = "CUDA error: an illegal memory access was encountered"
+DISK = "OSError: [Errno 28] No space left on device"
+SERVICE = "requests.exceptions.HTTPError: 503 Server Error: Service Unavailable for url: https://tracker"
+PEER = "[../gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:2033"
+STEP = "step 41/1000 | loss 2.31 | lr 3e-4"
+
+
+def cause(*lines: str) -> str:
+    found = last_words.cause("\n".join(lines))
+    return found.pattern.cause if found else ""
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ((DISK, GPU), "gpu"),
+        ((GPU, DISK), "gpu"),
+        ((SERVICE, DISK), "disk_space"),
+        ((DISK, STEP, SERVICE), "service"),
+        ((GPU, STEP), ""),
+        ((PEER, SERVICE), "service"),
+        ((PEER,), "peer"),
+        ((f"{SERVICE}; retrying in 5 s", PEER), "peer"),
+        ((DISK, "OSError: [Errno 5] Input/output error"), "filesystem"),
+        ((), ""),
+    ],
+)
+def test_the_nearest_and_gravest_counts(lines: tuple[str, ...], expected: str) -> None:
+    """After the last progress, not handled; the graver, then the later one."""
+    assert cause(*lines) == expected
+
+
+def test_of_one_cause_the_first_line_counts() -> None:
+    """The others follow from it."""
+    found = last_words.cause(f"{GPU}\nCUDA error: CUBLAS_STATUS_EXECUTION_FAILED")
+    assert found is not None
+    assert found.pattern.name == "cuda_illegal_access"
+
+
+@pytest.mark.parametrize(
+    ("line", "handled"),
+    [
+        ("wandb: 502 encountered (Bad Gateway), retrying request", True),
+        ("attempt 2/5 failed: 503 Service Unavailable", True),
+        ("attempt 5/5 failed: 503 Service Unavailable", False),
+        ("Request failed, will be retried in 3 s", True),
+        ("could not read, falling back to the local copy", True),
+        ("OVERFLOW! Rank 0 Skipping step. Attempted loss scale: 65536", True),
+        ("HTTPSConnectionPool(host='x', port=443): Max retries exceeded with url: /", False),
+        ("transport retry counter exceeded", False),
+        ("gave up after 5 retries: connection refused", False),
+        ("a retry was not possible: maximum number of attempts reached", False),
+        (GPU, False),
+        (DISK, False),
+    ],
+)
+def test_lines_that_are_tried_again(line: str, handled: bool) -> None:
+    """Unless they say that it was the last time."""
+    assert last_words.handled(line) is handled
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        STEP,
+        "Epoch 0:  19%| | 1610/8573 [11:25:45<50:22:32, 26.05s/it, loss=0.279, step=1609, global_step=1609]",
+        " iteration     3383/    8000 | elapsed time per iteration (ms): 7613.1 | lm loss: 7.3E-01",
+        "[Epoch 10] loss: 286.861",
+    ],
+)
+def test_progress_is_recognised(line: str) -> None:
+    """Of frameworks that print it each in their own way: what was before it, the rank lived on after."""
+    assert last_words.recent(f"{DISK}\n{line}\n{PEER}\n") == f"{line}\n{PEER}\n"
+
+
+def test_a_crash_that_tells_its_step_is_no_progress() -> None:
+    """Without a loss or a pace beside it."""
+    log = f"{GPU}\nuncaught exception at step 120\n"
+    assert last_words.recent(log) == log
+
+
+@given(st.text(max_size=2000))
+def test_any_log_is_only_data(log: str) -> None:
+    """No exception, whatever stands there."""
+    last_words.cause(log)
+    found = last_words.from_log(f"{log}\nTraceback (most recent call last):\n{log}")
+    assert last_words.said(found) is None or found

@@ -1,0 +1,71 @@
+"""Whose network is cut, and how long a machine may be silent."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.models.agent import Contact
+from holdfast.policies.config.policy import Policy
+from holdfast.policies.detect import silence
+from holdfast.policies.detect.silence import Asked, why_cut_off
+
+POLICY = Policy.load().gateway
+SILENT_S = 3.0
+HEARS = Contact(heard_s=0.3, since_s=100.0)
+DEAF = Contact(heard_s=2.9, since_s=100.0)
+JUST_BACK = Contact(heard_s=0.3, since_s=1.0)
+
+
+def asked(*contacts: Contact | None, reached: bool = True) -> list[Asked]:
+    return [Asked(name=f"m{at}", reached=reached, contact=each) for at, each in enumerate(contacts)]
+
+
+def test_others_hear_the_gateway() -> None:
+    """One is enough: it is this machine that is cut off."""
+    assert "answers m1" in why_cut_off(SILENT_S, asked(DEAF, HEARS, DEAF))
+
+
+def test_nobody_answers_at_all() -> None:
+    """Then all of this machine's network is gone."""
+    assert "neither the gateway nor any of 2" in why_cut_off(SILENT_S, asked(None, None, reached=False))
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        [],
+        asked(DEAF, DEAF, DEAF),
+        asked(JUST_BACK, DEAF),
+        asked(None, reached=False) + asked(DEAF),
+        asked(None, reached=False) + asked(None),
+    ],
+    ids=["nobody to ask", "all deaf", "a gateway that comes back", "one out of reach", "one refuses"],
+)
+def test_the_gateway_may_be_away(answers: list[Asked]) -> None:
+    """Training goes on without it."""
+    assert why_cut_off(SILENT_S, answers) == ""
+
+
+@pytest.mark.parametrize("heartbeat_s", [0.1, 0.5, 2.0, 10.0])
+def test_contact_of_others_is_told_apart_at_every_heartbeat(heartbeat_s: float) -> None:
+    """When the lease asks, one that hears is younger than half the silence, one that lost it at once is older."""
+    silent_s = silence.ASK_SHARE * silence.lease_s(heartbeat_s, POLICY)
+    hears = Contact(heard_s=heartbeat_s, since_s=1000.0)
+    deaf = Contact(heard_s=silent_s - heartbeat_s, since_s=1000.0)
+    assert why_cut_off(silent_s, asked(hears))
+    assert not why_cut_off(silent_s, asked(deaf))
+
+
+@pytest.mark.parametrize("heartbeat_s", [0.1, 0.5, 2.0, 10.0])
+def test_a_machine_has_ended_its_ranks_before_its_lease_is_over(heartbeat_s: float) -> None:
+    """Asking and the answers leave at least a fifth of the lease."""
+    lease_s = silence.lease_s(heartbeat_s, POLICY)
+    assert silence.window_s(heartbeat_s, POLICY) < silence.ASK_SHARE * lease_s
+    assert (silence.ASK_SHARE + silence.ANSWER_SHARE) * lease_s <= 0.8 * lease_s
+
+
+def test_who_hears_nobody_is_alone() -> None:
+    """With one machine there is nothing to compare."""
+    assert silence.is_alone([6.0, 6.1, 7.0], 2.5)
+    assert not silence.is_alone([6.0, 0.1, 7.0], 2.5)
+    assert not silence.is_alone([], 2.5)

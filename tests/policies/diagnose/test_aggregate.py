@@ -1,0 +1,264 @@
+"""From stacks to machines."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.models.agent import Frame, StackDump
+from holdfast.models.job import Job
+from holdfast.policies.config.policy import Policy
+from holdfast.policies.diagnose.aggregate import Aggregation, aggregate
+from holdfast.policies.diagnose.groups import groups, observed, place_of
+from tests.policies.make import job
+
+POLICY = Policy.load().aggregate
+WAIT = ("_engine_run_backward", "torch/autograd/graph.py")
+REDUCE = ("all_reduce", "torch/distributed/distributed_c10d.py")
+USER = ("train_step", "train.py")
+SLEEP = ("load_batch", "data.py")
+
+
+def dump(rank: int | None, *tops: tuple[str, str], per: int = 2, line: int = 1, **changes: Any) -> StackDump:
+    frames = tuple(Frame(function=f, file=p, line=line) for f, p in (*tops, USER, ("<module>", "train.py")))
+    facts: dict[str, Any] = {
+        "machine": f"m{(rank or 0) // per}",
+        "rank": rank,
+        "pid": 100 + (rank or 0),
+        "process_state": "S",
+        "frames": frames,
+    }
+    return StackDump(**{**facts, **changes})
+
+
+def found(stacks: list[StackDump], of: Job | None = None) -> Aggregation:
+    return aggregate(stacks, of or job(), POLICY)
+
+
+def test_a_stopped_process_is_evidence_by_itself() -> None:
+    """Even though its stack is the same as everybody's."""
+    stacks = [dump(r, WAIT, process_state="T" if r == 5 else "S") for r in range(8)]
+    answer = found(stacks)
+    assert (answer.outliers, answer.suspects) == ((5,), ("m2",))
+    assert answer.confidence > 0.9
+
+
+def test_a_stopped_process_without_a_stack_counts_too() -> None:
+    """The dumper may fail on a stopped process."""
+    stacks = [dump(r, WAIT) for r in range(7)]
+    stacks.append(dump(7, process_state="T", frames=(), error="cannot attach"))
+    assert found(stacks).suspects == ("m3",)
+
+
+def test_the_one_rank_that_does_not_wait_is_sure() -> None:
+    """All but one wait in a collective."""
+    answer = found([dump(r, SLEEP if r == 2 else WAIT) for r in range(8)])
+    assert (answer.outliers, answer.suspects) == ((2,), ("m1",))
+    assert answer.confidence > 0.9
+    assert "load_batch (data.py)" in answer.reasons[0]
+
+
+def test_two_ranks_of_which_one_waits_are_told_apart() -> None:
+    """No majority is needed when one side only waits."""
+    answer = found([dump(0, REDUCE, per=1), dump(1, SLEEP, per=1)], job(machines=2, per=1))
+    assert answer.suspects == ("m1",)
+
+
+def test_a_data_loaders_wait_is_no_collective() -> None:
+    """The function's name alone proves nothing."""
+    answer = found([dump(r, ("wait", "multiprocessing/connection.py") if r == 6 else WAIT) for r in range(8)])
+    assert answer.suspects == ("m3",)
+
+
+def test_user_code_called_from_backward_does_not_wait() -> None:
+    """Only the innermost frames count."""
+    inner = [
+        ("spin", "kernels.py"),
+        ("backward", "kernels.py"),
+        ("apply", "torch/autograd/function.py"),
+        WAIT,
+    ]
+    answer = found([dump(r, *(inner if r == 1 else [WAIT])) for r in range(8)])
+    assert answer.outliers == (1,)
+
+
+def test_lines_do_not_split_groups() -> None:
+    """Ranks inside one function may be a line apart."""
+    answer = found([dump(r, WAIT, line=r) for r in range(8)])
+    assert len(answer.groups) == 1
+    assert answer.suspects == ()
+
+
+def test_all_alike_accuses_nobody() -> None:
+    """A common cause."""
+    answer = found([dump(r, WAIT) for r in range(8)])
+    assert (answer.outliers, answer.suspects, answer.confidence) == ((), (), 0.0)
+    assert answer.groups[0].dominant
+
+
+def test_the_minority_is_odd_when_nobody_waits() -> None:
+    """Dominant groups are healthy."""
+    answer = found([dump(r, SLEEP if r in (4, 5) else ("matmul", "model.py")) for r in range(8)])
+    assert (answer.outliers, answer.suspects) == ((4, 5), ("m2",))
+    assert answer.confidence < 0.9
+
+
+def test_who_waits_elsewhere_is_not_accused_when_all_wait() -> None:
+    """One link of a ring is dead: some ranks are a collective ahead, and nobody can tell whose link it is."""
+    stacks = [dump(r, REDUCE if r == 0 else WAIT, per=1) for r in range(3)]
+    answer = found(stacks, job(machines=3, per=1))
+    assert (answer.outliers, answer.suspects) == ((0,), ())
+    assert "any of them may be the cause" in answer.reasons[0]
+    pair = [dump(r, REDUCE if r in (2, 5) else WAIT) for r in range(8)]
+    assert found(pair).suspects == ()
+
+
+def test_who_waits_in_a_group_of_its_own_is_accused_with_it() -> None:
+    """All wait, but the outliers for each other: ranks of one tensor-parallel group on one machine."""
+    stacks = [dump(r, REDUCE if r in (2, 3) else WAIT) for r in range(8)]
+    assert found(stacks, job(tp=2)).suspects == ("m1",)
+
+
+def test_pipeline_stages_may_differ() -> None:
+    """Each stage is compared with itself only."""
+    of = job(machines=4, per=2, pp=2)
+    stacks = [dump(r, ("stage0" if r < 4 else "stage1", "model.py")) for r in range(8)]
+    assert found(stacks, of).suspects == ()
+    stacks[6] = dump(6, SLEEP)
+    assert found(stacks, of).suspects == ("m3",)
+
+
+def test_the_shared_parallel_group_is_over_evicted_within_the_limit() -> None:
+    """Outliers in two stages of one pipeline: all machines of that pipeline go."""
+    of = job(machines=16, per=2, tp=2, pp=4)
+    # rank = (pp * 4 + dp) * 2 + tp; pipeline dp = 1: machines m1, m5, m9, m13.
+    stacks = [dump(r, SLEEP if r in (2, 10) else ("matmul", "model.py")) for r in range(32)]
+    answer = found(stacks, of)
+    assert answer.shared_group.startswith("pp ")
+    assert answer.suspects == ("m1", "m5", "m9", "m13")
+    assert len(answer.suspects) <= POLICY.limit(16)
+
+
+GATHER = ("all_gather_into_tensor", "torch/distributed/distributed_c10d.py")
+SEND = ("isend", "torch/distributed/distributed_c10d.py")
+RECV = ("batch_isend_irecv", "torch/distributed/distributed_c10d.py")
+
+
+def figure_7(pipeline: int, of: Job) -> list[StackDump]:
+    """The paper's (BR figure 7): machines gather; those of one pipeline send and receive, but its last one gathers too.
+
+    Two ranks of a tensor-parallel group on each machine, four stages, four pipelines.
+    """
+    world, layout = of.spec.world_size, of.spec.parallelism
+    tops = {0: SEND, 1: RECV, 2: RECV}
+    return [
+        dump(r, tops.get(at.pp, GATHER) if at.dp == pipeline else GATHER)
+        for r in range(world)
+        if (at := place_of(r, world, layout))
+    ]
+
+
+@pytest.mark.parametrize("pipeline", range(4))
+@pytest.mark.parametrize("order", ["tp-cp-ep-dp-pp", "tp-pp-dp-cp-ep", "tp-ep-pp-cp-dp"])
+def test_a_pipeline_of_machines_with_several_ranks_goes_as_a_whole(order: str, pipeline: int) -> None:
+    """Also its machine that looks like all others, and no other one."""
+    of = job(machines=16, per=2, tp=2, pp=4, order=order)
+    world, layout = of.spec.world_size, of.spec.parallelism
+    expected = {of.machine_of(r) for r in range(world) if place_of(r, world, layout).dp == pipeline}
+    answer = found(figure_7(pipeline, of), of)
+    assert (set(answer.suspects), len(answer.suspects)) == (expected, 4)
+    assert answer.shared_group.startswith("pp ")
+
+
+def test_a_pipeline_is_known_from_the_jobs_own_groups() -> None:
+    """The job file says nothing of it; its processes do."""
+    told = job(machines=16, per=2, tp=2, pp=4)
+    plain = job(machines=16, per=2)
+    stacks = figure_7(1, told)
+    assert found(stacks, plain).suspects == ()
+    made = observed((group.ranks for group in groups(32, told.spec.parallelism)), 32)
+    assert set(aggregate(stacks, plain, POLICY, made=made).suspects) == {"m1", "m5", "m9", "m13"}
+
+
+@given(st.data())
+def test_outliers_of_one_group_of_machines_evict_exactly_these(data: st.DataObject) -> None:
+    """Whatever the axes' order: two or more machines of a pipeline stand out, at least one of its stages on each."""
+    order = data.draw(st.sampled_from(["tp-cp-ep-dp-pp", "tp-pp-dp-cp-ep"]))
+    of = job(machines=16, per=2, tp=2, pp=4, order=order)
+    world, layout = of.spec.world_size, of.spec.parallelism
+    pipeline = data.draw(st.integers(0, 3))
+    stages = data.draw(st.sets(st.integers(0, 3), min_size=2))
+    both = data.draw(st.booleans())
+    stacks = []
+    for r in range(world):
+        at = place_of(r, world, layout)
+        odd = at.dp == pipeline and at.pp in stages and (both or at.tp == 0)
+        stacks.append(dump(r, RECV if odd else GATHER))
+    expected = {of.machine_of(r) for r in range(world) if place_of(r, world, layout).dp == pipeline}
+    assert set(found(stacks, of).suspects) == expected
+
+
+def test_two_ranks_of_one_machine_in_different_groups_accuse_no_other_machine() -> None:
+    """All wait; that the machine's pipelines lead to another one does not make that suspect."""
+    of = job(machines=4, per=2, pp=2)
+    assert found([dump(r, SEND if r in (2, 3) else GATHER) for r in range(8)], of).suspects == ()
+
+
+def test_a_group_beyond_the_limit_leaves_the_outliers_own_machines() -> None:
+    """Data parallelism: the shared group is everybody."""
+    stacks = [dump(r, SLEEP if r in (0, 6) else ("matmul", "model.py")) for r in range(32)]
+    answer = found(stacks, job(machines=16))
+    assert answer.suspects == ("m0", "m3")
+    assert answer.shared_group == ""
+
+
+def test_more_outliers_than_the_limit_ask_a_human() -> None:
+    """Half of a small job is never evicted on stacks."""
+    stacks = [dump(r, SLEEP if r in (0, 2, 4) else ("matmul", "model.py")) for r in range(8)]
+    answer = found(stacks)
+    assert answer.over_limit
+    assert answer.suspects == ()
+    assert answer.outliers == (0, 2, 4)
+    assert "a human decides" in answer.reasons[-1]
+
+
+def test_a_child_process_is_looked_at_when_the_ranks_agree() -> None:
+    """A data loader that hangs on one machine."""
+    stacks = [dump(r, ("get", "queue.py")) for r in range(8)]
+    for r in range(8):
+        stacks += [dump(r, ("read" if r == 3 else "poll", "loader.py"), child=True, pid=900 + r)]
+    answer = found(stacks)
+    assert answer.suspects == ("m1",)
+    assert answer.reasons[0].startswith("child processes")
+
+
+def test_ranks_without_a_stack_are_odd_when_they_are_few() -> None:
+    """The only ones that could not be asked."""
+    assert found([dump(r, WAIT) for r in range(6)]).suspects == ("m3",)
+    assert found([dump(r, WAIT) for r in range(2)]).suspects == ()
+    assert found([]).reasons == ("no stacks",)
+
+
+def test_other_threads_and_unknown_ranks_do_not_confuse() -> None:
+    """The main thread speaks for its rank."""
+    stacks = [dump(r, WAIT) for r in range(8)]
+    stacks += [dump(r, (f"worker{r}", "pool.py"), thread="Thread-1") for r in range(8)]
+    stacks += [dump(99, SLEEP), dump(None, SLEEP)]
+    assert found(stacks).outliers == ()
+
+
+def test_the_packaged_policy_is_the_default() -> None:
+    """For callers without one."""
+    assert aggregate([dump(0, WAIT)], job()) == found([dump(0, WAIT)])
+
+
+def test_one_of_10240_ranks_is_found() -> None:
+    """The size to design for."""
+    deep = [(f"layer{i}", "model.py") for i in range(47)]
+    stacks = [dump(r, SLEEP if r == 4711 else WAIT, *deep, per=8) for r in range(10_240)]
+    of = job(machines=1280, per=8, tp=8, pp=8)
+    answer = found(stacks, of)
+    assert answer.suspects == (f"m{4711 // 8}",)

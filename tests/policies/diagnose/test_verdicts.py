@@ -1,0 +1,68 @@
+"""Findings become a verdict: sure ones accuse, pairs only together."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.models.alert import Finding
+from holdfast.policies.diagnose.verdicts import judge
+
+
+def ring(machines: int, bad: set[int], ok: bool = False) -> list[Finding]:
+    """Pair tests around a ring; pairs that touch a bad machine fail, told by both sides."""
+    found = []
+    for left in range(machines):
+        right = (left + 1) % machines
+        passed = ok or not {left, right} & bad
+        found += [
+            Finding(check="all_gather", machine=f"m{left}", peer=f"m{right}", ok=passed),
+            Finding(check="all_gather", machine=f"m{right}", peer=f"m{left}", ok=passed),
+        ]
+    return found
+
+
+def test_nothing_failed_accuses_nobody() -> None:
+    """All checks pass: no suspect, no evidence."""
+    verdict = judge(ring(4, set()))
+    assert not verdict.suspects
+    assert not verdict.evidence
+    assert verdict.confidence == 0.0
+
+
+def test_a_sure_finding_accuses_its_machine() -> None:
+    """A lost GPU needs no second opinion."""
+    verdict = judge([Finding(check="gpu", machine="m1", ok=False, sure=True, detail="lost")])
+    assert verdict.suspects == ("m1",)
+    assert verdict.confidence == 1.0
+    assert verdict.evidence == ("gpu on m1: lost",)
+
+
+def test_a_failed_check_inside_a_machine_accuses_it() -> None:
+    """All-to-all inside one machine involves nobody else."""
+    assert judge([Finding(check="all_to_all", machine="m2", ok=False)]).suspects == ("m2",)
+
+
+def test_two_machines_that_fail_together_accuse_nobody() -> None:
+    """With one pair there is no telling which side is bad."""
+    verdict = judge(ring(2, {0}))
+    assert not verdict.suspects
+    assert verdict.evidence
+
+
+def test_three_in_a_ring_name_nobody_when_all_pairs_fail() -> None:
+    """When every pair fails, the network is as likely as any machine."""
+    assert not judge(ring(4, {0, 1, 2, 3})).suspects
+
+
+@given(st.integers(5, 40), st.data())
+def test_one_bad_machine_in_a_ring_is_named(machines: int, data: st.DataObject) -> None:
+    """It fails with both neighbours, and they pass with their others."""
+    bad = data.draw(st.integers(0, machines - 1))
+    assert judge(ring(machines, {bad})).suspects == (f"m{bad}",)
+
+
+@given(st.permutations(ring(6, {2})))
+def test_the_order_of_findings_does_not_matter(findings: list[Finding]) -> None:
+    """Whoever answers first."""
+    assert judge(findings).suspects == ("m2",)

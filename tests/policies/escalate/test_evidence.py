@@ -1,0 +1,67 @@
+"""What speaks for the code, and what for arithmetic or state."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.models.alert import IncidentClass
+from holdfast.policies.classify.signature import Signature
+from holdfast.policies.escalate.evidence import Facts, arithmetic_cleared, code_cleared, no_retry
+
+DAYS = 86_400.0
+CRASH, USER = IncidentClass.JOB_CRASH, IncidentClass.USER_CODE_ERROR
+
+
+def facts(incident_class: IncidentClass = CRASH, what: str = "SIGSEGV", **known: object) -> Facts:
+    signature = Signature(what=what, rank=3, machine="m1")
+    return Facts.model_validate(
+        {"incident_class": incident_class, "signature": signature, "version": "v2", **known}
+    )
+
+
+@pytest.mark.parametrize(
+    ("known", "cleared"),
+    [
+        ({"version_age_s": 10 * DAYS}, True),
+        ({"version_age_s": 1 * DAYS}, False),
+        ({"version_age_s": None}, False),
+        ({"version_age_s": 10 * DAYS, "ranks": (3,)}, True),
+        ({"version_age_s": 10 * DAYS, "ranks": (3, 5)}, False),
+        ({"version_age_s": 10 * DAYS, "changed": "it was raised at data.py:33"}, False),
+    ],
+)
+def test_code_that_ran_for_days_is_cleared(known: dict[str, object], cleared: bool) -> None:
+    """Unless several ranks raise the same in one frame."""
+    assert bool(code_cleared(facts(**known), 2 * DAYS)) is cleared
+
+
+@pytest.mark.parametrize(
+    ("seen", "cleared"),
+    [
+        (facts(), True),
+        (facts(again=1), False),
+        (facts(what="SIGKILL", again=5), True),
+        (facts(state_suspected=True), False),
+        (facts(IncidentClass.NAN_LOSS), False),
+        (facts(IncidentClass.SILENT_CORRUPTION), False),
+    ],
+)
+def test_a_replay_needs_what_it_can_show(seen: Facts, cleared: bool) -> None:
+    """Numbers, a suspected state, or a failure that came again by itself."""
+    assert bool(arithmetic_cleared(seen)) is cleared
+
+
+@pytest.mark.parametrize(
+    ("seen", "can_rollback", "pointless"),
+    [
+        (facts(USER, version_age_s=20.0), False, True),
+        (facts(USER, version_age_s=20.0), True, False),
+        (facts(USER, version_age_s=3600.0), False, False),
+        (facts(CRASH, version_age_s=20.0), False, False),
+    ],
+)
+def test_a_script_that_raises_at_once_is_not_retried(
+    seen: Facts, can_rollback: bool, pointless: bool
+) -> None:
+    """Its author wants to hear of it."""
+    assert bool(no_retry(seen, 600.0, can_rollback)) is pointless

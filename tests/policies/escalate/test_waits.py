@@ -1,0 +1,117 @@
+"""When an incident that met a limit is tried again."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.models.alert import IncidentClass
+from holdfast.models.job import JobState
+from holdfast.models.missing import Missing
+from holdfast.models.wait import Wait
+from holdfast.policies.config.policy import Policy
+from holdfast.policies.escalate.waits import Facts, due, duration, may_run_on, outlook, pause_s
+
+AGAIN = Policy.load().again
+T0 = 1000.0
+
+
+def wait(missing: Missing = Missing.CHANGE, times: int = 1, *, runs_on: bool = False) -> Wait:
+    made = Wait(
+        incident_id="gpt-3",
+        job="gpt",
+        missing=missing,
+        why="x",
+        since=T0,
+        next_at=T0,
+        times=times,
+        runs_on=runs_on,
+    )
+    return outlook(made, None, AGAIN).wait
+
+
+def seen(after_s: float, state: JobState = JobState.FAILED, **known: object) -> Facts:
+    return Facts.model_validate({"now": T0 + after_s, "job_state": state, "silent": True, **known})
+
+
+def test_pauses_grow_up_to_the_longest() -> None:
+    """A minute, two, four, and so on up to an hour."""
+    assert [pause_s(times, AGAIN) for times in (1, 2, 3, 7, 100_000)] == [60, 120, 240, 3600, 3600]
+
+
+@given(st.sampled_from(list(Missing)), st.integers(1, 10**9))
+def test_no_wait_is_for_ever(missing: Missing, times: int) -> None:
+    """Whatever is missing, it is due within the longest pause, and people are told what and when."""
+    waits = wait(missing, times)
+    assert T0 < waits.next_at <= T0 + AGAIN.longest_s
+    assert due(waits, seen(AGAIN.longest_s))
+    said = outlook(waits, None, AGAIN).said
+    assert said.startswith("Needs ")
+    assert "You can: `holdfast" in said
+    assert "{" not in said
+
+
+@pytest.mark.parametrize(
+    ("missing", "known", "told"),
+    [
+        (Missing.STANDBY, {"lacking": 1, "standbys": 1}, "1 machines stand by"),
+        (Missing.STANDBY, {"lacking": 2, "standbys": 1}, ""),
+        (Missing.CHANGE, {"lacking": 1, "standbys": 1}, ""),
+        (Missing.CHANGE, {"new_version": "v3"}, "code version v3 came"),
+        (Missing.CONTACT, {"silent": False}, "heard again"),
+        (Missing.STATE, {"back": "m1"}, "machine m1 is back"),
+        (Missing.APPROVAL, {"resolved": "gpu_lost of m1"}, "gpu_lost of m1 was resolved"),
+        (Missing.CHANGE, {"resolved": "gpu_lost of m1"}, ""),
+    ],
+)
+def test_what_appears_is_taken_at_once(missing: Missing, known: dict[str, object], told: str) -> None:
+    """Only what was missing."""
+    found = due(wait(missing), seen(2.0, **known))
+    assert told in found
+    assert bool(found) is bool(told)
+
+
+def test_what_appears_without_helping_does_not_loop() -> None:
+    """Each time it counts later: a standby that cannot be claimed is not tried every second."""
+    here = {"lacking": 1, "standbys": 1}
+    assert not due(wait(Missing.STANDBY, 6), seen(10.0, **here))
+    assert due(wait(Missing.STANDBY, 6), seen(33.0, **here))
+
+
+def test_a_known_time_is_kept() -> None:
+    """The breaker says when it allows evictions again."""
+    made = outlook(wait(Missing.EVICTIONS), T0 + 1234.0, AGAIN)
+    assert made.wait.next_at == T0 + 1234.0
+    assert "in 21 min" in made.said
+
+
+def test_a_job_that_a_person_took_over_is_left_alone() -> None:
+    """It runs, or was stopped."""
+    assert not due(wait(), seen(9999.0, JobState.RUNNING))
+    assert not due(wait(), seen(9999.0, JobState.STOPPED))
+    assert due(wait(runs_on=True), seen(9999.0, JobState.RUNNING))
+
+
+@pytest.mark.parametrize(
+    ("incident_class", "missing", "rounds", "expected"),
+    [
+        (IncidentClass.FAIL_SLOW, Missing.STANDBY, 0, True),
+        (IncidentClass.SILENT_CORRUPTION, Missing.APPROVAL, 0, True),
+        (IncidentClass.JOB_CRASH, Missing.APPROVAL, 0, True),
+        (IncidentClass.JOB_CRASH, Missing.EVICTIONS, 0, False),
+        (IncidentClass.MACHINE_FAULT, Missing.APPROVAL, 0, False),
+        (IncidentClass.MACHINE_FAULT, Missing.APPROVAL, 1, True),
+    ],
+)
+def test_where_a_job_may_run_on(
+    incident_class: IncidentClass, missing: Missing, rounds: int, expected: bool
+) -> None:
+    """At once where it trained, or where the machine is only suspected; after a wait always."""
+    assert may_run_on(incident_class, missing, rounds) is expected
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(5, "5 s"), (119, "119 s"), (600, "10 min"), (9000, "2.5 h")])
+def test_durations_are_as_coarse_as_needed(seconds: float, told: str) -> None:
+    """For people."""
+    assert duration(seconds) == told

@@ -1,0 +1,106 @@
+"""A start from zero is decided, never slipped into."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.models.checkpoint import RemoteCheckpoint, RestorePlan, Tier
+from holdfast.models.job import FromScratch
+from holdfast.policies.config.policy import Policy
+from holdfast.policies.restore.from_zero import Act, Facts, decide, pause_s
+
+LIMITS = Policy.load().restore
+NONE = RestorePlan(step=0, tier=None, reasons=("step 1200 of epoch 1 skipped: lacks rank 3; not in S3",))
+KEPT = RestorePlan(step=1200, tier=Tier.MEMORY)
+IN_S3 = RestorePlan(
+    step=1200,
+    tier=Tier.S3,
+    remote=RemoteCheckpoint(job="gpt", step=1200, epoch=1, world_size=4, key="gpt/checkpoints/1/"),
+)
+
+
+def facts(**more: Any) -> Facts:
+    known: dict[str, Any] = {"job": "gpt", "reached": 1200, "saved": True, "plan": NONE}
+    return Facts(**known | more)
+
+
+@pytest.mark.parametrize(
+    ("known", "act"),
+    [
+        ({"plan": KEPT}, Act.GO_ON),
+        ({"plan": KEPT, "store_error": "refused"}, Act.GO_ON),
+        ({"plan": IN_S3}, Act.GO_ON),
+        ({"plan": IN_S3, "store_error": "refused"}, Act.WAIT),
+        ({"plan": IN_S3, "store_error": "refused", "waited_s": LIMITS.wait_s}, Act.ASK),
+        ({}, Act.ASK),
+        ({"store_error": "refused"}, Act.WAIT),
+        ({"store_error": "refused", "waited_s": LIMITS.wait_s}, Act.ASK),
+        ({"silent": ("m1",)}, Act.WAIT),
+        ({"silent": ("m1",), "waited_s": LIMITS.wait_s}, Act.ASK),
+        ({"saved": False}, Act.GO_ON),
+        ({"saved": False, "reached": 0}, Act.GO_ON),
+        ({"saved": False, "reached": 0, "store_error": "refused"}, Act.GO_ON),
+        ({"saved": False, "store_error": "refused"}, Act.WAIT),
+        ({"from_scratch": FromScratch.ALLOW}, Act.GO_ON),
+        ({"from_scratch": FromScratch.ALLOW, "store_error": "refused"}, Act.WAIT),
+        ({"from_scratch": FromScratch.NEVER}, Act.ASK),
+        ({"from_scratch": FromScratch.NEVER, "saved": False}, Act.GO_ON),
+    ],
+)
+def test_what_follows(known: dict[str, Any], act: Act) -> None:
+    """Every combination that is a decision of its own."""
+    assert decide(facts(**known), LIMITS).act is act
+
+
+def test_a_person_is_told_what_was_lost_and_what_to_do() -> None:
+    """What the job had, why nothing is usable, and each way on as a command."""
+    decision = decide(facts(gone=("m7",)), LIMITS)
+    assert "gpt had reached step 1200; no saved step is usable: step 1200 of epoch 1 skipped" in decision.said
+    assert "once machine m7 is back" in decision.said
+    assert "--step N" in decision.said
+    assert "--from-scratch" in decision.said
+
+
+def test_never_offers_no_start_from_zero() -> None:
+    """The setting that forbids it is not undone by a hint."""
+    assert "--from-scratch" not in decide(facts(from_scratch=FromScratch.NEVER), LIMITS).said
+
+
+def test_the_jobs_own_setting_comes_first() -> None:
+    """A policy that allows it, a job that does not."""
+    allowing = LIMITS.model_copy(update={"from_scratch": FromScratch.ALLOW})
+    assert decide(facts(), allowing).act is Act.GO_ON
+    assert decide(facts(from_scratch=FromScratch.ASK), allowing).act is Act.ASK
+
+
+@given(
+    reached=st.integers(0, 10**6),
+    error=st.sampled_from(["", "refused"]),
+    silent=st.sampled_from([(), ("m1",)]),
+    waited_s=st.floats(0, 10**6),
+    setting=st.sampled_from([None, *FromScratch]),
+)
+def test_what_was_saved_is_never_thrown_away_unasked(
+    reached: int, error: str, silent: tuple[str, ...], waited_s: float, setting: FromScratch | None
+) -> None:
+    """With saves and no plan it goes on only where that was allowed, and all that may hold a state has answered."""
+    decision = decide(
+        facts(reached=reached, store_error=error, silent=silent, waited_s=waited_s, from_scratch=setting),
+        LIMITS,
+    )
+    if decision.act is Act.GO_ON:
+        assert setting is FromScratch.ALLOW
+        assert not error
+        assert not silent
+    if decision.act is Act.WAIT:
+        assert waited_s < LIMITS.wait_s
+
+
+@given(st.integers(0, 10**9))
+def test_pauses_grow_to_a_limit(tries: int) -> None:
+    """Never shorter than the one before, never longer than the policy says."""
+    assert LIMITS.pause_s <= pause_s(tries, LIMITS) <= pause_s(tries + 1, LIMITS) <= LIMITS.longest_pause_s

@@ -1,0 +1,61 @@
+"""Ranks of different speed agree on what to upload without a word."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.policies.restore.upload_pace import SLOWEST, Pace
+
+
+def simulate(seconds: list[float], every: int = 10, steps: int = 2000) -> list[set[int]]:
+    """Steps that each rank uploads, one step a second, given how long an upload takes each."""
+    done = []
+    for takes in seconds:
+        pace, free_at, skipped, mine = Pace(), 0.0, False, set()
+        for step in range(1, steps + 1):
+            if free_at and free_at <= step:
+                pace, free_at = (pace if skipped else pace.kept_up()), 0.0
+            if not pace.due(step, every):
+                continue
+            if free_at:
+                pace, skipped = pace.skipped(), True
+                continue
+            mine.add(step)
+            free_at, skipped = step + takes, False
+        done.append(mine)
+    return done
+
+
+@given(st.lists(st.floats(0.5, 90.0), min_size=2, max_size=6))
+def test_ranks_of_any_speed_complete_checkpoints(seconds: list[float]) -> None:
+    """Again and again, at a rate that the slowest can hold."""
+    common = sorted(set.intersection(*simulate(seconds)))
+    slowest = max(seconds)
+    gaps = [later - earlier for earlier, later in pairwise(common)]
+    assert len(common) >= 3
+    assert max(gaps) <= 8 * (slowest + 10)
+
+
+def test_a_store_that_keeps_up_gets_every_due_step() -> None:
+    """Nothing is left out without need."""
+    (mine,) = simulate([3.0])
+    assert mine == set(range(10, 2001, 10))
+
+
+def test_no_checkpoints_wanted() -> None:
+    """Never due."""
+    assert not Pace().due(20, 0)
+
+
+def test_the_rate_is_bounded_and_comes_back() -> None:
+    """After the store was away for long."""
+    pace = Pace()
+    for _ in range(50):
+        pace = pace.skipped()
+    assert pace.stride == SLOWEST
+    for _ in range(10):
+        pace = pace.kept_up()
+    assert pace.stride == 1
