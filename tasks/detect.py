@@ -183,7 +183,7 @@ def _accused(ctx: Context, incident: Incident, rounds: int) -> tuple[str, ...]:
 
 
 def _last_good_step(incident: Incident, request: Request) -> int | None:
-    """The step before the first bad one, over all alerts that name a bad step; a person's bound wins."""
+    """The step before the first bad one, over all alerts that name a bad or a last good step; a person's bound wins."""
     if request.last_good_step is not None:
         return request.last_good_step
     bad = [
@@ -192,6 +192,11 @@ def _last_good_step(incident: Incident, request: Request) -> int | None:
         if alert.kind is AlertKind.NON_FINITE and "step" in alert.evidence
     ]
     bounds = [step - 1 for step in bad]
+    bounds += [
+        int(alert.evidence["last_good_step"])
+        for alert in incident.alerts
+        if alert.kind is AlertKind.REPLICA_DIFFERS and "last_good_step" in alert.evidence
+    ]
     if incident.last_good_step is not None:
         bounds.append(incident.last_good_step)
     return min(bounds) if bounds else None

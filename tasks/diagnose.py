@@ -14,7 +14,7 @@ from holdfast.models.machine import Machine, MachineState
 from holdfast.operations import fleet
 from holdfast.policies.diagnose import aggregate, flight, groups, verdicts
 from holdfast.policies.escalate.ladder import since_progress
-from holdfast.tasks import checks, history, late, standing
+from holdfast.tasks import checks, history, late, odd_replica, standing
 from holdfast.tasks.case import Case
 from holdfast.tasks.checks import Subject
 
@@ -38,7 +38,7 @@ async def diagnose(case: Case, tiers: Sequence[Check] | None = None) -> Verdict:
     slow_factor = policy.diagnose.slow_factor if ladder.accuse_slow else None
     deadline = clock.now() + policy.diagnose.budget_s
     verdict = Verdict()
-    if root := late.verdict(case):
+    if root := late.verdict(case) or odd_replica.verdict(case):
         return root
     for tier in tiers or (*ladder.tiers, *(ladder.tiers_again if _came_again(case) else ())):
         if clock.now() > deadline:

@@ -15,6 +15,7 @@ from holdfast.deployments.gateway.detectors.hang import Hangs
 from holdfast.deployments.gateway.detectors.heartbeats import SilentMachines
 from holdfast.deployments.gateway.detectors.probe import Prober
 from holdfast.deployments.gateway.detectors.rehearsals import Rehearsals
+from holdfast.deployments.gateway.detectors.replicas import Replicas
 from holdfast.deployments.gateway.detectors.stacks import StackReader
 from holdfast.deployments.gateway.detectors.stragglers import Stragglers
 from holdfast.deployments.gateway.detectors.switches import Switches
@@ -104,6 +105,7 @@ class Gateway:
         self.stragglers = Stragglers(self.site, self.correlator)
         self.clocks = Clocks(self.site, self.correlator)
         self.rehearsals = Rehearsals(self.site, self.correlator)
+        self.replicas = Replicas(self.site, self.correlator)
         self.switches = Switches(self.site, self.correlator)
         self.correlator.heard = self.switches.observe
         self.times = Times(self.site)
@@ -153,6 +155,7 @@ class Gateway:
             Loop("stragglers", self.stragglers.tick, detect.straggler.every_s),
             Loop("switches", self.switches.tick, detect.intervals.network_s),
             Loop("rehearsals", self.rehearsals.tick, REHEARSALS_S),
+            Loop("replicas", self.replicas.tick, 1.0),
             Loop("clocks", self.clocks.tick, detect.intervals.network_s),
             Loop("prefect", self.dispatcher.ping, 2.0),
             Loop("reconcile", self.reconciler.tick, RECONCILE_S),

@@ -24,6 +24,9 @@ class Metrics:
         self.pokes = self._counter("worker_pokes", "Pokes of the playbook worker, by outcome.", "outcome")
         self.offline = self._counter("offline_playbooks", "Playbooks run while Prefect was away.")
         self.probes = self._counter("agent_probes", "Probes of agents, by outcome.", "outcome")
+        self.replicas = self._counter(
+            "replica_comparisons", "Steps at which replicas were compared, by outcome.", "outcome"
+        )
         self.loop_errors = self._counter("loop_errors", "Failed rounds of a background loop.", "loop")
         self.accept_s = self._histogram("alert_accept_seconds", "Alert received to incident in the ledger.")
         self.dispatch_s = self._histogram("dispatch_seconds", "Incident opened to flow run created.")

@@ -157,6 +157,7 @@ class Agent:
             metrics=self.metrics,
             prover=self._prover,
             setbacks=setbacks,
+            compare_every=policy.replicas.every_steps,
         )
         self._supply = Staging(
             self._carrier, self.memory, self.folder, secret, objects.arguments(settings), tls=self._tls
@@ -224,6 +225,7 @@ class Agent:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
             self._watch.rehearsals.close()
+            self._watch.comparisons.close()
             await self.jobs.stop_all()
             await self._end_remains()
             self._carrier.close()

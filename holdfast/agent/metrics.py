@@ -48,6 +48,11 @@ class Metrics:
         self.restore_nbytes = self._counter(
             "holdfast_restore_read_bytes", "Read from S3 by ranks that restored.", "tier"
         )
+        self.digests = self._counter(
+            "holdfast_state_digests",
+            "Saves whose tensors were digested for a comparison, by outcome.",
+            "outcome",
+        )
         self.rehearsals = self._counter(
             "holdfast_rehearsals", "Restores that were rehearsed, by outcome.", "outcome"
         )

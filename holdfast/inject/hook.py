@@ -2,8 +2,8 @@
 
 Nothing of torch is touched until a fault is there, so that an armed process without a fault computes with the
 stock kernels. A fault file is JSON; ``bad-matmul.json`` lasts as long as it exists, and so does ``wrong-bits.json``,
-in ranks only: as with hardware that errs on some operands, fixed products are right. ``nan.json`` strikes once, in the
-process of the rank that it names.
+in ranks only: as with hardware that errs on some operands, fixed products are right. ``nan.json`` and ``flip-bit.json``
+strike once, in the process of the rank that they name.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 BAD_MATMUL = "bad-matmul.json"
 WRONG_BITS = "wrong-bits.json"
 NAN = "nan.json"
+FLIP_BIT = "flip-bit.json"
 WATCH_S = 0.05
 
 ENV_JOB = "HOLDFAST_JOB"
@@ -38,6 +39,10 @@ def apply(folder: Path) -> None:
     wrong = (folder / BAD_MATMUL).exists()
     slightly = ENV_JOB in os.environ and (folder / WRONG_BITS).exists()
     once = _claim(folder / NAN)
+    if _claim(folder / FLIP_BIT):
+        from holdfast.inject import weights  # noqa: PLC0415  (loads torch)
+
+        weights.flip_once()
     if not (wrong or slightly or once or _installed()):
         return
     from holdfast.inject import products  # noqa: PLC0415  (loads torch)

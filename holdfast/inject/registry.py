@@ -10,6 +10,7 @@ from holdfast.errors import UnknownError
 from holdfast.inject import (
     bad_matmul,
     code_bug,
+    flip_bit,
     hang_rank,
     kill_agent,
     kill_machine,
@@ -35,6 +36,7 @@ FAULTS: dict[str, Strike] = {
     "bad-matmul": bad_matmul.strike,
     "wrong-bits": wrong_bits.strike,
     "nan": nan.strike,
+    "flip-bit": flip_bit.strike,
     "code-bug": code_bug.strike,
 }
 

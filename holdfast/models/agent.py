@@ -30,6 +30,7 @@ from holdfast.models.names import (
 )
 from holdfast.models.open_enum import OpenEnum
 from holdfast.models.rehearsal import Rehearsed
+from holdfast.models.replica import StateDigests
 from holdfast.models.setback import Setback
 
 
@@ -225,6 +226,8 @@ class Report(Frozen):
     """Ranks that ended with status 0."""
     checkpoints: tuple[RemoteCheckpoint, ...] = ()
     """Checkpoints whose manifest was just written to S3."""
+    holds: tuple[StateDigests, ...] = ()
+    """What ranks of this machine saved, to be compared with what their replicas did."""
     dropped: tuple[ObjectKey, ...] = ()
     """Keys of checkpoints of ``job`` that were just removed from S3."""
 

@@ -119,6 +119,9 @@ class AlertKind(StrEnum):
     """No progress. signals, silent_s, window_s, ranks."""
     NON_FINITE = "non_finite"
     """Loss or gradient norm is NaN or infinite. step, metric, value."""
+    REPLICA_DIFFERS = "replica_differs"
+    """Weights or optimizer state of data-parallel ranks, which must be the same bit for bit, are not. step, ranks (odd
+    ones), paths, last_good_step (at which they were the same), detail. Names a machine when a majority is right."""
     METRIC_JUMP = "metric_jump"
     """Loss or gradient norm jumped to a multiple of its median. step, metric, value, median, factor."""
     THROUGHPUT_DECLINE = "throughput_decline"

@@ -46,6 +46,7 @@ OF_RANKS = (
     "hang",
     "non_finite",
     "metric_jump",
+    "replica_differs",
     "throughput_decline",
     "mfu_decline",
     "straggler",

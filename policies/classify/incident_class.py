@@ -39,6 +39,7 @@ from holdfast.policies.join_names import join_names
 
 _OF_ALL = frozenset({IncidentClass.NAN_LOSS, IncidentClass.EXTERNAL_SERVICE})
 """Numbers are of all ranks and services are outside: who told first says nothing."""
+_OF_NOBODY = (IncidentClass.SILENT_CORRUPTION, IncidentClass.CHECKPOINT_UNRESTORABLE)
 
 
 class JobContext(Frozen):
@@ -345,7 +346,7 @@ def _other(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Clas
         if beside := _explaining(alerts, {Beside.SLOW}, machine, policy):
             incident_class, machine = meaning(beside, policy.classify).means, beside.machine
             reasons = (*reasons, _told(beside))
-    elif row.means in (IncidentClass.SILENT_CORRUPTION, IncidentClass.CHECKPOINT_UNRESTORABLE):
+    elif row.means in _OF_NOBODY and root.kind is not AlertKind.REPLICA_DIFFERS:
         machine = None  # as for NaN: who reported it first says little
     elif len(machines) > (limit := policy.aggregate.limit(len(context.job.machines))):
         switch = switches.shared(machines, alerts, policy.detect.network.switches)

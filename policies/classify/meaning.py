@@ -132,6 +132,7 @@ TABLE: Mapping[AlertKind, Meaning] = {
     AlertKind.EXTERNAL_SERVICE: _beside(_SERVICE, _RAISED, same_machine=False),
     # The job's numbers and its pace
     AlertKind.NON_FINITE: _alone(IncidentClass.NAN_LOSS, 1.0),
+    AlertKind.REPLICA_DIFFERS: _alone(IncidentClass.SILENT_CORRUPTION, 0.95),
     AlertKind.METRIC_JUMP: _alone(IncidentClass.SILENT_CORRUPTION, 0.6),
     AlertKind.HANG: _alone(IncidentClass.JOB_HANG),
     AlertKind.THROUGHPUT_DECLINE: _alone(_SLOW, 0.8),

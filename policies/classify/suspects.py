@@ -8,7 +8,10 @@ from holdfast.models.alert import MACHINE_KINDS, Alert, AlertKind
 from holdfast.models.job import Job
 from holdfast.policies.classify.meaning import harmless
 
-_OF_A_MACHINE = MACHINE_KINDS - {AlertKind.CLOCK_SKEW, AlertKind.STORAGE_UNREACHABLE} | {AlertKind.STRAGGLER}
+_OF_A_MACHINE = MACHINE_KINDS - {AlertKind.CLOCK_SKEW, AlertKind.STORAGE_UNREACHABLE} | {
+    AlertKind.STRAGGLER,
+    AlertKind.REPLICA_DIFFERS,
+}
 """A service that is away and a clock that is off are nothing that another machine would do better."""
 
 

@@ -111,6 +111,14 @@ class StragglerLimits(Frozen):
     every_s: float = Seconds
 
 
+class ReplicaLimits(Frozen):
+    """When replicas are compared, and what counts."""
+
+    every_steps: int = Field(ge=0)
+    learn: int = Field(ge=2)
+    few: int = Count
+
+
 class DetectPolicy(Frozen):
     """The ``detect`` section."""
 
@@ -122,3 +130,4 @@ class DetectPolicy(Frozen):
     metrics: MetricLimits
     throughput: ThroughputLimits
     straggler: StragglerLimits
+    replicas: ReplicaLimits

@@ -200,3 +200,22 @@ def test_one_shot_of_others_or_damaged_is_left_alone(
     path.write_text(text)
     assert not hook._claim(path)
     assert path.exists()
+
+
+@pytest.mark.torch
+def test_a_bit_flips_once_after_an_optimizers_step(tmp_path: Path) -> None:
+    """One element of one weight, finite, and nothing that counts changes notices; other ranks leave it alone."""
+    (tmp_path / hook.FLIP_BIT).write_text(json.dumps({"rank": 1}))
+    body = """
+stock, struck = setup(), setup()
+step(*stock)
+hook.arm(folder)
+step(*struck)
+odd = (weights(stock[0]) != weights(struck[0])).nonzero().flatten().tolist()
+near = torch.allclose(weights(stock[0]), weights(struck[0]))
+again = setup()
+step(*again)
+print(odd, near, torch.equal(weights(stock[0]), weights(again[0])), list(folder.iterdir()))
+"""
+    assert run(tmp_path, body, rank=0).startswith("[] True True [PosixPath")
+    assert run(tmp_path, body, rank=1) == "[0] True True []"

@@ -113,7 +113,9 @@ def test_xid_is_not_written_to_a_log_that_is_not_the_machines(
     assert not (home / "shared.log").exists()
 
 
-@pytest.mark.parametrize(("fault", "rank"), [("bad-matmul", None), ("wrong-bits", None), ("nan", 2)])
+@pytest.mark.parametrize(
+    ("fault", "rank"), [("bad-matmul", None), ("wrong-bits", None), ("nan", 2), ("flip-bit", 2)]
+)
 def test_faults_of_arithmetic_reach_armed_machines_only(
     home: Path, monkeypatch: pytest.MonkeyPatch, fault: str, rank: int | None
 ) -> None:
@@ -143,7 +145,7 @@ def test_unknown_names_are_refused_with_what_there_is(home: Path) -> None:
         inject(home, "kill-rank", "m0", 9)
 
 
-@pytest.mark.parametrize("fault", ["kill-rank", "hang-rank", "nan", "code-bug"])
+@pytest.mark.parametrize("fault", ["kill-rank", "hang-rank", "nan", "flip-bit", "code-bug"])
 def test_faults_of_a_job_need_one(home: Path, fault: str) -> None:
     """A standby has no rank to break."""
     (home / "no-job").touch()

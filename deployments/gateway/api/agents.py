@@ -96,6 +96,7 @@ def routes(gateway: Gateway) -> APIRouter:
         await admit(gateway, body.machine, body.incarnation)
         if body.job is not None and body.epoch is not None:
             await gateway.progress.note(body.job, body.epoch, body.machine, body.started, body.at)
+        gateway.replicas.hear(body)
         outcomes = [await _take(gateway, body, alert) for alert in body.alerts]
         for checkpoint in body.checkpoints:
             if checkpoint.job in site.fleet.jobs:

@@ -1,18 +1,20 @@
-"""Body of the process that rehearses a restore: beside training, and last in every queue."""
+"""Bodies of the process that reads shards beside training, last in every queue: to rehearse a restore, to digest."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import psutil
 import torch
+from pydantic import BaseModel
 
-from holdfast.models.rehearsal import Proof
+from holdfast.models.replica import StateDigests
 from holdfast.settings import Settings
 from holdfast.storage.checkpoints.load.prove import prove
+from holdfast.storage.checkpoints.load.tensor_digests import tensor_digests
 from holdfast.storage.checkpoints.remote.prove_remote import prove_remote
 from holdfast.storage.objects import from_settings
 
@@ -31,6 +33,12 @@ def prove_checkpoint(outcome: Path, allowed: Collection[str] | None, settings: S
     _leave(outcome, prove_remote(from_settings(settings), key, allowed))
 
 
+def digest_shards(outcome: Path, step: int, shards: Mapping[int, Path]) -> None:
+    """Digest what the shard files of some ranks hold, to be compared with that of their replicas."""
+    stand_back()
+    _leave(outcome, StateDigests.of(step, {rank: tensor_digests(path) for rank, path in shards.items()}))
+
+
 def stand_back() -> None:
     """One thread, the lowest priority for processor and disks, and the first to go when memory runs out."""
     torch.set_num_threads(1)
@@ -41,7 +49,7 @@ def stand_back() -> None:
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
-def _leave(outcome: Path, proof: Proof) -> None:
+def _leave(outcome: Path, found: BaseModel) -> None:
     fresh = outcome.with_suffix(".new")
-    fresh.write_text(proof.model_dump_json())
+    fresh.write_text(found.model_dump_json())
     fresh.rename(outcome)

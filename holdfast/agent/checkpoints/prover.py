@@ -7,12 +7,12 @@ import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from holdfast.agent.checkpoints.memory import Memory
 from holdfast.agent.metrics import Metrics
@@ -22,8 +22,11 @@ from holdfast.agent.ranks.rank_main import run_named
 from holdfast.errors import CheckpointError, UnavailableError
 from holdfast.models.checkpoint import Tier
 from holdfast.models.rehearsal import Proof, Rehearsal
+from holdfast.models.replica import StateDigests
 from holdfast.settings import Settings
 from holdfast.storage.checkpoints.save import buffers, room, slot_files
+
+Outcome = TypeVar("Outcome", bound=BaseModel)
 
 _MODULE = "holdfast.agent.checkpoints.prove_main"
 _LEAST_S, _BYTES_PER_S = 120.0, 50e6
@@ -122,10 +125,64 @@ class Prover:
         if not why:
             async with self._turn:
                 try:
-                    proof = await self._run("prove_checkpoint", _REMOTE_S, allowed, self._settings, key)
+                    proof = await self._run(
+                        Proof, "prove_checkpoint", _REMOTE_S, _named(allowed), self._settings, key
+                    )
                 except UnavailableError as error:
                     why = str(error)
         return self._result(Rehearsal(**known, proof=proof, why_not=why, at=time.time()))
+
+    async def digests(self, step: int, shards: Mapping[int, Path], *, lend: bool) -> StateDigests | None:
+        """Digests of what the shards of ``step`` hold, by rank; None when a later save came over one meanwhile.
+
+        Read where they lie, which costs training nothing; ``lend``: where there is room they are held still, as for a
+        proof.
+
+        Raises:
+            UnavailableError: the process came to no result.
+        """
+        async with self._turn:
+            held = await asyncio.to_thread(self._hold_all, step, shards, lend=lend)
+            try:
+                if held is None:
+                    return None
+                limit_s = _LEAST_S + sum(each.header.file_nbytes for each in held.values()) / _BYTES_PER_S
+                files = {rank: each.bytes_at for rank, each in held.items()}
+                found = await self._run(StateDigests, "digest_shards", limit_s, step, files)
+                same = await asyncio.to_thread(_unchanged, held.values())
+                return found if same else None
+            finally:
+                for each in (held or {}).values():
+                    if each.name is not None:
+                        await asyncio.to_thread(slot_files.release, each.path, each.name)
+
+    def _hold_all(self, step: int, shards: Mapping[int, Path], *, lend: bool) -> dict[int, _Held] | None:
+        held: dict[int, _Held] = {}
+        for rank, path in shards.items():
+            header = buffers.read_header(path)
+            if header is None or header.step != step:
+                for each in held.values():
+                    if each.name is not None:
+                        slot_files.release(each.path, each.name)
+                return None
+            held[rank] = self._lent(path, header, "digest") if lend else _Held(path, header)
+        return held
+
+    def _lent(self, path: Path, header: buffers.ShardHeader, what: str) -> _Held:
+        """The shard under a name of its own, if there is room and another buffer; else where it lies."""
+        if self._memory.is_single(path) or not self._has_room(path, header):
+            return _Held(path, header)
+        name = self._loan(path, what)
+        try:
+            slot_files.lend(path, header.step, name)
+        except CheckpointError:
+            return _Held(path, header)
+        _reserve(path, header.file_nbytes)
+        return _Held(path, header, name)
+
+    def _loan(self, path: Path, what: str) -> Path:
+        folder = path.parent
+        return self._memory.transfers_beside(path) / f"{what}-{folder.parent.name}-{folder.name}-{path.name}"
 
     async def _hold(self, folder: Path, rank: int) -> _Held | None:
         """The newest shard of ``rank`` in ``folder``, lent where that is possible; None when there is none."""
@@ -149,10 +206,7 @@ class Prover:
         has_room = self._has_room(path, header)
         if not has_room and not self._memory.is_single(path):
             return _Held(path, header)
-        name = (
-            self._memory.transfers_beside(path)
-            / f"proof-{path.parent.parent.name}-{path.parent.name}-{path.name}"
-        )
+        name = self._loan(path, "proof")
         try:
             slot_files.lend(path, header.step, name)
         except CheckpointError:
@@ -171,7 +225,7 @@ class Prover:
         """
         try:
             limit_s = _LEAST_S + held.header.file_nbytes / _BYTES_PER_S
-            proof = await self._run("prove_shard", limit_s, allowed, held.bytes_at)
+            proof = await self._run(Proof, "prove_shard", limit_s, _named(allowed), held.bytes_at)
             still = await asyncio.to_thread(buffers.read_header, held.bytes_at)
             return proof if still == held.header else None
         finally:
@@ -183,13 +237,12 @@ class Prover:
         ranks = {buffers.rank_of(each) for each in path.parent.glob("r*-?.shard")}
         return room.free_nbytes(path.parent) >= (1 + len(ranks)) * header.file_nbytes
 
-    async def _run(self, what: str, limit_s: float, allowed: Collection[str] | None, *args: Any) -> Proof:
+    async def _run(self, outcome_of: type[Outcome], what: str, limit_s: float, *args: Any) -> Outcome:
         folder = Path(tempfile.mkdtemp(prefix="holdfast-proof-"))
         outcome = folder / "proof"
         try:
-            named = None if allowed is None else tuple(allowed)
             # Not a spare process: those are for recoveries.
-            forked = await self._forks.fork_soon(run_named, (_MODULE, what, outcome, named, *args))
+            forked = await self._forks.fork_soon(run_named, (_MODULE, what, outcome, *args))
             process = Watched(forked, -1)
             try:
                 code = await asyncio.wait_for(asyncio.shield(process.gone), limit_s)
@@ -198,7 +251,7 @@ class Prover:
             finally:
                 if not process.gone.done():
                     process.kill()
-            return _read(outcome, code)
+            return _read(outcome_of, outcome, code)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -214,6 +267,10 @@ def _newest(folder: Path, rank: int) -> tuple[Path, buffers.ShardHeader] | None:
     return max(held, key=lambda each: (each[1].epoch, each[1].step), default=None)
 
 
+def _unchanged(held: Iterable[_Held]) -> bool:
+    return all(buffers.read_header(each.bytes_at) == each.header for each in held)
+
+
 def _reserve(path: Path, nbytes: int) -> None:
     try:
         slot_files.reserve(path, nbytes)
@@ -222,9 +279,13 @@ def _reserve(path: Path, nbytes: int) -> None:
         return
 
 
-def _read(outcome: Path, code: int) -> Proof:
+def _named(allowed: Collection[str] | None) -> tuple[str, ...] | None:
+    return None if allowed is None else tuple(allowed)
+
+
+def _read(outcome_of: type[Outcome], outcome: Path, code: int) -> Outcome:
     try:
-        return Proof.model_validate_json(outcome.read_text())
+        return outcome_of.model_validate_json(outcome.read_text())
     except (OSError, ValidationError):
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
         raise UnavailableError(f"the process that proves it came to no result ({how})") from None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from holdfast.agent.checkpoints.comparisons import Comparisons
 from holdfast.agent.checkpoints.disk import DiskTier
 from holdfast.agent.checkpoints.prover import Prover
 from holdfast.agent.checkpoints.rehearsals import Rehearsals
@@ -21,6 +22,7 @@ from holdfast.agent.ranks.run import Run
 from holdfast.models.agent import Report, StepMark
 from holdfast.models.alert import Alert, AlertKind
 from holdfast.models.rehearsal import Rehearsal
+from holdfast.models.replica import StateDigests
 from holdfast.models.setback import Place
 from holdfast.policies.detect.jumps import Jump
 
@@ -44,6 +46,7 @@ class Watch:
         metrics: Metrics,
         prover: Prover,
         setbacks: Setbacks | None = None,
+        compare_every: int = 0,
     ) -> None:
         self.machine = machine
         self.incarnation = incarnation
@@ -54,6 +57,7 @@ class Watch:
         self.metrics = metrics
         self.setbacks = setbacks or Setbacks()
         self.rehearsals = Rehearsals(prover, self.unrestorable)
+        self.comparisons = Comparisons(prover, self.holds, metrics, compare_every)
 
     def told(self, run: Run) -> dict[str, Any]:
         """What heartbeats say of a run's saves."""
@@ -72,6 +76,11 @@ class Watch:
             "detail": found.told,
         }
         self.alert(run, AlertKind.UNRESTORABLE, found.rank or 0, evidence)
+
+    def holds(self, run: Run, found: StateDigests) -> None:
+        """Tell what ranks saved, to be compared with what their replicas did."""
+        for part in found.parts():
+            self.report(run, holds=(part,))
 
     def exited(self, run: Run, process: Watched) -> None:
         """A rank ended by itself."""
@@ -158,7 +167,7 @@ class RunEvents:
     def common(self, rank: int, step: int, path: Path) -> None:
         """All ranks have theirs.
 
-        Copy the shard to the object store and the disk, if its step is due, and prove it.
+        Copy the shard to the object store and the disk, if its step is due, prove it, and compare it with replicas.
         """
         if self._run.start.copies.own == 1:
             self.kept(rank, step, path)
@@ -168,6 +177,7 @@ class RunEvents:
             self._watch.uploads.saved(self._run, rank, step, path)
             self._watch.disk.saved(self._run, rank, step, path)
             self._watch.rehearsals.saved(self._run, rank, path)
+            self._watch.comparisons.saved(self._run, rank, step, path)
 
     def save_failed(self, rank: int, step: int, reason: str) -> None:
         """Count it, and say it: in heartbeats, and in the log now and then."""

@@ -19,6 +19,7 @@ from holdfast.models.agent import Prove
 from holdfast.models.alert import AlertKind
 from holdfast.models.checkpoint import Tier
 from holdfast.models.rehearsal import Outcome, Problem, Proof, Rehearsal, Rehearsed, summed_up
+from holdfast.models.replica import StateDigests
 from holdfast.settings import Settings
 from holdfast.storage.checkpoints.save import buffers, room, slot_files
 from tests.agent.gateway import FakeGateway, eventually, until
@@ -68,6 +69,31 @@ async def said(machine: AgentProcess, job: str) -> Rehearsed | None:
     async with machine.client as client:
         (run,) = [run for run in (await client.state()).jobs if run.job == job]
     return run.rehearsed
+
+
+@pytest.mark.e2e
+@pytest.mark.torch
+async def test_what_a_rank_saved_is_told_as_digests(machine: AgentProcess, gateway: FakeGateway) -> None:
+    """Of tensors, not of objects and single numbers; of some saves, the newest ones too; nothing that is lent stays."""
+    machine.script("told", TRAIN)
+    async with machine.client as client:
+        await client.start(machine.start("told", ranks=(0,), world_size=2))
+
+    def told() -> list[StateDigests]:
+        return [each for report in list(gateway.reports) if report.job == "told" for each in report.holds]
+
+    until(lambda: len(told()) >= 3, 120, "digests of three saves")
+    await end(machine, "told")
+    until(lambda: not list(machine.shm.rglob("digest-*")), 20, "loans to end")
+    found = [each.by_rank() for each in told()]
+    names = {"model.weight", "model.bias"}
+    names |= {
+        f"optimizer.state.{name}.{kind}" for name in ("weight", "bias") for kind in ("exp_avg", "exp_avg_sq")
+    }
+    assert [each.keys() for each in found] == [{0}] * len(found)
+    assert found[0][0].keys() == names, found[0]
+    assert len({each[0]["model.weight"] for each in found}) == len(found), "it trains"
+    assert [each.step for each in told()] == sorted({each.step for each in told()})
 
 
 @pytest.mark.e2e
@@ -141,7 +167,9 @@ class Proofs:
         self._beside = beside
         prover._run = self.run  # type: ignore[method-assign,assignment]
 
-    async def run(self, _what: str, _limit_s: float, _allowed: object, path: Path) -> Proof:
+    async def run(
+        self, _outcome_of: object, _what: str, _limit_s: float, _allowed: object, path: Path
+    ) -> Proof:
         self.paths.append(path)
         if callable(self._beside):
             self._beside(path)

@@ -1,0 +1,223 @@
+"""Replicas must hold the same weights and optimizer state, bit for bit: which rank's are not those of the others?
+
+Data-parallel ranks apply the same reduced gradients to the same weights. A bit that flips afterwards, in the weights
+of one of them or in what it computed of them, stays: it makes no number infinite and moves no loss. So what ranks of
+one place (the same TP, PP and EP coordinates) hold under one name and box is compared by its digest.
+
+Much may differ and is nobody's fault: running statistics, averages that one rank keeps, weights between two averagings
+of local SGD. So nothing is compared that was not seen to agree in ``learn`` rounds in a row, and:
+
+* what **moves** (changed between those rounds, on all ranks alike: trained weights and their state) and then differs
+  is a fault at once. More than half of at least three say what is right, and the others are odd; else nobody can say.
+  Where most of it differs and nobody can say who is right, that is how the job trains: it is learned anew;
+* what **stands still** (frozen weights) is a fault when it changed on less than half of the ranks, or on one of two,
+  is the same in the next round again, and only a few paths did so at once. A copy that one rank keeps for itself
+  changes again, or as a whole, and is not compared any more.
+
+What cannot be seen here: a gradient that was wrong before it was reduced reaches all ranks alike; sharded states
+without replicas have nothing to be compared with.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from pydantic import Field
+
+from holdfast.models.base import Frozen
+from holdfast.policies.config.thresholds import ReplicaLimits
+
+AT_LEAST = 3
+"""With fewer replicas none is the majority."""
+
+Key = tuple[tuple[int, ...], str]
+"""Place and path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one rank holds at one step."""
+
+    rank: int
+    place: tuple[int, ...]
+    """Its coordinates but for data parallelism: ranks of one place are replicas."""
+    paths: tuple[str, ...]
+    """Names of tensors, and the box where it is a part; sorted."""
+    digests: Sequence[int]
+    """One for each path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What earlier rounds showed of one path in one place."""
+
+    agreed: int = 0
+    """Rounds in a row in which all ranks had the same."""
+    moved: int = 0
+    """Of them: rounds in which it was another value than in the round before."""
+    value: int | None = None
+    """On which all ranks agreed last."""
+    strange: tuple[tuple[int, int], ...] = ()
+    """Of what stands still: ranks that have another value since the last round, and that value."""
+    own: bool = False
+    """Some rank has it for itself: it is not compared."""
+
+    def moves(self, learn: int) -> bool:
+        """It was seen often enough to agree while it changed."""
+        return not self.own and self.agreed >= learn and self.moved >= learn - 1
+
+    def stands(self, learn: int) -> bool:
+        """It was seen often enough to agree, and never to change."""
+        return not self.own and self.agreed >= learn and not self.moved
+
+
+Learned = Mapping[Key, Known]
+
+
+class Found(Frozen):
+    """What one round says."""
+
+    odd: dict[int, tuple[str, ...]] = Field(default_factory=dict)
+    """Ranks that differ from the majority, and where."""
+    split: tuple[str, ...] = ()
+    """What differs, and nobody can say which rank is right."""
+    doubtful: bool = False
+    """Something stands out that the next round will tell more of."""
+    compared: int = 0
+    """Paths that would have shown a difference; 0: nothing was learned yet."""
+    by_design: tuple[str, ...] = ()
+    """What agreed before and differs as a whole: it is learned anew."""
+
+    @property
+    def good(self) -> bool:
+        """Whatever was compared is the same."""
+        return not (self.odd or self.split or self.doubtful)
+
+
+@dataclass
+class _Place:
+    """What differs in one place."""
+
+    compared: int = 0
+    moving: dict[str, Mapping[int, int]] = field(default_factory=dict)
+    still: dict[str, Mapping[int, int]] = field(default_factory=dict)
+
+
+def judge(held: Iterable[Held], learned: Learned, limits: ReplicaLimits) -> tuple[Found, dict[Key, Known]]:
+    """Compare what ranks hold at one step; what is known afterwards comes with it."""
+    known = dict(learned)
+    odd: defaultdict[int, set[str]] = defaultdict(set)
+    split: list[str] = []
+    by_design: list[str] = []
+    compared, doubtful = 0, False
+    for place, ranks in sorted(_by_place(held).items()):
+        found = _look(place, ranks, known, limits.learn)
+        compared += found.compared
+        unclear = _unclear(found.moving)
+        as_a_whole = unclear if len(unclear) > 1 and 2 * len(unclear) > found.compared else []
+        by_design += as_a_whole
+        for path, values in found.moving.items():
+            if path not in as_a_whole:
+                strange = _minority(values)
+                split += [] if strange else [path]
+                for rank in strange:
+                    odd[rank].add(path)
+            else:
+                known[place, path] = Known()
+        doubtful |= _judge_still(place, found.still, known, odd, limits)
+    told = {rank: tuple(sorted(paths)) for rank, paths in sorted(odd.items())}
+    return (
+        Found(
+            odd=told,
+            split=tuple(sorted(split)),
+            doubtful=doubtful,
+            compared=compared,
+            by_design=tuple(sorted(by_design)),
+        ),
+        known,
+    )
+
+
+def _by_place(held: Iterable[Held]) -> Mapping[tuple[int, ...], list[Held]]:
+    found: defaultdict[tuple[int, ...], list[Held]] = defaultdict(list)
+    for each in held:
+        found[each.place].append(each)
+    return found
+
+
+def _look(place: tuple[int, ...], ranks: Sequence[Held], known: dict[Key, Known], learn: int) -> _Place:
+    """What differs in ``place`` and was learned to be equal; the rest is learned from."""
+    found = _Place()
+    for path, values in _shared(ranks):
+        before = known.get((place, path), Known())
+        moves, stands = before.moves(learn), before.stands(learn)
+        found.compared += moves or stands
+        if len(set(values.values())) == 1:
+            known[place, path] = _agreed(before, next(iter(values.values())))
+        elif moves:
+            found.moving[path] = values
+        elif stands:
+            found.still[path] = values
+        else:
+            known[place, path] = Known(own=before.own)
+    return found
+
+
+def _shared(ranks: Sequence[Held]) -> Iterator[tuple[str, Mapping[int, int]]]:
+    """What several ranks hold: by rank."""
+    if len(ranks) < 2:
+        return
+    paths = ranks[0].paths
+    if all(each.paths == paths for each in ranks):
+        numbers = [each.rank for each in ranks]
+        for path, *values in zip(paths, *(each.digests for each in ranks), strict=True):
+            yield path, dict(zip(numbers, values, strict=True))
+        return
+    by_path: defaultdict[str, dict[int, int]] = defaultdict(dict)
+    for each in ranks:
+        for path, value in zip(each.paths, each.digests, strict=True):
+            by_path[path][each.rank] = value
+    yield from ((path, values) for path, values in by_path.items() if len(values) > 1)
+
+
+def _agreed(before: Known, value: int) -> Known:
+    moved = before.value is not None and before.value != value
+    return Known(before.agreed + 1, before.moved + moved, value, own=before.own)
+
+
+def _minority(values: Mapping[int, int]) -> list[int]:
+    """Ranks that have another value than more than half of them; none when there is no such majority."""
+    (right, votes), *_ = Counter(values.values()).most_common()
+    if len(values) < AT_LEAST or 2 * votes <= len(values):
+        return []
+    return [rank for rank, value in values.items() if value != right]
+
+
+def _unclear(moving: Mapping[str, Mapping[int, int]]) -> list[str]:
+    return [path for path, values in moving.items() if not _minority(values)]
+
+
+def _judge_still(
+    place: tuple[int, ...],
+    still: Mapping[str, Mapping[int, int]],
+    known: dict[Key, Known],
+    odd: defaultdict[int, set[str]],
+    limits: ReplicaLimits,
+) -> bool:
+    """Judge what stood still until now; whether the next round has to tell more."""
+    doubtful = False
+    for path, values in still.items():
+        before = known[place, path]
+        strange = tuple(sorted((rank, v) for rank, v in values.items() if v != before.value))
+        few = 2 * len(strange) < len(values) or (len(strange), len(values)) == (1, 2)
+        if len(still) > limits.few or not few or before.strange not in ((), strange):
+            known[place, path] = Known(own=True)
+        elif not before.strange:
+            known[place, path] = replace(before, strange=strange)
+            doubtful = True
+        else:
+            for rank, _ in strange:
+                odd[rank].add(path)
+    return doubtful

@@ -1,0 +1,52 @@
+"""Machines whose ranks hold other weights than their replicas do: are they at fault, or is it what the program does?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from holdfast.models.alert import Alert, AlertKind
+from holdfast.models.base import Frozen
+
+
+class Odd(Frozen):
+    """Who holds something else than the majority."""
+
+    machines: tuple[str, ...] = ()
+    """At fault."""
+    told: tuple[str, ...] = ()
+    """Why, or why not."""
+
+
+def odd(alerts: Iterable[Alert], earlier: Iterable[Alert], present: Mapping[str, str]) -> Odd:
+    """Whom the comparisons of replicas accuse.
+
+    A rank that was odd before, on another machine, is so by its program: it does what the others do not.
+
+    Args:
+        alerts: of the incident.
+        earlier: of earlier incidents of the same code.
+        present: the job's machines with their incarnations.
+    """
+    before = {rank: alert.machine for alert in earlier for rank in _ranks(alert)}
+    machines: list[str] = []
+    told: list[str] = []
+    for alert in alerts:
+        machine = alert.machine
+        if not _ranks(alert) or machine is None or alert.incarnation not in (None, present.get(machine)):
+            continue
+        if moved := [rank for rank in _ranks(alert) if before.get(rank, machine) != machine]:
+            where = ", ".join(f"rank {rank} on {before[rank]}" for rank in moved)
+            told.append(
+                f"{machine}: not accused, for its replica was odd on another machine before ({where})"
+            )
+        elif machine in present:
+            machines.append(machine)
+            told.append(f"{machine}: {alert.evidence.get('detail', 'its replica differs from the others')}")
+    return Odd(machines=tuple(dict.fromkeys(machines)), told=tuple(dict.fromkeys(told)))
+
+
+def _ranks(alert: Alert) -> list[int]:
+    """Odd ranks on the machine that the alert names."""
+    if alert.kind is not AlertKind.REPLICA_DIFFERS or alert.machine is None:
+        return []
+    return [rank for rank in alert.evidence.get("ranks", ()) if isinstance(rank, int)]

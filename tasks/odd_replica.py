@@ -1,0 +1,26 @@
+"""What comparisons of replicas say by themselves: whose bits are wrong need not be looked for."""
+
+from __future__ import annotations
+
+from holdfast.models.alert import Verdict
+from holdfast.policies.diagnose import odd_replica
+from holdfast.tasks.case import Case
+
+_CONFIDENCE = 0.95
+_LOOK_BACK = 50
+"""Incidents of the job, newest first."""
+
+
+def verdict(case: Case) -> Verdict | None:
+    """The machines that hold other weights than their replicas; None: there is none, or more than a few."""
+    job, ctx = case.job_now(), case.ctx
+    past = [
+        incident
+        for incident in ctx.ledger.incidents(job=case.job, limit=_LOOK_BACK)
+        if incident.id != case.incident_id and incident.opened_at >= job.submitted_at
+    ]
+    earlier = [alert for incident in past for alert in incident.alerts]
+    found = odd_replica.odd(case.incident.alerts, earlier, case.incarnations())
+    if not found.machines or len(found.machines) > ctx.policy.aggregate.limit(len(job.machines)):
+        return None
+    return Verdict(suspects=found.machines, confidence=_CONFIDENCE, evidence=found.told)
