@@ -170,6 +170,10 @@ class Vitals(Frozen):
     """Mean utilisation of its GPUs, 0 to 1."""
     traffic_bytes_s: float | None = None
     """What its ports sent and received per second between the last two looks."""
+    sm_active: float | None = None
+    """Share of SMs that were busy, of the GPU with most of them, 0 to 1."""
+    tensor_active: float | None = None
+    """Share of the time in which its tensor cores worked, likewise."""
 
 
 class Heartbeat(Frozen):

@@ -26,6 +26,7 @@ from holdfast.models.agent import (
     StackDump,
     StepMark,
     StepTimes,
+    Vitals,
 )
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.checkpoint import Choice
@@ -297,6 +298,7 @@ class Kit:
         times: tuple[StepTimes, ...] = (),
         rehearsed: Rehearsed | None = None,
         setbacks: tuple[Setback, ...] = (),
+        vitals: Vitals | None = None,
         status: int = 200,
     ) -> Any:
         """A heartbeat; times of ``marks`` are of the machine's own clock, at which the newest was just made."""
@@ -308,6 +310,7 @@ class Kit:
             incarnation=incarnation,
             at=max((marks or {}).values(), default=self.clock.now()),
             jobs=runs if ranks is not None or marks or rehearsed or setbacks else (),
+            vitals=vitals,
         )
         answer = await self.post("/v1/agents/heartbeat", body.model_dump(mode="json"), status)
         await self.settled()

@@ -357,9 +357,10 @@ async def _beats(kit: Kit, beats: Beats, job: Job) -> None:
     every_s = 0.5 if beats.for_s < 60 else 2.0 if beats.for_s < 900 else 10.0
     while kit.clock.now() - began < beats.for_s:
         kit.clock.advance(every_s)
+        step_at = kit.clock.now() if beats.moves else step_at
         for name in job.machines:
             ranks = [_rank(beats, rank, step_at, kit.clock.now() - began) for rank in job.ranks_of(name)]
-            await kit.beat(name, ranks, epoch=job.epoch)
+            await kit.beat(name, ranks, epoch=job.epoch, vitals=beats.vitals)
         await kit.gateway.hangs.tick()
     await kit.settled()
 

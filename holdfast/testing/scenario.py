@@ -8,6 +8,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import Field
 
+from holdfast.models.agent import Vitals
 from holdfast.models.alert import IncidentState, RecordedClass
 from holdfast.models.base import Frozen
 from holdfast.models.job import JobState, Mode
@@ -102,6 +103,10 @@ class Beats(Frozen):
     """Ranks that have ended with status 0."""
     paused: bool = False
     step_s: float = 0.5
+    moves: bool = False
+    """Steps go on: the newest was just completed."""
+    vitals: Vitals | None = None
+    """What GPUs and ports of all machines do meanwhile."""
 
 
 class Expected(Frozen):

@@ -67,6 +67,11 @@ class HangPolicy(Frozen):
     stacks_every_s: float = Seconds
     spinning_gpu_share: float = Share
     spinning_bytes_s: float = Field(ge=0)
+    spin_s: float = Seconds
+    spinning_sm_share: float = Share
+    quiet_s: float = Seconds
+    cold_s: float = Seconds
+    cold_share: float = Share
 
     @model_validator(mode="after")
     def _windows_are_in_order(self) -> HangPolicy:

@@ -19,6 +19,7 @@ class IntervalsPolicy(Frozen):
 
     kernel_log_s: float = Seconds
     host_s: float = Seconds
+    activity_s: float = Seconds
     gpu_s: float = Seconds
     network_s: float = Seconds
     storage_s: float = Seconds

@@ -55,6 +55,8 @@ def _prepares(rank: HangFacts, still: bool, policy: HangPolicy) -> bool:
 
 def _computes(rank: HangFacts, policy: HangPolicy) -> bool:
     """It may evaluate: its machine's GPUs are busy, or it runs and comes to other places."""
-    if rank.gpu_busy is not None and rank.gpu_busy >= _COMPUTES:
+    # Where SMs tell: a kernel that waits for a peer keeps a GPU busy as well.
+    waits = rank.sm_active is not None and rank.sm_active < policy.spinning_sm_share
+    if rank.gpu_busy is not None and rank.gpu_busy >= _COMPUTES and not waits:
         return True
     return rank.stacks_change and rank.cpu_cores >= policy.idle_cores

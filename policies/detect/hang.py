@@ -9,7 +9,8 @@ what agents see without a GPU:
 * ``idle``: no rank uses the processor; or GPUs are fully utilised while no port carries any traffic;
 * ``waiting``: most ranks have been idle for as long as a collective may stay open.
 
-One signal is never enough: a slow step is silent but busy. Nor are two while ranks visibly work: before the first step
+One of them is never enough: a slow step is silent but busy (what GPUs and ports say may be:
+:mod:`holdfast.policies.detect.by_itself`). Nor are two while ranks visibly work: before the first step
 (they use processors, themselves or by what they started, or read and write), or in a pause that may be an evaluation
 which nobody declared (their GPUs or processors compute, and their stacks change). Both have limits, after which
 silence alone is a hang. A job without a Session is judged in its own way (:mod:`holdfast.policies.detect.plain`).
@@ -23,7 +24,7 @@ from holdfast.models.agent import RankPhase
 from holdfast.models.base import Frozen
 from holdfast.models.job import JobState
 from holdfast.policies.config.policy import HangPolicy
-from holdfast.policies.detect import at_work, odd_machine, plain
+from holdfast.policies.detect import at_work, by_itself, odd_machine, plain
 from holdfast.policies.detect.hang_facts import NOTHING_LEARNED, HangFacts, Learned
 from holdfast.policies.join_names import join_names
 
@@ -123,7 +124,10 @@ def vote(
     patient = bool(work.ranks) and not stopped and silent <= work.limit_s
     if silent > max(limit, work.longest_s):
         signals["endless"] = f"no step for {silent:.0f} s, however busy the ranks look"
-    hang = len(signals) >= policy.votes and "silent" in signals and not patient
+    alone = {} if exempt and silent <= limit else by_itself.find(ranks, silent, bool(work.ranks), policy)
+    voted = len(signals) >= policy.votes and "silent" in signals and not patient
+    signals |= alone
+    hang = voted or bool(alone)
     if patient and "silent" in signals:
         exempt = f"ranks {join_names(work.ranks)} work (limit {work.limit_s:g} s)"
     return HangVote(
@@ -152,7 +156,10 @@ def _vote_plain(ranks: Sequence[HangFacts], policy: HangPolicy) -> HangVote:
     stopped = tuple(sorted(rank.rank for rank in ranks if rank.stopped_s >= policy.stopped_s))
     if not stopped and not all(rank.stacks_unchanged for rank in ranks):
         signals.pop("stuck", None)
-    hang = plain.hangs(tuple(signals), bool(stopped))
+    working = bool(at_work.find(ranks, limit, policy, NOTHING_LEARNED).ranks)
+    alone = by_itself.find(ranks, silent, working, policy)
+    hang = plain.hangs(tuple(signals), bool(stopped)) or bool(alone)
+    signals |= alone
     return HangVote(
         hang=hang,
         signals=tuple(signals),

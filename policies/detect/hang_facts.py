@@ -24,6 +24,14 @@ class Learned(Frozen):
 NOTHING_LEARNED = Learned()
 
 
+class Stillness(Frozen):
+    """For how long a machine's GPUs and ports have done next to nothing, in seconds: see :class:`HangFacts`."""
+
+    spins_s: float = 0.0
+    quiet_s: float = 0.0
+    cold_s: float = 0.0
+
+
 class HangFacts(Frozen):
     """One rank over the recent past, as the caller's history has it. Times in seconds."""
 
@@ -57,6 +65,14 @@ class HangFacts(Frozen):
     """Utilisation of its machine's GPUs, 0 to 1."""
     traffic_bytes_s: float | None = None
     """Of its machine's ports."""
+    sm_active: float | None = None
+    """Share of its machine's SMs that work; None: not known."""
+    spins_s: float = 0.0
+    """For how long its machine's GPUs looked busy while their SMs and the ports did next to nothing."""
+    quiet_s: float = 0.0
+    """For how long its machine's ports have carried next to nothing, after they had in this epoch."""
+    cold_s: float = 0.0
+    """For how long the tensor cores have done next to nothing, after they had worked in this epoch."""
     reports: bool = True
     """It has a Session, which tells of steps."""
     log_silent_s: float | None = None
@@ -85,6 +101,7 @@ def facts(
     stacks_unchanged: bool = False,
     stacks_change: bool = False,
     vitals: Vitals | None = None,
+    still: Stillness = Stillness(),  # noqa: B008  (frozen)
 ) -> HangFacts:
     """Facts from a rank's newest state.
 
@@ -100,6 +117,7 @@ def facts(
         stacks_unchanged: see :class:`HangFacts`.
         stacks_change: see :class:`HangFacts`.
         vitals: of its machine.
+        still: for how long these have shown nothing.
     """
     cores, children, moved = 1.0, 0.0, 0.0
     if earlier is not None and now > earlier[0]:
@@ -126,6 +144,10 @@ def facts(
         io_bytes_s=moved,
         gpu_busy=vitals.gpu_busy if vitals else None,
         traffic_bytes_s=vitals.traffic_bytes_s if vitals else None,
+        sm_active=vitals.sm_active if vitals else None,
+        spins_s=still.spins_s,
+        quiet_s=still.quiet_s,
+        cold_s=still.cold_s,
         reports=state.reports,
         log_silent_s=None if state.log_at is None else max(0.0, now - state.log_at),
         paused=state.paused,

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from holdfast.deployments.gateway.detectors.stacks import StackHistory, StackReader
+from holdfast.deployments.gateway.detectors.vitals import VitalSigns
 from holdfast.deployments.gateway.fleet.pauses import KnownPauses
 from holdfast.deployments.gateway.intake.correlate import Correlator
 from holdfast.deployments.gateway.site import Site, log
@@ -93,6 +94,7 @@ class Hangs:
         self._ranks: dict[tuple[str, str, int], _History] = {}
         self._told_at: dict[str, float] = {}
         self._known = KnownPauses()
+        self._vitals = VitalSigns(self._policy)
 
     def observe(self, beat: Heartbeat) -> None:
         """Take one heartbeat of an admitted machine."""
@@ -100,6 +102,7 @@ class Hangs:
             job = self._site.fleet.jobs.get(run.job)
             if job is None or run.epoch != job.epoch or beat.machine not in job.machines:
                 continue
+            self._vitals.observe(beat.machine, (run.job, run.epoch), beat.vitals, beat.at)
             for rank in run.ranks:
                 key = (run.job, beat.machine, rank.rank)
                 known = self._ranks.get(key)
@@ -117,13 +120,14 @@ class Hangs:
                 del self._ranks[job_name, machine, rank]
         self._told_at = {name: at for name, at in self._told_at.items() if name in jobs}
         self._known.keep(jobs)
+        self._vitals.keep({machine for machines in running.values() for machine in machines})
         self._samples = {name: known for name, known in self._samples.items() if name in jobs}
         for job in list(jobs.values()):
             if job.state is JobState.RUNNING:
                 await self._judge(job)
 
     async def _judge(self, job: Job) -> None:
-        if self._moves(job):
+        if self._moves(job) and not self._spins(job):
             self._samples.pop(job.name, None)
             return
         ranks = self._facts(job)
@@ -176,6 +180,10 @@ class Hangs:
                     return True
         return False
 
+    def _spins(self, job: Job) -> bool:
+        """Whether all machines look as if they only waited for one another: then no window is waited for."""
+        return all(self._vitals.still(name).spins_s >= self._policy.spin_s for name in job.machines)
+
     def _facts(self, job: Job) -> list[HangFacts]:
         found = []
         samples = self._samples.get(job.name)
@@ -197,6 +205,7 @@ class Hangs:
                     stacks_unchanged=rank.rank in same,
                     stacks_change=rank.rank in changing,
                     vitals=self._site.fleet.vitals(machine),
+                    still=self._vitals.still(machine),
                 )
             )
         return found

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast import plugins
+from holdfast.agent.inspection.activity import Activity
 from holdfast.agent.inspection.base import Detector
 from holdfast.agent.inspection.dcgm import DcgmHealth
 from holdfast.agent.inspection.gpu import GpuHealth
@@ -36,14 +37,14 @@ def detectors(
     And what tells heartbeats how the machine's GPUs and ports are doing.
     """
     every, nvml = policy.intervals, Nvml()
-    gpus = GpuHealth(policy.gpu, nvml, time.monotonic)
-    network = Network(roots.sys, policy.network, time.monotonic)
+    activity = Activity(every.activity_s, nvml, roots.sys, policy.network, time.monotonic)
     made = (
+        activity,
         KernelLog(machine, roots.kernel_log, every),
         XidEvents(machine, every.host_s, nvml),
-        Steady(machine, gpus, every.gpu_s, blocking=True),
+        Steady(machine, GpuHealth(policy.gpu, nvml, time.monotonic), every.gpu_s, blocking=True),
         Steady(machine, DcgmHealth(policy.gpu.dcgm_timeout_s), every.gpu_s, blocking=True),
-        Steady(machine, network, every.network_s),
+        Steady(machine, Network(roots.sys, policy.network, time.monotonic), every.network_s),
         Steady(machine, Memory(policy.host), every.host_s),
         Steady(machine, Pressure(roots.proc, policy.host), every.host_s),
         Steady(machine, OomKills(roots.proc, roots.sys), every.host_s),
@@ -63,4 +64,4 @@ def detectors(
         ),
         *plugins.make(Group.DETECTORS, machine, home, settings).values(),
     )
-    return made, lambda: Vitals(gpu_busy=gpus.busy, traffic_bytes_s=network.bytes_s)
+    return made, lambda: activity.vitals

@@ -31,8 +31,6 @@ class GpuHealth:
 
     def __init__(self, limits: GpuLimits, gpus: Gpus, clock: Callable[[], float]) -> None:
         self._gpus = gpus
-        self.busy: float | None = None
-        """Mean utilisation of the GPUs at the last look, 0 to 1."""
         self._clock = clock
         self._presence = GpuPresence()
         self._checks: tuple[GpuCheck, ...] = (
@@ -50,8 +48,6 @@ class GpuHealth:
         if readings is None:
             return signs
         answering = [gpu for gpu in readings if not gpu.error]
-        told = [gpu.busy for gpu in answering if gpu.busy is not None]
-        self.busy = sum(told) / len(told) / 100 if told else None
         now = self._clock()
         signs += [sign for check in self._checks for sign in check.judge(answering, now)]
         return signs or [self._presence.good(len(readings))]

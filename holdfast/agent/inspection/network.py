@@ -25,8 +25,6 @@ class Network:
         self._best: dict[str, float] = {}  # device -> its best speed while it was up
         self._rates = Rates()
         self._was_down: set[str] = set()
-        self.bytes_s: float | None = None
-        """Traffic of all ports between the last two looks; None: no ports, or one look."""
         # From now on: what happens before the first look counts as well.
         self.look()
 
@@ -34,8 +32,6 @@ class Network:
         """Bad signs; a good one per port that is up."""
         now = self._clock()
         found = ports.read(self._sys, self._limits.interfaces, self._limits.ignored)
-        grown, seconds = self._rates.growth("bytes", sum(port.bytes for port in found), now)
-        self.bytes_s = grown / seconds if found and seconds else None
         signs = [sign for port in found for sign in self._of(port, now)]
         there = {port.device for port in found}
         return signs + [self._down(name, "gone") for name in self._best if name not in there]

@@ -216,3 +216,32 @@ int nvmlEventSetWait_v2(void *set, event_t *out, unsigned timeout_ms) {
     fclose(file);
     return TIMEOUT;
 }
+
+/* GPU performance monitoring: a sample is which GPU it is of; "0.sm 87" and "0.tensor 40" are percent. */
+typedef struct { unsigned version, supported; } gpm_support_t;
+int nvmlGpmQueryDeviceSupport(device gpu, gpm_support_t *out) {
+    long long value;
+    int code = ask(gpu, "sm", &value);
+    if (code && code != NOT_SUPPORTED) return code;
+    out->supported = code == SUCCESS;
+    return SUCCESS;
+}
+typedef struct { int index; } sample_t;
+int nvmlGpmSampleAlloc(sample_t **out) { *out = calloc(1, sizeof(sample_t)); return SUCCESS; }
+int nvmlGpmSampleFree(sample_t *sample) { free(sample); return SUCCESS; }
+int nvmlGpmSampleGet(device gpu, sample_t *sample) { sample->index = gpu->index; return SUCCESS; }
+typedef struct {
+    unsigned id;
+    int code;
+    double value;
+    char *names[3];
+} gpm_metric_t;
+typedef struct { unsigned version, count; sample_t *first, *second; gpm_metric_t metrics[]; } gpm_metrics_t;
+int nvmlGpmMetricsGet(gpm_metrics_t *asked) {
+    for (unsigned i = 0; i < asked->count; i++) {
+        long long value = 0;
+        asked->metrics[i].code = ask(&gpus[asked->second->index], asked->metrics[i].id == 2 ? "sm" : "tensor", &value);
+        asked->metrics[i].value = (double)value;
+    }
+    return SUCCESS;
+}
