@@ -1,4 +1,4 @@
-"""Which rank's weights are not those of its replicas: decisions that were expected before there was code for them."""
+"""Which rank's weights are not those of its replicas: a table of jobs, and what each is expected to say."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ CASES = [
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.what)
 def test_decision(case: Case) -> None:
-    """As it was written down first; and rounds before a fault say nothing."""
+    """As the table has it; and rounds before a fault say nothing."""
     *before, last = play(case.state, case.ranks, case.steps, case.layout)
     assert (tuple(last.odd), last.split) == (case.odd, case.split), last
     assert bool(last.compared) == case.compared, last
