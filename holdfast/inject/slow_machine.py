@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 import psutil
@@ -13,7 +14,9 @@ from holdfast.inject.journal import Group, Pen
 from holdfast.inject.target import Target
 
 PERIOD_US = 20_000
+MOST_PERIOD_US = 1_000_000
 LEAST_US = 1_000
+"""The kernel takes no smaller quota."""
 _MEASURE_S = 2.0
 
 
@@ -31,18 +34,31 @@ def strike(target: Target, pen: Pen, percent: float) -> int:
     cores = (_used_s(found) - before) / _MEASURE_S
     if cores <= 0.02:
         raise RefusedError(f"machine {target.machine} computes nothing: slow down a machine of a running job")
-    quota = max(LEAST_US, int(PERIOD_US * cores * (1 - percent / 100)))
+    quota, period = limit(cores, percent)
     folder = parent / f"holdfast-slow-{target.key}"
     pen.note(Group(folder=folder, parent=parent))
     # Twice: what was started between the look and the move.
     for _ in range(2):
         limits = {
-            "cpu.cfs_period_us": str(PERIOD_US),
+            "cpu.cfs_period_us": str(period),
             "cpu.cfs_quota_us": str(quota),
-            "cpu.max": f"{quota} {PERIOD_US}",
+            "cpu.max": f"{quota} {period}",
         }
         cgroup.make(folder, limits, [process.pid for process in processes.find_all(target.folder)])
     return quota
+
+
+def limit(cores: float, percent: float) -> tuple[int, int]:
+    """Quota and period in us that leave so much less than ``cores``; a small quota takes a longer period.
+
+    Raises:
+        RefusedError: the kernel has no quota so small.
+    """
+    left = cores * (1 - percent / 100)
+    period = max(PERIOD_US, math.ceil(LEAST_US / left)) if left > 0 else MOST_PERIOD_US + 1
+    if period > MOST_PERIOD_US:
+        raise RefusedError(f"{percent:g} % less than {cores:.2f} cores is less than the kernel can give")
+    return int(period * left + 1e-6), period
 
 
 def _used_s(found: list[psutil.Process]) -> float:

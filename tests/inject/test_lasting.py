@@ -17,7 +17,7 @@ from holdfast.agent.inspection.mounts import Mounts
 from holdfast.drivers import processes
 from holdfast.drivers.local import LocalDriver, machine_dir
 from holdfast.errors import RefusedError, SettingsError, UnavailableError, UnknownError
-from holdfast.inject import cgroup, inject, journal, lasting, target
+from holdfast.inject import cgroup, inject, journal, lasting, slow_machine, target
 from holdfast.inject.journal import Journal
 from holdfast.models.alert import AlertKind
 from holdfast.policies.config.policy import Policy
@@ -150,6 +150,20 @@ def test_a_slow_machine_waits_for_its_processor(home: Path) -> None:
     finally:
         os.killpg(busy.pid, signal.SIGKILL)
         busy.wait()
+
+
+@pytest.mark.parametrize("cores", [0.021, 0.05, 0.3, 1.0, 7.5])
+@pytest.mark.parametrize("percent", [10.0, 30.0, 60.0, 90.0])
+def test_a_slow_machine_gets_less_than_it_used(cores: float, percent: float) -> None:
+    """By so much, however little it used; the kernel's least quota is kept."""
+    quota, period = slow_machine.limit(cores, percent)
+    assert quota >= slow_machine.LEAST_US
+    assert quota / period == pytest.approx(cores * (1 - percent / 100), rel=0.01)
+
+
+def test_less_than_the_kernel_can_give_is_refused() -> None:
+    with pytest.raises(RefusedError, match="less than the kernel can give"):
+        slow_machine.limit(0.02, 99.0)
 
 
 def test_what_cannot_be_done_says_what_it_takes(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
