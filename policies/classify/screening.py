@@ -6,10 +6,8 @@ from collections.abc import Iterable, Mapping
 
 from holdfast.models.alert import Alert, AlertKind, IncidentClass
 from holdfast.models.base import Frozen
-from holdfast.models.job import Job, JobState
+from holdfast.models.job import ENDED, Job
 from holdfast.policies.config.policy import ClassifyPolicy
-
-ENDED = frozenset({JobState.STOPPED, JobState.FAILED, JobState.DONE})
 
 
 class Screened(Frozen):
