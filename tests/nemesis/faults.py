@@ -97,7 +97,7 @@ def rank_kill(site: Site, fault: Fault) -> None:
     if site.groups:
         ranks = site.groups[max(site.groups)].alive
         if ranks:
-            ranks[int(fault.amount * len(ranks))].end(-9, "fault")
+            ranks[min(int(fault.amount * len(ranks)), len(ranks) - 1)].end(-9, "fault")
 
 
 @kind(control=False)

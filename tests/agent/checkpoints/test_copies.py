@@ -65,9 +65,14 @@ def store() -> Iterator[Proxy]:
 def pair(
     home: Path, gateway: FakeGateway, store: Proxy, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[list[AgentProcess]]:
+    folder = tmp_path_factory.mktemp("copies")
+    # Comparing replicas holds one more file still, for as long as it reads.
+    (folder / "policy.yaml").write_text("detect: {replicas: {every_steps: 0}}\n")
+    (folder / "nvme").mkdir()
     environment = {
         **servers.s3_settings(store.endpoint, BUCKET, "not-a-secret"),
-        "HOLDFAST_FIRST_TIER_DIR": str(tmp_path_factory.mktemp("nvme")),
+        "HOLDFAST_FIRST_TIER_DIR": str(folder / "nvme"),
+        "HOLDFAST_POLICY_FILE": str(folder / "policy.yaml"),
     }
     agents = [AgentProcess(home, f"c{i}", gateway, **environment) for i in range(2)]
     try:
