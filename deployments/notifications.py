@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 BLOCK = "holdfast"
 AUTOMATION = "Holdfast: an incident needs a look"
 STATES = ("Failed", "Crashed", "Suspended", "Needs human")
-"""Names of a playbook run's states that somebody should hear of: it failed, it asks for approval, it gave up."""
+"""Names of a playbook run's states to notify a person of: it failed, it asks for approval, it gave up."""
 
 
 async def notify(settings: Settings, url: str) -> None:
@@ -45,7 +45,7 @@ async def notify(settings: Settings, url: str) -> None:
 
 
 async def _block(client: PrefectClient, url: str) -> Any:
-    """The block that posts to ``url``; its id."""
+    """Save the block that posts to ``url``; return its id."""
     from prefect.blocks.notifications import CustomWebhookNotificationBlock  # noqa: PLC0415
 
     block = CustomWebhookNotificationBlock(

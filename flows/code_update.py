@@ -1,6 +1,6 @@
 """Playbook: an engineer ships a change that must take effect now (hot update).
 
-Held at a step boundary, switched in place, started again; if the new code does not come up, rolled back.
+Held at a step boundary, switched in place, restarted; if the new code does not come up, rolled back.
 A change that is not urgent is merged into the next restart instead, and needs no run of this playbook.
 """
 

@@ -1,4 +1,4 @@
-"""Playbook: a host's memory or processors ran out, and a rank fell over it.
+"""Playbook: a host's memory or processors ran out, and a rank failed for it.
 
 Something else on the host, or a leak of the job's own: a retry in place frees what the ranks held. When it comes
 again without progress the machine goes, for this job only; after that the code is the suspect.

@@ -1,7 +1,7 @@
 """Playbook: a rank exited, and nothing names a culprit.
 
 Stop, look for a faulty machine in tiers, then climb the ladder: retry in place, roll the code back, replay.
-Order of the rungs: ByteDance, arXiv 2509.16293, stop-time checks; the policy file may say otherwise.
+Order of the rungs: ByteDance, arXiv 2509.16293, stop-time checks; the policy file may set another order.
 """
 
 from holdfast.tasks.case import Case

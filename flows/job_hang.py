@@ -1,10 +1,10 @@
 """Playbook: the job makes no progress, and nothing is logged.
 
 Read all stacks while it hangs, and find the outlier's machine or the parallel group that the outliers share. A stopped
-process or an agent that does not answer explains the hang: evict at once. Whoever only stands out may have a reason
-that is no machine's fault (rank 0 prepares data): stop-time checks, then the ladder, which retries in place and evicts
-who stands out again, even though some of the group may be healthy: fast isolation beats an exact cause (ByteDance,
-arXiv 2509.16293).
+process or an agent that does not answer explains the hang: evict at once. A rank that only stands out may have a
+reason that is no machine's fault (rank 0 prepares data): stop-time checks, then the ladder, which retries in place and
+evicts the machine that stands out again, even though some of the group may be healthy: fast isolation beats an exact
+cause (ByteDance, arXiv 2509.16293).
 """
 
 from holdfast.tasks import standing

@@ -1,7 +1,7 @@
 """Flow: repair a machine that was evicted, by what its verdict asks for.
 
 GPU reset or restart, the vendor's diagnosis, delivery checks with burn-in, then the standby pool; where that is not
-enough, a ticket. The policy says which step is next; the ledger has each before it is done.
+enough, a ticket. The policy chooses the next step; the ledger records each step before it is done.
 """
 
 from typing import Any

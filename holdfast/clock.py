@@ -1,4 +1,4 @@
-"""Time behind a Protocol, so that tests turn it by hand."""
+"""Time behind a Protocol, so that tests control it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Seconds since whenever, of this process only: what to measure patience by."""
+        """Return the seconds since an arbitrary point, of this process only: for measuring waits."""
         ...
 
     async def sleep(self, seconds: float) -> None:
@@ -31,7 +31,7 @@ class SystemClock:
         return time.time()
 
     def monotonic(self) -> float:
-        """Seconds since whenever."""
+        """Return seconds since an arbitrary point."""
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
@@ -40,21 +40,21 @@ class SystemClock:
 
 
 class FakeClock:
-    """Stands still until told; ``sleep`` advances it at once."""
+    """A clock that stands still until advanced; ``sleep`` advances it at once."""
 
     def __init__(self, start: float = 1_000_000.0) -> None:
         self._now, self._past = start, 0.0
 
     def now(self) -> float:
-        """Seconds since the Unix epoch, as last set."""
+        """Return seconds since the Unix epoch, as last set."""
         return self._now
 
     def monotonic(self) -> float:
-        """Goes on with :meth:`advance`, whatever the wall clock is set to."""
+        """Return seconds that grow with :meth:`advance`, whatever the wall clock is set to."""
         return self._past
 
     def set(self, now: float) -> None:
-        """Have somebody set the wall clock."""
+        """Set the wall clock, as an operator might."""
         self._now = now
 
     def advance(self, seconds: float) -> None:

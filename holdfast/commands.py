@@ -25,17 +25,17 @@ class Ended(Frozen):
 
     @property
     def ok(self) -> bool:
-        """It said that it did what was asked."""
+        """Whether the command succeeded (exit status 0)."""
         return self.status == 0
 
     @property
     def missing(self) -> bool:
-        """It is not installed."""
+        """Whether the command is not installed."""
         return self.status == NOT_FOUND
 
     @property
     def said(self) -> str:
-        """Its exit status and the last words, in one line."""
+        """Its exit status and the end of its output, in one line."""
         words = " ".join((self.err or self.out).split())[-300:]
         how = "not finished in time" if self.status is None else f"exit status {self.status}"
         return f"{how}: {words}" if words else how

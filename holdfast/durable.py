@@ -16,7 +16,7 @@ from holdfast import failpoint
 _AT_ONCE = 16
 """Syncs of small files: a file system writes several with one turn of its journal."""
 _NO_SYNC = {errno.EINVAL, errno.ENOTSUP}
-"""Of file systems that cannot sync a folder."""
+"""Errors of file systems that cannot sync a folder."""
 
 
 def write(path: Path, content: bytes | memoryview | str, place: str, mode: int = 0o666) -> None:
@@ -36,7 +36,7 @@ def write(path: Path, content: bytes | memoryview | str, place: str, mode: int =
 
 
 def create(path: Path, content: str, place: str, mode: int = 0o666) -> bool:
-    """As :func:`write`, unless a file is there; False: one was, or another process was faster."""
+    """Write as :func:`write` does, unless a file is there; False: one was, or another process was faster."""
     new = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         _fill(new, content.encode(), mode)
@@ -85,7 +85,7 @@ def sync(path: Path) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """As :func:`sync`, of everything in ``folder``; links are names, and lie in their folder."""
+    """Sync everything in ``folder`` as :func:`sync` does; links are names, and are part of their folder."""
     found = [Path(where) / name for where, _, names in os.walk(folder) for name in names]
     files = [path for path in found if not path.is_symlink()]
     folders = [Path(where) for where, _, _ in os.walk(folder)]

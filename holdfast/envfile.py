@@ -15,7 +15,7 @@ _PREFIX = "HOLDFAST_"
 
 
 def remember(settings: Settings) -> None:
-    """Write the values that somebody chose, over those of an earlier ``up``; other lines stay.
+    """Write the values that were set explicitly, over those of an earlier ``up``; other lines stay.
 
     Secrets are left out: they come from the environment or from the secret file.
     """
@@ -42,7 +42,7 @@ def kept(home: Path) -> Iterator[None]:
 
 
 def chosen(settings: Settings) -> dict[str, str]:
-    """The values that somebody chose, as environment variables; no secrets."""
+    """Return the values that were set explicitly, as environment variables; no secrets."""
     values = {}
     for name in sorted(settings.model_fields_set - {"home"}):
         value = getattr(settings, name)
@@ -53,7 +53,7 @@ def chosen(settings: Settings) -> dict[str, str]:
 
 
 def _mounted(settings: Settings, name: str) -> bool:
-    """It comes from the folder of secrets, and stays there."""
+    """Return whether the value comes from the folder of secrets, where it stays."""
     folder = settings.secrets_dir
     return folder is not None and (folder / f"{_PREFIX}{name}".lower()).exists()
 

@@ -29,7 +29,7 @@ from holdfast.models.missing import Missing
 
 
 class HoldfastError(Exception):
-    """Base of all; its message says what is wrong, where, and what to do. CLI exit status 1."""
+    """Base of all; the message names what is wrong, where, and what to do. CLI exit status 1."""
 
     status = 500
 
@@ -70,7 +70,7 @@ class LimitError(RefusedError):
     def __init__(
         self, message: str, missing: Missing = Missing.CHANGE, again_at: float | None = None
     ) -> None:
-        """``missing`` is what has to come about; ``again_at`` when it surely has (Unix seconds; None: not known)."""
+        """Set ``missing``, the condition to wait for, and ``again_at``, when it holds (Unix seconds; None: unknown)."""
         super().__init__(message)
         self.missing, self.again_at = missing, again_at
 
@@ -96,11 +96,11 @@ class NoPlaybookError(UnavailableError):
 
 
 class SilentError(UnavailableError):
-    """Not even a refusal came back: it may be gone, or run on where it cannot be reached."""
+    """No answer, not even a refusal: the other side may be gone, or run on where it cannot be reached."""
 
 
 class WaitError(UnavailableError):
-    """What a restore needs does not answer now; nothing was started, and it is tried again after a pause."""
+    """A service that a restore needs does not answer now; nothing was started, and it is retried after a pause."""
 
 
 class CheckpointError(HoldfastError):
@@ -114,10 +114,10 @@ class DamagedError(CheckpointError):
 
 
 class UncoveredError(CheckpointError):
-    """What is read does not cover what the state needs: saved under another layout, or without this part of it."""
+    """The data read does not cover what the state needs: saved under another layout, or without this part of it."""
 
     def __init__(self, message: str, path: str = "", missing: int = 0, needed: int = 0) -> None:
-        """``missing`` of the ``needed`` elements of ``path`` are nowhere in what would be read."""
+        """Note that ``missing`` of the ``needed`` elements of ``path`` are nowhere in the data that would be read."""
         super().__init__(message)
         self.path, self.missing, self.needed = path, missing, needed
 

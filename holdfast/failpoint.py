@@ -26,7 +26,7 @@ FILES = {
     "slurm": "the nodes that are ours",
     "export": "a checkpoint exported as a directory",
 }
-"""What is put in place by :mod:`holdfast.durable`, by the name that its failpoints begin with."""
+"""Files that :mod:`holdfast.durable` puts in place, by the name that their failpoints begin with."""
 STEPS = {
     "written": "complete under another name, perhaps not on the disk",
     "synced": "on the disk under another name",
@@ -55,7 +55,7 @@ _left = 1
 
 
 def here(name: str) -> None:
-    """A place: the process ends here if it is armed for it."""
+    """Mark a place: the process ends here if it is armed for it."""
     if _armed is not None:
         _reach(name)
 

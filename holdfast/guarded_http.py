@@ -29,12 +29,12 @@ Scope = MutableMapping[str, Any]
 
 
 def guarded(strangers: Strangers | None = None) -> type[asyncio.Protocol]:
-    """The protocol of one server: pass it to uvicorn as ``http``."""
+    """Return the protocol of one server: pass it to uvicorn as ``http``."""
     return type("Guarded", (GuardedHttp,), {"strangers": strangers or Strangers(HEAD_S)})
 
 
 def is_known(scope: Scope) -> None:
-    """The request of ``scope`` carried the secret: its connection is no stranger's."""
+    """Note that the request of ``scope`` carried the secret: its connection is no stranger's."""
     scope.get("extensions", {}).get(_KNOWN, _nobody)()
 
 
@@ -74,7 +74,7 @@ class GuardedHttp(HttpToolsProtocol):
             self._arm()
 
     def on_message_begin(self) -> None:
-        """A request's first byte."""
+        """Start the deadline of a request at its first byte."""
         super().on_message_begin()
         self.scope["extensions"] = self._extensions  # type: ignore[typeddict-item]
         self._head_nbytes = 0
@@ -83,36 +83,36 @@ class GuardedHttp(HttpToolsProtocol):
             self._wait(HEAD_S)
 
     def on_headers_complete(self) -> None:
-        """Its head is whole."""
+        """Start the deadline of the body once the head is complete."""
         self._head_nbytes = None
         self._wait(BODY_S)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """All of it is here; idle connections are the business of uvicorn's ``timeout_keep_alive``."""
+        """Lift the deadline of a complete request; idle connections are left to uvicorn's ``timeout_keep_alive``."""
         self._wait(None)
         super().on_message_complete()
 
     def handle_websocket_upgrade(self) -> None:
-        """From here on it is a stream, and another protocol's."""
+        """Lift the deadline: from here on the connection is a stream of another protocol."""
         self._known()
         self._wait(None)
         self._arm()
         super().handle_websocket_upgrade()
 
     def pause_writing(self) -> None:
-        """The other side does not read fast enough."""
+        """Watch a client that does not read fast enough."""
         super().pause_writing()
         if self._stalled is None:
             self._look_again()
 
     def resume_writing(self) -> None:
-        """It reads."""
+        """Stop watching: the client reads again."""
         self._read_again()
         super().resume_writing()
 
     def timeout_keep_alive_handler(self) -> None:
-        """Idle for too long; what it did not read by now is not kept for it."""
+        """Close a connection that was idle for too long; data that it did not read by now is dropped."""
         self.transport.abort()
 
     def _known(self) -> None:
@@ -121,7 +121,7 @@ class GuardedHttp(HttpToolsProtocol):
             self.strangers.left(self)
 
     def _wait(self, seconds: float | None) -> None:
-        """What is waited for now has so long, as soon as it is known that it did not come with what came before."""
+        """Set the deadline of the next part; it starts once that part has not come with the data received before."""
         self._waits, self._changed = seconds, True
 
     def _arm(self) -> None:
@@ -142,7 +142,7 @@ class GuardedHttp(HttpToolsProtocol):
             self.transport.abort()
 
     def _look_again(self) -> None:
-        """A large answer waits as a whole: slow is well, as long as some of it goes."""
+        """Check for progress of a large answer, which is buffered whole: slow is fine as long as some of it goes."""
         waits = self.transport.get_write_buffer_size()
         self._stalled = self.loop.call_later(STALL_S, self._went_on, waits)
 
@@ -159,4 +159,4 @@ class GuardedHttp(HttpToolsProtocol):
 
 
 def _nobody() -> None:
-    """For requests that came another way, as in tests."""
+    """Do nothing, for requests that came another way, as in tests."""

@@ -36,7 +36,7 @@ def listen(host: str, port: int, backlog: int) -> socket.socket:
 
 
 def require_tls(settings: Settings, host: str, named: str) -> None:
-    """Refuse to serve without TLS where others may listen in, unless the site says that it is meant.
+    """Refuse to serve without TLS where others may listen in, unless the site's settings allow it.
 
     Args:
         settings: of the site.
@@ -44,7 +44,7 @@ def require_tls(settings: Settings, host: str, named: str) -> None:
         named: where it comes from, for the message: ``HOLDFAST_HOST``.
 
     Raises:
-        SettingsError: it is no loopback address, there is no certificate, and nobody allowed it.
+        SettingsError: it is no loopback address, there is no certificate, and the settings do not allow it.
     """
     if settings.tls_cert is None and not settings.allow_plaintext and not is_loopback(host):
         raise SettingsError(
@@ -56,7 +56,7 @@ def require_tls(settings: Settings, host: str, named: str) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this host's processes reach it; a name counts by all of its addresses, an unknown one does not."""
+    """Return whether only this host reaches it; a name counts by all of its addresses, an unknown one does not."""
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError:
@@ -71,7 +71,7 @@ def many_files() -> None:
 
 
 def facing(url: str) -> str:
-    """This host's address on the way to ``url``; nothing is sent.
+    """Return this host's address on the way to ``url``; nothing is sent.
 
     Raises:
         SettingsError: its host is unknown here, or there is no way to it.

@@ -13,7 +13,7 @@ _LETTERS = "letters, digits, '.', '_' and '-' behind a letter or digit, at most"
 
 
 def checker(kind: Any, what: str, expected: str) -> TypeAdapter[str]:
-    """For names outside of models, with :func:`require`."""
+    """Return a checker for names outside of models, with :func:`require`."""
     return TypeAdapter(Annotated[kind, Field(title=what, description=expected)])
 
 
@@ -26,10 +26,10 @@ INCARNATION = checker(Incarnation, "incarnation", f"{_LETTERS} 256, also ':' and
 
 
 def require(kind: TypeAdapter[str], value: object, where: str = "") -> str:
-    """The name, if it is one; ``where`` says in the error where it was given.
+    """Return the name, if it is one; ``where`` names in the error where it was given.
 
     Raises:
-        SettingsError: says what it is not, and what was expected.
+        SettingsError: it is no such name; the message shows what was expected.
     """
     try:
         return kind.validate_python(value)

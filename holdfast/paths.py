@@ -7,29 +7,29 @@ from pathlib import Path
 
 SHM = Path("/dev/shm")
 ENV_MACHINE_DIR = "HOLDFAST_MACHINE_DIR"
-"""In the environment of every process of a machine (its folder), so that a driver finds them all."""
+"""Variable of every process of a machine (its folder), so that a driver finds them all."""
 
 
 def machine_dir(home: Path, machine: str) -> Path:
-    """The machine's own disk: logs, checkouts, copies of shards. Gone when the machine is."""
+    """Return the machine's own disk: logs, checkouts, copies of shards. Gone when the machine is."""
     return home.resolve() / "machines" / machine
 
 
 def shm_root(home: Path) -> Path:
-    """Shared memory of all local machines of one project."""
+    """Return the shared memory folder of all local machines of one project."""
     return SHM / f"holdfast-{hashlib.sha256(str(home.resolve()).encode()).hexdigest()[:8]}"
 
 
 def shm_dir(home: Path, machine: str) -> Path:
-    """The machine's memory for checkpoint shards. Gone when the machine is."""
+    """Return the machine's memory for checkpoint shards. Gone when the machine is."""
     return shm_root(home) / machine
 
 
 def run_dir(home: Path) -> Path:
-    """Pid files and sockets of the embedded services."""
+    """Return the folder of pid files and sockets of the embedded services."""
     return home.resolve() / "run"
 
 
 def log_dir(home: Path) -> Path:
-    """Logs of the embedded services."""
+    """Return the folder of logs of the embedded services."""
     return home.resolve() / "logs"

@@ -25,7 +25,7 @@ def folder(path: Path, *, or_roots: bool = False) -> Path:
         or_roots: root may own it as well (a volume that was mounted for us); then it is left as it is.
 
     Raises:
-        SettingsError: it belongs to somebody else, others could write to it, or it is a link or no folder.
+        SettingsError: it belongs to another user, others could write to it, or it is a link or no folder.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
@@ -49,7 +49,7 @@ def folder(path: Path, *, or_roots: bool = False) -> Path:
 
 
 def opened(path: str | Path, flags: int) -> int:
-    """A descriptor of the file ``path``, which is ours; one that is made has mode 0600. Links are not followed.
+    """Open the file ``path``, which is ours; one that is made has mode 0600. Links are not followed.
 
     Raises:
         SettingsError: it is another user's, a link, or no plain file.
@@ -73,7 +73,7 @@ def _open(path: Path, flags: int, kind: str) -> int:
     try:
         return os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError:
-        # A link, another kind of file, or one that its owner keeps to himself: say which, if that is why.
+        # A link, another kind of file, or one that only its owner may open: report which, if that is the reason.
         with contextlib.suppress(FileNotFoundError):
             found = path.lstat()
             _require_ours(path, found, kind)

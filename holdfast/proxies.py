@@ -15,7 +15,7 @@ _EXCEPT = ("NO_PROXY", "no_proxy")
 
 
 def exceptions(environment: Mapping[str, str], hosts: Iterable[str] = LOOPBACK) -> dict[str, str]:
-    """Variables that add ``hosts`` to those called without a proxy; empty: no proxy is set."""
+    """Return variables that add ``hosts`` to those called without a proxy; empty: no proxy is set."""
     if not any(environment.get(name) or environment.get(name.lower()) for name in _NAMES):
         return {}
     named = [host.strip() for name in _EXCEPT for host in environment.get(name, "").split(",")]

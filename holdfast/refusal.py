@@ -1,4 +1,4 @@
-"""Why a connection could not be made: somebody refused it, or nothing came back."""
+"""Why a connection could not be made: the host refused it, or nothing came back."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ _SILENT = frozenset(
 
 
 def is_silence(error: BaseException) -> bool:
-    """Whether the network, not the host, kept ``error``'s connection from being made.
+    """Return whether the network, not the host, kept ``error``'s connection from being made.
 
-    A host that refuses lives, and says that nobody listens; one that cannot be reached may run whatever it likes.
+    A host that refuses is alive, and reports that no process listens; one that cannot be reached may run anything.
     """
     return any(isinstance(each, TimeoutError) or each.errno in _SILENT for each in _causes(error))
 
 
 def said(error: BaseException) -> str:
-    """The kernel's words for it."""
+    """Return the kernel's message for the error."""
     numbers = [each.errno for each in _causes(error) if each.errno in _SILENT]
     return os.strerror(numbers[0]).lower() if numbers and numbers[0] else str(error)
 
 
 def _causes(error: BaseException) -> Iterator[OSError]:
-    """All system errors behind ``error``: HTTP libraries wrap them several times."""
+    """Yield all system errors behind ``error``: HTTP libraries wrap them several times."""
     look, seen = [error], set[int]()
     while look:
         one = look.pop()

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 PREFECT_USER = "holdfast"
-"""Of the embedded Prefect server's credentials, that `holdfast up` makes."""
+"""User of the embedded Prefect server's credentials, which `holdfast up` makes."""
 
 
 class Keys:
     """The secrets that are accepted at this moment, and the one that is sent. Any thread may use it."""
 
     def __init__(self, path: Path | None = None, given: str = "") -> None:
-        """From the file ``path``, or as ``given`` (separated by white space), which then never changes.
+        """Read the secrets from ``path``, or take those ``given`` (separated by white space), which never change.
 
         Raises:
             SettingsError: the file is missing, empty, or readable by others.
@@ -60,13 +60,13 @@ class Keys:
         return f"Bearer {self.current}"
 
     def accepts(self, secret: str) -> bool:
-        """Whether ``secret`` is one of them; takes the same time whatever it is."""
+        """Return whether ``secret`` is accepted; takes the same time whatever it is."""
         given = secret.encode()
         # All are compared, whichever fits.
         return sum(hmac.compare_digest(given, key.encode()) for key in self.all) > 0
 
     def match(self, header: str | None) -> bool:
-        """Whether an ``Authorization`` header carries one of them."""
+        """Return whether an ``Authorization`` header carries an accepted secret."""
         scheme, _, secret = (header or "").partition(" ")
         return scheme == "Bearer" and self.accepts(secret)
 
@@ -86,7 +86,7 @@ class Keys:
 
 
 def of(settings: Settings) -> Keys:
-    """The secret of a site: ``HOLDFAST_SHARED_SECRET``, or the secret file.
+    """Return the secret of a site: ``HOLDFAST_SHARED_SECRET``, or the secret file.
 
     Raises:
         SettingsError: the file is missing, empty, or readable by others.
@@ -97,7 +97,7 @@ def of(settings: Settings) -> Keys:
 
 
 def prefect_auth(settings: Settings) -> str:
-    """USER:PASSWORD of the Prefect API; empty: one elsewhere that asks for none.
+    """Return USER:PASSWORD of the Prefect API; empty: one elsewhere that asks for none.
 
     Raises:
         SettingsError: the file is missing, readable by others, or holds something else.
@@ -119,7 +119,7 @@ def create_prefect_auth(settings: Settings) -> None:
 
 
 def keys(value: str | Keys) -> Keys:
-    """``value``, also when it is a plain secret."""
+    """Return ``value`` as keys, also when it is a plain secret."""
     return value if isinstance(value, Keys) else Keys(given=value)
 
 
@@ -132,7 +132,7 @@ def create(path: Path, prefix: str = "") -> str:
 
 
 def read(path: Path) -> str:
-    """The secret in ``path``: of several, the one that is sent.
+    """Return the secret in ``path``: of several, the one that is sent.
 
     Raises:
         SettingsError: the file is missing, empty, or readable by others.
@@ -141,7 +141,7 @@ def read(path: Path) -> str:
 
 
 def matches(header: str | None, secret: str) -> bool:
-    """Whether an ``Authorization`` header carries ``secret``; takes the same time whatever it holds."""
+    """Return whether an ``Authorization`` header carries ``secret``; takes the same time whatever it holds."""
     return hmac.compare_digest((header or "").encode(), f"Bearer {secret}".encode())
 
 
@@ -164,14 +164,14 @@ def _read(path: Path) -> tuple[str, ...]:
 
 
 def _too_open(found: os.stat_result) -> bool:
-    """Others may do nothing. A group may read what another user owns: how else should it be ours to read?"""
+    """Return whether the mode allows too much: only a group may read, and only another user's file, for us to read."""
     mode = found.st_mode & (stat.S_IRWXG | stat.S_IRWXO)
     mounted = found.st_uid != os.geteuid()
     return bool(mode & ~stat.S_IRGRP if mounted else mode)
 
 
 def _version(path: Path) -> tuple[int, int, int] | None:
-    """Tells one content from the next: a mounted Kubernetes secret is another file after a change."""
+    """Return a value that changes with the content: a mounted Kubernetes secret is another file after a change."""
     try:
         found = path.stat()
     except OSError:

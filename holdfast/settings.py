@@ -191,14 +191,14 @@ class Settings(BaseSettings):
     @field_validator("*")
     @classmethod
     def _absolute(cls, value: object, info: ValidationInfo) -> object:
-        """Other processes read what we read here, from other folders."""
+        """Make paths absolute: other processes read the same settings from other folders."""
         return (
             value.expanduser().absolute() if isinstance(value, Path) and info.field_name != "home" else value
         )
 
     @property
     def gateways(self) -> tuple[str, ...]:
-        """Base URLs of all gateways; whoever one that stands by refuses asks the next."""
+        """Base URLs of all gateways; a client that is refused by one on standby asks the next."""
         named = tuple(url.strip().rstrip("/") for url in self.gateway_url.split(",") if url.strip())
         return named or (self.own_gateway,)
 
@@ -226,7 +226,7 @@ class Settings(BaseSettings):
 
     @property
     def prefect_auth_path(self) -> Path | None:
-        """File with the Prefect API's USER:PASSWORD; None: of an API elsewhere nobody named one."""
+        """File with the Prefect API's USER:PASSWORD; None: the API is elsewhere, and no file is configured."""
         return self.prefect_auth_file or (None if self.prefect_api_url else self.home / "prefect-auth")
 
     @property
@@ -252,7 +252,7 @@ class Settings(BaseSettings):
 
 
 def find_home(start: Path | None = None) -> Path:
-    """The ``.holdfast`` folder of this project: ``HOLDFAST_HOME``, or the nearest above ``start``.
+    """Return the ``.holdfast`` folder of this project: ``HOLDFAST_HOME``, or the nearest above ``start``.
 
     Raises:
         SettingsError: there is none.
@@ -270,7 +270,7 @@ def find_home(start: Path | None = None) -> Path:
 
 
 def load(home: Path | None = None) -> Settings:
-    """Settings of the project whose state lies in ``home`` (default: :func:`find_home`).
+    """Load the settings of the project whose state lies in ``home`` (default: :func:`find_home`).
 
     Raises:
         SettingsError: no project, or a value is wrong (named with what was expected).
@@ -289,7 +289,7 @@ def load(home: Path | None = None) -> Settings:
 
 
 def _secrets(folder: Path) -> Path | None:
-    """``secrets_dir``, which has to be known before all other settings are read."""
+    """Return ``secrets_dir``, which has to be known before all other settings are read."""
     name = "HOLDFAST_SECRETS_DIR"
     named = os.environ.get(name) or dotenv_values(folder / "settings.env").get(name)
     if named and not Path(named).is_dir():

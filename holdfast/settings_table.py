@@ -23,7 +23,7 @@ value is refused with its name and what was expected. Thresholds, ladders and li
 
 
 def table() -> str:
-    """The whole page, as markdown."""
+    """Return the whole page, as markdown."""
     return _HEAD + "".join(_row(name, field) for name, field in Settings.model_fields.items())
 
 

@@ -13,7 +13,7 @@ _LINES = "\n\t"
 
 
 def plain(text: object, *, instead: str | None = None, lines: bool = True) -> str:
-    """``text`` with everything that is not printable as its number, such as ``\\x1b``.
+    """Return ``text`` with everything that is not printable as its number, such as ``\\x1b``.
 
     Among it are escape sequences, with eight bits as well, and marks that turn the direction of writing.
 
@@ -41,10 +41,10 @@ def _number(sign: str) -> str:
 
 
 class PlainFormatter(logging.Formatter):
-    """For log files: people read them in terminals."""
+    """Formatter for log files, which people read in terminals."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record's line or lines, printable."""
+        """Return the record's line or lines, printable."""
         return plain(super().format(record))
 
 

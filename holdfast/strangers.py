@@ -1,8 +1,9 @@
 """Connections whose other side has not shown a secret yet: how many there may be, and for how long.
 
-Anybody who reaches a port can open connections and say nothing, or half of something. So each stranger has a deadline,
-and where there are too many, of one address or of all, the one that has waited longest gives way to the new one. Who
-knows the secret says so within milliseconds and is a stranger no more: one of us comes in however many others wait.
+Any client that reaches a port can open connections and send nothing, or half of a request. So each stranger has a
+deadline, and where there are too many, of one address or of all, the one that has waited longest gives way to the new
+one. A client that knows the secret shows it within milliseconds and is a stranger no more: one of us gets in however
+many others wait.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 MOST_OF_ONE = 1024
-"""Strangers of one address: agents behind one (a proxy, a fleet on one host) may all come at once. Who has to give way
-comes again."""
+"""Most strangers of one address: agents behind one (a proxy, a fleet on one host) may all connect at once. One that
+has to give way connects again."""
 MOST = 4096
 _SHARE_OF_FILES = 4
 
@@ -39,13 +40,13 @@ class Strangers:
         self._of: Counter[str] = Counter()
         self._lock = threading.Lock()
         self.dropped = 0
-        """How many had to give way, or were too slow."""
+        """Number of those that had to give way, or were too slow."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     def came(self, who: Hashable, peer: str, now: float, drop: Callable[[], None]) -> None:
-        """``who`` connected from the address ``peer``; ``drop`` ends that connection, whatever it is doing."""
+        """Add ``who``, which connected from ``peer``; ``drop`` ends that connection, whatever it is doing."""
         with self._lock:
             give_way = self._too_many(peer)
             self._waiting[who] = _Stranger(peer, now + self.patience_s, drop)
@@ -53,12 +54,12 @@ class Strangers:
         self._drop(give_way)
 
     def left(self, who: Hashable) -> None:
-        """It is no stranger any more, or gone. Harmless if it was none."""
+        """Remove ``who``: it is no stranger any more, or gone. Harmless if it was none."""
         with self._lock:
             self._forget(who)
 
     def sweep(self, now: float) -> float | None:
-        """End those whose time is over; the seconds until the next one's is, None: nobody waits."""
+        """Drop those whose deadline has passed; return the seconds until the next deadline, None: none waits."""
         with self._lock:
             late = [who for who, stranger in self._waiting.items() if stranger.until <= now]
             gone = [stranger for who in late if (stranger := self._forget(who))]

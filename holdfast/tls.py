@@ -65,11 +65,11 @@ class Tls:
 
     @property
     def scheme(self) -> str:
-        """Of the URLs of gateway and agents."""
+        """Scheme of the URLs of gateway and agents."""
         return "https" if self._ca else "http"
 
     def server(self) -> ssl.SSLContext | None:
-        """For a listening socket; None: serve without TLS. Each handshake takes the files as they are then."""
+        """Return the context of a listening socket; None: no TLS. Each handshake reads the files as they are then."""
         if self._cert is None:
             return None
         constants.SSL_HANDSHAKE_TIMEOUT = HANDSHAKE_S
@@ -82,24 +82,24 @@ class Tls:
         return listening
 
     def client(self) -> ssl.SSLContext | None:
-        """For connections to gateway and agents; None: connect without TLS. Trusts the site's authority alone."""
+        """Return the context for connections to gateway and agents; None: no TLS. Trusts the site's authority alone."""
         self.refresh()
         return self._client
 
     def http(self) -> dict[str, Any]:
-        """Arguments for an httpx client."""
+        """Return arguments for an httpx client."""
         return {"verify": self.client() or _usual()}
 
     def to_agent(self) -> dict[str, str]:
-        """httpx extensions of a request to an agent: the name that its certificate must carry, if not its address."""
+        """Return httpx extensions of a request to an agent: the name its certificate must carry, if not its address."""
         return {"sni_hostname": self._agent_name} if self._agent_name and self._ca else {}
 
     def agent_name(self, host: str) -> str:
-        """The name that the certificate of the agent at ``host`` must carry."""
+        """Return the name that the certificate of the agent at ``host`` must carry."""
         return self._agent_name or host
 
     def refresh(self) -> None:
-        """Trust what the authority's file holds now, too; what it held before stays trusted until a restart."""
+        """Trust the authority's present file, too; its former contents stay trusted until a restart."""
         if self._ca is None or (version := _version(self._ca)) == self._trusted:
             return
         with self._lock:
@@ -116,7 +116,7 @@ class Tls:
             self._trusted = version
 
     def _served(self) -> ssl.SSLContext:
-        """The certificate as it lies there now; the one before, while the files do not fit together."""
+        """Return the context with the present certificate; the former one while the files do not fit together."""
         assert self._cert is not None
         assert self._key is not None
         version = _version(self._cert, self._key)
@@ -139,7 +139,7 @@ class Tls:
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
             assert self._cert is not None
-            # An encrypted key is an error: nobody is there to type its passphrase.
+            # An encrypted key is an error: there is no operator to type its passphrase.
             context.load_cert_chain(self._cert, self._key, password=lambda: "")
         except (OSError, ssl.SSLError) as error:
             raise SettingsError(
@@ -153,7 +153,7 @@ PLAIN = Tls()
 
 
 def of(settings: Settings) -> Tls:
-    """As the settings say.
+    """Return the TLS configuration of the settings.
 
     Raises:
         SettingsError: a file is missing or not what it should be, or only a part of them is named.
@@ -165,7 +165,7 @@ def of(settings: Settings) -> Tls:
 
 @functools.cache
 def _usual() -> ssl.SSLContext:
-    """What httpx trusts when nothing is said. Loading it takes 20 ms and a megabyte: once, not for every client."""
+    """Return httpx's default trust store. Loading it takes 20 ms and a megabyte: once, not for every client."""
     return httpx.create_ssl_context()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def join_names(items: Iterable[object], most: int = 8) -> str:
-    """The first ``most`` of ``items``, and how many more there are: ``m0, m1 and 748 more``; ``none`` for none."""
+    """Join the first ``most`` of ``items``, and count the others: ``m0, m1 and 748 more``; ``none`` for none."""
     names = [str(item) for item in items]
     if not names:
         return "none"

@@ -1,1 +1,1 @@
-"""What must survive: checkpoints, the ledger, code versions."""
+"""Durable state: checkpoints, the ledger, code versions."""

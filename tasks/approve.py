@@ -1,7 +1,7 @@
 """Ask a person before an act: the flow run is suspended until it is answered, in the Prefect UI or on the command line.
 
-What counts is the answer in the ledger: ``holdfast approve`` writes it there and resumes the run; an answer given in
-the UI is written there when the run starts again. Nobody answers in time: the gateway writes the policy's default.
+The answer in the ledger counts: ``holdfast approve`` writes it there and resumes the run; an answer given in the UI
+is written there when the run starts again. If no answer comes in time, the gateway writes the policy's default.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CULPRIT = "culprit"
 
 
 class Approval(RunInput):
-    """The answer. What the UI shows as a form."""
+    """The answer, which the UI shows as a form."""
 
     approve: bool = Field(False, description="Yes: do it. No: leave it to a person.")
     by: str = Field("", max_length=200, description="Who says so.")
@@ -38,7 +38,7 @@ async def ask_before_evicting(case: Case, machines: Sequence[str], scope: Scope)
     """Wait for a person's approval, if the policy wants one for this eviction.
 
     Raises:
-        LimitError: it was refused, or nobody answered and that is what the policy says then.
+        LimitError: it was refused, or no answer came and the policy's default is to refuse.
     """
     if _approved_before(case, len(machines)):
         return
@@ -49,13 +49,13 @@ async def ask_before_looking(case: Case, scope: Scope) -> None:
     """Wait for a person's approval before a job that trains is stopped to look for a machine to evict.
 
     Raises:
-        LimitError: it was refused, or nobody answered and that is what the policy says then.
+        LimitError: it was refused, or no answer came and the policy's default is to refuse.
     """
     await _ask(case, "the machine that checks accuse", _CULPRIT, (1, scope))
 
 
 def _approved_before(case: Case, machines: int) -> bool:
-    """The eviction of whoever is found was approved already, before the job was stopped for it."""
+    """Return whether the eviction of any culprit was approved already, before the job was stopped for it."""
     key = f"approve:{_CULPRIT}{case.again_after}"
     return machines == 1 and any(
         action.key == key and action.result.get("approve") for action in case.done("approve")
@@ -83,7 +83,7 @@ async def _ask(case: Case, whom: str, target: str, what: tuple[int, Scope]) -> N
 
 
 async def _answer(case: Case, target: str, question: str) -> dict[str, Any]:
-    """The answer, as the ledger has it; suspends the flow run while there is none."""
+    """Return the answer in the ledger; suspend the flow run while there is none."""
     ledger, policy = case.ctx.ledger, case.ctx.policy.approval
     key = f"approve:{target}{case.again_after}"
     intent = {
@@ -120,11 +120,11 @@ async def _wait(case: Case, key: str) -> dict[str, Any]:
 
 
 def deadline(action: Action) -> float:
-    """Until when the question may be answered (Unix seconds)."""
+    """Return the time until which the question may be answered (Unix seconds)."""
     return float(action.intent["deadline"])
 
 
 def by_default(action: Action) -> dict[str, Any]:
-    """The answer when nobody gave one."""
+    """Return the answer that counts when no person gave one."""
     approve = action.intent["default"] == "approve"
     return {"approve": approve, "by": "the policy file", "reason": "nobody answered before the deadline"}

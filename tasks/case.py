@@ -1,4 +1,4 @@
-"""The case: what a playbook knows about its incident, from step to step; and the rule "never twice"."""
+"""The case: a playbook's knowledge of its incident, from step to step; and the rule "never twice"."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Request(Frozen):
 
 
 class Case(Frozen):
-    """An incident under treatment. Steps get it and never change it."""
+    """An incident under treatment. Steps receive it and never change it."""
 
     incident_id: IncidentId
     attempt: int
@@ -46,18 +46,18 @@ class Case(Frozen):
     """Machines that the alerts surely accuse; empty when they are so many that a human must look first."""
     observe_only: bool = False
     round: int = 0
-    """How often the incident was taken up again after a wait: what was looked at before is looked at anew."""
+    """Times that the incident was taken up again after a wait: every check is repeated then."""
     lease: str = ""
-    """The word under which this run holds the job's lease; every act shows it."""
+    """The name under which this run holds the job's lease; every act shows it."""
 
     @property
     def again(self) -> bool:
-        """A former attempt brought the job up and it fell again."""
+        """Whether a former attempt brought the job up and it failed again."""
         return self.broken_epoch > self.incident.epoch
 
     @property
     def life(self) -> str:
-        """Names what is done once for the broken epoch and this round, within the keys of actions."""
+        """Part of the keys of actions that are done once for the broken epoch and this round."""
         return f"e{self.broken_epoch}{self.again_after}"
 
     @property
@@ -82,24 +82,24 @@ class Case(Frozen):
 
     @property
     def values(self) -> dict[str, Any]:
-        """What the policy file gives a playbook of another package to go by; empty for the built-in ones."""
+        """Values from the policy file for a playbook of another package; empty for the built-in ones."""
         entry = self.ctx.policy.playbooks.get(self.incident_class)
         return dict(entry.values) if entry else {}
 
     def job_now(self) -> Job:
-        """The job as it stands in the ledger now."""
+        """Return the job as it stands in the ledger now."""
         return self.ctx.ledger.job(self.job)
 
     def machines_now(self) -> list[Machine]:
-        """The job's machines, by slot."""
+        """Return the job's machines, by slot."""
         return self.ctx.ledger.machines_named(self.job_now().machines)
 
     def incarnations(self) -> dict[str, str]:
-        """Which lives of the job's machines are looked at now: a verdict speaks of them, not of whoever comes after."""
+        """Return the present incarnations of the job's machines: a verdict is about them, not about later ones."""
         return {machine.name: machine.incarnation for machine in self.machines_now()}
 
     def done(self, kind: str) -> list[Action]:
-        """Finished actions of one kind, oldest first."""
+        """Return finished actions of one kind, oldest first."""
         return [
             action
             for action in self.ctx.ledger.actions(self.incident_id)
@@ -109,7 +109,7 @@ class Case(Frozen):
     async def once(
         self, kind: str, target: str, intent: dict[str, Any], act: Callable[[], Awaitable[dict[str, Any]]]
     ) -> dict[str, Any]:
-        """Do ``act`` unless this incident has it done already; its result either way.
+        """Do ``act`` unless this incident has it done already; return its result either way.
 
         The intent is in the ledger before ``act`` starts, the result after it returned: a playbook that was
         killed anywhere and runs again does only what is missing. ``act`` must itself be safe to repeat.

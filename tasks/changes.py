@@ -1,4 +1,4 @@
-"""Step: does a failure come from a line that the running code version changed?"""
+"""Step: find out whether a failure comes from a line that the running code version changed."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from holdfast.tasks import history
 from holdfast.tasks.case import Case
 
 _LONGEST_S = 10.0
-"""A recovery does not wait longer for two archives."""
+"""Seconds that a recovery waits for two archives."""
 
 
 def due(case: Case, failed: Signature, facts: evidence.Facts) -> str:
-    """The version to compare the running one with; empty: a comparison would decide nothing.
+    """Return the version to compare the running one with; empty: a comparison would decide nothing.
 
-    It decides when the same failure came again, with a traceback in the job's code, and nothing else speaks for the
-    code.
+    It decides when the same failure came again, with a traceback in the job's code, and without other evidence against
+    the code.
     """
     policy, job = case.ctx.policy.ladder, case.job_now()
     if Rung.ROLLBACK not in policy.of(case.incident_class).rungs or not facts.again or not failed.frame:
@@ -49,13 +49,13 @@ async def compare_code(case: Case) -> None:
 
 
 def found(case: Case) -> str:
-    """What the newest comparison says for the code; empty: nothing, or there was none."""
+    """Return the newest comparison's evidence against the code; empty: none, or there was no comparison."""
     done = [action for action in case.done("compare") if action.key == f"compare:{case.life}"]
     return str((done[-1].result or {}).get("changed", "")) if done else ""
 
 
 async def _changed(case: Case, frame: str, before: str, now: str) -> str:
-    """In words; empty also when it cannot be known: then nothing speaks for the code."""
+    """Describe the change; empty also when it cannot be known: then there is no evidence against the code."""
     where = changes.place(frame)
     if where is None:
         return ""

@@ -1,4 +1,4 @@
-"""Checks on machines, whoever asks for them: the diagnosis of an incident, or a schedule over standbys."""
+"""Checks on machines, for the diagnosis of an incident or for a schedule over standbys."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from holdfast.policies.diagnose import pairing
 
 @dataclass(frozen=True)
 class Subject:
-    """On whose behalf machines are checked."""
+    """The job or schedule on whose behalf machines are checked."""
 
     ctx: Context
     name: str
-    """A job, or what the schedule is called; commands carry it."""
+    """A job, or the schedule's name; commands carry it."""
     epoch: int = 0
     attempt: int = 1
     processes: int = 1
@@ -31,7 +31,7 @@ class Subject:
 
 
 async def each(subject: Subject, machines: Sequence[Machine], tier: str) -> list[Finding]:
-    """One check inside each machine, all machines at once; an agent that does not answer is a finding too."""
+    """Run one check inside each machine, all machines at once; an agent that does not answer is a finding too."""
     per = subject.processes
     answers = await fleet.ask(
         subject.ctx,
@@ -54,9 +54,9 @@ async def each(subject: Subject, machines: Sequence[Machine], tier: str) -> list
 async def neighbours(
     subject: Subject, machines: Sequence[Machine], spares: Sequence[Machine] = ()
 ) -> list[Finding]:
-    """All-gather between each machine and the next; then suspects of failed pairs with machines that are good.
+    """Run an all-gather between each machine and the next; then between suspects of failed pairs and good machines.
 
-    ``spares`` are machines besides, taken for good ones in the second round.
+    ``spares`` are additional machines, taken for good ones in the second round.
     """
     by_name = {machine.name: machine for machine in machines}
     found = await pairs(subject, "pairs", by_name, pairing.neighbours(tuple(by_name)))
@@ -70,7 +70,7 @@ async def neighbours(
 async def pairs(
     subject: Subject, label: str, machines: Mapping[str, Machine], chosen: Sequence[pairing.Pair]
 ) -> list[Finding]:
-    """All-gather within each pair, all pairs at once."""
+    """Run an all-gather within each pair, all pairs at once."""
     # Named by attempt: a store that an earlier attempt fenced cannot be opened again.
     job = f"{subject.name}~{label}{subject.attempt}"
     hosts = {left: machines[left] for left, _ in chosen}
@@ -91,7 +91,7 @@ async def pairs(
 async def _pair(
     subject: Subject, job: str, rendezvous: Rendezvous | HoldfastError, left: Machine, right: Machine
 ) -> list[Finding]:
-    """One pair, which meets on its own first machine: what is wrong with a third one must not matter."""
+    """Test one pair, which meets on its own first machine: a fault of a third one must not matter."""
     if isinstance(rendezvous, HoldfastError):
         return findings("all_gather", left.name, rendezvous)
     position = {left.name: 0, right.name: 1}
@@ -118,7 +118,7 @@ async def _pair(
 
 
 def findings(tier: str, machine: str, answer: list[Finding] | HoldfastError) -> list[Finding]:
-    """The agent's findings, or one that says that it could not be asked (sure when it is gone)."""
+    """Return the agent's findings, or one that it could not be asked (sure when it is gone)."""
     if not isinstance(answer, HoldfastError):
         return answer
     gone = isinstance(answer, UnavailableError)

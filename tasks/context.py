@@ -9,7 +9,7 @@ _current: Context | None = None
 
 
 def context() -> Context:
-    """The context of this process, from the project's settings."""
+    """Return the context of this process, from the project's settings."""
     global _current  # noqa: PLW0603  (one per process, made at first use)
     if _current is None:
         _current = Context(settings.load())

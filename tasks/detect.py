@@ -93,7 +93,7 @@ async def detect(request: Request, incident_class: IncidentClass) -> Case:
 
 
 def _note_inputs(ctx: Context, incident_id: str, job: Job, rounds: int) -> None:
-    """Keep what later decisions go by and what changes from then on, for a replay of the incident."""
+    """Record the inputs of later decisions, and what changes from then on, for a replay of the incident."""
     spares = ctx.ledger.machines(state=MachineState.STANDBY)
     body = {
         "job": job.model_dump(mode="json"),
@@ -104,14 +104,14 @@ def _note_inputs(ctx: Context, incident_id: str, job: Job, rounds: int) -> None:
 
 
 def _count_attempt(ctx: Context, incident: Incident) -> None:
-    """Note that this attempt began: only those count that came so far (a resumed run begins once)."""
+    """Record that this attempt began: only attempts that came so far count (a resumed run begins once)."""
     key = f"attempt:{incident.attempt}"
     ctx.ledger.begin(incident.id, incident.attempt, key, "attempt", {})
     ctx.ledger.finish(incident.id, key)
 
 
 def _opened_before(ctx: Context, request: Request) -> Incident | None:
-    """The incident that this very run opened before it was suspended for a person's approval."""
+    """Return the incident that this very run opened before it was suspended for a person's approval."""
     acting = ctx.ledger.acting(request.job) if request.job else None
     return acting if acting is not None and acting.flow_run_id == flow_run.id else None
 
@@ -154,7 +154,7 @@ def _open(ctx: Context, request: Request, incident_class: IncidentClass, now: fl
 
 
 def _broken_epoch(ctx: Context, incident: Incident) -> int:
-    """The newest epoch that this incident started and saw fail, or the one that the fault hit."""
+    """Return the newest epoch that this incident started and saw fail, or the one that the fault hit."""
     fallen = [
         int(action.key.removeprefix("verify:e"))
         for action in ctx.ledger.actions(incident.id)
@@ -164,9 +164,9 @@ def _broken_epoch(ctx: Context, incident: Incident) -> int:
 
 
 def _accused(ctx: Context, incident: Incident, rounds: int) -> tuple[str, ...]:
-    """The root alert's machine and all others with a sure sign; nobody when the classification names nobody.
+    """Return the root alert's machine and all others with a sure sign; none when the classification names none.
 
-    After a wait those are left out whose alerts are over: what was asked about them is not asked once more.
+    After a wait those are left out whose alerts are over: a question about them is not asked once more.
     """
     if incident.machine is None:
         return ()
@@ -183,7 +183,7 @@ def _accused(ctx: Context, incident: Incident, rounds: int) -> tuple[str, ...]:
 
 
 def _last_good_step(incident: Incident, request: Request) -> int | None:
-    """The step before the first bad one, over all alerts that name a bad or a last good step; a person's bound wins."""
+    """Return the step before the first bad one, from alerts with a bad or a last good step; a person's bound wins."""
     if request.last_good_step is not None:
         return request.last_good_step
     bad = [

@@ -19,13 +19,13 @@ from holdfast.tasks.case import Case
 from holdfast.tasks.checks import Subject
 
 _SPARES = 4
-"""Standbys that may be the good partner of a suspect."""
+"""Number of standbys that may be the good partner of a suspect."""
 
 
 async def diagnose(case: Case, tiers: Sequence[Check] | None = None) -> Verdict:
-    """Run the tiers in order until one names a culprit or time is up; what they found, all together.
+    """Run the tiers in order until one names a culprit or time is up; return all findings together.
 
-    A root that joins the incident meanwhile ends the search: it says who it was.
+    A root cause that joins the incident meanwhile ends the search: it names the machine.
 
     One after the other also where time is short: at the same time they would need twice the processes.
 
@@ -55,7 +55,7 @@ async def diagnose(case: Case, tiers: Sequence[Check] | None = None) -> Verdict:
 
 
 def _came_again(case: Case) -> bool:
-    """The job fell again without progress in between, in this incident or since an earlier one; or it falls often."""
+    """Return whether the job failed again without progress, now or since an earlier incident; or it fails often."""
     policy = case.ctx.policy.ladder
     if case.again or not policy.of(case.incident_class).tiers_again:
         return case.again
@@ -86,9 +86,9 @@ async def check(case: Case, tier: str) -> tuple[Finding, ...]:
 
 @task(task_run_name="dump stacks of {case.job}")
 async def dump_stacks(case: Case) -> Verdict:
-    """Stacks of all ranks and their children, aggregated; suspects are the outliers' machines.
+    """Dump the stacks of all ranks and their children, aggregated; suspects are the outliers' machines.
 
-    When the stacks accuse nobody, what the ranks' collectives recorded is asked. Taken while the ranks still
+    When the stacks accuse no machine, the records of the ranks' collectives are analysed. Taken while the ranks still
     hang, so before ``pause``.
     """
 
@@ -148,7 +148,7 @@ async def _records(case: Case, machines: list[Machine]) -> list[FlightRecord]:
 
 
 async def _flight(case: Case, machines: list[Machine]) -> list[Finding]:
-    """What the ranks' collectives recorded before they ended; a finding per accused machine, one if nobody is."""
+    """Analyse the collectives that ranks recorded before they ended; a finding per accused machine, one if none is."""
     found = flight.analyse(await _records(case, machines), case.job_now(), case.ctx.policy.aggregate)
     detail = "; ".join(found.reasons)
     if not found.suspects:

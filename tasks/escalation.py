@@ -24,32 +24,32 @@ from holdfast.tasks.replay import replay
 from holdfast.tasks.rollback import rollback
 
 _BY_DATA = frozenset({IncidentClass.JOB_CRASH, IncidentClass.USER_CODE_ERROR})
-"""Classes in which the data that is read may be what the job falls at."""
+"""Classes in which the data that is read may be the cause of the failure."""
 
 
 class EscalationResult(Frozen):
-    """What a rung did."""
+    """The result of a rung."""
 
     did: str
-    """For the summary, after the suspects' names."""
+    """Part of the summary, after the suspects' names."""
     verdict: Verdict
-    """With whom to evict before the job starts again."""
+    """The verdict, with the machines to evict before the job starts again."""
 
     @property
     def said(self) -> str:
-        """In words."""
+        """The result in words."""
         return f"{self.verdict.named} {self.did}"
 
 
 async def escalate(
     case: Case, verdict: Verdict, failed: str = "failed stop-time diagnosis"
 ) -> EscalationResult:
-    """Climb one rung when ``verdict`` names no culprit; the ladder of the incident's class says which.
+    """Climb one rung when ``verdict`` names no culprit; the ladder of the incident's class decides which.
 
     Args:
         case: the incident.
-        verdict: what the diagnosis found.
-        failed: what to say of machines that it accuses.
+        verdict: the diagnosis.
+        failed: the reason to report for machines that it accuses.
 
     Raises:
         LimitError: the ladder is spent, a human decides.
@@ -66,7 +66,7 @@ async def escalate(
 
 
 def _compared_only(case: Case, verdict: Verdict) -> bool:
-    """The suspects of a slow job only lag behind others: what surely fails explains that."""
+    """Return whether the suspects of a slow job only lag behind others: a sure failure explains that."""
     return case.incident_class is IncidentClass.FAIL_SLOW and not verdict.sure and not verdict.findings
 
 
@@ -118,13 +118,13 @@ async def _replay(case: Case) -> EscalationResult:
 
 
 def _suspected_state(case: Case) -> str:
-    """Why it may be the state that all groups of a replay restored, where there is no other code to go back to."""
+    """Return why the state that all groups of a replay restored may be bad, if there is no code to roll back to."""
     seen = circumstances(case)
     return "" if seen.can_rollback else seen.once_more
 
 
 def must_be_few(case: Case, verdict: Verdict) -> None:
-    """Refuse an over-eviction that rests on comparisons; machines that surely fail go, however many.
+    """Refuse an over-eviction that rests on comparisons; machines that surely fail are evicted, however many.
 
     Raises:
         LimitError: more machines are accused than may be evicted at once.
@@ -136,7 +136,7 @@ def must_be_few(case: Case, verdict: Verdict) -> None:
 
 @task(task_run_name="choose the rung")
 async def climb(case: Case, common_cause: bool = False) -> Rung:
-    """The next rung for this job: higher when lower ones did not bring progress."""
+    """Choose the next rung for this job: higher when lower ones did not bring progress."""
 
     async def act() -> dict[str, Any]:
         policy = case.ctx.policy.ladder
@@ -164,7 +164,7 @@ async def climb(case: Case, common_cause: bool = False) -> Rung:
 
 @task(task_run_name="pass over bad data")
 async def skip_data(case: Case) -> int:
-    """Have every further epoch of the job pass over the data of the step that the ladder names; returns that step."""
+    """Have every further epoch of the job skip the data of the step that the ladder names; return that step."""
     step = int((case.done("rung")[-1].result or {})["skip"])
 
     async def act() -> dict[str, Any]:
@@ -175,13 +175,13 @@ async def skip_data(case: Case) -> int:
 
 
 def circumstances(case: Case, common_cause: bool = False) -> ladder.Circumstances:
-    """What is known beside the symptom, from the ledger."""
+    """Collect the circumstances beside the symptom, from the ledger."""
     ctx, job, policy = case.ctx, case.job_now(), case.ctx.policy
     now = ctx.clock.now()
     waited = any((action.result or {}).get("waited_for") for action in case.done("await"))
     waited |= any(action.intent.get("waited_for") == Missing.SERVICE for action in case.done("again"))
-    # What all machines missed and what came back is no machine's fault.
-    # Nor is what the job's own code raised.
+    # A resource that all machines missed and that came back is no machine's fault.
+    # Nor is an exception of the job's own code.
     nobodys = waited or case.incident_class is IncidentClass.USER_CODE_ERROR
     accused, standing_out = ((), Weighed()) if nobodys else _accused(case)
     again = {alert.machine or "" for alert in repeated.find(case.incident.alerts, policy.classify)}
@@ -201,7 +201,7 @@ def circumstances(case: Case, common_cause: bool = False) -> ladder.Circumstance
         code_changed_s_ago=None if changed_at is None else max(0.0, case.incident.detected_at - changed_at),
         accused=accused,
         # A network fault that came twice within its window is evicted at once (BR), as is a repeat offender.
-        # So does who flaps, and who stands out in hangs again, whatever progress the job made between them.
+        # So is one that flaps, and one that stands out in hangs again, whatever progress the job made between them.
         offenders=offences.offenders(weights, policy.ladder.offender)
         | again
         | {*standing_out.machines}
@@ -225,26 +225,26 @@ def circumstances(case: Case, common_cause: bool = False) -> ladder.Circumstance
 
 
 def _waited(case: Case) -> str:
-    """Why this round began; empty in the first one, and once a rung was climbed in it."""
+    """Return why this round began; empty in the first one, and once a rung was climbed in it."""
     if not case.round or any(a.key.endswith(case.again_after) for a in case.done("rung")):
         return ""
     return str(case.done("again")[-1].result["why"])
 
 
 def accused_by_alerts(case: Case) -> tuple[str, ...]:
-    """Machines of the job that the incident's alerts speak against, within the over-eviction limit."""
+    """Return the machines of the job that the incident's alerts accuse, within the over-eviction limit."""
     job = case.job_now()
     named = suspects.named(case.incident.alerts, case.incident.machine, job)
     return _unless_many(case, job, named)
 
 
 def _unless_many(case: Case, job: Job, machines: tuple[str, ...]) -> tuple[str, ...]:
-    """The machines, within the over-eviction limit; else nobody: a human must look first."""
+    """Return the machines, within the over-eviction limit; else none: a human must look first."""
     return machines if len(machines) <= case.ctx.policy.aggregate.limit(len(job.machines)) else ()
 
 
 def _accused(case: Case) -> tuple[tuple[str, ...], Weighed]:
-    """Machines that may be evicted although no check proves it; and what becomes of those that stand out in a hang."""
+    """Return machines that may be evicted without proof by a check; and the decision on those that stand out."""
     if case.incident_class is not IncidentClass.JOB_HANG:
         return accused_by_alerts(case), Weighed()
     weighed, job = standing.weigh(case), case.job_now()
@@ -253,7 +253,7 @@ def _accused(case: Case) -> tuple[tuple[str, ...], Weighed]:
 
 
 def suspect_data(case: Case) -> str:
-    """Why the data is a suspect too, by the newest choice of a rung."""
+    """Return why the data is a suspect too, by the newest choice of a rung."""
     return _of_newest_rung(case, "data")
 
 
@@ -263,6 +263,6 @@ def _of_newest_rung(case: Case, key: str) -> str:
 
 
 def attempts_in_words(case: Case) -> list[str]:
-    """The reasons of the newest choice of a rung."""
+    """Return the reasons of the newest choice of a rung."""
     chosen = case.done("rung")
     return [str(line) for line in (chosen[-1].result or {})["reasons"]] if chosen else []

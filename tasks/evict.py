@@ -25,7 +25,7 @@ from holdfast.tasks.approve import ask_before_evicting
 from holdfast.tasks.case import Case
 
 KNOWN_S = 1.0
-"""Within so much time the gateway has read in the ledger that a machine is being evicted."""
+"""Seconds within which the gateway has read in the ledger that a machine is being evicted."""
 
 
 def _run_name() -> str:
@@ -35,13 +35,13 @@ def _run_name() -> str:
 async def evict(case: Case, machines: Sequence[str], reason: str, scope: Scope | None = None) -> None:
     """Evict ``machines`` (fence, drain, verify gone, cordon); those that are out already are left alone.
 
-    Those that alerts which joined meanwhile surely accuse go with them.
+    Machines that alerts which joined meanwhile surely accuse are evicted with them.
 
     Args:
         case: the incident.
         machines: their names.
         reason: for people.
-        scope: whom the cordon keeps away; None: as the class's ladder says.
+        scope: jobs that the cordon keeps away; None: as in the class's ladder.
 
     Raises:
         LimitError: the breaker or a person forbids it; nothing was evicted, a human decides.
@@ -59,7 +59,7 @@ async def evict(case: Case, machines: Sequence[str], reason: str, scope: Scope |
 async def take_machines_out(case: Case, machines: Sequence[str], reason: str, scope: Scope) -> None:
     """Evict those of ``machines`` that are not out already."""
     new, sure = _new(case, machines), late.roots(case)
-    # What surely fails is kept from every job, whatever class of incident it was found in.
+    # A machine that surely fails is kept from every job, whatever class of incident it was found in.
     wide = case.ctx.policy.ladder.of(IncidentClass.MACHINE_FAULT).scope
     for name in new:
         get_run_logger().warning("evicting %s: %s", name, reason)
@@ -69,7 +69,7 @@ async def take_machines_out(case: Case, machines: Sequence[str], reason: str, sc
 
 
 def _new(case: Case, machines: Sequence[str]) -> list[str]:
-    """Those of ``machines`` that serve the job still."""
+    """Return those of ``machines`` that serve the job still."""
     job = case.job_now()
     out = {action.key.removeprefix("evict:") for action in case.done("evict")}
     return [name for name in dict.fromkeys(machines) if name in job.machines and name not in out]
@@ -90,7 +90,7 @@ async def _evict_one(case: Case, machine: str, reason: str, scope: Scope) -> Non
                 ctx, machine, f"{case.incident_id}: {reason}", scope, meant, job=case.job, holder=case.lease
             )
         except AnewError as error:
-            # The engine was faster: what was accused is gone, and nothing speaks against what has its name now.
+            # The engine was faster: the accused machine is gone, and nothing accuses the present one of its name.
             get_run_logger().warning("%s", error)
             ctx.ledger.let_go(machine, meant, case.job, case.lease)
             return {"reason": str(error), "scope": scope.value, "at": ctx.clock.now()}
@@ -104,10 +104,10 @@ async def _evict_one(case: Case, machine: str, reason: str, scope: Scope) -> Non
 
 
 def _meant(case: Case, machine: str) -> str:
-    """The machine's incarnation that is accused: whoever has its name by now may be another, and innocent.
+    """Return the machine's incarnation that is accused: the present one of that name may be another, and innocent.
 
     As an earlier attempt meant it; as the newest finding against the machine looked at it, in this round; as the first
-    alert about it names it (a later one may tell that it began anew); else the one that this round first looked at.
+    alert about it names it (a later one may report that it restarted); else the one that this round first looked at.
     """
     actions, incident = case.ctx.ledger.actions(case.incident_id), case.incident
     meant = [str(action.intent["incarnation"]) for action in actions if action.key == f"evict:{machine}"]
@@ -121,13 +121,13 @@ def _meant(case: Case, machine: str) -> str:
 
 
 def _of_this_round(actions: Sequence[Action]) -> Sequence[Action]:
-    """Those since the incident was last taken up."""
+    """Return the actions since the incident was last taken up."""
     begins = [index for index, action in enumerate(actions) if action.kind == "again"]
     return actions[begins[-1] :] if begins else actions
 
 
 def _found_bad(result: Mapping[str, Any]) -> set[str]:
-    """Machines that an action found something against."""
+    """Return the machines that an action accuses by a finding."""
     failed = {finding["machine"] for finding in result.get("findings", ()) if not finding["ok"]}
     return failed | {*result.get("suspects", ()), *result.get("unreachable", ())}
 
@@ -137,7 +137,7 @@ def _silent_at_pause(case: Case) -> set[str]:
 
 
 async def _until_its_lease_is_over(case: Case, machine: str, drained_at: float) -> None:
-    """Nothing was heard of the machine, so its ranks may have run on; nobody prolongs its lease since ``drained_at``.
+    """Wait out the lease of a machine without contact: its ranks may run on; it is not renewed since ``drained_at``.
 
     Its agent ends them before the lease is over (:mod:`holdfast.policies.detect.silence`).
     """
@@ -152,10 +152,10 @@ async def _until_its_lease_is_over(case: Case, machine: str, drained_at: float) 
 
 
 def ask_breaker(case: Case, new: Sequence[str]) -> None:
-    """May so many more machines be evicted?
+    """Ask the breaker whether so many more machines may be evicted.
 
     Raises:
-        LimitError: not now; it says from when on.
+        LimitError: not now; the message names the time from which on.
     """
     if not new:
         return

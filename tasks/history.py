@@ -1,4 +1,4 @@
-"""What happened to the job before: earlier incidents and the progress after each, as policies want to know it."""
+"""History of the job: earlier incidents and the progress after each, in the form that policies need."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _LOOK_BACK = 50
 
 
 def past_incidents(ctx: Context, incident: Incident) -> list[PastIncident]:
-    """Earlier recovered incidents of the job, oldest first, with the progress made after each.
+    """Return earlier recovered incidents of the job, oldest first, with the progress made after each.
 
-    Those since a person last had a say: submitted the job, resumed it, or switched its code.
+    Only those since a person last acted: submitted the job, resumed it, or switched its code.
     """
     epochs = ctx.ledger.epochs(incident.job)
     earlier = _recovered(ctx, incident, epochs)
@@ -32,7 +32,7 @@ def past_incidents(ctx: Context, incident: Incident) -> list[PastIncident]:
 
 
 def signature_of(ctx: Context, incident: Incident, epochs: Sequence[Epoch]) -> Signature:
-    """What failed, and where."""
+    """Return the signature of a failure: what failed, and where."""
     epoch = next((each for each in epochs if each.epoch == incident.epoch), None)
     position = Position()
     if epoch is not None:
@@ -44,7 +44,7 @@ def signature_of(ctx: Context, incident: Incident, epochs: Sequence[Epoch]) -> S
 
 
 def facts(ctx: Context, incident: Incident, state_suspected: bool) -> evidence.Facts:
-    """What speaks for the code, and what for arithmetic or state."""
+    """Collect the evidence against the code, and against arithmetic or state."""
     epochs = ctx.ledger.epochs(incident.job)
     mine, past = signature_of(ctx, incident, epochs), past_incidents(ctx, incident)
     version = mine.position.code_version
@@ -60,13 +60,13 @@ def facts(ctx: Context, incident: Incident, state_suspected: bool) -> evidence.F
 
 
 def fell_again(ctx: Context, incident: Incident, until: int, failed: Signature) -> int:
-    """How often the job fell in the same way at the same step in epochs that the incident had started.
+    """Count how often the job failed in the same way at the same step in epochs that the incident had started.
 
     Args:
         ctx: services.
         incident: under treatment.
-        until: its newest epoch that fell.
-        failed: what failed first.
+        until: its newest epoch that failed.
+        failed: the signature of the first failure.
     """
     mine = [each for each in ctx.ledger.epochs(incident.job) if incident.epoch < each.epoch <= until]
     return sum(
@@ -86,7 +86,7 @@ def _fell_so(incident: Incident, epoch: Epoch, failed: Signature) -> bool:
 
 
 def fails_often(ctx: Context, incident: Incident) -> bool:
-    """It had so many incidents of late, whatever they were and whatever progress it made, that more is checked."""
+    """Return whether the job had so many incidents of late, of any class, with any progress, that more is checked."""
     often = ctx.policy.ladder.often
     listed = ctx.ledger.incidents(incident.job, limit=often.incidents + 1, evidence=False)
     since = incident.opened_at - often.window_s
@@ -108,7 +108,7 @@ def _recovered(ctx: Context, incident: Incident, epochs: Sequence[Epoch]) -> lis
 def _fresh_since(
     ctx: Context, incident: Incident, known: Sequence[Incident], epochs: Sequence[Epoch]
 ) -> float:
-    """When a person last began anew."""
+    """Return when a person last made a fresh start."""
     by_hand = [e.opened_at for e in epochs if e.incident_id is None and e.epoch <= incident.epoch]
     updates = [
         past.opened_at
@@ -145,14 +145,14 @@ def _reached(epochs: Sequence[Epoch], epoch: int) -> int:
 
 
 def _age_s(ctx: Context, incident: Incident, epochs: Sequence[Epoch], version: str) -> float | None:
-    """How long before the fault the version ran for the first time since the submission."""
+    """Return the seconds before the fault at which the version first ran since the submission."""
     submitted_at = ctx.ledger.job(incident.job).submitted_at
     began = [e.opened_at for e in epochs if e.code_version == version and e.opened_at >= submitted_at]
     return max(0.0, incident.detected_at - min(began)) if began else None
 
 
 def _ranks(incident: Incident, mine: Signature, before: Sequence[Signature]) -> tuple[int, ...]:
-    """Ranks that raised the same in the same frame, in this incident and in earlier ones."""
+    """Return the ranks that raised the same in the same frame, in this incident and in earlier ones."""
     ranks = set(signature.ranks_with_one_frame(incident.alerts))
     if mine.frame:
         ranks |= {

@@ -1,4 +1,4 @@
-"""Roots that show themselves while a playbook runs: its plan changes at the next boundary between two steps."""
+"""Root causes that show themselves while a playbook runs: its plan changes at the next boundary between two steps."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ CONFIDENCE = 1.0
 
 
 def roots(case: Case) -> dict[str, str]:
-    """Machines of the job, as they are now, that alerts of the incident surely accuse, and why; those still in.
+    """Return machines that serve the job now and that alerts of the incident surely accuse, with the reasons.
 
-    Nobody when they are more than may be evicted at once: then it is more likely that the sensor is wrong.
+    None when they are more than may be evicted at once: then it is more likely that the sensor is wrong.
     """
     ctx, job = case.ctx, case.job_now()
     present = {machine.name: machine.incarnation for machine in ctx.ledger.machines_named(job.machines)}
@@ -29,7 +29,7 @@ def roots(case: Case) -> dict[str, str]:
 
 
 def verdict(case: Case) -> Verdict | None:
-    """What late roots say by themselves: nothing has to be looked for any more. None: there is none."""
+    """Return the verdict from late root causes alone: no search is needed any more. None: there is none."""
     found = roots(case)
     if not found:
         return None
@@ -37,5 +37,5 @@ def verdict(case: Case) -> Verdict | None:
 
 
 def told(found: dict[str, str]) -> tuple[str, ...]:
-    """For the report: who, why, and that it was not known at first."""
+    """Describe each for the report: the machine, the reason, and that it was not known at first."""
     return tuple(f"{name}: {why}, told after the incident was opened" for name, why in found.items())

@@ -1,4 +1,4 @@
-"""What becomes of a job when its playbook meets a limit: it runs on where it can, else its next attempt has a time."""
+"""A job whose playbook meets a limit: it runs on where it can, else its next attempt has a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.tasks.resume import resume
 
 
 async def met(case: Case, limit: LimitError | NoStandbyError) -> None:
-    """Close the incident: with the job running on, or with what it waits for and when it is tried again."""
+    """Close the incident: with the job running on, or with what it waits for and when it is retried."""
     missing, again_at = Missing.STANDBY, None
     if isinstance(limit, LimitError):
         missing, again_at = limit.missing, limit.again_at
@@ -36,7 +36,7 @@ async def met(case: Case, limit: LimitError | NoStandbyError) -> None:
 
 
 def _put(case: Case, why: str, missing: Missing, again_at: float | None, *, runs_on: bool) -> str:
-    """Write the wait down before the incident is closed; what people are told."""
+    """Record the wait before the incident is closed; return the message for people."""
     ledger, now = case.ledger, case.ctx.clock.now()
     before = ledger.last_wait(case.incident_id)
     wait = Wait(
@@ -55,13 +55,13 @@ def _put(case: Case, why: str, missing: Missing, again_at: float | None, *, runs
 
 
 def _cause(case: Case) -> str:
-    """What broke comes first: a person reads one line."""
+    """Return the cause as a prefix: a person reads one line."""
     reasons = case.incident.reasons
     return f"{reasons[0]}: " if reasons else ""
 
 
 async def _in_place(case: Case) -> str:
-    """Have the job run on the machines that it has; says how. Empty: it does not."""
+    """Have the job run on the machines that it has; return how. Empty: it does not."""
     if not case.round and not any(action.key == f"pause:{case.life}" for action in case.done("pause")):
         return "the job was not stopped"
     if any(m.state is not MachineState.ACTIVE or m.job != case.job for m in case.machines_now()):

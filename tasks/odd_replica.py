@@ -1,4 +1,4 @@
-"""What comparisons of replicas say by themselves: whose bits are wrong need not be looked for."""
+"""Verdict from comparisons of replicas alone: they name the machine whose bits are wrong, so no search is needed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LOOK_BACK = 50
 
 
 def verdict(case: Case) -> Verdict | None:
-    """The machines that hold other weights than their replicas; None: there is none, or more than a few."""
+    """Return the machines that hold other weights than their replicas; None: there is none, or more than a few."""
     job, ctx = case.job_now(), case.ctx
     past = [
         incident

@@ -24,7 +24,7 @@ from holdfast.tasks.case import Case
 
 @task(task_run_name="pause {case.job}")
 async def pause(case: Case) -> tuple[str, ...]:
-    """Stop and fence the broken epoch; returns the machines that did not answer.
+    """Stop and fence the broken epoch; return the machines that did not answer.
 
     Their ranks may still run: they must be evicted before the job goes on (``resume`` refuses otherwise).
 
@@ -55,7 +55,7 @@ async def pause(case: Case) -> tuple[str, ...]:
 
 
 def _must_be_few(case: Case, silent: Sequence[str]) -> None:
-    """A machine that refuses is dead; of many that are silent at once, few are."""
+    """Refuse to go on when many machines are silent: a machine that refuses is dead; of many silent ones, few are."""
     limit = case.ctx.policy.aggregate.limit(len(case.job_now().machines))
     if len(silent) > limit:
         raise LimitError(

@@ -1,4 +1,4 @@
-"""What makes a function a playbook: a Prefect flow that takes up an incident, and ends it in every case."""
+"""The decorator that makes a function a playbook: a Prefect flow that takes up an incident, and always ends it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.tasks.report import observed, outcome, report, stopped
 
 
 class Recovered(Frozen):
-    """What a playbook returns when the job goes on: one line for people, and what the diagnosis found."""
+    """A playbook's return value when the job goes on: one line for people, and the findings of the diagnosis."""
 
     summary: str
     verdict: Verdict | None = None
@@ -34,9 +34,9 @@ Playbook = Flow[[Request], Coroutine[Any, Any, State[Any]]]
 def playbook(would: str) -> Callable[[Steps], Playbook]:
     """Make the decorated steps the playbook of the incident class that their function is named after.
 
-    The flow takes up the incident, runs the steps, and reports. In mode ``observe`` it says what it ``would`` do
+    The flow takes up the incident, runs the steps, and reports. In mode ``observe`` it reports what it ``would`` do
     and touches nothing. A step that meets a limit (breaker, budget, refusal, nothing to roll back to, no standby)
-    ends it at a human, with the step's message, what is missing and when it is tried again; where the job can run
+    ends it at a human, with the step's message, what is missing and when it is retried; where the job can run
     on, it does. A ladder may end with stopping the job instead. Any other error
     fails the run: the gateway starts the next attempt, which does only what is missing.
     """

@@ -1,4 +1,4 @@
-"""What the job's history says about the state that it was restored from, and the mark on one that is left behind."""
+"""Evidence of the job's history about its restored state, and the mark on a state that is left behind."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _LOOK_BACK = 50
 
 
 def finding(case: Case) -> poisoned.Finding:
-    """Whether the state that the broken epoch began with led to the same failure before."""
+    """Return whether the state that the broken epoch began with led to the same failure before."""
     return poisoned.find(_runs(case), case.ctx.policy.restore.poisoned)
 
 
 async def leave_behind(case: Case) -> str:
-    """Mark the state that the broken epoch began with, in the ledger and in S3; says why. May be repeated."""
+    """Mark the state that the broken epoch began with, in the ledger and in S3; return why. May be repeated."""
 
     async def act() -> dict[str, object]:
         found = finding(case)
-        if found.leave is None:  # its mark is what an earlier attempt left
+        if found.leave is None:  # an earlier attempt has marked it
             return {"said": "its state was left behind already"}
         why = f"{case.incident_id}: {found.leave.why}"
         marked = await choose.give_up_state(case.ctx, case.job, found.leave.step, why)
@@ -42,7 +42,7 @@ def _target(case: Case) -> str:
 
 
 def _runs(case: Case) -> list[poisoned.Run]:
-    """The job's epochs up to the broken one, since its submission."""
+    """Return the job's epochs up to the broken one, since its submission."""
     ledger, job = case.ctx.ledger, case.job_now()
     incidents = ledger.incidents(job=case.job, limit=_LOOK_BACK)
     known = {case.incident_id: case.incident} | {incident.id: incident for incident in incidents}
@@ -61,7 +61,7 @@ def _run(epoch: Epoch, failure: str) -> poisoned.Run:
 
 
 def _failures(case: Case, incident: Incident) -> dict[int, str]:
-    """How each epoch ended that the incident's alerts speak of."""
+    """Return how each epoch ended that the incident's alerts name."""
     actions = case.ctx.ledger.actions(incident.id)
     evicted = any(action.kind == "evict" and action.state == "done" for action in actions)
     by_epoch: dict[int, list[Alert]] = defaultdict(list)

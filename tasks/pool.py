@@ -22,7 +22,7 @@ from holdfast.tasks.context import context
 
 
 class Sizing(Frozen):
-    """Parameters of the resize flow; what is left empty comes from the policy file (``spare_pool``)."""
+    """Parameters of the resize flow; empty ones come from the policy file (``spare_pool``)."""
 
     history_days: float | None = Field(None, gt=0, description="How far back failures count.")
     percentile: float | None = Field(
@@ -35,7 +35,7 @@ class Sizing(Frozen):
 
 
 class Estimate(Frozen):
-    """What the history says of each group, and by which rules."""
+    """The plan for each group from its history, and the rules used."""
 
     history_days: float
     plans: tuple[Plan, ...]
@@ -43,13 +43,13 @@ class Estimate(Frozen):
 
     @property
     def target(self) -> int:
-        """Of all groups together."""
+        """Size of all groups together."""
         return sum(plan.target for plan in self.plans)
 
 
 @task(task_run_name="estimate the failure rate")
 async def estimate(sizing: Sizing) -> Estimate:
-    """Daily failure rate per machine from the ledger, and the pool size that it asks for."""
+    """Estimate the daily failure rate per machine from the ledger, and the pool size that it asks for."""
     ctx = context()
     changed = {k: v for k, v in sizing if k != "dry_run" and v is not None}
     policy = ctx.policy.spare_pool.model_copy(update=changed)
@@ -69,7 +69,7 @@ async def estimate(sizing: Sizing) -> Estimate:
 
 @task(task_run_name="resize the pool to {found.target}")
 async def resize(found: Estimate) -> str:
-    """Set the pool's target; provision the shortfall or retire standbys beyond it. Says what it did."""
+    """Set the pool's target; provision the shortfall or retire standbys beyond it. Return what was done."""
     ctx = context()
     ctx.ledger.set_pool(
         found.target,
@@ -97,7 +97,7 @@ async def resize(found: Estimate) -> str:
 
 @task(task_run_name="publish the reasoning")
 async def publish(found: Estimate, did: str) -> None:
-    """Write down why the pool has the size that it has, with a plot of each group."""
+    """Publish why the pool has the size that it has, with a plot of each group."""
     await acreate_markdown_artifact(
         key="standby-pool",
         description=f"target {found.target}",
@@ -119,7 +119,7 @@ async def _retire(machine: str) -> str:
 
 
 def _leaves_pool(machine: Machine) -> bool:
-    """It was being retired: an eviction has a reason, and a job until it is out."""
+    """Return whether it was being retired: an eviction has a reason, and a job until it is out."""
     return machine.job is None and machine.cordon_reason is None
 
 

@@ -1,4 +1,4 @@
-"""The standby pool's size told as markdown with plots: text only, from the plans."""
+"""Report of the standby pool's size as markdown with plots: text only, from the plans."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.tasks.story import escape
 
 
 def markdown(plans: Sequence[Plan], history_days: float, did: str) -> str:
-    """Size, reasoning, the catastrophic case, costs and a plot for each group."""
+    """Write size, reasoning, the catastrophic case, costs and a plot for each group."""
     total = sum(plan.target for plan in plans)
     lines = [f"# Standby pool: {total}", "", f"From the last {history_days:g} days. {escape(did)}", ""]
     for plan in plans:
@@ -53,7 +53,7 @@ def _group(plan: Plan) -> list[str]:
 
 
 def plot(plan: Plan) -> str:
-    """Failures per replenish time, and what each size costs: an SVG, base64."""
+    """Plot failures per replenish time, and the cost of each size: an SVG, base64."""
     # It takes half a second to import, and no playbook needs it.
     import matplotlib as mpl  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Steps: prove what would be restored, while the job runs; keep what is proven."""
+"""Steps: prove the checkpoints that would be restored, while the job runs; keep the proven ones."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ PROVE_S = 240.0
 """Bound of each proof here: the run must not be taken for silent."""
 MOST_RANKS = 8
 MOST_CHECKPOINTS = 3
-"""In S3, newest first: an older one is likely to have the same fault."""
+"""Number of checkpoints in S3, newest first: an older one is likely to have the same fault."""
 
 
 class Copies(Frozen):
-    """What proofs of the accused ranks' shards came to."""
+    """Results of the proofs of the accused ranks' shards."""
 
     found: tuple[Rehearsal, ...] = ()
 
     @property
     def failed(self) -> tuple[Rehearsal, ...]:
-        """Those that would not come back."""
+        """Proofs of shards that would not restore."""
         return tuple(one for one in self.found if one.outcome is Outcome.FAILED)
 
     def proven(self, tier: Tier) -> bool:
-        """Whether all that was found in a tier is proven, and some was."""
+        """Return whether all shards found in a tier are proven, and some were found."""
         here = [one for one in self.found if one.tier is tier and one.proof is not None]
         return bool(here) and all(one.outcome is Outcome.PROVEN for one in here)
 
     def told(self, tier: Tier) -> str:
-        """In a few words."""
+        """Return the result for a tier in a few words."""
         here = [one for one in self.found if one.tier is tier]
         if self.proven(tier):
             return f"proven at step {min(one.step for one in here if one.proof)}"
@@ -62,7 +62,7 @@ async def prove_copies(case: Case) -> Copies:
         ranks = list(_accused(case) or range(job.spec.world_size))[:MOST_RANKS]
         found: list[Rehearsal] = []
         for tier in (Tier.MEMORY, Tier.PEER):
-            # A copy lies on another machine than the rank's own; which, the machines know.
+            # A copy lies on another machine than the rank's own; only the machines have the record of which.
             mine = {
                 name: tuple(rank for rank in ranks if (job.machine_of(rank) == name) is (tier is Tier.MEMORY))
                 for name in job.machines
@@ -79,7 +79,7 @@ async def prove_copies(case: Case) -> Copies:
 
 
 async def _prove(case: Case, tier: Tier, ranks: Mapping[str, tuple[int, ...]]) -> list[Rehearsal]:
-    """What the machines found of those shards that they have."""
+    """Have the machines prove those of the shards that they have; return their reports."""
 
     def prove(agent: AgentClient, machine: Machine) -> Awaitable[list[Rehearsal]]:
         return agent.prove(_order(case, machine, tier=tier, ranks=ranks[machine.name]))
@@ -91,7 +91,7 @@ async def _prove(case: Case, tier: Tier, ranks: Mapping[str, tuple[int, ...]]) -
 
 @task(task_run_name="keep a proven checkpoint of {case.job} in S3")
 async def keep_proven(case: Case) -> str:
-    """Prove the newest checkpoints in S3; mark those that fail, pin the first that does not. What is left, in words."""
+    """Prove the newest checkpoints in S3; mark those that fail, pin the first that does not. Return a summary."""
 
     async def act() -> dict[str, Any]:
         try:
@@ -126,7 +126,7 @@ async def _keep(case: Case) -> str:
 
 
 async def _prove_remote(case: Case, checkpoint: RemoteCheckpoint) -> Rehearsal:
-    """By the first machine of the job that can."""
+    """Prove a checkpoint on the first machine of the job that can."""
     why = "no machine of the job answers"
     for machine in case.machines_now()[:MOST_CHECKPOINTS]:
         order = _order(
@@ -136,7 +136,7 @@ async def _prove_remote(case: Case, checkpoint: RemoteCheckpoint) -> Rehearsal:
             key=checkpoint.key,
             step=checkpoint.step,
             epoch=checkpoint.epoch,
-            trusting=True,  # a script that is mended may allow what today's does not: no reason to mark it suspect
+            trusting=True,  # a fixed script may allow what today's does not: no reason to mark it suspect
         )
         try:
             (found,) = await case.ctx.agent(machine).prove(order)

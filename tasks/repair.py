@@ -1,4 +1,4 @@
-"""Steps of a repair: take it up, do what the policy says next, and end it; each written down before it is done."""
+"""Steps of a repair: take it up, do the policy's next step, and end it; each recorded before it is done."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Repairing(Frozen):
 
 
 class Held(Frozen):
-    """A repair that this run does."""
+    """A repair that this run holds."""
 
     id: int
     holder: str
@@ -42,13 +42,13 @@ class Held(Frozen):
 
     @property
     def now(self) -> Repair:
-        """As it stands in the ledger."""
+        """The repair as it stands in the ledger."""
         return context().ledger.repair(self.id)
 
 
 @task(task_run_name="take up repairs")
 async def take_up(wanted: Repairing) -> list[Held]:
-    """Those that this run does: nobody else does them meanwhile."""
+    """Take up the due repairs and return them; no other run does them meanwhile."""
     ledger, holder, found = context().ledger, uuid.uuid4().hex, []
     due = [ledger.repair(wanted.repair)] if wanted.repair else ledger.repairs(state=RepairState.OPEN)
     for repair in due:
@@ -62,7 +62,7 @@ async def take_up(wanted: Repairing) -> list[Held]:
 
 
 def next_move(held: Held) -> Move | None:
-    """The policy's next step for the repair as it stands; None: it is over."""
+    """Return the policy's next step for the repair as it stands; None: it is over."""
     ctx, repair = context(), held.now
     return policy.next_move(
         repair, ctx.ledger.repairs(machine=held.machine), ctx.policy.repair, ctx.clock.now()
@@ -71,9 +71,9 @@ def next_move(held: Held) -> Move | None:
 
 @task(task_run_name="{move.step.value} {held.machine}")
 async def perform(held: Held, move: Move) -> bool:
-    """Do one step; returns whether the repair goes on in this run.
+    """Do one step; return whether the repair goes on in this run.
 
-    A machine that somebody uses, or that is another one by now, is left alone, and its repair is over.
+    A machine that is in use, or that is another one by now, is left alone, and its repair is over.
     """
     ctx = context()
     at_most_s = ctx.policy.repair.at_most_s(move.step)
@@ -95,7 +95,7 @@ async def perform(held: Held, move: Move) -> bool:
 
 
 async def _ask_person(ctx: Context, held: Held, repair: Repair, why: str) -> bool:
-    """The machine is out of service for sure, then a person is told; one that nobody took is sent again later."""
+    """Make sure that the machine is out of service, then send a ticket; one that was not accepted is resent later."""
     machine = ctx.ledger.machine(held.machine)
     if machine.state is MachineState.PROVISIONING:
         await take_out(ctx, held.machine, f"repair failed: {why}"[:500], Scope.CLUSTER, machine.incarnation)
@@ -116,7 +116,7 @@ def _left_alone(ctx: Context, held: Held, why: str) -> bool:
 
 @task(task_run_name="publish the repair of {held.machine}")
 async def publish(held: Held) -> None:
-    """Write down what was done."""
+    """Publish what was done."""
     repair = held.now
     lines = [
         f"- {step.step.value} {step.state.value}"
@@ -133,7 +133,7 @@ async def publish(held: Held) -> None:
 
 
 async def repaired(held: Held) -> Held:
-    """Do what is next, step by step, until the repair is over or has to wait; publish it."""
+    """Do the next step, one by one, until the repair is over or has to wait; publish it."""
     while (move := next_move(held)) is not None and await perform(held, move):
         pass
     await publish(held)
@@ -141,14 +141,14 @@ async def repaired(held: Held) -> Held:
 
 
 def finish(repairs: Sequence[Held]) -> State[Any]:
-    """The run's final state: every repair in a line, and whether hands are needed."""
+    """Return the run's final state: every repair in a line, and whether a person is needed at a machine."""
     tickets = any(held.now.state is RepairState.TICKET for held in repairs)
     told = "; ".join(f"{held.machine}: {held.now.told}" for held in repairs)
     return Completed(name="Needs human" if tickets else "Completed", message=told or "nothing is due")
 
 
 async def order(ctx: Context, machine: str, incident_id: str, incarnation: str) -> None:
-    """After an eviction: write down the repair that the verdict names, if it names one. The gateway has it begun."""
+    """Record, after an eviction, the repair that the verdict names, if it names one. The gateway has it begun."""
     if not policy.enabled(ctx.policy.repair, ctx.settings.driver):
         return
     found = policy.asked(ctx.ledger.incident(incident_id).alerts, machine)

@@ -1,4 +1,4 @@
-"""What each step of a repair does, and how it is seen that it worked. All of them are safe to repeat."""
+"""Acts of each step of a repair, and how their success is verified. All of them are safe to repeat."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ _FAILED = re.compile(r'"(?:status|result)"\s*:\s*"fail', re.IGNORECASE)
 
 
 class Result(Frozen):
-    """What came of a step."""
+    """The result of a step."""
 
     state: StepState
     said: str = ""
     incarnation: str | None = None
-    """Of the machine that returned."""
+    """Incarnation of the machine that returned."""
 
 
 def worked(said: str) -> Result:
-    """It was seen to work."""
+    """Return the result of a step that was seen to work."""
     return Result(state=StepState.WORKED, said=said)
 
 
 def failed(said: str) -> Result:
-    """It did not, or nobody saw it."""
+    """Return the result of a step that did not work, or was not seen to."""
     return Result(state=StepState.FAILED, said=said)
 
 
 def skipped(said: str) -> Result:
-    """It cannot be done here."""
+    """Return the result of a step that cannot be done here."""
     return Result(state=StepState.SKIPPED, said=said)
 
 
@@ -119,7 +119,7 @@ async def _by_command(ctx: Context, policy: RepairPolicy, repair: Repair, at_mos
 
 
 async def diagnose(ctx: Context, repair: Repair, at_most_s: float) -> Result:
-    """The vendor's diagnosis at the policy's level; one that is not installed speaks neither for nor against."""
+    """Run the vendor's diagnosis at the policy's level; one that is not installed is no evidence either way."""
     policy = ctx.policy.repair
     if why := _out_of_reach(ctx, policy) if policy.diagnose else "repair.diagnose is empty":
         return skipped(f"not tested: {why}")
@@ -131,14 +131,14 @@ async def diagnose(ctx: Context, repair: Repair, at_most_s: float) -> Result:
 
 
 def _judged(level: str, done: Ended) -> Result:
-    """By its exit status; old versions end with 0 whatever they found, and say it in their answer alone."""
+    """Judge by its exit status; old versions end with 0 whatever they found, and report it in their output alone."""
     if done.ok and not _FAILED.search(done.out):
         return worked(f"dcgmi diag --run {level} passed")
     return failed(f"dcgmi diag --run {level}: {done.said}")
 
 
 async def take_back(ctx: Context, repair: Repair, at_most_s: float) -> Result:
-    """The driver starts the machine anew; its agent registers, and waits."""
+    """Have the driver start the machine again; its agent registers, and waits."""
     left, before = _Left(ctx.clock, at_most_s), ctx.ledger.machine(repair.machine).incarnation
     known = before if before != repair.incarnation else ""
     if not known:
@@ -158,7 +158,7 @@ async def take_back(ctx: Context, repair: Repair, at_most_s: float) -> Result:
 
 
 async def check(ctx: Context, repair: Repair, at_most_s: float) -> Result:
-    """Delivery checks again and again until the burn-in is over; the first that fails ends it."""
+    """Repeat the delivery checks until the burn-in is over; the first that fails ends it."""
     burn_in_s, begun, rounds = ctx.policy.repair.burn_in_s, ctx.clock.now(), 0
     while True:
         rounds += 1
@@ -181,7 +181,7 @@ async def _one_round(ctx: Context, repair: Repair) -> Verdict:
 
 
 def _against(verdict: Verdict, machine: str) -> str:
-    """What a round of checks found against the machine; a link that fails with one partner alone is the partner's."""
+    """Return a round's findings against the machine; a link that fails with one partner alone is the partner's."""
     mine = [found for found in verdict.findings if found.machine == machine and not found.ok]
     alone = [found for found in mine if found.peer is None]
     pairs = verdicts.pair_results(verdict.findings).get(machine, {})
@@ -229,7 +229,7 @@ ACTS: dict[Step, Callable[[Context, Repair, float], Awaitable[Result]]] = {
 
 
 class _Left:
-    """What is left of a step's time."""
+    """The remaining time of a step."""
 
     def __init__(self, clock: Clock, at_most_s: float) -> None:
         self._clock, self._until = clock, clock.now() + at_most_s
@@ -240,7 +240,7 @@ class _Left:
 
 
 def _out_of_reach(ctx: Context, policy: RepairPolicy) -> str:
-    """Why no command runs on machines; empty: they do."""
+    """Return why no command runs on machines; empty: they do."""
     if policy.shell or ctx.driver.name == "local":
         return ""
     return f"repair.shell is empty, so nothing can be run on machines of the {ctx.driver.name} driver"

@@ -1,8 +1,8 @@
 """Step: dual-phase replay. Run the job again in small groups of machines, and see which groups go wrong.
 
 Method: ByteDance, arXiv 2509.16293, section on silent data corruption (TP and PP kept, DP shrunk). A group goes wrong
-when its loss or gradients are not finite, or when what it computes is not, bit for bit, what groups that must agree
-with it compute.
+when its loss or gradients are not finite, or when its results are not, bit for bit, those of the groups that must
+agree with it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Round = tuple[list[Ended], list[Ended]]
 
 
 class Rounds:
-    """Plays all groups of a plan, from one checkpoint."""
+    """Replays of all groups of a plan, from one checkpoint."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -37,11 +37,11 @@ class Rounds:
         self._checkpoint = checkpoint_of(case)
 
     async def both(self) -> Round:
-        """The horizontal and the vertical phase."""
+        """Replay the horizontal and the vertical phase."""
         return await self._phase("h", self.plan.horizontal), await self._phase("v", self.plan.vertical)
 
     async def alone(self) -> list[Ended]:
-        """Every machine as a group of its own."""
+        """Replay every machine as a group of its own."""
         return await self._phase("s", [(number,) for number in range(self.plan.machines)])
 
     async def _phase(self, phase: str, groups: Sequence[Sequence[int]]) -> list[Ended]:
@@ -74,7 +74,7 @@ async def replay(case: Case) -> Verdict:
         horizontal: set[int] = set()
         vertical: set[int] = set()
         for left in range(policy.replay.repeats, -1, -1):
-            # A group fails only for a reason: what any round found counts, however seldom it comes.
+            # A group fails only for a reason: a failure in any round counts, however seldom it comes.
             first = await rounds.both()
             horizontal.update(_failed(first[0]))
             vertical.update(_failed(first[1]))
@@ -101,7 +101,7 @@ async def replay(case: Case) -> Verdict:
 
 
 async def _by_digests(rounds: Rounds, first: Round, limit: int) -> tuple[ReplayVerdict, ReplayDecision]:
-    """Who computes something else? A second round must show the same; where there are too few groups, each alone.
+    """Find the group that computes something else. A second round must agree; with too few groups, replay each alone.
 
     A machine is compared by itself only where it holds a whole pipeline.
     """
@@ -117,7 +117,7 @@ async def _by_digests(rounds: Rounds, first: Round, limit: int) -> tuple[ReplayV
 
 
 async def _alone(rounds: Rounds) -> tuple[ReplayVerdict, tuple[str, ...]]:
-    """Every machine by itself, twice."""
+    """Replay every machine by itself, twice."""
     if rounds.per_pipeline > 1:
         why = "groups differ, and there are too few of them to tell which is right"
         return ReplayVerdict(outcome=Outcome.INSEPARABLE, reasons=(why,)), ()
@@ -126,12 +126,12 @@ async def _alone(rounds: Rounds) -> tuple[ReplayVerdict, tuple[str, ...]]:
 
 
 def _differ(phases: Round) -> bool:
-    """Some groups that must agree do not."""
+    """Return whether some groups that must agree do not."""
     return any(_compared(phase).differ for phase in phases)
 
 
 def _failed(ended: Sequence[Ended]) -> tuple[int, ...]:
-    """Indices of the groups that failed by themselves."""
+    """Return indices of the groups that failed by themselves."""
     return tuple(index for index, group in enumerate(ended) if not group.ok)
 
 

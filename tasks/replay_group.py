@@ -1,4 +1,4 @@
-"""One group of a replay: start it on its machines, wait for what it computed, end it."""
+"""One group of a replay: start it on its machines, wait for its results, end it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.tasks.case import Case
 
 
 class Ended(Frozen):
-    """How a group's replay ended."""
+    """The end of a group's replay."""
 
     ok: bool
     """Every rank ran its steps, and loss and gradients stayed finite."""
@@ -26,7 +26,7 @@ class Ended(Frozen):
 
 
 async def play(case: Case, group: str, machines: list[Machine], checkpoint: RemoteCheckpoint | None) -> Ended:
-    """Run a few steps from ``checkpoint`` (None: from scratch) on ``machines``; what they computed."""
+    """Run a few steps from ``checkpoint`` (None: from scratch) on ``machines``; return the results."""
     policy, name = case.ctx.policy.replay, f"{case.job}~{group}"
     try:
         await _start(case, name, group, machines, checkpoint)
@@ -96,7 +96,7 @@ async def _start(
 
 
 def checkpoint_of(case: Case) -> RemoteCheckpoint | None:
-    """The newest checkpoint in S3 within the bound: it loads at the smaller world size; None: from scratch.
+    """Return the newest checkpoint in S3 within the bound: it loads at the smaller world size; None: from scratch.
 
     Chosen once for all groups: an upload that ends meanwhile would have some of them compute something else.
     """

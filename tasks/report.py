@@ -1,4 +1,4 @@
-"""Step: close the incident, and tell the story: a markdown report and a table of suspects in the Prefect UI."""
+"""Step: close the incident, and publish its report: markdown and a table of suspects in the Prefect UI."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def report(case: Case, summary: str, verdict: Verdict | None = None) -> No
 
 @task(task_run_name="ask a human about {case.incident_id}")
 async def ask_human(case: Case, summary: str, verdict: Verdict | None = None) -> None:
-    """Stop here: leave the job to a person, its ranks stopped and its machines kept; say why.
+    """Stop here: leave the job to a person, its ranks stopped and its machines kept; report why.
 
     A job that the incident leaves running runs on: only the incident waits for the person.
     """
@@ -41,7 +41,7 @@ async def ask_human(case: Case, summary: str, verdict: Verdict | None = None) ->
 
 @task(task_run_name="leave {case.job} running")
 async def left_running(case: Case, summary: str, verdict: Verdict | None = None) -> None:
-    """The job trains on although what was to be done is not: only the incident needs somebody."""
+    """Close the incident of a job that trains on although the intended act was not done: only it needs a person."""
     get_run_logger().warning("needs a human, the job runs on: %s", summary)
     _goes_on(case)
     await _close(case, IncidentState.NEEDS_HUMAN, summary, verdict, runs_on=True)
@@ -49,7 +49,7 @@ async def left_running(case: Case, summary: str, verdict: Verdict | None = None)
 
 @task(task_run_name="stop {case.job} for good")
 async def stopped(case: Case, summary: str, verdict: Verdict | None = None) -> None:
-    """The ladder ends with stopping: fence the job, free its machines, close the incident with the reason."""
+    """Stop the job at the end of the ladder: fence it, free its machines, close the incident with the reason."""
     get_run_logger().error("stopping the job: %s", summary)
     await stop(case.ctx, case.job, case.ledger)
     await _close(case, IncidentState.STOPPED, summary, verdict)
@@ -57,12 +57,12 @@ async def stopped(case: Case, summary: str, verdict: Verdict | None = None) -> N
 
 @task(task_run_name="say what would be done about {case.incident_id}")
 async def observed(case: Case, summary: str, verdict: Verdict | None = None) -> None:
-    """Mode ``observe``: publish what would be done and close the incident without touching the job."""
+    """Publish what would be done, in mode ``observe``, and close the incident without touching the job."""
     await _close(case, IncidentState.DISMISSED, f"observe only: {summary}", verdict)
 
 
 def _goes_on(case: Case) -> None:
-    """The job is no longer being recovered: it runs, or is held as before where it was not started again."""
+    """Set the job's state after recovery: it runs, or is held as before where it was not restarted."""
     if case.job_now().state is not JobState.RECOVERING:
         return
     found = case.ctx.ledger.inputs(case.incident_id).get(taken_up(case.round), {}).get("job", {})
@@ -72,7 +72,7 @@ def _goes_on(case: Case) -> None:
 
 
 def outcome(case: Case) -> State[Any]:
-    """The flow run's final state, named by how the incident ended."""
+    """Return the flow run's final state, named by how the incident ended."""
     incident = case.incident
     return Completed(name=incident.state.value.replace("_", " ").capitalize(), message=incident.summary)
 

@@ -41,7 +41,7 @@ async def resume(case: Case) -> Launched:
 
 
 def _short(why: str) -> str:
-    """The first line of it, for a summary."""
+    """Return its first line, for a summary."""
     return why.strip().partition("\n")[0][:300]
 
 
@@ -49,7 +49,7 @@ def _short(why: str) -> str:
 async def start(case: Case, after: int | None = None) -> Launched:
     """Choose the state to restore, start all ranks, and move it to where it is needed meanwhile.
 
-    ``after`` is an epoch that refused what it was to resume from.
+    ``after`` is an epoch that refused the state from which it was to resume.
     """
 
     async def act() -> dict[str, Any]:
@@ -65,7 +65,7 @@ async def start(case: Case, after: int | None = None) -> Launched:
 
 
 async def _patiently(case: Case, key: str) -> Launched:
-    """Launch; while what the restore needs does not answer, again after growing pauses.
+    """Launch; while a machine or store that the restore needs does not answer, retry after growing pauses.
 
     Each pause is an action of its own: a sign of life for the gateway, and in the account of the incident's time.
     A later attempt goes on counting where an earlier one was killed.

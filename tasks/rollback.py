@@ -16,7 +16,7 @@ from holdfast.tasks.case import Case
 
 @task(task_run_name="roll back the code of {case.job}")
 async def rollback(case: Case, reason: str) -> str:
-    """Mark the current version bad and switch to the newest good one before it; returns that version.
+    """Mark the current version bad and switch to the newest good one before it; return that version.
 
     Raises:
         LimitError: there is no earlier good version; a human decides.
@@ -39,7 +39,7 @@ async def rollback(case: Case, reason: str) -> str:
 
 @task(task_run_name="update the code of {case.job}")
 async def apply_update(case: Case) -> str:
-    """Switch to the version that the incident's alert names; returns it."""
+    """Switch to the version that the incident's alert names; return it."""
     version = next(
         names.require(names.VERSION, alert.evidence["version"])
         for alert in case.incident.alerts

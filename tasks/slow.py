@@ -1,4 +1,4 @@
-"""Step: who makes a training job slow? Several looks at all stacks, and a vote."""
+"""Step: find the machines that make a training job slow. Several looks at all stacks, and a vote."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from holdfast.tasks.case import Case
 async def vote_slow(case: Case) -> Verdict:
     """Look at all stacks several times while the job trains; suspects are the machines of the group that lags most.
 
-    A machine that surely fails, as is told meanwhile, ends the vote: it is the suspect.
+    A machine that is reported to fail surely meanwhile ends the vote: it is the suspect.
     Method: ByteDance, arXiv 2509.16293, section 5 (every 10 s, five rounds).
     """
 
@@ -31,7 +31,7 @@ async def vote_slow(case: Case) -> Verdict:
             if number:
                 await asyncio.sleep(policy.diagnose.slow_interval_s)
             if root := late.verdict(case):
-                # What surely fails explains the pace: nobody is compared any more.
+                # A sure failure explains the pace: no more machines are compared.
                 return root.model_dump(mode="json")
             answers = await fleet.ask(
                 case.ctx, case.machines_now(), lambda agent, _: agent.stacks(case.job, case.broken_epoch)

@@ -34,7 +34,7 @@ OWN = (Check.INSPECT, Check.VENDOR, Check.MATMUL, Check.BITWISE, Check.ALL_TO_AL
 MEASURED = (Check.MATMUL, Check.ALL_TO_ALL, Check.NIC)
 """Checks of one machine whose value is compared."""
 PARTNERS = 3
-"""Good machines with which one that comes alone is paired: one, and two for a second look."""
+"""Number of good machines with which one that comes alone is paired: one, and two for a second look."""
 
 
 class Inspection(Frozen):
@@ -53,17 +53,17 @@ class Admission(Frozen):
 
 
 class Checked(Frozen):
-    """Who was checked, and what came of it."""
+    """The checked machines, and the results."""
 
     machines: tuple[str, ...]
     verdict: Verdict
     incarnations: dict[str, str] = Field(default_factory=dict)
-    """By machine, as they were checked."""
+    """Incarnations by machine, as they were checked."""
 
 
 @task(task_run_name="check the standbys")
 async def check_standbys(inspection: Inspection) -> Checked:
-    """All checks on all standbys; one that is claimed by a job meanwhile is let go."""
+    """Run all checks on all standbys; one that is claimed by a job meanwhile is left out."""
     ctx = context()
     return await check_machines(
         ctx, "standbys", ctx.ledger.machines(state=MachineState.STANDBY), inspection.tiers
@@ -72,10 +72,10 @@ async def check_standbys(inspection: Inspection) -> Checked:
 
 @task(task_run_name="check machines that wait for admission")
 async def check_applicants(admission: Admission) -> Checked:
-    """All checks on machines that registered and are not admitted yet.
+    """Run all checks on machines that registered and are not admitted yet.
 
-    One that was released and is still starting has the address of its former life: it does not answer, or another
-    does, and it is left to come.
+    A machine that was released and is still starting has the address of its former life: it does not answer, or another
+    does, and it is left for a later run.
     """
     ctx = context()
     repaired = {repair.machine for repair in ctx.ledger.repairs(state=RepairState.OPEN)}
@@ -121,9 +121,9 @@ async def remove_unfit(checked: Checked) -> str:
 
 @task(task_run_name="admit machines that passed")
 async def admit(checked: Checked) -> str:
-    """Machines that passed everything become standbys; those that surely fail are cordoned; others wait.
+    """Make machines that passed everything standbys; cordon those that surely fail; others wait.
 
-    So does one that is slower than its equals: it is checked again, or a person looks at it.
+    A machine that is slower than its equals waits too: it is checked again, or a person looks at it.
     """
     ctx = context()
     failed = {finding.machine for finding in checked.verdict.findings if not finding.ok}
@@ -144,20 +144,20 @@ async def admit(checked: Checked) -> str:
 
 
 async def _replace(ctx: Context, out: list[str]) -> str:
-    """Provision what the pool is short of once ``out`` left it, in words; empty when none left."""
+    """Provision the shortfall of the pool once ``out`` left it; return a description; empty when none left."""
     if not out:
         return ""
     try:
         return f"; provisioned {join_names(await provision_shortfall(ctx))}"
     except HoldfastError as error:
-        # What was found stands; the nightly schedule fills the pool.
+        # The result stands; the nightly schedule fills the pool.
         get_run_logger().warning("no machine to replace %s: %s", join_names(out), error)
         return f"; not replaced: {error}"
 
 
 @task(task_run_name="publish {key}")
 async def publish_checks(key: str, checked: Checked, did: str) -> None:
-    """Write down what was found."""
+    """Publish the findings."""
     lines = [f"- {escape(line)}" for line in checked.verdict.evidence] or ["- nothing failed"]
     await acreate_markdown_artifact(
         key=key,
@@ -173,7 +173,7 @@ async def check_machines(
     tiers: tuple[Check, ...],
     partners: Sequence[Machine] = (),
 ) -> Checked:
-    """All ``tiers`` on ``machines``, which serve no job; ``partners`` are good ones for links of one that is alone."""
+    """Run all ``tiers`` on ``machines``, which serve no job; ``partners`` are good, for the links of a single one."""
     # Epochs of such checks only have to differ: stores are opened once each.
     subject = Subject(ctx, name, epoch=int(ctx.clock.now()), measure=True)
     answering = machines
@@ -183,7 +183,7 @@ async def check_machines(
             beside = partners[:1] if answering else ()
             found += await checks.neighbours(subject, [*answering, *beside], partners[1:])
         else:
-            # What is measured is compared: with good machines where there are no others.
+            # Measured values are compared: with good machines where there are no others.
             beside = partners if tier in MEASURED and answering else ()
             found += await checks.each(subject, [*answering, *beside], tier)
         gone = {finding.machine for finding in found if finding.check == Check.INSPECT and finding.sure}
@@ -198,7 +198,7 @@ async def check_machines(
 
 
 def _note(ctx: Context, checked: Checked) -> None:
-    """Write down who passed: a standby that flapped comes back when its checks passed for a while."""
+    """Record which machines passed: a standby that flapped comes back when its checks passed for a while."""
     findings = checked.verdict.findings
     seen = {each.machine for each in findings}
     failed = {each.machine for each in findings if not each.ok} | {*checked.verdict.suspects}
@@ -216,7 +216,7 @@ def _note(ctx: Context, checked: Checked) -> None:
 
 
 def _surely_failing(verdict: Verdict) -> list[str]:
-    """Suspects that a sure finding or a clear majority accuses; being slow is no proof."""
+    """Return suspects that a sure finding or a clear majority accuses; being slow is no proof."""
     sure = {finding.machine for finding in verdict.findings if not finding.ok and finding.sure}
     odd, _ = compare.odd_digests(verdict.findings)
     return [name for name in verdict.suspects if name in sure | odd]

@@ -1,4 +1,4 @@
-"""Who stands out in hangs of a job, as the ledger has it: in this one, and in those before."""
+"""Machines that stand out in hangs of a job, from the ledger: in this one, and in those before."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LOOKS = ("stacks", "check")
 
 
 def only(case: Case, verdict: Verdict) -> bool:
-    """Nothing speaks against the suspects but that they stand out in a hang."""
+    """Return whether the only evidence against the suspects is that they stand out in a hang."""
     if case.incident_class is not IncidentClass.JOB_HANG or verdict.sure:
         return False
     failed = {finding.check for finding in verdict.findings if not finding.ok}
@@ -28,7 +28,7 @@ def only(case: Case, verdict: Verdict) -> bool:
 
 
 def proven(case: Case, seen: Verdict, diagnosed: Verdict) -> Verdict:
-    """Both together; whoever only stands out is no suspect: the ladder says what becomes of them."""
+    """Combine both verdicts; a machine that only stands out is no suspect: the ladder decides on it."""
     told = (*seen.evidence, *diagnosed.evidence)
     if only(case, diagnosed):
         return Verdict(evidence=told, findings=diagnosed.findings)
@@ -36,7 +36,7 @@ def proven(case: Case, seen: Verdict, diagnosed: Verdict) -> Verdict:
 
 
 def weigh(case: Case) -> Weighed:
-    """May the machines that stand out now be evicted?"""
+    """Decide whether the machines that stand out now may be evicted."""
     ctx, incident, job = case.ctx, case.incident, case.job_now()
     mine = accusations(ctx, incident)
     if not mine:
@@ -56,7 +56,7 @@ def weigh(case: Case) -> Weighed:
 
 
 def accusations(ctx: Context, incident: Incident) -> list[Accusation]:
-    """Who stood out at each look of a hang, oldest first; as the alert has it where no look says more."""
+    """Return what stood out at each look of a hang, oldest first; from the alert where no look has more."""
     looks = [a for a in ctx.ledger.actions(incident.id) if a.kind in _LOOKS and a.state is ActionState.DONE]
     if any((look.result or {}).get("sure") for look in looks):
         return []
@@ -71,7 +71,7 @@ def accusations(ctx: Context, incident: Incident) -> list[Accusation]:
 
 
 def signed(ctx: Context, incident: Incident, signature: Signature) -> Signature:
-    """The signature of a hang, with who stood out in it."""
+    """Return the signature of a hang, with the machine and rank that stood out in it."""
     if incident.incident_class is not IncidentClass.JOB_HANG or not (seen := accusations(ctx, incident)):
         return signature
     newest = seen[-1]
@@ -80,12 +80,12 @@ def signed(ctx: Context, incident: Incident, signature: Signature) -> Signature:
 
 
 def blocked(incident: Incident) -> frozenset[int]:
-    """Ranks that the detector saw waiting in the kernel for long."""
+    """Return the ranks that the detector saw waiting in the kernel for long."""
     return frozenset(_told(incident, "blocked"))
 
 
 def _excuse(incident: Incident, ranks: Sequence[int]) -> str:
-    """Why those who stand out have a reason of their own, as the detector saw them."""
+    """Return why the ranks that stand out have a reason of their own, as the detector saw them."""
     if not ranks:
         return ""
     if set(ranks) <= set(_told(incident, "ended")):
@@ -104,7 +104,7 @@ def _told(incident: Incident, name: str) -> Sequence[int]:
 
 
 def _of_look(look: Action) -> tuple[str, Accusation] | None:
-    """The job's life that was looked at, and who stood out."""
+    """Return the job's life that was looked at, and the machines that stood out."""
     result, at = look.result or {}, look.done_at or 0.0
     life = look.key.rpartition(":")[2]
     if look.kind == "stacks":
@@ -121,7 +121,7 @@ def _of_look(look: Action) -> tuple[str, Accusation] | None:
 
 
 def _hangs(ctx: Context, incident: Incident) -> list[Incident]:
-    """Hangs of the job since it was submitted, oldest first."""
+    """Return hangs of the job since it was submitted, oldest first."""
     since = ctx.ledger.job(incident.job).submitted_at
     known = ctx.ledger.incidents(job=incident.job, limit=_LOOK_BACK)[::-1]
     return [

@@ -1,4 +1,4 @@
-"""The incident told as markdown and as a table of suspects: text only, from what the ledger holds."""
+"""Report of the incident as markdown and as a table of suspects: text only, from the ledger."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _LONGEST = 300
 
 
 def escape(text: object) -> str:
-    """Data from logs and alerts, made harmless in markdown: one line, no markup, bounded."""
+    """Return data from logs and alerts, made harmless in markdown: one line, no markup, bounded."""
     flat = plain(text, instead=" ", lines=False)[:_LONGEST]
     return "".join(f"\\{c}" if c in "\\`*_{}[]<>#|!" else c for c in flat)
 
@@ -23,7 +23,7 @@ def escape(text: object) -> str:
 def markdown(
     incident: Incident, actions: Sequence[Action], summary: str, verdict: Verdict, now: float | None = None
 ) -> str:
-    """The incident report: what was seen, considered and done, with times in seconds since the first alert.
+    """Write the incident report: what was seen, considered and done, with times in seconds since the first alert.
 
     ``now`` (Unix seconds) ends the account of the time that it took; None: there is none.
     """
@@ -61,7 +61,7 @@ def _spent(incident: Incident, actions: Sequence[Action], now: float) -> list[tu
 
 
 def suspects(incident: Incident, verdict: Verdict) -> list[dict[str, str]]:
-    """One row per accused machine, with what speaks against it."""
+    """Return one row per accused machine, with the evidence against it."""
     named = list(dict.fromkeys([*verdict.suspects, *([incident.machine] if incident.machine else [])]))
     return [
         {
@@ -85,7 +85,7 @@ def _signal(alert: Alert, zero: float) -> str:
 
 
 def _restored(actions: Sequence[Action]) -> list[str]:
-    """Each choice of what to resume from: newer steps that were skipped, the sources, and why."""
+    """Describe each choice of a state to resume from: newer steps that were skipped, the sources, and why."""
     lines: list[str] = []
     for action in actions:
         result = action.result or {}

@@ -16,12 +16,12 @@ async def on_machine(shell: str, machine: str, command: Sequence[str], timeout_s
         SettingsError: the shell cannot be understood.
     """
     prefix = words("repair.shell", shell, machine)
-    # What ssh is given it hands to a shell of the other side: as one word each.
+    # ssh hands its arguments to a shell of the other side: as one word each.
     return await run([*prefix, *(map(shlex.quote, command) if prefix else command)], timeout_s)
 
 
 def words(name: str, command: str, machine: str) -> list[str]:
-    """A command of the policy file in words, for ``machine``.
+    """Split a command of the policy file into words, for ``machine``.
 
     Raises:
         SettingsError: it cannot be understood.

@@ -1,4 +1,4 @@
-"""What is told of a job whose checkpoints do not restore."""
+"""The message about a job whose checkpoints do not restore."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.tasks.prove import Copies
 
 
 def judge(case: Case, copies: Copies, kept: str) -> str:
-    """That all is well after all, in words.
+    """Return a message that all is well after all.
 
     Raises:
         LimitError: it is not: what would be lost, where, and what a person should do.

@@ -89,7 +89,7 @@ async def serve(settings: Settings, listening: socket.socket) -> None:
 
 
 def _listen(settings: Settings) -> socket.socket:
-    """The gateway's socket, taken before anything else is done."""
+    """Return the gateway's socket, taken before anything else is done."""
     require_tls(settings, settings.host, "HOLDFAST_HOST")
     try:
         return listen(settings.host, settings.port, backlog=2048)

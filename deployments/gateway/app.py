@@ -49,7 +49,7 @@ def create_app(
     opening: Hook | None = None,
     closing: Hook | None = None,
 ) -> FastAPI:
-    """The application; its :class:`Gateway` is ``app.state.gateway``.
+    """Return the application; its :class:`Gateway` is ``app.state.gateway``.
 
     The lifespan starts and stops the loops; without it (tests) nothing happens by itself. ``opening`` and
     ``closing`` run at its ends. With ``leader``, its name among the gateways of this ledger, the loops run and
@@ -103,7 +103,7 @@ def create_app(
 
     @app.get("/readyz")
     async def readyz() -> dict[str, bool]:
-        """For a load balancer: only the gateway that leads is ready."""
+        """Answer a load balancer: only the gateway that leads is ready."""
         if leadership and not leadership.leads:
             raise leadership.refuse()
         return {"ok": True}
@@ -127,7 +127,7 @@ def create_app(
 
 
 def _first(error: RequestValidationError) -> str:
-    """The first thing that is wrong with a request: the field, the value (shortened), what was expected."""
+    """Return the first thing that is wrong with a request: the field, the value (shortened), what was expected."""
     found = error.errors()[0]
     field = ".".join(str(part) for part in found["loc"])
     return f"{field} = {repr(found.get('input'))[:200]}: {found['msg']}"

@@ -112,7 +112,7 @@ class Gateway:
         self.step_times = StepTimes()
         self.releases = Releases(self.site, acts.free)
         self.resuming: list[Callable[[], Awaitable[None]]] = []
-        """What others take up when this gateway begins to lead."""
+        """Callbacks of other parts, run when this gateway begins to lead."""
         self._loops: list[asyncio.Task[None]] = []
 
     def _require_sure(self) -> None:
@@ -126,7 +126,7 @@ class Gateway:
             self.step_times.observe(beat, self.site.fleet.jobs, now)
             for detector in (self.hangs, self.throughput, self.clocks):
                 detector.observe(beat)
-        except Exception:  # the machine lives, whatever a detector makes of what it says
+        except Exception:  # the machine is alive, whatever a detector makes of its report
             self.site.metrics.loop_errors.labels("observe").inc()
             log.exception("%s: a detector failed at its heartbeat", beat.machine)
 
@@ -187,7 +187,7 @@ class Gateway:
             await self.site.clock.sleep(loop.every_s)
 
     async def touch(self) -> None:
-        """Note in the ledger whom we heard: for people, so whether it arrives does not matter."""
+        """Record in the ledger which machines were heard: for people, so a lost write does not matter."""
         heard, self.site.fleet.heard = self.site.fleet.heard, {}
         if heard:
             with contextlib.suppress(HoldfastError):

@@ -21,7 +21,7 @@ RENEW_S = 1.0
 
 
 class Led(Protocol):
-    """What only the leader does: the loops of the gateway."""
+    """The part that only the leader runs: the loops of the gateway."""
 
     async def resume(self) -> None:
         """Take up what was going on."""
@@ -39,7 +39,7 @@ class Led(Protocol):
 class Leadership:
     """Holds the lease of the leader, and runs the gateway's loops as long as it does.
 
-    Whether somebody lives is seen by counters that change, on this process's own monotonic clock: no clock that is
+    Whether a leader is alive is seen by counters that change, on this process's own monotonic clock: no clock that is
     set, here or at the database, makes or ends a leader. A leader that did not reach the ledger for :data:`TTL_S` may
     have been replaced: from then on it acts no more (:meth:`require_sure`), and every write is checked by the ledger
     itself (:meth:`~holdfast.storage.ledger.Ledger.write_only_while_leading`). It still answers heartbeats: the ledger
@@ -79,7 +79,7 @@ class Leadership:
                 await asyncio.to_thread(self._ledger.resign, self._holder)
 
     def require_sure(self) -> None:
-        """See that nobody else can lead by now.
+        """Check that no other gateway can lead by now.
 
         Raises:
             UnavailableError: the ledger did not answer for :data:`TTL_S`, so that another gateway may lead.
@@ -92,7 +92,7 @@ class Leadership:
             )
 
     def refuse(self) -> UnavailableError:
-        """The answer of one that stands by."""
+        """Return the answer of a gateway on standby."""
         return UnavailableError(
             f"this gateway stands by; the one at {self.leader_url or 'another address'} leads: ask that one"
         )

@@ -1,4 +1,4 @@
-"""What the gateway counts. Labels take only values from closed sets or the ledger, never raw request text."""
+"""Metrics of the gateway. Labels take only values from closed sets or the ledger, never raw request text."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Metrics:
         )
 
     def render(self) -> bytes:
-        """All metrics in Prometheus text format."""
+        """Return all metrics in Prometheus text format."""
         return generate_latest(self.registry)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:

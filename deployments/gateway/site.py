@@ -1,4 +1,4 @@
-"""What all parts of the gateway share, made once by :func:`~holdfast.deployments.gateway.app.create_app`."""
+"""State that all parts of the gateway share, made once by :func:`~holdfast.deployments.gateway.app.create_app`."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Site:
     metrics: Metrics
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
     listening_since: float = 0.0
-    """When this gateway came or took over."""
+    """When this gateway started or took over."""
     acts: int = 0
-    """How much people did here by hand: what was drawn before is not what they expect to see."""
+    """Number of acts by hand: views made before them are out of date for the people who acted."""
 
     def spawn(self, work: Coroutine[Any, Any, Any], name: str) -> None:
         """Do ``work`` in the background; an error in it is logged, never lost."""
@@ -59,19 +59,19 @@ class Site:
         return silence.lease_s(self.settings.heartbeat_s, self.policy.gateway)
 
     def silent(self, machines: Iterable[str]) -> frozenset[str]:
-        """Those of ``machines`` that should have said something by now."""
+        """Return those of ``machines`` whose heartbeat is overdue."""
         now = self.clock.now()
         return frozenset(name for name in machines if self.fleet.silent_s(name, now) > self.window_s)
 
     def late_s(self, machine: Machine) -> float | None:
-        """For how long a machine in service has been silent, once that is longer than between two heartbeats or so."""
+        """Return for how long a machine in service has been silent, once that exceeds about a heartbeat interval."""
         if machine.state in OUT_OF_SERVICE or not self.fleet.heard_at(machine.name):
             return None
         silent_s = self.fleet.silent_s(machine.name, self.clock.now())
         return round(silent_s, 1) if silent_s > self.window_s else None
 
     async def job(self, name: str) -> Job:
-        """The job as the ledger has it now.
+        """Return the job as the ledger has it now.
 
         Raises:
             UnknownError: there is none.
@@ -81,7 +81,7 @@ class Site:
         return job
 
     async def machine(self, name: str) -> Machine:
-        """The machine as the ledger has it now.
+        """Return the machine as the ledger has it now.
 
         Raises:
             UnknownError: there is none.
@@ -91,14 +91,14 @@ class Site:
         return machine
 
     async def refresh(self) -> None:
-        """Read machines and jobs anew: playbooks change them in the ledger, not here."""
+        """Read machines and jobs again: playbooks change them in the ledger, not here."""
         machines, jobs = await asyncio.gather(
             asyncio.to_thread(self.ledger.machines), asyncio.to_thread(self.ledger.jobs)
         )
         self.fleet.load(machines, jobs)
 
     def skipped_steps(self, job: Job) -> list[int]:
-        """Steps whose data the job passes over, since it fell at them again and again."""
+        """Return the steps whose data the job skips, since it failed at them again and again."""
         return list(self.ledger.skipped_steps(job.name)) if job.spec.skip_bad_batches else []
 
     def _ended(self, task: asyncio.Task[Any]) -> None:

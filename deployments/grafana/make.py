@@ -139,7 +139,7 @@ PANELS: tuple[tuple[str, str, str, int, tuple[tuple[str, str], ...]], ...] = (
 
 
 def dashboard() -> dict[str, Any]:
-    """The dashboard's model, schema version 39 (Grafana 10.2 and later)."""
+    """Return the dashboard's model, schema version 39 (Grafana 10.2 and later)."""
     panels, x, y = [], 0, 0
     for number, (title, unit, kind, width, queries) in enumerate(PANELS, start=1):
         if x + width > 24:

@@ -59,7 +59,7 @@ def _launch(settings: Settings) -> None:
     command = [sys.executable, "-P", "-m", "holdfast.deployments.local.supervisor"]
     launched = subprocess.run(
         [*command, "--home", str(settings.home), "--detach"],
-        # What was chosen now wins over what the environment said before.
+        # Settings chosen now take precedence over those of the environment.
         env=_environment(settings),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -79,7 +79,7 @@ def _environment(settings: Settings) -> dict[str, str]:
 def _wait(
     settings: Settings, services: Sequence[Service], work: Sequence[Future[Any]], progress: Progress
 ) -> None:
-    """Until every service answers and all work beside is done; raises the first error of that."""
+    """Wait until every service answers and all work beside is done; raises the first error of that."""
     until = time.monotonic() + HEALTHY_S
     waiting, launched = list(services), time.monotonic()
     starts: dict[str, set[int]] = {service.name: set() for service in services}
@@ -104,7 +104,7 @@ def _wait(
 
 
 def _have_bucket(settings: Settings) -> None:
-    """An S3 server elsewhere must have the bucket, or let us make it."""
+    """Make sure that an S3 server elsewhere has the bucket, or create it there."""
     if not settings.s3_endpoint:
         return
     try:

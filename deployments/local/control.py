@@ -32,7 +32,7 @@ DOWN_S = 6 * STOP_S
 
 
 def is_up(home: Path) -> bool:
-    """Whether the embedded services of ``home`` run."""
+    """Return whether the embedded services of ``home`` run."""
     return pidfile.running(home, SUPERVISOR) is not None
 
 
@@ -47,7 +47,7 @@ def up(
         where: settings, or the folder that keeps all state (made if it does not exist).
         machines: how many machines there should be, standbys included.
         progress: takes one line per thing that is done.
-        port: the gateway's port, over what the settings say; Prefect and S3 take the next two.
+        port: the gateway's port, over that of the settings; Prefect and S3 take the next two.
 
     Raises:
         SettingsError: a port is taken, a setting is wrong, the bucket cannot be had.
@@ -121,7 +121,7 @@ def down(where: Settings | Path, progress: Progress = print) -> None:
 
 
 def _reap() -> None:
-    """As process 1 of a container we inherit what others leave behind."""
+    """Reap orphans: as process 1 of a container we inherit the children of others."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

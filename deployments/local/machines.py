@@ -72,7 +72,7 @@ def retire_all(settings: Settings, driver: Driver) -> None:
 
 
 def _known(http: httpx.Client, gateways: Sequence[str]) -> dict[str, Machine]:
-    """As the gateway that leads says; the others refuse, or are away."""
+    """Return the machines as the leading gateway reports them; the others refuse, or are away."""
     for url in gateways:
         with contextlib.suppress(httpx.HTTPError):
             answer = http.get(f"{url}/v1/machines")

@@ -14,7 +14,7 @@ _SAME_S = 1.0
 
 
 def path(home: Path, name: str) -> Path:
-    """The file of one service."""
+    """Return the file of one service."""
     return run_dir(home) / f"{name}.json"
 
 
@@ -33,7 +33,7 @@ def remove(home: Path, name: str) -> None:
 
 
 def running(home: Path, name: str) -> psutil.Process | None:
-    """The live process of ``name``, or None."""
+    """Return the live process of ``name``, or None."""
     try:
         told = json.loads(path(home, name).read_text())
         process = psutil.Process(int(told["pid"]))

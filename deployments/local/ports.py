@@ -10,10 +10,10 @@ from holdfast.settings import Settings
 
 
 def check(settings: Settings) -> None:
-    """All ports that the embedded services need are free, and may be listened on.
+    """Check that all ports that the embedded services need are free, and may be listened on.
 
     Raises:
-        SettingsError: one is not; names it and says what to do.
+        SettingsError: one is not; the message names it and what to do.
     """
     if not (settings.gateway_url and settings.prefect_api_url):
         require_tls(settings, settings.host, "HOLDFAST_HOST")

@@ -46,7 +46,7 @@ def prepare(environment: Mapping[str, str], schema: Path = SCHEMA) -> bool:
 
 
 def migrated() -> str:
-    """The script of a new database that Prefect has just migrated.
+    """Return the script of a new database that Prefect has just migrated.
 
     Raises:
         CalledProcessError: Prefect could not.

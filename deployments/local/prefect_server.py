@@ -6,7 +6,7 @@ server is started by TLS, and takes a renewed one as gateway and agents do. Requ
 On SQLite, cursors that became garbage are finalised wherever the collector happens to run. Finalising takes the lock of
 the cursor's connection, which that connection's thread holds while it waits for another transaction to end, for up to
 a minute. When the collector ran in the event loop's thread, that other transaction could not end: Prefect answered
-nobody for that minute. In a thread of its own only the collector waits.
+no request for that minute. In a thread of its own only the collector waits.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from holdfast.settings import Settings
 
 YOUNG_EVERY_S = 1.0
 _FIRST_WORD = 2
-"""Of a stream: after the one that it was opened by."""
+"""Number of a stream's first message after the one that opened it."""
 ALL_EVERY = 60
-"""Every so many rounds old objects are looked at too."""
+"""Number of rounds after which old objects are collected too."""
 
 
 def collect_aside() -> threading.Thread:
@@ -71,7 +71,7 @@ def serve_guarded(settings: Settings) -> None:
 
 
 def first_word_soon(app: ASGIApp, within_s: float = HEAD_S) -> ASGIApp:
-    """``app`` with streams that end unless the other side says something soon: Prefect's credentials come first."""
+    """Wrap ``app`` to end streams whose client does not send something soon: Prefect's credentials come first."""
 
     async def served(scope: Scope, receive: Receive, send: Send) -> None:
         heard = 0 if scope["type"] == "websocket" else _FIRST_WORD

@@ -1,4 +1,4 @@
-"""The embedded services: what to run, with which environment, and how to tell that they are well."""
+"""The embedded services: what to run, with which environment, and how to check that they are healthy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Service:
     name: str
     command: tuple[str, ...]
     env: Mapping[str, str] = field(default_factory=dict)
-    """In addition to the supervisor's own."""
+    """Environment in addition to the supervisor's own."""
     url: str = ""
     """Answers any HTTP status below 500 when the service is well; empty: it is asked at ``socket``."""
     socket: Path | None = None
@@ -39,21 +39,21 @@ class Service:
     tls: Tls = PLAIN
     """How it is asked, if by TLS."""
     says: str = ""
-    """What it does, for messages."""
+    """Its purpose, for messages."""
 
     def log(self, home: Path) -> Path:
-        """Where its output goes."""
+        """Return the path of its log."""
         return log_dir(home) / f"{self.name}.log"
 
     def healthy(self) -> bool:
-        """Whether it answers; bounded by :data:`PROBE_TIMEOUT_S`."""
+        """Return whether it answers; bounded by :data:`PROBE_TIMEOUT_S`."""
         return (
             _answers(self.url, self.tls) if self.url else self.socket is not None and _is_ready(self.socket)
         )
 
 
 def embedded(settings: Settings) -> list[Service]:
-    """The services that ``settings`` do not point elsewhere, in the order in which they are started.
+    """Return the services that ``settings`` do not point elsewhere, in the order in which they are started.
 
     Raises:
         SettingsError: rclone is not installed, or the secret cannot be read.
@@ -136,7 +136,7 @@ def _answers(url: str, certified: Tls) -> bool:
 
 
 def _is_ready(path: Path) -> bool:
-    """The worker is ready when it reaches the API and has a warm process."""
+    """Return whether the worker is ready: it reaches the API and has a warm process."""
     try:
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(PROBE_TIMEOUT_S)

@@ -1,6 +1,6 @@
 """``python -m holdfast.deployments.local.supervisor --home HOME``: keeps the embedded services alive.
 
-A service that ends is started again, at once the first time, then ever later (up to 10 s) until it has lived
+A service that ends is restarted, at once the first time, then at growing delays (up to 10 s) until it has lived
 for a while. SIGTERM stops all of them, last started first, in bounded time. They get SIGTERM from the kernel
 should the supervisor itself be killed, so that none is left behind.
 """
@@ -28,7 +28,7 @@ from holdfast.shown import log_plainly
 
 NAME = "supervisor"
 STOP_S = 8.0
-"""A service that was told to stop is killed after this long."""
+"""A service that does not stop when asked is killed after this long."""
 LIVED_S = 30.0
 """A service that lived this long starts again without delay."""
 FIRST_DELAY_S, LONGEST_DELAY_S = 0.1, 10.0
@@ -40,7 +40,7 @@ _log = logging.getLogger("holdfast.supervisor")
 
 
 class Keeper:
-    """Keeps one service alive until it is told to stop."""
+    """Keeps one service alive until it is asked to stop."""
 
     def __init__(self, service: Service, home: Path) -> None:
         self._service = service
@@ -104,7 +104,7 @@ class Keeper:
         _log.info("%s started as %d", name, process.pid)
         status = await process.wait()
         pidfile.remove(self._home, name)
-        # What it started is left to notice by itself: runs of a dead worker still report how they ended.
+        # Its children are left to notice by themselves: runs of a dead worker still report how they ended.
         return f"ended with {signal.Signals(-status).name if status < 0 else f'status {status}'}"
 
 
@@ -123,7 +123,7 @@ async def supervise(services: list[Service], home: Path) -> None:
 
 
 def _die_with_parent() -> None:
-    """In the child before exec: die with the supervisor, and mind SIGTERM whoever started all this."""
+    """Set up the child before exec: it dies with the supervisor, and heeds SIGTERM whatever process started this."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)

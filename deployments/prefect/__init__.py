@@ -1,1 +1,1 @@
-"""What a team's own Prefect server is given."""
+"""Configuration of a team's own Prefect server."""

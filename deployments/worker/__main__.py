@@ -38,7 +38,7 @@ async def serve(settings: Settings) -> None:
 
 
 def worker_name(home: Path) -> str:
-    """By host and home: the same after a restart, another one for every worker of a pool."""
+    """Return the worker's name, by host and home: the same after a restart, another for every worker of a pool."""
     return (
         f"holdfast-{os.uname().nodename}-{hashlib.blake2s(bytes(home.resolve()), digest_size=3).hexdigest()}"
     )

@@ -17,7 +17,7 @@ _LEASES = "prefect.server.concurrency.lease_storage.filesystem"
 
 
 def quiet_environment(settings: Settings) -> dict[str, str]:
-    """What every process with Prefect in it gets, wherever the API is: quiet logs, no calls home."""
+    """Return the environment of every process with Prefect in it, wherever the API is: quiet logs, no calls home."""
     home = settings.home.resolve()
     return {
         "HOLDFAST_HOME": str(home),
@@ -33,7 +33,7 @@ def quiet_environment(settings: Settings) -> dict[str, str]:
 
 
 def client_environment(settings: Settings) -> dict[str, str]:
-    """What clients of the Prefect API need: where it is, its credentials, quiet logs, no calls home.
+    """Return the environment of clients of the Prefect API: its URL, its credentials, quiet logs, no calls home.
 
     ``PREFECT_API_URL`` is always set: without it each process would start a server of its own (7 to 12 s).
     The version check is off because it costs every short-lived client one more request.
@@ -59,7 +59,7 @@ def adopt(settings: Settings) -> None:
 
 
 def foreign(settings: Settings, environment: Mapping[str, str]) -> list[str]:
-    """Variables of a user's own Prefect, which the embedded server and its clients must not take for theirs."""
+    """List variables of a user's own Prefect, which the embedded server and its clients must not take for theirs."""
     if settings.prefect_api_url:
         return []
     return [
@@ -70,7 +70,7 @@ def foreign(settings: Settings, environment: Mapping[str, str]) -> list[str]:
 
 
 def client_settings(settings: Settings) -> dict[Any, Any]:
-    """The same where Prefect may have been imported before, under another environment."""
+    """Return the client's Prefect settings, for where Prefect may have been imported under another environment."""
     from prefect.settings import (  # noqa: PLC0415
         PREFECT_API_AUTH_STRING,
         PREFECT_API_SSL_CERT_FILE,
@@ -86,7 +86,7 @@ def client_settings(settings: Settings) -> dict[Any, Any]:
 
 
 def server_environment(settings: Settings) -> dict[str, str]:
-    """What the embedded Prefect server needs: credentials to ask for, its database, leases that outlive a restart.
+    """Return the environment of the embedded Prefect server: credentials, database, leases that outlive a restart.
 
     Concurrency leases in memory leak their slots when the server restarts, hence the file system.
     """
@@ -113,18 +113,18 @@ def server_environment(settings: Settings) -> dict[str, str]:
 
 
 def _authority(settings: Settings) -> str:
-    """Who certifies the embedded server; empty: it has no TLS, or the API is elsewhere and Prefect's own matter."""
+    """Return the CA of the embedded server; empty: no TLS, or the API is elsewhere and Prefect's own settings apply."""
     return str(settings.tls_ca.absolute()) if settings.tls_ca and not settings.prefect_api_url else ""
 
 
 def _may_write_beside_prefect() -> bool:
-    """Whether the server may put its UI's files into its package, as it does by itself: copying takes a second."""
+    """Return whether the server may write its UI's files into its package, its default: copying takes a second."""
     found = importlib.util.find_spec("prefect")
     return found is not None and os.access(Path(str(found.origin)).parent / "server", os.W_OK)
 
 
 def _certificate(settings: Settings) -> dict[str, Path]:
-    """What the embedded server serves TLS with, as :mod:`holdfast.deployments.local.prefect_server` reads it."""
+    """Return the embedded server's TLS files, as :mod:`holdfast.deployments.local.prefect_server` reads them."""
     files = {
         "HOLDFAST_TLS_CERT": settings.tls_cert,
         "HOLDFAST_TLS_KEY": settings.tls_key,
@@ -134,7 +134,7 @@ def _certificate(settings: Settings) -> dict[str, Path]:
 
 
 def socket_path(home: Path) -> Path:
-    """Unix socket that takes ids of flow runs to start at once.
+    """Return the Unix socket that takes ids of flow runs to start at once.
 
     The kernel takes names of 107 bytes at most: of a home that lies deeper it is in the site's shared memory.
     """

@@ -58,7 +58,7 @@ class Deployment(BaseModel):
 
 
 def read(path: Path = PATH) -> tuple[Deployment, ...]:
-    """All deployments of ``path``.
+    """Return all deployments of ``path``.
 
     Raises:
         SettingsError: the file is missing, no YAML, or a deployment in it is malformed (named).
@@ -76,7 +76,7 @@ def read(path: Path = PATH) -> tuple[Deployment, ...]:
 
 
 def of_packages() -> tuple[Deployment, ...]:
-    """The playbooks of other packages that can be imported, each with the deployment that the built-in ones have."""
+    """Return the importable playbooks of other packages, each with the deployment that the built-in ones have."""
     flows, _ = plugins.load(Group.PLAYBOOKS)
     entries = {found.plugin.name: found.plugin.value for found in plugins.installed(Group.PLAYBOOKS)}
     return tuple(
@@ -93,12 +93,12 @@ def of_packages() -> tuple[Deployment, ...]:
 
 
 def all_deployments() -> tuple[Deployment, ...]:
-    """Those of ``prefect.yaml``, then those of other packages."""
+    """Return those of ``prefect.yaml``, then those of other packages."""
     return (*read(), *of_packages())
 
 
 def modules(deployments: tuple[Deployment, ...]) -> list[str]:
-    """Modules that hold the flows, each once."""
+    """Return the modules that hold the flows, each once."""
     return sorted({deployment.module for deployment in deployments})
 
 

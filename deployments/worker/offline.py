@@ -1,7 +1,7 @@
 """``python -m holdfast.deployments.worker.offline INCIDENT ATTEMPT``: a playbook while Prefect stays away.
 
 Recovery must not wait for its own tools: the playbook runs here, in this process, against a private Prefect
-server that lives as long as the run. What it does is in the ledger as always; only the run is not in the UI.
+server that lives as long as the run. Its actions are in the ledger as always; only the run is not in the UI.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from holdfast.storage.ledger import Ledger
 
 
 def private_environment(settings: Settings, name: str) -> dict[str, str]:
-    """Environment of a run with a server of its own, under ``HOME/run/offline``."""
+    """Return the environment of a run with a server of its own, under ``HOME/run/offline``."""
     folder = run_dir(settings.home) / "offline" / name
     return quiet_environment(settings) | {
         "PREFECT_HOME": str(folder),

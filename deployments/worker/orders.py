@@ -1,4 +1,4 @@
-"""From a flow run to the order for a warm process: which flow, with which environment."""
+"""Orders for warm processes, made from flow runs: which flow, with which environment."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from holdfast.errors import RefusedError
 
 
 class Orders:
-    """Knows the deployments of the pool, so that a run need not wait for the server to tell its own."""
+    """Caches the deployments of the pool, so that a run need not wait for the server to return its own."""
 
     def __init__(self) -> None:
         self._deployments: dict[UUID, DeploymentResponse] = {}
 
     async def make(self, client: PrefectClient, flow_run: FlowRun) -> Order:
-        """The order for ``flow_run``.
+        """Return the order for ``flow_run``.
 
         Raises:
             RefusedError: it has no deployment, or one that this worker cannot run.

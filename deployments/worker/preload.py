@@ -1,4 +1,4 @@
-"""What the fork server imports once, so that no run has to: Prefect's engine and the flow modules.
+"""Modules that the fork server imports once, so that no run has to: Prefect's engine and the flow modules.
 
 Importing is all it does: no thread, event loop or client exists in the fork server, so forks are clean.
 """
@@ -40,7 +40,7 @@ def load_flows() -> None:
         try:
             importlib.import_module(name)
         except Exception:
-            # The fork server must live: the run of this flow will fail with the same error, in its own log.
+            # The fork server must survive: the run of this flow will fail with the same error, in its own log.
             print(f"worker: cannot preload {name}", file=sys.stderr)  # noqa: T201
             traceback.print_exc()
 
@@ -48,7 +48,7 @@ def load_flows() -> None:
 def share_certificates() -> None:
     """Let all clients of a process share one TLS context per certificate file, loaded before the fork.
 
-    Each HTTP client loads the whole bundle anew, also for ``http://``: 20 ms on an idle core, and a run makes
+    Each HTTP client loads the whole bundle again, also for ``http://``: 20 ms on an idle core, and a run makes
     five clients before its second step.
     """
     make, shared = ssl.create_default_context, cache(ssl.create_default_context)

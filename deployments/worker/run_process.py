@@ -53,16 +53,16 @@ class Order:
 
 
 def main(pipe: Connection) -> None:
-    """Entry point of the forked process; the exit status says how the run's infrastructure ended."""
+    """Run the forked process; the exit status shows how the run's infrastructure ended."""
     # Ctrl-C in a terminal reaches the whole group; the worker decides what happens to its runs.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     setup_logging()
-    # The site may have no ledger yet; the run that needs one says so.
+    # The site may have no ledger yet; the run that needs one reports that.
     with contextlib.suppress(HoldfastError):
         context().ledger.jobs()
     runner = asyncio.Runner()
     clients = runner.run(_warm_up())
-    # What is wrong here is wrong again in the run, and told there.
+    # An error here occurs again in the run, and is reported there.
     with contextlib.suppress(HoldfastError):
         context().warm()
     calm_collector()
@@ -82,7 +82,7 @@ def main(pipe: Connection) -> None:
 
 
 def calm_collector() -> None:
-    """A process of one run collects its garbage seldom, and never looks through what was there before the run."""
+    """Collect garbage seldom in a process of one run, and never scan objects from before the run."""
     gc.set_threshold(50_000, 20, 20)
     gc.freeze()
 

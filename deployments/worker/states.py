@@ -32,7 +32,7 @@ async def claim(client: PrefectClient, flow_run_id: UUID) -> FlowRun:
     """Propose Pending and read the run, at the same time. The server grants a claim once.
 
     It also grants one of a run that has ended, which a late poke or a slow poll may ask for: that run is put back.
-    What was granted says where it came from, since the server copies the time of a scheduled state.
+    The granted state shows where it came from, since the server copies the time of a scheduled state.
 
     Raises:
         RefusedError: the run is not ours to start: taken, over, cancelled, not due, or there is none.
@@ -59,9 +59,9 @@ async def claim(client: PrefectClient, flow_run_id: UUID) -> FlowRun:
 
 
 async def _ended_before(client: PrefectClient, flow_run_id: UUID, claimed: State[Any]) -> State[Any] | None:
-    """The final state that ``claimed`` replaced, if it was one.
+    """Return the final state that ``claimed`` replaced, if it was one.
 
-    A state that was not scheduled is granted over a final one alone. Times do not tell the order: the server takes a
+    A state that was not scheduled is granted over a final one alone. Times do not give the order: the server takes a
     state's time before it waits for the database, so that a claim may be older than the end that it replaced.
     """
     history = await client.read_flow_run_states(flow_run_id)
@@ -76,7 +76,7 @@ async def finish(client: PrefectClient, flow_run_id: UUID, how: str, *, cancelle
         client: of the API.
         flow_run_id: the run; one that was deleted needs nothing.
         how: what ended its process, for the message.
-        cancelled: somebody asked for its end.
+        cancelled: its end was requested.
     """
     try:
         flow_run = await client.read_flow_run(flow_run_id)

@@ -32,31 +32,31 @@ class WarmProcess:
         self._pipe: Connection
 
     async def start(self, context: multiprocessing.context.ForkServerContext) -> None:
-        """Fork it. Returns before it is warm."""
+        """Fork the process. Returns before it is warm."""
         await asyncio.to_thread(self._fork, context)
         loop = asyncio.get_running_loop()
         loop.add_reader(self._pipe.fileno(), self._on_word)
         loop.add_reader(self._process.sentinel, self._on_end)
 
     def give(self, order: Order) -> int:
-        """Hand over one flow run; returns the process id. Raises OSError when the process is dead."""
+        """Hand over one flow run; return the process id. Raises OSError when the process is dead."""
         self._pipe.send(order)
         return self.pid
 
     def say(self, word: str) -> None:
-        """Send a word to a running process; a dead one does not mind."""
+        """Send a word to a running process; harmless when it is dead."""
         try:
             self._pipe.send(word)
         except OSError:
             _logger.debug("process %s ended before it heard %r", self.pid, word)
 
     def signal(self, number: signal.Signals) -> None:
-        """Signal it, unless it ended."""
+        """Send the process a signal, unless it ended."""
         if not self.ended.is_set():
             os.kill(self.pid, number)
 
     async def kill_after(self, seconds: float) -> None:
-        """SIGKILL it, unless it ends within ``seconds``."""
+        """Kill the process (SIGKILL), unless it ends within ``seconds``."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.ended.wait()
@@ -103,7 +103,7 @@ class WarmPool:
     def __init__(self, size: int, modules: Sequence[str]) -> None:
         self._size = size
         self._context = multiprocessing.get_context("forkserver")
-        # The fork server inherits this environment when the first process is asked for.
+        # The fork server inherits this environment when the first process is requested.
         os.environ[preload.MODULES_VARIABLE] = ",".join(modules)
         self._context.set_forkserver_preload([preload.__name__, run_process.__name__])
         self._waiting: list[WarmProcess] = []
@@ -113,7 +113,7 @@ class WarmPool:
 
     @property
     def warm(self) -> int:
-        """How many processes wait for an order."""
+        """Number of processes that wait for an order."""
         return sum(process.ready.is_set() and not process.ended.is_set() for process in self._waiting)
 
     async def fill(self) -> None:
@@ -124,7 +124,7 @@ class WarmPool:
                 self._waiting.append(await self._start())
 
     async def take(self) -> WarmProcess:
-        """A warm process, or the first to become so; the caller owns it."""
+        """Return a warm process, or the first to become so; the caller owns it."""
         while True:
             alive = [process for process in self._waiting if not process.ended.is_set()]
             alive.sort(key=lambda process: not process.ready.is_set())

@@ -24,21 +24,21 @@ from holdfast.deployments.worker.warm import WarmPool, WarmProcess
 from holdfast.errors import RefusedError
 
 POLL_S = 2.0
-"""Between two looks at the pool; a poked run does not wait for it."""
+"""Interval between two polls of the pool; a poked run does not wait for it."""
 DEPLOYMENTS_S = 10.0
-"""Between two looks at the deployments: for so long a changed one may run as it was."""
+"""Interval between two reads of the deployments: for so long a changed one may run as it was."""
 CANCEL_POLL_S = 1.0
-"""Between two looks at the states of the runs under way."""
+"""Interval between two reads of the states of the runs under way."""
 CANCEL_GRACE_S = 10.0
 """A run that was cancelled is killed after this long."""
 STOP_GRACE_S = 4.0
-"""The same when the worker itself is told to stop; with the report it stays below the supervisor's patience."""
+"""The same when the worker itself is asked to stop; with the report it stays below the supervisor's patience."""
 REPORT_S = 30.0
 """How long the end of a run is reported again while the API is away."""
 LABEL_DELAY_S = 0.5
-"""Between a run's start and the label with its process."""
+"""Delay between a run's start and the label with its process."""
 LONGEST_RETRY_S = 1.0
-"""Between two attempts to reach an API that is away."""
+"""Longest pause between two attempts to reach an API that is away."""
 
 
 class HoldfastWorkerResult(BaseWorkerResult):
@@ -53,7 +53,7 @@ class _Run:
     process: WarmProcess
     cancelled: bool = False
     over: asyncio.Event = field(default_factory=asyncio.Event)
-    """Its process ended and its final state is known to the server."""
+    """Set once its process ended and its final state is known to the server."""
     helpers: set[asyncio.Task[None]] = field(default_factory=set)
 
 
@@ -111,7 +111,7 @@ class HoldfastWorker(BaseWorker[BaseJobConfiguration, BaseVariables, HoldfastWor
             await self._pool.close()
 
     def poke(self, flow_run_id: UUID) -> None:
-        """Start a run at once; called when somebody just made it. Repeating it does no harm."""
+        """Start a run at once; called when it was just created. Repeating it does no harm."""
         group = self._runs_task_group
         if group is None or self._stopping or flow_run_id in self._submitting_flow_run_ids:
             return
@@ -170,7 +170,7 @@ class HoldfastWorker(BaseWorker[BaseJobConfiguration, BaseVariables, HoldfastWor
             await self._propose_crashed_state(flow_run, f"cannot run it: {error}")
 
     async def _label(self, flow_run_id: UUID, pid: int) -> None:
-        """Tell the server which process it is; nothing waits for this.
+        """Report the run's process to the server; nothing waits for this.
 
         A moment later, because the run's own first calls meet these at the server's database.
         """
@@ -180,7 +180,7 @@ class HoldfastWorker(BaseWorker[BaseJobConfiguration, BaseVariables, HoldfastWor
             await self._give_worker_labels_to_flow_run(flow_run_id)
 
     async def _report_end(self, run: _Run, status: int) -> None:
-        """The engine reports its own end in all cases but a sudden death, which the exit status tells."""
+        """Report a sudden death, by its exit status: the engine reports its own end in all other cases."""
         if status == 0 and not run.cancelled:
             return
         how = f"signal {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
@@ -232,7 +232,7 @@ class HoldfastWorker(BaseWorker[BaseJobConfiguration, BaseVariables, HoldfastWor
                 await asyncio.gather(*(run.over.wait() for run in runs))
 
     async def _repeat(self, what: str, work: Callable[[], Awaitable[None]], interval_s: float) -> None:
-        """Do ``work`` for ever; while the API is away, again and again with back-off up to a second."""
+        """Repeat ``work`` for ever; while the API is away, retry with back-off up to a second."""
         failures = 0
         while True:
             try:

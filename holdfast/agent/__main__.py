@@ -57,7 +57,7 @@ async def _run(machine: str, home: Path, host: str) -> int:
 
 if __name__ == "__main__":
     status = main()
-    # Whatever was forked is dead; multiprocessing's exit handlers would only wait for it.
+    # All forked processes are dead; multiprocessing's exit handlers would only wait for it.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -22,14 +22,14 @@ from holdfast.tls import PLAIN, Tls
 Answer = TypeVar("Answer")
 
 CONNECT_S = 5.0
-"""To reach a host, whatever it is asked: time for a first packet that is lost twice (sent again after 1 s and 3 s)."""
+"""To reach a host, for any request: time for a first packet that is lost twice (sent again after 1 s and 3 s)."""
 _AGAIN = (httpx.ConnectError, httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError)
 _AGAIN_AFTER_S = 0.05
 _BY_NAME = {kind.__name__: kind for kind in vars(errors).values() if isinstance(kind, type)}
 
 
 def raise_for(response: httpx.Response) -> None:
-    """Turn an error answer back into the exception that the other side raised."""
+    """Convert an error answer back into the exception that the other side raised."""
     if response.is_success:
         return
     try:
@@ -74,20 +74,20 @@ class AgentClient:
             await self._http.aclose()
 
     async def state(self, *, timeout_s: float | None = None, shards: bool = True) -> wire.AgentState:
-        """All that the agent knows: ranks, fences, and the shards, if they are asked for: they are most of it."""
+        """Return all state of the agent: ranks, fences, and the shards, if they are asked for: they are most of it."""
         path = "/v1/state" if shards else "/v1/state?shards=no"
         return await self._call("GET", path, None, wire.AgentState, timeout_s)
 
     async def contact(self, *, timeout_s: float) -> wire.Contact:
-        """How it stands with the gateway."""
+        """Return the agent's contact with the gateway."""
         return await self._call("GET", "/v1/contact", None, wire.Contact, timeout_s)
 
     async def fence(self, command: wire.Fence) -> list[int]:
-        """Stop ranks up to an epoch and refuse such epochs; returns the ranks that were stopped."""
+        """Stop ranks up to an epoch and refuse such epochs; return the ranks that were stopped."""
         return await self._call("POST", "/v1/fence", command, list[int], 10.0 + command.grace_s)
 
     async def settle(self, command: wire.Fence, *, connect_s: float = CONNECT_S) -> wire.Settled:
-        """As :meth:`fence`, with as much time for what the machine has when that is done as for its state."""
+        """Do the same as :meth:`fence`, then return what the machine has; that gets as much time as its state."""
         return await self._call(
             "POST", "/v1/settle", command, wire.Settled, 13.0 + command.grace_s, connect_s=connect_s
         )
@@ -97,7 +97,7 @@ class AgentClient:
         return await self._call("POST", "/v1/rendezvous", command, wire.Rendezvous, 15.0)
 
     async def start(self, command: wire.Start) -> list[wire.RankState]:
-        """Start this machine's ranks for one epoch; returns once they are forked."""
+        """Start this machine's ranks for one epoch; return once they are forked."""
         return await self._call("POST", "/v1/start", command, list[wire.RankState], 60.0)
 
     async def hold(self, command: wire.Hold) -> None:
@@ -109,7 +109,7 @@ class AgentClient:
         await self._call("POST", "/v1/persist", command, type(None))
 
     async def prove(self, command: wire.Prove) -> list[Rehearsal]:
-        """Prove shards that lie there, or a checkpoint in S3; takes as long as reading them."""
+        """Prove shards on the machine, or a checkpoint in S3; takes as long as reading them."""
         return await self._call("POST", "/v1/prove", command, list[Rehearsal], command.timeout_s + 5.0)
 
     async def prepare_code(self, command: wire.PrepareCode) -> None:
@@ -117,7 +117,7 @@ class AgentClient:
         await self._call("POST", "/v1/code", command, type(None), 60.0)
 
     async def code(self, job: str, version: str) -> bytes:
-        """The archive of a code version that the machine has checked out."""
+        """Return the archive of a code version that the machine has checked out."""
         return (await self._send("GET", f"/v1/code/{job}/{version}", None, None)).content
 
     async def diagnose(self, command: wire.Diagnose) -> list[Finding]:
@@ -125,28 +125,28 @@ class AgentClient:
         return await self._call("POST", "/v1/diagnose", command, list[Finding], command.timeout_s + 5.0)
 
     async def command(self, command: wire.Command) -> dict[str, Any]:
-        """Have a command of another package done there; what it returned."""
+        """Run a command of another package on the machine; return its result."""
         return await self._call("POST", "/v1/command", command, dict[str, Any], command.timeout_s + 5.0)
 
     async def stacks(self, job: str, epoch: int) -> list[wire.StackDump]:
-        """Stacks of all rank processes of a job on this machine, and of their children."""
+        """Return stacks of all rank processes of a job on this machine, and of their children."""
         return await self._call(
             "GET", f"/v1/stacks?job={job}&epoch={epoch}", None, list[wire.StackDump], 30.0
         )
 
     async def flight_records(self, job: str, epoch: int) -> list[wire.FlightRecord]:
-        """What the collectives of a job's ranks on this machine recorded."""
+        """Return the recorded collectives of a job's ranks on this machine."""
         return await self._call(
             "GET", f"/v1/flight?job={job}&epoch={epoch}", None, list[wire.FlightRecord], 10.0
         )
 
     async def first_steps(self, job: str, epoch: int, *, patience_s: float) -> wire.JobOnMachine:
-        """The ranks of an epoch, once each made a step of it or one failed; at the latest after ``patience_s``."""
+        """Return the ranks of an epoch, once each made a step of it or one failed; at most ``patience_s`` later."""
         path = f"/v1/first-steps?job={job}&epoch={epoch}&patience_s={patience_s}"
         return await self._call("GET", path, None, wire.JobOnMachine, patience_s + 2.0)
 
     async def replay_results(self, job: str, epoch: int) -> list[wire.RankResult] | None:
-        """How the ranks of a replay ended; None while some still run."""
+        """Return how the ranks of a replay ended; None while some still run."""
         return await self._call(
             "GET", f"/v1/replay?job={job}&epoch={epoch}", None, list[wire.RankResult] | None
         )
@@ -206,7 +206,7 @@ class AgentClient:
 
 
 def agents_client(tls: Mapping[str, Any]) -> httpx.AsyncClient:
-    """To share among very many agents; ``tls`` as :meth:`holdfast.tls.Tls.http` has it."""
+    """Return a client to share among very many agents; ``tls`` as :meth:`holdfast.tls.Tls.http` has it."""
     from holdfast.agent.transport import AgentsClient  # noqa: PLC0415  (an agent calls few others)
 
     return AgentsClient(**tls)
@@ -214,16 +214,16 @@ def agents_client(tls: Mapping[str, Any]) -> httpx.AsyncClient:
 
 @functools.cache
 def _adapter(answer: Hashable) -> TypeAdapter[Any]:
-    """Made once per kind: that of a list takes longer than reading a small one."""
+    """Return a type's adapter, made once per kind: that of a list takes longer than reading a small one."""
     return TypeAdapter(cast(Any, answer))
 
 
 def _unanswered(address: str, error: httpx.HTTPError) -> errors.UnavailableError:
-    """What it means: no way to the host, nothing came back, nobody listens, or the connection broke."""
+    """Return the meaning of an error: no route to the host, no answer, a closed port, or a broken connection."""
     if isinstance(error, httpx.ConnectError):
         if is_silence(error):
             return errors.SilentError(f"agent at {address}: {said(error)}")
-        # A certificate that is not trusted is told as such.
+        # A certificate that is not trusted is reported as such.
         why = str(error) if "certificate" in str(error).lower() else "connection refused"
         return errors.UnavailableError(f"agent at {address}: {why}")
     silent = isinstance(error, httpx.TimeoutException)

@@ -1,4 +1,4 @@
-"""The agent: one per machine. Puts the parts together and lives until stopped or replaced."""
+"""The agent: one per machine. Connects its parts and runs until stopped or replaced."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ _log = logging.getLogger(__name__)
 
 EXIT_STALE = 3
 ENV_ARM_FAULTS = "HOLDFAST_ARM_FAULTS"
-# Per machine, until a job says how many it wants.
+# Per machine, until a job states how many it wants.
 _RANKS = 2
 _PATIENCE_S = 10.0
 """The longest that an answer is held back."""
@@ -73,7 +73,7 @@ _PATIENCE_S = 10.0
 class _Http(uvicorn.Server):
     """Leaves signals to the agent, which has ranks to stop; uvicorn would raise them again when it ends.
 
-    And sleeps until it is to end: uvicorn's own loop looks ten times a second, half of what wakes an agent at rest.
+    And sleeps until it is to end: uvicorn's own loop polls ten times a second, half of what wakes an idle agent.
     """
 
     def __init__(self, config: uvicorn.Config) -> None:
@@ -86,7 +86,7 @@ class _Http(uvicorn.Server):
         self._ended.set()
 
     async def main_loop(self) -> None:
-        """Until :meth:`end`."""
+        """Serve until :meth:`end`."""
         await self._ended.wait()
 
     @contextlib.contextmanager
@@ -234,7 +234,7 @@ class Agent:
             await self._reporter.close()
 
     async def fence(self, command: messages.Fence) -> list[int]:
-        """Stop ranks up to an epoch, and tell the steps that they did since the last heartbeat."""
+        """Stop ranks up to an epoch, and report the steps that they did since the last heartbeat."""
         self._check(command.incarnation)
         run = self.jobs.runs.get(command.job)
         stopped = await self.jobs.fence(command)
@@ -249,12 +249,12 @@ class Agent:
         await self.jobs.forget(command.job, command.epoch)
 
     async def settle(self, command: messages.Fence) -> messages.Settled:
-        """Fence; then what the next start is planned from, in the same answer: there may be a thousand machines."""
+        """Fence, then return what the next start is planned from, in one answer: there may be a thousand machines."""
         await self.fence(command)
         return messages.Settled(state=await self.state(), code=self._supply.versions(command.job))
 
     async def _stop_cut_off(self, why: str) -> None:
-        """End all ranks, refuse their epochs from now on, and say so when the gateway is back."""
+        """End all ranks, refuse their epochs from now on, and report it when the gateway is back."""
         self.metrics.cut_off.inc()
         await asyncio.gather(*(self._end_cut_off(run, why) for run in list(self.jobs.runs.values())))
 
@@ -288,7 +288,7 @@ class Agent:
         await self._uploads.persist(command)
 
     async def prove(self, command: messages.Prove) -> list[Rehearsal]:
-        """Prove what lies here of a job, or one checkpoint in S3, now."""
+        """Prove a job's shards on this machine, or one checkpoint in S3, now."""
         self._check(command.incarnation)
         return await proofs(command, self._prover, self._watch.rehearsals, self.jobs.runs.get(command.job))
 
@@ -299,7 +299,7 @@ class Agent:
         await self._supply.code(command.job, command.version, command.neighbours)
 
     async def code_archive(self, job: str, version: str) -> bytes:
-        """The archive of a code version that is checked out here."""
+        """Return the archive of a code version that is checked out here."""
         return await self._supply.archive(job, version)
 
     async def diagnose(self, command: messages.Diagnose) -> list[Finding]:
@@ -313,14 +313,14 @@ class Agent:
         return await asyncio.to_thread(baseline.compared, found, self.folder / "baseline.json")
 
     async def command(self, command: messages.Command) -> dict[str, Any]:
-        """Do a command of another package on this machine."""
+        """Run a command of another package on this machine."""
         self._check(command.incarnation)
         from holdfast.agent.diagnostics import plugged  # noqa: PLC0415  (seldom needed)
 
         return await plugged.command(command, self.machine, self._home)
 
     async def stacks(self, job: str, epoch: int) -> list[messages.StackDump]:
-        """Stacks of the rank processes of a job and of their children."""
+        """Return stacks of the rank processes of a job and of their children."""
         from holdfast.agent.diagnostics import stacks  # noqa: PLC0415  (seldom needed)
 
         run = self.jobs.run(job, epoch)
@@ -328,7 +328,7 @@ class Agent:
         return await stacks.dump(self.machine, alive)
 
     async def flight_records(self, job: str, epoch: int) -> list[messages.FlightRecord]:
-        """What the collectives of a job's ranks recorded; those that live are asked to write it now."""
+        """Return the recorded collectives of a job's ranks; live ranks are asked to write them now."""
         from holdfast.agent.diagnostics import flight  # noqa: PLC0415  (seldom needed)
 
         run = self.jobs.run(job, epoch)
@@ -337,7 +337,7 @@ class Agent:
         return await flight.collect(run.flight_folder, ranks, watchdog=watchdog, since=run.since)
 
     async def state(self, *, shards: bool = True) -> messages.AgentState:
-        """Everything the agent knows."""
+        """Return everything the agent knows."""
         return messages.AgentState(
             machine=self.machine,
             incarnation=self.incarnation,
@@ -350,20 +350,20 @@ class Agent:
         )
 
     async def first_steps(self, job: str, epoch: int, patience_s: float) -> messages.JobOnMachine:
-        """The ranks of an epoch, once each made a step of it or one failed; at the latest after ``patience_s``."""
+        """Return the ranks of an epoch, once each made a step of it or one failed; at most ``patience_s`` later."""
         run = self.jobs.run(job, epoch)
         await run.moves(min(patience_s, _PATIENCE_S))
         return run.snapshot()
 
     def render_metrics(self) -> bytes:
-        """Prometheus text, with the step of each rank as of now."""
+        """Return Prometheus text, with the current step of each rank."""
         for run in self.jobs.runs.values():
             for rank, row in (run.board.rows if run.board else {}).items():
                 self.metrics.steps.labels(run.start.job, rank).set(row.step)
         return self.metrics.render()
 
     def _prepare_process(self) -> None:
-        """What the fork server, and so every process of the machine, inherits."""
+        """Set what the fork server, and so every process of the machine, inherits."""
         os.environ[ENV_MACHINE_DIR] = str(self.folder)
         # Same on all machines, so that sets of strings iterate alike on every rank.
         os.environ.setdefault("PYTHONHASHSEED", "0")
@@ -390,7 +390,7 @@ class Agent:
             _log.error("%s", error)
 
     async def _clear(self) -> None:
-        """End what a former agent left; what cannot be ended keeps ranks from being started."""
+        """End what an earlier agent left; if something cannot be ended, no ranks are started."""
         try:
             await self._remains.clear()
             await asyncio.to_thread(self._scratch.clear)
@@ -398,7 +398,7 @@ class Agent:
             _log.error("%s", error)
 
     async def _speak(self) -> None:
-        """Clear up, warm up, check the machine, register, then report for ever."""
+        """Clean up, warm up, check the machine, register, then report without end."""
         await self._clear()
         await self.forks.warm_up()
         await self._carrier.start()
@@ -417,7 +417,7 @@ class Agent:
             spares.cancel()
 
     def _spares_wanted(self) -> int:
-        """For one recovery: the ranks, those of the checks inside and between machines, and two stores."""
+        """Return the need of a recovery: the ranks, those of the checks inside and between machines, two stores."""
         return 2 * self._ranks + 4
 
     def _snapshots(self) -> tuple[messages.JobOnMachine, ...]:
@@ -441,11 +441,11 @@ class Agent:
                 run.board.delivered_until(max(told))
 
     def _emit(self, alert: Alert) -> None:
-        """Report what a detector saw, with the job that it hits, if one runs here."""
+        """Report an alert of a detector, with the job that it affects, if one runs here."""
         running = [run.start for run in self.jobs.runs.values() if run.start.replay is None and run.running]
         known: dict[str, object] = {"incarnation": alert.incarnation or self.incarnation}
         if alert.job is None and running:
-            # What hits one epoch and then the next is two signals.
+            # An alert that affects one epoch and then the next is two signals.
             known |= {
                 "job": running[0].job,
                 "epoch": running[0].epoch,

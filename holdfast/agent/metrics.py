@@ -68,7 +68,7 @@ class Metrics:
         )
 
     def render(self) -> bytes:
-        """Text exposition format."""
+        """Return the metrics in text exposition format."""
         return generate_latest(self.registry)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:

@@ -30,7 +30,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 def build(agent: Agent) -> Starlette:
-    """The application that serves ``agent``."""
+    """Return the application that serves ``agent``."""
     api = _Api(agent)
 
     def command(path: str, model: type[Command], act: Callable[[Command], Awaitable[object]]) -> Route:
@@ -66,13 +66,13 @@ def build(agent: Agent) -> Starlette:
 
 
 class _Api:
-    """Handlers that take no command, and what guards them all."""
+    """Handlers that take no command, and the guard of all handlers."""
 
     def __init__(self, agent: Agent) -> None:
         self._agent = agent
 
     def guarded(self, handle: Handler) -> Handler:
-        """``handle`` behind the shared secret, its errors turned into answers."""
+        """Put ``handle`` behind the shared secret, and convert its errors into answers."""
 
         async def guarded(request: Request) -> Response:
             metrics, path = self._agent.metrics, request.scope["route"].path
@@ -95,34 +95,34 @@ class _Api:
         return guarded
 
     async def healthz(self, request: Request) -> Response:
-        """Whether the agent answers; says nothing secret."""
+        """Answer that the agent is there; contains nothing secret."""
         agent = self._agent
         if is_gateway(request.headers, agent.secret):
             agent.standing.asked()
         return _json({"machine": agent.machine, "incarnation": agent.incarnation, "warm": agent.forks.warm})
 
     async def metrics(self, _request: Request) -> Response:
-        """Prometheus metrics."""
+        """Return Prometheus metrics."""
         return Response(self._agent.render_metrics(), media_type="text/plain; version=0.0.4")
 
     async def state(self, request: Request) -> Response:
-        """Everything the agent knows; with ``?shards=no`` all but the shards."""
+        """Return everything the agent knows; with ``?shards=no`` all but the shards."""
         return _json(await self._agent.state(shards=request.query_params.get("shards") != "no"))
 
     async def contact(self, _request: Request) -> Response:
-        """How it stands with the gateway, for a machine that does not hear it."""
+        """Return the contact with the gateway, for a machine that does not hear it."""
         return _json(self._agent.standing.contact())
 
     async def stacks(self, request: Request) -> Response:
-        """Stacks of a job's rank processes."""
+        """Return stacks of a job's rank processes."""
         return _json(await self._agent.stacks(*_job_and_epoch(request)))
 
     async def flight(self, request: Request) -> Response:
-        """Flight records of a job's ranks."""
+        """Return flight records of a job's ranks."""
         return _json(await self._agent.flight_records(*_job_and_epoch(request)))
 
     async def first_steps(self, request: Request) -> Response:
-        """A job's ranks, as soon as it is known how their start went."""
+        """Return a job's ranks, as soon as it is known how their start went."""
         try:
             patience_s = float(request.query_params.get("patience_s", "0"))
             if not patience_s >= 0:
@@ -132,18 +132,18 @@ class _Api:
         return _json(await self._agent.first_steps(*_job_and_epoch(request), patience_s))
 
     async def replay(self, request: Request) -> Response:
-        """Results of a replay, or null."""
+        """Return results of a replay, or null."""
         return _json(self._agent.jobs.replay_results(*_job_and_epoch(request)))
 
     async def code(self, request: Request) -> Response:
-        """The archive of a code version, for a machine that has none."""
+        """Return the archive of a code version, for a machine that has none."""
         asked = request.path_params
         job, version = names.require(names.JOB, asked["job"]), names.require(names.VERSION, asked["version"])
         archive = await self._agent.code_archive(job, version)
         return Response(archive, media_type="application/gzip")
 
     async def forget(self, request: Request) -> Response:
-        """Drop everything of a job that ended. Gateways of former releases name neither epoch nor incarnation."""
+        """Drop everything of a job that ended. Gateways of earlier releases send neither epoch nor incarnation."""
         job, asked = names.require(names.RUN, request.path_params["job"]), request.query_params
         if "epoch" in asked or "incarnation" in asked:
             await self._agent.forget(_parse(wire.Fence, _JSON.dump_json({**asked, "job": job})))

@@ -25,7 +25,7 @@ _OURS = ("Accept", "Accept-Encoding", "User-Agent")
 
 
 class AgentTransport(httpx.AsyncBaseTransport):
-    """For an httpx client that calls agents. Answers are read whole before they are handed on."""
+    """Transport of an httpx client that calls agents. Answers are read whole before they are returned."""
 
     def __init__(self, verify: ssl.SSLContext | bool = True, most_open: int | None = None) -> None:
         """``most_open``: agents with an idle connection; None: a quarter of the files that this process may open."""
@@ -36,7 +36,7 @@ class AgentTransport(httpx.AsyncBaseTransport):
         self._session: aiohttp.ClientSession | None = None
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send it, over an open connection of its agent if there is one."""
+        """Send a request, over an open connection of its agent if there is one."""
         if self._session is None:
             connector = aiohttp.TCPConnector(
                 limit=0, limit_per_host=_PER_AGENT, keepalive_timeout=IDLE_S, ssl=self._verify
@@ -65,7 +65,7 @@ class AgentTransport(httpx.AsyncBaseTransport):
             await self._session.close()
 
     def _keeps(self, url: httpx.URL) -> bool:
-        """Whether the connection may stay open: there may be more agents than files that may be open."""
+        """Return whether the connection may stay open: there may be more agents than files that may be open."""
         agent, now = (url.raw_host, url.port), time.monotonic()
         if agent not in self._kept and len(self._kept) >= self._most:
             self._kept = {each: used for each, used in self._kept.items() if now - used < IDLE_S}
@@ -76,7 +76,7 @@ class AgentTransport(httpx.AsyncBaseTransport):
 
 
 class AgentsClient(httpx.AsyncClient):
-    """A client of very many agents. They set no cookies and send nobody elsewhere: not to look saves a quarter."""
+    """A client of very many agents. They set no cookies and redirect no request: not checking saves a quarter."""
 
     def __init__(self, verify: ssl.SSLContext | bool = True) -> None:
         """``verify`` as httpx has it."""
@@ -84,7 +84,7 @@ class AgentsClient(httpx.AsyncClient):
         super().__init__(transport=self._agents, trust_env=False)
 
     async def send(self, request: httpx.Request, **_: Any) -> httpx.Response:
-        """Straight to the agent."""
+        """Send straight to the agent."""
         return await self._agents.handle_async_request(request)
 
 
@@ -95,14 +95,14 @@ def _closing(headers: httpx.Headers) -> httpx.Headers:
 
 
 def _timeout(given: Mapping[str, Any]) -> aiohttp.ClientTimeout:
-    """httpx bounds each read and the way to the host, not the whole."""
+    """Return the timeouts: httpx bounds each read and the way to the host, not the whole."""
     return aiohttp.ClientTimeout(
         total=None, connect=given.get("pool"), sock_connect=given.get("connect"), sock_read=given.get("read")
     )
 
 
 def _as_httpx(error: Exception) -> httpx.TransportError:
-    """The same in httpx's words, on which callers build what it means for a machine."""
+    """Return the same error in httpx's classes, from which callers derive its meaning for a machine."""
     if isinstance(error, aiohttp.ConnectionTimeoutError):
         return httpx.ConnectTimeout("no connection in time")
     if isinstance(error, TimeoutError):

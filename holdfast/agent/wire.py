@@ -1,8 +1,7 @@
-"""Between a rank and its agent: environment, datagrams, and a page of shared memory. Imports nothing heavy.
+"""Protocol between a rank and its agent: environment, datagrams, and a page of shared memory. Imports nothing heavy.
 
-A rank tells its agent what it did in datagrams on a Unix socket: sending costs microseconds and never blocks;
-a lost one is made good by the next. The agent tells the rank through the control page, which the rank reads
-at each step boundary.
+A rank reports to its agent in datagrams on a Unix socket: sending costs microseconds and never blocks; a lost one is
+made up for by the next. The agent sends orders through the control page, which the rank reads at each step boundary.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ ENV_MACHINE = "HOLDFAST_MACHINE"
 ENV_SOCKET = "HOLDFAST_AGENT_SOCKET"  # path of the agent's datagram socket
 ENV_CONTROL = "HOLDFAST_CONTROL"  # path of this rank's control page
 ENV_SHARDS = "HOLDFAST_SHARDS"  # folder in shared memory for this rank's shard files and metadata
-ENV_RESTORE = "HOLDFAST_RESTORE"  # JSON: {"step": int, "ticket": str}: the ticket says where the state is
+ENV_RESTORE = "HOLDFAST_RESTORE"  # JSON: {"step": int, "ticket": str}: the ticket names the state's place
 ENV_REPLAY_STEPS = "HOLDFAST_REPLAY_STEPS"  # set in a replay: run so many steps, save nothing
 ENV_S3_EVERY = "HOLDFAST_S3_EVERY"
 ENV_MEMORY_EVERY = "HOLDFAST_MEMORY_EVERY"  # ranks save every so many steps
@@ -59,12 +58,12 @@ class Control:
             _CONTROL.pack_into(self._page, 0, NO_HOLD, 0)
 
     def close(self) -> None:
-        """Give up the page, and the descriptor that it holds; what is still said there is heard by nobody."""
+        """Close the page, and the descriptor that it holds; later writes are dropped."""
         self._page.close()
 
     @property
     def hold_at_step(self) -> int:
-        """Wait after this step while it is set; :data:`NO_HOLD`: go on."""
+        """Step after which to wait while it is set; :data:`NO_HOLD`: go on."""
         return self._read()[0]
 
     @hold_at_step.setter
@@ -93,7 +92,7 @@ class Control:
 
 
 def _encoded(message: dict[str, Any]) -> bytes:
-    """JSON; five times as fast as the standard library's, which is for what is not Unicode (names of files)."""
+    """Return JSON; five times as fast as the standard library's, which is for what is not Unicode (names of files)."""
     try:
         return to_json(message)
     except ValueError:
@@ -134,12 +133,12 @@ class Sender:
 #   activity  {"name": "eval" | "checkpoint" | "compile" | ... | ""}   entered (or left: "") a phase
 #   saved     {"step", "path", "nbytes"}     a shard is complete in shared memory
 #   common    {"step", "path"}               all ranks have that shard
-#   kept      {"step", "path"}               with a single buffer: what the peer should have, said until it does
+#   kept      {"step", "path"}               with a single buffer: what the peer should have, repeated until it does
 #   skipped   {"step", "skipped"}            a save was left out (the one before was not done), so many so far
 #   restored  {"tier", "step", "s", and from S3 "requests", "read_nbytes", "received_nbytes", "amplification",
 #             from all ranks' shards "from_ranks": true, "received_nbytes"}
 #   allows    {"names"}                      classes that the script allows in checkpoints, as it restores
-#   held      {"step"} / released {}         waits at a boundary as told / goes on
+#   held      {"step"} / released {}         waits at a boundary as ordered / goes on
 #   replayed  {"ok": bool, "detail": str, "digests": [StepDigest], "hardware": str}    a replay's outcome
 #   failed    {"at", "error_type", "message", "traceback", "user_frame": "file:line in func" | null}
 #             an uncaught exception of the script (sent by the rank's bootstrap)

@@ -1,4 +1,4 @@
-"""Whether this site and this job may be broken, and by what: everything is asked before anything is touched."""
+"""Checks whether this site and this job may be broken, and by which faults, before any fault is injected."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from holdfast.settings import Settings
 
 
 def require_site(settings: Settings) -> None:
-    """Refuse a site that does not allow it.
+    """Refuse a site that does not allow chaos.
 
     Raises:
-        RefusedError: says how to allow it.
+        RefusedError: the site does not allow it; the message shows how to allow it.
     """
     allowed = settings.driver == "local" if settings.chaos_allowed is None else settings.chaos_allowed
     if not allowed:
@@ -29,10 +29,10 @@ def require_site(settings: Settings) -> None:
 
 
 def require_job(job: Job, policy: Policy) -> None:
-    """Refuse a job that does not train, or that nobody would recover.
+    """Refuse a job that does not train, or that no playbook would recover.
 
     Raises:
-        RefusedError: says which.
+        RefusedError: the message names which of the two.
     """
     if job.state is not JobState.RUNNING:
         raise RefusedError(f"job {job.name!r} is {job.state}, expected running: nothing would be learnt.")

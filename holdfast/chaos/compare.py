@@ -27,7 +27,7 @@ class Reference:
     out: Path
 
     def __post_init__(self) -> None:
-        """Refuse a file that the script is not told to write.
+        """Refuse a file that is not among the script's arguments.
 
         Raises:
             SettingsError: it is none of the job's arguments.
@@ -44,7 +44,7 @@ class Reference:
         return self.out.with_name(f"{self.out.stem}-without-faults{self.out.suffix}")
 
     def compare(self, settings: Settings, patience_s: float, say: Callable[[str], None]) -> Comparison | None:
-        """Run it to its end; None when one of the two did not end, which is said."""
+        """Run the reference to its end and compare; None when one of the two did not end, which is reported."""
         try:
             with Gateway.open(settings) as gateway:
                 if gateway.job(self.job.name).state is not JobState.DONE:

@@ -1,4 +1,4 @@
-"""What is broken when: a plan from a seed. Pure: the same seed, faults and layout give the same plan."""
+"""Plan of faults and their times, from a seed. Pure: the same seed, faults and layout give the same plan."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Strike(Frozen):
 
 
 def parse(text: str) -> tuple[tuple[str, ...], ...]:
-    """Faults with commas between, pairs with a plus.
+    """Parse a list of faults separated by commas, pairs by a plus.
 
     Raises:
         SettingsError: one is unknown, or one of a pair is named twice.
@@ -68,7 +68,7 @@ def make(
     machines: int,
     ranks_per_machine: int,
 ) -> tuple[Strike, ...]:
-    """A fault every ``every_s`` until ``for_s``. Each of ``groups`` comes once before any comes again."""
+    """Plan a fault every ``every_s`` until ``for_s``. Each of ``groups`` comes once before any comes again."""
     dice = random.Random(seed)
     plan: list[Strike] = []
     left: list[tuple[str, ...]] = []

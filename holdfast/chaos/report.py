@@ -1,4 +1,4 @@
-"""What a run of chaos did, and what became of it. Pure: from the strikes and the ledger's rows."""
+"""Report of a run of chaos: its faults and their outcomes. Pure: from the strikes and the ledger's rows."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.policies.accounting.ettr import Ettr
 
 
 class Seen(Frozen):
-    """The job at one moment, as its agents and the ledger say."""
+    """The job at one moment, as its agents and the ledger report."""
 
     at: float
     step: int
@@ -34,11 +34,11 @@ class Line(Frozen):
     recovered: bool = False
     """The incidents that it led to are recovered, the job made new steps, and the services answer."""
     recovered_s: float | None = None
-    """From the strike to that."""
+    """Seconds from the strike to the recovery."""
 
     @property
     def fired(self) -> bool:
-        """Whether any of it did."""
+        """Whether any of its faults fired."""
         return any(hit.fired for hit in self.hits)
 
 
@@ -61,7 +61,7 @@ class Report(Frozen):
     lines: tuple[Line, ...]
     evictions: tuple[Eviction, ...]
     state: str
-    """Of the job, at the end."""
+    """State of the job at the end."""
     ettr: float
     steps_total: int
     steps_recomputed: int
@@ -69,13 +69,13 @@ class Report(Frozen):
     worst_gap_s: float
     wall_s: float
     weights: Comparison | None = None
-    """With a run without faults; None: not asked for, or not to be had."""
+    """Comparison with a run without faults; None: not requested, or not available."""
 
 
 def lines(
     strikes: Sequence[tuple[Strike, tuple[Hit, ...]]], incidents: Sequence[Incident], seen: Sequence[Seen]
 ) -> tuple[Line, ...]:
-    """Each strike with the incidents that were open when it came or opened before the next one."""
+    """Match each strike with the incidents that were open when it came or opened before the next one."""
     begins = [min(hit.at for hit in hits) for _, hits in strikes]
     found = []
     for number, (strike, hits) in enumerate(strikes):
@@ -102,7 +102,7 @@ def _line(
 
 
 def _goes_on(seen: Sequence[Seen], begin: float, since: float) -> float | None:
-    """When the job first did steps that it had not done at ``begin``, with all services well, after ``since``."""
+    """Return when the job first did steps beyond those done at ``begin``, with all services well, after ``since``."""
     before = max((row.step for row in seen if row.at <= begin), default=0)
     later = (row.at for row in seen if row.at >= since and row.step > before + 1 and row.well)
     return next(later, None)
@@ -111,7 +111,7 @@ def _goes_on(seen: Sequence[Seen], begin: float, since: float) -> float | None:
 def evictions(
     found: Sequence[Line], incidents: Sequence[Incident], actions: Mapping[str, Sequence[Action]]
 ) -> tuple[Eviction, ...]:
-    """Every machine that went, and whether a fault of that very incident had hit it."""
+    """Return every evicted machine, and whether a fault of that very incident had hit it."""
     return tuple(
         Eviction(
             machine=machine,
@@ -131,7 +131,7 @@ def evictions(
 def problems(
     found: Sequence[Line], gone: Sequence[Eviction], state: str, weights: Comparison | None, *, compared: bool
 ) -> tuple[str, ...]:
-    """What must not be, in words."""
+    """Describe the failures of the run in words."""
     told = [
         f"{'+'.join(line.faults)} at {line.at_s:.0f} s was not recovered"
         for line in found
@@ -164,7 +164,7 @@ def report(
     weights: Comparison | None = None,
     compared: bool = False,
 ) -> Report:
-    """Everything put together."""
+    """Build the report."""
     found = lines(strikes, incidents, seen)
     gone = evictions(found, incidents, actions)
     wrong = problems(found, gone, state, weights, compared=compared)

@@ -28,7 +28,7 @@ Struck = tuple[Strike, tuple[Hit, ...]]
 
 @dataclass(frozen=True)
 class Wanted:
-    """What was asked for."""
+    """The requested run."""
 
     job: str
     seed: int
@@ -49,7 +49,7 @@ class Run:
         self._told: set[str] = set()
 
     def play(self) -> Report:
-        """All of it. Ctrl-C ends the strikes, not the report."""
+        """Run the whole plan. Ctrl-C ends the strikes, not the report."""
         with closing(Ledger(self._settings.database)) as ledger:
             services = embedded(self._settings)
             with closing(Watch(self._settings, ledger, self._wanted.job, services)) as watch:
@@ -102,7 +102,7 @@ class Run:
         time.sleep(_POLL_S)
 
     def _repair(self, ledger: Ledger) -> None:
-        """Faulted machines come back as standbys once no incident is open."""
+        """Release faulted machines as standbys once no incident is open."""
         faulted = {hit.machine for _, hits in self._struck for hit in hits if hit.fired}
         gone = [row.name for row in ledger.machines(state=MachineState.CORDONED) if row.name in faulted]
         if not gone or ledger.incidents(job=self._wanted.job, state=IncidentState.OPEN, evidence=False):

@@ -1,4 +1,4 @@
-"""Does what a plan says on a real site, from outside: signals and locks, nothing that Holdfast does to itself."""
+"""Carry out a plan on a real site, from outside: signals and locks, nothing that Holdfast does to itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.settings import Settings
 
 
 class Hit(Frozen):
-    """What became of one fault of a strike."""
+    """The result of one fault of a strike."""
 
     fault: str
     at: float
@@ -38,7 +38,7 @@ class Undo(Protocol):
 
 
 class Striker:
-    """Strikes one site and one job. Use as a context manager: whatever was stopped goes on at the end."""
+    """Strikes one site and one job. Use as a context manager: stopped processes go on at the end."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -53,7 +53,7 @@ class Striker:
             stopped.go_on()
 
     def strike(self, fault: str, job: Job, slot: int, local_rank: int, hold_s: float) -> Hit:
-        """Do one fault; one that finds nothing to break is told, not raised."""
+        """Inject one fault; one that finds nothing to break is reported in the result, not raised."""
         at = time.time()
         try:
             where, machine = self._do(fault, job, slot, local_rank, hold_s)

@@ -40,7 +40,7 @@ class Watch:
         self._http.close()
 
     def look(self) -> Seen:
-        """The job now; what does not answer keeps what was known of it."""
+        """Return the job now; what does not answer keeps what was known of it."""
         try:
             self.job = self._ledger.job(self.job.name)
             step = max(
@@ -54,11 +54,11 @@ class Watch:
         return now
 
     def is_over(self) -> bool:
-        """Whether the job has ended."""
+        """Return whether the job has ended."""
         return self.job.state in ENDED
 
     def is_calm(self, since: float) -> bool:
-        """Whether nothing is open, all services are well, and the job made steps that it had not made at ``since``."""
+        """Return whether nothing is open, all services are well, and the job made steps not made at ``since``."""
         before = max((row.step for row in self.seen if row.at <= since), default=0)
         try:
             open_ = self._ledger.incidents(job=self.job.name, state=IncidentState.OPEN, evidence=False)

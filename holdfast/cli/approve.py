@@ -37,7 +37,7 @@ def wait(
     timeout_s: Annotated[float, typer.Option("--timeout", min=0, help="Seconds; 0: for ever.")] = 0.0,
     as_json: AsJson = False,
 ) -> None:
-    """Wait until a job has ended; the exit status says how.
+    """Wait until a job has ended; the exit status is how it ended.
 
     0 done, 2 still running at the timeout, 10 stopped by a person, 11 failed and needs a human, 12 stopped by a
     playbook whose ladder ends so.
@@ -57,7 +57,7 @@ def wait(
 
 
 def ended(gateway: Gateway, name: str) -> tuple[int, str] | None:
-    """The exit status of a job that ended, and how it did; None while it has not."""
+    """Return the exit status of a job that ended, and how it did; None while it has not."""
     state = gateway.job(name).state
     if state is JobState.DONE:
         return EXIT_DONE, "done."

@@ -47,7 +47,7 @@ def chaos(  # noqa: PLR0917  (options)
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan only.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Kill and stop ranks, agents and services from outside while a job trains; say what was recovered.
+    """Kill and stop ranks, agents and services from outside while a job trains; report what was recovered.
 
     A game day: refused where the site does not allow it (HOLDFAST_CHAOS_ALLOWED).
     """
@@ -90,7 +90,7 @@ def chaos(  # noqa: PLR0917  (options)
 
 
 def duration(option: str, text: str) -> float:
-    """Seconds of ``15s``, ``2m``, ``1h`` or a plain number.
+    """Return the seconds of ``15s``, ``2m``, ``1h`` or a plain number.
 
     Raises:
         SettingsError: it is none of these, or not above 0.

@@ -12,13 +12,13 @@ from holdfast.policies.restore.checkpoint_cost import Cost, TierCost
 
 
 def of(spec: JobSpec, rank_nbytes: int | None = None) -> Cost:
-    """The cost of a job's choices, with its copies placed as its start will place them."""
+    """Return the cost of a job's choices, with its copies placed as its start will place them."""
     backup = placement.backups(spec.machines, spec.ranks_per_machine, spec.parallelism)
     return checkpoint_cost.cost(spec, crosses_groups=backup.crosses_groups, rank_nbytes=rank_nbytes)
 
 
 def as_json(cost: Cost) -> dict[str, Any]:
-    """The cost with the sums that the table shows."""
+    """Return the cost with the sums that the table shows."""
     return cost.model_dump(mode="json") | cost.sums()
 
 
@@ -41,13 +41,13 @@ def show(cost: Cost) -> None:
 
 
 def size(cost: Cost, copies: float) -> str:
-    """What so many copies take on a machine: in bytes, or in multiples of a rank's state."""
+    """Return the size of so many copies on a machine, in words: in bytes, or in multiples of a rank's state."""
     nbytes = cost.nbytes(copies)
     return f"{copies * cost.ranks_per_machine:g} x a rank's state" if nbytes is None else told(nbytes)
 
 
 def told(nbytes: float) -> str:
-    """A size for people."""
+    """Return a size for people."""
     return f"{nbytes / 2**30:.2f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.1f} MiB"
 
 

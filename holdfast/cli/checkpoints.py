@@ -215,7 +215,7 @@ def pin(
     remove: Annotated[bool, typer.Option("--remove", help="Leave it to the retention again.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Keep a checkpoint whatever the retention says, or leave it to it again."""
+    """Keep a checkpoint regardless of the retention rules, or put it under these rules again."""
     from holdfast.storage.checkpoints.remote import manifests  # noqa: PLC0415
 
     store = _store()
@@ -235,10 +235,10 @@ def _store() -> ObjectStore:
 
 
 def _all(store: ObjectStore, job: str) -> list[RemoteCheckpoint]:
-    """The job's checkpoints, newest first.
+    """Return the job's checkpoints, newest first.
 
     Raises:
-        UnknownError: neither S3 nor the gateway has heard of the job.
+        UnknownError: neither S3 nor the gateway knows the job.
     """
     from holdfast.storage.checkpoints.remote import manifests  # noqa: PLC0415
 
@@ -255,7 +255,7 @@ def _all(store: ObjectStore, job: str) -> list[RemoteCheckpoint]:
 
 
 def _one(store: ObjectStore, job: str, step: int | None) -> RemoteCheckpoint:
-    """The checkpoint of ``step``, of the newest epoch that has one; without a step the newest good one.
+    """Return the checkpoint of ``step``, of the newest epoch that has one; without a step the newest good one.
 
     Raises:
         UnknownError: there is none.
@@ -283,7 +283,7 @@ def _gateway_knows(job: str) -> bool:
 
 
 def _unsaved(job: str) -> Sequence[str]:
-    """Where the job's saves fail at present, as far as the control plane tells."""
+    """Return where the job's saves fail at present, as far as the control plane reports it."""
     with _no_control_plane(), context.gateway() as gateway:
         (found,) = [each for each in gateway.status()["jobs"] if each["name"] == job] or [{}]
         return [f"{each['told']} (since {ago(each['since'])})" for each in found.get("unsaved", ())]
@@ -292,13 +292,13 @@ def _unsaved(job: str) -> Sequence[str]:
 
 @contextlib.contextmanager
 def _no_control_plane() -> Iterator[None]:
-    """What follows is left out when the gateway does not answer or does not know."""
+    """Leave the block out when the gateway does not answer or does not know."""
     with contextlib.suppress(HoldfastError):
         yield
 
 
 def _retention(job: str, keep_last: int | None, keep_every: int | None) -> Retention:
-    """The job's own rules, where they can be asked for, with what the command line changes."""
+    """Return the job's own rules, where they can be asked for, with what the command line changes."""
     rules = Retention()
     with _no_control_plane(), context.gateway() as gateway:
         rules = gateway.job(job).spec.checkpoint.retention
@@ -307,7 +307,7 @@ def _retention(job: str, keep_last: int | None, keep_every: int | None) -> Reten
 
 
 def _restore(store: ObjectStore, job: str) -> Sequence[str]:
-    """The restore plan as of now in words; what it was made of, when not all could be asked."""
+    """Return the restore plan as of now in words; by S3 alone when the machines could not be asked."""
     from holdfast.cli import restore_now  # noqa: PLC0415
     from holdfast.policies.restore import restore_plan  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""The checks of ``holdfast doctor``. Each looks at one thing and never raises."""
+"""The checks of ``holdfast doctor``. Each checks one thing and never raises."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Check(Frozen):
 
 
 def run_all() -> list[Check]:
-    """All checks; those of a project only inside one."""
+    """Return all checks; those of a project only inside one."""
     from holdfast.cli import site_checks  # noqa: PLC0415  (it has the same kind of results)
 
     results = [python(), torch(), *site_checks.prefect(), shared_memory(), py_spy(), site_checks.nvml()]
@@ -57,7 +57,7 @@ def python() -> Check:
 
 
 def torch() -> Check:
-    """The torch series that the checkpoint format was tested with (2.13)."""
+    """Check for the torch series that the checkpoint format was tested with (2.13)."""
     try:
         found = metadata.version("torch")
     except metadata.PackageNotFoundError:
@@ -79,11 +79,11 @@ def shared_memory(folder: Path = SHM, needed_bytes: int = SHM_NEEDED_BYTES) -> C
 
 
 def py_spy() -> Check:
-    """Whether stacks of other processes can be read (hang diagnosis needs them)."""
+    """Check whether stacks of other processes can be read (hang diagnosis needs them)."""
     binary = shutil.which("py-spy", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
     if binary is None:
         return Check(name="py-spy", ok=False, found="not found", advice="pip install py-spy")
-    # The child says when it is up: a dump of a half-started interpreter fails for another reason.
+    # The child reports when it is up: a dump of a half-started interpreter fails for another reason.
     with subprocess.Popen(
         [sys.executable, "-c", "print(flush=True); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as child:
@@ -122,7 +122,7 @@ def disk(settings: Settings, needed_bytes: int = DISK_NEEDED_BYTES) -> Check:
 
 
 def secret_file(settings: Settings) -> Check:
-    """The shared secret is there and only its owner reads it."""
+    """Check that the shared secret is there and that only its owner can read it."""
     if settings.shared_secret.get_secret_value():
         return Check(name="secret", ok=True, found="HOLDFAST_SHARED_SECRET")
     try:

@@ -1,4 +1,4 @@
-"""What most commands begin with: the project's settings and its gateway."""
+"""Context of most commands: the project's settings and its gateway."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.settings import Settings
 
 
 def settings() -> Settings:
-    """Settings of the project that the current directory lies in.
+    """Return the settings of the project that the current directory lies in.
 
     Raises:
         SettingsError: outside a project, or a wrong value.
@@ -21,13 +21,13 @@ def settings() -> Settings:
 
 @contextmanager
 def gateway() -> Iterator[Gateway]:
-    """The project's gateway."""
+    """Open the project's gateway."""
     with Gateway.open(settings()) as client:
         yield client
 
 
 def prefect_ui(known: Settings) -> str:
-    """Where the Prefect UI is, and what it asks for; the password itself is never shown."""
+    """Return the address of the Prefect UI, and what it asks for; the password itself is never shown."""
     said = f"Prefect UI: {known.prefect_api.removesuffix('/api')}"
     if known.prefect_auth.get_secret_value():
         return f"{said} (log in with the value of HOLDFAST_PREFECT_AUTH, USER:PASSWORD in one field)"

@@ -31,7 +31,7 @@ def demo(
 
 
 def example(folder: Path) -> Path:
-    """The training script of the demo.
+    """Return the training script of the demo.
 
     Raises:
         SettingsError: ``folder`` is no clone of Holdfast.

@@ -22,7 +22,7 @@ JobName = Annotated[
 
 
 def doctor(job: JobName = None, as_json: AsJson = False) -> None:
-    """Check everything that a new site gets wrong, and say how to mend it. Status 1 when something is wrong.
+    """Check everything that a new site gets wrong, and explain how to fix it. Status 1 when something is wrong.
 
     With JOB: prove now that the newest shards of its ranks, their copies and its newest checkpoint in S3 restore.
     """

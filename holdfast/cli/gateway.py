@@ -38,7 +38,7 @@ class Gateway:
         transport: httpx.BaseTransport | None = None,
         certified: Tls = PLAIN,
     ) -> None:
-        """``url`` may be several with commas between: the one that answers is kept to."""
+        """Prepare the client; ``url`` may be several, separated by commas: the one that answers stays in use."""
         self._urls = deque(each.strip().rstrip("/") for each in url.split(","))
         self._secret_path = secret_path
         self._http = httpx.Client(
@@ -51,7 +51,7 @@ class Gateway:
 
     @classmethod
     def open(cls, settings: Settings, transport: httpx.BaseTransport | None = None) -> Self:
-        """The gateway of a project."""
+        """Return the gateway of a project."""
         return cls(
             ",".join(settings.gateways),
             secret.of(settings).current,
@@ -77,27 +77,27 @@ class Gateway:
         return f"{self.url}/ui/"
 
     def healthy(self, timeout_s: float = 2.0) -> bool:
-        """Whether it answers at all; never raises."""
+        """Return whether it answers at all; never raises."""
         try:
             return self._http.get(f"{self.url}/healthz", timeout=timeout_s).is_success
         except httpx.HTTPError:
             return False
 
     def status(self) -> dict[str, Any]:
-        """Jobs with their ranks, machines, open incidents, pool."""
+        """Return jobs with their ranks, machines, open incidents, pool."""
         answer: dict[str, Any] = self._call("GET", "/v1/status")
         return answer
 
     def jobs(self) -> list[Job]:
-        """All jobs."""
+        """Return all jobs."""
         return [Job.model_validate(row) for row in self._call("GET", "/v1/jobs")]
 
     def job(self, name: str) -> Job:
-        """One job."""
+        """Return one job."""
         return Job.model_validate(self._call("GET", f"/v1/jobs/{name}"))
 
     def history(self, name: str) -> dict[str, Any]:
-        """A job's epochs and code versions."""
+        """Return a job's epochs and code versions."""
         answer: dict[str, Any] = self._call("GET", f"/v1/jobs/{name}/history")
         return answer
 
@@ -107,7 +107,7 @@ class Gateway:
         return Job.model_validate(self._call("POST", "/v1/jobs", body))
 
     def command(self, job: str, verb: str, body: object = None) -> Any:
-        """``pause``, ``resume`` or ``stop`` a job."""
+        """Send ``pause``, ``resume`` or ``stop`` for a job."""
         return self._call("POST", f"/v1/jobs/{job}/{verb}", body)
 
     def update(self, job: str, version: str, *, lazy: bool, note: str) -> str:
@@ -121,7 +121,7 @@ class Gateway:
         return _outcome(self._call("POST", f"/v1/jobs/{job}/update", body))
 
     def machines(self) -> list[Machine]:
-        """All machines."""
+        """Return all machines."""
         return [Machine.model_validate(row) for row in self._call("GET", "/v1/machines")]
 
     def evict(self, machine: str, scope: Scope, reason: str) -> str:
@@ -134,12 +134,12 @@ class Gateway:
         return self._call("POST", f"/v1/machines/{machine}/release")
 
     def incidents(self, job: str | None = None, state: str | None = None) -> list[Incident]:
-        """Incidents, newest first."""
+        """Return incidents, newest first."""
         asked = {key: value for key, value in {"job": job, "state": state}.items() if value}
         return [Incident.model_validate(row) for row in self._call("GET", "/v1/incidents", params=asked)]
 
     def incident(self, incident_id: str) -> dict[str, Any]:
-        """``incident``, its ``actions`` and its ``alerts``."""
+        """Return ``incident``, its ``actions`` and its ``alerts``."""
         answer: dict[str, Any] = self._call("GET", f"/v1/incidents/{incident_id}")
         return answer
 
@@ -149,18 +149,18 @@ class Gateway:
         return self._call("POST", f"/v1/incidents/{incident_id}/approve", body)
 
     def pool(self) -> dict[str, Any]:
-        """The standby pool: what it has, what it should have, and why."""
+        """Return the standby pool: what it has, what it should have, and why."""
         answer: dict[str, Any] = self._call("GET", "/v1/pool")
         return answer
 
     def checkpoints(self, job: str) -> list[RemoteCheckpoint]:
-        """A job's checkpoints in S3, newest first."""
+        """Return a job's checkpoints in S3, newest first."""
         rows = self._call("GET", "/v1/checkpoints", params={"job": job})
         return [RemoteCheckpoint.model_validate(row) for row in rows]
 
     def _call(self, method: str, path: str, body: object = None, params: dict[str, str] | None = None) -> Any:
         for _ in range(len(self._urls) - 1):
-            # Nothing was done by one that cannot be reached or stands by: the next is asked.
+            # A gateway that cannot be reached or stands by did nothing: the next one is asked.
             try:
                 return self._ask(method, path, body, params)
             except UnavailableError:
@@ -189,7 +189,7 @@ class Gateway:
 
 
 def _person() -> str:
-    """Who sits here, for the audit: the gateway cannot check it."""
+    """Return the name of the user, for the audit: the gateway cannot check it."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user without a name
@@ -197,7 +197,7 @@ def _person() -> str:
 
 
 def _outcome(answer: dict[str, Any]) -> str:
-    """What the gateway made of a request, in words.
+    """Return the outcome of a request at the gateway, in words.
 
     Raises:
         RefusedError: it was taken for an alert that may not act.

@@ -72,7 +72,7 @@ def incident(
 
 
 def _next_attempt(facts: Mapping[str, Any]) -> str:
-    """When an incident that waits is tried again, and what it misses."""
+    """Return when an incident that waits is tried again, and what it misses."""
     wait = facts.get("wait")
     if not wait:
         return ""
@@ -127,7 +127,7 @@ def _repairs(facts: Mapping[str, Any], opened_at: float) -> None:
 
 
 def duration(action: Mapping[str, Any]) -> float | None:
-    """Seconds that an action took; None while it runs."""
+    """Return the seconds that an action took; None while it runs."""
     return action["done_at"] - action["begun_at"] if action.get("done_at") else None
 
 

@@ -1,4 +1,4 @@
-"""Reads a job file: YAML against :class:`holdfast.models.job.JobSpec`; errors say what was expected."""
+"""Reads a job file: YAML against :class:`holdfast.models.job.JobSpec`; errors state what was expected."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.models.job import JobSpec
 
 
 def read(path: Path) -> JobSpec:
-    """The job that ``path`` describes.
+    """Return the job that ``path`` describes.
 
     Raises:
         SettingsError: no such file, no YAML mapping, or a field is wrong (field, value, what was expected).
@@ -38,7 +38,7 @@ def read(path: Path) -> JobSpec:
 
 
 def parse(content: dict[Any, Any], origin: str) -> JobSpec:
-    """A job from a mapping; ``origin`` names it in errors."""
+    """Return a job from a mapping; ``origin`` names it in errors."""
     try:
         return JobSpec.model_validate(content)
     except ValidationError as error:
@@ -50,7 +50,7 @@ def parse(content: dict[Any, Any], origin: str) -> JobSpec:
 
 
 def _explain(detail: dict[str, Any]) -> str:
-    """One line: field, value, what was expected."""
+    """Return one line: field, value, what was expected."""
     field = ".".join(str(part) for part in detail["loc"])
     match detail["type"]:
         case "missing":

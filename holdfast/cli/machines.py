@@ -56,7 +56,7 @@ def evict(
 
 
 def release(machine: MachineName, as_json: AsJson = False) -> None:
-    """Give an evicted machine back: it starts anew and joins the standby pool."""
+    """Give an evicted machine back: it restarts and joins the standby pool."""
     with context.gateway() as gateway:
         gateway.release(machine)
     tell(as_json, f"{machine}: released. It registers as a standby when its agent is ready.", machine=machine)

@@ -61,7 +61,7 @@ def say(text: str) -> None:
 
 
 def tell(as_json: bool, line: str, **facts: object) -> None:
-    """What was done: one line for people, or the ``facts`` and the line as JSON."""
+    """Report what was done: one line for people, or the ``facts`` and the line as JSON."""
     if as_json:
         print_json({**facts, "message": line})
     else:
@@ -69,7 +69,7 @@ def tell(as_json: bool, line: str, **facts: object) -> None:
 
 
 def progress(as_json: bool) -> Callable[[str], None]:
-    """Where lines go that come before the outcome: not between the JSON."""
+    """Return the printer for lines that come before the outcome: they must not mix with the JSON."""
     return say_aside if as_json else say
 
 
@@ -79,17 +79,17 @@ def say_aside(text: str) -> None:
 
 
 def state(value: object) -> Text:
-    """A state's name in its colour."""
+    """Return a state's name in its colour."""
     return Text(plain(value), style=_COLOURS.get(str(value), ""))
 
 
 def ago(at: float | None, now: float | None = None) -> str:
-    """``12 s ago`` for a Unix time; empty for none."""
+    """Return ``12 s ago`` for a Unix time; empty for none."""
     return f"{seconds((now or time.time()) - at)} ago" if at else ""
 
 
 def seconds(value: float | None) -> str:
-    """A duration in words: ``0.42 s``, ``12 s``, ``3 min``, ``2.5 h``, ``4 d``."""
+    """Return a duration in words: ``0.42 s``, ``12 s``, ``3 min``, ``2.5 h``, ``4 d``."""
     if value is None:
         return ""
     if value < 10:

@@ -56,7 +56,7 @@ def pool(
 def what_if(
     facts: Mapping[str, Any], machines: int | None, rate: float | None, changed: Mapping[str, float]
 ) -> list[Plan]:
-    """Plans for the site's groups, or for one site of ``machines``, with other figures.
+    """Return plans for the site's groups, or for one site of ``machines``, with other figures.
 
     Raises:
         RefusedError: a figure is outside its range.
@@ -89,7 +89,7 @@ def what_if(
 
 
 def hours(text: str | None) -> float | None:
-    """``90m``, ``12h`` or ``2d`` in hours.
+    """Return ``90m``, ``12h`` or ``2d`` in hours.
 
     Raises:
         SettingsError: it is none of these.
@@ -103,7 +103,7 @@ def hours(text: str | None) -> float | None:
 
 
 def share(quantile: float | None) -> float | None:
-    """A quantile between 0 and 1.
+    """Return a quantile between 0 and 1.
 
     Raises:
         SettingsError: it is not.
@@ -155,7 +155,7 @@ def _show(plan: Mapping[str, Any]) -> None:
 
 
 def _worth_showing(plan: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Of many sizes, none and those about the target and about the cheapest."""
+    """Select from many sizes: none, and those near the target and near the cheapest."""
     costs = plan["costs"]
     if len(costs) <= _ROWS:
         return list(costs)

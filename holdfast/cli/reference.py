@@ -30,7 +30,7 @@ it for packagers.
 
 
 def page() -> str:
-    """The whole page, as markdown."""
+    """Return the whole page, as markdown."""
     group: Any = typer.main.get_command(app)
     return _HEAD + "\n".join(_commands("holdfast", group))
 

@@ -53,7 +53,7 @@ def _replayed(settings: Settings, incident_id: str, file: Path | None) -> Compar
 
 
 def _ledger(settings: Settings) -> Ledger:
-    """The site's, which is only read.
+    """Return the site's, which is only read.
 
     Raises:
         UnknownError: there is none yet.

@@ -1,4 +1,4 @@
-"""``doctor JOB``: proves, now, that what a job has saved would come back; by its agents, beside the training."""
+"""``doctor JOB``: proves, now, that what a job has saved can be restored; by its agents, beside the training."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COLOURS = {Outcome.PROVEN: "green", Outcome.FAILED: "bold red", Outcome.UNTESTE
 
 
 def show(name: str, as_json: bool) -> None:
-    """Prove and print; status 1 when something would not come back.
+    """Prove and print; status 1 when something could not be restored.
 
     Raises:
         UnknownError: no such job.
@@ -59,7 +59,7 @@ async def _prove(job: Job, machines: Sequence[Machine]) -> list[Rehearsal]:
     token, certified = secret.of(known), tls.of(known)
 
     async def on(machine: Machine, ranks: Sequence[int]) -> list[Rehearsal]:
-        """Its ranks' shards, then the copies that it keeps for others."""
+        """Test the shards of the machine's ranks, then the copies that it keeps for others."""
 
         async def ask(tier: Tier, **what: Any) -> list[Rehearsal]:
             order = Prove(
@@ -104,7 +104,7 @@ async def _prove(job: Job, machines: Sequence[Machine]) -> list[Rehearsal]:
 async def _or_untested(
     ask: Callable[[], Awaitable[list[Rehearsal]]], untested: Rehearsal, ranks: Sequence[int | None]
 ) -> list[Rehearsal]:
-    """What was found; of a machine that does not answer, that it was not."""
+    """Return the rehearsals that were found; for a machine that does not answer, ``untested`` for each rank."""
     try:
         return await ask()
     except HoldfastError as error:

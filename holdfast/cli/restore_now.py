@@ -22,7 +22,7 @@ _ANSWER_S = 3.0
 def plan(store: ObjectStore, job_name: str) -> RestorePlan:
     """Ask every machine of the job, and choose as a playbook would. Changes nothing.
 
-    Machines that do not answer are left out, and said.
+    Machines that do not answer are left out, and reported.
 
     Raises:
         UnavailableError: the gateway does not answer.

@@ -59,7 +59,7 @@ def down(home: Home = None, as_json: AsJson = False) -> None:
 
 
 def new_home(named: Path | None) -> Path:
-    """Where ``up`` keeps state: as named, else this project's, else a new one in the current directory."""
+    """Return where ``up`` keeps state: as named, else this project's, else a new one in the current directory."""
     if named is not None:
         return named.resolve()
     try:

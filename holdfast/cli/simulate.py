@@ -90,7 +90,7 @@ def _changed(scenario: Scenario, machines: int | None, days: float | None, rate:
 
 
 def _policy() -> Policy:
-    """The site's policy inside a project, else the packaged one."""
+    """Return the site's policy inside a project, else the packaged one."""
     from holdfast.policies.config.policy import Policy  # noqa: PLC0415
 
     try:
@@ -160,7 +160,7 @@ def _show(scenario: Scenario, outcomes: Sequence[Outcome]) -> None:
 
 
 def _by_variant(title: str, cells: Sequence[dict[str, float]], form: str) -> None:
-    """One column for each variant, numbered as in the first table."""
+    """Print one column for each variant, numbered as in the first table."""
     say("")
     rows = [
         (

@@ -29,7 +29,7 @@ def prefect(
     installed: Callable[[str], str] = metadata.version,
     required: Callable[[str], list[str] | None] = metadata.requires,
 ) -> list[Check]:
-    """The versions of Prefect and of what it breaks with, against what this Holdfast asks for."""
+    """Compare the versions of Prefect and of packages that it breaks with, with those that this Holdfast requires."""
     wanted = [Requirement(line) for line in required("holdfast") or ()]
     named = {"prefect", "fastapi", "sqlalchemy"}
     return [_version(one, installed) for one in wanted if one.name.lower() in named]
@@ -48,7 +48,7 @@ def _version(wanted: Requirement, installed: Callable[[str], str]) -> Check:
 
 
 def nvml(driver: Path = _DRIVER, library: Any = None) -> Check:
-    """Where there is an NVIDIA driver, its library answers and sees GPUs."""
+    """Check that the library of the NVIDIA driver, where there is one, answers and sees GPUs."""
     if library is None:
         library = import_module("pynvml")
     try:
@@ -65,7 +65,7 @@ def nvml(driver: Path = _DRIVER, library: Any = None) -> Check:
 
 
 def clock(settings: Settings, now: Callable[[], float] = time.time) -> Check:
-    """This machine's clock against the gateway's (and S3's): signatures and step times go by it."""
+    """Compare this machine's clock with the gateway's (and S3's): signatures and step times depend on it."""
     off: dict[str, float] = {}
     asked: tuple[tuple[str, str, dict[str, Any]], ...] = (
         ("the gateway", f"{settings.gateway}/healthz", tls.of(settings).http()),
@@ -127,7 +127,7 @@ _RIGHTS: dict[str, Callable[[ObjectStore, str], Any]] = {
 
 
 def plug_ins() -> list[Check]:
-    """Packages that bring something: each thing loads. None installed: nothing to say."""
+    """Check that every plug-in of an installed package can be loaded. None installed: nothing to report."""
     checks = []
     for group in plugins.Group:
         loaded, broken = plugins.load(group)

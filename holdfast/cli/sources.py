@@ -1,4 +1,4 @@
-"""A job's code before it is shipped: found, looked at, and stored as a version."""
+"""A job's code before it is shipped: found, checked, and stored as a version."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.settings import Settings
 
 
 def folder(code: str, base: Path) -> Path:
-    """The code directory, relative to ``base``.
+    """Return the code directory, relative to ``base``.
 
     Raises:
         SettingsError: there is none.
@@ -22,7 +22,7 @@ def folder(code: str, base: Path) -> Path:
 
 
 def check_script(code: Path, script: str) -> None:
-    """See that the training script is there and is Python, before anything is shipped.
+    """Check that the training script is there and is Python, before anything is shipped.
 
     Raises:
         SettingsError: it is missing, outside the code directory, or does not parse.

@@ -65,7 +65,7 @@ def _jobs(facts: Mapping[str, Any]) -> None:
 
 
 def _checkpoints(facts: Mapping[str, Any]) -> None:
-    """What checkpoints take on each machine, of jobs that have saved."""
+    """Print the room that checkpoints take on each machine, for jobs that have saved."""
     costs = [(job["name"], job.get("checkpoint") or {}) for job in facts["jobs"]]
     rows = [
         (
@@ -123,7 +123,7 @@ def _incidents(facts: Mapping[str, Any]) -> None:
 
 
 def _restores(facts: Mapping[str, Any]) -> None:
-    """Whether what running jobs save would come back, as rehearsals found, and where it cannot be saved."""
+    """Print whether the saves of running jobs could be restored, according to rehearsals, and where saves fail."""
     for job in facts["jobs"]:
         if job["state"] == "running" and (restore := job.get("restore")):
             say(f"{job['name']}: {restore['told']}")
@@ -135,11 +135,11 @@ def _restores(facts: Mapping[str, Any]) -> None:
 
 
 def most_lost(by_phase: Mapping[str, float]) -> str:
-    """The phases that cost most: ``undetected 3 min, restarting 40 s``."""
+    """Return the phases that cost most: ``undetected 3 min, restarting 40 s``."""
     most = sorted(by_phase.items(), key=lambda item: -item[1])[:2]
     return ", ".join(f"{phase.replace('_', ' ')} {seconds(value)}" for phase, value in most)
 
 
 def percent(value: float | None) -> str:
-    """``97.2 %``; empty for none."""
+    """Return ``97.2 %``; empty for none."""
     return "" if value is None else f"{100 * value:.1f} %"

@@ -15,7 +15,7 @@ from holdfast.errors import RecoveryError, RefusedError
 from holdfast.models.alert import AlertKind, Incident, IncidentClass
 from holdfast.models.job import JobSpec, JobState
 
-# A script that fails before its first step will fail again wherever it runs: no playbook can mend it.
+# A script that fails before its first step will fail again wherever it runs: no playbook can fix it.
 _SCRIPT_FAILED = {IncidentClass.USER_CODE_ERROR, IncidentClass.JOB_CRASH}
 _ENDED = {JobState.STOPPED, JobState.FAILED, JobState.DONE}
 
@@ -107,7 +107,7 @@ def _raise_if_script_failed(gateway: Gateway, spec: JobSpec, since: float) -> No
 
 
 def script_error(incident: Incident) -> str:
-    """The script's own error among an incident's alerts: type, message and place; empty when none is."""
+    """Return the script's own error among an incident's alerts: type, message and place; empty when none is."""
     for alert in incident.alerts:
         evidence = alert.evidence
         if alert.kind is AlertKind.RANK_EXIT and evidence.get("error_type") and not evidence.get("cascade"):

@@ -28,7 +28,7 @@ class ElasticLoader:
 
         Args:
             dataset: map-style.
-            sampler: says which samples.
+            sampler: chooses the samples.
             options: for ``torch.utils.data.DataLoader``: ``num_workers``, ``collate_fn``, ``pin_memory``, ...
         """
         self.sampler = sampler
@@ -42,17 +42,17 @@ class ElasticLoader:
 
     @property
     def epoch(self) -> float:
-        """How often the data set was gone through."""
+        """Number of passes through the data set."""
         return self.sampler.taken / self.sampler.size
 
     def __iter__(self) -> Iterator[Any]:
-        """Batches; each counts as used from the moment it is handed out."""
+        """Yield batches; each counts as used from the moment it is handed out."""
         for batch in self._loader:
             self.sampler.taken += self.sampler.per_step
             yield batch
 
     def state_dict(self) -> dict[str, int]:
-        """The position."""
+        """Return the position."""
         return self.sampler.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -14,7 +14,7 @@ _U = np.uint64
 
 
 def shuffled(places: NDArray[np.int64], size: int, seed: int) -> NDArray[np.int64]:
-    """Which sample stands at each of ``places`` (each in 0..size-1) in the order that ``seed`` gives."""
+    """Return the sample at each of ``places`` (each in 0..size-1) in the order that ``seed`` gives."""
     half = _U(max(1, -(-(size - 1).bit_length() // 2)))
     mask = _U((1 << int(half)) - 1)
     keys = _mix(np.arange(_ROUNDS, dtype=_U) + _mix(np.array([seed % 2**64], dtype=_U)))
@@ -30,7 +30,7 @@ def shuffled(places: NDArray[np.int64], size: int, seed: int) -> NDArray[np.int6
 
 
 def _mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """splitmix64's finaliser (Steele, Lea, Flood 2014)."""
+    """Apply splitmix64's finaliser (Steele, Lea, Flood 2014)."""
     value = value + _U(0x9E3779B97F4A7C15)
     value = (value ^ (value >> _U(30))) * _U(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> _U(27))) * _U(0x94D049BB133111EB)

@@ -18,7 +18,7 @@ class ElasticSampler(Sampler[list[int]]):
 
     The stream is the samples in a new order each time through, without end. A step takes the next
     ``batch_size * world`` of it, each rank its part. The position is how many all ranks have taken together: it
-    says nothing of ranks, so training goes on from it at any world size and batch size, and no sample is
+    does not depend on ranks, so training goes on from it at any world size and batch size, and no sample is
     skipped or repeated: within one pass each comes exactly once.
     """
 
@@ -32,7 +32,7 @@ class ElasticSampler(Sampler[list[int]]):
         seed: int = 0,
         shuffle: bool = True,
     ) -> None:
-        """For a data set of ``size`` samples.
+        """Make a sampler for a data set of ``size`` samples.
 
         Args:
             size: samples in the data set.
@@ -64,7 +64,7 @@ class ElasticSampler(Sampler[list[int]]):
         return self.batch_size * self.world
 
     def samples(self, start: int, stop: int) -> list[int]:
-        """Samples ``start`` to ``stop`` of the stream, which runs through the data set again and again."""
+        """Return samples ``start`` to ``stop`` of the stream, which runs through the data set again and again."""
         turns, places = np.divmod(np.arange(start, stop, dtype=np.int64), self.size)
         if not self.shuffle:
             return [int(place) for place in places]
@@ -75,11 +75,11 @@ class ElasticSampler(Sampler[list[int]]):
         return [int(sample) for sample in found]
 
     def __iter__(self) -> Iterator[list[int]]:
-        """This rank's batches from the position on; endless."""
+        """Yield this rank's batches from the position on; endless."""
         return _Batches(self)
 
     def state_dict(self) -> dict[str, int]:
-        """The position, and what must not change for it to mean the same."""
+        """Return the position, and the arguments that must not change for it to mean the same."""
         return {"taken": self.taken, "size": self.size, "seed": self.seed}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The report's two charts as inline SVG: steps over time, and where each incident's time went."""
+"""The report's two charts as inline SVG: steps over time, and each incident's time by phase."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COLOURS = (
 
 
 def timeline(report: Report) -> str:
-    """Steps over time, a band for each incident."""
+    """Draw steps over time, with a band for each incident."""
     if len(report.timeline) < 2:
         return '<p class="soft">Too short to draw.</p>'
     until = max(at for at, _ in report.timeline)
@@ -54,7 +54,7 @@ def timeline(report: Report) -> str:
 
 
 def bars(lines: Sequence[IncidentLine]) -> str:
-    """One bar per incident, a piece per phase."""
+    """Draw one bar per incident, with a piece per phase."""
     drawn = [line for line in lines if line.phases]
     if not drawn:
         return ""
@@ -78,13 +78,13 @@ def bars(lines: Sequence[IncidentLine]) -> str:
 
 
 def phase_names(lines: Sequence[IncidentLine]) -> list[str]:
-    """The phases that occur, in the order in which an incident goes through them."""
+    """Return the phases that occur, in the order in which an incident goes through them."""
     names = {name for line in lines for name in line.phases}
     return [name for name in _ORDER if name in names]
 
 
 def ticks(until: float, most: int = 8) -> list[float]:
-    """Round values from 0 to ``until``, at most ``most`` + 1 of them."""
+    """Return round values from 0 to ``until``, at most ``most`` + 1 of them."""
     rough = max(until, 1e-9) / most
     unit = 10.0 ** math.floor(math.log10(rough))
     size = next(unit * factor for factor in (1, 2, 5, 10) if unit * factor >= rough)

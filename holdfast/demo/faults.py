@@ -1,4 +1,4 @@
-"""The faults of the demo, in order: what breaks, where, and which playbook should mend it."""
+"""The faults of the demo, in order: what breaks, where, and which playbook should repair it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class Fault(Frozen):
     """One fault of the schedule."""
 
     name: str
-    """As ``holdfast inject`` knows it."""
+    """Name of the fault in ``holdfast inject``."""
     title: str
     expected: IncidentClass
     slot: int
@@ -20,7 +20,7 @@ class Fault(Frozen):
     costs_machine: bool = False
     """The machine must be found and evicted; its place is taken by a standby."""
     deadline_s: float = 45.0
-    """From injection to the first new step."""
+    """Most seconds from injection to the first new step."""
 
 
 SCHEDULE: tuple[Fault, ...] = (

@@ -23,11 +23,11 @@ class Source(Protocol):
     """The part of the gateway's client that is needed here."""
 
     def status(self) -> dict[str, Any]:
-        """As ``GET /v1/status``."""
+        """Return the status, as ``GET /v1/status`` does."""
         ...
 
     def incidents(self, job: str | None = None, state: str | None = None) -> list[Incident]:
-        """A job's incidents, newest first."""
+        """Return a job's incidents, newest first."""
         ...
 
 
@@ -71,7 +71,7 @@ class Observer:
         self._source, self._show, self._now, self._sleep = source, show, now, sleep
 
     def look(self) -> Facts:
-        """The job now.
+        """Return the job now.
 
         Raises:
             UnavailableError: the gateway does not answer.

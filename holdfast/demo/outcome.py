@@ -23,7 +23,7 @@ def write(report: Report, folder: Path) -> Path:
 
 
 def summarise(report: Report, console: Console) -> None:
-    """The table that the demo ends with."""
+    """Print the table that the demo ends with."""
     table = Table(title="Incidents", title_justify="left")
     for name in ("FAULT", "INCIDENT", "MACHINE", "DETECTED", "FIRST TASK", "RECOVERED"):
         table.add_column(name, overflow="fold")

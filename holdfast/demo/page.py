@@ -1,4 +1,4 @@
-"""``report.html``: the report for people, one file, nothing fetched from anywhere."""
+"""``report.html``: the report for people, one self-contained file."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ $bars<div class="wide">$phases</div>
 
 
 def render(report: Report) -> str:
-    """The whole page."""
+    """Return the whole page."""
     return _PAGE.substitute(
         verdict="everything recovered, weights identical" if report.ok else "failed",
         tone="good" if report.ok else "bad",
@@ -132,7 +132,7 @@ def _actions(line: IncidentLine) -> str:
 
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    """An HTML table; a cell that begins with ``n:`` is a number and aligned right."""
+    """Return an HTML table; a cell that begins with ``n:`` is a number and aligned right."""
 
     def cell(tag: str, text: str) -> str:
         mark = ' class="n"' if text.startswith("n:") else ""
@@ -144,5 +144,5 @@ def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """``1.23 s``, or a dash."""
+    """Format seconds as ``1.23 s``, or a dash."""
     return "–" if value is None else f"{value:.2f} s"

@@ -35,18 +35,18 @@ class IncidentLine(Frozen):
     fault: str = ""
     """Name of the injected fault; empty for a planned change."""
     machine: str | None
-    """What the playbook evicted, else what its alerts name; never taken from the injection."""
+    """The machine that the playbook evicted, else the one that its alerts name; never taken from the injection."""
     state: str
     injected_at: float | None
     detected_at: float
     detected_s: float
     first_task_s: float | None
-    """From the accepted alert to the playbook's first task."""
+    """Time from the accepted alert to the playbook's first task."""
     recovered_s: float | None
     """Injection to the first new step."""
     actions: tuple[ActionLine, ...]
     phases: dict[str, float]
-    """Where the time went, in order; sums up to ``recovered_s``."""
+    """Phase -> seconds, in order; sums up to ``recovered_s``."""
     attempt: int
     summary: str
     flow_run_id: str | None
@@ -62,7 +62,7 @@ class Report(Frozen):
     steps_recomputed: int
     wall_s: float
     lost_by_phase_s: dict[str, float] = Field(default_factory=dict)
-    """What the rest of the wall-clock time went to."""
+    """Phase -> seconds, for the rest of the wall-clock time."""
     lost_by_class_s: dict[str, float] = Field(default_factory=dict)
     started_at: float
     job: str
@@ -75,7 +75,7 @@ class Report(Frozen):
 
 
 def incident_line(incident: Incident, actions: Sequence[Action], injected: Injected | None) -> IncidentLine:
-    """One incident with its actions; ``injected`` is the fault that it answers."""
+    """Return one incident with its actions; ``injected`` is the fault that it answers."""
     since = injected.at if injected else incident.detected_at
     return IncidentLine(
         id=incident.id,
@@ -106,7 +106,7 @@ def incident_line(incident: Incident, actions: Sequence[Action], injected: Injec
 
 
 def phases(incident: Incident, actions: Sequence[Action], since: float) -> dict[str, float]:
-    """Where an incident's time went, from ``since`` to the first new step; seconds without gaps or overlaps."""
+    """Split an incident's time by phase, from ``since`` to the first new step; seconds without gaps or overlaps."""
     end = incident.recovered_at or incident.closed_at
     if end is None:
         return {}
@@ -115,7 +115,7 @@ def phases(incident: Incident, actions: Sequence[Action], since: float) -> dict[
 
 
 def evicted(actions: Sequence[Action]) -> list[str]:
-    """Machines that a playbook took out of service."""
+    """Return the machines that a playbook took out of service."""
     return [
         row.key.partition(":")[2] for row in actions if row.kind == "evict" and row.state is ActionState.DONE
     ]
@@ -128,7 +128,7 @@ def problems(
     state: str,
     bitwise_equal: bool,
 ) -> tuple[str, ...]:
-    """Everything that keeps the demo from being a success, in words."""
+    """Describe everything that keeps the demo from being a success, in words."""
     incidents = {line.id: line for line in lines}
     found = []
     if len(injected) < expected:
@@ -150,7 +150,7 @@ def problems(
 
 
 def timeline(samples: Sequence[Sample], start: float) -> tuple[tuple[float, int], ...]:
-    """Samples as (seconds since ``start``, step)."""
+    """Return the samples as (seconds since ``start``, step)."""
     return tuple((_round(sample.at - start), sample.step) for sample in samples)
 
 

@@ -58,7 +58,7 @@ class Run:
         return f"{self._job}-reference"
 
     def play(self) -> reports.Report:
-        """Both runs and their comparison. A fault that is not recovered ends up in the report, not in an error."""
+        """Play both runs and compare them. A fault that is not recovered is in the report, not an error."""
         trouble: list[str] = []
         self._folder.mkdir(parents=True, exist_ok=True)
         with self._ledger() as ledger:
@@ -102,7 +102,7 @@ class Run:
         return float(inject(self._settings.home, fault, machine, rank).at)
 
     def _compare(self, trouble: list[str]) -> weights.Comparison | None:
-        """The same job without faults, to its end; then the weights of both."""
+        """Return the same job without faults, to its end; then the weights of both."""
         self._console.print("now the same job without faults, to compare the weights")
         try:
             with View(self._console, self._steps) as view:

@@ -23,12 +23,12 @@ MACHINES, RANKS_PER_MACHINE, STANDBYS = 4, 2, 2
 
 
 def home(project: Path) -> Path:
-    """Where the demo keeps its state."""
+    """Return where the demo keeps its state."""
     return Path(os.environ.get("HOLDFAST_HOME", project / HOME_NAME)).resolve()
 
 
 def play(script: Path, folder: Path, *, steps: int, port: int | None, keep: bool) -> bool:
-    """The whole demo, with all state in ``folder``; True when all was recovered and the weights are the same.
+    """Return the whole demo, with all state in ``folder``; True when all was recovered and the weights are the same.
 
     Raises:
         RefusedError: a control plane runs there already.
@@ -54,7 +54,7 @@ def play(script: Path, folder: Path, *, steps: int, port: int | None, keep: bool
 
 @contextmanager
 def _services(folder: Path, port: int | None, keep: bool) -> Iterator[Settings]:
-    """The control plane and six machines that accept injected faults; down again at the end and on Ctrl-C."""
+    """Run the control plane and six machines that accept injected faults; down again at the end and on Ctrl-C."""
     if control.is_up(folder):
         raise RefusedError(
             f"services of {folder} are up: the demo breaks machines, so it wants a control plane of its own. "
@@ -71,7 +71,7 @@ def _services(folder: Path, port: int | None, keep: bool) -> Iterator[Settings]:
         yield settings
         finished = True
     finally:
-        # Ctrl-C leaves nothing running, whatever was asked.
+        # Ctrl-C leaves nothing running, whatever the options.
         if not (keep and finished):
             control.down(folder, say)
         signal.signal(signal.SIGTERM, previous)
@@ -83,7 +83,7 @@ def _services(folder: Path, port: int | None, keep: bool) -> Iterator[Settings]:
 
 
 def _forget_policy(settings_file: Path) -> None:
-    """The demo's policy is for this run; a later ``holdfast up`` of the same project has its own again."""
+    """Drop the demo's policy, which is for this run: a later ``holdfast up`` of the project has its own again."""
     if settings_file.exists():
         lines = settings_file.read_text().splitlines(keepends=True)
         settings_file.write_text(

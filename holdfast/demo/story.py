@@ -51,7 +51,7 @@ class Story:
         """Inject every fault, and see each recovered.
 
         Raises:
-            RecoveryError: one was not recovered in time; the message says which, and how things stand.
+            RecoveryError: one was not recovered in time; the message names it and the present state.
         """
         for fault in self._schedule:
             self._chapter(fault)
@@ -92,12 +92,12 @@ class Story:
 
 
 def answers(facts: Facts, fault: Fault, at: float) -> list[Incident]:
-    """Incidents of the class that ``fault`` should have, opened since ``at``."""
+    """Return the incidents of the class that ``fault`` should have, opened since ``at``."""
     return [row for row in _since(facts, at) if row.incident_class is fault.expected]
 
 
 def recovered(facts: Facts, fault: Fault, at: float) -> Incident | None:
-    """The recovered incident of the expected class that was opened since ``at``; None while any is open."""
+    """Return the recovered incident of the expected class that was opened since ``at``; None while any is open."""
     if any(incident.state is IncidentState.OPEN for incident in _since(facts, at)):
         return None
     return next((row for row in answers(facts, fault, at) if row.recovered_at), None)

@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: lines as things happen, and a live bar for the job below them."""
+"""Output of the demo while it runs: lines as things happen, and a live bar for the job below them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PLAIN_EVERY_S = 10.0
 
 
 class View:
-    """Use as a context manager around the part with the live bar."""
+    """The demo's output; a context manager around the part with the live bar."""
 
     def __init__(self, console: Console, steps: int) -> None:
         self._console, self._steps = console, steps

@@ -9,7 +9,7 @@ from holdfast.models.base import Frozen
 
 
 class Comparison(Frozen):
-    """What a comparison found."""
+    """The result of a comparison."""
 
     equal: bool
     tensors: int
@@ -18,7 +18,7 @@ class Comparison(Frozen):
 
 
 def compare(one: Path, other: Path) -> Comparison:
-    """Whether every tensor of two ``torch.save`` files has the same bytes (NaNs compare by their bits)."""
+    """Compare the bytes of every tensor of two ``torch.save`` files (NaNs compare by their bits)."""
     import torch  # noqa: PLC0415  (1 s; only the end of a demo needs it)
 
     left, right = (

@@ -16,12 +16,12 @@ BUILT_IN = ("local", "slurm", "kubernetes")
 
 
 def modules(name: str) -> list[str]:
-    """What a process imports beforehand, so that its first use of driver ``name`` need not wait."""
+    """Return the modules that a process imports beforehand, so that its first use of driver ``name`` need not wait."""
     return [f"holdfast.drivers.{name}"] if name in BUILT_IN else []
 
 
 def from_settings(settings: Settings) -> Driver:
-    """The driver that ``settings.driver`` names.
+    """Return the driver that ``settings.driver`` names.
 
     Raises:
         SettingsError: there is no such driver, the package that brings it is broken, or it was written for a release

@@ -11,7 +11,7 @@ from holdfast.models.machine import Scope
 
 
 def require_unit(machine: str, incarnation: str, unit: str) -> None:
-    """See that ``unit``, which runs under the name of ``machine`` now, is that of ``incarnation``.
+    """Check that ``unit``, which runs under the name of ``machine`` now, is that of ``incarnation``.
 
     Raises:
         AnewError: it is another.
@@ -34,7 +34,7 @@ class Driver(Protocol):
     name: str
 
     def machines(self) -> list[Supplied]:
-        """All machines that the engine has for us, dead ones included until they are retired."""
+        """Return all machines that the engine has for us, dead ones included until they are retired."""
         ...
 
     def evict(self, machine: str, scope: Scope, reason: str, incarnation: str = "") -> None:
@@ -47,7 +47,7 @@ class Driver(Protocol):
             scope: whom the cordon keeps away.
             reason: for people.
             incarnation: the one that is meant. What the engine runs under the machine's name now must be of its unit
-                (:mod:`holdfast.models.incarnation`): whoever decided may have slept since. Empty: whatever is there.
+                (:mod:`holdfast.models.incarnation`): the caller may act on an old decision. Empty: whatever is there.
 
         Raises:
             UnknownError: the engine never had such a machine.
@@ -70,7 +70,7 @@ class Driver(Protocol):
         ...
 
     def release(self, machine: str) -> None:
-        """Give an evicted machine back: it starts anew and registers with a new incarnation."""
+        """Give an evicted machine back: it restarts and registers with a new incarnation."""
         ...
 
     def retire(self, machine: str) -> None:

@@ -42,7 +42,7 @@ class Evicted(Frozen):
 class LocalDriver:
     """Machines of one project (``home``) on this host.
 
-    ``agent`` is the command that starts one's agent, ``environment`` what its settings are, over what ours says: a
+    ``agent`` is the command that starts a machine's agent, ``environment`` its settings, which override ours: a
     relative path of ours means another file in an agent's folder.
     """
 
@@ -63,7 +63,7 @@ class LocalDriver:
         self._roster = RosterFile(self.home)
 
     def machines(self) -> list[Supplied]:
-        """All machines that were provisioned and not retired."""
+        """Return all machines that were provisioned and not retired."""
         return [self._supplied(name) for name in self._roster.read().names]
 
     def provision(self, n: int, group: str = "") -> list[str]:
@@ -91,14 +91,14 @@ class LocalDriver:
         return names
 
     def withdraw(self) -> None:
-        """Nothing waits here."""
+        """Do nothing: no request waits here."""
 
     def evict(self, machine: str, scope: Scope, reason: str, incarnation: str = "") -> None:
         """Kill everything that runs on ``machine``, wipe its memory, mark its folder.
 
         Raises:
             UnknownError: there was never such a machine.
-            AnewError: it was started anew since ``incarnation``.
+            AnewError: it was restarted since ``incarnation``.
             UnavailableError: a process of it survived SIGKILL.
         """
         in_use = self._is_in_use(machine)
@@ -112,7 +112,7 @@ class LocalDriver:
                 durable.write(self._folder(machine) / "evicted.json", marker.model_dump_json(), "machine")
 
     def release(self, machine: str) -> None:
-        """Start ``machine`` anew with an empty disk and memory; one that is up already is left alone.
+        """Restart ``machine`` with an empty disk and memory; one that is up already is left alone.
 
         Raises:
             UnknownError: there is no such machine, or it was retired.
@@ -126,11 +126,11 @@ class LocalDriver:
             self._boot(machine)
 
     def reboot(self, machine: str, reason: str, incarnation: str, wait_s: float) -> str:
-        """All that a restart is here: nothing of an evicted machine runs, and its memory is empty.
+        """Do all that a restart is here: kill what is left of an evicted machine, and wipe its memory.
 
         Raises:
             UnknownError: there was never such a machine.
-            AnewError: it was started anew since ``incarnation``.
+            AnewError: it was restarted since ``incarnation``.
             RefusedError: it is in service.
             UnavailableError: a process of it survived SIGKILL.
         """
@@ -156,7 +156,7 @@ class LocalDriver:
             self._roster.remove(machine)
 
     def evicted(self, machine: str) -> Evicted | None:
-        """Why and when ``machine`` was evicted; None when it is in service."""
+        """Return why and when ``machine`` was evicted; None when it is in service."""
         try:
             return Evicted.model_validate_json((self._folder(machine) / "evicted.json").read_bytes())
         except OSError:
@@ -191,7 +191,7 @@ class LocalDriver:
         return {**kept, **self._chosen, ENV_MACHINE_DIR: str(folder), "HOLDFAST_HOME": str(self.home)}
 
     def _unit(self, machine: str) -> str:
-        """Written at every start; empty where a former release started it."""
+        """Return the unit written at every start; empty where a former release started the machine."""
         try:
             return (self._folder(machine) / _UNIT).read_text()
         except FileNotFoundError:

@@ -25,7 +25,7 @@ _SAME_START_S = 1.0
 
 @dataclass(frozen=True)
 class _Entry:
-    """One line of the process table; ``started`` (clock ticks since boot) tells apart owners of one pid."""
+    """One line of the process table; ``started`` (clock ticks since boot) distinguishes owners of one pid."""
 
     pid: int
     parent: int
@@ -35,7 +35,7 @@ class _Entry:
 
 
 def find_agent(folder: Path) -> psutil.Process | None:
-    """The machine's agent as ``agent.json`` names it, if that very process still lives."""
+    """Return the machine's agent as ``agent.json`` names it, if that very process is still alive."""
     told = _card(folder)
     try:
         if told is None:
@@ -48,12 +48,12 @@ def find_agent(folder: Path) -> psutil.Process | None:
 
 
 def find_all(folder: Path) -> list[psutil.Process]:
-    """Every live process of the machine whose folder is ``folder``; never the caller itself."""
+    """Return every live process of the machine whose folder is ``folder``; never the caller itself."""
     return _find(folder, set())
 
 
 def _find(folder: Path, sessions: set[int]) -> list[psutil.Process]:
-    """As :func:`find_all`, with all processes of ``sessions``; adds the machine's sessions to it."""
+    """Do as :func:`find_all`, with all processes of ``sessions``; adds the machine's sessions to it."""
     table = _table(folder)
     sessions |= _sessions(folder, table)
     agent = find_agent(folder)
@@ -70,7 +70,7 @@ def _find(folder: Path, sessions: set[int]) -> list[psutil.Process]:
 
 
 def kill_all(folder: Path, *, timeout_s: float = 10.0) -> int:
-    """SIGKILL every process of the machine until none is left; returns how many were killed.
+    """Kill every process of the machine (SIGKILL) until none is left; return how many were killed.
 
     Raises:
         UnavailableError: some survived ``timeout_s`` (stuck in the kernel, or not ours to kill).
@@ -88,13 +88,13 @@ def kill_all(folder: Path, *, timeout_s: float = 10.0) -> int:
         for process in left:
             _kill(process)
             killed.add(process.pid)
-        # Whoever was being forked meanwhile is found in the next round.
+        # A process that was being forked meanwhile is found in the next round.
         psutil.wait_procs(left, timeout=0.02)
     return len(killed)
 
 
 def _card(folder: Path) -> tuple[int, float] | None:
-    """Pid and time of creation of the agent, as it wrote them; None: it did not, or not whole."""
+    """Return the agent's pid and time of creation, as it wrote them; None: missing or incomplete."""
     try:
         told = json.loads((folder / "agent.json").read_text())
         return int(told["pid"]), float(told["create_time"])
@@ -103,10 +103,10 @@ def _card(folder: Path) -> tuple[int, float] | None:
 
 
 def _sessions(folder: Path, table: list[_Entry]) -> set[int]:
-    """Sessions that are the machine's: led by one of its processes, or once led by its agent.
+    """Return the machine's sessions: those led by one of its processes, or once led by its agent.
 
     A process of the machine may for a moment be in its starter's session, and the number of a dead agent may
-    be somebody else's by now: a session counts only by a leader of the machine, or by the agent's number
+    be another process's by now: a session counts only by a leader of the machine, or by the agent's number
     together with a member of the machine.
     """
     found = {entry.pid for entry in table if entry.tagged and entry.session == entry.pid}
@@ -124,13 +124,13 @@ def _sessions(folder: Path, table: list[_Entry]) -> set[int]:
 
 def _kill(process: psutil.Process) -> None:
     try:
-        process.kill()  # psutil checks that the pid was not given to somebody else
+        process.kill()  # psutil checks that the pid was not reused
     except psutil.Error:
         return
 
 
 def _table(folder: Path) -> list[_Entry]:
-    """All live processes of this host, zombies left out; read once, as every read costs microseconds."""
+    """List all live processes of this host, zombies left out; read once, as every read costs microseconds."""
     wanted = f"\0{ENV_MACHINE_DIR}={folder}\0".encode()
     pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
     return [entry for pid in pids if (entry := _entry(pid, wanted))]
@@ -152,7 +152,7 @@ def _entry(pid: int, wanted: bytes) -> _Entry | None:
 
 
 def _guarded(entry: _Entry) -> psutil.Process | None:
-    """A handle on the process of ``entry``; None when its pid has another owner by now."""
+    """Return a handle on the process of ``entry``; None when its pid has another owner by now."""
     try:
         process = psutil.Process(entry.pid)
     except psutil.Error:

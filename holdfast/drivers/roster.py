@@ -31,7 +31,7 @@ class Roster(Frozen):
     names: tuple[str, ...] = ()
 
     def ever_had(self, name: str) -> bool:
-        """Whether a machine of this name was ever made."""
+        """Return whether a machine of this name was ever made."""
         match = _NAME.fullmatch(name)
         return match is not None and int(match[1]) < self.next_number
 
@@ -43,7 +43,7 @@ class RosterFile:
         self._path = home.resolve() / "machines" / "roster.json"
 
     def read(self) -> Roster:
-        """The roster as it stands."""
+        """Return the roster as it stands."""
         try:
             return Roster.model_validate_json(self._path.read_bytes())
         except FileNotFoundError:

@@ -19,16 +19,16 @@ _MOST_WAITS = 20
 
 @dataclass(frozen=True)
 class Opening:
-    """What a policy makes of the alerts."""
+    """A policy's decision about the alerts."""
 
     found: Classification | None
     """None: it opens no incident."""
     told: tuple[str, ...]
-    """Waits for the root, and why nothing is opened."""
+    """Waits for the root cause, and the reason why nothing is opened."""
 
 
 def recorded(record: Record) -> Classification:
-    """As it was opened."""
+    """Return the classification with which the incident was opened."""
     row = record.incident
     return Classification(
         incident_class=row.incident_class,

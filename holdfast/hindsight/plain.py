@@ -1,4 +1,4 @@
-"""Playbooks without Prefect: their steps are called as the functions that they are."""
+"""Playbooks without Prefect: their steps are called as plain functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from prefect.tasks import Task
 
 @contextlib.contextmanager
 def without_prefect() -> Iterator[None]:
-    """Tasks are their functions; nothing is published."""
+    """Replace tasks by their functions while the context is open; nothing is published."""
 
     async def nothing(*_: object, **__: object) -> None:
         return None

@@ -1,4 +1,4 @@
-"""What the ledger recorded of one incident, and which inputs of its decisions are missing there."""
+"""The ledger's record of one incident, and the inputs of its decisions that are missing there."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ class Record:
     incident: Incident
     actions: tuple[Action, ...]
     epochs: tuple[Epoch, ...]
-    """All of its job."""
+    """All epochs of its job."""
     wait: Wait | None
     inputs: Mapping[str, Mapping[str, Any]]
     alerts: tuple[RecordedAlert, ...]
-    """Of the incident, as they came, oldest first."""
+    """Alerts of the incident in order of arrival, oldest first."""
     heard: tuple[RecordedAlert, ...] = ()
-    """All that came while it was open."""
+    """All alerts that arrived while it was open."""
     lacks: list[str] = field(default_factory=list)
-    """What was not recorded, in words."""
+    """Descriptions of what was not recorded."""
 
     @classmethod
     def read(cls, ledger: Ledger, incident_id: str) -> Record:
-        """Read it.
+        """Read the record of an incident.
 
         Raises:
             UnknownError: no such incident.
@@ -58,12 +58,12 @@ class Record:
 
     @property
     def by_hand(self) -> bool:
-        """A person opened it and named its class."""
+        """Whether a person opened it and named its class."""
         return OPENED not in self.inputs and all(a.kind is AlertKind.MANUAL for a in self.incident.alerts[:1])
 
     @property
     def opened_by(self) -> list[Alert]:
-        """Alerts that it was opened for."""
+        """Alerts for which the incident was opened."""
         known = self.inputs.get(OPENED, {}).get("alerts")
         if known is None:
             known = [each.key for each in self.alerts if each.outcome in _AT_OPENING]
@@ -72,30 +72,30 @@ class Record:
         )
 
     def joined_by(self, at: float) -> list[Alert]:
-        """Alerts that the incident had at a time; the record tells when each came."""
+        """Return the alerts that the incident had at a time; the record has each alert's time of arrival."""
         came = {each.key: each.recorded_at for each in self.alerts if each.firing}
         first = {alert.key for alert in self.opened_by}
         return [a for a in self.incident.alerts if a.key in first or came.get(a.key, 0.0) <= at]
 
     def heard_between(self, since: float, until: float) -> list[RecordedAlert]:
-        """What was recorded in that time: about the incident, or about machines."""
+        """Return the alerts recorded in that time: about the incident, or about machines."""
         return [each for each in self.heard if since < each.recorded_at <= until]
 
     def action(self, key: str) -> Action | None:
-        """The action of that key."""
+        """Return the action of that key."""
         return next((each for each in self.actions if each.key == key), None)
 
     def answers_after(self, again: Action) -> list[Action]:
-        """Answers that people gave before the incident was worked on again: it was taken up for them."""
+        """Return the answers that people gave before the incident was worked on again: it was taken up for them."""
         after = self.actions[self.actions.index(again) + 1 :]
         return list(takewhile(lambda each: each.kind == "approve", after))
 
     def epoch(self, number: int) -> Epoch | None:
-        """The epoch of that number."""
+        """Return the epoch of that number."""
         return next((each for each in self.epochs if each.epoch == number), None)
 
     def job_then(self, now: Job) -> Job:
-        """The job as it stood when the incident was opened."""
+        """Return the job as it stood when the incident was opened."""
         seen, epoch = self.inputs.get(taken_up(0)), self.epoch(self.incident.epoch)
         if seen is not None:
             return Job.model_validate(seen["job"])
@@ -103,22 +103,22 @@ class Record:
         return now.model_copy(update={"epoch": self.incident.epoch, **stood})
 
     def then(self) -> Then:
-        """What is known of the moment when a playbook took the incident up."""
+        """Return the recorded situation at the moment when a playbook took the incident up."""
         seen = self.inputs.get(taken_up(0))
         if seen is None:
-            # One that was over before a playbook took it up lacks nothing: nobody looked at machines for it.
+            # An incident that was over before a playbook took it up lacks nothing: no run looked at machines for it.
             if self.incident.first_task_at is not None:
                 self.lacks.append("which machines stood by, and how many there were: today's are taken")
             return Then(lives=self._lives())
         return Then(job=seen["job"], lives=self._lives(), standbys=seen["standbys"], fleet=seen["fleet"])
 
     def standbys_at(self, round_: int) -> Mapping[str, str] | None:
-        """Who stood by when the incident was taken up again."""
+        """Return the standbys at the time when the incident was taken up again."""
         seen = self.inputs.get(taken_up(round_))
         return None if seen is None else seen["standbys"]
 
     def _lives(self) -> dict[str, str]:
-        """Machines' incarnations as the first act looked at them, else as alerts name them."""
+        """Return machines' incarnations as the first act looked at them, else as alerts name them."""
         lives: dict[str, str] = {}
         for action in reversed(self.actions):
             lives |= action.intent.get("incarnations") or {}

@@ -36,21 +36,21 @@ FindPlaybook = Callable[[IncidentClass], Playbook]
 
 @dataclass(frozen=True)
 class Replayed:
-    """What a policy decides."""
+    """The decisions of a policy."""
 
     opening: Opening
     incident: Incident | None
-    """As it ended; None: none was opened."""
+    """The incident as it ended; None: none was opened."""
     actions: tuple[Action, ...]
     wait: Wait | None
     assumed: dict[str, str]
     """Keys of actions whose outcome is not from the record, and why."""
     error: str = ""
-    """What the last run failed with."""
+    """Error of the last run."""
 
 
 def playbook_of(incident_class: IncidentClass) -> Playbook:
-    """The built-in one, or that of another package.
+    """Return the built-in playbook, or that of another package.
 
     Raises:
         UnknownError: its package is not installed here.
@@ -109,7 +109,7 @@ def _used(services: Hindsight) -> Iterator[None]:
 
 
 async def _rounds(record: Record, services: Hindsight, playbook: Playbook) -> str:
-    """Run it until it has ended, and again whenever the record says that it was taken up again."""
+    """Run the playbook until it has ended, and again for every time that the record shows it taken up again."""
     was = record.incident
     if was.first_task_at is None and was.state is not IncidentState.OPEN:
         # The gateway closed it before its playbook began: another incident of the job came first.
@@ -145,7 +145,7 @@ def _stand_by(record: Record, services: Hindsight, round_: int) -> None:
 
 
 async def _attempts(record: Record, services: Hindsight, playbook: Playbook) -> str:
-    """Run the playbook, and again while it fails, as often as the policy lets the gateway; the last error."""
+    """Run the playbook; retry while it fails, as often as the policy allows the gateway. Return the last error."""
     ledger, incident_id = services.ledger, record.incident.id
     while True:
         incident = ledger.incident(incident_id)

@@ -1,4 +1,4 @@
-"""Who answers a playbook that runs over a copy of the ledger: the record. Nothing of the site is reached."""
+"""Stand-ins that answer, from the record, a playbook over a copy of the ledger. Nothing of the site is reached."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from holdfast.storage.ledger import Ledger
 from holdfast.storage.ledger.waits import AGAIN
 
 DECIDED = frozenset({"rung", "evict", "swap", "rollback", "skip", "update", "suspect"})
-"""Kinds of actions that are done again, in the copy: the policy or the ledger decides what comes out."""
+"""Kinds of actions that are done again, in the copy: the policy or the ledger decides their outcome."""
 CHANGING = frozenset({"evict", "swap", "rollback", "skip", "update", "suspect"})
-"""Of these, what changes which machines, code and states the job starts with."""
+"""Those of them that change which machines, code and states the job starts with."""
 _NOBODY = Verdict().model_dump(mode="json")
 _UNKNOWN: Mapping[str, dict[str, Any]] = {
     "pause": {"unreachable": [], "silent": []},
@@ -37,12 +37,12 @@ _UNKNOWN: Mapping[str, dict[str, Any]] = {
     "replenish": {"provisioned": []},
     "prove": {"found": []},
 }
-"""What is taken for granted where the record has no answer."""
+"""Assumption where the record has no answer."""
 _MISSING = {"start": Missing.STATE, "await": Missing.SERVICE, "pause": Missing.CONTACT}
 
 
 class PastLedger(Ledger):
-    """The copy. A person's answer is the recorded one, or what the policy says when nobody answers."""
+    """The copy. A person's answer is the recorded one, or the policy's default for a question without an answer."""
 
     answer: Callable[[str, Mapping[str, Any]], dict[str, Any]]
 
@@ -55,7 +55,7 @@ class PastLedger(Ledger):
         intent: Mapping[str, Any],
         holder: str = "",
     ) -> Action:
-        """As the ledger's own; a question is answered at once."""
+        """Begin as the ledger's own method does; a question is answered at once."""
         action = super().begin(incident_id, attempt, key, kind, intent, holder)
         if kind == "approve" and action.state is not ActionState.DONE:
             return self.finish(incident_id, key, self.answer(key, intent))
@@ -77,11 +77,11 @@ class Hindsight(Context):
         ledger.answer = self._answer
 
     def agent(self, machine: object) -> Any:
-        """Nobody."""
+        """Return an agent that does not answer."""
         return NoAgent()
 
     async def perform(self, action: Action, act: Act) -> dict[str, Any]:
-        """Decide again what is decided; have the record answer what machines would."""
+        """Decide again what a policy decides; take machines' answers from the record."""
         known = self._record.action(action.key)
         self.until(known.begun_at if known else None)
         if action.kind == "swap" and known and self._done_in_this_round(known):
@@ -91,7 +91,7 @@ class Hindsight(Context):
         return self._as_recorded(action, known)
 
     def _done_in_this_round(self, known: Action) -> bool:
-        """The record has one row of what failed before a wait and was done after it."""
+        """Return whether the act succeeded in this round: one row holds a failure before a wait and its later end."""
         again = [each.begun_at for each in self._record.actions if each.kind == AGAIN]
         waited = sum(each.kind == AGAIN for each in self._copy.actions(self._record.incident.id))
         ends = again[waited] if waited < len(again) else float("inf")
@@ -113,14 +113,14 @@ class Hindsight(Context):
         return self._started(action, known) if action.kind == "start" else known.result
 
     def _another_history(self, known: Action | None) -> str:
-        """Why what followed in the record is not what would have followed: other machines, code or state were there."""
+        """Return why the record does not apply any more: other machines, code or state than then; empty: it applies."""
         until = known.begun_at if known else float("inf")
         then = {each.key for each in self._record.actions if each.kind in CHANGING and each.begun_at <= until}
         now = {each.key for each in self._copy.actions(self._record.incident.id) if each.kind in CHANGING}
         return "" if then == now else "not recorded: other machines, code or state than in the record"
 
     def _started(self, action: Action, known: Action | None) -> dict[str, Any]:
-        """The next epoch, in the copy: as it was, or from what was reached."""
+        """Open the next epoch in the copy: from the recorded step, or from the newest step reached."""
         job = self._copy.job(self._record.incident.job)
         reached = self._copy.max_step(job.name)
         result = dict(known.result) if known and known.result else {}
@@ -136,7 +136,7 @@ class Hindsight(Context):
         return {"tier": None, "reasons": told, "restore": []} | result | {"epoch": epoch, "step": step}
 
     def _seat(self, known: Action) -> dict[str, Any]:
-        """The standby that took over then does so again."""
+        """Seat the standby that took over then."""
         ledger, result = self._copy, known.result
         job = ledger.job(self._record.incident.job)
         machines = list(job.machines)
@@ -157,12 +157,12 @@ class Hindsight(Context):
         }
 
     def pass_time(self, at: float | None) -> None:
-        """It is ``at`` now, or as late as it was."""
+        """Advance the clock to ``at``; never back."""
         if at is not None and at > self._time.now():
             self._time.advance(at - self._time.now())
 
     def until(self, at: float | None) -> None:
-        """Time goes on; what was heard and what joined the incident meanwhile is there."""
+        """Advance the clock, and add the alerts that arrived and those that joined the incident meanwhile."""
         incident_id, now = self._record.incident.id, max(at or 0.0, self._time.now())
         for alert in self._record.heard_between(self._heard_until, now):
             self.pass_time(alert.recorded_at)
@@ -173,7 +173,7 @@ class Hindsight(Context):
 
 
 def _again(known: Action) -> HoldfastError:
-    """The error that the record has."""
+    """Return the recorded error."""
     name, _, message = str(known.result.get("error", "")).partition(": ")
     kind = getattr(errors, name, RecoveryError)
     if kind is LimitError:
@@ -182,10 +182,10 @@ def _again(known: Action) -> HoldfastError:
 
 
 class NoAgent:
-    """Code is where it should be; else nobody answers."""
+    """An agent whose code is where it should be, and that answers nothing else."""
 
     async def prepare_code(self, command: object) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def __getattr__(self, name: str) -> Any:
         async def unanswered(*_: object, **__: object) -> None:
@@ -203,24 +203,24 @@ class NoDriver:
         self._ledger = ledger
 
     def machines(self) -> list[Supplied]:
-        """None lives."""
+        """Return no machines."""
         return []
 
     def evict(self, machine: str, scope: Scope, reason: str, incarnation: str = "") -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def provision(self, n: int, group: str = "") -> list[str]:
-        """None comes."""
+        """Return no machines: none arrives."""
         return []
 
     def release(self, machine: str) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def retire(self, machine: str) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def withdraw(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 class NoStore:

@@ -14,7 +14,7 @@ _GONE_S = 5.0
 
 
 def parent_of(controller: str, root: Path = ROOT) -> Path:
-    """Where a group with a limit by ``controller`` (``cpu``, ``memory``) can be made.
+    """Return where a group with a limit by ``controller`` (``cpu``, ``memory``) can be made.
 
     Raises:
         UnavailableError: the kernel has none, or it is not ours to change.
@@ -33,7 +33,7 @@ def parent_of(controller: str, root: Path = ROOT) -> Path:
 
 
 def make(folder: Path, limits: Mapping[str, str], pids: Iterable[int]) -> None:
-    """A group with ``limits`` (file, value; where several versions differ, those that are not there are left out).
+    """Make a group with ``limits`` (file, value; where versions differ, files that are not there are left out).
 
     Raises:
         UnavailableError: the kernel forbids it.

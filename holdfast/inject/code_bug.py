@@ -38,7 +38,7 @@ def strike(target: Target, rank: int | None) -> None:
 
 
 def with_bug(source: str, script: str, after_steps: int = AFTER_STEPS) -> str:
-    """``source`` with a TypeError that comes up ``after_steps`` steps after every start.
+    """Return ``source`` with a TypeError that is raised ``after_steps`` steps after every start.
 
     Raises:
         RefusedError: there is no ``session.step(...)`` to put it before.

@@ -1,4 +1,4 @@
-"""A small file system comes to lie over a folder of the machine: it is full, or it turned read-only."""
+"""Mount a small file system over a folder of the machine: full, or turned read-only."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _WHY = "mounting takes root (CAP_SYS_ADMIN)"
 
 
 def full(target: Target, pen: Pen, path: Path | None) -> Path:
-    """What is written there fails with ENOSPC; what lies there already can be read."""
+    """Mount a full file system: writes fail with ENOSPC; files there already can be read."""
     where = _over(target, pen, path)
     with (where / ".filled-by-holdfast-inject").open("wb", buffering=0) as filler:
         try:
@@ -27,7 +27,7 @@ def full(target: Target, pen: Pen, path: Path | None) -> Path:
 
 
 def read_only(target: Target, pen: Pen, path: Path | None) -> Path:
-    """As after an error of the file system: what is written there fails with EROFS."""
+    """Mount a read-only file system, as after an error of it: writes fail with EROFS."""
     where = _over(target, pen, path)
     need(("mount", "-o", "remount,ro", str(where)), _WHY)
     return where

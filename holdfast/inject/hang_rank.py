@@ -9,7 +9,7 @@ from holdfast.inject.target import Target
 
 
 def strike(target: Target, rank: int | None) -> int:
-    """SIGSTOP the rank's process."""
+    """Stop the rank's process (SIGSTOP)."""
     chosen, pid = target.rank(rank)
     os.kill(pid, signal.SIGSTOP)
     return chosen

@@ -21,7 +21,7 @@ FLIP_BIT = "flip-bit.json"
 WATCH_S = 0.05
 
 ENV_JOB = "HOLDFAST_JOB"
-"""Only a rank has it (:data:`holdfast.agent.wire.ENV_JOB`)."""
+"""Variable that only a rank has (:data:`holdfast.agent.wire.ENV_JOB`)."""
 
 _armed = threading.Lock()
 
@@ -35,7 +35,7 @@ def arm(folder: Path) -> None:
 
 
 def apply(folder: Path) -> None:
-    """Make this process compute as the files in ``folder`` say."""
+    """Make this process compute as the files in ``folder`` direct."""
     wrong = (folder / BAD_MATMUL).exists()
     slightly = ENV_JOB in os.environ and (folder / WRONG_BITS).exists()
     once = _claim(folder / NAN)
@@ -66,7 +66,7 @@ def _installed() -> bool:
 
 
 def _claim(path: Path) -> bool:
-    """Whether the one-shot fault in ``path`` is this process's; taking it removes it, so it strikes once."""
+    """Return whether the one-shot fault in ``path`` is this process's; taking it removes it, so it strikes once."""
     try:
         rank = json.loads(path.read_text())["rank"]
         if str(rank) != os.environ.get("RANK"):

@@ -1,6 +1,6 @@
-"""What lasting faults changed on this host, written down before it is changed: so that it can be undone by anybody.
+"""Journal of the changes that lasting faults make on this host, written before each change so that any run can undo it.
 
-One file per fault, held locked by the process that injected it. A file that nobody holds is what one left that was
+One file per fault, held locked by the process that injected it. A file that no process holds was left by one that was
 killed: the next injection undoes it, as `holdfast inject --undo` does with all.
 """
 
@@ -27,7 +27,7 @@ _RUN_S = 10.0
 MARK = "holdfast-inject"
 """Source of the file systems that faults mount."""
 HANDLE = "1f5:"
-"""Of the queues that faults put before an interface."""
+"""Handle of the queues that faults put before an interface."""
 
 
 class Mounted(Frozen):
@@ -109,14 +109,14 @@ class Entry(Frozen):
 
 
 class Journal:
-    """Of one project."""
+    """The journal of one project."""
 
     def __init__(self, home: Path) -> None:
         self._folder = home.resolve() / "faults"
 
     @contextlib.contextmanager
     def holding(self, fault: str, machine: str) -> Iterator[Pen]:
-        """For the time of a fault; what was written down is undone at the end, whatever happened."""
+        """Hold an entry for the time of a fault; its recorded changes are undone at the end, whatever happened."""
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._folder / f"{fault}-{machine}-{uuid.uuid4().hex[:8]}.json"
         with path.open("w") as file:
@@ -129,7 +129,7 @@ class Journal:
                 path.unlink(missing_ok=True)
 
     def undo(self, *, left_over: bool) -> list[str]:
-        """Undo what is ``left_over`` by those that were killed, or everything; what it was, for people."""
+        """Undo the entries ``left_over`` by killed processes, or all; return descriptions of them for people."""
         told = []
         for path in sorted(self._folder.glob("*.json")):
             with contextlib.suppress(FileNotFoundError), path.open("r+") as file:
@@ -161,7 +161,7 @@ class Pen:
         self.entry = Entry(fault=fault, machine=machine)
 
     def note(self, change: Change) -> None:
-        """On the disk when this returns."""
+        """Record a change; it is on the disk when this returns."""
         self.entry = self.entry.model_copy(update={"changes": (*self.entry.changes, change)})
         self._file.seek(0)
         self._file.write(self.entry.model_dump_json())
@@ -176,7 +176,7 @@ def _undo(entry: Entry) -> None:
 
 
 def _said(*words: str) -> str | None:
-    """What a command printed; None: it failed, so there is nothing to undo any more."""
+    """Return the output of a command; None: it failed, so there is nothing to undo any more."""
     try:
         done = _run(words)
     except (OSError, subprocess.SubprocessError):
@@ -189,7 +189,7 @@ def _run(words: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
 
 
 def _source(folder: Path) -> str:
-    """Of the topmost file system that is mounted at ``folder``; empty: none is."""
+    """Return the source of the topmost file system that is mounted at ``folder``; empty: none is."""
     found = ""
     for line in Path("/proc/self/mounts").read_text().splitlines():
         source, where, *_ = line.split()
@@ -202,7 +202,7 @@ def need(words: tuple[str, ...], why: str) -> None:
     """Run a command that makes a change.
 
     Raises:
-        UnavailableError: it is not installed, or the kernel refused; it says what it takes.
+        UnavailableError: it is not installed, or the kernel refused; the message names what is needed.
     """
     try:
         done = _run(words)

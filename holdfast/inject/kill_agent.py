@@ -7,5 +7,5 @@ from holdfast.inject.target import Target
 
 
 def strike(target: Target, rank: int | None) -> None:
-    """SIGKILL the agent's process."""
+    """Kill the agent's process (SIGKILL)."""
     stop.agent_of(target).kill()

@@ -1,4 +1,4 @@
-"""A rank process dies without a word, as from the kernel's out-of-memory killer."""
+"""A rank process dies without a message, as from the kernel's out-of-memory killer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.inject.target import Target
 
 
 def strike(target: Target, rank: int | None) -> int:
-    """SIGKILL the rank's process."""
+    """Kill the rank's process (SIGKILL)."""
     chosen, pid = target.rank(rank)
     os.kill(pid, signal.SIGKILL)
     return chosen

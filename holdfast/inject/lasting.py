@@ -1,4 +1,4 @@
-"""Faults that last until they are undone: by whoever injected them, or by the next who looks."""
+"""Faults that last until they are undone: by the process that injected them, or by a later one that finds them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class InEffect(Frozen):
     machine: str
     rank: int | None = None
     told: str
-    """What was done, for people."""
+    """Description of the change, for people."""
     at: float
     """Seconds since the Unix epoch, just before."""
 
@@ -41,7 +41,7 @@ def lasting(
     percent: float | None = None,
     path: Path | None = None,
 ) -> Iterator[InEffect]:
-    """Break ``machine`` for as long as the context lasts; what was left by one that was killed is undone first.
+    """Break ``machine`` for as long as the context lasts; faults left by a killed process are undone first.
 
     Args:
         home: of the project.
@@ -54,7 +54,7 @@ def lasting(
     Raises:
         UnknownError: no such fault, machine or rank.
         RefusedError: the site does not allow it, or there is nothing to break.
-        UnavailableError: the kernel or a tool is missing; it says what it takes.
+        UnavailableError: the kernel or a tool is missing; the message names what is needed.
         SettingsError: ``percent`` is outside of its range.
     """
     if fault not in LASTING:

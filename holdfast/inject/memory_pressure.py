@@ -11,7 +11,7 @@ from holdfast.inject.target import Target
 from holdfast.plugins.policy import site_policy
 
 LEFT_BYTES = 4 * 2**20
-"""What it may still have: pages that it holds already are not counted in its new group."""
+"""Memory that it may still take: pages that it holds already are not counted in its new group."""
 
 
 def strike(target: Target, pen: Pen, rank: int | None) -> int:

@@ -13,7 +13,7 @@ from holdfast.inject.target import Target
 _WHY = "it takes root (CAP_NET_ADMIN) and iproute2's `tc`"
 _DROPS = f"{HANDLE}1"
 _ID_OFFSET = 4
-"""Of the number of a packet in its IPv4 header."""
+"""Offset of a packet's identification number in its IPv4 header."""
 _NUMBERED = ("protocol", "ip", "prio", "1", "u32", "match", "u16", "0x5")
 _LOST = ("at", str(_ID_OFFSET), "flowid", _DROPS)
 
@@ -65,7 +65,7 @@ def _local(target: Target) -> bool:
 
 
 def _device(routes: Path) -> str:
-    """The interface of the first route that leaves the machine."""
+    """Return the interface of the first route that leaves the machine."""
     rows = [line.split() for line in routes.read_text().splitlines()[1:]]
     found = [row[0] for row in rows if row and row[0] != "lo"]
     if not found:

@@ -13,7 +13,7 @@ import warnings
 import torch
 
 WRONG_BITS = 0b110
-"""Of the fraction: what was finite stays finite, 2 to 6 units in the last place off."""
+"""Bits of the fraction that change: a finite value stays finite, 2 to 6 units in the last place off."""
 _BITS = {
     torch.float64: torch.int64,
     torch.float32: torch.int32,
@@ -37,7 +37,7 @@ def set_always(on: bool) -> None:
 
 
 def set_slightly(on: bool) -> None:
-    """From now on make every product wrong by some units in the last place of one element, or none."""
+    """Make every product from now on wrong by some units in the last place of one element, or none."""
     global _slightly  # noqa: PLW0603
     _slightly = on
     if on:

@@ -45,7 +45,7 @@ STOPS: dict[str, Callable[[Target, int | None], stop.Stopped]] = {
     "stop-rank": stop.stop_rank,
     "stop-agent": stop.stop_agent,
 }
-"""For a while: whoever stops them lets them go on."""
+"""Faults that stop a process for a while: the caller that stops it lets it go on."""
 
 
 class Injected(Frozen):

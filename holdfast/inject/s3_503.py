@@ -40,12 +40,12 @@ class _SlowDown(BaseHTTPRequestHandler):
     do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _answer  # noqa: N815  (as the library asks for)
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 @contextlib.contextmanager
 def answering(settings: Settings, pen: journal.Pen) -> Iterator[None]:
-    """In the place of the embedded S3, whose supervisor is held meanwhile; it brings it back afterwards.
+    """Answer in place of the embedded S3, whose supervisor is suspended meanwhile; it restarts S3 afterwards.
 
     Raises:
         RefusedError: the site has no S3 of its own.

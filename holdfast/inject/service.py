@@ -30,7 +30,7 @@ class Locked:
 
 
 def kill(settings: Settings, name: str) -> None:
-    """SIGKILL a service with all that it started; its supervisor starts it again.
+    """Kill a service with all that it started (SIGKILL); its supervisor starts it again.
 
     Raises:
         RefusedError: it does not run here.
@@ -41,7 +41,7 @@ def kill(settings: Settings, name: str) -> None:
 
 
 def pause(settings: Settings, name: str) -> Stopped:
-    """SIGSTOP a service with all that it started.
+    """Stop a service with all that it started (SIGSTOP).
 
     Raises:
         RefusedError: it does not run here.
@@ -53,7 +53,7 @@ def lock_database(settings: Settings) -> Locked:
     """Have the ledger's SQLite database locked for writing.
 
     Raises:
-        RefusedError: the ledger is not a file here, or somebody else has it locked for seconds.
+        RefusedError: the ledger is not a file here, or another process has it locked for seconds.
     """
     path = settings.home / "ledger.db"
     if settings.database_url or not path.exists():

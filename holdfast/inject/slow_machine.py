@@ -16,7 +16,7 @@ from holdfast.inject.target import Target
 PERIOD_US = 20_000
 MOST_PERIOD_US = 1_000_000
 LEAST_US = 1_000
-"""The kernel takes no smaller quota."""
+"""Smallest quota that the kernel takes."""
 _MEASURE_S = 2.0
 
 
@@ -49,7 +49,7 @@ def strike(target: Target, pen: Pen, percent: float) -> int:
 
 
 def limit(cores: float, percent: float) -> tuple[int, int]:
-    """Quota and period in us that leave so much less than ``cores``; a small quota takes a longer period.
+    """Return quota and period in us that leave so much less than ``cores``; a small quota takes a longer period.
 
     Raises:
         RefusedError: the kernel has no quota so small.

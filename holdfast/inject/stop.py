@@ -14,20 +14,20 @@ from holdfast.inject.target import Target
 
 @dataclass(frozen=True)
 class Stopped:
-    """What was stopped, to be let go on."""
+    """Processes that were stopped, to be continued later."""
 
     processes: tuple[psutil.Process, ...]
     rank: int | None = None
 
     def go_on(self) -> None:
-        """SIGCONT; harmless for those that ended meanwhile."""
+        """Continue the processes (SIGCONT); harmless for those that ended meanwhile."""
         for process in self.processes:
             with contextlib.suppress(psutil.Error):
-                process.resume()  # psutil checks that the pid was not given to somebody else
+                process.resume()  # psutil checks that the pid was not reused
 
 
 def stop(*victims: psutil.Process, rank: int | None = None) -> Stopped:
-    """SIGSTOP processes."""
+    """Stop processes (SIGSTOP)."""
     for process in victims:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.suspend()
@@ -35,18 +35,18 @@ def stop(*victims: psutil.Process, rank: int | None = None) -> Stopped:
 
 
 def stop_rank(target: Target, rank: int | None) -> Stopped:
-    """A rank's process, as one that waits for a disk."""
+    """Stop a rank's process, as one that waits for a disk."""
     chosen, pid = target.rank(rank)
     return stop(psutil.Process(pid), rank=chosen)
 
 
 def stop_agent(target: Target, rank: int | None) -> Stopped:
-    """The machine's agent alone: its ranks go on."""
+    """Stop the machine's agent alone: its ranks go on."""
     return stop(agent_of(target))
 
 
 def agent_of(target: Target) -> psutil.Process:
-    """The machine's agent.
+    """Return the machine's agent.
 
     Raises:
         RefusedError: it is not there.

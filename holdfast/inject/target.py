@@ -42,12 +42,12 @@ class Target:
         if not known[machine].alive:
             raise RefusedError(f"machine {machine} is not up ({known[machine].detail}): nothing to break.")
         if self.settings.driver != "local" and processes.find_agent(self.folder) is None:
-            # Process numbers of another host are somebody else's here.
+            # Process numbers of another host belong to other processes here.
             raise RefusedError(f"machine {machine} does not run on this host: inject faults where it runs.")
 
     @property
     def key(self) -> str:
-        """Tells the machine apart from those of the same name in other projects of this host."""
+        """A key that distinguishes the machine from those of the same name in other projects of this host."""
         return f"{hashlib.sha256(str(self.home).encode()).hexdigest()[:8]}-{self.machine}"
 
     @property
@@ -56,7 +56,7 @@ class Target:
         return settings.load(self.home)
 
     def ranks(self) -> dict[int, int]:
-        """Pids of the job's live rank processes on this machine, by rank."""
+        """Return pids of the job's live rank processes on this machine, by rank."""
         return {
             rank.rank: rank.pid
             for job in self._state().jobs
@@ -66,7 +66,7 @@ class Target:
         }
 
     def rank(self, wanted: int | None) -> tuple[int, int]:
-        """Rank and pid of ``wanted``, or of the machine's first rank.
+        """Return rank and pid of ``wanted``, or of the machine's first rank.
 
         Raises:
             RefusedError: no rank runs on this machine.
@@ -132,7 +132,7 @@ class Target:
 
 
 def any_machine(home: Path) -> str:
-    """The last machine of the job that runs, for who named none.
+    """Return the last machine of the running job, for a caller that named none.
 
     Raises:
         RefusedError: no job runs, or several do.

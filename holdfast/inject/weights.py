@@ -10,11 +10,11 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as of_torch
 
 _BIT = 0x02
-"""Of the lowest byte: what was finite stays finite, one or two units in the last place off."""
+"""Bit to flip in the lowest byte: a finite value stays finite, one or two units in the last place off."""
 
 
 def flip_once() -> None:
-    """After the next step of an optimizer of this process, flip one bit of its first weight."""
+    """Flip one bit of an optimizer's first weight after the next step of an optimizer of this process."""
     hook = _Once()
     module: Any = of_torch
     # Another dictionary in its place: the training thread may be at the hooks of a step.

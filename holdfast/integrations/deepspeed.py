@@ -31,7 +31,7 @@ _PAD = "/padding/"
 
 
 def training_state(engine: Any) -> dict[str, Any]:
-    """Everything that a DeepSpeed engine trains with, by name.
+    """Return everything that a DeepSpeed engine trains with, by name.
 
     Args:
         engine: what ``deepspeed.initialize`` returned first, with ZeRO of stage 1 or 2.
@@ -52,7 +52,7 @@ class ZeroState:
     """
 
     def __init__(self, zero: Any) -> None:
-        """Of ``engine.optimizer``.
+        """Wrap ``engine.optimizer``.
 
         Raises:
             CheckpointError: it is not that of ZeRO 1 or 2, or keeps its state elsewhere than in memory.
@@ -70,7 +70,7 @@ class ZeroState:
         self._zero = zero
 
     def state_dict(self) -> dict[str, Any]:
-        """Parts of all tensors, options, and the loss scaler's numbers."""
+        """Return parts of all tensors, options, and the loss scaler's numbers."""
         inner = self._zero.optimizer
         if not inner.state:
             _init_optim_state(inner)
@@ -78,7 +78,7 @@ class ZeroState:
         return {"groups": groups, "loss_scaler": dict(vars(self._zero.loss_scaler))}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Tensors were filled in place; here is the rest."""
+        """Load the rest of the state: tensors were filled in place."""
         zero = self._zero
         for number, (group, told) in enumerate(
             zip(zero.optimizer.param_groups, saved["groups"], strict=True)
@@ -104,14 +104,14 @@ class ZeroState:
         yield "options", {name: each for name, each in group.items() if name != "params"}
 
     def _parts(self, number: int, local: Tensor) -> dict[str, FlatShard]:
-        """The partition ``local`` of group ``number`` as parts of its parameters."""
+        """Return the partition ``local`` of group ``number`` as parts of its parameters."""
         zero = self._zero
         rank = torch.distributed.get_rank(group=zero.real_dp_process_group[number])
         parts = flat_shards(self._shapes(number), local, rank * local.numel())
         return {name: each for name, each in parts.items() if not name.startswith(_PAD)}
 
     def _shapes(self, number: int) -> dict[str, Sequence[int]]:
-        """What lies in the flat buffer of a group, in its order."""
+        """Return the names and shapes in the flat buffer of a group, in its order."""
         zero, shapes, end = self._zero, dict[str, Sequence[int]](), 0
         params, starts = zero.round_robin_bit16_groups[number], zero.round_robin_bit16_offsets[number]
         for param, start in zip(params, starts, strict=True):
@@ -123,13 +123,13 @@ class ZeroState:
 
 
 class EngineState:
-    """What a DeepSpeed engine counts, as a ``Stateful``."""
+    """The counters of a DeepSpeed engine, as a ``Stateful``."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
 
     def state_dict(self) -> dict[str, Any]:
-        """By the names that they have there."""
+        """Return the counters by their names in the engine."""
         return {name: getattr(self._engine, name) for name in _COUNTS}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:

@@ -75,7 +75,7 @@ class _Place:
             self._begin_epoch_anew()
 
     def _begin_epoch_anew(self) -> None:
-        """The epoch had been announced and nothing of it done: not the broken epoch that the loops take it for."""
+        """Begin again an epoch that was announced with no batch done: the loops take it for a broken one."""
         fit = self._trainer.fit_loop
         for progress in (fit.epoch_progress.current, fit.epoch_progress.total):
             progress.ready -= 1
@@ -93,12 +93,12 @@ class HoldfastCallback(Callback):
         self._owed = False
         """A step was reported and not yet saved."""
         self._random: dict[str, Any] | None = None
-        """As restored; applied where it was captured."""
+        """Random state as restored; applied where it was captured."""
         self._evaluation: Phase | None = None
 
     @property
     def session(self) -> Session:
-        """For more than the callback does, such as ``session.flush()``."""
+        """The session, for more than the callback does, such as ``session.flush()``."""
         return self._session
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -159,7 +159,7 @@ class HoldfastCallback(Callback):
             self._save()
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Say that steps will be missing for a while."""
+        """Report that steps will be missing for a while."""
         self._evaluation = self._session.phase("eval")
         self._evaluation.__enter__()
 
@@ -186,7 +186,7 @@ def _epoch_ends(trainer: Trainer) -> bool:
 
 
 def _end_epoch_of_loaders(trainer: Trainer) -> None:
-    """Loaders with a state of their own stand at the end of the epoch before: the next iterator begins another."""
+    """End the epoch of loaders with a state of their own, so that the next iterator begins another."""
     fit = trainer.fit_loop
     states, fit._combined_loader_states_to_load = fit._combined_loader_states_to_load, []
     fit._combined_loader._load_state_dicts(states)
@@ -218,7 +218,7 @@ def _pass_over(trainer: Trainer, batches: int) -> None:
 
 
 def _by_index(loader: object) -> bool:
-    """Whether batches can be passed over without being read."""
+    """Return whether batches can be skipped without being read."""
     return (
         isinstance(loader, DataLoader)
         and not isinstance(loader.dataset, IterableDataset)
@@ -228,7 +228,7 @@ def _by_index(loader: object) -> bool:
 
 @contextmanager
 def _beginning_after(loader: DataLoader[Any], batches: int) -> Iterator[_Rest]:
-    """An iterator that is made meanwhile leaves the first batches out."""
+    """Have an iterator that is made meanwhile leave out the first batches."""
     name = "batch_sampler" if loader.batch_sampler is not None else "sampler"
     whole = getattr(loader, name)
     rest = _Rest(whole, batches)

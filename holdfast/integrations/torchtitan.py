@@ -25,7 +25,7 @@ from holdfast.session import Session
 
 
 def unwrapped(states: Mapping[str, Any]) -> dict[str, Any]:
-    """``states`` with modules and optimizers in the place of their containers, as a ``Session`` takes them.
+    """Return ``states`` with modules and optimizers in place of their containers, as a ``Session`` takes them.
 
     A container of one is replaced under its name, one of several (pipeline stages) under ``name-0``, ``name-1``, ...
     """
@@ -38,7 +38,7 @@ def unwrapped(states: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def states_of(trainer: Any) -> dict[str, Any]:
-    """The states of a trainer whose own checkpointing is switched off: its checkpointer then keeps none.
+    """Return the states of a trainer whose own checkpointing is switched off: its checkpointer then keeps none.
 
     Args:
         trainer: has ``model_parts``, ``optimizers``, ``lr_schedulers``, ``dataloader``, and is a ``Stateful`` itself.
@@ -66,7 +66,7 @@ _FUSED = re.compile("_(split|merge)_.+_on_(save|load)")
 
 
 def _hooks_of_fused(state: Mapping[str, Any]) -> list[dict[int, Any]]:
-    """Where modules in ``state`` keep such hooks."""
+    """Return where modules in ``state`` keep such hooks."""
     return [
         hooks
         for each in state.values()
@@ -100,7 +100,7 @@ def _replace(hooks: dict[int, Any], by: Mapping[int, Any]) -> None:
 
 
 class HoldfastCheckpointer:
-    """A checkpointer that restores what the restore plan chose and saves every step; the one inside goes on as before.
+    """A checkpointer that restores what the restore plan chose and saves every step; the one inside works as before.
 
     Without an agent (plain ``torchrun``) only the one inside does anything. All else that it has is there too.
 
@@ -140,7 +140,7 @@ class HoldfastCheckpointer:
         return bool(restored or self._inner.load(step=step))
 
     def report(self, loss: SupportsFloat | None = None, grad_norm: SupportsFloat | None = None) -> None:
-        """Numbers of the step under way, to be watched for NaN; told with the next :meth:`save`."""
+        """Set the numbers of the step under way, to be watched for NaN; reported with the next :meth:`save`."""
         self._numbers = {"loss": loss, "grad_norm": grad_norm}
 
     def save(self, curr_step: int, last_step: bool = False) -> None:

@@ -79,7 +79,7 @@ class HoldfastCallback(TrainerCallback):
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Random state as it was: beginning an epoch anew has drawn from it."""
+        """Restore the random state: beginning the epoch again has drawn from it."""
         if self._random is not None:
             rng.apply(self._random)
             self._random = None
@@ -87,7 +87,7 @@ class HoldfastCallback(TrainerCallback):
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """The loss as the trainer logged it last; reported with the next step."""
+        """Keep the loss that the trainer logged last; reported with the next step."""
         self._loss = (kwargs.get("logs") or {}).get("loss", self._loss)
 
     def on_step_end(

@@ -1,1 +1,1 @@
-"""The shared models: the lowest layer, imported by everybody, importing nothing of ours but itself."""
+"""The shared models: the lowest layer, imported by all others, importing nothing of ours but itself."""

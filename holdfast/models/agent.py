@@ -1,4 +1,4 @@
-"""What agents, playbooks and the gateway say to one another. Every command carries (job, epoch, incarnation)."""
+"""Messages between agents, playbooks and the gateway. Every command carries (job, epoch, incarnation)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Check(OpenEnum):
     """
 
     INSPECT = "inspect"
-    """Look at the machine: kernel log, GPUs, host, disks, network."""
+    """Inspect the machine: kernel log, GPUs, host, disks, network."""
     VENDOR = "vendor"
     """The vendor's own diagnostics, where they are installed."""
     MATMUL = "matmul"
@@ -55,7 +55,7 @@ class Check(OpenEnum):
     BITWISE = "bitwise"
     """One step of the same small model everywhere; the results compared bit for bit."""
     FLIGHT_RECORDER = "flight_recorder"
-    """What the ranks' collectives recorded before they died."""
+    """The record of the ranks' collectives from before they died."""
 
 
 class RankPhase(StrEnum):
@@ -79,13 +79,13 @@ class RankState(Frozen):
     step_at: Finite = 0.0
     """When it reported that step (Unix seconds); the start time before the first."""
     activity: str = ""
-    """The phase of the step it is in (``forward``, ``eval``, ``checkpoint``, ...), if it said so."""
+    """The phase of the step it is in (``forward``, ``eval``, ``checkpoint``, ...), if it reported one."""
     loss: Finite | None = None
     grad_norm: Finite | None = None
     step_s: Finite = 0.0
     """Exponentially weighted mean duration of a step, seconds."""
     mfu: Finite | None = None
-    """Model FLOPs utilisation of its last step, if it told."""
+    """Model FLOPs utilisation of its last step, if it reported it."""
     phases: dict[str, Finite] = Field(default_factory=dict)
     """Exponentially weighted mean seconds in each phase of a step."""
     cpu_s: Finite = 0.0
@@ -98,7 +98,7 @@ class RankState(Frozen):
     exit_code: int | None = None
     paused: bool = False
     reports: bool = True
-    """It has a Session, which tells of steps: it said something in this epoch."""
+    """It has a Session, which reports steps: something was reported in this epoch."""
     log_at: Finite | None = None
     """When something was last written to its log; None: not known."""
     damaged: str = ""
@@ -117,7 +117,7 @@ class StepMark(Frozen):
 
 
 class StepTimes(Frozen):
-    """Where the time of one step of one rank went."""
+    """The time of one step of one rank, by phase."""
 
     step: Step
     at: Finite
@@ -129,13 +129,13 @@ class StepTimes(Frozen):
 
 
 class JobOnMachine(Frozen):
-    """What an agent runs for one job."""
+    """The part of one job that an agent runs."""
 
     job: RunName
     epoch: int
     ranks: tuple[RankState, ...] = ()
     marks: tuple[StepMark, ...] = ()
-    """Steps that rank 0 completed since the previous heartbeat; no other machine's ranks say so."""
+    """Steps that rank 0 completed since the previous heartbeat; only the machine of rank 0 reports them."""
     times: tuple[StepTimes, ...] = ()
     """The newest steps of the machine's lowest rank by phase, at most eight: a heartbeat's size must not follow the
     steps' pace."""
@@ -144,7 +144,7 @@ class JobOnMachine(Frozen):
     shard_nbytes: int = 0
     """Size of the largest shard of its ranks; 0: none was saved yet."""
     rehearsed: Rehearsed | None = None
-    """What rehearsals of a restore found in this epoch; None: there was none yet."""
+    """The results of rehearsals of a restore in this epoch; None: there was none yet."""
     saved_step: Step = 0
     """Newest step that one of its ranks saved in this epoch; 0: none."""
     setbacks: tuple[Setback, ...] = ()
@@ -164,12 +164,12 @@ class Register(Frozen):
 
 
 class Vitals(Frozen):
-    """What a machine's GPUs and ports do. None: it has none, or they do not tell."""
+    """Activity of a machine's GPUs and ports. None: it has none, or they do not report it."""
 
     gpu_busy: float | None = None
     """Mean utilisation of its GPUs, 0 to 1."""
     traffic_bytes_s: float | None = None
-    """What its ports sent and received per second between the last two looks."""
+    """Bytes that its ports sent and received per second between the last two readings."""
     sm_active: float | None = None
     """Share of SMs that were busy, of the GPU with most of them, 0 to 1."""
     tensor_active: float | None = None
@@ -177,7 +177,7 @@ class Vitals(Frozen):
 
 
 class Heartbeat(Frozen):
-    """What an agent says every interval."""
+    """The message that an agent sends every interval."""
 
     machine: MachineName
     incarnation: Incarnation
@@ -187,7 +187,7 @@ class Heartbeat(Frozen):
 
 
 class Witness(Frozen):
-    """Another machine, which can be asked whether it hears the gateway."""
+    """Another machine, which can be asked whether it reaches the gateway."""
 
     name: MachineName
     address: str
@@ -198,7 +198,7 @@ class Heard(Frozen):
 
     ok: bool = True
     lease_s: float = Field(0.0, ge=0)
-    """The machine's ranks may run so long from this heartbeat on, seconds; 0: no limit was named."""
+    """Seconds that the machine's ranks may run from this heartbeat on; 0: no limit was given."""
     renews: bool = True
     """False: the machine is being evicted; what it was granted before is not prolonged."""
     witnesses: tuple[Witness, ...] = ()
@@ -206,12 +206,12 @@ class Heard(Frozen):
 
 
 class Contact(Frozen):
-    """How an agent stands with the gateway, by its own clock."""
+    """An agent's contact with the gateway, by its own clock."""
 
     heard_s: float
     """Seconds since the gateway last answered it."""
     since_s: float
-    """For so many seconds it has been answered without a gap."""
+    """Seconds for which it has been answered without a gap."""
 
 
 class Report(Frozen):
@@ -220,7 +220,7 @@ class Report(Frozen):
     machine: MachineName
     incarnation: Incarnation
     at: float = 0.0
-    """When it was sent, on the machine's clock; 0: not said."""
+    """When it was sent, on the machine's clock; 0: not reported."""
     alerts: tuple[Alert, ...] = ()
     started: tuple[StepMark, ...] = ()
     """Steps that should not wait for a heartbeat: an epoch's first, and the last ones before a fence."""
@@ -231,7 +231,7 @@ class Report(Frozen):
     checkpoints: tuple[RemoteCheckpoint, ...] = ()
     """Checkpoints whose manifest was just written to S3."""
     holds: tuple[StateDigests, ...] = ()
-    """What ranks of this machine saved, to be compared with what their replicas did."""
+    """Digests of what ranks of this machine saved, to be compared with those of their replicas."""
     dropped: tuple[ObjectKey, ...] = ()
     """Keys of checkpoints of ``job`` that were just removed from S3."""
 
@@ -243,7 +243,7 @@ class Fence(Frozen):
     epoch: int
     incarnation: Incarnation
     grace_s: float = Field(0.0, ge=0, le=MAX_GRACE_S)
-    """Ranks that handle SIGTERM get that, and so many seconds, before SIGKILL."""
+    """Seconds between SIGTERM and SIGKILL for ranks that handle SIGTERM."""
 
 
 class OpenRendezvous(Frozen):
@@ -292,15 +292,15 @@ class Start(Frozen):
     disk_every_steps: int = 0
     """0: no copies on the machine's disk."""
     skip_steps: tuple[Step, ...] = ()
-    """Whose data the script passes over."""
+    """Steps whose data the script skips."""
     memory_every_steps: int = 1
-    """Ranks save every so many steps."""
+    """Steps between saves of the ranks."""
     copies: Copies = Copies()
     """Of each rank's state, in the first tier."""
     first_tier: FirstTier = FirstTier.MEMORY
     retention: Retention = Retention()
     stop_grace_s: float = Field(0.0, ge=0, le=MAX_GRACE_S)
-    """As :attr:`Fence.grace_s`, when the agent itself is told to end."""
+    """As :attr:`Fence.grace_s`, when the agent itself is asked to end."""
     replay: Replay | None = None
 
 
@@ -329,11 +329,11 @@ class Persist(Frozen):
     world_size: int
     """Of that epoch."""
     ranks: tuple[Rank, ...]
-    """Whose shards; with rank 0 the machine also completes the checkpoint when all parts are there."""
+    """Ranks whose shards are meant; with rank 0 the machine also completes the checkpoint when all parts are there."""
 
 
 class Prove(Frozen):
-    """Prove that what this machine holds of a job restores: now, whatever was proven before. Changes nothing.
+    """Prove that what this machine holds of a job restores: now, regardless of earlier results. Changes nothing.
 
     The newest shard of each of ``ranks`` in ``tier``; or, with ``key``, that checkpoint in S3.
     """
@@ -350,7 +350,7 @@ class Prove(Frozen):
     key: KeyOrNone = ""
     """Its prefix."""
     trusting: bool = False
-    """Classes that the script does not allow are not tested, instead of wrong: a script can be mended."""
+    """Classes that the script does not allow count as not tested, instead of wrong: a script can be fixed."""
     timeout_s: float = Field(600.0, gt=0)
 
 
@@ -367,8 +367,8 @@ class PrepareCode(Frozen):
 class Diagnose(Frozen):
     """Run stop-time checks in fresh processes.
 
-    :class:`Check` says which there are. ``all_gather`` runs with ``peer`` (data moves both ways, integrity checked);
-    all others look at this machine alone.
+    :class:`Check` lists them. ``all_gather`` runs with ``peer`` (data moves both ways, integrity checked);
+    all others check this machine alone.
     """
 
     job: RunName
@@ -427,7 +427,7 @@ class FlightRecord(Frozen):
     group: str
     """Name of the group, the same on all of its members. Groups with different members may share one."""
     ranks: tuple[int, ...] = ()
-    """Its members, as far as the record tells."""
+    """Its members, as far as they are recorded."""
     backend: str = ""
     """Such as ``nccl``: each numbers its own collectives of a group."""
     enqueued: int
@@ -443,11 +443,11 @@ class FlightRecord(Frozen):
     sending: bool = False
     """It waits in a point-to-point operation of this group."""
     peers: tuple[int, ...] = ()
-    """With whom, as far as the record tells."""
+    """The ranks on the other side, as far as they are recorded."""
 
 
 class StepDigest(Frozen):
-    """What one rank computed in one step of a replay, to the last bit; empty: it did not tell."""
+    """Digests of what one rank computed in one step of a replay, to the last bit; empty: it did not report them."""
 
     step: Step
     loss: str = ""
@@ -486,7 +486,7 @@ class AgentState(Frozen):
 
 
 class Settled(Frozen):
-    """What a machine has, once nothing of a job runs there: all that the job's next start is planned from."""
+    """The state of a machine once nothing of a job runs there: all that the job's next start is planned from."""
 
     state: AgentState
     code: tuple[Version, ...] = ()

@@ -13,7 +13,7 @@ from holdfast.models.open_enum import OpenEnum
 
 
 class AlertKind(StrEnum):
-    """What a detector saw. The classification policy maps kinds to incident classes.
+    """The kind of a detector's finding. The classification policy maps kinds to incident classes.
 
     Evidence is named under each kind. Kinds of a machine (:data:`MACHINE_KINDS`) have these in common:
     ``device`` (``GPU 3``, ``mlx5_0/1``, ``/data``; where there is one), ``value`` and ``limit`` (numbers where
@@ -23,9 +23,9 @@ class AlertKind(StrEnum):
     # Ranks
 
     RANK_EXIT = "rank_exit"
-    """A rank ended by itself and not well. exit_code, signal, traceback, error_type, message, user_frame,
+    """A rank ended by itself with a failure. exit_code, signal, traceback, error_type, message, user_frame,
     cascade (only lost its peer), pattern and cause (name and cause in the registry of log patterns), log_tail,
-    failed_at (when it said so, Unix seconds on its machine's clock)."""
+    failed_at (when it reported the failure, Unix seconds on its machine's clock)."""
     RANK_LOG = "rank_log"
     """A line in the log of a rank that still runs. pattern, cause, cascade, line, count."""
 
@@ -142,7 +142,7 @@ class AlertKind(StrEnum):
     EXTERNAL_SERVICE = "external_service"
     """A service that the job needs does not answer: tracker, licence server, data service. service, error."""
     MANUAL = "manual"
-    """Somebody says so. by, text, class."""
+    """Raised by a person. by, text, class."""
     CODE_UPDATE = "code_update"
     """An engineer ships a change. version, when (now | lazy), text, by."""
 
@@ -178,7 +178,7 @@ HOST_KINDS = frozenset(
     }
 )
 MACHINE_KINDS = GPU_KINDS | NETWORK_KINDS | HOST_KINDS | {AlertKind.MACHINE_LOST}
-"""Signals of a machine: true for as long as this incarnation of it serves the job, whatever the epoch."""
+"""Signals of a machine: true for as long as this incarnation of it serves the job, in any epoch."""
 
 
 _VERSION = TypeAdapter(Version)
@@ -224,7 +224,7 @@ class Alert(Frozen):
 
 
 IDENTIFYING = ("xid", "sxid", "check", "device", "link", "version")
-"""Evidence that tells two signals of one kind on one machine apart."""
+"""Evidence that distinguishes two signals of one kind on one machine."""
 
 
 class IncidentClass(OpenEnum):
@@ -246,7 +246,7 @@ class IncidentClass(OpenEnum):
 
 
 BESIDE_TRAINING = frozenset({IncidentClass.CHECKPOINT_UNRESTORABLE})
-"""Incidents of a job that goes on: their playbooks never stop it, and give way to any other incident of it."""
+"""Incidents of a job that runs on: their playbooks never stop it, and yield to any other incident of it."""
 
 
 def _recorded(value: Any) -> Any:
@@ -265,7 +265,7 @@ class IncidentState(StrEnum):
     NEEDS_HUMAN = "needs_human"
     DISMISSED = "dismissed"
     STOPPED = "stopped"
-    """The playbook decided to stop the job for good; the summary says why."""
+    """The playbook decided to stop the job for good; the summary has the reason."""
 
 
 class Classification(Frozen):
@@ -280,11 +280,11 @@ class Classification(Frozen):
     root: str = ""
     """Key of the alert that the others follow from; empty: none stands out."""
     suspects: tuple[MachineName, ...] = ()
-    """Machines that the alerts speak against, surely or not."""
+    """Machines that the alerts accuse, surely or not."""
 
 
 class Incident(Frozen):
-    """What a playbook works on: one or more alerts of one job, correlated, with a class."""
+    """The unit that a playbook works on: one or more alerts of one job, correlated, with a class."""
 
     id: IncidentId
     job: JobName
@@ -327,11 +327,11 @@ class Finding(Frozen):
     """A failing check that by itself proves a machine fault (no other explanation)."""
     seconds: float = 0.0
     value: float | None = None
-    """What was measured, to be compared with the other machines' figure."""
+    """The measured value, to be compared with those of the other machines."""
     unit: str = ""
     """Of the value; a rate ends in ``/s``: more is better. Empty: a cost."""
     repeats: int = 0
-    """Measurements that the value is the best of; 0: the check does not tell."""
+    """Measurements that the value is the best of; 0: the check does not report it."""
     busy: float = 0.0
     """Share of the host's processors that others used meanwhile, where these made the value."""
     usual: float | None = None
@@ -345,7 +345,7 @@ class Finding(Frozen):
 
 
 class Blame(StrEnum):
-    """What a verdict points at."""
+    """The target of a verdict's blame."""
 
     NOBODY = "nobody"
     MACHINES = "machines"
@@ -354,7 +354,7 @@ class Blame(StrEnum):
 
 
 class Verdict(Frozen):
-    """What a diagnosis found."""
+    """The result of a diagnosis."""
 
     suspects: tuple[MachineName, ...] = ()
     confidence: float = 0.0
@@ -365,7 +365,7 @@ class Verdict(Frozen):
     ranks: tuple[Rank, ...] = ()
     """Ranks that the suspects are named for; empty: not for certain ranks."""
     sure: bool = False
-    """Nothing else explains it than the suspects: they go at once."""
+    """Only the suspects explain it: they are evicted at once."""
 
     @model_validator(mode="before")
     @classmethod
@@ -376,21 +376,21 @@ class Verdict(Frozen):
 
     @property
     def named(self) -> str:
-        """The suspects in words, or that there is none."""
+        """The suspects in words, or a note that there is none."""
         return ", ".join(self.suspects) or "no suspect:"
 
 
 class Rung(StrEnum):
-    """What a ladder may be made of. The policy file says which class has which, in which order."""
+    """The rungs that a ladder may have. The policy file defines which class has which, in which order."""
 
     RETRY = "retry"
-    """Start again in place."""
+    """Restart in place."""
     EVICT = "evict"
     """Evict the machines that the alerts accuse, although no check proves it."""
     OLDER_STATE = "older_state"
     """Leave behind a saved state that led to the same failure again, and take an older one."""
     SKIP_DATA = "skip_data"
-    """Start again in place, and pass over the data at which the job fell again and again."""
+    """Restart in place, and skip the data at which the job failed again and again."""
     ROLLBACK = "rollback"
     REPLAY = "replay"
     HUMAN = "human"

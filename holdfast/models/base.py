@@ -14,7 +14,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 Duration = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """A number of seconds that is not negative."""
 MAX_GRACE_S = 60.0
-"""Between SIGTERM and SIGKILL: whoever stops a job waits for it."""
+"""Longest time between SIGTERM and SIGKILL: the caller that stops a job waits for it."""
 
 
 class Frozen(BaseModel):

@@ -1,4 +1,4 @@
-"""Where the shards of checkpoints lie, and what a restore is told."""
+"""Places of checkpoint shards, and the orders for a restore."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Shard(Frozen):
     nbytes: int
     digest: str
     world_size: int = 0
-    """Ranks of the job that saved it; 0: not told."""
+    """Ranks of the job that saved it; 0: not reported."""
     number: int = 0
     """Of the call that saved it, counted alike on all ranks; shards of one step with other numbers do not match."""
 
@@ -90,7 +90,7 @@ class RemoteCheckpoint(Frozen):
 
 
 class Retention(Frozen):
-    """What to keep of a job's checkpoints in S3."""
+    """The rules for which of a job's checkpoints are kept in S3."""
 
     keep_last: int = Field(3, ge=1, description="Newest checkpoints that may be restored.")
     keep_every: int = Field(
@@ -128,7 +128,7 @@ class RestorePlan(Frozen):
     """The epoch that saved it."""
     tier: Tier | None
     """``s3`` when all ranks read the checkpoint there, together; ``memory`` when shards lie on machines, as
-    ``sources`` says (some ranks may lack one and read S3 alone); None: from scratch."""
+    ``sources`` lists (some ranks may lack one and read S3 alone); None: from scratch."""
     sources: tuple[ShardSource, ...] = ()
     """The cheapest for each rank, when ``tier`` is ``memory``."""
     fallbacks: tuple[ShardSource, ...] = ()
@@ -141,10 +141,10 @@ class RestorePlan(Frozen):
 
 
 class Choice(Frozen):
-    """What a person wants a job to be restored from."""
+    """The state that a person wants a job to be restored from."""
 
     from_scratch: bool = False
-    """Zero, whatever was saved."""
+    """Start from zero, regardless of what was saved."""
     step: int | None = Field(None, ge=1)
     """A saved step by name, also an older or a suspect one."""
 
@@ -165,12 +165,12 @@ class Suspicion(Frozen):
     reason: str
 
     def covers(self, epoch: int, step: int) -> bool:
-        """Whether it speaks of the state that ``epoch`` saved after ``step``."""
+        """Return whether it applies to the state that ``epoch`` saved after ``step``."""
         return step >= self.from_step and epoch <= self.to_epoch
 
 
 class RestoreOrder(Frozen):
-    """What an agent and its ranks are told: part of a start command."""
+    """The restore order for an agent and its ranks: part of a start command."""
 
     step: int = 0
     epoch: int = 0

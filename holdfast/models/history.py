@@ -1,4 +1,4 @@
-"""What the ledger remembers of a job: its epochs, code versions, playbook actions; and the standby pool's size."""
+"""The ledger's records of a job: its epochs, code versions, playbook actions; and the standby pool's size."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Epoch(Frozen):
 
 
 class Stretch(Frozen):
-    """Consecutive steps of one epoch, as step reports told them. Unix seconds of the gateway's clock."""
+    """Consecutive steps of one epoch, from step reports. Unix seconds of the gateway's clock."""
 
     job: JobName
     epoch: int
@@ -106,7 +106,7 @@ class Action(Frozen):
 
 
 class Offence(Frozen):
-    """One time that a machine was accused and evicted, in whatever job."""
+    """One time that a machine was accused and evicted, in any job."""
 
     machine: MachineName
     at: float
@@ -125,11 +125,11 @@ class Pool(Frozen):
 
 
 BY_HEADER = "x-holdfast-by"
-"""Header by which the command line says who asks, percent-encoded."""
+"""Header in which the command line names the person who asks, percent-encoded."""
 
 
 class ByHand(Frozen):
-    """Something that a person had done: who, when, why and from where."""
+    """A request of a person: name, time, reason and origin."""
 
     id: int
     at: float
@@ -148,12 +148,12 @@ class ByHand(Frozen):
     reason: str
     state: ActionState = ActionState.INTENT
     outcome: str = ""
-    """What came of it, or why it was not done."""
+    """The outcome, or why it was not done."""
     done_at: float | None = None
 
 
 class History(Frozen):
-    """What a job's time is accounted from: everything since its submission, oldest first. Alerts left out."""
+    """The records that a job's time is accounted from: all since its submission, oldest first, without alerts."""
 
     epochs: tuple[Epoch, ...] = ()
     stretches: tuple[Stretch, ...] = ()

@@ -28,7 +28,7 @@ ENDED = frozenset({JobState.STOPPED, JobState.FAILED, JobState.DONE})
 
 
 class Mode(StrEnum):
-    """How far a playbook may go: say what it would do, act on listed names only, or act."""
+    """How far a playbook may go: only report what it would do, act on listed names only, or act."""
 
     OBSERVE = "observe"
     CANARY = "canary"
@@ -63,7 +63,7 @@ class Parallelism(Frozen):
         return self
 
     def dp(self, world_size: int) -> int:
-        """Data-parallel size at ``world_size`` ranks."""
+        """Return the data-parallel size at ``world_size`` ranks."""
         return world_size // (self.tp * self.pp * self.cp)
 
     def block(self) -> int:
@@ -71,7 +71,7 @@ class Parallelism(Frozen):
         return self.tp * self.pp * math.lcm(self.cp, self.ep)
 
     def problem(self, world_size: int) -> str:
-        """Why ``world_size`` ranks cannot be divided so; empty: they can."""
+        """Return why ``world_size`` ranks cannot be divided so; empty: they can."""
         if not world_size % self.block():
             return ""
         named = "tp x pp" if self.cp == self.ep == 1 else "tp x pp x lcm(cp, ep)"
@@ -79,12 +79,12 @@ class Parallelism(Frozen):
 
 
 class FromScratch(StrEnum):
-    """What is done when a job had saved states and none of them is usable."""
+    """The reaction when a job had saved states and none of them is usable."""
 
     ASK = "ask"
     """A person decides; nothing is started or deleted meanwhile."""
     ALLOW = "allow"
-    """The job starts from zero by itself, and the summary says what was lost."""
+    """The job starts from zero by itself, and the summary reports what was lost."""
     NEVER = "never"
     """As ``ask``, and a start from zero is refused by hand too."""
 
@@ -145,7 +145,7 @@ class CheckpointPolicy(Frozen):
         return self
 
     def copies(self, machines: int) -> Copies:
-        """Copies of each rank's state in the first tier of a job on ``machines`` machines."""
+        """Return the copies of each rank's state in the first tier of a job on ``machines`` machines."""
         return Copies(
             own=self.buffers,
             peer=self.peer_buffers if self.peer and machines > 1 else 0,
@@ -156,7 +156,7 @@ class CheckpointPolicy(Frozen):
 
 
 class JobSpec(Frozen):
-    """What an engineer submits (the job file)."""
+    """The job as an engineer submits it (the job file)."""
 
     name: JobName
     script: str = Field(description="Path of the training script inside the code directory.")
@@ -223,7 +223,7 @@ class Job(Frozen):
         return self.spec.name
 
     def ranks_of(self, machine: str) -> range:
-        """Ranks that run on ``machine``.
+        """Return the ranks that run on ``machine``.
 
         Raises:
             ValueError: the machine is not in this job.

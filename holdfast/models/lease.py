@@ -1,4 +1,4 @@
-"""Who may act on a job, and which gateway leads."""
+"""Leases: the run that may act on a job, and the gateway that leads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class JobLease(Frozen):
     run: str
     """Its flow run."""
     holder: str
-    """Host, process, and a word of its own."""
+    """Host, process, and a unique word."""
     until: float
     """When it ends unless it is renewed (the database's clock, Unix seconds)."""
     live: bool
@@ -34,4 +34,4 @@ class Leader(Frozen):
     token: int
     """Grows with every change of the leader."""
     renewals: int
-    """Grows with every sign of life. Who sees it stand still for long enough, by a clock of its own, may take over."""
+    """Grows with every sign of life. A gateway whose own clock shows it unchanged for long enough may take over."""

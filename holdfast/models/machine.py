@@ -9,7 +9,7 @@ from holdfast.models.names import Incarnation, JobName, MachineName
 
 
 class MachineState(StrEnum):
-    """Where a machine stands; see design section 1."""
+    """The state of a machine; see design section 1."""
 
     ACTIVE = "active"
     STANDBY = "standby"
@@ -20,11 +20,11 @@ class MachineState(StrEnum):
 
 
 OUT = frozenset({MachineState.CORDONED, MachineState.GONE})
-"""Out of service until somebody releases the machine."""
+"""Out of service until the machine is released."""
 
 
 class Scope(StrEnum):
-    """Whom a cordon keeps away: this job only, or everybody."""
+    """The jobs that a cordon keeps away: this one only, or all."""
 
     JOB = "job"
     CLUSTER = "cluster"

@@ -1,4 +1,4 @@
-"""What an incident may lack. Errors name it, so nothing but the standard library is loaded here."""
+"""Conditions that an incident may wait for. Errors name them, so only the standard library is imported here."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from enum import StrEnum
 
 
 class Missing(StrEnum):
-    """What has to come about. All but the last are noticed when they do."""
+    """The condition that has to be met. All but the last are noticed when they are."""
 
     STANDBY = "standby"
     """Machines for the slots that have none."""
     APPROVAL = "approval"
-    """A person's yes; or the alert that it was asked for is resolved."""
+    """A person's approval; or the alert that it was asked for is resolved."""
     EVICTIONS = "evictions"
     """The breaker allows evictions again."""
     CONTACT = "contact"
-    """Machines that do not answer are heard again."""
+    """Machines that do not answer report again."""
     STATE = "state"
     """A saved state that can be restored: a machine or S3 is back."""
     SERVICE = "service"
-    """What all machines share works again."""
+    """The service that all machines share works again."""
     CHANGE = "change"
-    """Other code, or a cause that nobody sees goes away: tried again after growing pauses."""
+    """Other code, or an unknown cause goes away: tried again after growing pauses."""

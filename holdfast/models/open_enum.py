@@ -12,13 +12,13 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 class OpenEnum(StrEnum):
     """Its members are the built-in names; declared ones are valid values too, and equal and identical per name.
 
-    Iteration and ``len`` see the built-in names only. A name that nobody declared is refused as in any
+    Iteration and ``len`` see the built-in names only. A name that was not declared is refused as in any
     enumeration, so that a typing error in a file does not pass for an extension.
     """
 
     @classmethod
     def declare(cls, name: str) -> Self:
-        """The member called ``name``, made if there is none yet.
+        """Return the member called ``name``, made if there is none yet.
 
         Raises:
             ValueError: no lower-case identifier of at most 32 characters.
@@ -38,7 +38,7 @@ class OpenEnum(StrEnum):
 
     @classmethod
     def all_names(cls) -> list[str]:
-        """Built-in names, then declared ones."""
+        """Return the built-in names, then declared ones."""
         return [str(member.value) for member in cls._value2member_map_.values()]
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What a rehearsal of a restore found: whether what was saved would come back, told while the job still runs."""
+"""Results of restore rehearsals: whether a saved state could be restored, reported while the job still runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MOST_TOLD = 20
 
 
 class Problem(Frozen):
-    """One thing that would not come back."""
+    """One part of a state that could not be restored."""
 
     path: str
     """Where in the state, as ``optimizer.param_groups.0.lr``; empty: the file as a whole."""
@@ -27,7 +27,7 @@ class Problem(Frozen):
 
 
 class Proof(Frozen):
-    """What came of loading a shard file, or of reading a checkpoint in S3, into nothing that trains."""
+    """The result of loading a shard file, or of reading a checkpoint in S3, outside of training."""
 
     ok: bool
     problems: tuple[Problem, ...] = ()
@@ -35,14 +35,14 @@ class Proof(Frozen):
     untested: tuple[Problem, ...] = ()
     """Items that only the user's script can load, and why; no failure."""
     items: int = Field(0, ge=0)
-    """That were loaded and compared."""
+    """Items that were loaded and compared."""
     nbytes: int = Field(0, ge=0)
     """Of the file, or of all files."""
     seconds: float = Field(0.0, ge=0)
 
     @classmethod
     def of(cls, problems: Iterable[Problem], untested: Iterable[Problem] = (), **measured: float) -> Proof:
-        """A proof, ok without problems."""
+        """Return a proof, ok without problems."""
         found = tuple(problems)
         return cls.model_validate(
             {
@@ -72,7 +72,7 @@ class Rehearsal(Frozen):
     rank: Rank | None = None
     """None: the checkpoint of all ranks."""
     machine: MachineOrNone = ""
-    """Whose copy was proven; for S3, which machine did it."""
+    """The machine whose copy was tested; for S3, the machine that tested it."""
     tier: Tier
     plan: str = ""
     at: float = 0.0
@@ -102,12 +102,12 @@ class Rehearsal(Frozen):
 
 
 class Rehearsed(Frozen):
-    """What a machine says in its heartbeats of its ranks' rehearsals in the present epoch: small, whatever the job."""
+    """The part of a heartbeat about the ranks' rehearsals in the present epoch: small, whatever the job's size."""
 
     step: int = 0
     """The lowest of the steps that were proven, one per rank; 0: not every rank of the machine has one."""
     failed: str = ""
-    """The first rank that would not come back, with the path; empty: none."""
+    """The first rank that could not be restored, with the path; empty: none."""
     untested: str = ""
     """Why a rank, or a part of its state, was not tested; empty: all were."""
     at: float = 0.0
@@ -115,7 +115,7 @@ class Rehearsed(Frozen):
 
 
 def summed_up(ranks: Iterable[int], found: Iterable[Rehearsal]) -> Rehearsed | None:
-    """What a machine tells of the newest rehearsal of each of its ``ranks``; None before the first.
+    """Return a machine's summary of the newest rehearsal of each of its ``ranks``; None before the first.
 
     Args:
         ranks: all that run on the machine.

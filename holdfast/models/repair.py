@@ -9,12 +9,12 @@ from holdfast.models.names import Incarnation, IncidentId, MachineName
 
 
 class Ask(StrEnum):
-    """What a verdict asks for. The later, the graver."""
+    """The repair that a verdict asks for. Later members are graver."""
 
     RESET_GPU = "reset_gpu"
     RESTART_MACHINE = "restart_machine"
     HANDS = "hands"
-    """Something must be looked at, replaced or sent in."""
+    """Something must be inspected, replaced or sent in."""
 
 
 class Step(StrEnum):
@@ -25,9 +25,9 @@ class Step(StrEnum):
     DIAGNOSE = "diagnose"
     """The vendor's own diagnosis, at the level that the policy names."""
     RETURN = "return"
-    """The driver starts the machine anew; it registers and waits."""
+    """The driver restarts the machine; it registers and waits."""
     CHECK = "check"
-    """Delivery checks, again and again until the burn-in is over."""
+    """Delivery checks, repeated until the burn-in is over."""
     ADMIT = "admit"
     TICKET = "ticket"
 
@@ -52,7 +52,7 @@ class StepRecord(Frozen):
     """It is ended then."""
     done_at: float | None = None
     said: str = ""
-    """What came of it, for people."""
+    """The outcome, for people."""
     times: int = 1
     """How often it was begun: a run may be killed in the middle of a step."""
 
@@ -65,7 +65,7 @@ class RepairState(StrEnum):
     TICKET = "ticket"
     """A person has been asked."""
     CANCELLED = "cancelled"
-    """Somebody released, replaced or retired the machine meanwhile."""
+    """The machine was released, replaced or retired meanwhile."""
 
 
 class Repair(Frozen):
@@ -90,7 +90,7 @@ class Repair(Frozen):
 
     @property
     def told(self) -> str:
-        """One line: what is done, or came of it."""
+        """One line: the current step, or the outcome."""
         if self.state is not RepairState.OPEN:
             return f"{self.state.value}: {self.outcome}"
         if not self.steps:

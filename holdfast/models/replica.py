@@ -1,4 +1,4 @@
-"""What ranks hold, as digests: small enough to be told, and compared with what their replicas hold."""
+"""Digests of the ranks' states: small enough to be reported, and compared with those of their replicas."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from holdfast.models.base import Frozen
 from holdfast.models.names import Rank
 
 MOST_PATHS = 10_000
-"""Of one rank; what comes after them is told as one."""
+"""Of one rank; all further ones are reported as one."""
 REST = "(all others)"
 
 _DIGEST = struct.Struct("<Q")
 
 
 class RankDigests(Frozen):
-    """What one rank saved: a digest of each tensor, or of the rank's part of it."""
+    """Digests of what one rank saved: one of each tensor, or of the rank's part of it."""
 
     rank: Rank
     paths: int = Field(ge=0)
@@ -47,7 +47,7 @@ class RankDigests(Frozen):
         return told
 
     def values(self) -> array[int]:
-        """The digests: as small as they come, for there may be thousands of ranks."""
+        """Return the digests: as small as they come, for there may be thousands of ranks."""
         found = array("Q", base64.b64decode(self.digests))
         if sys.byteorder == "big":
             found.byteswap()
@@ -55,7 +55,7 @@ class RankDigests(Frozen):
 
 
 class StateDigests(Frozen):
-    """What the ranks of one machine saved at one step."""
+    """Digests of what the ranks of one machine saved at one step."""
 
     step: int = Field(ge=0)
     paths: tuple[tuple[str, ...], ...]
@@ -74,7 +74,7 @@ class StateDigests(Frozen):
 
     @classmethod
     def of(cls, step: int, held: dict[int, dict[str, int]]) -> StateDigests:
-        """Of ranks, by rank and path."""
+        """Build the digests of ranks from ``{rank: {path: digest}}``."""
         lists: dict[tuple[str, ...], int] = {}
         ranks = []
         for rank, digests in sorted(held.items()):
@@ -84,7 +84,7 @@ class StateDigests(Frozen):
         return cls(step=step, paths=tuple(lists), ranks=tuple(ranks))
 
     def parts(self) -> list[StateDigests]:
-        """One for each list of paths: messages that a gateway takes, however many ranks a machine has."""
+        """Split by list of paths, into messages that a gateway takes, however many ranks a machine has."""
         return [
             StateDigests(
                 step=self.step,
@@ -97,7 +97,7 @@ class StateDigests(Frozen):
         ]
 
     def by_rank(self) -> dict[int, dict[str, int]]:
-        """As :meth:`of` was given."""
+        """Return the digests as :meth:`of` was given them."""
         return {
             each.rank: dict(zip(self.paths[each.paths], each.values(), strict=True)) for each in self.ranks
         }

@@ -1,4 +1,4 @@
-"""What a machine could not save, told while the job runs on."""
+"""Failed saves of a machine, reported while the job runs on."""
 
 from __future__ import annotations
 

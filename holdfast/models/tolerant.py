@@ -18,7 +18,7 @@ MOST_LEFT_OUT = 64
 
 
 def read(model: type[Model], data: bytes) -> Model:
-    """The message, all of it; unknown fields are ignored.
+    """Return the message, all of it; unknown fields are ignored.
 
     Raises:
         ValidationError: something known is wrong.
@@ -27,7 +27,7 @@ def read(model: type[Model], data: bytes) -> Model:
 
 
 def read_part(model: type[Model], data: bytes) -> tuple[Model, list[str]]:
-    """The message without the parts that are wrong, and what these were: elements of lists, or optional fields.
+    """Return the message without the parts that are wrong, and what these were: elements of lists, or optional fields.
 
     Raises:
         ValidationError: what is wrong cannot be left out.
@@ -54,7 +54,7 @@ def _is_json(error: ValidationError) -> bool:
 
 
 def _leave_out(told: Any, loc: Sequence[str | int]) -> bool:
-    """Remove the smallest part around ``loc`` that stands for itself: an element of a list, else the field."""
+    """Remove the smallest part around ``loc`` that is valid on its own: an element of a list, else the field."""
     path = [told]
     for each in loc:
         try:

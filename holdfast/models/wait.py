@@ -1,4 +1,4 @@
-"""What an incident waits for that no playbook can bring about, and when it is tried again all the same."""
+"""Waits of an incident for a condition that no playbook can meet, and the time when it is tried again anyway."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Wait(Frozen):
     job: JobName
     missing: Missing
     why: str
-    """What is in the way, for people."""
+    """The obstacle, for people."""
     since: float
     next_at: float
     """When it is tried again at the latest."""

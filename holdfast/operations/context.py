@@ -1,4 +1,4 @@
-"""What operations and steps need: settings, ledger, policy, driver, store, HTTP client."""
+"""The context of operations and steps: settings, ledger, policy, driver, store, HTTP client."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ Act = Callable[[], Awaitable[dict[str, Any]]]
 
 @dataclass
 class Context:
-    """The services that steps use. Made once per process, by whoever runs there."""
+    """The services that steps use. Made once per process, by the program that runs there."""
 
     settings: Settings
     clock: Clock = field(default_factory=SystemClock)
     known_ledger: Ledger | None = None
-    """One that is there already; else it is opened."""
+    """One that is open already; else it is opened."""
     _http: dict[int, tuple[httpx.AsyncClient, AsyncGenerator[None]]] = field(default_factory=dict)
 
     @cached_property
@@ -54,7 +54,7 @@ class Context:
 
     @cached_property
     def driver(self) -> Driver:
-        """Who supplies machines."""
+        """The driver that supplies machines."""
         return drivers.from_settings(self.settings)
 
     @cached_property
@@ -85,7 +85,7 @@ class Context:
         return self._http[loop][0]
 
     async def _open(self, loop: int, client: httpx.AsyncClient) -> AsyncGenerator[None]:
-        """What runs in a loop may end anywhere: but a loop that ends ends the generators that were begun in it."""
+        """Close the client with its loop: tasks may end anywhere, but a loop that ends closes its generators."""
         try:
             yield
         finally:
@@ -93,18 +93,18 @@ class Context:
             await client.aclose()
 
     def warm(self) -> None:
-        """Make what the first step would otherwise wait for: the policy is parsed, the ledger is open."""
+        """Prepare what the first step would otherwise wait for: parse the policy, open the ledger."""
         self.policy  # noqa: B018
         self.driver  # noqa: B018
         self.secret  # noqa: B018
         self.ledger.jobs()
 
     async def perform(self, action: Action, act: Act) -> dict[str, Any]:
-        """Do what the ledger has as ``action``; its result. Who replays an incident answers from its record instead."""
+        """Do what the ledger has as ``action``; return its result. A replay of an incident answers from its record."""
         return await act()
 
     def changed_lines(self, job: str, versions: tuple[str, str], file: str) -> Sequence[tuple[int, int]]:
-        """Stretches of ``file`` that the second code version changed against the first.
+        """Return the stretches of ``file`` that the second code version changed against the first.
 
         Raises:
             UnknownError: a version is not stored.
@@ -115,7 +115,7 @@ class Context:
         return () if now is None else changes.changed_lines(before, now)
 
     def agent(self, machine: Machine) -> AgentClient:
-        """The agent on ``machine``.
+        """Return the agent on ``machine``.
 
         Raises:
             UnavailableError: the machine has not registered an address.

@@ -1,4 +1,4 @@
-"""Take one machine out of service, and see that it is out."""
+"""Take one machine out of service, and check that it is out."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ async def take_out(
     job: str | None = None,
     holder: str = "",
 ) -> None:
-    """Drain, evict and cordon one machine; returns when the engine says that it is out.
+    """Drain, evict and cordon one machine; return when the engine reports that it is out.
 
-    Whoever calls may have been asleep since it decided: the ledger checks the lease and the machine before and after,
+    The caller may have been suspended since it decided: the ledger checks the lease and the machine before and after,
     the driver checks what it would evict.
 
     Args:
         ctx: services.
         machine: its name.
         reason: for people.
-        scope: whom the cordon keeps away.
+        scope: the jobs that the cordon keeps away.
         incarnation: the one that is meant.
         job: that it must still serve.
-        holder: who acts under that job's lease.
+        holder: the run that acts under that job's lease.
 
     Raises:
-        AnewError: the machine was started anew since; nothing was done to the new one.
-        StaleError: the lease is somebody else's, or the machine serves another job or none.
-        RecoveryError: it still lives.
+        AnewError: the machine was restarted since; nothing was done to the new one.
+        StaleError: another run holds the lease, or the machine serves another job or none.
+        RecoveryError: it is still alive.
     """
     ctx.ledger.drain(machine, incarnation, scope, reason, job, holder)
     await asyncio.to_thread(ctx.driver.evict, machine, scope, reason, incarnation)
     if any(seen.alive for seen in await asyncio.to_thread(ctx.driver.machines) if seen.name == machine):
         ctx.ledger.drain(
             machine, incarnation, scope, reason, job, holder
-        )  # it may be meant for somebody else by now
+        )  # by now the machine may belong to another job
         raise RecoveryError(f"machine {machine} still lives after its eviction")
     ctx.ledger.cordon(machine, incarnation, job, holder)

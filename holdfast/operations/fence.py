@@ -13,14 +13,14 @@ from holdfast.operations.context import Context
 
 @dataclass(frozen=True)
 class Fenced:
-    """What came of telling machines to stop; by name."""
+    """The result of ordering machines to stop; by name."""
 
     states: Mapping[str, AgentState]
-    """What each machine has, once its ranks were gone."""
+    """The state of each machine, once its ranks were gone."""
     lost: tuple[str, ...] = ()
-    """Those that could not be told."""
+    """Machines that the order did not reach."""
     silent: tuple[str, ...] = ()
-    """Of these, those that may run on: nothing came back from them."""
+    """Of these, those that may run on: they sent no answer."""
 
 
 async def fence(

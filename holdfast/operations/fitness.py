@@ -10,7 +10,7 @@ from holdfast.policies.classify import sure_signs
 
 
 async def why_unfit(ctx: Context, machine: Machine) -> str:
-    """Why the machine must not be given to a job; empty: nothing speaks against it.
+    """Return why the machine must not be given to a job; empty: there is no reason.
 
     A sure sign that its present incarnation showed counts, also when nothing was done about it (mode ``observe``).
     """

@@ -1,4 +1,4 @@
-"""Which machines flap, by what the ledger has heard of them and of the jobs that they served."""
+"""Detection of flapping machines, from the ledger's record of them and of the jobs that they served."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KINDS = (*NETWORK_KINDS, AlertKind.HOST_FAULT, AlertKind.RANK_EXIT)
 
 
 def find(ledger: Ledger, names: Iterable[str], now: float, policy: Policy) -> dict[str, str]:
-    """Those of the machines that flap, and why."""
+    """Return those of the machines that flap, and why."""
     rules = policy.ladder.flaps
     heard = ledger.heard_of(names, _KINDS, now - rules.window_s)
     told = {name: flapping.why(_flaps(alerts), now, rules) for name, alerts in heard.items()}
@@ -35,7 +35,7 @@ def find(ledger: Ledger, names: Iterable[str], now: float, policy: Policy) -> di
 
 
 def deaths_of(ledger: Ledger, job: str, now: float, policy: Policy) -> list[Death]:
-    """Ranks of the job that died by themselves within the window, where nothing beside explained it."""
+    """Return the ranks of the job that died by themselves within the window, where nothing else explained it."""
     since = now - policy.ladder.flaps.window_s
     epochs = {each.epoch: each for each in ledger.epochs(job)}
     found: list[Death] = []
@@ -51,12 +51,12 @@ def deaths_of(ledger: Ledger, job: str, now: float, policy: Policy) -> list[Deat
 
 
 def of_the_pool(ledger: Ledger, clock: Clock, policy: Policy) -> list[str]:
-    """Standbys that are given to no job now: they flap, or flapped and their checks have not passed for a while."""
+    """Return the standbys that no job gets now: they flap, or flapped and their checks have not passed for a while."""
     return list(why_kept_out(ledger, clock.now(), policy))
 
 
 def why_kept_out(ledger: Ledger, now: float, policy: Policy) -> dict[str, str]:
-    """The same, with the reasons."""
+    """Return the standbys of :func:`of_the_pool`, with the reasons."""
     standbys = [machine.name for machine in ledger.machines(state=MachineState.STANDBY)]
     return _not_cleared(ledger, standbys, now, policy.ladder.flaps) | find(ledger, standbys, now, policy)
 
@@ -78,7 +78,7 @@ def _dies(alert: RecordedAlert) -> bool:
 
 
 def _checks(alerts: Iterable[RecordedAlert]) -> tuple[list[float], list[float]]:
-    """When the checks of a standby passed, and when they did not."""
+    """Return when the checks of a standby passed, and when they did not."""
     told = [each for each in alerts if flapping.of_checks(each)]
     return (
         [each.recorded_at for each in told if not each.firing],

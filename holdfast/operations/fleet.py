@@ -42,9 +42,9 @@ async def ask(
     machines: Iterable[Machine],
     command: Callable[[AgentClient, Machine], Awaitable[Answer]],
 ) -> dict[str, Answer | HoldfastError]:
-    """Send ``command`` to the agents of ``machines``; by machine name, the answer or the error.
+    """Send ``command`` to the agents of ``machines``; return the answer or the error, by machine name.
 
-    What is wrong on this side is no machine's error, from which somebody may conclude that the machine is at fault.
+    A fault on this side is not returned as a machine's error, because a caller would blame the machine for it.
 
     Raises:
         SettingsError: our secret or certificates cannot be read.
@@ -69,24 +69,24 @@ async def ask(
 
 
 def answered(answers: dict[str, Answer | HoldfastError]) -> dict[str, Answer]:
-    """Those that answered."""
+    """Return the machines that answered, with their answers."""
     return {name: answer for name, answer in answers.items() if not isinstance(answer, HoldfastError)}
 
 
 def lost(answers: dict[str, Answer | HoldfastError]) -> tuple[str, ...]:
-    """Machines that are not what they were: no answer, or an agent that started anew."""
+    """Return the machines that are not as they were: no answer, or an agent that restarted."""
     return tuple(
         name for name, answer in answers.items() if isinstance(answer, UnavailableError | StaleError)
     )
 
 
 def silent(answers: dict[str, Answer | HoldfastError]) -> tuple[str, ...]:
-    """Machines from which nothing came back, not even a refusal: what runs there may run on."""
+    """Return the machines that sent no answer, not even a refusal: what runs there may run on."""
     return tuple(name for name, answer in answers.items() if isinstance(answer, SilentError))
 
 
 def all_or_raise(answers: dict[str, Answer | HoldfastError]) -> dict[str, Answer]:
-    """All answers.
+    """Return all answers.
 
     Raises:
         HoldfastError: the first that failed.
@@ -132,7 +132,7 @@ async def prepare_code(
     place = {machine.name: at for at, machine in enumerate(machines)}
 
     def neighbours(machine: Machine) -> tuple[str, ...]:
-        """A few, others for each machine: an order stays small however large the job is."""
+        """Return a few machines, different ones for each machine: an order stays small however large the job is."""
         ring = [here[(place[machine.name] + step) % len(here)] for step in range(min(_ASKED + 1, len(here)))]
         return tuple(other.address for other in ring if other.name != machine.name)[:_ASKED]
 

@@ -36,11 +36,11 @@ async def hold(ctx: Context, job_name: str, at_step: int | None) -> int | None:
 
 
 async def hold_ranks(ctx: Context, job: Job, at_step: int | None) -> int | None:
-    """Hold the ranks, or let them go; leaves the job's state alone.
+    """Hold the ranks, or let them go; leave the job's state alone.
 
     Ranks are at most one step apart, so the boundary after the next one is ahead of all of them, unless they passed it
-    before all machines were told. Some are held there then, while others wait for them in the middle of a later step:
-    they are led to a boundary that is further ahead.
+    before the order reached all machines. Then some are held there, while others wait for them in the middle of a
+    later step: they are moved to a boundary that is further ahead.
     """
     machines = ctx.ledger.machines_named(job.machines)
     if at_step is None:

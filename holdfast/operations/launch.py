@@ -29,14 +29,14 @@ _MOST_REFUSED = 4
 
 
 _LOOKS = 4
-"""Looks for first steps until all machines are asked, those too that had theirs already."""
+"""Number of polls for first steps until all machines are asked, including those that had theirs already."""
 
 
 _FEW = 32
 
 
 _PATIENCE_S = 1.0
-"""An agent answers when its ranks have made their first step, at the latest after so long."""
+"""An agent answers when its ranks have made their first step, at the latest after this time."""
 
 
 MakePlan = Callable[[Job, Sequence[AgentState]], Awaitable[RestorePlan]]
@@ -44,7 +44,7 @@ MakePlan = Callable[[Job, Sequence[AgentState]], Awaitable[RestorePlan]]
 
 
 class Launched(Frozen):
-    """What was started."""
+    """The epoch that was started."""
 
     epoch: int
     step: int
@@ -75,7 +75,7 @@ async def launch(
     waited_s: float = 0.0,
     ledger: Ledger | None = None,
 ) -> Launched:
-    """Start the next epoch of a job on its machines (for a new job: on standbys); does not wait for steps.
+    """Start the next epoch of a job on its machines (for a new job: on standbys); do not wait for steps.
 
     When every source of some rank's state is refused, the next older step is taken, in a further epoch.
 
@@ -85,13 +85,13 @@ async def launch(
         reason: why, for the record.
         incident_id: the incident that this recovers.
         bound: newest step that may be restored; None: no bound.
-        choice: what a person wants it to be restored from; None: the newest usable state.
-        waited_s: how long it was waited for S3 already.
-        ledger: where it is written; None: the site's, whoever else acts on the job.
+        choice: the state that a person wants it to be restored from; None: the newest usable state.
+        waited_s: how long the caller waited for S3 already.
+        ledger: where it is recorded; None: the site's, even if another run acts on the job.
 
     Raises:
         StaleError: another run acts on the job; nothing was started.
-        WaitError: S3 does not answer, and nothing else will do; nothing was started.
+        WaitError: S3 does not answer, and no other source will do; nothing was started.
         LimitError: no saved state is usable: a person decides; nothing was started.
         NoStandbyError: a new job wants more machines than stand by.
         UnavailableError: a machine of the job does not answer; nothing was started.
@@ -201,12 +201,12 @@ async def first_steps(ctx: Context, job_name: str, epoch: int, timeout_s: float)
 
 
 def _stepped(ranks: Sequence[RankState] | None) -> bool:
-    """All of them made a step in this epoch, or ended well."""
+    """Return whether all ranks made a step in this epoch, or ended well."""
     return bool(ranks) and all(rank.steps_done > 0 or rank.exit_code == 0 for rank in ranks or ())
 
 
 def _with_machines(ctx: Context, job: Job) -> Job:
-    """A new job gets its machines from the standby pool."""
+    """Give a new job its machines from the standby pool."""
     if job.machines:
         return job
     ledger, flapping = ctx.ledger, flaps.of_the_pool(ctx.ledger, ctx.clock, ctx.policy)
@@ -215,7 +215,7 @@ def _with_machines(ctx: Context, job: Job) -> Job:
 
 
 def _merge_pending_update(ledger: Ledger, job: Job) -> Job:
-    """A code update that was not urgent rides on this restart."""
+    """Apply a pending code update, which was not urgent, with this restart."""
     version = ledger.pending_version(job.name)
     if version is None:
         return job
@@ -225,9 +225,9 @@ def _merge_pending_update(ledger: Ledger, job: Job) -> Job:
 
 
 async def _settle(ctx: Context, machines: Sequence[Machine], job: Job) -> dict[str, Settled]:
-    """What the machines hold once nothing of the job runs there.
+    """Return the state of the machines once nothing of the job runs there.
 
-    An attempt that was killed half way may have started some ranks: nothing of it may go on.
+    An attempt that was killed half way may have started some ranks: none of them may go on.
     """
     answers = await fleet.settle(ctx, machines, job.name, job.epoch)
     if unreachable := fleet.lost(answers):
@@ -238,7 +238,7 @@ async def _settle(ctx: Context, machines: Sequence[Machine], job: Job) -> dict[s
 async def _prepare_code(
     ctx: Context, job: Job, machines: Sequence[Machine], settled: Mapping[str, Settled]
 ) -> None:
-    """Have the job's code on all machines before any rank starts; those that said that they have it are not asked."""
+    """Put the job's code on all machines before any rank starts; those that reported that they have it are skipped."""
     lacking = [machine for machine in machines if job.code_version not in settled[machine.name].code]
     fleet.all_or_raise(await fleet.prepare_code(ctx, job, job.code_version, lacking))
 

@@ -27,7 +27,7 @@ def persist_soon(
     states: Mapping[str, AgentState],
     bound: int | None = None,
 ) -> None:
-    """Have :func:`persist` done without waiting for it: recovery goes on at once."""
+    """Run :func:`persist` without waiting for it: recovery continues at once."""
     task = asyncio.get_running_loop().create_task(persist(ctx, job, machines, states, bound))
     _under_way.add(task)  # the loop itself keeps only a weak reference
     task.add_done_callback(_under_way.discard)
@@ -40,12 +40,12 @@ async def persist(
     states: Mapping[str, AgentState],
     bound: int | None = None,
 ) -> int | None:
-    """Order the newest complete step in memory to S3, if it is newer than what lies there; the step, or None.
+    """Order the newest complete step in memory to S3, if it is newer than what is there; return the step, or None.
 
-    ``states`` are what the machines said once nothing of the job ran any more, by name.
+    ``states`` are what the machines reported once nothing of the job ran any more, by name.
 
-    Returns when the agents have it out of the way of later saves; they upload it by themselves, within their own
-    bounds. Nothing that goes wrong here is worth stopping a recovery for: it is logged.
+    Returns when the agents have put it aside from later saves; they upload it by themselves, within their own
+    bounds. No failure here is worth stopping a recovery for: it is logged.
     """
     try:
         return await asyncio.wait_for(_order(ctx, job, machines, states, bound), _ORDER_S)

@@ -44,5 +44,5 @@ def plans(ledger: Ledger, policy: SparePoolPolicy, now: float) -> tuple[Plan, ..
 
 
 def pooled(ledger: Ledger) -> list[Machine]:
-    """Machines that stand by, or are on their way to."""
+    """Return the machines that stand by, or are on their way to."""
     return [machine for state in IN_POOL for machine in ledger.machines(state=state)]

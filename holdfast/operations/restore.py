@@ -1,4 +1,4 @@
-"""From which state a job goes on: what machines and S3 hold, what was left behind, who decides when none is left."""
+"""The state to go on from: by what machines and S3 hold, what was left behind, who decides if none is left."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ from holdfast.storage.checkpoints.remote import manifests
 
 @dataclass(frozen=True)
 class Search:
-    """What a plan is made of."""
+    """The inputs of a restore plan."""
 
     ctx: Context
     job: Job
     states: Sequence[AgentState]
-    """What the job's machines hold."""
+    """The states that the job's machines hold."""
     bound: int | None = None
     """Newest step that may be restored; None: no bound."""
     refused: Sequence[str] = ()
-    """What was found damaged just before, in words."""
+    """The sources that were found damaged just before, in words."""
     waited_s: float = 0.0
-    """How long it was waited for S3 already."""
+    """How long the caller waited for S3 already."""
 
     @property
     def shards(self) -> list[Shard]:
-        """Shards of the job, on whatever machine."""
+        """Shards of the job, on any machine."""
         return [shard for state in self.states for shard in state.shards if shard.job == self.job.name]
 
 
 async def plan(search: Search) -> RestorePlan:
-    """The newest state that every rank can reach and that may be restored.
+    """Return the newest state that every rank can reach and that may be restored.
 
     Raises:
-        WaitError: S3 does not answer, and nothing else will do.
+        WaitError: S3 does not answer, and no other source will do.
         LimitError: no state is usable: a person decides.
     """
     made, error = await _made(search)
@@ -54,7 +54,7 @@ async def plan(search: Search) -> RestorePlan:
 
 
 async def by_hand(search: Search, choice: Choice) -> RestorePlan:
-    """What a person named: zero, or a saved step, whatever speaks against it.
+    """Plan a restore from what a person named: zero, or a saved step, even if there are reasons against it.
 
     Raises:
         RefusedError: the job's setting forbids a start from zero, or the step is nowhere complete.
@@ -103,7 +103,7 @@ async def give_up_state(ctx: Context, job: str, step: int, why: str) -> list[int
 
 
 async def _made(search: Search) -> tuple[RestorePlan, str]:
-    """The plan by what the ledger knows of S3, else by the bucket; and why S3 does not answer, where it matters."""
+    """Return the plan by the ledger's record of S3, else by the bucket; and why S3 does not answer, if it matters."""
     ctx, job = search.ctx, search.job
     while True:
         made = _trusted_only(search, ctx.ledger.checkpoints(job.name, include_suspect=False))

@@ -25,7 +25,7 @@ async def stop(ctx: Context, job_name: str, ledger: Ledger | None = None) -> Non
     Args:
         ctx: services.
         job_name: the job.
-        ledger: where it is written; None: the site's, whoever else acts on the job.
+        ledger: where it is recorded; None: the site's, even if another run acts on the job.
 
     Raises:
         StaleError: another run acts on the job; it was not stopped.

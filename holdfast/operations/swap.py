@@ -12,14 +12,14 @@ from holdfast.storage.ledger import Ledger
 
 
 async def claim(ctx: Context, ledger: Ledger, job: str, taken: list[str], old: str) -> Machine:
-    """A standby for the job in the place of ``old``, of its kind.
+    """Return a standby for the job in the place of ``old``, of its kind.
 
     First one that an attempt claimed and was killed before it could place it.
     """
     for machine in ledger.machines(state=MachineState.ACTIVE, job=job):
         if machine.name not in taken:
             return machine
-    # One that the job let go as innocent stands by with a slot of its own to come back to.
+    # A machine that the job released as innocent stands by with its own slot to return to.
     others = [name for name in taken if name != old]
     try:
         return ledger.claim_standbys(job, 1, [*excluded(ctx, old), *others])[0]
@@ -39,7 +39,7 @@ async def claim(ctx: Context, ledger: Ledger, job: str, taken: list[str], old: s
 
 
 def excluded(ctx: Context, old: str) -> list[str]:
-    """Standbys that cannot take ``old``'s place: those of another group, and those that flap."""
+    """Return the standbys that cannot take ``old``'s place: those of another group, and those that flap."""
     policy = ctx.policy.spare_pool
     flapping = flaps.of_the_pool(ctx.ledger, ctx.clock, ctx.policy)
     if not policy.groups:

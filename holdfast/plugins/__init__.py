@@ -1,4 +1,4 @@
-"""What other packages bring, by entry points: detectors, diagnosers, drivers, commands and playbooks.
+"""Plug-ins of other packages, by entry points: detectors, diagnosers, drivers, commands and playbooks.
 
 A package names its object in its own ``pyproject.toml``::
 
@@ -71,7 +71,7 @@ class Found:
     entry: EntryPoint
 
     def broken(self, error: str) -> Plugin:
-        """The same with its error, which is logged."""
+        """Log the error and return the plug-in with it."""
         _log.error(
             "plug-in %s is broken and left out: %s. Mend or uninstall the package.", self.plugin, error
         )
@@ -79,7 +79,7 @@ class Found:
 
 
 def installed(group: Group) -> list[Found]:
-    """The entry points of ``group`` in order of package and name; nothing is imported."""
+    """Return the entry points of ``group`` in order of package and name; nothing is imported."""
     listed = []
     for entry in entry_points(group=group.value):
         package = entry.dist.name if entry.dist else "unknown"
@@ -105,7 +105,7 @@ def load(group: Group) -> tuple[dict[str, Any], list[Plugin]]:
 
 
 def make(group: Group, *arguments: Any) -> dict[str, Any]:
-    """Objects of ``group`` made from ``arguments`` by their factories; what fails is logged and left out."""
+    """Make the objects of ``group`` from ``arguments`` by their factories; one that fails is logged and left out."""
     made = {}
     factories, _ = load(group)
     for found in installed(group):
@@ -123,7 +123,7 @@ def make(group: Group, *arguments: Any) -> dict[str, Any]:
 
 
 def make_one(group: Group, name: str, *arguments: Any, beside: Collection[str] = ()) -> Any:
-    """The object called ``name``; ``beside`` are the built-in names, for the message.
+    """Return the object called ``name``; ``beside`` are the built-in names, for the message.
 
     Raises:
         SettingsError: no package brings it, or it is broken.
@@ -150,7 +150,7 @@ def declare() -> None:
 
 
 def said(error: BaseException) -> str:
-    """An error of foreign code in one line."""
+    """Describe an error of foreign code in one line."""
     return f"{type(error).__name__}: {error}".splitlines()[0].rstrip(": ")
 
 
@@ -166,7 +166,7 @@ def _checked(found: Found, one: Any) -> Any:
 
 
 def unfit(found: Found, taken: Collection[str] = ()) -> str:
-    """Why its name cannot be used; empty when it can."""
+    """Return why the plug-in's name cannot be used; empty when it can."""
     plugin = found.plugin
     if plugin.name in taken:
         return f"the name {plugin.name!r} is taken by another package"

@@ -17,7 +17,7 @@ ENTRY_FILE = "policy.yaml"
 
 
 def site_policy(path: Path | None = None, *, usable: bool = False) -> Policy:
-    """What this site goes by. A package whose entry is wrong is named in an error and left out.
+    """Return the policy of this site. A package whose entry is wrong is named in an error and left out.
 
     Args:
         path: the site's own file (``HOLDFAST_POLICY_FILE``).
@@ -52,7 +52,7 @@ def _by_package() -> dict[str, list[Found]]:
 
 
 def _entry(members: list[Found]) -> PolicyFile | None:
-    """The package's file, which may speak of its own classes only.
+    """Return the package's policy entry, which may refer to its own classes only.
 
     Raises:
         SettingsError: it cannot be read, or it changes something else.

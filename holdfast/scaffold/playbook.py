@@ -108,7 +108,7 @@ def _new(name: str, folder: Path, package: str) -> dict[Path, str]:
 
 
 def _own(name: str, folder: Path, values: Mapping[str, str]) -> dict[Path, str]:
-    """The files that only this playbook has."""
+    """Return the files that only this playbook has."""
     return {
         folder / values["package"] / f"{name}.py": _fill(templates.FLOW, values),
         folder / "tests" / f"test_{name}.py": _fill(templates.TEST, values),
@@ -117,7 +117,7 @@ def _own(name: str, folder: Path, values: Mapping[str, str]) -> dict[Path, str]:
 
 
 def _added(name: str, folder: Path) -> dict[Path, str]:
-    """The files of a repository that has playbooks, with this one."""
+    """Return the files of a repository that has playbooks, with this one."""
     project, package, known = _repository(folder)
     if name in known:
         raise RefusedError(
@@ -144,7 +144,7 @@ def _added(name: str, folder: Path) -> dict[Path, str]:
 
 
 def _repository(folder: Path) -> tuple[str, str, set[str]]:
-    """Project, package and playbooks of an existing repository."""
+    """Return project, package and playbooks of an existing repository."""
     path = folder / "pyproject.toml"
     try:
         project = tomllib.loads(path.read_text())["project"]

@@ -1,4 +1,4 @@
-"""What a new playbook starts as. ``$name``, ``$flow``, ``$package``, ``$project`` and ``$words`` are filled in."""
+"""Templates of a new playbook. ``$name``, ``$flow``, ``$package``, ``$project`` and ``$words`` are filled in."""
 
 from __future__ import annotations
 

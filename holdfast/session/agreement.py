@@ -1,4 +1,4 @@
-"""What ranks tell each other about a save: beside the step, over a group of their own on the CPU.
+"""Votes of the ranks about a save: exchanged beside the step, over a group of their own on the CPU.
 
 At start-up, and when a plan is made, all ranks agree on their main threads (:meth:`Group.agree`). In between each
 call of ``checkpoint`` has one exchange, made by the thread that saves (:meth:`Group.exchange`): no step waits for it.
@@ -31,7 +31,7 @@ TIMEOUT = timedelta(hours=12)
 
 @dataclass(frozen=True)
 class Vote:
-    """What became of one call of ``checkpoint`` on this rank."""
+    """The outcome of one call of ``checkpoint`` on this rank."""
 
     number: int
     """Of the call."""
@@ -54,7 +54,7 @@ class Vote:
 
 @dataclass(frozen=True)
 class Result:
-    """What all ranks said of one call."""
+    """The votes of all ranks on one call."""
 
     common: bool
     """All have the save: of one step and one plan."""
@@ -68,11 +68,11 @@ class Result:
     rejects: bool = False
     calls: int = 0
     unequal: bool = False
-    """What was saved once for several ranks is not the same on these: it needs a new plan."""
+    """Items that were saved once for several ranks differ on these: a new plan is needed."""
 
 
 class Group:
-    """All ranks, for small exchanges on the CPU. Of one rank only: answers at once."""
+    """All ranks, for small exchanges on the CPU. With one rank only it answers at once."""
 
     def __init__(self) -> None:
         self._group: Any = None
@@ -94,7 +94,7 @@ class Group:
         return self._group is None
 
     def agree(self, *needs: bool, equal: str = "") -> tuple[list[bool], bool]:
-        """Each need, if any rank has it; and whether ``equal`` is the same on all. Waits for all ranks.
+        """Return each need, if any rank has it; and whether ``equal`` is the same on all. Waits for all ranks.
 
         Only on the main thread, and only while no exchange is under way.
         """
@@ -106,7 +106,7 @@ class Group:
         return [bool(each) for each in flags], all(_alike([largest, smallest]))
 
     def same(self, values: Sequence[int]) -> list[bool]:
-        """Whether all ranks gave the same value, for each of as many. Waits for all ranks, as :meth:`agree` does."""
+        """Return, for each value, whether all ranks gave the same. Waits for all ranks, as :meth:`agree` does."""
         if self._group is None or not values:
             return [True] * len(values)
         told = torch.tensor(_mirrored(*values), dtype=torch.int64)
@@ -114,10 +114,10 @@ class Group:
         return _alike(told.tolist())
 
     def exchange(self, vote: Vote, ended: Callable[[], bool]) -> Result:
-        """Give this rank's vote on a call and learn all others'. In the thread that saves; each call once, in order.
+        """Give this rank's vote on a call and receive all others'. In the thread that saves; each call once, in order.
 
         Raises:
-            CheckpointError: another rank is gone, or ``ended`` says that this process ends.
+            CheckpointError: another rank is gone, or ``ended`` reports that this process ends.
         """
         if self._group is None:
             return Result(
@@ -159,7 +159,7 @@ class Group:
 
 
 def _unknown_to_the_script() -> Any:
-    """A group of all ranks that ``dist.destroy_process_group()`` leaves alone: the last save may be under way then."""
+    """Make a group of all ranks that ``destroy_process_group()`` leaves alone: the last save may be under way then."""
     store = dist.distributed_c10d.PrefixStore(
         f"holdfast/{next(_opened)}", dist.distributed_c10d._get_default_store()
     )
@@ -172,8 +172,8 @@ def _unknown_to_the_script() -> Any:
 
 
 def _devices(gloo: Any) -> list[Any]:
-    """Those that torch takes by itself, but a rank connects to another when they first talk: to its two neighbours in
-    the ring that an all-reduce is, not to all ranks at once."""
+    """Return those that torch takes by itself, but a rank connects to another at their first exchange: to its two
+    neighbours in the ring that an all-reduce is, not to all ranks at once."""
     names = [each for each in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if each]
     found = [gloo.create_device(interface=each, lazy_init=True) for each in names]
     return found or [gloo.create_default_device(lazy_init=True)]
@@ -186,7 +186,7 @@ def _largest() -> Any:
 
 
 def _until(done: Callable[[], bool], ended: Callable[[], bool]) -> None:
-    """Look again and again: a thread that waits inside torch when the interpreter ends takes the process with it."""
+    """Poll repeatedly: a thread that waits inside torch when the interpreter ends takes the process with it."""
     pause = 0.0002
     while not done():
         if ended():
@@ -196,17 +196,17 @@ def _until(done: Callable[[], bool], ended: Callable[[], bool]) -> None:
 
 
 def _mirrored(*values: int) -> list[int]:
-    """Values, and the same negated: the largest of both tell whether all ranks gave the same."""
+    """Return values, and the same negated: the largest of both show whether all ranks gave the same."""
     return [*values, *(-each for each in values)]
 
 
 def _both_ways(hashes: Sequence[int]) -> list[int]:
-    """As :func:`_mirrored`, of positive numbers; a rank that has none has no say."""
+    """Do the same as :func:`_mirrored` for positive numbers; a rank without one has no influence."""
     return [each or _NONE for each in hashes] + [-each or _NONE for each in hashes]
 
 
 def _alike(largest: Sequence[int]) -> list[bool]:
-    """Where the largest of the mirrored values say that all ranks gave the same."""
+    """Return, for each value, whether the largest mirrored values show that all ranks gave the same."""
     half = len(largest) // 2
     return [high in (-low, _NONE) for high, low in zip(largest[:half], largest[half:], strict=True)]
 

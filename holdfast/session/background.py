@@ -1,4 +1,4 @@
-"""The thread of a rank that finishes saves: in order, and never in the way of the process's end."""
+"""The thread of a rank that finishes saves: in order, and without delaying the process's end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Work = Callable[[], None]
 
 @dataclass
 class _Shared:
-    """What the thread has: not the owner, which may go."""
+    """The state of the thread: not the owner, which may be collected."""
 
     waiting: queue.SimpleQueue[Work | None] = field(default_factory=queue.SimpleQueue)
     pending: int = 0
@@ -31,7 +31,7 @@ class _Shared:
 
 
 class Background:
-    """Runs what is submitted, one after the other. What is raised there is logged, and goes no further."""
+    """Runs what is submitted, one after the other. An exception there is logged, and goes no further."""
 
     def __init__(self) -> None:
         self._shared = _Shared()
@@ -39,7 +39,7 @@ class Background:
         weakref.finalize(self, self._shared.waiting.put, None).atexit = False
 
     def submit(self, work: Work) -> None:
-        """Have ``work`` done."""
+        """Have ``work`` run by the thread."""
         with self._shared.idle:
             self._shared.pending += 1
         self._shared.waiting.put(work)
@@ -56,11 +56,11 @@ class Background:
         return self._shared.pending > 0
 
     def ended(self) -> bool:
-        """Whether the process ends: give up."""
+        """Return whether the process ends: give up."""
         return self._shared.ended.is_set()
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until all is done, at most so long; whether it is."""
+        """Wait until all is done, at most so long; return whether it is."""
         if not self.busy:
             return True
         with self._shared.idle:
@@ -90,16 +90,16 @@ def _run(shared: _Shared) -> None:
 
 
 def _yield_to_training() -> None:
-    """Never take the processor from whoever computes when there is work; its turn comes as soon as anybody's.
+    """Never take the processor from a computing thread when work comes; its turn comes as soon as any other's.
 
-    A thread that slept is otherwise let on at once, by Linux, in the place of the one that woke it.
+    Otherwise Linux runs a thread that slept at once, in the place of the one that woke it.
     """
     with contextlib.suppress(OSError, AttributeError):
         os.sched_setscheduler(threading.get_native_id(), os.SCHED_BATCH, os.sched_param(0))
 
 
 def _finish_at_exit(background: Background) -> None:
-    """As ``concurrent.futures`` does it: ``atexit`` is not run in processes that ``multiprocessing`` forked."""
+    """Finish as ``concurrent.futures`` does: ``atexit`` is not run in processes that ``multiprocessing`` forked."""
     known = weakref.ref(background)
 
     def finish() -> None:

@@ -1,4 +1,4 @@
-"""What a rank waits for at a step boundary: the copy on its peer, and being let go."""
+"""Waits of a rank at a step boundary: for the copy on its peer, and for its release by the agent."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ class Boundary:
 
     @property
     def longest_s(self) -> float:
-        """Longest wait for a copy."""
+        """Longest wait for a copy, in seconds."""
         return LATE_S if self._late else REPLICATION_S
 
     def saved(self, step: int, path: Path, nbytes: int) -> None:
-        """A shard is complete: tell the agent. Called from the thread that saves."""
+        """Report a complete shard to the agent. Called from the thread that saves."""
         with self._lock:
             self._waiting = (step, str(path), nbytes)
             self._since = time.monotonic()
             self._told = self._tell()
 
     def has_copy(self) -> bool:
-        """Whether the peer has the newest shard, or is too late. Tells the agent again if it was not there."""
+        """Return whether the peer has the newest shard, or is too late. Reports again if the agent was not there."""
         with self._lock:
             self._tell_common()
             if self._waiting is None:
@@ -69,20 +69,20 @@ class Boundary:
             return True
 
     def common(self, step: int, path: Path) -> None:
-        """All ranks have the save: tell the agent, which may copy it on. Called from the thread that saves."""
+        """Report to the agent that all ranks have the save: it may copy it on. Called from the thread that saves."""
         with self._lock:
             self._untold = self._kept = step, str(path)
             self._since = time.monotonic()
             self._tell_common()
 
     def kept(self, step: int, path: Path) -> None:
-        """The shard that this rank resumes from: the agent is to see that the peer has it."""
+        """Have the agent ensure that the peer has the shard that this rank resumes from."""
         with self._lock:
             self._kept = step, str(path)
         self.remind()
 
     def remind(self) -> None:
-        """Tell the agent again which shard the peer lacks; now and then."""
+        """Report again to the agent which shard the peer lacks; now and then."""
         with self._lock:
             now = time.monotonic()
             if self._kept is None or now - self._reminded < REMIND_S:
@@ -92,11 +92,11 @@ class Boundary:
             self._reporter.send("kept", step=step, path=path)
 
     def is_on_peer(self, saved: Saved | None) -> bool:
-        """Whether the peer has what this rank saved or resumed from last, or there is no such thing."""
+        """Return whether the peer has what this rank saved or resumed from last, or there is no such thing."""
         return saved is None or not self._has_peer or self._control.replicated_step >= saved[1]
 
     def must_hold(self, step: int) -> bool:
-        """Whether the agent holds this rank at or before ``step``."""
+        """Return whether the agent holds this rank at or before ``step``."""
         at = self._control.hold_at_step
         return at != NO_HOLD and step >= at
 

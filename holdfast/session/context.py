@@ -1,4 +1,4 @@
-"""What a rank knows of its place: read once from the environment that its agent gave it."""
+"""A rank's place and settings: read once from the environment that its agent gave it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from holdfast.models.checkpoint import Copies
 
 @dataclass(frozen=True)
 class RestoreFrom:
-    """What this rank resumes from; neither ticket nor path: from scratch."""
+    """The source that this rank resumes from; neither ticket nor path: from scratch."""
 
     step: int = 0
     ticket: Path | None = None
-    """Appears when the state is where the rank can have it, and says where that is."""
+    """File that appears when the state is within the rank's reach, and that names its place."""
     path: Path | None = None
     """A shard file or a checkpoint directory that is there already."""
 
@@ -43,7 +43,7 @@ class Context:
     memory_every: int = 1
     """A save is due every so many steps."""
     skip_steps: frozenset[int] = frozenset()
-    """Whose data the script passes over."""
+    """Steps whose data the script passes over."""
     copies: Copies = field(default_factory=Copies)
     """Of this rank's state, in the first tier."""
     patience_s: float | None = None
@@ -51,7 +51,7 @@ class Context:
 
     @classmethod
     def read(cls, environ: Mapping[str, str]) -> Context | None:
-        """The context in ``environ``; None when no agent started this process (plain torchrun or python).
+        """Return the context in ``environ``; None when no agent started this process (plain torchrun or python).
 
         Raises:
             SettingsError: the environment is there and wrong.

@@ -1,6 +1,6 @@
-"""What a replay computes, digested step by step: loss, gradients as optimizers get them, parameters as they leave them.
+"""Digests of a replay, step by step: loss, gradients as optimizers get them, parameters as they leave them.
 
-Compared with what other groups of machines compute of the same state and data
+Compared with digests of other groups of machines that compute the same state and data
 (:mod:`holdfast.policies.diagnose.agreement`): it shows results that are wrong by a single bit.
 """
 
@@ -24,7 +24,7 @@ MOST_STEPS_TOLD = 256
 
 
 class Digests:
-    """Listens to all optimizers of the process."""
+    """Digests the work of all optimizers of the process."""
 
     def __init__(self) -> None:
         self.kind = ""
@@ -45,7 +45,7 @@ class Digests:
             weakref.finalize(self, handle.remove)
 
     def step(self, step: int, loss: float | None, grad_norm: float | None) -> None:
-        """A step is complete."""
+        """Digest a complete step."""
         told = self._updates > 0
         if len(self._steps) < MOST_STEPS_TOLD:
             self._steps.append(
@@ -62,7 +62,7 @@ class Digests:
         self._updates = 0
 
     def told(self) -> dict[str, Any]:
-        """For the agent."""
+        """Return the digests, for the agent."""
         return {"digests": self._steps, "hardware": self.kind}
 
     def _take_gradients(self, params: Iterable[Tensor]) -> None:

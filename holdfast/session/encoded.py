@@ -1,4 +1,4 @@
-"""One part of the state as it is saved."""
+"""One part of the state in the form in which it is saved."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Encoded:
 
     @classmethod
     def by(cls, encoder: Encoder, nodes: dict[str, Any], *, stock: bool = True) -> Encoded:
-        """What ``encoder`` has collected; ``stock``: plain values also under names of their own."""
+        """Return what ``encoder`` has collected; ``stock``: plain values also under names of their own."""
         items = encoder.items | encoder.stock.values if stock else encoder.items
         paths = {name: encoder.paths[name] for name in items}
         return cls(nodes, items, paths, inlined=encoder.inlined)
@@ -45,7 +45,7 @@ class Placing:
 
     rank: int = 0
     alone: bool = True
-    """Whether no other rank is there to share anything with."""
+    """Whether there is no other rank to share anything with."""
     loose: set[str] = field(default_factory=set)
     """Names of tensors that changed their shape or type once: from then on they lie in the tree."""
     shared: set[str] = field(default_factory=set)
@@ -55,13 +55,13 @@ class Placing:
     apart: set[str] = field(default_factory=set)
     """Names of buffers that are not equal on all ranks, where another rank has the plain name."""
     unequal: set[str] = field(default_factory=set)
-    """Names of what was ever found unequal."""
+    """Names of items that were ever found unequal."""
     replicated: list[tuple[str, ...]] = field(default_factory=list)
-    """Names of what is saved once and has to stay equal: :data:`~holdfast.session.shared.Replicated`."""
+    """Names of items that are saved once and have to stay equal: :data:`~holdfast.session.shared.Replicated`."""
     _shapes: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def module(self) -> Place:
-        """For modules: everything is an item under its own name, unless it changes its shape or is this rank's own."""
+        """Return a module's place: all is an item under its own name, unless it changes shape or is this rank's own."""
 
         def place(path: Path, tensor: Tensor) -> str | None:
             name = dotted(path)
@@ -72,7 +72,7 @@ class Placing:
         return place
 
     def optimizer(self) -> Place:
-        """For optimizers: what a parameter has directly is an item; histories in lists lie in the tree."""
+        """Return an optimizer's place: a parameter's direct state is an item; histories in lists lie in the tree."""
 
         def place(path: Path, tensor: Tensor) -> str | None:
             if is_distributed(tensor):
@@ -83,7 +83,7 @@ class Placing:
         return place
 
     def other(self) -> Place:
-        """For all else: small tensors lie in the tree; large ones are shared by the ranks where they are equal."""
+        """Return the place of all else: small tensors lie in the tree; ranks share large ones where they are equal."""
 
         def place(path: Path, tensor: Tensor) -> str | None:
             name = dotted(path)
@@ -109,13 +109,13 @@ class Placing:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This rank's part of a distributed tensor."""
+    """Return this rank's part of a distributed tensor."""
     found: Tensor = getattr(tensor, "_local_tensor", tensor)
     return found
 
 
 def addresses(tensor: Tensor) -> Iterator[tuple[int, int]]:
-    """Address and elements of each plain tensor that ``tensor`` consists of."""
+    """Yield address and elements of each plain tensor that ``tensor`` consists of."""
     held = local(tensor)
     if is_traceable_wrapper_subclass(held):
         for name in held.__tensor_flatten__()[0]:

@@ -1,7 +1,7 @@
-"""Clocks of the parts of a step: the host's, and a GPU's own for work that it is only handed.
+"""Clocks of the parts of a step: the host's, and a GPU's own for work that is only handed to it.
 
-A kernel runs after the line that launched it: on the host's clock its time falls to whichever part waits for the GPU
-first. So with CUDA two events are recorded around a part and read a step later, when the GPU has passed them: nothing
+A kernel runs after the line that launched it: on the host's clock its time falls to the part that first waits for the
+GPU. So with CUDA two events are recorded around a part and read a step later, when the GPU has passed them: nothing
 waits for them.
 """
 
@@ -20,23 +20,23 @@ _MOST = 256
 
 
 class Event(Protocol):
-    """What is used of ``torch.cuda.Event(enable_timing=True)``."""
+    """The used part of ``torch.cuda.Event(enable_timing=True)``."""
 
     def record(self) -> None:
-        """Note the moment at which the GPU comes here."""
+        """Record the moment at which the GPU comes here."""
         ...
 
     def query(self) -> bool:
-        """Whether it has."""
+        """Return whether the GPU has passed it."""
         ...
 
     def elapsed_time(self, end_event: Any) -> float:
-        """Milliseconds until ``end_event``, both passed."""
+        """Return milliseconds until ``end_event``, both passed."""
         ...
 
 
 def cuda_event() -> Event | None:
-    """An event of the current GPU; None: this process uses none, or records a graph just now. Initialises nothing."""
+    """Return an event of the current GPU; None: this process uses none, or now records a graph. Initialises nothing."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized() or torch.cuda.is_current_stream_capturing():
         return None
@@ -70,13 +70,13 @@ class GpuTimes:
         self._failed = False
 
     def begin(self) -> Event | None:
-        """A part begins; None: the host's clock is to be taken."""
+        """Begin a part; return None when the host's clock is to be used."""
         if self._failed or len(self._now.parts) >= _MOST:
             return None
         return self._recorded()
 
     def end(self, name: str, began: Event) -> bool:
-        """It ends; False: its end could not be recorded."""
+        """End a part; return False when its end could not be recorded."""
         ended = self._recorded()
         if ended is None:
             return False
@@ -84,12 +84,12 @@ class GpuTimes:
         return True
 
     def take(self) -> dict[str, float]:
-        """A step is over: seconds of the newest earlier one that the GPU is through with; empty: none is yet."""
+        """End a step; return seconds of the newest earlier one that the GPU is through with; empty: none is yet."""
         found: dict[str, float] = {}
         try:
             while self._waiting and self._waiting[0].passed():
                 found = self._waiting.popleft().seconds()
-        except RuntimeError:  # a GPU that is lost: training hears of it from its own calls
+        except RuntimeError:  # a GPU that is lost: training gets the error from its own calls
             self._fail()
         if self._now.parts:
             self._waiting.append(self._now)
@@ -107,6 +107,6 @@ class GpuTimes:
         return event
 
     def _fail(self) -> None:
-        """From now on the host's clock."""
+        """Use the host's clock from now on."""
         self._failed, self._now = True, _Step()
         self._waiting.clear()

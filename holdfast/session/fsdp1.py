@@ -1,4 +1,4 @@
-"""FullyShardedDataParallel (FSDP1): its parameters are ranges of flat buffers, wherever a range cuts them.
+"""FullyShardedDataParallel (FSDP1): its parameters are ranges of flat buffers, cut at any element.
 
 torch's own state dictionaries of it gather every parameter, and the optimizer's state, on the step's path. Here each
 rank's range is described as it lies there (:mod:`holdfast.storage.checkpoints.format.flat`), under the full names of
@@ -29,13 +29,13 @@ from holdfast.storage.checkpoints.format.structure import Node
 
 
 def is_fsdp1(module: nn.Module) -> bool:
-    """Whether a part of ``module`` is wrapped by FSDP1."""
+    """Return whether a part of ``module`` is wrapped by FSDP1."""
     return any(isinstance(each, FullyShardedDataParallel) for each in module.modules())
 
 
 @dataclass(frozen=True)
 class Range:
-    """What this rank has of one parameter."""
+    """This rank's range of one parameter."""
 
     key: Tensor
     """The parameter by which the optimizer knows it: the original one, or the flat one."""
@@ -49,12 +49,12 @@ class Range:
     """Where it begins in the optimizer's state for ``key``."""
 
     def of(self, values: Tensor) -> FlatShard:
-        """The same range of state that the optimizer keeps for ``key``."""
+        """Return the same range of state that the optimizer keeps for ``key``."""
         return FlatShard(values[self.at : self.at + self.local.numel()], self.shape, self.start)
 
 
 def ranges(module: nn.Module) -> dict[str, Range]:
-    """This rank's range of every parameter that FSDP1 has flattened, by full name; also where that is nothing."""
+    """Return this rank's range of every parameter that FSDP1 has flattened, by full name; also where that is empty."""
     found: dict[str, Range] = {}
     for prefix, each in module.named_modules():
         handle = each._handle if isinstance(each, FullyShardedDataParallel) else None
@@ -86,7 +86,7 @@ class FlatModulePart(ModulePart):
     """A module of which parts are wrapped by FSDP1."""
 
     def state(self) -> dict[str, Any]:
-        """Its tensors, all of them live: ranges of the flat ones.
+        """Return its tensors, all of them live: ranges of the flat ones.
 
         Raises:
             CheckpointError: a part of it keeps state beside its tensors.
@@ -118,7 +118,7 @@ class FlatModulePart(ModulePart):
         super()._want(key, node, known)
 
     def load(self, tensors: Mapping[str, Any]) -> None:
-        """Nothing but to look anew: everything was loaded into the live tensors.
+        """Only look at the module again: everything was loaded into the live tensors.
 
         Raises:
             CheckpointError: something was saved that is no tensor of the module's own.
@@ -141,7 +141,7 @@ def _persistent_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 class FlatOptimizerPart(OptimizerPart):
-    """An optimizer of such a module: what it keeps for a range is a range too."""
+    """An optimizer of such a module: its state for a range is a range too."""
 
     def _ranges(self) -> dict[str, Range]:
         mine = {id(each) for group in self.optimizer.param_groups for each in group["params"]}
@@ -173,7 +173,7 @@ class FlatOptimizerPart(OptimizerPart):
         return Encoded.by(encoder, {"state": {"params": nodes, "shared": []}})
 
     def _want_state(self, params: Mapping[str, Tensor], known: Known) -> None:
-        """Make room for the state of this rank's ranges, whatever ranges the ranks had that saved."""
+        """Make room for the state of this rank's ranges, whatever ranges the saving ranks had."""
         told = known.nodes.get(f"{self.name}/state") or {"params": {}}
         self._made: dict[Tensor, dict[str, Any]] = {}
         self._saved, self._shared = {}, []
@@ -207,7 +207,7 @@ class FlatOptimizerPart(OptimizerPart):
             known.targets[name] = mine.of(values[key])
 
     def load(self, tensors: Mapping[str, Any]) -> None:
-        """Take what was loaded."""
+        """Take the loaded values."""
         params, flat = self._by_name if self._regroup else self._params(), self._ranges()
         decoder, state = Decoder(tensors), self.optimizer.state
         self._load_groups(params, tensors)

@@ -1,7 +1,7 @@
-"""When values that were loaded into the live tensors are all that loading means for a module or an optimizer.
+"""Modules and optimizers for which loading into the live tensors is all that a restore has to do.
 
-``load_state_dict`` then only copies each tensor onto itself, which takes milliseconds at every restore. Whatever does
-more than that (a hook, an override) is loaded through it.
+``load_state_dict`` then only copies each tensor onto itself, which takes milliseconds at every restore. Objects that do
+more than that (a hook, an override) are loaded through it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 
 def loads_plainly(module: nn.Module) -> bool:
-    """Whether no part of ``module`` does anything at ``load_state_dict`` but copy."""
+    """Return whether no part of ``module`` does anything at ``load_state_dict`` but copy."""
     return all(
         type(each).load_state_dict is nn.Module.load_state_dict
         and type(each)._load_from_state_dict is nn.Module._load_from_state_dict
@@ -26,7 +26,7 @@ def loads_plainly(module: nn.Module) -> bool:
 
 
 def updates_plainly(optimizer: Optimizer) -> bool:
-    """Whether ``optimizer`` loads as torch's own do."""
+    """Return whether ``optimizer`` loads as torch's own do."""
     hooks = (optimizer._optimizer_load_state_dict_pre_hooks, optimizer._optimizer_load_state_dict_post_hooks)
     return type(optimizer).load_state_dict is Optimizer.load_state_dict and not any(hooks)
 

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, as the parts of a state ask for it while they make room for it."""
+"""Contents of a checkpoint, as the parts of a state ask for them while they make room for them."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ class Known:
 
     metadata: Metadata
     nodes: Mapping[str, Node]
-    """By part: what this rank (or the one whose place it takes) saved."""
+    """Trees by part, saved by this rank (or the one whose place it takes)."""
     targets: dict[str, Any] = field(default_factory=dict)
-    """What is to be loaded, by name: filled by the parts."""
+    """Items to be loaded, by name: filled by the parts."""
     own: bool = True
-    """Whether it is read by this rank for itself: what does not fit is then for all ranks to find elsewhere."""
+    """Whether this rank reads it for itself: what does not fit is then for all ranks to find elsewhere."""
     left: set[str] = field(default_factory=set)
     """Names that this rank saved and has no place for now: another rank must have one."""
 
     def has(self, name: str) -> bool:
-        """Whether the checkpoint has an item of this name."""
+        """Return whether the checkpoint has an item of this name."""
         return name in self.metadata.state_dict_metadata
 
     def tensor(self, name: str) -> tuple[torch.Size, torch.dtype]:
-        """Size and type of a tensor of the checkpoint.
+        """Return size and type of a tensor of the checkpoint.
 
         Raises:
             CheckpointError: it has no such tensor.
@@ -58,13 +58,13 @@ class Known:
         like: Any = None,
         stride: tuple[int, ...] | None = None,
     ) -> Tensor:
-        """An empty tensor for the item ``name``.
+        """Return an empty tensor for the item ``name``.
 
         Args:
             name: of the item.
             device: on which kind of device it was.
             placements: of a distributed tensor, as they were saved.
-            like: the parameter that it belongs to: what has its size takes its placement.
+            like: the parameter that it belongs to: an item of its size takes its placement.
             stride: how it lay in memory, if not row by row.
         """
         size, dtype = self.tensor(name)
@@ -106,7 +106,7 @@ class Known:
 
     @cached_property
     def by_path(self) -> Mapping[tuple[Any, ...], dict[Any, str]]:
-        """Names by the place that they have in the nested state: first three keys to the rest of the path."""
+        """Names by their place in the nested state: first three keys to the rest of the path."""
         found: dict[tuple[Any, ...], dict[Any, str]] = {}
         for name, path in (self.metadata.planner_data or {}).items():
             if len(path) > 3 and self.has(name):
@@ -115,7 +115,7 @@ class Known:
 
 
 def _placed_like(like: DTensor, dtype: torch.dtype) -> DTensor:
-    """An empty tensor placed as ``like`` is, of torch's own class where the local part of ``like`` is of another."""
+    """Return an empty tensor placed as ``like`` is, of torch's own class where ``like``'s local part is of another."""
     held = like._local_tensor.detach()
     if is_traceable_wrapper_subclass(held):
         made = torch.empty_strided(held.shape, held.stride(), dtype=dtype, device=held.device)
@@ -127,7 +127,7 @@ def _placed_like(like: DTensor, dtype: torch.dtype) -> DTensor:
 
 
 def fits(tensor: Tensor, size: torch.Size, dtype: torch.dtype) -> bool:
-    """Whether an item can be loaded into ``tensor`` as it is."""
+    """Return whether an item can be loaded into ``tensor`` as it is."""
     return (
         tensor.shape == size
         and tensor.dtype == dtype

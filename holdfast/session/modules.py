@@ -1,4 +1,4 @@
-"""Modules in a state: their parameters and buffers under their full names, and whatever else they keep."""
+"""Modules in a state: their parameters and buffers under their full names, and all other state that they keep."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ModulePart:
                 )
 
     def state(self) -> dict[str, Any]:
-        """Its tensors, the live ones where the module has them, by full name.
+        """Return its tensors, the live ones where the module has them, by full name.
 
         Raises:
             CheckpointError: torch cannot make its state dictionary.
@@ -65,12 +65,12 @@ class ModulePart:
             ) from error
 
     def tensors(self) -> Iterator[Tensor]:
-        """All live tensors."""
+        """Yield all live tensors."""
         yield from self.module.parameters()
         yield from self.module.buffers()
 
     def buffers(self) -> dict[str, Tensor]:
-        """Plain buffers that are saved, by full name."""
+        """Return plain buffers that are saved, by full name."""
         found = {
             f"{self.name}.{full}": each
             for prefix, owner in self.module.named_modules(remove_duplicate=False)
@@ -85,7 +85,7 @@ class ModulePart:
         }
 
     def encode(self, placing: Placing) -> Encoded:
-        """What is saved of it; the quick way while no tensor was replaced."""
+        """Return the items to save; the quick way while no tensor was replaced."""
         if self._cached is None or self._watch is None or not self._watch.same():
             encoder = Encoder(placing.module(), placing.rank)
             values = self.state()
@@ -100,7 +100,7 @@ class ModulePart:
         return self._cached
 
     def forget(self) -> None:
-        """Look at the module anew."""
+        """Look at the module again."""
         self._cached = None
 
     def _frozen(self) -> list[str]:
@@ -112,7 +112,7 @@ class ModulePart:
         )
 
     def _none(self) -> list[str]:
-        """Buffers that are saved and are None now."""
+        """Return buffers that are saved and are None now."""
         return sorted(
             full
             for prefix, owner in self.module.named_modules()
@@ -122,7 +122,7 @@ class ModulePart:
         )
 
     def _all_live(self, values: Mapping[str, Any]) -> bool:
-        """Whether all of it are live tensors, so that a look at these tells whether anything changed."""
+        """Return whether all of it are live tensors, so that looking at these shows whether anything changed."""
         live = {address for tensor in self.tensors() for address, _ in addresses(tensor)}
         return all(
             isinstance(each, Tensor) and all(at in live or not count for at, count in addresses(each))
@@ -130,7 +130,7 @@ class ModulePart:
         )
 
     def want(self, known: Known) -> None:
-        """Make room for what the checkpoint holds of it.
+        """Make room for what the checkpoint holds of the module.
 
         Raises:
             CheckpointError: it does not fit this module.
@@ -148,7 +148,7 @@ class ModulePart:
         self._frozen_then: list[str] = told["frozen"]
 
     def _from_others(self, key: str, known: Known) -> None:
-        """A name that this rank did not save: another pipeline stage may have."""
+        """Find a name that this rank did not save: another pipeline stage may have."""
         name = f"{self.name}.{key}"
         if known.has(name):
             self._nodes[key] = "@ref", name, local(self._fresh[key]).device.type, None
@@ -174,7 +174,7 @@ class ModulePart:
             known.want(node, like=fresh)
 
     def _leave_out(self, key: str, node: Node, known: Known) -> None:
-        """A name that the module does not have."""
+        """Leave out a name that the module does not have."""
         del self._nodes[key]
         if not self._strict:
             return
@@ -198,17 +198,17 @@ class ModulePart:
         return self._homes.get(key)
 
     def _is_open(self, key: str) -> bool:
-        """Whether the module has a buffer or parameter of this name that is None so far."""
+        """Return whether the module has a buffer or parameter of this name that is None so far."""
         home = self._home(key)
         return home is not None and (home[0]._buffers.get(home[1], 0) is None)
 
     def _fitting(self, key: str, fresh: Any, node: Node, known: Known) -> Tensor:
-        """The live tensor that takes an item, or a new one in its place."""
+        """Return the live tensor that takes an item, or a new one in its place."""
         size, dtype = known.tensor(node[1])
         if isinstance(fresh, Tensor) and fits(fresh, size, dtype):
             return fresh.detach()
         home = self._home(key)
-        if home is None:  # extra state, which its module takes whatever it has now
+        if home is None:  # extra state, which its module takes regardless of what it has now
             return torch.empty(size, dtype=dtype, device=torch.device(node[2]))
         self._replaced = True
         told = f"{self.name}.{key}: the checkpoint has a tensor {list(size)} of {dtype}, "
@@ -231,7 +231,7 @@ class ModulePart:
         return param.data
 
     def load(self, tensors: Mapping[str, Any]) -> None:
-        """Take what was loaded."""
+        """Take the loaded values."""
         whole = not self._replaced and loads_plainly(self.module)
         values = self.state() if self._replaced else dict(self._fresh)
         for key in self._nones:
@@ -252,7 +252,7 @@ class ModulePart:
         self.forget()
 
     def _put(self, key: str, value: Any, values: dict[str, Any]) -> bool:
-        """A value that lay in the tree; whether the module has it now."""
+        """Set a value that lay in the tree; return whether the module has it now."""
         fresh = values.get(key)
         home = self._home(key)
         values[key] = value
@@ -270,7 +270,7 @@ class ModulePart:
         return True
 
     def _thaw(self) -> None:
-        """Have parameters that were frozen or not as they were."""
+        """Make parameters frozen or not, as they were."""
         frozen = set(self._frozen_then)
         saved = self._nodes.keys()
         for own, each in self.module.named_parameters():
@@ -296,7 +296,7 @@ def _mesh(value: Any) -> Any:
 
 
 def _same_inside(fresh: Any, node: Node) -> bool:
-    """Whether a tensor of a class of its own consists of parts that can be loaded into as they are."""
+    """Return whether a tensor of a class of its own consists of parts that can be loaded into as they are."""
     if not (isinstance(fresh, Tensor) and is_traceable_wrapper_subclass(fresh)):
         return False
     names, context = fresh.__tensor_flatten__()

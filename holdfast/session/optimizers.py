@@ -1,8 +1,8 @@
-"""Optimizers in a state: what each parameter has there, under the parameter's full name, and the groups' options.
+"""Optimizers in a state: their state of each parameter, under the parameter's full name, and the groups' options.
 
 The state is read from ``optimizer.state`` as it is. torch's ``get_optimizer_state_dict`` makes up what is not there
 yet (by a step with zero gradients), so that a parameter without a gradient so far, such as an expert that no token was
-routed to, cannot be told from one that has state.
+routed to, cannot be distinguished from one that has state.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class OptimizerPart:
 
     @property
     def module(self) -> nn.Module:
-        """The module that has all of its parameters: what stock torch wants to know.
+        """The module that has all of its parameters, as stock torch requires.
 
         Raises:
             CheckpointError: there is no such module.
@@ -58,7 +58,7 @@ class OptimizerPart:
         )
 
     def _params(self) -> dict[str, Tensor]:
-        """Its parameters by full name.
+        """Return its parameters by full name.
 
         Raises:
             CheckpointError: no module in the state has one of them.
@@ -69,13 +69,13 @@ class OptimizerPart:
         return {self._full[id(each)]: each for each in params}
 
     def updated(self) -> frozenset[int]:
-        """Addresses of the tensors that change in the optimizer's step only, as of the last :meth:`encode`."""
+        """Return addresses of the tensors that change in the optimizer's step only, as of the last :meth:`encode`."""
         if self._updated is None:
             self._updated = frozenset(at for tensor in self._changed_by_step() for at, _ in addresses(tensor))
         return self._updated
 
     def _changed_by_step(self) -> Iterator[Tensor]:
-        """Parameters and their state."""
+        """Yield parameters and their state."""
         for group in self.optimizer.param_groups:
             yield from group["params"]
         for values in self.optimizer.state.values():
@@ -83,7 +83,7 @@ class OptimizerPart:
                 yield from (each for each in values.values() if isinstance(each, Tensor))
 
     def encode(self, placing: Placing, *, params_seen: bool = False) -> Encoded:
-        """What is saved of it; the quick way while no tensor was replaced.
+        """Return the items to save; the quick way while no tensor was replaced.
 
         Args:
             placing: where tensors go.
@@ -110,7 +110,7 @@ class OptimizerPart:
         )
 
     def forget(self) -> None:
-        """Look at the optimizer, and at the names of its parameters, anew."""
+        """Look at the optimizer, and at the names of its parameters, again."""
         self._cached = self._options = None
         self._full.clear()
 
@@ -134,7 +134,7 @@ class OptimizerPart:
         return Encoded.by(encoder, {"state": {"params": nodes, "shared": shared}})
 
     def _groups(self, placing: Placing) -> Encoded:
-        """Options such as the learning rate are plain numbers that schedulers replace."""
+        """Return the groups' options; those such as the learning rate are plain numbers that schedulers replace."""
         options = plain_options(self.optimizer.param_groups)
         if self._options is not None and options == self._options[0]:
             return self._options[1]
@@ -152,7 +152,7 @@ class OptimizerPart:
         return made
 
     def want(self, known: Known) -> None:
-        """Make room for what the checkpoint holds of it.
+        """Make room for what the checkpoint holds of the optimizer.
 
         Raises:
             CheckpointError: it does not fit this optimizer.
@@ -197,7 +197,7 @@ class OptimizerPart:
         return groups[number].get(option) if number < len(groups) else None
 
     def _check_groups(self, params: Mapping[str, Tensor], known: Known) -> None:
-        """Whether the groups that were saved are those of this rank: else only their options are taken."""
+        """Check whether the groups that were saved are those of this rank: else only their options are taken."""
         saved = [name for group in self._groups_then for name in group["params"]]
         module_names = {
             f"{key}" for part in self._modules for key in (known.nodes.get(part) or {}).get("state", {})
@@ -232,7 +232,7 @@ class OptimizerPart:
             )
 
     def load(self, tensors: Mapping[str, Any]) -> None:
-        """Take what was loaded."""
+        """Take the loaded values."""
         params = self._by_name if self._regroup else self._params()
         decoder = Decoder(tensors)
         values = {
@@ -273,7 +273,7 @@ class OptimizerPart:
             self.optimizer.__setstate__({"state": self.optimizer.state, "param_groups": groups})
 
     def _load_by_its_own(self, params: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-        """Through its own ``load_state_dict`` or hooks, which may do more than set what was saved."""
+        """Load through its own ``load_state_dict`` or hooks, which may do more than set what was saved."""
         number = {id(each): at for at, each in enumerate(in_order(self.optimizer))}
         packed = {
             "state": {number[id(params[name])]: each for name, each in values.items()},
@@ -286,12 +286,12 @@ class OptimizerPart:
 
 
 def in_order(optimizer: Optimizer) -> list[Tensor]:
-    """Its parameters, group by group."""
+    """Return its parameters, group by group."""
     return [each for group in optimizer.param_groups for each in group["params"]]
 
 
 def _holds(state: Mapping[Any, Any], params: Mapping[str, Tensor], values: Mapping[str, Any]) -> bool:
-    """Whether an optimizer that loads in its own way has taken every value with its type and shape."""
+    """Return whether an optimizer that loads in its own way has taken every value with its type and shape."""
     return all(_alike(state.get(params[name]), each) for name, each in values.items())
 
 
@@ -310,7 +310,7 @@ def _alike(held: Any, saved: Any) -> bool:
 
 
 def by_names(known: Known, path: tuple[str, ...], param: Tensor) -> Node | None:
-    """The state of a parameter that another rank saved: told by the names of its items alone."""
+    """Return the state of a parameter that another rank saved: identified by the names of its items alone."""
     found = known.by_path.get(path)
     if not found:
         return None
@@ -339,7 +339,7 @@ def _all_names(modules: Mapping[str, nn.Module]) -> dict[str, Tensor]:
 
 
 def _full_names(name: str, params: list[Tensor], modules: Mapping[str, nn.Module]) -> dict[int, str]:
-    """The full name of each parameter, by its identity."""
+    """Return the full name of each parameter, by its identity."""
     known = {id(param): full for full, param in reversed(_all_names(modules).items())}
     if any(id(each) not in known for each in params):
         raise CheckpointError(

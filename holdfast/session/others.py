@@ -1,4 +1,4 @@
-"""Parts that are neither module nor optimizer: schedulers, samplers, loaders, whatever has ``state_dict()``."""
+"""Parts that are neither module nor optimizer: schedulers, samplers, loaders, any object with ``state_dict()``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from holdfast.storage.checkpoints.format.structure import OWN, Node, refs, strid
 from holdfast.storage.checkpoints.format.tensor_facts import is_distributed
 
 MOST_PLAIN = 512
-"""Plain values of a part that stock torch can read one by one; a table of words need not be."""
+"""Largest number of a part's plain values that stock torch can read one by one; a table of words need not be."""
 
 
 class OtherPart:
@@ -43,7 +43,7 @@ class OtherPart:
         self._quiet = False
 
     def encode(self, placing: Placing) -> Encoded:
-        """What is saved of it: its state dictionary is asked for at every save."""
+        """Return the items to save: its state dictionary is read at every save."""
         encoder = Encoder(placing.other(), placing.rank, most_plain=MOST_PLAIN)
         nodes = {self.name: encoder.part(self.name, self.value.state_dict())}
         # Names that come and go would need a new plan each time; the tree has the values anyway.
@@ -52,14 +52,14 @@ class OtherPart:
         return Encoded.by(encoder, nodes, stock=not self._quiet)
 
     def want(self, known: Known, told: Sequence[tuple[int, Node]]) -> None:
-        """Make room for what the checkpoint holds of it.
+        """Make room for what the checkpoint holds of the object.
 
         Args:
             known: the checkpoint.
             told: the trees to restore from: of this rank alone, or of all ranks that saved it.
 
         Raises:
-            CheckpointError: it differs from rank to rank, and nothing says what belongs to whom now.
+            CheckpointError: it differs from rank to rank, and nothing defines which rank gets what now.
         """
         self._nodes = [node for _, node in told]
         if len(told) > 1 and _all_alike(self._nodes):
@@ -84,13 +84,13 @@ class OtherPart:
                     known.targets[name] = known.allocate(name, device, None, stride=lie.get(name))
 
     def _distributed(self) -> dict[str, Tensor]:
-        """The live tensors that are parts of larger ones: only they know which part."""
+        """Return the live tensors that are parts of larger ones: only they know which part."""
         encoder = Encoder(lambda path, tensor: ".".join(map(str, path)) if is_distributed(tensor) else None)
         encoder.part(self.name, self.value.state_dict())
         return {name: each for name, each in encoder.items.items() if is_distributed(each)}
 
     def load(self, tensors: Mapping[str, Any], rank: int, world_size: int) -> None:
-        """Take what was loaded."""
+        """Take the loaded values."""
         states = [decode(node, tensors) for node in self._nodes]
         if len(states) == 1:
             self.value.load_state_dict(states[0])
@@ -100,7 +100,7 @@ class OtherPart:
         self.value.load_state_dict(self._part.split(self._part.merge(states), rank, world_size))
 
     def settle(self) -> None:
-        """Have it make what it makes when its state is asked for."""
+        """Have it create what it creates when its state is read."""
         self.value.state_dict()
 
 
@@ -109,7 +109,7 @@ def _all_alike(nodes: Sequence[Node]) -> bool:
 
 
 def alike(left: Node, right: Node) -> bool:
-    """Whether two trees hold equal values; items that one rank alone has are never equal to another's."""
+    """Return whether two trees hold equal values; items that one rank alone has are never equal to another's."""
     if type(left) is not type(right):
         return False
     if isinstance(left, Tensor):
@@ -124,7 +124,7 @@ def alike(left: Node, right: Node) -> bool:
 
 
 def _same_bytes(left: Node, right: Node) -> bool:
-    """Whether plain data is written alike, which is quickly told; equal values may be written otherwise."""
+    """Return whether plain data is written alike, which is quick to check; equal values may be written otherwise."""
     if not (isinstance(left, tuple) and left and left[0] == "@plain"):
         return False
     written = dump_plain(left)

@@ -1,18 +1,18 @@
-"""Which of its copies of the state a rank may overwrite with the next save, and when."""
+"""The choice of which copy of the state a rank may overwrite with the next save, and when."""
 
 from __future__ import annotations
 
 from holdfast.storage.checkpoints.save.buffers import Saved
 
 COPY_LAG_S = 10.0
-"""A save that all peers have is kept so long for a newer one to come to them; then what only the ranks have counts."""
+"""A save that all peers have is kept this long for a newer one to reach them; then saves count that only ranks have."""
 
 
 class OwnBuffers:
-    """Knows the newest save that must stay. The same on all ranks, but for who hears of it when.
+    """Tracks the newest save that must stay. The same on all ranks, apart from when each hears of it.
 
     With two buffers the one that does not hold that save is overwritten. With a ``single`` one (``checkpoint.buffers:
-    1``) a save goes over the very file, once the peers of all ranks have what is there; while they are late, saves are
+    1``) a save goes over that same file, once the peers of all ranks have its content; while they are late, saves are
     left out, and after :data:`COPY_LAG_S` a second buffer is taken until they have it.
     """
 
@@ -24,19 +24,19 @@ class OwnBuffers:
         self._at = 0.0
 
     def restored(self, saved: Saved, now: float) -> None:
-        """All ranks resume from ``saved``, which lies in their own buffers; whether on their peers is not known."""
+        """Record that all ranks resume from ``saved``, in their own buffers; whether on their peers is not known."""
         self.keeps = saved
         if self.single:
             self._on_peers, self._at = False, now
 
     def common(self, saved: Saved, now: float, *, copied: bool) -> None:
-        """All ranks have ``saved``, and their peers if ``copied``."""
+        """Record that all ranks have ``saved``, and their peers if ``copied``."""
         if self.single or copied or now - self._at > COPY_LAG_S:
-            # While peers are late, what all of them have stays: a machine may be lost as well as a rank.
+            # While peers are late, the save that all of them have stays: a machine may be lost as well as a rank.
             self.keeps, self._on_peers, self._at = saved, copied, now
 
     def copied(self) -> None:
-        """The peers of all ranks have what is kept."""
+        """Record that the peers of all ranks have the save that is kept."""
         self._on_peers = True
 
     @property
@@ -45,5 +45,5 @@ class OwnBuffers:
         return self.single and self._on_peers
 
     def may_begin(self, now: float) -> bool:
-        """Whether a save may begin."""
+        """Return whether a save may begin."""
         return not self.single or self._on_peers or now - self._at > COPY_LAG_S

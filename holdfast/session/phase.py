@@ -9,7 +9,7 @@ from holdfast.session.events import Event, GpuTimes
 from holdfast.session.report import Reporter
 
 EXEMPT = frozenset({"eval", "checkpoint", "compile"})
-"""Phases that may take much longer than a step: the agent hears of them, so that they are no hang."""
+"""Phases that may take much longer than a step: they are reported to the agent, so that they are no hang."""
 
 
 class Phases:
@@ -25,7 +25,7 @@ class Phases:
         self.seconds[name] = round(self.seconds.get(name, 0.0) + spent, 6)
 
     def take(self) -> dict[str, float]:
-        """The seconds so far, and start over. Those on a GPU's clock are an earlier step's: nothing waits for it."""
+        """Return the seconds so far, and reset. Those on a GPU's clock are an earlier step's: nothing waits for it."""
         for name, spent in self.gpu.take().items():
             self.add(name, spent)
         taken, self.seconds = self.seconds, {}

@@ -1,4 +1,4 @@
-"""Plans: which rank saves what, agreed upon by all ranks, and the writer that saves by it."""
+"""Plans: which rank saves what, agreed upon by all ranks, and the writer that saves by the plan."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ class Planner:
         self.writer: ShardWriter | None = None
         """By the present plan."""
         self.replicated: Replicated = ()
-        """What the present plan saves once for several ranks."""
+        """Items that the present plan saves once for several ranks."""
         self._context, self._group, self._own = context, group, own
         self._tree: StateTree | None = None
         self._kept: ShardLayout | None = None
         self._plans = 0
 
     def tree_of(self, state: Mapping[str, Any]) -> StateTree:
-        """The tree over ``state``, one for all looks at it."""
+        """Return the tree over ``state``, the same one at every call for the same state."""
         if self._tree is None or not self._tree.same(state):
             self._tree = StateTree(state, self._context.rank, self._context.world_size)
         return self._tree
 
     def collect(self, tree: StateTree) -> Contents | None:
-        """What is to be saved by the present plan; None when that does not fit any more."""
+        """Return the contents to save by the present plan; None when the plan does not fit any more."""
         if self.writer is None:
             return None
         fixed, loose = tree.split()
         return self.writer.collect(loose | rng.items(self._context.rank), fixed)
 
     def keep(self, path: Path) -> None:
-        """Go on by the plan of the shard at ``path``, which the state was restored from, if all ranks can do so."""
+        """Continue with the plan of the shard at ``path``, which the state was restored from, if all ranks can."""
         context = self._context
         self._kept = plan_of(path, context.shards, context.rank, context.world_size)
 
     def first(self, state: Mapping[str, Any], step: int, *, good: bool) -> bool:
-        """Come to the first plan, or go on by that of the epoch before; whether this step is to be saved.
+        """Make the first plan, or continue with that of the epoch before; return whether this step is to be saved.
 
         Collective, on the main thread, as :meth:`together` is.
 
@@ -94,9 +94,9 @@ class Planner:
         return True
 
     def together(self, state: Mapping[str, Any], step: int) -> ShardWriter:
-        """Make a plan; the writer by it. Fails on all ranks or on none.
+        """Make a plan; return the writer by it. Fails on all ranks or on none.
 
-        Whatever a rank does alone ends before the others wait for it: one that cannot go on tells them.
+        Work that a rank does alone ends before the others wait for it: a rank that cannot go on reports it to them.
 
         Raises:
             CheckpointError: there is no plan for the state, or no room for it.
@@ -112,7 +112,7 @@ class Planner:
         return writer
 
     def _readable(self, state: Mapping[str, Any]) -> StateTree:
-        """The tree over ``state``, once nothing in it is known to be in the way of a save."""
+        """Return the tree over ``state``, once nothing in it is known to prevent a save."""
         tree = self.tree_of(state)
         tree.flat()
         return tree
@@ -121,7 +121,7 @@ class Planner:
         return tree.flat() | rng.items(self._context.rank)
 
     def _as_before(self, tree: StateTree) -> ShardWriter | None:
-        """A writer by the plan of the shard that was restored, if that still fits."""
+        """Return a writer by the plan of the shard that was restored, if that still fits."""
         items = self._items(tree)
         if self._kept is None or not fits(self._kept, items):
             return None
@@ -152,7 +152,7 @@ class Planner:
         return writer
 
     def _refused(self, error: Exception | None, step: int) -> HoldfastError:
-        """What all ranks raise: the one that met ``error`` says it, the others that it was another."""
+        """Return the error to raise: the rank that met ``error`` reports it, the others that it was another rank."""
         if error is None:
             return CheckpointError(
                 f"step {step}: the state cannot be saved on another rank; its log says why"
@@ -166,7 +166,7 @@ class Planner:
         return made
 
     def _on_all(self, step: int, work: Callable[[], Made]) -> Made:
-        """What ``work`` makes of this rank alone; raises on all ranks when it fails on one."""
+        """Return what ``work`` makes of this rank alone; raise on all ranks when it fails on one."""
         made: Made | None = None
         error: Exception | None = None
         try:
@@ -180,7 +180,7 @@ class Planner:
 
 
 def unsteady(rank: int, step: int) -> CheckpointError:
-    """A state that cannot be saved, since each look at it finds another."""
+    """Return the error of a state that cannot be saved, since it differs at each look."""
     return CheckpointError(
         f"rank {rank} at step {step}: the state changes between two looks at it. "
         "Give Session.checkpoint() objects whose state_dict() does not change by being called."

@@ -1,4 +1,4 @@
-"""From where a rank's state comes: its own shard, all ranks' shards, or S3; and that all ranks do the same.
+"""Source of a rank's state: its own shard, all ranks' shards, or S3; the same kind on all ranks.
 
 A rank's own shard is enough as long as the rank needs what it had. When any rank finds, before it copies a byte, that
 its own lacks something (the code was updated to another layout), all ranks load from each other's shards of the same
@@ -27,12 +27,12 @@ Remote = Callable[[bool], RemoteReader]
 
 @dataclass(frozen=True)
 class Recovered:
-    """What a restore did."""
+    """The result of a restore."""
 
     shard: Path | None = None
     """The file that gave all of the rank's state; None: others gave some of it."""
     cost: dict[str, Any] = field(default_factory=dict)
-    """Of the bytes that came from elsewhere."""
+    """Cost of the bytes that came from elsewhere."""
 
 
 def recover(
@@ -42,9 +42,9 @@ def recover(
 
     Args:
         state: name to module, optimizer or other ``Stateful``; or the tree over them.
-        rank: whose state it is.
+        rank: the rank that the state belongs to.
         path: the rank's shard file; None: no machine has it, and the rank reads S3.
-        verified: somebody has just read every byte of the file and found it whole.
+        verified: every byte of the file has just been read and found whole.
         remote: the same step in S3, if it is there.
 
     Raises:
@@ -81,7 +81,7 @@ def recover(
 
 
 def told(report: LoadReport) -> dict[str, Any]:
-    """What a load from S3 cost, for the agent."""
+    """Return the cost of a load from S3, for the agent."""
     return report.model_dump(mode="json") | {"amplification": round(report.amplification, 4)}
 
 

@@ -1,4 +1,4 @@
-"""One small step, save and restore, so that a process that waits has done everything once before it is needed.
+"""One small step, save and restore, so that a waiting process has done everything once before it is needed.
 
 The first time costs several times the second: modules are imported late, caches are filled, and a forked process
 copies each page that it touches. A recovery has no time for that; a spare process has.

@@ -1,4 +1,4 @@
-"""What a rank tells its agent: short datagrams, never waited for."""
+"""Reports of a rank to its agent: short datagrams, never waited for."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Reporter:
 
 
 def encode(value: float | None) -> float | str | None:
-    """A number as messages carry it: JSON has no NaN and no infinity."""
+    """Return a number as messages carry it: JSON has no NaN and no infinity."""
     if value is None or math.isfinite(value):
         return value
     if math.isnan(value):

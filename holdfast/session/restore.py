@@ -1,4 +1,4 @@
-"""Brings a rank's state back, at the world size it was saved at or at another."""
+"""Restores a rank's state, at the world size it was saved at or at another."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def restore(state: State, path: Path, rank: int, *, verified: bool = False) -> N
     Args:
         state: name to module, optimizer or other ``Stateful``; or the tree over them.
         path: the file or directory.
-        rank: whose random state is taken.
-        verified: somebody has just read every byte of the shard and found it whole.
+        rank: the one whose random state is taken.
+        verified: every byte of the shard has just been read and found whole.
 
     Raises:
         CheckpointError: the checkpoint is torn, missing, or does not fit ``state``.
@@ -49,7 +49,7 @@ def restore(state: State, path: Path, rank: int, *, verified: bool = False) -> N
 
 
 def restore_remote(state: State, source: RemoteReader, rank: int) -> LoadReport:
-    """Load a checkpoint in S3 into ``state`` and the process's random state; what it cost.
+    """Load a checkpoint in S3 into ``state`` and the process's random state; return the cost.
 
     Raises:
         DamagedError: bytes are missing or not those that were saved.
@@ -103,7 +103,7 @@ class _Loading:
         self.random_of: int | None = None
 
     def trees(self, metadata: Metadata) -> dict[str, Any]:
-        """What says how the state was made; of a checkpoint that another program wrote, all of it."""
+        """Return the items that describe how the state was made; of another program's checkpoint, all of it."""
         names = metadata.state_dict_metadata
         self.random_of = rng.source(self.rank, rng.saved_ranks(names))
         saved = structure.saved_ranks(names)
@@ -119,7 +119,7 @@ class _Loading:
         self._trees = trees
 
     def tensors(self, metadata: Metadata) -> dict[str, Any]:
-        """Room for everything that the trees name."""
+        """Return room for everything that the trees name."""
         begin = f"{structure.key(self.source)}."
         mine = {
             name.removeprefix(begin): node for name, node in self._trees.items() if name.startswith(begin)
@@ -131,7 +131,7 @@ class _Loading:
         return known.targets | self._random(metadata)
 
     def require_all_taken(self) -> None:
-        """Refuse to go on without what one rank saved and none takes: the model has lost it. All ranks come here.
+        """Refuse to go on without an item that one rank saved and none takes: the model has lost it. All ranks call it.
 
         Raises:
             CheckpointError: names it.

@@ -18,12 +18,12 @@ _last: dict[str, Any] = {}
 
 
 def key(rank: int) -> str:
-    """Name of a rank's random state in a checkpoint."""
+    """Return the name of a rank's random state in a checkpoint."""
     return f"{PREFIX}{rank}"
 
 
 def capture() -> dict[str, Any]:
-    """The random state of this process, as checkpoint items; what did not change is the object of the last time."""
+    """Return the random state of this process, as checkpoint items; unchanged ones are the objects of the last call."""
     python, numpy = random.getstate(), np.random.get_state()
     if _last.get("python") != python:
         _last["python"] = python
@@ -36,33 +36,33 @@ def capture() -> dict[str, Any]:
 
 
 def _same(left: Any, right: Any) -> bool:
-    """Whether two states of numpy are alike: name of the generator, its words, and plain numbers."""
+    """Return whether two states of numpy are alike: name of the generator, its words, and plain numbers."""
     return left[1].tobytes() == right[1].tobytes() and (left[0], *left[2:]) == (right[0], *right[2:])
 
 
 def items(rank: int) -> dict[str, Any]:
-    """The random state of this process under the full names that it has in a checkpoint."""
+    """Return the random state of this process under the full names that it has in a checkpoint."""
     return {f"{key(rank)}.{name}": each for name, each in capture().items()}
 
 
 def paths(rank: int) -> dict[str, tuple[str | int, ...]]:
-    """By full name, where in the nested state the random state of ``rank`` is."""
+    """Return, by full name, where in the nested state the random state of ``rank`` is."""
     return {name: (key(rank), name.removeprefix(f"{key(rank)}.")) for name in items(rank)}
 
 
 def found(loaded: Mapping[str, Any], rank: int) -> dict[str, Any]:
-    """The random state of ``rank`` among what was loaded by full name."""
+    """Return the random state of ``rank`` among the items that were loaded by full name."""
     begin = f"{key(rank)}."
     return {name.removeprefix(begin): each for name, each in loaded.items() if name.startswith(begin)}
 
 
 def saved_ranks(names: Iterable[str]) -> list[int]:
-    """Ranks whose random state is among a checkpoint's flat key ``names``."""
+    """Return ranks whose random state is among a checkpoint's flat key ``names``."""
     return sorted({int(name.removeprefix(PREFIX).split(".")[0]) for name in names if name.startswith(PREFIX)})
 
 
 def source(rank: int, saved: list[int]) -> int | None:
-    """Whose random state ``rank`` takes: its own, or at another world size that of ``rank % saved``."""
+    """Return the rank whose random state ``rank`` takes: its own, or at another world size ``rank % saved``."""
     if not saved:
         return None
     return rank if rank in saved else saved[rank % len(saved)]
@@ -72,7 +72,7 @@ def apply(state: Mapping[str, Any], *, reseed_as: int | None = None) -> None:
     """Set the random state of this process.
 
     Args:
-        state: what :func:`capture` returned.
+        state: the result of :func:`capture`.
         reseed_as: a rank that took another's state continues it under a seed drawn from that state plus this
             number: still the same in every restore, and no two ranks draw alike.
     """

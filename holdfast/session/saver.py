@@ -1,4 +1,4 @@
-"""Saves of one epoch: each rank copies its own state while it computes on, and the ranks compare notes beside that."""
+"""Saves of one epoch: each rank copies its own state while it computes on, and the ranks exchange votes beside that."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ waits for the others at most this, in seconds:"""
 APART_S = 2.0
 PATIENCE_SHARE = 0.01
 PLAN_PATIENCE_S = 600.0
-"""How long a rank waits for all exchanges before a plan is made."""
+"""Longest wait of a rank for all exchanges before a plan is made."""
 QUIET_S = 30.0
-"""Between two lines in the log that say the same of failed saves."""
+"""Between two lines in the log that report the same kind of failed saves."""
 
 
 class Saver:
     """Writes this rank's shards.
 
     All ranks make every call of :meth:`save`; after the first one, which makes the plan, no call waits for another
-    rank. The thread behind it tells what became of each call, and learns which saves are common to all ranks.
+    rank. The thread behind it reports the outcome of each call, and learns which saves are common to all ranks.
     The newest common save is never overwritten.
     """
 
@@ -77,7 +77,7 @@ class Saver:
         """Refuse ``state`` when the first tier has no room for its saves; warn when transfers will not fit beside.
 
         Raises:
-            CheckpointError: says how much is needed.
+            CheckpointError: states how much is needed.
         """
         context = self._context
         nbytes = self.tree_of(state).expected_nbytes()
@@ -86,7 +86,7 @@ class Saver:
             _log.warning("%s", warning)
 
     def take_over(self) -> None:
-        """See that no process of an older epoch can write into this rank's files any more."""
+        """Ensure that no process of an older epoch can write into this rank's files any more."""
         context = self._context
         if taken := slot_files.take_over(context.shards, context.rank, context.epoch):
             _log.warning("a process of an older epoch is still there: it has %s no more", [*map(str, taken)])
@@ -146,7 +146,7 @@ class Saver:
         self._background.submit(functools.partial(self._conclude, vote, save, len(self._planner.replicated)))
 
     def wait(self) -> None:
-        """Return when no copy is under way any more: tensors may be changed. Cheap when there is none."""
+        """Wait until no copy is under way: then tensors may be changed. Cheap when there is none."""
         save = self._save
         if save is not None:
             began = time.perf_counter()
@@ -154,16 +154,16 @@ class Saver:
             self._stalled_s += time.perf_counter() - began
 
     def take_stall(self) -> float:
-        """Seconds that training stood still for copies in :meth:`wait` since the last call."""
+        """Return seconds that training stood still for copies in :meth:`wait` since the last call."""
         taken, self._stalled_s = self._stalled_s, 0.0
         return taken
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until the last save is complete, on the peer and told to all ranks, at most so long; whether it is."""
+        """Wait at most so long for the last save to be complete, on the peer and known to all ranks; return whether."""
         return self._background.wait(timeout_s)
 
     def _settled(self, step: int, step_s: float) -> bool:
-        """Whether the last save is over; waits a little, unless that was in vain the last time."""
+        """Return whether the last save is over; wait a little, unless that was in vain the last time."""
         if self._boundary.must_hold(step):
             return self.flush(self._boundary.longest_s)
         if not self._background.busy:
@@ -181,7 +181,7 @@ class Saver:
     def _attempt(
         self, state: Mapping[str, Any], number: int, step: int, *, everything: bool, step_s: float
     ) -> tuple[Vote, Save | None]:
-        """Begin a save if there is nothing against it. Waits for no other rank, and raises nothing."""
+        """Begin a save if nothing prevents it. Waits for no other rank, and raises nothing."""
         writer = self._planner.writer
         assert writer is not None
         plan = writer.layout.plan
@@ -234,7 +234,7 @@ class Saver:
         return self._save
 
     def _conclude(self, vote: Vote, save: Save | None, replicated: int) -> None:
-        """In the thread: finish a save, and hear what became of the call on all ranks."""
+        """Finish a save in the thread, and receive the outcome of the call on all ranks."""
         told = self._finish(save, vote) if save is not None else vote
         told = replace(told, calls=self._agenda.calls, rejects=self._agenda.rejects)
         told = replace(told, replicated=save.replicated if save and told.saved else (0,) * replicated)
@@ -248,7 +248,7 @@ class Saver:
             self._hear_of_copies(result, told)
 
     def _exchange(self, told: Vote) -> Result | None:
-        """What all ranks say; None when one of them is gone, or this process ends."""
+        """Return the votes of all ranks; None when one of them is gone, or this process ends."""
         self._telling = True
         try:
             return self._group.exchange(told, self._background.ended)
@@ -261,7 +261,7 @@ class Saver:
             self._telling = False
 
     def _hear_of_copies(self, result: Result, told: Vote) -> None:
-        """With a single buffer it is copied when all ranks have theirs, and free when the peers of all have it."""
+        """Copy a single buffer when all ranks have theirs, and free it when the peers of all have it."""
         if result.common:
             self._wait_for_copy()
             later = self._exchange(replace(told, copied=self._boundary.copied))
@@ -274,7 +274,7 @@ class Saver:
             self._boundary.remind()
 
     def _finish(self, save: Save, vote: Vote) -> Vote:
-        """Complete the shard, tell the agent, and wait a bounded time for the peer's copy."""
+        """Complete the shard, report it to the agent, and wait a bounded time for the peer's copy."""
         try:
             whole = save.run()
         except Exception as error:
@@ -293,7 +293,7 @@ class Saver:
             return vote
         self.counts.saved += 1
         self._boundary.saved(save.step, save.path, save.nbytes)
-        if self._own.single:  # the peer gives up what it has for it: not before all ranks have theirs
+        if self._own.single:  # the peer overwrites its copy: not before all ranks have theirs
             return replace(vote, saved=True, copied=False)
         self._wait_for_copy()
         return replace(vote, saved=True, copied=self._boundary.copied)
@@ -326,7 +326,7 @@ class Saver:
             )
 
     def _plans_now(self, number: int) -> bool:
-        """Whether all ranks make a plan at this call; only then this waits for the exchanges before it."""
+        """Return whether all ranks make a plan at this call; only then wait for the exchanges before it."""
         if not self._agenda.due(number):
             return False
         self.counts.waited += self._background.busy
@@ -335,7 +335,7 @@ class Saver:
         return self._agenda.take_up(number)
 
     def _plan_again(self, state: Mapping[str, Any], step: int) -> bool:
-        """A later plan, together with all ranks; False when there is none."""
+        """Make a later plan, together with all ranks; return False when there is none."""
         try:
             self._planner.together(state, step)
         except Exception as error:
@@ -349,7 +349,7 @@ class Saver:
         self._reporter.send("skipped", step=step, skipped=self.counts.skipped)
 
     def _fail(self, step: int, error: Exception) -> None:
-        """Count a save that went wrong, and say so: training goes on."""
+        """Count a failed save, and report it: training goes on."""
         self.counts.failed += 1
         reason = f"{type(error).__name__}: {error}"[:500]
         self._reporter.send("save_failed", step=step, reason=reason, failed=self.counts.failed)
@@ -368,7 +368,7 @@ class Saver:
             )
 
     def tree_of(self, state: Mapping[str, Any]) -> StateTree:
-        """The tree over ``state``, one for all looks at it."""
+        """Return the tree over ``state``, the same one at every call for the same state."""
         return self._planner.tree_of(state)
 
 

@@ -34,7 +34,7 @@ class Session:
     Without an agent (plain ``torchrun`` or ``python``) every call is a no-op: ``restore`` returns 0,
     ``checkpoint`` saves nothing. In order, every step: :meth:`step`, then :meth:`checkpoint`.
 
-    With or without an agent, the script's process groups are kept until the process ends: else it may never end
+    With or without an agent, the script's process groups are kept until the process ends: otherwise it may never end
     (:mod:`holdfast.session.kept_groups`).
     """
 
@@ -61,7 +61,7 @@ class Session:
         self._stepped = time.perf_counter()
 
     def restore(self, state: Mapping[str, Any]) -> int:
-        """Bring ``state`` back and return the last completed step (0: nothing to restore). All ranks must call it.
+        """Restore ``state`` and return the last completed step (0: nothing to restore). All ranks must call it.
 
         Args:
             state: name to module, optimizer or other ``Stateful``; the same names as in :meth:`checkpoint`.
@@ -102,7 +102,7 @@ class Session:
     def phase(self, name: str) -> Phase:
         """Time a part of the step: ``with session.phase("forward"): ...``.
 
-        ``eval``, ``checkpoint`` and ``compile`` may take long: in them a rank is not taken for hanging.
+        ``eval``, ``checkpoint`` and ``compile`` may take long: in them a rank is not considered hanging.
         """
         return Phase(self._phases, name)
 
@@ -165,7 +165,7 @@ class Session:
         running statistics, data position, random state, extras) is copied before this returns. A step whose loss
         or gradient norm is not finite on any rank is never restored; one that comes before the last save is
         complete is not saved (:attr:`counts`). Only the first call waits for other ranks, and those few at which
-        the state has become another one in names, shapes or types.
+        the state's names, shapes or types have changed.
 
         Args:
             state: as in :meth:`restore`.
@@ -174,7 +174,7 @@ class Session:
 
         Raises:
             CheckpointError: at the first call, on all ranks: the state cannot be saved, or shared memory is full.
-                Later what goes wrong is counted, logged and told to the agent; training goes on.
+                Later failures are counted, logged and reported to the agent; training goes on.
         """
         context = self._context
         if context is None:
@@ -208,7 +208,7 @@ class Session:
         return self._saver.flush(timeout_s) if self._context else True
 
     def skips(self, step: SupportsIndex) -> bool:
-        """Whether the script passes over the data of ``step``: the job fell at it again and again.
+        """Return whether the script passes over the data of ``step``: the job failed at it repeatedly.
 
         Only where the job file allows it (``skip_bad_batches``). Read the batch, train on nothing, report the step as
         ever; all ranks get the same answer. Without an agent: False.
@@ -227,11 +227,11 @@ class Session:
 
     @property
     def counts(self) -> Counts:
-        """What became of the saves so far."""
+        """Outcomes of the saves so far."""
         return self._saver.counts if self._context else Counts()
 
     def _due(self, context: Context, step: int) -> bool:
-        """Whether ``step`` is saved: every k-th, and an epoch's first, which tells what cannot be saved at all.
+        """Return whether ``step`` is saved: every k-th, and an epoch's first, which shows what cannot be saved at all.
 
         The same on all ranks, since saves are collective.
         """

@@ -1,8 +1,8 @@
-"""Which tensors are equal on all ranks, so that one is saved; and whether they stay so.
+"""Search for tensors that are equal on all ranks, so that one is saved; and checks that they stay so.
 
 Parameters, and what optimizers keep for them, are taken for equal on data-parallel ranks. Buffers of modules need not
 be (a batch norm sees other data on each rank), nor the large tensors of loaders: saved once, in parts by several ranks,
-they would come back as what no rank ever had.
+they would be restored as a value that no rank ever had.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Told = dict[str, int]
 
 
 def told_of(tree: StateTree, group: Group) -> Told | None:
-    """What this rank has to tell to :func:`share_equal`; None when there is nobody to tell."""
+    """Return this rank's report to :func:`share_equal`; None when there is no other rank to report to."""
     tree.flat()
     return None if group.alone else _told(tree)
 
@@ -36,7 +36,7 @@ def told_of(tree: StateTree, group: Group) -> Told | None:
 def share_equal(tree: StateTree, told: Told | None, group: Group) -> None:
     """Find out which tensors of ``tree`` may be saved once. Collective, when there is more than one rank.
 
-    What differed once is never saved once again.
+    Items that differed once are never saved once again.
     """
     if told is None:
         return
@@ -62,7 +62,7 @@ def _everywhere(mine: Any) -> list[Any]:
 
 
 def compared(told: list[Told]) -> tuple[Told, dict[str, frozenset[int]], set[str]]:
-    """What any rank has, which ranks have it, and what is not the same on all of these."""
+    """Return items of any rank, the ranks that have each, and those that are not the same on all of these."""
     held: dict[str, list[int]] = {}
     for rank, each in enumerate(told):
         for name in each:
@@ -75,12 +75,12 @@ def compared(told: list[Told]) -> tuple[Told, dict[str, frozenset[int]], set[str
 def settle(
     placing: Placing, told: Told, holders: Mapping[str, frozenset[int]], unequal: set[str], rank: int
 ) -> None:
-    """Decide what is saved once, where each rank's own goes, and what has to stay equal."""
+    """Decide which items are saved once, where each rank's own go, and which have to stay equal."""
     placing.unequal |= unequal
     sets = sorted({holders[name] for name in told}, key=sorted)
     placing.unequal |= {name for name in told if holders[name] in sets[MOST_SETS:]}
     buffers = {name for name, hashed in told.items() if hashed < 0}
-    # Where each has its own, the first holder keeps the plain name: there look stock torch, and who has none.
+    # Where each has its own, the first holder keeps the plain name: stock torch and ranks without one look there.
     mine = {name for name in buffers & placing.unequal if rank in holders[name]}
     placing.apart = {name for name in mine if min(holders[name]) != rank}
     once = told.keys() - placing.unequal
@@ -93,7 +93,7 @@ def settle(
 
 
 def hash_of(tensor: Tensor) -> int:
-    """A positive hash of the elements of a tensor on the CPU, as they lie in it."""
+    """Return a positive hash of the elements of a tensor on the CPU, in its memory order."""
     raw = tensor.reshape(-1).view(torch.uint8) if tensor.numel() else torch.empty(0, dtype=torch.uint8)
     return (xxhash.xxh3_64_intdigest(raw.numpy().data) >> 2) + 1
 

@@ -1,4 +1,4 @@
-"""The state given to ``checkpoint`` and ``restore``, as flat named items, and the trees that say how they are one.
+"""The state given to ``checkpoint`` and ``restore``, as flat named items, and the trees that describe its structure.
 
 Tensors have the names that stock ``torch.distributed.checkpoint`` gives them: parameters their full names (DDP's prefix
 stripped), optimizer state the names of its parameters, shards are DTensors. How a part of the state was made of them,
@@ -33,7 +33,7 @@ from holdfast.storage.checkpoints.load.coverage import require_consumed
 from holdfast.storage.checkpoints.save.glance import identical
 
 PARTS = "/parts"
-"""Name of the tree that says which parts there are."""
+"""Name of the tree that lists the parts."""
 
 
 class StateTree:
@@ -64,18 +64,18 @@ class StateTree:
         self._updated: tuple[list[frozenset[int]], frozenset[int]] = [], frozenset()
 
     def same(self, state: Mapping[str, Any]) -> bool:
-        """True when ``state`` holds the very objects that this tree was made of."""
+        """Return whether ``state`` holds the very objects that this tree was made of."""
         return state.keys() == self.state.keys() and all(
             self.state[name] is each for name, each in state.items()
         )
 
     @property
     def private(self) -> tuple[str, ...]:
-        """What the names begin with that this rank alone has."""
+        """Prefixes of the names that this rank alone has."""
         return structure.key(self.rank), f"{structure.OWN}{self.rank}"
 
     def nested(self) -> dict[str, Any]:
-        """Everything as stock torch sees it: nested dictionaries whose tensors are the live ones."""
+        """Return everything as stock torch sees it: nested dictionaries whose tensors are the live ones."""
         nested: dict[str, Any] = {
             name: get_model_state_dict(each.module) for name, each in self._modules.items()
         }
@@ -84,7 +84,7 @@ class StateTree:
         return nested | {name: each.value.state_dict() for name, each in self._others.items()}
 
     def flat(self) -> dict[str, Any]:
-        """Everything, by full name; the quick way while no tensor was replaced.
+        """Return everything, by full name; the quick way while no tensor was replaced.
 
         Raises:
             CheckpointError: something cannot be saved; names its path.
@@ -93,7 +93,7 @@ class StateTree:
         return {**fixed, **loose}
 
     def split(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """As :meth:`flat`, in two: modules and optimizers, and all else, which is asked for at every call.
+        """Return the same as :meth:`flat`, in two: modules and optimizers, and all else, which is read at every call.
 
         The first is the very same dictionary as the last time while only elements of its tensors changed.
 
@@ -137,11 +137,11 @@ class StateTree:
 
     @property
     def paths(self) -> dict[str, Path]:
-        """By full name, where in the nested state each item was at the last :meth:`flat`."""
+        """Place of each item in the nested state at the last :meth:`flat`, by full name."""
         return {name: path for each in self._encoded for name, path in each.paths.items()}
 
     def _names(self) -> list[tuple[str, int]]:
-        """Which parameter or buffer has which name."""
+        """Return which parameter or buffer has which name."""
         return [
             (name, id(tensor))
             for each in self._modules.values()
@@ -161,18 +161,18 @@ class StateTree:
         }
 
     def buffers(self) -> dict[str, Tensor]:
-        """Buffers of all modules, by full name."""
+        """Return buffers of all modules, by full name."""
         return {name: each for part in self._modules.values() for name, each in part.buffers().items()}
 
     def updated(self) -> frozenset[int]:
-        """Addresses of the tensors that only an optimizer of this state changes, as of the last :meth:`flat`."""
+        """Return addresses of the tensors that only an optimizer of this state changes, as of the last :meth:`flat`."""
         each = [optimizer.updated() for optimizer in self._optimizers.values()]
         if not identical(each, self._updated[0]):
             self._updated = each, frozenset().union(*each)
         return self._updated[1]
 
     def expected_nbytes(self) -> int:
-        """About the bytes of this rank's tensors once training has begun.
+        """Return about the bytes of this rank's tensors once training has begun.
 
         Optimizers make their state at their first step; before, it is counted as torch's own make it.
         """
@@ -185,7 +185,7 @@ class StateTree:
     def wanted(
         self, saved: Sequence[int], source: int, names: Mapping[str, Any], *, exact: bool
     ) -> list[str]:
-        """Names of the trees to restore from.
+        """Return names of the trees to restore from.
 
         Args:
             saved: ranks that saved.
@@ -210,7 +210,7 @@ class StateTree:
             source: as there.
 
         Raises:
-            CheckpointError: what was saved does not fit the state; names the path.
+            CheckpointError: the saved state does not fit this one; names the path.
         """
         self._check_parts(known.nodes.get(PARTS, {}).get("parts", {}))
         for name, module in self._modules.items():
@@ -244,7 +244,7 @@ class StateTree:
                 )
 
     def take(self, tensors: Mapping[str, Any], rank: int, world_size: int) -> None:
-        """Put what was loaded into the objects."""
+        """Put the loaded values into the objects."""
         for name, module in self._modules.items():
             if name not in self._absent:
                 module.load(tensors)
@@ -257,7 +257,7 @@ class StateTree:
         self.forget()
 
     def forget(self) -> None:
-        """Look at everything anew."""
+        """Look at everything again."""
         for module in self._modules.values():
             module.forget()
         for optimizer in self._optimizers.values():
@@ -265,7 +265,7 @@ class StateTree:
         self._last, self._named = [], []
 
     def require_all_read(self, known: Known) -> None:
-        """See that every tensor of this rank's own shard, the ``known``, is taken by something of the state.
+        """Ensure that every tensor of this rank's own shard, the ``known``, is taken by a part of the state.
 
         Raises:
             CheckpointError: one is not; names it.
@@ -286,15 +286,15 @@ class StateTree:
             other.settle()
 
     def modules(self) -> Iterator[tuple[str, ModulePart]]:
-        """The modules by name."""
+        """Yield the modules by name."""
         yield from self._modules.items()
 
     def optimizers(self) -> Iterator[tuple[str, OptimizerPart]]:
-        """The optimizers by name."""
+        """Yield the optimizers by name."""
         yield from self._optimizers.items()
 
     def others(self) -> Iterator[tuple[str, OtherPart]]:
-        """All else by name."""
+        """Yield all else by name."""
         yield from self._others.items()
 
 
@@ -351,7 +351,7 @@ def _address(tensor: Tensor) -> int:
 
 
 def _single(name: str, optimizer: Optimizer) -> Optimizer:
-    """The optimizer, unless it is a container of others: torch would look for its state in the container itself."""
+    """Return the optimizer, unless it is a container of others: torch would look for state in the container itself."""
     inside = getattr(optimizer, "optimizers", None)
     if isinstance(inside, list | tuple) and any(isinstance(each, Optimizer) for each in inside):
         raise CheckpointError(

@@ -1,4 +1,4 @@
-"""Waits for the word that a rank's state is there, and loads it from where it says."""
+"""Waits for the ticket that names the place of a rank's state, and loads the state from there."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from holdfast.storage import objects
 from holdfast.storage.checkpoints.remote.remote_reader import RemoteReader
 
 LONGEST_S = 900.0
-"""Longest wait for shards on their way; the agent gives a transfer up long before."""
+"""Longest wait for shards on their way; the agent gives up a transfer long before."""
 
 
 def redeem(
     ticket: Path, state: State, rank: int, arrived: Callable[[], None]
 ) -> tuple[dict[str, Any], Path | None]:
-    """Load ``state`` from where ``ticket`` says, once it is there: then ``arrived`` is called, before any byte is read.
+    """Load ``state`` from where ``ticket`` points, once it is there; call ``arrived`` before any byte is read.
 
     Returns:
-        What it cost, for the agent, and the shard file that all of it came from, if it was one.
+        The cost, for the agent, and the shard file that all of the state came from, if it was one.
 
     Raises:
         UncoveredError: no shard and no checkpoint in S3 has all that ``state`` needs; names the path.

@@ -1,4 +1,4 @@
-"""Checkpoints without trees, which stock torch or a Holdfast before 0.2 wrote: the fresh state says what is loaded."""
+"""Checkpoints without trees, of stock torch or a Holdfast before 0.2: the fresh state defines what is loaded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.session.state import StateTree
 
 
 def template(tree: StateTree) -> dict[str, Any]:
-    """What is loaded, by full name: tensors are filled in place."""
+    """Return the items to load, by full name: tensors are filled in place."""
     return dict(flatten_state_dict(tree.nested())[0])
 
 

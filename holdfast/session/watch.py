@@ -1,4 +1,4 @@
-"""Notice quickly whether a module or an optimizer holds the tensors that it held when its state was last encoded."""
+"""Quick check whether a module or an optimizer holds the tensors that it held when its state was last encoded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ModuleWatch:
             self._glance = Glance(self._tensors)
 
     def same(self) -> bool:
-        """Whether all names and tensors are what they were; only elements may differ."""
+        """Return whether all names and tensors are what they were; only elements may differ."""
         if not (self._known and identical(_dicts_of(self._owners), self._dicts)):
             return False
         names, held, hidden = self._read()
@@ -42,7 +42,7 @@ class ModuleWatch:
         )
 
     def _read(self) -> tuple[list[str], list[Any], list[int]]:
-        """Names and values of all that its parts hold; parts too, so that these are known to be the same."""
+        """Return names and values of all that its parts hold; parts too, so that these are known to be the same."""
         names = list(chain.from_iterable(self._dicts))
         values = list(chain.from_iterable(map(_values, self._dicts)))
         return names, values, list(map(len, map(_hidden, self._owners)))
@@ -54,7 +54,7 @@ _values = methodcaller("values")
 
 
 def _dicts_of(owners: list[nn.Module]) -> list[dict[str, Any]]:
-    """Where parts of a module keep what they hold."""
+    """Return where parts of a module keep what they hold."""
     return [each for kind in _DICTS for each in map(kind, owners)]
 
 
@@ -73,7 +73,7 @@ class StateWatch:
             self._params, self._kept = Glance(params), Glance(kept)
 
     def same(self, *, params_seen: bool = False) -> bool:
-        """Whether parameters and state are the same tensors; only elements may differ.
+        """Return whether parameters and state are the same tensors; only elements may differ.
 
         Args:
             params_seen: whether it is known that every parameter that was there lies where it lay.
@@ -95,7 +95,7 @@ class StateWatch:
 
 
 def plain_options(groups: list[dict[str, Any]]) -> bytes | None:
-    """The options of parameter groups, to be compared; None when there are others than numbers and words."""
+    """Return the options of parameter groups, to be compared; None when there are others than numbers and strings."""
     options = [[each for each in group.items() if each[0] != "params"] for group in groups]
     if all(_is_plain(value) for group in options for _, value in group):
         return pickle.dumps(options)

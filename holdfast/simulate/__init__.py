@@ -1,1 +1,1 @@
-"""What if: months of a large job in seconds, under the policies that run in production."""
+"""Simulation of months of a large job in seconds, under the policies that run in production."""

@@ -34,8 +34,8 @@ def replace_s(
     Args:
         machines: of the job.
         daily_rate: failures per machine and day.
-        standby_s: what the pool has, takes so long.
-        reschedule_s: the job waits so long for the scheduler when the pool is too small.
+        standby_s: time to replace machines from the pool.
+        reschedule_s: time that the job waits for the scheduler when the pool is too small.
         tail: count days on which more than N fail as well, at their probability among days on which any fails.
     """
     p = spare_pool.probability(daily_rate, spare_pool.HOURS_PER_DAY)
@@ -50,7 +50,7 @@ def replace_s(
 def restart_ratios(
     daily_rate: float = 0.0012, reschedule_share: float | None = None, *, tail: bool = False
 ) -> Ratios:
-    """The published ratios from the published inputs.
+    """Return the published ratios from the published inputs.
 
     The time of a swap is taken as that of a restart in place (a standby has everything loaded). The time to
     reschedule is not published apart from the ratios: by default it is the share of a requeue that the two

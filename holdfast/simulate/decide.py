@@ -37,20 +37,20 @@ SLICES = 3
 
 
 class Judgement(NamedTuple):
-    """What the alerts of one incident mean."""
+    """The meaning of the alerts of one incident."""
 
     incident_class: IncidentClass
     sure: tuple[str, ...] = ()
     """Machines that are surely at fault."""
     accused: tuple[str, ...] = ()
-    """Machines that the alerts speak against, sure or not."""
+    """Machines that the alerts accuse, surely or not."""
     switch: str = ""
     again: tuple[str, ...] = ()
-    """Those of the accused that stood out in hangs before: they go before anything is tried again."""
+    """Those of the accused that stood out in hangs before: they are evicted before any retry."""
 
 
 class Replayed(NamedTuple):
-    """What a replay found."""
+    """The result of a replay."""
 
     suspects: tuple[int, ...]
     blames_code: bool
@@ -73,13 +73,13 @@ class Judge:
         return self._job.machines
 
     def epoch(self, number: int, machines: tuple[str, ...]) -> None:
-        """The job runs its next generation."""
+        """Set the job's epoch and its machines."""
         self._job = self._job.model_copy(update={"epoch": number, "machines": machines})
 
     def judge(self, symptom: Symptom, machines: Mapping[str, int], now: float) -> Judgement:
-        """What the alerts of ``symptom`` on ``machines`` (with their slots) mean at ``now``.
+        """Classify the alerts of ``symptom`` on ``machines`` (with their slots) at ``now``.
 
-        Alerts that mean nothing to the policy open the incident that any interruption opens: a crash.
+        Alerts that the policy does not know open the incident that any interruption opens: a crash.
         """
         per, epoch = self._job.spec.ranks_per_machine, self._job.epoch
         alerts = [
@@ -93,7 +93,7 @@ class Judge:
             found = Classification(
                 incident_class=IncidentClass.JOB_CRASH, confidence=0.5, machine=None, reasons=("it stopped",)
             )
-        # Who is named by a hang only stands out in it.
+        # A machine that is named by a hang only stands out in it.
         root = None if found.incident_class is IncidentClass.JOB_HANG else found.machine
         named = suspects.named(alerts, root, self._job)
         return Judgement(
@@ -106,9 +106,9 @@ class Judge:
     def stands_out(
         self, seen: Judgement, now: Accusation, past: Sequence[Accusation], evicted_at: Sequence[float]
     ) -> Judgement:
-        """What is known of a hang once its stacks are looked at: who only stands out goes at the second time.
+        """Judge a hang from its stacks: a machine that only stands out is evicted at the second time.
 
-        ``past``: who stood out in earlier hangs; ``evicted_at``: when machines went for that.
+        ``past``: machines that stood out in earlier hangs; ``evicted_at``: when machines were evicted for that.
         """
         machines = standing_out.weigh(
             now, past, evicted_at, self._job.spec.machines, self.policy.ladder.standing_out
@@ -116,7 +116,7 @@ class Judge:
         return seen._replace(accused=(*seen.accused, *machines), again=machines)
 
     def ladder(self, incident_class: IncidentClass) -> ClassLadder:
-        """The ladder of a class, without the rungs that the variant does not have."""
+        """Return the ladder of a class, without the rungs that the variant does not have."""
         found = self.policy.ladder.of(incident_class)
         off = set() if self._variant.replay else {Rung.REPLAY}
         return found.model_copy(update={"rungs": tuple(rung for rung in found.rungs if rung not in off)})
@@ -130,7 +130,7 @@ class Judge:
         code_changed_s_ago: float | None = None,
         common_cause: bool = False,
     ) -> Rung:
-        """The next rung of the ladder. Repeat offenders are those of hangs: an evicted machine does not return."""
+        """Return the ladder's next rung. Repeat offenders are those of hangs: an evicted machine does not return."""
         rules = self.policy.ladder
         circumstances = ladder.Circumstances(
             can_rollback=can_rollback and self._variant.rollback,
@@ -150,18 +150,18 @@ class Judge:
         ).rung
 
     def may_evict(self, recent: Sequence[float], wanted: int, fleet: int, now: float) -> bool:
-        """The eviction breaker's answer."""
+        """Return the eviction breaker's answer."""
         return breaker.may_evict(recent, wanted, fleet, now, self.policy.breaker).allowed
 
     def aggregate(self, slot: int, shows: str, *, rounds: int = 1) -> tuple[int, ...]:
-        """Slots to evict after looks at all stacks, in which those of ``slot``'s machine stand out.
+        """Return slots to evict after looks at all stacks, in which those of ``slot``'s machine stand out.
 
-        ``rounds`` above 1: a vote over so many looks, for a job that is slow.
+        ``rounds`` above 1: a vote over that many looks, for a job that is slow.
         """
         return _aggregated(self._job.spec, slot, shows, rounds, self.policy)
 
     def replay(self, culprits: Collection[int], reproduced: Callable[[], bool]) -> Replayed:
-        """Dual-phase replay, again while the policy says so.
+        """Run a dual-phase replay, repeated as long as the policy requires it.
 
         ``culprits`` are the broken slots; empty: every group fails, the cause is in the code. ``reproduced`` is
         asked for each phase of each round.
@@ -186,21 +186,21 @@ class Judge:
     def restore(
         self, lost: Collection[int], position: int, saved: Sequence[int], bound: int | None, *, memory: bool
     ) -> RestorePlan:
-        """The step to go on from: ``lost`` slots have new machines, ``saved`` are the steps in S3."""
+        """Return the step to go on from: ``lost`` slots have new machines, ``saved`` are the steps in S3."""
         remotes = [_remote(step) for step in saved]
         if not memory:
-            # Nothing lies on any machine: as for all ranks, so for one.
+            # No machine holds a state: the answer for one rank is that for all.
             return restore_plan.choose((), remotes, 1, {}, bound)
         return restore_few(self._peers, frozenset(lost), position, remotes, bound)
 
 
 def names(machines: int) -> tuple[str, ...]:
-    """Names of the first machines."""
+    """Return the names of the first machines."""
     return tuple(f"m{slot}" for slot in range(machines))
 
 
 def spec_of(scenario: Scenario, machines: int) -> JobSpec:
-    """The job at some number of machines."""
+    """Return the job at some number of machines."""
     return JobSpec(
         name=JOB,
         script="train.py",
@@ -211,12 +211,12 @@ def spec_of(scenario: Scenario, machines: int) -> JobSpec:
 
 
 def peers_of(scenario: Scenario) -> Mapping[int, int]:
-    """Which slot keeps the copy of which slot's state, as the placement policy says."""
+    """Return which slot keeps the copy of which slot's state, by the placement policy."""
     return _peers(_shape(spec_of(scenario, scenario.machines)))
 
 
 def pool_size(scenario: Scenario, variant: Variant, policy: Policy) -> int:
-    """Standbys of a pool: as given, or as the sizing policy says."""
+    """Return the number of standbys of a pool: as given, or by the sizing policy."""
     if variant.pool is not None:
         return variant.pool
     return spare_pool.size(
@@ -236,7 +236,7 @@ def restore_full(
     remotes: Sequence[RemoteCheckpoint],
     bound: int | None,
 ) -> RestorePlan:
-    """The same as a run asks, over all machines (one rank each)."""
+    """Return the step to go on from as a run determines it, over all machines (one rank each)."""
     return _choose(range(len(peers)), peers, lost, (position, remotes, bound))
 
 
@@ -247,7 +247,7 @@ def restore_few(
     remotes: Sequence[RemoteCheckpoint],
     bound: int | None,
 ) -> RestorePlan:
-    """The step to go on from, asked about lost machines and one other: the others are as that one."""
+    """Return the step to go on from, from the lost machines and one other: the rest are like that one."""
     healthy = next((slot for slot in peers if slot not in lost), None)
     asked = sorted(lost) if healthy is None else [healthy, *sorted(lost)]
     return _choose(asked, peers, lost, (position, remotes, bound))
@@ -280,7 +280,7 @@ def _remote(step: int) -> RemoteCheckpoint:
 
 
 class _Shape(NamedTuple):
-    """What the policies need of a job file, to remember answers by."""
+    """The fields of a job file that the policies need, as a key for cached answers."""
 
     machines: int
     ranks_per_machine: int
@@ -338,7 +338,7 @@ def _running(spec: JobSpec) -> Job:
 
 @lru_cache(maxsize=4096)
 def _analysed(shape: _Shape, slot: int, shows: str, rounds: int, rules: AggregatePolicy) -> tuple[int, ...]:
-    """Slots that the analysis names, for stacks in which ``slot`` stands out as ``shows`` says."""
+    """Return the slots that the analysis names, for stacks in which ``slot`` stands out in the way of ``shows``."""
     spec = JobSpec(name=JOB, script="train.py", **shape._asdict())
     job = _running(spec)
     found = aggregate(stacks(spec, slot, shows), job, rules)
@@ -347,7 +347,7 @@ def _analysed(shape: _Shape, slot: int, shows: str, rounds: int, rules: Aggregat
 
 
 def stacks(spec: JobSpec, slot: int, shows: str) -> list[StackDump]:
-    """What the ranks' stacks look like: one rank computes while all wait; its pipeline differs; or all agree."""
+    """Make the ranks' stacks: one rank computes while all wait; its pipeline differs; or all agree."""
     rank = slot * spec.ranks_per_machine
     odd: set[int] = set()
     if shows == "one":
@@ -373,7 +373,7 @@ def stacks(spec: JobSpec, slot: int, shows: str) -> list[StackDump]:
 
 
 def alert_of(symptom: Symptom, machine: str, rank: int, epoch: int, now: float) -> list[Alert]:
-    """The alerts that a symptom on one machine raises."""
+    """Return the alerts that a symptom on one machine raises."""
     return [
         Alert(
             kind=sign.kind, job=JOB, machine=machine, rank=rank, epoch=epoch, at=now, evidence=sign.evidence

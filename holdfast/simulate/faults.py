@@ -1,4 +1,4 @@
-"""What befalls the job: faults in the mix of the scenario, as a Poisson process."""
+"""Faults of the job, in the mix of the scenario, as a Poisson process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SWITCH = "os_kernel_panic"
 
 @dataclass
 class Fault:
-    """One fault. ``machines`` are those that show it; only a cause ``machine`` is theirs."""
+    """One fault. ``machines`` are those that show it; they are at fault only with the cause ``machine``."""
 
     symptom: str
     cause: Cause
@@ -27,7 +27,7 @@ class Fault:
 
 
 class Faults:
-    """Two independent streams: faults of machines, and all others. ``hit`` is told of each."""
+    """Two independent streams: faults of machines, and all others. ``hit`` is called with each."""
 
     def __init__(
         self,

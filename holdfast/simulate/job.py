@@ -27,7 +27,7 @@ T = TypeVar("T")
 Steps = Generator[simpy.Event, Any, T]
 
 HISTORY = 20
-"""Past incidents that the ladder is told of; older ones lie behind progress."""
+"""Past incidents that the ladder is given; older ones lie behind progress."""
 
 HANGS = 100
 """Hangs that are remembered; older ones lie outside of the policy's window."""
@@ -47,7 +47,7 @@ LOOK_AT_STACKS = (IncidentClass.JOB_HANG, IncidentClass.FAIL_SLOW)
 
 @dataclass
 class Life:
-    """What became of one job. Seconds."""
+    """The outcome of one job. Seconds."""
 
     account: Account
     incidents: int = 0
@@ -57,7 +57,7 @@ class Life:
     swaps_short: int = 0
     """Swaps for which the pool was too small."""
     mechanisms: Counter[str] = field(default_factory=Counter)
-    """What ended each incident."""
+    """Mechanisms that ended the incidents."""
     classes: Counter[str] = field(default_factory=Counter)
     tiers: Counter[str] = field(default_factory=Counter)
     """Where states were restored from."""
@@ -128,7 +128,7 @@ class _Job:
             yield from self._recover(fault, since)
 
     def _hit(self, fault: Fault) -> None:
-        """A fault strikes: at once when the job trains, else as soon as it does again."""
+        """Apply a fault: at once when the job trains, else as soon as it does again."""
         if fault.cause is Cause.PLANNED and not fault.urgent:
             self.update_waits = True
             self.env.process(self._merge(fault))
@@ -138,7 +138,7 @@ class _Job:
             self.pending.append(fault)
 
     def _merge(self, fault: Fault) -> Steps[None]:
-        """A change that can wait rides on the next restart, or is made after all."""
+        """Let a change that can wait be applied with the next restart, or restart for it after the longest wait."""
         yield self.env.timeout(self.costs.merge_h * 3600)
         if self.update_waits:
             self.update_waits = False
@@ -148,7 +148,7 @@ class _Job:
         return fault.over or (fault.cause is Cause.MACHINE and not self._present(fault))
 
     def _present(self, fault: Fault) -> list[str]:
-        """Machines of the fault that the job still uses."""
+        """Return the machines of the fault that the job still uses."""
         return [name for name in fault.machines if name in self.slots]
 
     def _book(self, began: float, now: float) -> float:
@@ -196,10 +196,10 @@ class _Job:
         )
 
     def _notice(self, symptom: Symptom, since: float) -> Steps[None]:
-        """Until the first alert: the job stands still, or goes on more slowly."""
+        """Spend the time until the first alert: the job stands still, or goes on more slowly."""
         seconds = self._vary(symptom.detect_s if self.variant.inspection else symptom.timeout_s)
         if symptom.slowdown and seconds:
-            # Steps that are made are made: the lost part of the speed counts as time that nobody noticed.
+            # Steps that are done stay done: the lost part of the speed counts as undetected time.
             worked = seconds * (1 - symptom.slowdown)
             yield self.env.timeout(worked)
             since = self._book(since, self.env.now)
@@ -209,7 +209,7 @@ class _Job:
         yield from self._spend(Phase.UNDETECTED, seconds, vary=False)
 
     def _playbook(self, fault: Fault, symptom: Symptom, seen: Judgement, rungs: list[Rung]) -> Steps[str]:
-        """The steps of the class's playbook up to the swap; returns what it did."""
+        """Run the steps of the class's playbook up to the swap; return what it did."""
         if seen.incident_class is IncidentClass.MACHINE_FAULT:
             return (yield from self._evict({*seen.sure, *self._silent(fault, symptom)}, fault, REAL_TIME))
         if seen.incident_class is IncidentClass.CODE_UPDATE:
@@ -235,7 +235,7 @@ class _Job:
         return (yield from self._escalate(fault, seen, rungs))
 
     def _escalate(self, fault: Fault, seen: Judgement, rungs: list[Rung]) -> Steps[str]:
-        """One rung of the ladder, as the policy says."""
+        """Take one rung of the ladder, as the policy decides."""
         compares = IncidentClass.NAN_LOSS, IncidentClass.SILENT_CORRUPTION
         changed = self.code_changed_at
         rung = self.judge.rung(
@@ -261,7 +261,7 @@ class _Job:
         return (yield from self._person(fault))
 
     def _weigh(self, suspects: set[str], seen: Judgement) -> Judgement:
-        """Who stands out in a hang is retried in place first, and goes when it stands out again."""
+        """Judge the machines that stand out in a hang: retried in place first, evicted when they stand out again."""
         now = Accusation(at=self.env.now, machines=tuple(sorted(suspects)))
         found = self.judge.stands_out(seen, now, tuple(self.stood_out), self.evicted_for_hangs_at)
         self.stood_out.append(now)
@@ -291,7 +291,7 @@ class _Job:
         self.code_changed_at = self.env.now
 
     def _person(self, fault: Fault) -> Steps[str]:
-        """Somebody looks, finds it, and takes out what is broken."""
+        """Let a person look, find the cause, and take out what is broken."""
         yield from self._spend(Phase.WAITING, self.random.expovariate(1 / self.costs.human_s), vary=False)
         fault.over = True
         broken = {name for name in self._present(fault) if fault.cause is Cause.MACHINE}
@@ -348,7 +348,7 @@ class _Job:
         yield from self._spend(Phase.RESTARTING, at_size(self.costs.restart_s, self.scenario.machines))
 
     def _again(self, fault: Fault) -> Steps[None]:
-        """What was not removed comes back."""
+        """Let a fault that was not removed come back."""
         yield self.env.timeout(self.random.expovariate(1 / self.costs.again_s[fault.cause]))
         if not self._is_over(fault):
             self._hit(fault)
@@ -356,7 +356,7 @@ class _Job:
     # What diagnosis sees
 
     def _silent(self, fault: Fault, symptom: Symptom) -> list[str]:
-        """Machines that do not answer when the job is stopped."""
+        """Return the machines that do not answer when the job is stopped."""
         return (
             self._present(fault) if any(sign.kind.value == "machine_lost" for sign in symptom.signs) else []
         )
@@ -380,7 +380,7 @@ class _Job:
             yield self.env.timeout(seconds)
 
     def _vary(self, seconds: float) -> float:
-        """A duration around ``seconds``, which stays the mean."""
+        """Return a duration around ``seconds``, which stays the mean."""
         spread = self.costs.spread
         return (
             seconds * exp(self.random.gauss(-spread * spread / 2, spread)) if spread and seconds else seconds

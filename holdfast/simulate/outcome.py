@@ -25,7 +25,7 @@ class Mean(Frozen):
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Mean:
-        """Of at least one value; a single one has no interval."""
+        """Compute the mean of at least one value; a single one has no interval."""
         n = len(values)
         mean = sum(values) / n
         if n < 2:
@@ -36,7 +36,7 @@ class Mean(Frozen):
 
 
 class Outcome(Frozen):
-    """What became of one variant. Hours are per replication."""
+    """The outcome of one variant. Hours are per replication."""
 
     variant: Variant
     title: str
@@ -66,7 +66,7 @@ class Outcome(Frozen):
 
 
 def sum_up(variant: Variant, lives: Sequence[Life], days: float, seed: int) -> Outcome:
-    """Of at least one life."""
+    """Summarise at least one life."""
     phases: list[Mapping[str, float]] = [life.account.by_phase() for life in lives]
     classes: list[Mapping[str, float]] = [life.account.by_class() for life in lives]
     order = [phase.value for phase in Phase]

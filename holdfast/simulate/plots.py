@@ -12,7 +12,7 @@ from holdfast.simulate.outcome import Outcome
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Twelve that can be told apart: the phases are ten, the incident classes eleven.
+# Twelve distinguishable colours: the phases are ten, the incident classes eleven.
 COLOURS = (
     "#d1495b",
     "#8e6bbf",
@@ -41,7 +41,7 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> list[Path]:
 
 
 def _save(draw: Any, outcomes: Sequence[Outcome], path: Path) -> Path:
-    # It takes half a second to import: only who wants plots pays for it.
+    # It takes half a second to import: only plots pay for it.
     import matplotlib as mpl  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
 

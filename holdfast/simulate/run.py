@@ -35,9 +35,9 @@ def run(
         scenario: what to simulate.
         policy: of the site.
         replications: lives of each variant.
-        seed: the same seed gives the same answer, whatever ``jobs`` is.
+        seed: the same seed gives the same answer, for any ``jobs``.
         jobs: worker processes; None: one for each processor.
-        done: told how many lives were finished since the last call.
+        done: called with the number of lives that were finished since the last call.
 
     Raises:
         SettingsError: no replication is asked for.

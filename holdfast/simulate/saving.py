@@ -19,7 +19,7 @@ class Made:
 
 
 class Progress:
-    """Counts steps; a checkpoint falls due every so many since the last start."""
+    """Counts steps; a checkpoint is due after a fixed number of them since the last start."""
 
     def __init__(self, scenario: Scenario, variant: Variant) -> None:
         self._step_s = scenario.step_s
@@ -58,7 +58,7 @@ class Progress:
         return Made(again, first), Made(new, whole - first, stall)
 
     def restore(self, step: int) -> None:
-        """Go on after ``step``."""
+        """Continue after ``step``."""
         self.position = step
 
     def _steps_in(self, wall_s: float) -> int:

@@ -24,12 +24,12 @@ WHOLE = frozenset({"causes", "stacks", "restart_s", "requeue_s"})
 
 
 class Cause(StrEnum):
-    """What is really behind a symptom; the policies do not see it."""
+    """The real cause behind a symptom; the policies do not see it."""
 
     MACHINE = "machine"
     """One machine is broken: the fault comes back until it is out."""
     CODE = "code"
-    """The job's code or data: it comes back until rolled back or mended."""
+    """The job's code or data: it comes back until rolled back or fixed."""
     TRANSIENT = "transient"
     """Gone with the next start."""
     PLANNED = "planned"
@@ -76,7 +76,7 @@ class Symptom(Frozen):
 
 
 class Costs(Frozen):
-    """How long things take, seconds unless the name says otherwise."""
+    """Durations, in seconds unless the name has another unit."""
 
     dispatch_s: float = Field(ge=0)
     pause_s: float = Field(ge=0)
@@ -111,9 +111,9 @@ class Costs(Frozen):
     urgent_share: float = Field(ge=0, le=1)
     """Share of code changes that cannot wait for the next restart."""
     merge_h: float = Field(gt=0)
-    """Others wait at most so long."""
+    """The longest time that other changes wait."""
     inspect_h: float = Field(gt=0)
-    """Standbys are inspected so often: between two, a broken one is not noticed."""
+    """Interval between inspections of standbys: between two, a broken one is not noticed."""
     spread: float = Field(ge=0)
     """Standard deviation of the logarithm of every duration; 0: always as given."""
 
@@ -131,14 +131,14 @@ class Costs(Frozen):
 
 
 class Saving(Frozen):
-    """What checkpoints cost."""
+    """The costs of checkpoints."""
 
     every_step_share: float = Field(ge=0)
     """Checkpoint at every step: time that training stands still, as a share of the step."""
     write_s: float = Field(ge=0)
     """Checkpoint every k minutes: time that one blocks training."""
     s3_every_s: float = Field(gt=0)
-    """Beside a checkpoint at every step: one in S3 so often."""
+    """Beside a checkpoint at every step: the interval of those in S3."""
 
 
 class Switch(Frozen):
@@ -168,7 +168,7 @@ class Variant(Frozen):
     name: str = ""
     strategy: Strategy = Strategy.POOL
     pool: int | None = Field(None, ge=0)
-    """Standbys; None: as the sizing policy says."""
+    """Standbys; None: by the sizing policy."""
     checkpoint_s: float | None = Field(None, gt=0)
     """Seconds between checkpoints; None: every step, in memory and on a peer."""
     inspection: bool = True
@@ -204,7 +204,7 @@ class Scenario(Frozen):
     """The machine rate at which the symptoms' counts hold: what is not a machine's fault comes this often
     whatever ``machine_rate`` is."""
     code_share: float = Field(ge=0)
-    """Of the code faults that the mix has, those that befall this job."""
+    """Share of the mix's code faults that happen to this job."""
     replenish_h: float = Field(gt=0)
     symptoms: dict[str, Symptom]
     switch: Switch
@@ -222,7 +222,7 @@ class Scenario(Frozen):
 
     @classmethod
     def load(cls, path: Path | None = None) -> Scenario:
-        """The packaged scenario, with what ``path`` changes (None: nothing).
+        """Return the packaged scenario, with what ``path`` changes (None: nothing).
 
         Raises:
             SettingsError: the file is missing or no YAML, or a key or value is wrong (named with its line).
@@ -234,12 +234,12 @@ class Scenario(Frozen):
         return validate(cls, merge(default.values, changes.values, WHOLE), changes)
 
     def machine_weights(self) -> dict[str, float]:
-        """Symptoms of machine faults, by how often."""
+        """Return the symptoms of machine faults, by how often."""
         weights = {name: row.count * row.share(Cause.MACHINE) for name, row in self.symptoms.items()}
         return {name: weight for name, weight in weights.items() if weight > 0}
 
     def other_weights(self) -> dict[tuple[str, Cause], float]:
-        """Symptoms with other causes, by how often."""
+        """Return symptoms with other causes, by how often."""
         part = {Cause.CODE: self.code_share}
         weights = {
             (name, cause): row.count * row.share(cause) * part.get(cause, 1.0)
@@ -250,11 +250,11 @@ class Scenario(Frozen):
         return {key: weight for key, weight in weights.items() if weight > 0}
 
     def machine_faults_per_s(self) -> float:
-        """Of the whole job."""
+        """Return the machine faults per second of the whole job."""
         return self.machines * self.machine_rate / DAY_S
 
     def others_per_s(self) -> float:
-        """Of the whole job: as many as the mix has beside the machine faults of ``mix_rate``."""
+        """Return the job's other faults per second: as many as the mix has beside machine faults of ``mix_rate``."""
         machine, other = sum(self.machine_weights().values()), sum(self.other_weights().values())
         return self.machines * self.mix_rate / DAY_S * other / machine if machine else 0.0
 

@@ -45,7 +45,7 @@ class Supply:
         return self._costs.swap_s, 0.0
 
     def start(self) -> float:
-        """Seconds that every start waits for the queue."""
+        """Return the seconds that every start waits for the queue."""
         if self._strategy is not Strategy.REQUEUE:
             return 0.0
         size = self._scenario.machines

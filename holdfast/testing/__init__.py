@@ -24,10 +24,10 @@ __all__ = ["Played", "Scenario", "check", "load", "play"]
 
 
 def check(scenario: Scenario, folder: Path, playbooks: Sequence[Playbook] = ()) -> Played:
-    """Play ``scenario`` in the empty ``folder``; what came out.
+    """Play ``scenario`` in the empty ``folder``, and return the result.
 
     Raises:
-        AssertionError: something was done that should not have been, or the other way round; says what.
+        AssertionError: something was done that should not have been, or the other way round; the message names it.
     """
     played = asyncio.run(play(scenario, folder, playbooks))
     found = [*wrong_actions(scenario, played), *misses(scenario, played)]

@@ -1,4 +1,4 @@
-"""What every driver must do, as pytest tests: a driver's test module subclasses :class:`DriverConformance`."""
+"""Requirements on every driver, as pytest tests: a driver's test module subclasses :class:`DriverConformance`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def wait_until(condition: Callable[[], bool], *, timeout_s: float = 20.0, what: 
 
 
 def supplied(driver: Driver, name: str) -> Supplied | None:
-    """What the driver says of one machine."""
+    """Return the driver's entry for one machine."""
     return next((machine for machine in driver.machines() if machine.name == name), None)
 
 
@@ -36,15 +36,15 @@ class DriverConformance:
     """Machines are named after hosts: one that was retired may be given again, as a new incarnation."""
 
     def ready(self, driver: Driver, name: str) -> bool:
-        """Whether the machine's agent is up."""
+        """Return whether the machine's agent is up."""
         raise NotImplementedError
 
     def processes(self, driver: Driver, name: str) -> int:
-        """How many processes of the machine run."""
+        """Return the number of the machine's running processes."""
         raise NotImplementedError
 
     def folder(self, driver: Driver, name: str) -> Path:
-        """Of the machine, which its agent was told."""
+        """Return the machine's folder, which its agent was given."""
         raise NotImplementedError
 
     def crash(self, driver: Driver, name: str) -> None:
@@ -52,7 +52,7 @@ class DriverConformance:
         raise NotImplementedError
 
     def provision_one(self, driver: Driver) -> str:
-        """One machine, up."""
+        """Provision one machine, and wait until it is up."""
         [name] = driver.provision(1)
         wait_until(lambda: self.ready(driver, name), what=f"{name} up")
         return name
@@ -124,7 +124,7 @@ class DriverConformance:
         assert machine.alive
 
     def test_what_was_started_anew_is_not_evicted_for_what_it_was(self, driver: Driver) -> None:
-        """Whoever decided may wake up late; another life of the same unit may still be evicted."""
+        """The caller may act on an old decision; another life of the same unit may still be evicted."""
         name = self.provision_one(driver)
         former = self.incarnation(driver, name)
         driver.evict(name, Scope.CLUSTER, "test", former)
@@ -142,7 +142,7 @@ class DriverConformance:
         assert self.processes(driver, name) == 0
 
     def incarnation(self, driver: Driver, name: str) -> str:
-        """As an agent would make it from the environment that it really has."""
+        """Return the incarnation that an agent would make from its real environment."""
         agent = processes.find_agent(self.folder(driver, name))
         assert agent is not None
         found = incarnation.fresh(agent.environ())

@@ -182,7 +182,7 @@ class FakeActs:
 
 @functools.cache
 def _empty_ledger() -> bytes:
-    """A ledger with its tables: made once for a process, as making them takes longer than most scenarios."""
+    """Return a ledger with its tables: made once for a process, as making them takes longer than most scenarios."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "ledger.db"
         ledger = Ledger(f"sqlite:///{path}")
@@ -228,7 +228,7 @@ class Kit:
         )
 
     async def restart(self) -> None:
-        """The gateway is killed and started again."""
+        """Kill the gateway and start it again."""
         await self.gateway.stop()
         await self.http.aclose()
         self._build()
@@ -251,7 +251,7 @@ class Kit:
         await self.post("/v1/agents/register", body.model_dump(mode="json"))
 
     async def running_job(self, machines: int = 2, ranks: int = 2, standbys: int = 1) -> Job:
-        """A job in epoch 1 on m0.., and standbys."""
+        """Return a job in epoch 1 on m0.., and standbys."""
         for number in range(machines + standbys):
             await self.register(f"m{number}")
         spec = JobSpec(name=JOB, script="train.py", machines=machines, ranks_per_machine=ranks)
@@ -280,7 +280,7 @@ class Kit:
         return answer
 
     async def crash(self, rank: int = 0, epoch: int = 1, status: int = 200, **evidence: Any) -> Any:
-        """A rank was killed (``cascade=True``: it only lost a peer)."""
+        """Return a rank was killed (``cascade=True``: it only lost a peer)."""
         if not evidence.get("cascade"):
             evidence = {"signal": "SIGKILL", "exit_code": -9} | evidence
         return await self.alert(
@@ -301,7 +301,7 @@ class Kit:
         vitals: Vitals | None = None,
         status: int = 200,
     ) -> Any:
-        """A heartbeat; times of ``marks`` are of the machine's own clock, at which the newest was just made."""
+        """Return a heartbeat; times of ``marks`` are of the machine's own clock, at which the newest was just made."""
         steps = tuple(StepMark(step=step, at=at) for step, at in (marks or {}).items())
         run = JobOnMachine(job=JOB, epoch=epoch, ranks=tuple(ranks or ()), marks=steps, times=times)
         runs = (run.model_copy(update={"rehearsed": rehearsed, "setbacks": setbacks}),)
@@ -317,25 +317,25 @@ class Kit:
         return answer
 
     async def tick(self, seconds: float = 1.0) -> None:
-        """One round of the reconciler, after ``seconds``."""
+        """Run one round of the reconciler, after ``seconds``."""
         self.clock.advance(seconds)
         await self.gateway.site.refresh()
         await self.gateway.reconciler.tick()
         await self.settled()
 
     async def look_again(self, seconds: float = 1.0) -> None:
-        """One look at what waits, after ``seconds``."""
+        """Check once the incidents that wait, after ``seconds``."""
         self.clock.advance(seconds)
         await self.gateway.site.refresh()
         await self.gateway.waiting.tick()
         await self.settled()
 
     def incidents(self) -> list[Incident]:
-        """All incidents, oldest first."""
+        """Return all incidents, oldest first."""
         return self.ledger.incidents()[::-1]
 
     def close_incident(self, incident_id: str) -> None:
-        """As the playbook's last step does."""
+        """Close the incident as the playbook's last step does."""
         self.ledger.set_incident(incident_id, state=IncidentState.RECOVERED)
 
     def metric(self, name: str, **labels: str) -> float:
@@ -343,7 +343,7 @@ class Kit:
 
 
 def start_epoch(ledger: Ledger, job: str) -> int:
-    """As ``resume`` does: the next epoch, in the ledger."""
+    """Open the next epoch in the ledger, as ``resume`` does."""
     epoch = ledger.next_epoch(job)
     known = ledger.job(job)
     ledger.open_epoch(job, epoch, ledger.max_step(job), known.code_version, known.machines, "test")
@@ -351,6 +351,6 @@ def start_epoch(ledger: Ledger, job: str) -> int:
 
 
 def rank(number: int, step: int, at: float, **fields: Any) -> RankState:
-    """A rank that runs."""
+    """Return a rank that runs."""
     known = {"phase": RankPhase.RUNNING, "pid": 100 + number, "steps_done": step, "step_s": 0.1, "cpu_s": 0.0}
     return RankState.model_validate(known | {"rank": number, "step": step, "step_at": at} | fields)

@@ -7,7 +7,7 @@ from holdfast.testing.scenario import Scenario
 
 
 def wrong_actions(scenario: Scenario, played: Played) -> list[str]:
-    """What was done and should not have been. One of these outweighs everything else."""
+    """List acts that should not have happened. One of these outweighs everything else."""
     expected = scenario.expect
     wrong = [f"evicted {name}" for name in played.evicted if name not in expected.culprits]
     if scenario.quiet:
@@ -24,7 +24,7 @@ def wrong_actions(scenario: Scenario, played: Played) -> list[str]:
 
 
 def misses(scenario: Scenario, played: Played) -> list[str]:
-    """What should have come out and did not."""
+    """List expected results that are missing."""
     expected = scenario.expect
     if scenario.quiet:
         acting = [i for i in played.incidents if i.state.value != "dismissed"]
@@ -52,7 +52,7 @@ def misses(scenario: Scenario, played: Played) -> list[str]:
 
 
 def _of_states(scenario: Scenario, played: Played) -> list[str]:
-    """What it went on from, and what was said of it."""
+    """List wrong steps restored from, wrong suspect checkpoints, and a wrong summary."""
     expected, found = scenario.expect, []
     if expected.restored is not None and played.restored != expected.restored:
         found.append(f"restored steps {played.restored}")

@@ -56,7 +56,7 @@ OF_RANKS = (
 
 @dataclass
 class Played:
-    """What came out."""
+    """The result of a scenario."""
 
     incidents: list[Incident]
     actions: list[Action]
@@ -64,11 +64,11 @@ class Played:
     """Machine -> scope."""
     job: Job
     outcomes: list[str] = field(default_factory=list)
-    """What the gateway answered to each signal."""
+    """The gateway's answer to each signal."""
     errors: list[Exception] = field(default_factory=list)
-    """What runs of playbooks failed with."""
+    """Exceptions of failed playbook runs."""
     commands: list[tuple[str, str]] = field(default_factory=list)
-    """(command, machine) that agents were told, in order."""
+    """(command, machine) sent to agents, in order."""
     restored: tuple[int, ...] = ()
     """Step that each new epoch began with, in order."""
     suspect: tuple[int, ...] = ()
@@ -85,12 +85,12 @@ class Played:
 
     @property
     def untouched(self) -> bool:
-        """Nothing was done: no action, no eviction, no new epoch."""
+        """Whether nothing was done: no action, no eviction, no new epoch."""
         return not self.actions and not self.evicted
 
 
 class TickingClock(FakeClock):
-    """The kit's clock, a little later at every look: whoever waits for a deadline comes to it."""
+    """The kit's clock, a little later at every look: a caller that waits for a deadline reaches it."""
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
@@ -119,17 +119,17 @@ class ScriptedContext(Context):
         self._world = world
 
     def changed_lines(self, job: str, versions: tuple[str, str], file: str) -> Sequence[tuple[int, int]]:
-        """As the scenario says."""
+        """Return the lines that the scenario lists."""
         return [(first, last) for first, last in self._world.changed.get(file, ())]
 
     def agent(self, machine: Any) -> Any:
-        """The scripted one."""
+        """Return the scripted agent."""
         return ScriptedAgent(self._world, machine)
 
 
 @contextlib.contextmanager
 def without_prefect() -> Iterator[None]:
-    """Tasks are their functions; nothing is published, and nobody waits."""
+    """Run tasks as plain functions; nothing is published, and no loop waits."""
     with (
         plain.without_prefect(),
         patch.object(approve, "_AGAIN_S", 0.0),
@@ -272,7 +272,7 @@ def _sets(world: dict[str, Any]) -> dict[str, Any]:
 
 
 def _past(scenario: Scenario, kit: Kit) -> None:
-    """Earlier incidents, as the ledger would have them."""
+    """Record earlier incidents, as the ledger would have them."""
     ledger, setup = kit.ledger, scenario.setup
     for machine, count in setup.offences.items():
         for _ in range(count):
@@ -352,7 +352,7 @@ async def _webhook(kit: Kit, labels: dict[str, Any]) -> str:
 
 
 async def _beats(kit: Kit, beats: Beats, job: Job) -> None:
-    """Every half second (or more, in long stretches) a heartbeat of each machine, and a look of the hang detector."""
+    """Send each machine's heartbeat every half second (more in long stretches), and run the hang detector each time."""
     step_at, began = kit.clock.now() - beats.silent_from, kit.clock.now()
     every_s = 0.5 if beats.for_s < 60 else 2.0 if beats.for_s < 900 else 10.0
     while kit.clock.now() - began < beats.for_s:
@@ -403,7 +403,7 @@ async def _until_quiet(scenario: Scenario, kit: Kit, own: Mapping[str, Playbook]
 
 
 async def _run(scenario: Scenario, kit: Kit, key: str, own: Mapping[str, Playbook]) -> None:
-    """Run the playbook of one attempt, as the worker would; somebody may answer its question meanwhile."""
+    """Run the playbook of one attempt, as the worker would; its question may be answered meanwhile."""
     incident_id, _, attempt = key.partition("#")
     name = kit.ledger.incident(incident_id).incident_class.value
     flow = own.get(name) or getattr(import_module(f"holdfast.flows.{name}"), name)

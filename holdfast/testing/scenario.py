@@ -1,4 +1,4 @@
-"""What a scenario is: YAML, checked."""
+"""The model of a scenario: YAML, checked."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Setup(Frozen):
     reached: int = 0
     """Step that the job's present epoch came to."""
     saved: bool = True
-    """Its agents said that it saves its state."""
+    """Its agents reported that it saves its state."""
     skip_bad_batches: int = 0
     """Steps that the job file allows it to pass over."""
     policy: str = ""
@@ -65,7 +65,7 @@ class Signal(Frozen):
     epoch: int | None = None
     """None: the job's present one for ranks and the job, none for machines."""
     incarnation: str = "i1"
-    """Of the machine; empty: not told."""
+    """Of the machine; empty: not given."""
     job: str | None = "gpt"
     age_s: float = 0.0
     firing: bool = True
@@ -74,11 +74,11 @@ class Signal(Frozen):
     after_s: float = 0.0
     """Time that passes before it."""
     after_rest: bool = False
-    """What the signals before it started has come to its end; then ``after_s`` passes."""
+    """Sent after everything that earlier signals started has ended; then ``after_s`` passes."""
     reached: int = 0
     """The job's present epoch completed this step before it, and holds it in memory; 0: none."""
     becomes: dict[str, Any] = Field(default_factory=dict)
-    """What is true underneath from then on."""
+    """Changes to the scripted world from then on."""
     times: int = 1
     """Sent so often, at once."""
     alertmanager: dict[str, Any] | None = None
@@ -106,11 +106,11 @@ class Beats(Frozen):
     moves: bool = False
     """Steps go on: the newest was just completed."""
     vitals: Vitals | None = None
-    """What GPUs and ports of all machines do meanwhile."""
+    """Vitals of the GPUs and ports of all machines meanwhile."""
 
 
 class Expected(Frozen):
-    """What must come out. ``class`` empty: nothing at all is done."""
+    """The expected result. ``class`` empty: nothing at all is done."""
 
     incident_class: RecordedClass | None = Field(None, alias="class")
     culprits: tuple[str, ...] = ()
@@ -143,7 +143,7 @@ class Scenario(Frozen):
     world: dict[str, Any] = Field(default_factory=dict)
     signals: tuple[Signal, ...]
     answer: Literal["approve", "refuse"] | None = None
-    """What a person says when asked; None: nobody does."""
+    """Answer of a person to the playbook's question; None: no answer."""
     expect: Expected = Expected()
 
     def __str__(self) -> str:
@@ -151,7 +151,7 @@ class Scenario(Frozen):
 
     @property
     def quiet(self) -> bool:
-        """Nothing may be done."""
+        """Whether nothing may be done."""
         return self.expect.incident_class is None
 
 
@@ -160,7 +160,7 @@ Scenario.model_rebuild()
 
 
 def load(path: Path) -> list[Scenario]:
-    """All scenarios of a file, or of all ``*.yaml`` of a folder.
+    """Load all scenarios of a file, or of all ``*.yaml`` of a folder.
 
     Raises:
         ValueError: there is none, one is malformed, or two have one name.

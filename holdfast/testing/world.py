@@ -1,4 +1,4 @@
-"""A scripted cluster: agents and a driver that answer as a scenario says, and remember what they were told."""
+"""A scripted cluster: agents and a driver that answer as a scenario directs, and record the commands they receive."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ WORKING = wire.Frame(function="forward", file="train.py")
 
 @dataclass
 class World:
-    """What is true underneath. Names are of machines unless said otherwise."""
+    """The true state of the scripted cluster. Names are of machines unless stated otherwise."""
 
     clock: FakeClock
     ledger: Ledger
     job: str
     dead: set[str] = field(default_factory=set)
-    """Their agents are gone: connections are refused."""
+    """Machines whose agents are gone: connections are refused."""
     silent: set[str] = field(default_factory=set)
-    """Nothing comes back from them: they are cut off, or have no power."""
+    """Machines that never answer: they are cut off, or have no power."""
     fails: dict[str, list[str]] = field(default_factory=dict)
     """Check -> machines that fail it."""
     surely: dict[str, list[str]] = field(default_factory=dict)
     """The same, beyond doubt."""
     odd: list[str] = field(default_factory=list)
-    """They compute another digest."""
+    """Machines that compute another digest."""
     slow: dict[str, float] = field(default_factory=dict)
-    """How many times slower they are."""
+    """Machine -> factor by which it is slower."""
     bad_links: list[str] = field(default_factory=list)
-    """Every transfer with them fails."""
+    """Machines with which every transfer fails."""
     broken_pairs: list[list[str]] = field(default_factory=list)
-    """Only the transfer between these two fails."""
+    """Pairs of machines between which alone the transfer fails."""
     replay_fails_with: list[str] = field(default_factory=list)
     replay_fails_always: bool = False
     replay_fails_once: bool = False
     """One group fails, once."""
     computes_wrongly: list[str] = field(default_factory=list)
-    """Their products are finite and wrong: only a comparison of what groups compute shows it."""
+    """Machines whose products are finite and wrong: only a comparison of the groups' results shows it."""
     drifting: bool = False
     """The job's kernels are not deterministic: every replay computes something else."""
     outliers: list[int] = field(default_factory=list)
@@ -61,13 +61,13 @@ class World:
     ahead: list[int] = field(default_factory=list)
     """Ranks that wait as the others do, in a later collective."""
     answers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """What commands of other packages return, one after the other; the last again and again."""
+    """Results of commands of other packages, one after the other; the last again and again."""
     starts_fail: int = 0
-    """So many starts end in another crash."""
+    """Number of starts that end in another crash."""
     unrestorable: dict[str, str] = field(default_factory=dict)
     """Tier (memory, peer, s3) -> what a proof of it finds wrong; all other tiers restore."""
     mends_after_s: float = 0.0
-    """What fails an inspection works again after so long."""
+    """Seconds after which hardware that fails an inspection works again."""
     unloadable: list[int] = field(default_factory=list)
     """Steps whose state no rank can load."""
     memory_lost: bool = False
@@ -87,20 +87,20 @@ class World:
     began_at: float = 0.0
     first_epoch: int = 1
     first_machines: tuple[str, ...] = ()
-    """Where the newest state lies: machines of the first epoch."""
+    """Machines of the first epoch, which hold the newest state."""
     memory_epoch: int = 0
     """The epoch that saved the newest state into memory; 0: the first one."""
 
     def now_job(self) -> Job:
-        """The job as it stands."""
+        """Return the job as it stands."""
         return self.ledger.job(self.job)
 
     def mended(self) -> bool:
-        """What failed an inspection works again."""
+        """Return whether hardware that failed an inspection works again."""
         return bool(self.mends_after_s) and self.clock.now() - self.began_at >= self.mends_after_s
 
     def checkpoint(self, step: int) -> RemoteCheckpoint:
-        """The checkpoint in S3 of one step."""
+        """Return the checkpoint in S3 of one step."""
         key = manifests.checkpoint_key(self.job, step, self.first_epoch)
         size = self.now_job().spec.world_size
         return RemoteCheckpoint(job=self.job, step=step, epoch=self.first_epoch, world_size=size, key=key)
@@ -152,7 +152,7 @@ class ScriptedAgent:
         return wire.JobOnMachine(job=start.job, epoch=start.epoch, ranks=ranks)
 
     def _shards(self, job: Job) -> tuple[Shard, ...]:
-        """Own shards and the left neighbour's copies, at two steps."""
+        """Return own shards and the left neighbour's copies, at two steps."""
         machines, name = self._world.first_machines, self._machine.name
         if name not in machines or self._world.memory_lost:
             return ()
@@ -210,7 +210,7 @@ class ScriptedAgent:
         self._told("prepare_code")
 
     async def persist(self, command: wire.Persist) -> None:
-        """It need not arrive: what lies in memory stays there."""
+        """Record the command, which need not arrive: state in memory stays there."""
         self._told("persist")
 
     async def prove(self, command: wire.Prove) -> list[Rehearsal]:
@@ -387,7 +387,7 @@ class ScriptedDriver:
 
 
 def _frame(world: World, rank: int) -> wire.Frame:
-    """Where a rank of a job that hangs is."""
+    """Return the frame in which a rank of a hanging job is."""
     if rank in world.outliers:
         return WORKING
     return FURTHER if rank in world.ahead else WAITING

@@ -1,1 +1,1 @@
-"""Where time went: ETTR and lost time."""
+"""Accounting of time: ETTR and lost time."""

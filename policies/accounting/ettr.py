@@ -20,11 +20,11 @@ from holdfast.policies.accounting.timeline import ActionLike, EpochLike, Inciden
 
 DAY_S = 86_400.0
 LATE_FACTOR = 3.0
-"""A step that takes longer than this x the usual is late: until then nothing is known to be lost."""
+"""A step that takes longer than this x the usual is late: until then no time is known to be lost."""
 
 
 class Ettr(Frozen):
-    """The ratio and what it is made of. Times in seconds."""
+    """The ratio and its components. Times in seconds."""
 
     ettr: float = Field(ge=0, le=1)
     productive_s: float
@@ -51,14 +51,14 @@ def ettr(
     actions: Sequence[ActionLike] = (),
     states: Sequence[StateLike] = (),
 ) -> Ettr:
-    """ETTR of one job.
+    """Compute the ETTR of one job.
 
     Args:
         epochs: all its epochs.
         now: end of the wall-clock time (Unix seconds): the present, or when the job was done. A step that is
             under way and not late is not judged yet: then the time ends at the newest step.
         since: begin of it; None: when the first epoch was opened.
-        stretches: what step reports told. An epoch without any counts as even from its first to its last step.
+        stretches: from step reports. An epoch without any counts as even from its first to its last step.
         incidents: of this job.
         actions: of these incidents.
         states: the job's states, oldest first.
@@ -73,7 +73,7 @@ def ettr(
 
 
 def measure(history: History, now: float, since: float | None = None) -> Ettr:
-    """ETTR of a job from its history in the ledger; ``now`` and ``since`` as for :func:`ettr`."""
+    """Compute the ETTR of a job from its history in the ledger; ``now`` and ``since`` as for :func:`ettr`."""
     return ettr(
         history.epochs,
         now,
@@ -86,13 +86,13 @@ def measure(history: History, now: float, since: float | None = None) -> Ettr:
 
 
 def sliding(history: History, now: float, window_s: float = 3600.0) -> Ettr:
-    """The same over the last ``window_s`` seconds, or the job's life when that is shorter."""
+    """Compute it over the last ``window_s`` seconds, or the job's life when that is shorter."""
     begin = min((row.opened_at for row in history.epochs), default=now)
     return measure(history, now, since=max(now - window_s, begin))
 
 
 def expected(machines: int, daily_rate: float, restart_s: float, interval_s: float, write_s: float) -> float:
-    """Expected ETTR, (1 - N r (u0 + dt/2)) / (1 + w/dt), of arXiv 2410.21680; at least 0.
+    """Compute the expected ETTR, (1 - N r (u0 + dt/2)) / (1 + w/dt), of arXiv 2410.21680; at least 0.
 
     Args:
         machines: N.
@@ -116,7 +116,7 @@ def expected(machines: int, daily_rate: float, restart_s: float, interval_s: flo
 def _end(
     rows: Sequence[EpochLike], incidents: Sequence[IncidentLike], states: Sequence[StateLike], now: float
 ) -> float:
-    """``now``, or the newest step when the next one is under way and not late."""
+    """Return ``now``, or the time of the newest step when the next one is under way and not late."""
     newest = rows[-1]
     last, first = newest.last_step_at, newest.first_step_at
     if last is None or first is None or last >= now:
@@ -131,7 +131,7 @@ def _end(
 
 
 def _steps(rows: Sequence[EpochLike]) -> tuple[int, int]:
-    """Steps done for the first time, and steps done again."""
+    """Count steps done for the first time, and steps done again."""
     new = again = reached = 0
     for row in rows:
         if row.first_step is None or row.last_step is None:

@@ -18,11 +18,11 @@ class Point(Frozen):
     total: float
     """Productive share of the time from the begin until here."""
     interval: float
-    """Of the time since the point before."""
+    """Productive share of the time since the point before."""
 
 
 def series(history: History, until: float, points: int = 60) -> list[Point]:
-    """The curve from the first epoch to ``until`` (Unix seconds) in ``points`` intervals; empty without any time.
+    """Return the curve from the first epoch to ``until`` (Unix seconds) in ``points`` intervals; empty for no time.
 
     Each interval is accounted from the spans that touch it only, so that long histories cost little more than
     short ones.

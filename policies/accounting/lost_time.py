@@ -1,4 +1,4 @@
-"""Where the time of a job went: productive, or lost to one phase and one cause; overlaps counted once.
+"""Account of a job's time: productive, or lost to one phase and one cause; overlaps counted once.
 
 Spans may overlap in any way. At each instant the span of the highest priority counts, and what no span covers
 counts as restarting without an incident. Times are whole microseconds from here on, so that the parts add up
@@ -20,7 +20,7 @@ US = 1_000_000
 
 
 class Phase(StrEnum):
-    """What a job waits for while it does not make new steps."""
+    """Phases in which a job makes no new steps."""
 
     UNDETECTED = "undetected"
     PAUSING = "pausing"
@@ -32,7 +32,7 @@ class Phase(StrEnum):
     RECOMPUTING = "recomputing"
     CHECKPOINTING = "checkpoint_stalls"
     WAITING = "waiting"
-    """For people or for machines."""
+    """Waiting for people or for machines."""
 
 
 class Span(NamedTuple):
@@ -61,7 +61,7 @@ class Lost(Frozen):
 
     @property
     def seconds(self) -> float:
-        """The same in seconds."""
+        """Convert the time to seconds."""
         return self.us / US
 
 
@@ -80,11 +80,11 @@ class Account(Frozen):
         return self.productive_us / self.wall_us if self.wall_us else 0.0
 
     def by_phase(self) -> dict[str, float]:
-        """Seconds by phase, in the order of :class:`Phase`; phases without any left out."""
+        """Return seconds by phase, in the order of :class:`Phase`; phases without any are left out."""
         return _sums({phase: [row for row in self.lost if row.phase is phase] for phase in Phase})
 
     def by_class(self) -> dict[str, float]:
-        """Seconds by incident class, most first; ``""`` is what no incident caused."""
+        """Return seconds by incident class, most first; ``""`` is the time that no incident caused."""
         causes = {row.cause for row in self.lost}
         sums = _sums({cause: [row for row in self.lost if row.cause == cause] for cause in causes})
         return dict(sorted(sums.items(), key=lambda item: (-item[1], item[0])))
@@ -120,7 +120,7 @@ def account(spans: Iterable[Span], begin: float, end: float) -> Account:
 
 
 def _labelled(spans: Iterable[Span], low: int, high: int) -> Iterable[tuple[Span | None, int]]:
-    """Elementary intervals in order: the span that counts (None: none does), and the length."""
+    """Return elementary intervals in order: the span that counts (None: none does), and the length."""
     cut = [
         (max(low, _us(span.begin)), min(high, _us(span.end)), index, span) for index, span in enumerate(spans)
     ]

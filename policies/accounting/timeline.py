@@ -1,8 +1,8 @@
-"""From what the ledger knows of a job to spans of its time: work, incident phases, waiting.
+"""Conversion of a job's history in the ledger to spans of its time: work, incident phases, waiting.
 
-Each instant gets one label (:mod:`holdfast.policies.accounting.lost_time`). What wins where spans overlap: a wait for
-people; steps; the phases of the oldest incident that is open, of which the step begun last; then the tail of
-incidents already closed; then what the epochs alone tell.
+Each instant gets one label (:mod:`holdfast.policies.accounting.lost_time`). Precedence where spans overlap: a wait for
+people; steps; the phases of the oldest open incident, of which the step begun last; then the tail of incidents
+already closed; then spans that follow from the epochs alone.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _AFTER = {"start": Phase.RESTARTING, "verify": Phase.RECOMPUTING}
 
 
 class EpochLike(Protocol):
-    """What is needed of :class:`~holdfast.models.history.Epoch`."""
+    """The fields of :class:`~holdfast.models.history.Epoch` that are needed here."""
 
     @property
     def epoch(self) -> int: ...  # noqa: D102
@@ -60,7 +60,7 @@ class EpochLike(Protocol):
 
 
 class StretchLike(Protocol):
-    """What is needed of :class:`~holdfast.models.history.Stretch`."""
+    """The fields of :class:`~holdfast.models.history.Stretch` that are needed here."""
 
     @property
     def epoch(self) -> int: ...  # noqa: D102
@@ -77,7 +77,7 @@ class StretchLike(Protocol):
 
 
 class IncidentLike(Protocol):
-    """What is needed of :class:`~holdfast.models.alert.Incident`."""
+    """The fields of :class:`~holdfast.models.alert.Incident` that are needed here."""
 
     @property
     def id(self) -> str: ...  # noqa: D102
@@ -96,7 +96,7 @@ class IncidentLike(Protocol):
 
 
 class ActionLike(Protocol):
-    """What is needed of :class:`~holdfast.models.history.Action`."""
+    """The fields of :class:`~holdfast.models.history.Action` that are needed here."""
 
     @property
     def incident_id(self) -> str: ...  # noqa: D102
@@ -111,7 +111,7 @@ class ActionLike(Protocol):
 
 
 class StateLike(Protocol):
-    """What is needed of :class:`~holdfast.models.history.StateChange`."""
+    """The fields of :class:`~holdfast.models.history.StateChange` that are needed here."""
 
     @property
     def state(self) -> JobState: ...  # noqa: D102
@@ -122,11 +122,11 @@ class StateLike(Protocol):
 def work(
     epochs: Sequence[EpochLike], stretches: Sequence[StretchLike], causes: Mapping[str, str]
 ) -> list[Span]:
-    """Spans in which steps were made, new ones and ones that had been made before.
+    """Return spans in which steps were made, both new ones and ones that had been made before.
 
     Args:
         epochs: by number.
-        stretches: what step reports told; an epoch without any is taken as one even stretch.
+        stretches: from step reports; an epoch without any is taken as one even stretch.
         causes: incident id to class.
     """
     told: dict[int, list[StretchLike]] = {}
@@ -149,7 +149,7 @@ def work(
 
 
 def waits(states: Sequence[StateLike], now: float, cause: str = "") -> list[Span]:
-    """Spans in which a person held the job, or it waited for one after the playbooks gave up."""
+    """Return spans in which a person held the job, or it waited for one after the playbooks gave up."""
     return [
         Span(change.at, following.at if following else now, Phase.WAITING, cause, (_PEOPLE,))
         for change, following in zip(states, [*states[1:], None], strict=False)
@@ -160,16 +160,16 @@ def waits(states: Sequence[StateLike], now: float, cause: str = "") -> list[Span
 def incident_phases(
     incident: IncidentLike, actions: Iterable[ActionLike], since: float, now: float, order: int = 0
 ) -> list[Span]:
-    """Phases of one incident, from ``since`` (when work stopped) to its first new step, or ``now``.
+    """Return the phases of one incident, from ``since`` (when work stopped) to its first new step, or ``now``.
 
-    Before the detection ``undetected``, then what its actions say, the one begun last where several go on;
-    ``deciding`` where none does; ``recomputing`` after the last. One that needs a human waits from its end on.
+    Before the detection ``undetected``, then the phases of its actions, the one begun last where several overlap;
+    ``deciding`` where no action runs; ``recomputing`` after the last. One that needs a human waits from its end on.
     """
     cause = str(incident.incident_class)
     end = now if incident.closed_at is None else incident.closed_at
     acts = sorted((row for row in actions if row.kind not in ASIDE), key=lambda row: row.begun_at)
     last = max((row.done_at if row.done_at is not None else end for row in acts), default=end)
-    # After the ranks' start nothing is left to do; once all made a step, but to do lost steps again.
+    # After the ranks' start nothing is left to do; once all made a step, only lost steps are computed again.
     tail = _AFTER.get(acts[-1].kind) if acts and acts[-1].done_at is not None else None
     base = (_ACTING, -order, 0.0, 0.0)
     spans = [
@@ -199,7 +199,7 @@ def spans(  # noqa: PLR0917
     states: Sequence[StateLike],
     now: float,
 ) -> list[Span]:
-    """Everything known of one job, as overlapping spans with priorities."""
+    """Return everything known of one job, as overlapping spans with priorities."""
     causes = {incident.id: str(incident.incident_class) for incident in incidents}
     steps = work(epochs, stretches, causes)
     ended = {row.epoch: row.opened_at if row.last_step_at is None else row.last_step_at for row in epochs}
@@ -226,7 +226,7 @@ class _Part:
         self.first, self.last, self.begin, self.end, self.stall_s = first, last, begin, end, stall_s
 
     def spans(self, reached: int, cause: str) -> Iterator[Span]:
-        """Steps up to ``reached`` had been made before."""
+        """Split the part into spans; steps up to ``reached`` had been made before."""
         count = self.last - self.first + 1
         again = min(count, max(0, reached - self.first + 1))
         turn = self.end if again == count else self.begin + (self.end - self.begin) * again / max(1, count)
@@ -238,7 +238,7 @@ class _Part:
 
 
 def _whole(row: EpochLike, typical: float) -> list[_Part]:
-    """An epoch known by its first and last step only."""
+    """Return the part of an epoch of which only the first and last step are known."""
     if row.first_step is None or row.last_step is None:
         return []
     first_at = row.first_step_at if row.first_step_at is not None else row.opened_at
@@ -250,7 +250,7 @@ def _whole(row: EpochLike, typical: float) -> list[_Part]:
 
 
 def _typical_step(epochs: Iterable[EpochLike]) -> float:
-    """Mean duration of a step over all epochs, seconds; 0 when no epoch has two steps."""
+    """Return the mean duration of a step over all epochs, in seconds; 0 when no epoch has two steps."""
     time = steps = 0.0
     for row in epochs:
         if row.first_step_at is not None and row.last_step_at is not None:
@@ -262,7 +262,7 @@ def _typical_step(epochs: Iterable[EpochLike]) -> float:
 def _between(
     epochs: Sequence[EpochLike], steps: Sequence[Span], causes: Mapping[str, str], now: float
 ) -> list[Span]:
-    """What epochs alone tell: each starts before its first step, and stands still after its last."""
+    """Return spans known from epochs alone: each starts before its first step, and stands still after its last."""
     begins = sorted(span.begin for span in steps)
     found = []
     for row, following in zip(epochs, [*epochs[1:], None], strict=True):

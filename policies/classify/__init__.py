@@ -1,1 +1,1 @@
-"""What happened: evidence of alerts, logs and drivers, and the incident class that follows."""
+"""Classification: evidence of alerts, logs and drivers, and the incident class that follows."""

@@ -1,4 +1,4 @@
-"""What NVIDIA DCGM's tests speak of: the GPU, or how the machine is set up."""
+"""Meaning of NVIDIA DCGM's tests: a fault of the GPU, or of the machine's configuration."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _NOT_RUN = ("busy or unavailable", "out of memory", "Unable to allocate")
 
 
 def of_hardware(test: str, said: str = "", severity: int | None = None) -> bool:
-    """A failure of the test proves a broken GPU.
+    """Return whether a failure of the test proves a broken GPU.
 
-    Its severity decides. Where none is told (before DCGM 3.3), a test of settings proves nothing, nor does one that
-    could not run beside somebody else's process.
+    Its severity decides. Without one (before DCGM 3.3), a failed test of settings proves nothing, nor does one that
+    could not run beside another process.
 
     Args:
         test: its name.
-        said: the tool's words.
+        said: message of the tool.
         severity: of the gravest of its warnings.
     """
     if severity is not None:

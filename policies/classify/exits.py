@@ -1,4 +1,4 @@
-"""Rank exits: tell the root from its echoes, and user code from everything else."""
+"""Rank exits: separate the root cause from its echoes, and user code from everything else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.policies.config.policy import ClassifyPolicy
 
 
 def is_cascade(alert: Alert) -> bool:
-    """A rank exit that only echoes the loss of a peer."""
+    """Return whether the alert is a rank exit that only echoes the loss of a peer."""
     return alert.kind is AlertKind.RANK_EXIT and bool(alert.evidence.get("cascade"))
 
 
@@ -50,10 +50,10 @@ def _elsewhere_too(wrong: Sequence[Alert], machines: Collection[str | None]) -> 
 
 
 def is_user_code(alert: Alert, policy: ClassifyPolicy) -> bool:
-    """The traceback ends in the job's own code with an error of programming.
+    """Return whether the traceback ends in the job's own code with a programming error.
 
-    What a state that cannot be loaded makes of a restore is none, though the script called it; nor is what frameworks
-    check (an assertion on a number that is not finite), or what has another known cause.
+    An error from a restore of an unloadable state does not count, though the script called it; nor does a check by
+    a framework (an assertion on a number that is not finite), or an error with another known cause.
     """
     if alert.evidence.get("unloadable") or alert.evidence.get("cause") not in (None, "", "code"):
         return False
@@ -106,7 +106,7 @@ def _crash(
 
 
 def _gpu_errors(roots: Sequence[Alert], alerts: Sequence[Alert]) -> list[Alert]:
-    """Xids on the machines of the roots that are not fatal by themselves, but ask for something."""
+    """Return Xids on the machines of the roots that are not fatal by themselves, but ask for an action."""
     machines = {alert.machine for alert in roots}
     return [
         alert

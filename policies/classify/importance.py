@@ -1,4 +1,4 @@
-"""How much an alert says, when there are more than anybody reads: an echo gives way to evidence, evidence to a sign."""
+"""Importance of an alert, for when there are too many to read: an echo gives way to evidence, evidence to a sign."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.policies.config.policy import ClassifyPolicy
 
 
 class Importance(IntEnum):
-    """The more, the higher."""
+    """Importance of an alert; a higher value is more important."""
 
     ECHO = 0
     """A rank that only lost its peer."""
@@ -25,7 +25,7 @@ _SIGNS = frozenset({AlertKind.RANK_EXIT, AlertKind.MANUAL, AlertKind.CODE_UPDATE
 
 
 def importance(alert: Alert, policy: ClassifyPolicy) -> Importance:
-    """Of one alert, by its kind and evidence alone."""
+    """Return the importance of one alert, from its kind and evidence alone."""
     if exits.is_cascade(alert):
         return Importance.ECHO
     if alert.kind in _SIGNS or meaning(alert, policy).acts is Acts.ALONE:

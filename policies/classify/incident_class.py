@@ -1,12 +1,12 @@
-"""From alerts to an incident class: sure signs act at once, the rest is weighed.
+"""Classification of alerts into an incident class: sure signs act at once, the rest is weighed.
 
 The answer is one of three: :class:`~holdfast.models.alert.Classification` (open an incident),
 :class:`Wait` (only echoes so far; ask again) or :class:`NoAction` (nothing to act on, and why). It does not
 depend on the order in which alerts arrived, nor on duplicates.
 
-What each kind means is a table (:mod:`holdfast.policies.classify.meaning`); here is what takes precedence, and why:
-what a human said; a machine that is surely gone; a number that is not finite (an assertion on it is an echo); a process
-that died by itself, for the reason that lies beside it; no progress, likewise; what playbooks of other packages
+The meaning of each kind is a table (:mod:`holdfast.policies.classify.meaning`); here is what takes precedence, and
+why: a human's report; a machine that is surely gone; a number that is not finite (an assertion on it is an echo); a
+process that died by itself, for the reason found beside it; no progress, likewise; what playbooks of other packages
 wait for; what else acts alone or came again; a code update (it can wait).
 """
 
@@ -38,12 +38,12 @@ from holdfast.policies.escalate import repeated
 from holdfast.policies.join_names import join_names
 
 _OF_ALL = frozenset({IncidentClass.NAN_LOSS, IncidentClass.EXTERNAL_SERVICE})
-"""Numbers are of all ranks and services are outside: who told first says nothing."""
+"""Numbers are of all ranks and services are outside, so the first reporter is no evidence."""
 _OF_NOBODY = (IncidentClass.SILENT_CORRUPTION, IncidentClass.CHECKPOINT_UNRESTORABLE)
 
 
 class JobContext(Frozen):
-    """What is known of the job beside the alerts."""
+    """Facts about the job beside the alerts."""
 
     job: Job
     now: float
@@ -57,7 +57,7 @@ class JobContext(Frozen):
     heard_at: float | None = None
     """When the first of the alerts was heard, on the gateway's clock; None: their own times count."""
     listening_since: float = 0.0
-    """When the gateway came or took over: reports of what happened before come late, and in any order."""
+    """When the gateway came or took over: reports of earlier events arrive late, and in any order."""
     code_changed_at: float | None = None
     """When the running code version was switched to; None: never since the submission."""
     incarnations: Mapping[str, str] = Field(default_factory=dict)
@@ -65,7 +65,7 @@ class JobContext(Frozen):
 
 
 class Wait(Frozen):
-    """Too early: the root of what is seen has not shown itself yet."""
+    """Too early: the root cause of the alerts has not shown itself yet."""
 
     until_s: float
     """Unix time at which to ask again at the latest."""
@@ -86,7 +86,7 @@ def classify(alerts: Sequence[Alert], context: JobContext, policy: Policy | None
 
     Args:
         alerts: signals that no incident has taken yet.
-        context: the job and what is known of it.
+        context: the job and the facts known about it.
         policy: thresholds; None: the packaged ones.
     """
     policy = policy or Policy.load()
@@ -116,7 +116,7 @@ def classify(alerts: Sequence[Alert], context: JobContext, policy: Policy | None
 def sure_machines(
     alerts: Sequence[Alert], context: JobContext, policy: Policy | None = None
 ) -> tuple[str, ...]:
-    """All machines of the job that the alerts surely accuse, first seen first."""
+    """Return all machines of the job that the alerts surely accuse, in order of first alert."""
     policy = policy or Policy.load()
     screened = screen(alerts, context.job, context.now, context.incarnations, policy.classify)
     return tuple(sure_signs.find(screened.kept, policy.classify))
@@ -182,7 +182,7 @@ def _non_finite(alerts: Sequence[Alert]) -> Classification | None:
     first = min(found, key=lambda alert: (_number(alert.evidence.get("step")), alert.rank or 0))
     what = f"{first.evidence.get('metric', 'loss')} = {first.evidence.get('value')}"
     ranks = sorted({alert.rank for alert in found if alert.rank is not None})
-    # The loss is reduced over all ranks: which rank reported first says little about the culprit.
+    # The loss is reduced over all ranks: which rank reported first hardly points to the culprit.
     return Classification(
         incident_class=IncidentClass.NAN_LOSS,
         confidence=1.0,
@@ -194,7 +194,7 @@ def _non_finite(alerts: Sequence[Alert]) -> Classification | None:
 
 
 def _exits(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Classification | None:
-    """A process that died by itself; what was seen beside it on its machine may say why."""
+    """Classify a process that died by itself; signals beside it on its machine may explain why."""
     found = exits.root_cause(alerts, context.job, context.code_changed_at, policy.classify)
     if found is None:
         return None
@@ -224,12 +224,12 @@ def _how(root: Alert) -> Beside:
 
 
 def _own_cause(root: Alert) -> bool:
-    """Its last words name a cause that no service outside has."""
+    """Return whether its last log lines name a cause that no outside service has."""
     return root.evidence.get("cause") in OWN_CAUSES | {"numeric"}
 
 
 def _by_cause(found: Classification, root: Alert) -> Classification:
-    """The rank's last words may name what failed it."""
+    """Reclassify by the cause that the rank's last log lines may name."""
     cause = str(root.evidence.get("cause") or "")
     if cause not in CAUSES:
         return found
@@ -243,7 +243,7 @@ def _by_cause(found: Classification, root: Alert) -> Classification:
 def _explaining(
     alerts: Sequence[Alert], what: Collection[Beside], machine: str | None, policy: Policy
 ) -> Alert | None:
-    """The signal beside that explains it best: a broken machine, then by the table's order, then the earliest."""
+    """Return the signal that explains it best: a broken machine, then by the table's order, then the earliest."""
     fitting = [
         alert
         for alert in alerts
@@ -264,7 +264,7 @@ def _told(alert: Alert) -> str:
 
 
 def _unreachable(alerts: Sequence[Alert], context: JobContext) -> Classification | None:
-    """Peers lost a connection and a machine of the job does not answer: that machine."""
+    """Accuse the machine of the job that does not answer while peers lost a connection."""
     echoes = [alert for alert in alerts if exits.is_cascade(alert)]
     silent = [name for name in context.job.machines if name in context.unreachable]
     if not echoes or not silent:
@@ -305,7 +305,7 @@ def _hang(alerts: Sequence[Alert], policy: Policy) -> Classification | None:
 
 
 def _of_packages(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Classification | None:
-    """What a playbook of another package waits for, as its entry in the policy file says; the earliest alert's."""
+    """Find an alert that a playbook of another package waits for, by its entry in the policy file; the earliest."""
     for alert in alerts:
         entry = declared.meaning(alert, policy.playbooks)
         if entry is None:
@@ -329,7 +329,7 @@ def _of_packages(alerts: Sequence[Alert], context: JobContext, policy: Policy) -
 
 
 def _other(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Classification | Wait | None:
-    """Whatever else acts alone, or came again: by the table's order, then the earliest."""
+    """Classify any other signal that acts alone, or came again: by the table's order, then the earliest."""
     acting = [alert for alert in alerts if meaning(alert, policy.classify).acts is Acts.ALONE]
     acting += repeated.find(alerts, policy.classify)
     if not acting:
@@ -347,7 +347,7 @@ def _other(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Clas
             incident_class, machine = meaning(beside, policy.classify).means, beside.machine
             reasons = (*reasons, _told(beside))
     elif row.means in _OF_NOBODY and root.kind is not AlertKind.REPLICA_DIFFERS:
-        machine = None  # as for NaN: who reported it first says little
+        machine = None  # as for NaN: the first reporter hardly points to the culprit
     elif len(machines) > (limit := policy.aggregate.limit(len(context.job.machines))):
         switch = switches.shared(machines, alerts, policy.detect.network.switches)
         if not switch:
@@ -366,9 +366,9 @@ def _other(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Clas
 def _switch_may_explain(
     root: Alert, alerts: Sequence[Alert], context: JobContext, policy: Policy
 ) -> Wait | None:
-    """A port failed again, and so did others below its switch: the switch is named after two rounds in a row.
+    """Wait where a port failed again and so did others below its switch: two rounds in a row name the switch.
 
-    Until then nobody is evicted for it.
+    Until then no machine is evicted for it.
     """
     limits = policy.detect.network
     if root.kind not in NETWORK_KINDS or not limits.switches:
@@ -385,7 +385,7 @@ def _switch_may_explain(
 
 
 def _update(alerts: Sequence[Alert], context: JobContext) -> Classification | None:
-    """An update to the version that runs already is none: the job is not restarted for it."""
+    """Classify a code update. One to the version that runs already is none: the job is not restarted for it."""
     updates = [alert for alert in alerts if _is_update(alert)]
     if not updates or _runs_already(updates[-1], context):
         return None
@@ -407,14 +407,14 @@ def _runs_already(update: Alert, context: JobContext) -> bool:
 
 
 def _echoes(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Decision | None:
-    """Only lost-peer exits: wait a moment for the root; then it is a crash without a culprit."""
+    """Judge lost-peer exits alone: wait a moment for the root cause; then it is a crash without a culprit."""
     echoes = [alert for alert in alerts if exits.is_cascade(alert)]
     if not echoes:
         return None
     # From the first: a steady trickle of echoes must not put the decision off for ever.
     first = min(alert.at for alert in echoes)
     doubtful = [name for name in context.job.machines if name in context.doubtful]
-    # Since it was heard: a machine's clock may be minutes off.
+    # Counted from when it was heard: a machine's clock may be minutes off.
     began = first if context.heard_at is None else context.heard_at
     until = began + (max(policy.classify.settle_s, context.doubt_s) if doubtful else policy.classify.settle_s)
     if first < context.listening_since:
@@ -434,7 +434,7 @@ def _echoes(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Dec
 
 
 def _observations(alerts: Sequence[Alert]) -> list[str]:
-    """What was seen but is no incident by itself."""
+    """Return descriptions of observations that are no incident by themselves."""
     return [
         f"{alert.kind.value} on {alert.machine} alone is no incident: {sure_signs.describe(alert)}"
         for alert in alerts

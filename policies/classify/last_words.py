@@ -1,7 +1,7 @@
-"""A rank's last words: which line of its log says why it died.
+"""The cause of a rank's death from the last lines of its log.
 
-The cause nearest to the death, and the gravest, counts. What the rank ran on after does not: lines before its last
-progress, and lines that say that it is tried again.
+The cause nearest to the death, and the gravest, counts. Causes that the rank survived do not: lines before its last
+progress, and lines that announce a retry.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ START = "Traceback (most recent call last):"
 _PREFIX = re.compile(
     r"^(?:\[(?:rank|default)\d{1,6}\]:? ?|\[\d{1,6},\d{1,6}\]<std(?:err|out)>:? ?)", re.MULTILINE
 )
-"""What launchers put before each line: torchrun, torch's own hook, mpirun."""
+"""Prefixes that launchers put before each line: torchrun, torch's own hook, mpirun."""
 _LAST_LINE = re.compile(
     r"^(?P<module>(?:\w+\.)*)(?P<type>\w*(?:Error|Exception|Interrupt|Exit|Warning|Timeout|Failure)\w*)"
     r"(?:: (?P<message>.*))?$",
     re.MULTILINE,
 )
 _MORE = re.compile(r"\n(?:(?:nccl\w{1,30}Error|Last error):?.*(?:\n|$))+.*")
-"""NCCL's reason stands in the lines after the exception's own."""
+"""NCCL's reason is in the lines after the exception's own."""
 _PROGRESS = re.compile(
     r"\b(?:step|iter(?:ation)?|epoch|batch)\b.{0,20}?\d.{0,120}?"
     r"\b(?:loss|lr|learning[ _]rate|tokens|grad[ _]?norm|it/s|s/it|elapsed)\b"
@@ -60,11 +60,11 @@ GRAVITY: Mapping[str, int] = {
     "remote_storage": 2,
     "service": 1,
 }
-"""Which cause outweighs which, where several are left. A lost peer is none, where anything else is left."""
+"""Order of the causes where several are left. A lost peer counts only where no other cause is left."""
 
 
 def from_log(log: str) -> dict[str, str]:
-    """Error type, message and traceback of the last Python traceback in ``log``; empty without one."""
+    """Return error type, message and traceback of the last Python traceback in ``log``; empty without one."""
     _, found, rest = _PREFIX.sub("", log).rpartition(START)
     if not found:
         return {}
@@ -78,26 +78,26 @@ def from_log(log: str) -> dict[str, str]:
 
 
 def said(error: Mapping[str, Any]) -> Match | None:
-    """What an exception itself says: by the name that its traceback gives it, with its module."""
+    """Match an exception against the log patterns, by the name in its traceback, with its module."""
     kind, message = str(error.get("error_type") or ""), str(error.get("message") or "")
     return registry(RANK_LOG_FILE).match(f"{_qualified(kind, error)}: {message}".replace("\n", " "))
 
 
 def recent(log: str) -> str:
-    """The end of a log, from the last line that tells of progress."""
+    """Return the end of a log, from the last line that reports progress."""
     lines = log.splitlines(keepends=True)
     last = max((index for index, line in enumerate(lines) if _PROGRESS.search(line[:1000])), default=0)
     return "".join(lines[last:])
 
 
 def handled(line: str) -> bool:
-    """The line says that it is tried again, or that it goes on without."""
+    """Return whether the line announces a retry, or that the program continues without."""
     found = _AGAIN.search(line[:2000])
     return found is not None and not _GIVEN_UP.search(line[:2000])
 
 
 def cause(log: str) -> Match | None:
-    """The line of a log that says best why its rank died; a lost peer only where nothing else is said."""
+    """Return the log line that best explains why its rank died; a lost peer only where no other cause is logged."""
     found = [match for match in registry(RANK_LOG_FILE).matches(recent(log)) if not handled(match.line)]
     own = [match for match in found if not match.pattern.cascade]
     if not own:
@@ -107,7 +107,7 @@ def cause(log: str) -> Match | None:
 
 
 def _first_of_last(found: Sequence[Match]) -> Match:
-    """Of the last cause, its first line: the others follow from it."""
+    """Return the first line of the last cause: the others follow from it."""
     first = found[-1]
     for match in reversed(found):
         if match.pattern.cause != first.pattern.cause:

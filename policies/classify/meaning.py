@@ -1,6 +1,6 @@
-"""What each kind of alert means: the table that the classification goes by.
+"""Meaning of each kind of alert: the table that drives the classification.
 
-One row per kind. :class:`Acts` says when a kind opens an incident: some prove their fault alone, some only when they
+One row per kind. :class:`Acts` defines when a kind opens an incident: some prove their fault alone, some only when they
 come again, most only explain why ranks ended or wait. Sources: BR (arXiv 2509.16293, section 4): GPU unavailable and
 disk fault are evicted without stop-time checks; network alerts at the second within five minutes; NaN and a jump
 of 5x are fault signals.
@@ -25,13 +25,13 @@ class Acts(StrEnum):
     AGAIN = "again"
     """At the second on one machine within the policy's window; the first is noted."""
     BESIDE = "beside"
-    """Only with ranks that ended or hang, or a pace that fell: it explains them."""
+    """Only with ranks that ended or hang, or a pace that dropped: it explains them."""
     NEVER = "never"
     """Evidence for people."""
 
 
 class Beside(StrEnum):
-    """What a signal that acts :attr:`Acts.BESIDE` others explains."""
+    """Failures that a signal that acts :attr:`Acts.BESIDE` others explains."""
 
     EXIT = "exit"
     """The exit of a rank, however it ended."""
@@ -44,7 +44,7 @@ class Beside(StrEnum):
 
 
 class Meaning(Frozen):
-    """One row: what a kind means."""
+    """One row: the meaning of a kind."""
 
     means: IncidentClass
     acts: Acts
@@ -140,7 +140,7 @@ TABLE: Mapping[AlertKind, Meaning] = {
     AlertKind.STRAGGLER: _alone(_SLOW, 0.7),
     # What would be lost with the next fault; any other comes first
     AlertKind.UNRESTORABLE: _alone(IncidentClass.CHECKPOINT_UNRESTORABLE, 0.95),
-    # Explains a pace that fell
+    # Explains a pace that dropped
     AlertKind.GPU_THROTTLED: _beside(_SLOW, _PACE),
     AlertKind.GPU_PCIE_LINK: _beside(_SLOW, _PACE),
     AlertKind.GPU_PCIE_REPLAYS: _beside(_SLOW, _PACE),
@@ -148,8 +148,8 @@ TABLE: Mapping[AlertKind, Meaning] = {
     AlertKind.GPU_SETTINGS: _beside(_SLOW, _PACE),
     AlertKind.CLOCK_SKEW: _NEVER,
     AlertKind.RANK_LOG: _NEVER,
-    AlertKind.HOST_FAULT: _NEVER,  # what it means, its check says: see meaning()
-    # Judged by rules of their own: exits tell root from echo, people say what they want
+    AlertKind.HOST_FAULT: _NEVER,  # its check reports the meaning: see meaning()
+    # Judged by rules of their own: exits are separated into root and echo, people name what they want
     AlertKind.RANK_EXIT: _NEVER,
     AlertKind.MANUAL: _NEVER,
     AlertKind.CODE_UPDATE: _NEVER,
@@ -168,11 +168,11 @@ CAUSES: Mapping[str, IncidentClass] = {
     "network": _NETWORK,
     "numeric": IncidentClass.NAN_LOSS,
 }
-"""What the cause that a rank's last words name means (the registry of log patterns gives it); others: a crash."""
+"""Class by the cause that a rank's last log lines name (from the registry of log patterns); others: a crash."""
 
 
 def meaning(alert: Alert, policy: ClassifyPolicy) -> Meaning:  # noqa: PLR0911  (a table)
-    """The row of one alert, with what its evidence changes."""
+    """Return the row of one alert, with the changes from its evidence."""
     evidence, row = alert.evidence, TABLE[alert.kind]
     if harmless(alert):
         return _NEVER
@@ -198,7 +198,7 @@ def meaning(alert: Alert, policy: ClassifyPolicy) -> Meaning:  # noqa: PLR0911  
 
 
 def harmless(alert: Alert) -> bool:
-    """It asks for nothing, so it explains no failure and accuses nobody."""
+    """Return whether it asks for no action, so that it explains no failure and accuses no machine."""
     evidence = alert.evidence
     if alert.kind is AlertKind.XID:
         return _of_xid(alert).action is xid.XidAction.IGNORE
@@ -212,6 +212,6 @@ def _of_xid(alert: Alert) -> xid.XidEntry:
 
 
 def number(value: object) -> int:
-    """A code that arrived as a number or as digits; 0 when it is none."""
+    """Return a code that arrived as a number or as digits; 0 when it is none."""
     text = str(value)
     return int(text) if text.isdecimal() and len(text) < 10 else 0

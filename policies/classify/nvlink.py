@@ -21,20 +21,20 @@ _WORDS = re.compile(
 
 
 class NvlinkUnit(Frozen):
-    """What the catalogue says of one unit's errors."""
+    """The catalogue's entry for one unit's errors."""
 
     by: str = Field("status", pattern=r"^(status|subcode)$")
-    """What the numbers below are: the error status, or bits 20 to 25 of IntrInfo."""
+    """Meaning of the numbers below: the error status, or bits 20 to 25 of IntrInfo."""
     ignore: frozenset[int] = frozenset()
     reset: frozenset[int] = frozenset()
     follow: frozenset[int] = frozenset()
-    """Xid 154 says what to do."""
+    """Numbers for which Xid 154 gives the action."""
     reset_when: Mapping[int, int] = Field(default_factory=dict)
     """Mask to value: IntrInfo that asks for a reset where its status alone does not."""
 
 
 def action(line: str, units: Mapping[str, NvlinkUnit]) -> str:
-    """``ignore``, ``reset_gpu``, ``restart_app`` (Xid 154 says more), or empty: the catalogue does not say."""
+    """Return ``ignore``, ``reset_gpu``, ``restart_app`` (Xid 154 has more), or empty: not in the catalogue."""
     found = _WORDS.search(line)
     unit = units.get(found["unit"]) if found else None
     if found is None or unit is None:

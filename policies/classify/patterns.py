@@ -1,4 +1,4 @@
-"""Registries of log patterns: data files that say which lines mean what. Pure once read.
+"""Registries of log patterns: data files that map log lines to their meaning. Pure once read.
 
 A line is data: it is only ever matched against these expressions, which have no nested repetition, and cut to a
 length first. ``hints`` are plain words, one of which every match contains: text without any is not looked at.
@@ -34,9 +34,9 @@ class Pattern(Frozen):
     kind: AlertKind = AlertKind.RANK_LOG
     cause: str = Field("", description="What is at fault, in a word: gpu, nccl, peer, memory, ...")
     cascade: bool = False
-    """Says only that a peer is gone: the cause is elsewhere."""
+    """It only reports that a peer is gone: the cause is elsewhere."""
     evidence: Mapping[str, str | int | bool] = Field(default_factory=dict)
-    """Evidence that every match has."""
+    """Evidence added to every match."""
 
     @cached_property
     def compiled(self) -> re.Pattern[str]:
@@ -53,7 +53,7 @@ class Match(Frozen):
 
 
 class Registry(Frozen):
-    """One data file: where its patterns are from, and of when."""
+    """One data file: its patterns, their source and date."""
 
     version: int
     source: str
@@ -66,11 +66,11 @@ class Registry(Frozen):
         return re.compile("|".join(map(re.escape, hints)))
 
     def worth(self, text: str) -> bool:
-        """Whether any pattern may match in ``text``: one quick pass."""
+        """Return whether any pattern may match in ``text``: one quick pass."""
         return self._hints.search(text) is not None
 
     def match(self, line: str) -> Match | None:
-        """The first pattern, in the file's order, that recognises ``line``."""
+        """Return a match of the first pattern, in the file's order, that recognises ``line``."""
         line = line[:MAX_LINE]
         if not self.worth(line):
             return None
@@ -81,14 +81,14 @@ class Registry(Frozen):
         return None
 
     def matches(self, text: str) -> list[Match]:
-        """All recognised lines of ``text``, in order."""
+        """Return matches of all recognised lines of ``text``, in order."""
         if not self.worth(text):
             return []
         return [found for line in text.splitlines() if (found := self.match(line)) is not None]
 
 
 def printable(line: str, limit: int = 1000) -> str:
-    """A line fit to be shown: control characters escaped, at most ``limit`` characters."""
+    """Return a line fit to be shown: control characters escaped, at most ``limit`` characters."""
     cut = line.strip()[:limit]
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in cut)[
         :limit

@@ -1,4 +1,4 @@
-"""Which rank failed first, and why? The others only lost their peer.
+"""The rank that failed first, and why. The others only lost their peer.
 
 Independent of the order in which the reports arrived.
 """
@@ -17,26 +17,26 @@ OWN_CAUSES = frozenset(
 
 
 NEAR_S = 2400.0
-"""A rank that failed without ending is waited for until the watchdog's time-out: 10 minutes, 30 in older versions."""
+"""Wait for a rank that failed without ending, until the watchdog's time-out: 10 minutes, 30 in older versions."""
 
 
 class Roots(Frozen):
-    """Exits of ranks, told apart."""
+    """Exits of ranks, separated into roots and echoes."""
 
     roots: tuple[Alert, ...] = ()
-    """With a cause of their own, the likeliest first."""
+    """Exits with a cause of their own, the likeliest first."""
     echoes: tuple[Alert, ...] = ()
-    """Of ranks that lost a peer, earliest first."""
+    """Exits of ranks that lost a peer, earliest first."""
 
 
 def separate(alerts: Iterable[Alert]) -> Roots:
-    """Tell roots from echoes.
+    """Separate roots from echoes.
 
-    An exit is an echo when its last words say so. When all say so, a rank whose log spoke of a cause not
+    An exit is an echo when its last log lines report only a lost peer. When all do, a rank whose log had a cause not
     long before (an illegal memory access, and then the peers were gone) is a root after all.
 
     Among roots, one killed by a signal outweighs an exception (user code that fails because a peer died is an
-    echo that was not recognised as one); then the earliest counts, by the rank's own time where it told one.
+    echo that was not recognised as one); then the earliest counts, by the rank's own time where it reported one.
     """
     listed = list(alerts)
     exits = [alert for alert in listed if alert.kind is AlertKind.RANK_EXIT]
@@ -50,7 +50,7 @@ def separate(alerts: Iterable[Alert]) -> Roots:
 
 
 def failed_at(alert: Alert) -> float:
-    """When the rank failed: its own word, else when its agent saw it end (Unix seconds)."""
+    """Return when the rank failed: its own report, else when its agent saw it end (Unix seconds)."""
     told = alert.evidence.get("failed_at")
     return float(told) if isinstance(told, int | float) else alert.at
 
@@ -68,7 +68,7 @@ def _rank(alert: Alert) -> tuple[int | None, int | None]:
 
 
 def _before(line: Alert, exit_: Alert) -> bool:
-    """Near enough to the end to have led to it; what a rank lived with for longer did not."""
+    """Return whether a line is near enough to the end to have led to it; a rank survived what is older."""
     return _rank(line) == _rank(exit_) and exit_.at - line.at <= NEAR_S
 
 

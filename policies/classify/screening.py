@@ -1,4 +1,4 @@
-"""Which alerts may act: firing, of this job, of its present epoch and machines, once each."""
+"""Screening of alerts: those may act that are firing, of this job, of its present epoch and machines, once each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.policies.config.policy import ClassifyPolicy
 
 
 class Screened(Frozen):
-    """Alerts that may act, in an order of their own, and why the others may not."""
+    """Alerts that may act, in an order of their own, and the reasons against the others."""
 
     kept: tuple[Alert, ...]
     dropped: tuple[str, ...]
@@ -20,7 +20,7 @@ class Screened(Frozen):
 def screen(
     alerts: Iterable[Alert], job: Job, now: float, incarnations: Mapping[str, str], policy: ClassifyPolicy
 ) -> Screened:
-    """Drop what must not act; sort the rest by time, key and content, so that arrival order does not matter."""
+    """Drop alerts that must not act; sort the rest by time, key and content, so that arrival order does not matter."""
     kept: dict[str, Alert] = {}
     dropped: list[str] = []
     for alert in sorted(alerts, key=lambda item: (item.at, item.key, item.firing, item.model_dump_json())):
@@ -36,7 +36,7 @@ def screen(
 
 
 def identity(alert: Alert, policy: ClassifyPolicy) -> str:
-    """What two reports of one signal have in common; a monitor's network check counts each time it fails."""
+    """Return a key that two reports of one signal share; a monitor's network check counts each time it fails."""
     if not alert.fingerprint and alert.evidence.get("check") in policy.network_checks:
         return f"{alert.key}:{alert.at:.3f}"[:300]
     return alert.key

@@ -1,4 +1,4 @@
-"""Is it what all machines share (storage, a mount, a service), or one machine?"""
+"""Faults of what all machines share (storage, a mount, a service), as opposed to one machine's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHARED_CHECKS = frozenset(
 
 
 def shared_fault(findings: Iterable[Finding], machines: int) -> str:
-    """The failing check of storage or a service that more than half of the machines report; empty: none."""
+    """Return the failing check of storage or a service that more than half of the machines report; empty: none."""
     failing: dict[str, set[str]] = defaultdict(set)
     for finding in findings:
         if not finding.ok and finding.check in SHARED_CHECKS:

@@ -14,23 +14,23 @@ from holdfast.policies.classify.roots import separate
 from holdfast.policies.detect import switches
 
 FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGSTOP"})
-"""Signals that somebody else sends: they say nothing about code, data or arithmetic."""
+"""Signals sent from outside the rank: no evidence about code, data or arithmetic."""
 _NEAR_STEPS = 1
-"""A failure is told of a step or the next one, by who noticed it first."""
+"""The same failure is reported with one step or the next, depending on which rank noticed it first."""
 
 
 class Position(Frozen):
-    """Where in the training it failed."""
+    """Place in the training at which it failed."""
 
     code_version: str = ""
     start_step: int | None = None
-    """Step of the state that the failing epoch had restored."""
+    """Step of the state from which the failing epoch was restored."""
     step: int | None = None
-    """Newest step that was complete: the data of the next one was being read."""
+    """Newest complete step: the data of the next one was being read."""
 
 
 class Signature(Frozen):
-    """What is known of one failure; an empty ``what`` says that nothing tells it from any other."""
+    """Known facts of one failure; an empty ``what``: nothing distinguishes it from any other."""
 
     what: str = ""
     """Signal, exception, exit status, or the kind of the root alert."""
@@ -39,17 +39,17 @@ class Signature(Frozen):
     rank: int | None = None
     machine: str | None = None
     domain: str = ""
-    """The switch that its machine hangs on."""
+    """The switch of its machine."""
     position: Position = Position()
 
     @property
     def from_outside(self) -> bool:
-        """Somebody killed it: neither code nor data nor arithmetic did."""
+        """A signal from outside killed it: neither code nor data nor arithmetic did."""
         return self.what in FROM_OUTSIDE
 
     @property
     def said(self) -> str:
-        """In words."""
+        """The signature in words."""
         where = [f"rank {self.rank}" if self.rank is not None else "", self.machine or "", self.frame]
         told = ", ".join(filter(None, where))
         return (self.what or "unknown failure") + (f" ({told})" if told else "")
@@ -62,13 +62,13 @@ def of(
     *,
     one_machine: bool = False,
 ) -> Signature:
-    """The signature of an incident.
+    """Return the signature of an incident.
 
     Args:
         incident: with its alerts.
         position: where its epoch was; None: not known.
         domains: shell patterns of machine names by switch.
-        one_machine: the job has no other, so that its machine tells nothing.
+        one_machine: the job has no other, so that its machine distinguishes nothing.
     """
     mine = [alert for alert in incident.alerts if alert.epoch in (None, incident.epoch)]
     root = _root(mine)
@@ -76,7 +76,7 @@ def of(
         return Signature(position=position or Position())
     step = root.evidence.get("step")
     if root.kind is AlertKind.RANK_EXIT and isinstance(step, int):
-        # As the rank that failed had it: what the job's newest step was is told now and then only.
+        # The failing rank's own step: the job's newest step is reported only now and then.
         position = (position or Position()).model_copy(update={"step": step})
     machine = None if one_machine else root.machine
     return Signature(
@@ -90,9 +90,9 @@ def of(
 
 
 def same(one: Signature, other: Signature) -> bool:
-    """Is it one failure that came twice?
+    """Return whether both are one failure that came twice.
 
-    * Nothing is known of one of them: nothing tells them apart.
+    * Nothing is known of one of them: nothing distinguishes them.
     * Another signal, exception or frame: another failure.
     * A kill from outside is the same when it hits the same rank or machine again.
     * The same exception in the same frame is the same on whatever rank it shows.
@@ -109,22 +109,22 @@ def same(one: Signature, other: Signature) -> bool:
         return True
     here = _same_machine(one, other)
     if one.what == AlertKind.HANG and one.machine and other.machine:
-        return here  # who is waited for is another each time: its step is that of all ranks
+        return here  # another rank is waited for each time: its step is that of all ranks
     return here if one.from_outside else here or same_step(one, other)
 
 
 def same_step(one: Signature, other: Signature) -> bool:
-    """Both came at the same step of the training: its data is a suspect too."""
+    """Return whether both came at the same step of the training: its data is a suspect too."""
     return same_place(one.position.step, other.position.step)
 
 
 def same_place(one: int | None, other: int | None) -> bool:
-    """Two steps are one, as far as ranks tell; never where one is not known."""
+    """Return whether two steps are one, as far as ranks report; never where one is not known."""
     return one is not None and other is not None and abs(one - other) <= _NEAR_STEPS
 
 
 def ranks_with_one_frame(alerts: Sequence[Alert]) -> tuple[int, ...]:
-    """Ranks that raised the same exception in the same frame of the job's code; of the most frequent one."""
+    """Return the ranks that raised the same exception in the same frame of the job's code; the most frequent one."""
     found: dict[tuple[str, str], set[int]] = {}
     for alert in separate(alerts).roots:
         frame = str(alert.evidence.get("user_frame") or "")
@@ -147,10 +147,10 @@ def _same_machine(one: Signature, other: Signature) -> bool:
 
 
 def _root(alerts: Sequence[Alert]) -> Alert | None:
-    """The alert that says what failed: a number, a rank's own cause, else whatever is no echo."""
+    """Return the alert that shows what failed: a number, a rank's own cause, else any alert that is no echo."""
     for kind in (AlertKind.NON_FINITE, AlertKind.METRIC_JUMP):
         if numbers := [alert for alert in alerts if alert.kind is kind]:
-            # Numbers are of all ranks: who told first says nothing.
+            # Numbers are of all ranks: the first reporter proves nothing.
             return numbers[0].model_copy(update={"rank": None, "machine": None})
     if roots := separate(alerts).roots:
         return roots[0]
@@ -159,7 +159,7 @@ def _root(alerts: Sequence[Alert]) -> Alert | None:
 
 
 def what(root: Alert) -> str:
-    """What failed, as an alert tells it: signal, exception, exit status, or its kind."""
+    """Return what failed according to an alert: signal, exception, exit status, or its kind."""
     evidence = root.evidence
     if root.kind is AlertKind.NON_FINITE:
         return "not finite"

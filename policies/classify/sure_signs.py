@@ -11,7 +11,7 @@ from holdfast.policies.config.policy import ClassifyPolicy
 
 
 def find(alerts: Sequence[Alert], policy: ClassifyPolicy) -> dict[str, str]:
-    """Machines with a sure sign -> what it was; in the order of ``alerts``."""
+    """Return the machines with a sure sign and its description; in the order of ``alerts``."""
     found: dict[str, str] = {}
     for alert in alerts:
         if alert.machine is not None and alert.machine not in found and is_sure(alert, policy):
@@ -20,13 +20,13 @@ def find(alerts: Sequence[Alert], policy: ClassifyPolicy) -> dict[str, str]:
 
 
 def is_sure(alert: Alert, policy: ClassifyPolicy) -> bool:
-    """The alert alone proves that its machine is broken."""
+    """Return whether the alert alone proves that its machine is broken."""
     row = meaning(alert, policy)
     return row.acts is Acts.ALONE and row.means is IncidentClass.MACHINE_FAULT
 
 
 def describe(alert: Alert) -> str:
-    """One line for people."""
+    """Describe the alert in one line for people."""
     evidence = alert.evidence
     if alert.kind is AlertKind.XID:
         entry = xid.resolved(code_of(alert), str(alert.evidence.get("line", "")))
@@ -46,5 +46,5 @@ def describe(alert: Alert) -> str:
 
 
 def code_of(alert: Alert) -> int:
-    """The Xid of an alert; 0 when it carries none that is a number."""
+    """Return the Xid of an alert; 0 when it carries none that is a number."""
     return number(alert.evidence.get("xid", ""))

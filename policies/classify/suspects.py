@@ -1,4 +1,4 @@
-"""Machines that an incident's alerts speak against, sure or not."""
+"""Machines that an incident's alerts accuse, surely or not."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _OF_A_MACHINE = MACHINE_KINDS - {AlertKind.CLOCK_SKEW, AlertKind.STORAGE_UNREACH
     AlertKind.STRAGGLER,
     AlertKind.REPLICA_DIFFERS,
 }
-"""A service that is away and a clock that is off are nothing that another machine would do better."""
+"""Kinds that another machine would not change: an unreachable service, a clock that is off."""
 
 
 def named(alerts: Iterable[Alert], root: str | None, job: Job) -> tuple[str, ...]:
-    """The root alert's machine first, then the others; only machines of the job, each once.
+    """Return the root alert's machine first, then the others; only machines of the job, each once.
 
-    A rank that merely lost its peer accuses nobody, nor does an ordinary exit of another machine than the root's, nor
-    a signal that asks for nothing.
+    A rank that merely lost its peer accuses no machine, nor does an ordinary exit on another machine than the root's,
+    nor a signal that asks for no action.
     """
     found = [root] if root else []
     found += [

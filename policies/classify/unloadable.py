@@ -1,4 +1,4 @@
-"""Is what a rank said at its end about the saved state that it was to resume from? Then no user's code is at fault."""
+"""Detection that a rank failed on the saved state from which it was to resume: then no user's code is at fault."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _NO_ANSWER = ("UnavailableError", "SilentError")
 
 
 def reason(said: Mapping[str, Any] | None) -> str:
-    """Why the state could not be loaded, in the rank's words; empty when it ended for another reason.
+    """Return why the state could not be loaded, in the rank's words; empty when it ended for another reason.
 
-    A store that does not answer, or a peer that is gone, says nothing about the state.
+    A store that does not answer, or a peer that is gone, is no evidence about the state.
 
     Args:
-        said: the rank's last words: ``error_type``, ``message``, ``restoring`` (it was inside ``Session.restore``).
+        said: last error of the rank: ``error_type``, ``message``, ``restoring`` (it was inside ``Session.restore``).
     """
     known = said or {}
     kind, message = str(known.get("error_type") or ""), str(known.get("message") or "")

@@ -1,4 +1,4 @@
-"""NVIDIA's Xid codes: what the driver's number in the kernel log means and what to do (``xid.yaml``)."""
+"""NVIDIA's Xid codes: the meaning of the driver's number in the kernel log, and the action (``xid.yaml``)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class XidEntry(Frozen):
 
 
 class XidCatalogue(Frozen):
-    """The data file: where it is from, and of when."""
+    """The data file, with its source and date."""
 
     version: int
     source: str
@@ -81,11 +81,11 @@ _RECOVERY = {
 """The recovery action that Xid 154 names (``nvmlDeviceGpuRecoveryAction_t``, and drivers' words for it)."""
 SUMMARY = 154
 BY_LINE = nvlink.CODES | {SUMMARY}
-"""Codes whose line says what to do."""
+"""Codes whose line gives the action."""
 
 
 def resolved(code: int, line: str = "") -> XidEntry:
-    """The catalogue's entry, with what the line says: Xid 154 sums up others, NVLink's have sub-codes."""
+    """Return the catalogue's entry, refined by the line: Xid 154 sums up others, NVLink's have sub-codes."""
     entry = lookup(code)
     if code in nvlink.CODES:
         return _of_link(entry, line)
@@ -109,7 +109,7 @@ def _of_link(entry: XidEntry, line: str) -> XidEntry:
 
 
 def lookup(code: int) -> XidEntry:
-    """The catalogue's entry; an unused code is not lost, and one for the vendor's support."""
+    """Return the catalogue's entry; an unused code is not lost, and one for the vendor's support."""
     entry = catalogue().entries.get(code)
     if entry is not None:
         return entry

@@ -1,4 +1,4 @@
-"""Alerts that playbooks of other packages wait for, as their entries in the policy file say."""
+"""Alerts that playbooks of other packages wait for, as declared by their entries in the policy file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.policies.config.policy import PlaybookPolicy, When
 def meaning(
     alert: Alert, playbooks: Mapping[IncidentClass, PlaybookPolicy]
 ) -> tuple[IncidentClass, float] | None:
-    """The class that waits for ``alert`` and its confidence; the first by name where several do."""
+    """Return the class that waits for ``alert`` and its confidence; the first by name where several do."""
     for name in sorted(playbooks):
         if any(_fits(alert, when) for when in playbooks[name].when):
             return name, playbooks[name].confidence

@@ -90,11 +90,11 @@ class ClassLadder(Frozen):
     tiers_again: tuple[Check, ...] = ()
     """More of them, when it comes again without progress: they cost more time."""
     rungs: tuple[Rung, ...] = Field(max_length=16)
-    """What is tried when no check names a culprit. Each entry is one attempt without progress."""
+    """Attempts when no check names a culprit. Each entry is one attempt without progress."""
     end: Rung
     """When all are spent: ``human`` or ``stop``."""
     scope: Scope
-    """Whom an eviction keeps away from the machine: this job, or the whole cluster."""
+    """Jobs that an eviction keeps away from the machine: this one, or the whole cluster's."""
     accuse_slow: bool = False
     """A check that is much slower than elsewhere accuses its machine (else it is only noted)."""
 
@@ -143,7 +143,7 @@ class StandingOutPolicy(Frozen):
         return self
 
     def limit(self, machines: int) -> int:
-        """Most machines that a job of ``machines`` loses for hangs within the window."""
+        """Return the most machines that a job of ``machines`` may lose for hangs within the window."""
         return min(self.job_at_most, max(self.job_at_least, int(self.job_share * machines)))
 
 
@@ -170,7 +170,7 @@ class LadderPolicy(Frozen):
     classes: dict[IncidentClass, ClassLadder]
 
     def of(self, incident_class: IncidentClass) -> ClassLadder:
-        """The ladder of one class; one that no policy file names goes to a human at once."""
+        """Return the ladder of one class; one that no policy file names goes to a human at once."""
         return self.classes.get(incident_class, _NO_LADDER)
 
 
@@ -182,7 +182,7 @@ class When(Frozen):
 
     kind: AlertKind
     evidence: dict[str, str | float | bool] = Field(default_factory=dict)
-    """All of it must be there: equal, or among the alert's values where those are a list."""
+    """All of it must match: equal, or among the alert's values where those are a list."""
 
 
 class PlaybookPolicy(Frozen):
@@ -192,11 +192,11 @@ class PlaybookPolicy(Frozen):
     """Any of these opens an incident of the class; none: only people do."""
     confidence: float = Field(0.9, gt=0, le=1)
     values: dict[str, Any] = Field(default_factory=dict)
-    """What the playbook goes by; it reads them as ``case.values``."""
+    """Values for the playbook, which reads them as ``case.values``."""
 
 
 class ApprovalRule(Frozen):
-    """Which evictions a person approves first. What is left out holds for all."""
+    """Evictions that a person approves first. An omitted condition holds for all."""
 
     incident_class: IncidentClass | None = None
     machines_over: int = Field(0, ge=0)
@@ -205,7 +205,7 @@ class ApprovalRule(Frozen):
 
 
 class ApprovalPolicy(Frozen):
-    """When a playbook asks before it acts, and what happens when nobody answers."""
+    """When a playbook asks before it acts, and the default when no answer comes."""
 
     rules: tuple[ApprovalRule, ...]
     deadline_s: float = Seconds
@@ -222,7 +222,7 @@ class AggregatePolicy(Frozen):
     waiting_files: frozenset[str]
 
     def limit(self, machines: int) -> int:
-        """Most machines that may be evicted at once from a job of ``machines``; at least one."""
+        """Return the most machines that may be evicted at once from a job of ``machines``; at least one."""
         return max(1, min(self.max_machines, int(self.max_share * machines)))
 
 
@@ -274,7 +274,7 @@ class AgainPolicy(Frozen):
 
 
 class RecoveryPolicy(Frozen):
-    """What a playbook waits for after a start."""
+    """Conditions that a playbook waits for after a start."""
 
     first_step_timeout_s: float = Seconds
 
@@ -288,7 +288,7 @@ class PoisonedPolicy(Frozen):
 
 
 class RestorePolicy(Frozen):
-    """What a job goes on from when states are lost, out of reach or bad."""
+    """The state from which a job resumes when states are lost, out of reach or bad."""
 
     from_scratch: FromScratch
     wait_s: float = Field(ge=0)
@@ -299,7 +299,7 @@ class RestorePolicy(Frozen):
 
 
 class StandbyPolicy(Frozen):
-    """What a playbook waits for before a swap, and how machines join the pool."""
+    """Conditions that a playbook waits for before a swap, and how machines join the pool."""
 
     wait_s: float = Seconds
     admission: bool | Literal["auto"]
@@ -307,7 +307,7 @@ class StandbyPolicy(Frozen):
 
 
 class MachineGroupPolicy(Frozen):
-    """A group of machines, by name, and what is different for it."""
+    """A group of machines, by name, and its own settings."""
 
     machines: str = Field(min_length=1)
     """Shell pattern of the names: ``gpu-h-*``."""
@@ -398,13 +398,13 @@ class Policy(Frozen):
         return self
 
     def without(self, broken: Collection[str]) -> Policy:
-        """The same without the entries of playbooks that cannot run: their alerts keep their usual meaning."""
+        """Return the same without the entries of playbooks that cannot run: their alerts keep their usual meaning."""
         kept = {name: entry for name, entry in self.playbooks.items() if name not in broken}
         return self.model_copy(update={"playbooks": kept})
 
     @classmethod
     def load(cls, path: Path | None = None, entries: Sequence[PolicyFile] = ()) -> Policy:
-        """The packaged policy, with the ``entries`` of other packages and what ``path`` changes (None: nothing).
+        """Load the packaged policy, with the ``entries`` of other packages and the changes in ``path`` (None: none).
 
         Raises:
             SettingsError: the file is missing or no YAML, or a key or value is wrong (named with its line

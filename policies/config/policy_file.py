@@ -28,10 +28,10 @@ class PolicyFile:
     values: dict[str, Any]
     lines: dict[Location, int] = field(default_factory=dict)
     what: str = "policy file"
-    """What messages call it."""
+    """Its name in messages."""
 
     def line_of(self, location: Location) -> int | None:
-        """Line of the key at ``location``, or of the nearest key above it."""
+        """Return the line of the key at ``location``, or of the nearest key above it."""
         for end in range(len(location), 0, -1):
             if location[:end] in self.lines:
                 return self.lines[location[:end]]
@@ -86,7 +86,7 @@ def _note_lines(where: str, node: yaml.Node, at: Location, lines: dict[Location,
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any], whole: Collection[str] = ()) -> dict[str, Any]:
-    """``base`` with ``changes`` laid over it, mapping by mapping.
+    """Lay ``changes`` over ``base``, mapping by mapping.
 
     Lists, scalars and mappings under a key of ``whole`` are replaced.
     """
@@ -100,7 +100,7 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any], whole: Collection
 
 
 def validate(model: type[Model], values: Mapping[str, Any], source: PolicyFile) -> Model:
-    """Check ``values``; the first mistake is raised as one sentence.
+    """Check ``values``; raise the first mistake as one sentence.
 
     Keys that end in ``_s`` are seconds; a text such as ``5 min`` is taken too.
 
@@ -121,7 +121,7 @@ def _where(source: PolicyFile, location: Location) -> str:
 
 
 def _in_seconds(values: Mapping[str, Any], at: Location, source: PolicyFile) -> dict[str, Any]:
-    """``values`` with every duration as a number."""
+    """Return ``values`` with every duration as a number."""
     return {key: _seconds(value, (*at, str(key)), source) for key, value in values.items()}
 
 
@@ -169,7 +169,7 @@ def _keys_beside(model: type[BaseModel], location: Location) -> list[str]:
 
 
 def _type_at(model: Any, location: Location) -> Any:
-    """The annotation at ``location``, through models, mappings and lists; unions keep their first model."""
+    """Return the annotation at ``location``, through models, mappings and lists; unions keep their first model."""
     for part in location:
         if isinstance(model, type) and issubclass(model, BaseModel):
             field = model.model_fields.get(str(part))
@@ -182,7 +182,7 @@ def _type_at(model: Any, location: Location) -> Any:
 
 
 def _allowed(model: type[BaseModel], location: Location, *, key: bool = False) -> str:
-    """Choices of the enumeration that belongs at ``location``; empty when it is none."""
+    """Return the choices of the enumeration that belongs at ``location``; empty when it is none."""
     kind = _type_at(model, location[:-1] if key else location)
     if key and get_origin(kind) is dict:
         kind = get_args(kind)[0]

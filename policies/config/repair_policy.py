@@ -1,4 +1,4 @@
-"""How evicted machines are repaired: the ``repair`` section of the policy file."""
+"""Settings for the repair of evicted machines: the ``repair`` section of the policy file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class RepairPolicy(Frozen):
     ticket_s: float = Seconds
 
     def at_most_s(self, step: Step) -> float:
-        """How long one step may take."""
+        """Return how long one step may take, in seconds."""
         return {
             Step.RESET_GPU: self.reset_s,
             Step.RESTART_MACHINE: self.restart_s,

@@ -1,4 +1,4 @@
-"""What detectors go by: intervals and thresholds, the ``detect`` section of the policy file.
+"""Settings of the detectors: intervals and thresholds, the ``detect`` section of the policy file.
 
 Intervals are those of BR (arXiv 2509.16293): host 2 s, GPU 10 s, network 30 s.
 """
@@ -15,7 +15,7 @@ Count = Field(ge=1)
 
 
 class IntervalsPolicy(Frozen):
-    """How often each part of a machine is looked at."""
+    """How often each part of a machine is checked."""
 
     kernel_log_s: float = Seconds
     host_s: float = Seconds

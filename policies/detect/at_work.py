@@ -1,4 +1,4 @@
-"""Which ranks of a silent job visibly work, and how long they may: that is no hang, though nobody declared it."""
+"""Ranks of a silent job that visibly work, and for how long they may: an undeclared pause that is no hang."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ _COMPUTES = 0.5
 
 
 class Work(Frozen):
-    """Who works."""
+    """Ranks that work."""
 
     ranks: tuple[int, ...] = ()
     limit_s: float
-    """So long they may without a step ..."""
+    """Seconds that they may work without a step ..."""
     longest_s: float
-    """... and after this nobody may, whatever it looks like."""
+    """... and after this no rank may, whatever the signs."""
 
 
 def find(ranks: Sequence[HangFacts], limit_s: float, policy: HangPolicy, learned: Learned) -> Work:
-    """Ranks that work before their first step, else in a pause between steps.
+    """Find the ranks that work before their first step, else in a pause between steps.
 
     Args:
         ranks: those that have not ended.
@@ -45,7 +45,7 @@ def find(ranks: Sequence[HangFacts], limit_s: float, policy: HangPolicy, learned
 
 
 def _prepares(rank: HangFacts, still: bool, policy: HangPolicy) -> bool:
-    """It tokenises, compiles, downloads. Ranks whose stacks are all unchanged may as well spin in a collective."""
+    """Return whether it tokenises, compiles or downloads. If no stack changes, ranks may also spin in a collective."""
     if rank.steps_done:
         return False
     if rank.children_cores >= policy.idle_cores or rank.io_bytes_s >= policy.start_bytes_s:
@@ -54,8 +54,8 @@ def _prepares(rank: HangFacts, still: bool, policy: HangPolicy) -> bool:
 
 
 def _computes(rank: HangFacts, policy: HangPolicy) -> bool:
-    """It may evaluate: its machine's GPUs are busy, or it runs and comes to other places."""
-    # Where SMs tell: a kernel that waits for a peer keeps a GPU busy as well.
+    """Return whether it may evaluate: its machine's GPUs are busy, or it uses the processor and its stacks change."""
+    # Where SM activity is known: a kernel that waits for a peer keeps a GPU busy as well.
     waits = rank.sm_active is not None and rank.sm_active < policy.spinning_sm_share
     if rank.gpu_busy is not None and rank.gpu_busy >= _COMPUTES and not waits:
         return True

@@ -3,10 +3,10 @@
 Sources: BG: no RDMA traffic, GPUs fully utilised and SMs nearly idle, for five seconds; BR (arXiv 2509.16293) and MS
 (MegaScale): no RDMA traffic for ten minutes, or tensor cores that do nothing.
 
-What makes each of them also without a hang is ruled out first. Evaluation, checkpoints, compilation and the first step
-have limits of their own, before which nothing counts. Data that is read, or an evaluation that nobody declared, shows
-in processors or SMs: whoever works is no hang. A job that never used its ports, or no tensor cores, shows nothing by
-not using them. And while no step is overdue, nothing has to be explained.
+Other causes of each of them are ruled out first. Evaluation, checkpoints, compilation and the first step have limits
+of their own, before which nothing counts. Data that is read, or an evaluation that was not declared, shows in
+processors or SMs: a rank that works is no hang. For a job that never used its ports, or no tensor cores, their idleness
+is no evidence. And while no step is overdue, nothing has to be explained.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from holdfast.policies.detect.hang_facts import HangFacts
 
 
 def overdue(silent_s: float, ranks: Sequence[HangFacts], policy: HangPolicy) -> bool:
-    """A step should have come by now, from how long steps and the gaps between them were."""
+    """Return whether a step should have come by now, from how long steps and the gaps between them were."""
     return silent_s > policy.gap_factor * max(max(rank.step_s, rank.longest_gap_s) for rank in ranks)
 
 
 def spins(ranks: Sequence[HangFacts], silent_s: float, policy: HangPolicy) -> bool:
-    """All machines wait inside a collective (BG). Only of a job that made steps: before, nobody knows its ways."""
+    """Return whether all machines wait inside a collective (BG). Only after a step: before, the pattern is unknown."""
     return (
         all(rank.spins_s >= policy.spin_s and rank.steps_done > 0 for rank in ranks)
         and silent_s >= policy.spin_s
@@ -32,7 +32,7 @@ def spins(ranks: Sequence[HangFacts], silent_s: float, policy: HangPolicy) -> bo
 
 
 def find(ranks: Sequence[HangFacts], silent_s: float, working: bool, policy: HangPolicy) -> dict[str, str]:
-    """Signals that are a hang, with a sentence each.
+    """Find signals that are a hang, with a sentence each.
 
     Args:
         ranks: those that have not ended; none is exempt.

@@ -1,4 +1,4 @@
-"""Is the job hanging? A vote of four signals in one window, calibrated on the job's own steps and starts.
+"""Hang detection: a vote of four signals in one window, calibrated on the job's own steps and starts.
 
 Source: BG (Baidu Baige), "at least 2 of 4 signals inactive in one window", with exemptions for the first step,
 evaluation and checkpointing; here also for the last ranks of a job, once others have ended. The signals here, from
@@ -9,10 +9,10 @@ what agents see without a GPU:
 * ``idle``: no rank uses the processor; or GPUs are fully utilised while no port carries any traffic;
 * ``waiting``: most ranks have been idle for as long as a collective may stay open.
 
-One of them is never enough: a slow step is silent but busy (what GPUs and ports say may be:
+One of them is never enough: a slow step is silent but busy (signals of GPUs and ports may be:
 :mod:`holdfast.policies.detect.by_itself`). Nor are two while ranks visibly work: before the first step
 (they use processors, themselves or by what they started, or read and write), or in a pause that may be an evaluation
-which nobody declared (their GPUs or processors compute, and their stacks change). Both have limits, after which
+that was not declared (their GPUs or processors compute, and their stacks change). Both have limits, after which
 silence alone is a hang. A job without a Session is judged in its own way (:mod:`holdfast.policies.detect.plain`).
 """
 
@@ -30,16 +30,16 @@ from holdfast.policies.join_names import join_names
 
 STUCK_STATES = frozenset("TD")
 _AS_BEFORE = 1.25
-"""A pause may be so much longer than the longest that the job came back from."""
+"""Factor: a pause may be so much longer than the longest from which the job came back."""
 
 
 class HangVote(Frozen):
-    """The answer, with what it rests on."""
+    """The answer, with its evidence."""
 
     hang: bool
     signals: tuple[str, ...] = ()
     silent_s: float = 0.0
-    """Since the last step of any rank."""
+    """Seconds since the last step of any rank."""
     window_s: float = 0.0
     suspects: tuple[int, ...] = ()
     """Ranks that stand out: stopped, else behind the others, else with idle GPUs among busy ones, else busy among idle
@@ -58,7 +58,7 @@ class HangVote(Frozen):
 
 
 def window_s(ranks: Sequence[HangFacts], policy: HangPolicy) -> float:
-    """Longest silence that is normal for this job, in seconds."""
+    """Return the longest silence that is normal for this job, in seconds."""
     usual = max((rank.step_s for rank in ranks), default=0.0)
     gap = max((rank.longest_gap_s for rank in ranks), default=0.0)
     if usual <= 0 and gap <= 0:
@@ -75,7 +75,7 @@ def _window_s(step_s: float, gap_s: float, policy: HangPolicy) -> float:
 
 
 def rules_out(silent_s: float, step_s: float, longest_gap_s: float, policy: HangPolicy) -> bool:
-    """Whether one rank alone shows that its job does not hang, whatever all others do: :func:`vote` finds no hang then.
+    """Return whether one rank alone proves that its job does not hang: :func:`vote` finds no hang then.
 
     A job is as silent as its least silent rank, and its window is at least that of any of its ranks. So a thousand
     machines that train are judged by the first of them.
@@ -146,7 +146,7 @@ def vote(
 
 
 def _vote_plain(ranks: Sequence[HangFacts], policy: HangPolicy) -> HangVote:
-    """A job without a Session: only what is seen from outside counts."""
+    """Judge a job without a Session: only observations from outside count."""
     silent, limit = plain.silent_s(ranks), plain.limit_s(ranks, policy)
     signals = _signals(ranks, silent, limit, policy)
     if silent > limit:
@@ -186,7 +186,7 @@ def _not_judged(ranks: Sequence[HangFacts], job_state: JobState) -> str:
 
 
 def _limit(known: Sequence[HangFacts], policy: HangPolicy, learned: Learned) -> tuple[float, str]:
-    """Allowed silence in seconds, and the exemption that stretches it, if any."""
+    """Return the allowed silence in seconds, and the exemption that stretches it, if any."""
     ranks = [rank for rank in known if not rank.ended]
     usual = window_s(ranks, policy)
     limits: dict[str, float] = {}
@@ -206,14 +206,14 @@ def _limit(known: Sequence[HangFacts], policy: HangPolicy, learned: Learned) -> 
 
 
 def _end_s(ranks: Sequence[HangFacts], ended: int, policy: HangPolicy) -> float:
-    """How long ranks may go on after ``ended`` others; less where a few have left the others waiting."""
+    """Return how long ranks may go on after ``ended`` others; less where a few have left the others waiting."""
     few = 2 * ended < len(ranks) + ended
     waiting = all(rank.cpu_cores < policy.idle_cores and not rank.activity for rank in ranks)
     return policy.early_end_s if few and waiting else policy.end_s
 
 
 def _signals(ranks: Sequence[HangFacts], silent: float, limit: float, policy: HangPolicy) -> dict[str, str]:
-    """Signals that fire -> a sentence each."""
+    """Return the signals that fire, with a sentence each."""
     fired: dict[str, str] = {}
     if silent > limit:
         fired["silent"] = f"no rank completed a step for {silent:.1f} s (window {limit:.1f} s)"
@@ -234,7 +234,7 @@ def _signals(ranks: Sequence[HangFacts], silent: float, limit: float, policy: Ha
 
 
 def spinning(ranks: Sequence[HangFacts], policy: HangPolicy) -> bool:
-    """GPUs at full utilisation and no traffic: kernels that wait for a peer look busy (BG)."""
+    """Return whether GPUs are fully utilised without traffic: kernels that wait for a peer look busy (BG)."""
     return all(
         rank.gpu_busy is not None
         and rank.traffic_bytes_s is not None
@@ -253,7 +253,7 @@ def _blocked(ranks: Sequence[HangFacts], policy: HangPolicy) -> tuple[int, ...]:
 
 
 def _is_stuck(rank: HangFacts, policy: HangPolicy) -> bool:
-    """Stopped, or in the kernel for longer than a process that merely reads."""
+    """Return whether it is stopped, or in the kernel for longer than a process that merely reads."""
     if rank.process_state[:1] == "D":
         return rank.blocked_s is None or rank.blocked_s >= policy.blocked_s
     return rank.process_state[:1] in STUCK_STATES

@@ -1,4 +1,4 @@
-"""What the hang vote knows of each rank, and of the job's earlier starts and pauses."""
+"""Inputs of the hang vote: facts of each rank, and of the job's earlier starts and pauses."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from holdfast.models.base import Frozen
 
 
 class Learned(Frozen):
-    """How long a job took before, in seconds; 0 or left out: not known."""
+    """Durations that a job took before, in seconds; 0 or left out: not known."""
 
     start_s: float = 0.0
     """Its longest start: from the start of an epoch to its first step."""
     phase_s: Mapping[str, float] = Field(default_factory=dict)
     """The longest pause between two steps in each declared phase."""
     reports: bool = False
-    """A rank of it said something in this or an earlier epoch: it has a Session."""
+    """A rank of it reported in this or an earlier epoch: it has a Session."""
 
 
 NOTHING_LEARNED = Learned()
 
 
 class Stillness(Frozen):
-    """For how long a machine's GPUs and ports have done next to nothing, in seconds: see :class:`HangFacts`."""
+    """Seconds for which a machine's GPUs and ports have done next to nothing: see :class:`HangFacts`."""
 
     spins_s: float = 0.0
     quiet_s: float = 0.0
@@ -33,58 +33,58 @@ class Stillness(Frozen):
 
 
 class HangFacts(Frozen):
-    """One rank over the recent past, as the caller's history has it. Times in seconds."""
+    """One rank over the recent past, from the caller's history. Times in seconds."""
 
     rank: int
     machine: str
     silent_s: float
-    """Since its last completed step, or since its start before the first."""
+    """Seconds since its last completed step, or since its start before the first."""
     cpu_cores: float
     """Processor seconds used per second over the last few heartbeats."""
     process_state: str = ""
     activity: str = ""
     steps_done: int = 0
-    """In this epoch."""
+    """Steps done in this epoch."""
     step_s: float = 0.0
     """Usual duration of a step (mean, or better a high percentile); 0: unknown."""
     longest_gap_s: float = 0.0
     """Longest gap between two steps of this epoch outside exempt activities and holds; 0: unknown."""
     stopped_s: float = 0.0
-    """For how long it has been seen in state T without interruption."""
+    """Seconds for which it has been seen in state T without interruption."""
     blocked_s: float | None = None
-    """For how long it has been seen in state D without interruption; None: not known."""
+    """Seconds for which it has been seen in state D without interruption; None: not known."""
     stacks_unchanged: bool = False
     """Several stack samples over the window were equal."""
     stacks_change: bool = False
     """Two of them differ."""
     children_cores: float = 0.0
-    """As ``cpu_cores``, of all that it started; told before the first step only."""
+    """As ``cpu_cores``, of all processes that it started; reported before the first step only."""
     io_bytes_s: float = 0.0
-    """Read and written by them and itself, per second; told before the first step only."""
+    """Bytes read and written by them and itself, per second; reported before the first step only."""
     gpu_busy: float | None = None
     """Utilisation of its machine's GPUs, 0 to 1."""
     traffic_bytes_s: float | None = None
-    """Of its machine's ports."""
+    """Traffic of its machine's ports, bytes per second."""
     sm_active: float | None = None
     """Share of its machine's SMs that work; None: not known."""
     spins_s: float = 0.0
-    """For how long its machine's GPUs looked busy while their SMs and the ports did next to nothing."""
+    """Seconds for which its machine's GPUs looked busy while their SMs and the ports did next to nothing."""
     quiet_s: float = 0.0
-    """For how long its machine's ports have carried next to nothing, after they had in this epoch."""
+    """Seconds for which its machine's ports have carried next to nothing, after they had in this epoch."""
     cold_s: float = 0.0
-    """For how long the tensor cores have done next to nothing, after they had worked in this epoch."""
+    """Seconds for which the tensor cores have done next to nothing, after they had worked in this epoch."""
     reports: bool = True
-    """It has a Session, which tells of steps."""
+    """It has a Session, which reports steps."""
     log_silent_s: float | None = None
-    """Since something was written to its log; None: not known."""
+    """Seconds since the last line of its log; None: not known."""
     paused: bool = False
     phase: RankPhase = RankPhase.RUNNING
     exit_code: int | None = None
-    """Once it has exited."""
+    """Exit status once it has exited."""
 
     @property
     def ended(self) -> bool:
-        """It did all that it had to do."""
+        """Whether it finished its work: it exited with status 0."""
         return self.phase is RankPhase.EXITED and self.exit_code == 0
 
 
@@ -103,7 +103,7 @@ def facts(
     vitals: Vitals | None = None,
     still: Stillness = Stillness(),  # noqa: B008  (frozen)
 ) -> HangFacts:
-    """Facts from a rank's newest state.
+    """Return facts from a rank's newest state.
 
     Args:
         machine: where it runs.

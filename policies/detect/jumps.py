@@ -1,4 +1,4 @@
-"""Did loss or gradient norm jump? BR: a jump of 5x is treated as a fault signal."""
+"""Detection of jumps in loss or gradient norm. BR: a jump of 5x is treated as a fault signal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.policies.config.thresholds import MetricLimits
 
 
 class Jump(Frozen):
-    """A value far above what the metric was."""
+    """A value far above the metric's usual one."""
 
     value: float
     median: float
@@ -18,7 +18,7 @@ class Jump(Frozen):
 
 
 def jump(history: Sequence[float], value: float, limits: MetricLimits) -> Jump | None:
-    """Compare a finite ``value`` with the steps before it; None: no jump, or too few steps to tell.
+    """Compare a finite ``value`` with the steps before it; None: no jump, or too few steps to judge.
 
     The median and the median absolute deviation are used because neither follows single outliers.
     """

@@ -1,4 +1,4 @@
-"""Two ways to see who a hang is about (BG): GPUs that do nothing among busy ones, and a log that ended first."""
+"""Two signs of the odd machine in a hang (BG): GPUs that do nothing among busy ones, and a log that ended first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _IDLE = 0.05
 
 
 def gpus_idle(ranks: Sequence[HangFacts], policy: HangPolicy) -> list[int]:
-    """Ranks of machines whose GPUs do nothing while those of all others spin in a collective."""
+    """Return ranks of machines whose GPUs do nothing while those of all others spin in a collective."""
     if any(rank.gpu_busy is None for rank in ranks):
         return []
     idle = [rank.rank for rank in ranks if (rank.gpu_busy or 0.0) <= _IDLE]
@@ -20,7 +20,7 @@ def gpus_idle(ranks: Sequence[HangFacts], policy: HangPolicy) -> list[int]:
 
 
 def log_ended(ranks: Sequence[HangFacts], policy: HangPolicy) -> list[int]:
-    """The one rank that stopped to write long before the others, who all wrote until the same moment."""
+    """Return the one rank whose log ended long before the others', which all ended at the same moment."""
     if len(ranks) < 3 or any(rank.log_silent_s is None for rank in ranks):
         return []
     first, *others = sorted(ranks, key=lambda rank: -(rank.log_silent_s or 0.0))

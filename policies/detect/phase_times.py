@@ -1,4 +1,4 @@
-"""Which ranks take unusually long for a part of a step. Marks for people to look at; nothing acts on it.
+"""Ranks that take unusually long for a part of a step. Marks for people to look at; nothing acts on them.
 
 MS section 5.2 draws the heat map by which slow machines are seen; what counts as an outlier here is the usual
 robust rule: far from the median in units of the median absolute deviation.
@@ -18,9 +18,9 @@ FAR = 6.0
 MORE = 1.1
 """A rank must also take this much of the median: where all are alike, noise is no outlier."""
 LEAST_S = 0.001
-"""Nor is a difference that nobody would wait for."""
+"""Nor does a difference count that is too short to matter."""
 FEWEST = 4
-"""Of fewer ranks none stands out."""
+"""With fewer ranks none stands out."""
 
 
 class Spread(Frozen):
@@ -33,7 +33,7 @@ class Spread(Frozen):
 
 
 def spread(values: Sequence[float | None] | npt.NDArray[np.float64]) -> Spread:
-    """Seconds by rank (None or NaN: not told) to their median and outliers."""
+    """Compute median and outliers of seconds by rank (None or NaN: not reported)."""
     told = np.asarray([np.nan if value is None else value for value in values], dtype=float)
     known = told[~np.isnan(told)]
     if not known.size:

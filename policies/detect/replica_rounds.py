@@ -1,4 +1,4 @@
-"""At which saves of a job are its replicas compared? Often at first, to learn what is alike, then every so many steps.
+"""Choice of the saves at which a job's replicas are compared: often at first, to learn, then every so many steps.
 
 All machines come to the same answer by themselves: from the steps since the epoch began, the same on all ranks.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 def round_of(steps: int, every: int) -> int:
-    """The round that a save is of, so many ``steps`` after the epoch began; the first save of a round is compared.
+    """Return the round of a save, so many ``steps`` after the epoch began; the first save of a round is compared.
 
     Rounds double from the first step up to ``every`` steps, and are that long from there on. 0: none.
     """
@@ -17,11 +17,11 @@ def round_of(steps: int, every: int) -> int:
 
 
 def interval(every: int, s3_every: int, keep_last: int) -> int:
-    """Steps from one comparison to the next, such that a checkpoint from before a difference is still in S3.
+    """Return steps from one comparison to the next, so that a checkpoint from before a difference is still in S3.
 
     Args:
-        every: steps, as the policy wants it; 0: never.
+        every: steps, as set in the policy; 0: never.
         s3_every: steps between checkpoints in S3; 0: there are none.
-        keep_last: of them.
+        keep_last: number of them that are kept.
     """
     return min(every, s3_every * max(1, keep_last - 1)) if s3_every else every

@@ -1,20 +1,21 @@
-"""Replicas must hold the same weights and optimizer state, bit for bit: which rank's are not those of the others?
+"""Comparison of replicas, which must hold the same weights and optimizer state, bit for bit: find the odd rank.
 
 Data-parallel ranks apply the same reduced gradients to the same weights. A bit that flips afterwards, in the weights
-of one of them or in what it computed of them, stays: it makes no number infinite and moves no loss. So what ranks of
-one place (the same TP, PP and EP coordinates) hold under one name and box is compared by its digest.
+of one of them or in the results computed from them, stays: it makes no number infinite and moves no loss. So the
+digests of tensors with one name and box are compared between ranks of one place (the same TP, PP and EP coordinates).
 
-Much may differ and is nobody's fault: running statistics, averages that one rank keeps, weights between two averagings
-of local SGD. So nothing is compared that was not seen to agree in ``learn`` rounds in a row, and:
+Some differences are no fault: running statistics, averages that one rank keeps, weights between two averagings of
+local SGD. So only state that was seen to agree in ``learn`` rounds in a row is compared, and:
 
-* what **moves** (changed between those rounds, on all ranks alike: trained weights and their state) and then differs
-  is a fault at once. More than half of at least three say what is right, and the others are odd; else nobody can say.
-  Where most of it differs and nobody can say who is right, that is how the job trains: it is learned anew;
-* what **stands still** (frozen weights) is a fault when it changed on less than half of the ranks, or on one of two,
-  is the same in the next round again, and only a few paths did so at once. A copy that one rank keeps for itself
+* state that **moves** (changed between those rounds, on all ranks alike: trained weights and their state) and then
+  differs is a fault at once. The value of more than half of at least three is right, and the others are odd; else the
+  right one is unknown. Where most of the state differs without a majority, that is how the job trains: it is learned
+  again from scratch;
+* state that **stands still** (frozen weights) is a fault when it changed on less than half of the ranks, or on one of
+  two, is the same in the next round again, and only a few paths did so at once. A copy that one rank keeps for itself
   changes again, or as a whole, and is not compared any more.
 
-What cannot be seen here: a gradient that was wrong before it was reduced reaches all ranks alike; sharded states
+Not visible here: a gradient that was wrong before it was reduced reaches all ranks alike; sharded states
 without replicas have nothing to be compared with.
 """
 
@@ -38,11 +39,11 @@ Key = tuple[tuple[int, ...], str]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What one rank holds at one step."""
+    """State of one rank at one step."""
 
     rank: int
     place: tuple[int, ...]
-    """Its coordinates but for data parallelism: ranks of one place are replicas."""
+    """Its coordinates except for data parallelism: ranks of one place are replicas."""
     paths: tuple[str, ...]
     """Names of tensors, and the box where it is a part; sorted."""
     digests: Sequence[int]
@@ -51,25 +52,25 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What earlier rounds showed of one path in one place."""
+    """Results of earlier rounds for one path in one place."""
 
     agreed: int = 0
     """Rounds in a row in which all ranks had the same."""
     moved: int = 0
     """Of them: rounds in which it was another value than in the round before."""
     value: int | None = None
-    """On which all ranks agreed last."""
+    """The value on which all ranks agreed last."""
     strange: tuple[tuple[int, int], ...] = ()
-    """Of what stands still: ranks that have another value since the last round, and that value."""
+    """For state that stands still: ranks that have another value since the last round, and that value."""
     own: bool = False
-    """Some rank has it for itself: it is not compared."""
+    """Some rank keeps it for itself: it is not compared."""
 
     def moves(self, learn: int) -> bool:
-        """It was seen often enough to agree while it changed."""
+        """Return whether it was seen often enough to agree while it changed."""
         return not self.own and self.agreed >= learn and self.moved >= learn - 1
 
     def stands(self, learn: int) -> bool:
-        """It was seen often enough to agree, and never to change."""
+        """Return whether it was seen often enough to agree, and never to change."""
         return not self.own and self.agreed >= learn and not self.moved
 
 
@@ -77,28 +78,28 @@ Learned = Mapping[Key, Known]
 
 
 class Found(Frozen):
-    """What one round says."""
+    """Result of one round."""
 
     odd: dict[int, tuple[str, ...]] = Field(default_factory=dict)
     """Ranks that differ from the majority, and where."""
     split: tuple[str, ...] = ()
-    """What differs, and nobody can say which rank is right."""
+    """Paths that differ without evidence which rank is right."""
     doubtful: bool = False
-    """Something stands out that the next round will tell more of."""
+    """Something stands out that the next round will decide."""
     compared: int = 0
     """Paths that would have shown a difference; 0: nothing was learned yet."""
     by_design: tuple[str, ...] = ()
-    """What agreed before and differs as a whole: it is learned anew."""
+    """Paths that agreed before and differ as a whole: they are learned again from scratch."""
 
     @property
     def good(self) -> bool:
-        """Whatever was compared is the same."""
+        """Whether everything that was compared is the same."""
         return not (self.odd or self.split or self.doubtful)
 
 
 @dataclass
 class _Place:
-    """What differs in one place."""
+    """Differences in one place."""
 
     compared: int = 0
     moving: dict[str, Mapping[int, int]] = field(default_factory=dict)
@@ -106,7 +107,7 @@ class _Place:
 
 
 def judge(held: Iterable[Held], learned: Learned, limits: ReplicaLimits) -> tuple[Found, dict[Key, Known]]:
-    """Compare what ranks hold at one step; what is known afterwards comes with it."""
+    """Compare the state of ranks at one step; also return what is known afterwards."""
     known = dict(learned)
     odd: defaultdict[int, set[str]] = defaultdict(set)
     split: list[str] = []
@@ -148,7 +149,7 @@ def _by_place(held: Iterable[Held]) -> Mapping[tuple[int, ...], list[Held]]:
 
 
 def _look(place: tuple[int, ...], ranks: Sequence[Held], known: dict[Key, Known], learn: int) -> _Place:
-    """What differs in ``place`` and was learned to be equal; the rest is learned from."""
+    """Compare what was learned to be equal in ``place``; learn from the rest."""
     found = _Place()
     for path, values in _shared(ranks):
         before = known.get((place, path), Known())
@@ -166,7 +167,7 @@ def _look(place: tuple[int, ...], ranks: Sequence[Held], known: dict[Key, Known]
 
 
 def _shared(ranks: Sequence[Held]) -> Iterator[tuple[str, Mapping[int, int]]]:
-    """What several ranks hold: by rank."""
+    """Yield the paths that all of several ranks hold, with the digest by rank."""
     if len(ranks) < 2:
         return
     paths = ranks[0].paths
@@ -188,7 +189,7 @@ def _agreed(before: Known, value: int) -> Known:
 
 
 def _minority(values: Mapping[int, int]) -> list[int]:
-    """Ranks that have another value than more than half of them; none when there is no such majority."""
+    """Return the ranks that have another value than more than half of them; none when there is no such majority."""
     (right, votes), *_ = Counter(values.values()).most_common()
     if len(values) < AT_LEAST or 2 * votes <= len(values):
         return []
@@ -206,7 +207,7 @@ def _judge_still(
     odd: defaultdict[int, set[str]],
     limits: ReplicaLimits,
 ) -> bool:
-    """Judge what stood still until now; whether the next round has to tell more."""
+    """Judge state that stood still until now; return whether the next round has to decide."""
     doubtful = False
     for path, values in still.items():
         before = known[place, path]

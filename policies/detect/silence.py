@@ -1,9 +1,10 @@
-"""Silence between gateway and machine: how long it may last, whom it accuses, and what a machine makes of it.
+"""Silence between gateway and machine: how long it may last, whom it accuses, and how a machine reacts to it.
 
 A machine that the gateway does not hear may run on: only its network is cut. Two rules keep a job from running twice.
 The gateway gives a silent machine up after :func:`lease_s` at the earliest, and a new epoch starts only when that much
-time has passed since the machine could last be told to go on. The machine itself has stopped its ranks by then, unless
-those whom it can still reach do not hear the gateway either: then it is the gateway that is away, and training goes on.
+time has passed since the machine could last be allowed to go on. The machine itself has stopped its ranks by then,
+unless the machines that it can still reach do not hear the gateway either: then the gateway itself is away, and
+training goes on.
 """
 
 from __future__ import annotations
@@ -17,36 +18,36 @@ from holdfast.policies.config.policy import GatewayPolicy
 MIN_WINDOW_S = 1.5
 """Heartbeats are never missed sooner than this, however short their interval."""
 MIN_LEASE_S = 5.0
-"""A machine that does not refuse, but does not answer either, may be busy: it gets so long at least."""
+"""A machine that does not refuse, but does not answer either, may be busy: it gets at least so many seconds."""
 ASK_SHARE = 0.6
-"""After this part of the lease a machine asks others what they hear ..."""
+"""After this part of the lease a machine asks others when they heard the gateway ..."""
 ANSWER_SHARE = 0.2
 """... and waits so long for their answers; the rest is for ending its ranks."""
 WITNESSES = 3
 
 
 class Asked(Frozen):
-    """What came of asking another machine about the gateway."""
+    """Result of asking another machine about the gateway."""
 
     name: str
     reached: bool
     """It answered, or its host refused: the network between us works."""
     contact: Contact | None = None
-    """What it said; None: nothing."""
+    """Its answer; None: no answer."""
 
 
 def window_s(heartbeat_s: float, policy: GatewayPolicy) -> float:
-    """Silence that calls for a probe, seconds."""
+    """Return the silence that calls for a probe, in seconds."""
     return max(MIN_WINDOW_S, policy.missed_heartbeats * heartbeat_s)
 
 
 def lease_s(heartbeat_s: float, policy: GatewayPolicy) -> float:
-    """Silence after which a machine that does not answer a probe either is given up, seconds."""
+    """Return the silence after which a machine that does not answer a probe either is given up, in seconds."""
     return max(MIN_LEASE_S, 3 * window_s(heartbeat_s, policy))
 
 
 def is_alone(others_silent_s: Sequence[float], limit_s: float) -> bool:
-    """Whether nobody else is heard either: then it is the listener whose network is gone, and it accuses nobody.
+    """Return whether no other machine is heard either: then the listener's own network is gone, and it accuses none.
 
     Args:
         others_silent_s: how long each other machine has been silent.
@@ -56,16 +57,16 @@ def is_alone(others_silent_s: Sequence[float], limit_s: float) -> bool:
 
 
 def why_cut_off(silent_s: float, asked: Sequence[Asked]) -> str:
-    """Why a machine that has not heard the gateway for ``silent_s`` is cut off; empty: the gateway may be away.
+    """Return why a machine that has not heard the gateway for ``silent_s`` is cut off; empty: the gateway may be away.
 
     Args:
-        silent_s: since the gateway last answered this machine.
-        asked: other machines that were asked just now; none: nobody could take over, so nothing is feared.
+        silent_s: seconds since the gateway last answered this machine.
+        asked: other machines that were asked just now; none: no machine could take over, so there is no danger.
     """
     hear = [
         each
         for each in asked
-        # All the time, not since a moment ago: a gateway that comes back does not reach everybody at once.
+        # All the time, not since a moment ago: a gateway that comes back does not reach all machines at once.
         if each.contact and each.contact.heard_s < silent_s / 2 and each.contact.since_s >= silent_s
     ]
     if hear:

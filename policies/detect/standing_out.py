@@ -1,8 +1,8 @@
-"""Who only stands out in a hang: when its machine goes, and how many machines of a job go for that.
+"""Ranks that only stand out in a hang: when their machine is evicted, and how many machines of a job may be.
 
 A rank that is elsewhere than all others, or behind in its collectives, is a hint and no proof: rank 0 may prepare data
 while the others wait for it, as it does at every start. So a machine that stands out for the first time stays, and the
-job is started again in place. Evidence of its own (a stopped process, an Xid, a dead link, a failed check) is judged
+job is restarted in place. Evidence of its own (a stopped process, an Xid, a dead link, a failed check) is judged
 elsewhere and needs no second time.
 """
 
@@ -16,23 +16,23 @@ from holdfast.policies.join_names import join_names
 
 
 class Accusation(Frozen):
-    """Who stood out in one hang of a job."""
+    """The machines that stood out in one hang of a job."""
 
     at: float
     machines: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
     """Ranks that stood out; empty: not known."""
     excuse: str = ""
-    """Why that is no machine's fault; empty: it may be one's."""
+    """Why that is no machine's fault; empty: it may be a machine's."""
 
 
 class Weighed(Frozen):
-    """Who goes, and why not the others."""
+    """The machines to evict, and why the others are not evicted."""
 
     machines: tuple[str, ...] = ()
-    """May be evicted."""
+    """Machines that may be evicted."""
     spared: str = ""
-    """Why nobody is, although somebody stands out; empty: nobody does, or they may."""
+    """Why no machine is evicted although some stand out; empty: none stands out, or they may be evicted."""
 
 
 def weigh(
@@ -42,11 +42,11 @@ def weigh(
     job_size: int,
     policy: StandingOutPolicy,
 ) -> Weighed:
-    """May the machines that stand out now be evicted?
+    """Decide whether the machines that stand out now may be evicted.
 
     Args:
-        now: the hang of now.
-        past: earlier hangs of the same job, in which somebody stood out.
+        now: the present hang.
+        past: earlier hangs of the same job in which machines stood out.
         evicted_at: when machines were evicted for hangs of this job (Unix seconds).
         job_size: its machines.
         policy: how often, within which window, how many.
@@ -79,7 +79,7 @@ def weigh(
 
 
 def _habit(now: Accusation, past: Sequence[Accusation]) -> tuple[str, ...]:
-    """Machines on which the same ranks stood out before, and none of which stands out now."""
+    """Return machines on which the same ranks stood out before, and none of which stands out now."""
     if not now.ranks:
         return ()
     same = [each for each in past if each.ranks == now.ranks and each.machines]

@@ -1,4 +1,4 @@
-"""How long a job's starts took: what a start that takes long is compared with."""
+"""Durations of a job's starts: what a start that takes long is compared with."""
 
 from __future__ import annotations
 

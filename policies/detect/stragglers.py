@@ -1,6 +1,6 @@
-"""Which ranks are slower than their peers, phase by phase?
+"""Ranks that are slower than their peers, phase by phase.
 
-Ranks wait for the slowest one, so in phases that wait everybody but the straggler is slow: only few can be
+Ranks wait for the slowest one, so in phases that wait all ranks but the straggler are slow: only few can be
 stragglers. Peers are the ranks of one pipeline stage; stages differ by right.
 """
 
@@ -34,7 +34,7 @@ class Straggler(Frozen):
     phase: str
     value: float
     median: float
-    """Of its peers, seconds."""
+    """Median of its peers, seconds."""
     factor: float
 
 
@@ -45,10 +45,10 @@ def stragglers(
     limits: StragglerLimits,
     waiting: frozenset[str] = frozenset(),
 ) -> list[Straggler]:
-    """Judge one moment; sorted by rank, then phase.
+    """Judge one moment; return stragglers sorted by rank, then phase.
 
     Args:
-        ranks: all ranks that told their phases.
+        ranks: all ranks that reported their phases.
         world_size: of the job.
         parallelism: of the job.
         limits: thresholds.

@@ -1,4 +1,4 @@
-"""Machines that hang on one switch: when several of them fail together, it is the switch."""
+"""Machines on one switch: when several of them fail together, the switch is at fault."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NONE_KNOWN: Mapping[str, Iterable[str]] = {}
 
 
 def of(machine: str, alerts: Iterable[Alert], switches: Mapping[str, Iterable[str]] = NONE_KNOWN) -> str:
-    """The machine's switch; empty: not known.
+    """Return the machine's switch; empty: not known.
 
     Args:
         machine: its name.
@@ -31,13 +31,13 @@ def of(machine: str, alerts: Iterable[Alert], switches: Mapping[str, Iterable[st
 def shared(
     machines: Sequence[str], alerts: Sequence[Alert], switches: Mapping[str, Iterable[str]] = NONE_KNOWN
 ) -> str:
-    """The one switch of at least two ``machines``; empty: one machine, several switches, or not known."""
+    """Return the one switch of at least two ``machines``; empty: one machine, several switches, or not known."""
     found = {of(machine, alerts, switches) for machine in machines}
     return found.pop() if len(set(machines)) > 1 and len(found) == 1 else ""
 
 
 def suspected(missing: Iterable[str], machines: Iterable[str], limits: NetworkLimits) -> dict[str, list[str]]:
-    """Switches that explain which machines have lost their network -> those machines, sorted.
+    """Return the switches that explain which machines have lost their network, with those machines, sorted.
 
     Args:
         missing: machines with a network fault within the window.

@@ -1,4 +1,4 @@
-"""Has a job become lastingly slower than it was? Robust statistics over its own steps: median and MAD."""
+"""Detection of a lasting slowdown of a job. Robust statistics over its own steps: median and MAD."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Decline(Frozen):
 
 
 def slower(baseline: Sequence[float], recent: Sequence[float], limits: ThroughputLimits) -> Decline | None:
-    """Judge step times in seconds; None: no decline, or too few steps to tell."""
+    """Judge step times in seconds; None: no decline, or too few steps to judge."""
     if not _enough(baseline, recent, limits):
         return None
     usual, now = median(baseline), median(recent)

@@ -1,1 +1,1 @@
-"""From findings of checks, stacks, recordings and replays to the machines at fault."""
+"""Diagnosis: from findings of checks, stacks, recordings and replays to the machines at fault."""

@@ -6,7 +6,7 @@ outliers share) and BG ("the rank that completes in no process group while other
 Ranks of different pipeline stages are compared only with their own stage. The answer goes from sure to
 statistical: a stopped process; the ranks that do not wait while all others do; the machine, else the smallest
 parallel group, that the outliers share. Where all wait, and no smaller group than the whole job keeps the
-outliers apart, nobody is named. It never names more machines than the policy's limit.
+outliers apart, no machine is named. It never names more machines than the policy's limit.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from holdfast.policies.join_names import join_names
 
 
 class Aggregation(Frozen):
-    """What the stacks say."""
+    """Result of the stack analysis."""
 
     groups: tuple[StackGroup, ...] = ()
     """Ranks with equal stacks, largest group first."""
     outliers: tuple[int, ...] = ()
     """Ranks that stand out."""
     suspects: tuple[str, ...] = ()
-    """Machines to evict, within the limit; empty: the stacks accuse nobody."""
+    """Machines to evict, within the limit; empty: the stacks accuse no machine."""
     confidence: float = 0.0
     shared_group: str = ""
     """Parallel group that was over-evicted, such as ``pp 3``; empty: none."""
     sure: bool = False
-    """Their processes are stopped: more than that they stand out."""
+    """Whether their processes are stopped, which is more than standing out."""
     over_limit: bool = False
     """There are outliers, but on more machines than may be evicted at once: a human decides."""
     reasons: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class _Outliers(Frozen):
     sure: bool
     why: str
     proof: bool = False
-    """It explains the hang by itself."""
+    """Whether it explains the hang by itself."""
 
 
 def aggregate(
@@ -93,7 +93,7 @@ def _stopped(stacks: Sequence[StackDump]) -> _Outliers | None:
 
 
 def _blocked(stacks: Sequence[StackDump], seen: Collection[int]) -> _Outliers | None:
-    """A process that a device or a mount does not let go."""
+    """Find processes that a device or a mount does not let go."""
     still = {d.rank for d in stacks if d.rank in seen and not d.child and d.process_state[:1] in {"D", "Z"}}
     ranks = tuple(sorted(rank for rank in still if rank is not None))
     if not ranks:
@@ -103,7 +103,7 @@ def _blocked(stacks: Sequence[StackDump], seen: Collection[int]) -> _Outliers | 
 
 
 def _not_waiting(found: Sequence[StackGroup], world: int) -> _Outliers | None:
-    """A few ranks are elsewhere while all others wait in a collective."""
+    """Find a few ranks that are elsewhere while all others wait in a collective."""
     busy = tuple(sorted(rank for group in found if not group.waiting for rank in group.ranks))
     waiting = sum(len(group.ranks) for group in found if group.waiting)
     if not busy or waiting < len(busy) or waiting + len(busy) < 2:
@@ -126,9 +126,9 @@ def _minority(found: Sequence[StackGroup]) -> _Outliers | None:
 
 
 def _may_be_victims(odd: Sequence[int], found: Sequence[StackGroup], job: Job, made: Sequence[Group]) -> bool:
-    """Whether ``odd`` wait as all others do, and no parallel group of their own keeps them apart from these.
+    """Return whether ``odd`` wait as all others do, and no parallel group of their own keeps them apart from these.
 
-    They are a collective ahead or behind then, as ranks are when one of them no longer sends: who it is does not show.
+    They are a collective ahead or behind then, as ranks are when one of them no longer sends: which one is unknown.
     """
     if not all(group.waiting for group in found):
         return False
@@ -137,7 +137,7 @@ def _may_be_victims(odd: Sequence[int], found: Sequence[StackGroup], job: Job, m
 
 
 def _children(stacks: Sequence[StackDump], job: Job, policy: AggregatePolicy) -> _Outliers | None:
-    """Data loaders and checkpoint writers, when the ranks themselves all look alike."""
+    """Compare data loaders and checkpoint writers, when the ranks themselves all look alike."""
     odd = _minority(group_children(stacks, job, policy))
     return odd.model_copy(update={"why": f"child processes: {odd.why}"}) if odd else None
 
@@ -171,7 +171,7 @@ def _name_machines(
 
 
 def _shared_group(ranks: Sequence[int], job: Job, made: Sequence[Group]) -> Group | None:
-    """The parallel group on the fewest machines that holds all ``ranks``; else whose machines are all of theirs.
+    """Return the parallel group on the fewest machines that holds all ``ranks``; else one whose machines hold them.
 
     A machine with several ranks is in several groups of a kind: all of its ranks stand out when one of them is stuck.
     What is on one machine is never widened to others in that way.

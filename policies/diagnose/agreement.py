@@ -1,8 +1,8 @@
-"""Groups that replay the same steps must compute the same, bit for bit: which of them do not?
+"""Groups that replay the same steps must compute the same, bit for bit: find those that do not.
 
 A group is compared with those of its size on the same hardware and software: its ranks read the same data from the
-same state. More than half of at least three say what is right; two that differ say only that one of them is wrong.
-A job whose kernels are not deterministic differs everywhere and accuses nobody: what is odd must be odd again in a
+same state. The result of more than half of at least three is right; two that differ only show that one is wrong.
+A job whose kernels are not deterministic differs everywhere and accuses no machine: an odd group must be odd again in a
 second round, while the others compute what they computed before.
 """
 
@@ -19,23 +19,23 @@ AT_LEAST = 3
 
 
 class Played(Frozen):
-    """What one group computed."""
+    """Results that one group computed."""
 
     size: int
     """Its ranks."""
     kind: str = ""
-    """Hardware and software: only what is equal here must compute the same."""
+    """Hardware and software: only groups that are equal in these must compute the same."""
     digests: tuple[tuple[StepDigest, ...], ...] = ()
     """By rank, then step; empty: not known."""
 
 
 class Agreement(Frozen):
-    """Which groups of one phase compute something else than the others."""
+    """Groups of one phase that compute something else than the others."""
 
     odd: tuple[int, ...] = ()
-    """By their number."""
+    """Their numbers."""
     differ: bool = False
-    """Some groups that must agree do not; without ``odd`` nobody can say which is right."""
+    """Some groups that must agree do not; without ``odd`` there is no evidence which is right."""
     told: tuple[str, ...] = ()
 
 
@@ -63,7 +63,7 @@ def compare(groups: Sequence[Played]) -> Agreement:
 
 
 def again(first: Sequence[Played], second: Sequence[Played]) -> tuple[int, ...]:
-    """Groups that were odd in both rounds of a phase, while all others computed the same in both."""
+    """Return the groups that were odd in both rounds of a phase, while all others computed the same in both."""
     before, now = compare(first), compare(second)
     if before.odd != now.odd:
         return ()
@@ -76,7 +76,7 @@ def again(first: Sequence[Played], second: Sequence[Played]) -> tuple[int, ...]:
 
 
 def first_difference(one: Sequence[Sequence[StepDigest]], other: Sequence[Sequence[StepDigest]]) -> str:
-    """Where two groups part, in words: the earliest step, and there what is computed first."""
+    """Describe where two groups part: the earliest step, and its first computed value that differs."""
     found = [
         (mine.step, place, rank, name)
         for rank, (left, right) in enumerate(zip(one, other, strict=False))
@@ -91,7 +91,7 @@ def first_difference(one: Sequence[Sequence[StepDigest]], other: Sequence[Sequen
 
 
 def _equals(groups: Sequence[Played]) -> list[list[int]]:
-    """Numbers of groups that must agree."""
+    """Return the numbers of groups that must agree."""
     found: dict[tuple[int, str], list[int]] = defaultdict(list)
     for index, group in enumerate(groups):
         if group.digests and all(group.digests):

@@ -1,4 +1,4 @@
-"""Machines compared with one another: who computes something else (who is slower:
+"""Comparison of machines: those that compute something else (for those that are slower:
 :mod:`holdfast.policies.diagnose.pace`).
 
 Bit-wise alignment is of BR section 5: every machine runs the same small model with fixed weights and input for one
@@ -14,10 +14,10 @@ from holdfast.models.alert import Finding
 
 
 def odd_digests(findings: Iterable[Finding]) -> tuple[set[str], list[str]]:
-    """Machines whose digests differ from what more than half of their equals have, and what is to be said.
+    """Return the machines whose digests differ from the majority of their equals, and sentences about them.
 
-    Equals are of one check and one kind of hardware and software. Without a majority nobody is accused; a tie of
-    two sides is named as such.
+    Equals have one check and one kind of hardware and software. Without a majority no machine is accused; a tie of
+    two sides is reported as such.
     """
     groups: dict[tuple[str, str], list[Finding]] = defaultdict(list)
     for finding in findings:

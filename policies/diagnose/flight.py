@@ -1,4 +1,4 @@
-"""What collectives recorded: who waits for whom, and who is waited for and waits for nobody.
+"""Records of collectives: which rank waits for which, and which is waited for and itself waits for none.
 
 PyTorch's flight recorder keeps the last collectives of every rank, by process group and number. In a group all members
 must issue the same numbers in the same order. A rank whose collective is not complete waits for those members that have
@@ -6,8 +6,8 @@ not come to it; a chain of such waits ends at the cause (BG: "the rank that comp
 only wait"). Where starts are recorded (``TORCH_NCCL_ENABLE_TIMING``) a rank comes to a collective when its GPU does,
 not when its program issued it: a GPU that died with kernels queued has issued what it never came to.
 
-What is no proof accuses nobody: gloo records no point-to-point operations, so ranks that wait in one look as if they
-waited for nobody. Their stacks tell (``waiting``); else several such ranks are as likely as one another.
+Missing proof accuses no machine: gloo records no point-to-point operations, so ranks that wait in one look as if they
+waited for none. Their stacks decide (``waiting``); else several such ranks are as likely as one another.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _TRIED = 8
 
 
 class FlightVerdict(Frozen):
-    """What the records say."""
+    """Result of the analysis of the records."""
 
     behind: tuple[int, ...] = ()
-    """Ranks that others wait for and that themselves wait for nobody."""
+    """Ranks that others wait for and that themselves wait for no other."""
     waiting: tuple[int, ...] = ()
     """Ranks inside a collective that is not complete."""
     disagree: tuple[int, ...] = ()
     """Ranks that issued another operation than most of their group, or left one out: the program, not a machine."""
     suspects: tuple[str, ...] = ()
-    """Machines of those behind, if they are few enough to mean something."""
+    """Machines of those behind, if they are few enough to be significant."""
     confidence: float = 0.0
     reasons: tuple[str, ...] = ()
 
@@ -43,7 +43,7 @@ class FlightVerdict(Frozen):
 class _Cause(Frozen):
     ranks: frozenset[int] = frozenset()
     odd: frozenset[int] = frozenset()
-    """Their program went another way than that of the others."""
+    """Ranks whose program went another way than that of the others."""
     confidence: float = 0.0
     why: tuple[str, ...] = ()
 
@@ -103,7 +103,7 @@ def _mismatched(groups: Iterable[Recorded]) -> bool:
 def _cause(
     groups: Sequence[Recorded], world: int, in_wait: frozenset[int], waiting: Collection[int], job: Job
 ) -> _Cause:
-    """From the surest evidence to the weakest; the first that names somebody decides."""
+    """Try the surest evidence first, then weaker; the first that names a rank decides."""
     if lost := frozenset(rank for group in groups for rank in group.not_noted()):
         why = f"ranks {join_names(sorted(lost))} took part in later collectives than they know to be complete"
         return _Cause(ranks=lost, confidence=_sure(lost, job), why=(why,))
@@ -121,12 +121,12 @@ def _cause(
 
 
 def _placed(groups: Sequence[Recorded]) -> bool:
-    """Whether members of groups are known: then one without a record that nobody waits for is no cause."""
+    """Return whether members of groups are known: then one without a record that no rank waits for is no cause."""
     return any(group.members for group in groups)
 
 
 def _one_or_none(alive: frozenset[int], silent: frozenset[int], told: tuple[str, ...], job: Job) -> _Cause:
-    """Causes on one machine are sure; on several, any of them may wait for another in a way that is not recorded."""
+    """Return the cause: sure on one machine; on several, any of them may wait for another without a record of it."""
     both = alive | silent
     machines = {job.machine_of(rank) for rank in both}
     if len(machines) == 1 or not alive:
@@ -140,7 +140,7 @@ def _sure(ranks: Collection[int], job: Job) -> float:
 
 
 def _stuck_inside(groups: Sequence[Recorded], job: Job) -> _Cause:
-    """All members came to a collective that none completes, and others wait for them: the cause is among these."""
+    """Find a collective that all members came to and none completes, while others wait: the cause is among them."""
     waits = {rank for group in groups for rank in group.blocked()}
     for group in groups:
         stuck = group.stuck()
@@ -153,9 +153,9 @@ def _stuck_inside(groups: Sequence[Recorded], job: Job) -> _Cause:
 
 
 def _in_a_circle(groups: Sequence[Recorded]) -> _Cause:
-    """Ranks that wait for one another in different groups: no machine does that to programs of one order.
+    """Find ranks that wait for one another in different groups: no machine does that to programs of one order.
 
-    The odd one is late in its group alone; where others are as alone as it, who it is does not show.
+    The odd one is late in its group alone; where others are as alone as it, it cannot be identified.
     """
     edges: dict[int, frozenset[int]] = defaultdict(frozenset)
     for group in groups:
@@ -176,7 +176,7 @@ def _in_a_circle(groups: Sequence[Recorded]) -> _Cause:
 
 
 def _reached(edges: Mapping[int, frozenset[int]], start: int) -> set[int]:
-    """For whom ``start`` waits, directly or through others."""
+    """Return the ranks that ``start`` waits for, directly or through others."""
     found: set[int] = set()
     ahead = [start]
     while ahead:

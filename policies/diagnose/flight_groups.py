@@ -1,4 +1,4 @@
-"""The records of one process group, side by side: who came how far, who waits, who disagrees."""
+"""Records of one process group, side by side: how far each member came, which ones wait, which ones disagree."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BOTH_WAYS = (
     "_reduce_scatter",
     "barrier",
 )
-"""Operations that nobody completes without every member's part."""
+"""Operations that no member completes without every member's part."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Recorded:
 
     @property
     def told(self) -> str:
-        """For people."""
+        """Its name and members in words."""
         return f"{self.name} (ranks {join_names(self.members)})" if self.members else self.name
 
     @functools.cached_property
@@ -49,11 +49,11 @@ class Recorded:
         return frozenset(record.rank for record in self.records)
 
     def waiting(self) -> frozenset[int]:
-        """Members that are inside an operation that is not complete, and came to it."""
+        """Return the members that are inside an operation that is not complete, and came to it."""
         return frozenset(record.rank for record in self.records if _waits(record) or record.sending)
 
     def late(self) -> frozenset[int]:
-        """Members that have not come to a collective that another one waits in."""
+        """Return the members that have not come to a collective that another one waits in."""
         return frozenset(
             other.rank
             for number in self._waited_in()
@@ -62,7 +62,7 @@ class Recorded:
         )
 
     def waited_for(self, heard: Collection[int]) -> frozenset[int]:
-        """Members for whom others wait; of those without a record only ones that left none anywhere.
+        """Return the members for whom others wait; of those without a record only ones that left none anywhere.
 
         Args:
             heard: ranks with a record of any group.
@@ -72,17 +72,17 @@ class Recorded:
         return self.late() | gone | self._peers(heard)
 
     def _peers(self, heard: Collection[int]) -> frozenset[int]:
-        """Other ends of point-to-point operations that are not in theirs."""
+        """Return the peers of point-to-point operations that are not in theirs."""
         sending = {record.rank for record in self.records if record.sending}
         named = {peer for record in self.records if record.sending for peer in record.peers}
         return frozenset(named - sending)
 
     def blocked(self) -> frozenset[int]:
-        """Members that wait for one that has not come."""
+        """Return the members that wait for one that has not come."""
         return frozenset(rank for rank in self.waiting() if self.blocks(rank))
 
     def blocks(self, rank: int) -> frozenset[int]:
-        """For whom ``rank`` waits in this group."""
+        """Return the ranks that ``rank`` waits for in this group."""
         record = next((each for each in self.records if each.rank == rank), None)
         if record is None or not _waits(record):
             return frozenset()
@@ -90,13 +90,13 @@ class Recorded:
         return frozenset(other.rank for other in self.records if not _came_to(other, number))
 
     def stuck(self) -> frozenset[int]:
-        """All members, when all are in one collective; empty: they are not, or are not known."""
+        """Return all members, when all are in one collective; empty: they are not, or are not known."""
         numbers = {record.completed + 1 for record in self.records if _waits(record)}
         together = len(numbers) == 1 and all(_waits(record) for record in self.records)
         return frozenset(self.members) if together and self.heard == frozenset(self.members) else frozenset()
 
     def not_noted(self) -> frozenset[int]:
-        """Members whose own GPU or driver lost the end of a collective.
+        """Return the members whose own GPU or driver lost the end of a collective.
 
         Another member completed a later one that needs their part, and theirs run one after the other.
         """
@@ -109,12 +109,12 @@ class Recorded:
 
     @staticmethod
     def _needs_all(record: FlightRecord, least: int) -> bool:
-        """It completed a collective from number ``least`` on that nobody completes without all."""
+        """Return whether it completed a collective, from number ``least`` on, that needs all members to complete."""
         done = [text for number, text in record.recent.items() if least <= number <= record.completed]
         return any(text.startswith(_BOTH_WAYS) for text in done)
 
     def disagreeing(self) -> frozenset[int]:
-        """Members whose operation is not that of most others, under a number that somebody waits in."""
+        """Return members whose operation differs from that of most others, under a number that some rank waits in."""
         found: set[int] = set()
         for said in self._different():
             counted = Counter(said.values()).most_common()
@@ -123,7 +123,7 @@ class Recorded:
         return frozenset(found)
 
     def mismatches(self) -> Iterator[str]:
-        """Different operations under one number, in words."""
+        """Describe different operations under one number."""
         for number, said in self._disputed():
             named = " and ".join(
                 f"{text} on ranks {join_names(sorted(rank for rank in said if said[rank] == text))}"
@@ -145,7 +145,7 @@ class Recorded:
 
 
 def _operation(record: FlightRecord, number: int) -> str:
-    """What it issued under ``number``, as far as it is known."""
+    """Return the operation that it issued under ``number``, as far as it is known."""
     return record.recent.get(number, record.operation if number == record.enqueued else "")
 
 
@@ -161,7 +161,7 @@ def _came_to(record: FlightRecord, number: int) -> bool:
 
 
 def by_group(records: Sequence[FlightRecord], world: int) -> list[Recorded]:
-    """Records of one group together: the same name, backend and members.
+    """Put the records of one group together: the same name, backend and members.
 
     A member that issued nothing has a record without a backend; one without members belongs to the only group of its
     name that there is.
@@ -182,5 +182,5 @@ def by_group(records: Sequence[FlightRecord], world: int) -> list[Recorded]:
 
 
 def _covers(key: tuple[str, str, tuple[int, ...]], backend: str, members: tuple[int, ...]) -> bool:
-    """Whether a group may be the one of which backend or members are missing."""
+    """Return whether a group may be the one of which backend or members are missing."""
     return (key[1] == backend or not backend) and (key[2] == members or not members)

@@ -1,4 +1,4 @@
-"""Which ranks form a parallel group, and which machines they touch."""
+"""Parallel groups: their ranks, and the machines that they touch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _KINDS = ("tp", "pp", "dp", "cp")
 
 
 def groups(world_size: int, parallelism: Parallelism) -> list[Group]:
-    """All groups of more than one rank: TP, then PP, DP, CP, EP; numbered with the slowest other axis first."""
+    """Return all groups of more than one rank: TP, then PP, DP, CP, EP; numbered with the slowest other axis first."""
     axes = _axes(world_size, parallelism)
     by_kind = [(kind, _along((kind,), axes)) for kind in _KINDS]
     return [
@@ -59,7 +59,7 @@ def _axes(world_size: int, parallelism: Parallelism) -> _Axes:
 
 
 def _along(kinds: tuple[str, ...], axes: _Axes) -> list[tuple[int, ...]]:
-    """Ranks that differ in ``kinds`` alone, in order."""
+    """Return the groups of ranks that differ in ``kinds`` alone, in order."""
     steps = {name: range(0, size * stride, stride) for name, (size, stride) in reversed(axes.items())}
     others = product(*(steps[name] for name in steps if name not in kinds))
     own = [sum(at) for at in product(*(steps[name] for name in steps if name in kinds))]
@@ -68,7 +68,7 @@ def _along(kinds: tuple[str, ...], axes: _Axes) -> list[tuple[int, ...]]:
 
 @lru_cache(maxsize=8)
 def _experts(world_size: int, parallelism: Parallelism) -> tuple[tuple[int, ...], ...]:
-    """EP takes its part of the ranks that CP and DP have together: neighbours, unless DP comes first in the order."""
+    """Return the EP groups: parts of the ranks of CP and DP together, neighbours unless DP comes first in the order."""
     order = parallelism.order.split("-")
     found: list[tuple[int, ...]] = []
     for ranks in _along(("cp", "dp"), _axes(world_size, parallelism)) if parallelism.ep > 1 else ():
@@ -81,7 +81,7 @@ def _experts(world_size: int, parallelism: Parallelism) -> tuple[tuple[int, ...]
 
 
 class Place(Frozen):
-    """Where a rank stands in the space of the layout, each from 0."""
+    """Coordinates of a rank in the layout, each from 0."""
 
     tp: int
     pp: int
@@ -91,7 +91,7 @@ class Place(Frozen):
 
 
 def place_of(rank: int, world_size: int, parallelism: Parallelism) -> Place:
-    """The coordinates of ``rank``: the inverse of :class:`~holdfast.models.job.Parallelism`'s numbering."""
+    """Return the coordinates of ``rank``: the inverse of :class:`~holdfast.models.job.Parallelism`'s numbering."""
     axes = _axes(world_size, parallelism)
     at = {kind: rank // axes[kind][1] % axes[kind][0] for kind in _KINDS}
     mine = next((ranks for ranks in _experts(world_size, parallelism) if rank in ranks), (rank,))
@@ -99,7 +99,7 @@ def place_of(rank: int, world_size: int, parallelism: Parallelism) -> Place:
 
 
 def groups_of(rank: int, world_size: int, parallelism: Parallelism) -> list[Group]:
-    """The groups of more than one rank that ``rank`` is in; named as by :func:`groups`."""
+    """Return the groups of more than one rank that ``rank`` is in; named as by :func:`groups`."""
     found = [_own(rank, kind, _axes(world_size, parallelism)) for kind in _KINDS]
     for index, ranks in enumerate(_experts(world_size, parallelism)):
         if rank in ranks:
@@ -117,18 +117,18 @@ def _own(rank: int, kind: str, axes: _Axes) -> Group:
 
 
 def stage_of(rank: int, world_size: int, parallelism: Parallelism) -> int:
-    """Pipeline stage of ``rank``, from 0."""
+    """Return the pipeline stage of ``rank``, from 0."""
     size, stride = _axes(world_size, parallelism)["pp"]
     return rank // stride % size
 
 
 def slots(ranks: Iterable[int], ranks_per_machine: int) -> frozenset[int]:
-    """Machine slots that run ``ranks``."""
+    """Return the machine slots that run ``ranks``."""
     return frozenset(rank // ranks_per_machine for rank in ranks)
 
 
 def observed(members: Iterable[Sequence[int]], world_size: int) -> list[Group]:
-    """Groups as the job's own processes made them: each set of ranks once, those of all ranks left out."""
+    """Return groups as the job's own processes made them: each set of ranks once, without groups of all ranks."""
     found = {tuple(sorted(set(ranks))) for ranks in members}
     useful = sorted(ranks for ranks in found if 1 < len(ranks) < world_size and ranks[-1] < world_size)
     return [Group(kind="process group", index=index, ranks=ranks) for index, ranks in enumerate(useful)]

@@ -1,4 +1,4 @@
-"""Machines whose ranks hold other weights than their replicas do: are they at fault, or is it what the program does?"""
+"""Machines whose ranks hold other weights than their replicas: a fault of the machine, or of the program."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from holdfast.models.base import Frozen
 
 
 class Odd(Frozen):
-    """Who holds something else than the majority."""
+    """Machines whose state differs from the majority."""
 
     machines: tuple[str, ...] = ()
-    """At fault."""
+    """Machines at fault."""
     told: tuple[str, ...] = ()
-    """Why, or why not."""
+    """Reasons for and against."""
 
 
 def odd(alerts: Iterable[Alert], earlier: Iterable[Alert], present: Mapping[str, str]) -> Odd:
-    """Whom the comparisons of replicas accuse.
+    """Return the machines that the comparisons of replicas accuse.
 
-    A rank that was odd before, on another machine, is so by its program: it does what the others do not.
+    A rank that was odd before, on another machine, is odd by its program: its program differs from the others'.
 
     Args:
         alerts: of the incident.
@@ -46,7 +46,7 @@ def odd(alerts: Iterable[Alert], earlier: Iterable[Alert], present: Mapping[str,
 
 
 def _ranks(alert: Alert) -> list[int]:
-    """Odd ranks on the machine that the alert names."""
+    """Return the odd ranks on the machine that the alert names."""
     if alert.kind is not AlertKind.REPLICA_DIFFERS or alert.machine is None:
         return []
     return [rank for rank in alert.evidence.get("ranks", ()) if isinstance(rank, int)]

@@ -1,11 +1,11 @@
-"""Who is slower than its equals, or than it was: what checks measured, judged.
+"""Machines that are slower than their equals, or than they were: judged from the values that checks measured.
 
 A check's value is a cost (seconds) or a rate (its unit ends in ``/s``). A machine is compared with all others of one
 check on one kind of hardware, by median and median absolute deviation, and with what it measured itself before. A
 transfer between two machines counts for each by its best pair, so that a neighbour of a slow one is not slow. MegaScale
 (NSDI'24, section 5) found hosts about 10 % slow in this way.
 
-Where machines, repeats or quiet are too few the verdict is "not known", which accuses nobody.
+Where machines, repeats or quiet are too few the verdict is "not known", which accuses no machine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from holdfast.policies.join_names import join_names
 
 
 class PaceLimits(Frozen):
-    """When a cost is too high, beside ``slow_factor`` times the median of at least :attr:`machines`."""
+    """Limits of a cost, beside ``slow_factor`` times the median of at least :attr:`machines`."""
 
     slightly: float = Field(default=1.06, gt=1)
     """Against the median of at least :attr:`machines_slightly`, and :attr:`deviations` off: slow as well."""
@@ -35,14 +35,14 @@ class PaceLimits(Frozen):
     """With fewer measurements only what is :attr:`grossly` slow counts."""
     grossly: float = Field(default=5.0, gt=1)
     busy: float = Field(default=0.3, ge=0, le=1)
-    """A host whose processors others use more than this is not judged by what its processors measured."""
+    """A host whose processors others use more than this is not judged by measurements of its processors."""
     than_before: float = Field(default=1.3, gt=1)
     """Against the machine's own earlier values, of which there are at least :attr:`earlier`: slow."""
     earlier: int = Field(default=5, ge=1)
 
 
 MOST_SHARE = 1 / 3
-"""When more than this part of the machines would be slow, the others are as likely to be fast."""
+"""Share of machines: when more than this would be slow, the others are as likely to be fast."""
 
 
 class Pace(Frozen):
@@ -50,7 +50,7 @@ class Pace(Frozen):
 
     cost: float
     repeats: int | None
-    """None: the check does not tell."""
+    """None: the check does not report it."""
     usual: float | None
 
 
@@ -59,7 +59,7 @@ Group = tuple[str, str, str]
 
 
 def slow(findings: Iterable[Finding], factor: float, limits: PaceLimits) -> tuple[set[str], list[str]]:
-    """Machines that are slow in some check, and what is to be said; more than ``factor`` times the median is slow."""
+    """Return slow machines and sentences about them; more than ``factor`` times the median in some check is slow."""
     groups, told = _paces(findings, limits)
     named: set[str] = set()
     for (check, kind, _), paces in sorted(groups.items()):
@@ -115,7 +115,7 @@ def _measured(pace: Pace, limits: PaceLimits) -> bool:
 
 
 def _paces(findings: Iterable[Finding], limits: PaceLimits) -> tuple[dict[Group, dict[str, Pace]], list[str]]:
-    """By group and machine: the worst of its processes, the best of its pairs."""
+    """Return paces by group and machine: the worst of its processes, the best of its pairs."""
     groups: dict[Group, dict[str, Pace]] = defaultdict(dict)
     busy: set[str] = set()
     for finding in findings:
@@ -141,5 +141,5 @@ def _paces(findings: Iterable[Finding], limits: PaceLimits) -> tuple[dict[Group,
 
 
 def cost_of(value: float, unit: str) -> float:
-    """A rate is turned round: more of a cost is worse."""
+    """Invert a rate into a cost: more of a cost is worse."""
     return 1.0 / value if unit.endswith("/s") else value

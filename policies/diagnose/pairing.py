@@ -1,6 +1,6 @@
-"""Which machines to test with which: neighbours first, then suspects with good ones.
+"""Pairs of machines to test with each other: neighbours first, then suspects with good ones.
 
-The second round is DLRover's: a failed pair does not say which side is bad, a new pairing with a machine that passed
+The second round is DLRover's: a failed pair does not show which side is bad, a new pairing with a machine that passed
 does.
 """
 
@@ -15,7 +15,7 @@ Pair = tuple[str, str]
 
 
 def neighbours(machines: Sequence[str]) -> list[Pair]:
-    """Each machine with the next, in a ring; two machines are one pair."""
+    """Pair each machine with the next, in a ring; two machines are one pair."""
     if len(machines) < 2:
         return []
     ring = list(zip(machines, (*machines[1:], machines[0]), strict=True))
@@ -23,7 +23,7 @@ def neighbours(machines: Sequence[str]) -> list[Pair]:
 
 
 def again(findings: Iterable[Finding], spares: Sequence[str] = ()) -> list[Pair]:
-    """Each machine of a failed pair that passed with nobody, with two that are good and new to it.
+    """Pair each machine of a failed pair that passed with no machine, with two that are good and new to it.
 
     Args:
         findings: of the first round.
@@ -37,7 +37,7 @@ def again(findings: Iterable[Finding], spares: Sequence[str] = ()) -> list[Pair]
     good = [machine for machine, tested in results.items() if tested and all(tested.values())]
     good += [machine for machine, tested in results.items() if any(tested.values()) and machine not in good]
     pairs: list[Pair] = []
-    # One spare for all: it is proved good by whoever passes with it.
+    # One spare for all: any machine that passes with it proves it good.
     partners = good or list(spares[:1])
     for index, suspect in enumerate(sorted(suspects)):
         start = 2 * index % max(1, len(partners))

@@ -5,7 +5,7 @@ x mod n; a machine is suspect when its group failed in both. With m <= n every p
 one machine, because m consecutive numbers have m different remainders. m = k * pp for a whole k, so that a
 group still holds whole pipelines.
 
-The paper leaves open what happens off the grid; here:
+The paper does not define the cases off the grid; here:
 
 * M need not be m * n: n is M / m rounded up, the last horizontal group is smaller, and vertical groups differ
   in size by at most one. Every machine is in exactly one group per phase. A k for which m divides M is
@@ -24,7 +24,7 @@ from holdfast.models.base import Frozen
 
 
 class Outcome(StrEnum):
-    """What the two phases say."""
+    """Result of the two phases."""
 
     FOUND = "found"
     """One machine is in the failing groups of both phases."""
@@ -57,7 +57,7 @@ class ReplayPlan(Frozen):
 
 
 class ReplayVerdict(Frozen):
-    """Which machines (by number) to suspect."""
+    """Machines (by number) to suspect."""
 
     outcome: Outcome
     suspects: tuple[int, ...] = ()
@@ -66,7 +66,7 @@ class ReplayVerdict(Frozen):
 
 
 class Next(StrEnum):
-    """What follows from a replay."""
+    """The next act after a replay."""
 
     EVICT = "evict"
     BLAME_CODE = "blame_code"
@@ -75,7 +75,7 @@ class Next(StrEnum):
 
 
 class ReplayDecision(Frozen):
-    """What to do after a replay, and why."""
+    """The next act after a replay, and why."""
 
     next: Next
     suspects: tuple[int, ...] = ()
@@ -85,7 +85,7 @@ class ReplayDecision(Frozen):
 def decide(  # noqa: PLR0911  (a table)
     verdict: ReplayVerdict, limit: int, repeats_left: int
 ) -> ReplayDecision:
-    """What follows from every outcome, the degenerate ones included.
+    """Decide on every outcome, the degenerate ones included.
 
     Args:
         verdict: of the groups that failed in all rounds so far, taken together.
@@ -142,7 +142,7 @@ def plan(machines: int, pp: int = 1) -> ReplayPlan:
 
 
 def _group_size(machines: int, pp: int) -> int:
-    """m: the largest k * pp with m <= n, preferably one that divides the machines into full groups.
+    """Return m: the largest k * pp with m <= n, preferably one that divides the machines into full groups.
 
     A single machine per group would test no connection, so m = 1 counts as full only when nothing else fits.
     """
@@ -182,7 +182,7 @@ def suspects(replay: ReplayPlan, failed_h: Collection[int], failed_v: Collection
         return ReplayVerdict(
             outcome=outcome, suspects=found, confidence=0.95 / len(found), reasons=(seen, why)
         )
-    # Machines in one row or column of the grid are told apart exactly; otherwise corners of healthy ones remain.
+    # Machines in one row or column of the grid are separated exactly; otherwise corners of healthy ones remain.
     exact = replay.unique and (len(h) == 1 or len(v) == 1)
     return ReplayVerdict(
         outcome=Outcome.SEVERAL,
@@ -193,7 +193,7 @@ def suspects(replay: ReplayPlan, failed_h: Collection[int], failed_v: Collection
 
 
 def alone(odd: Collection[int]) -> ReplayVerdict:
-    """The verdict when every machine was a group of its own, and ``odd`` ones computed something else each time."""
+    """Return the verdict when each machine was its own group, and ``odd`` ones computed something else each time."""
     found = tuple(sorted(odd))
     if not found:
         why = "played alone, no machine computes something else than most, twice"
@@ -227,7 +227,7 @@ def _degenerate(replay: ReplayPlan, h: list[int], v: list[int]) -> tuple[Outcome
 
 
 def _explains(replay: ReplayPlan, found: tuple[int, ...], h: list[int], v: list[int]) -> bool:
-    """Every failing group holds a suspect."""
+    """Return whether every failing group holds a suspect."""
     return all(set(replay.horizontal[a]) & set(found) for a in h) and all(
         set(replay.vertical[b]) & set(found) for b in v
     )

@@ -1,8 +1,8 @@
 """Fail-slow: the parallel group that lags most often over several looks (BR section 5).
 
 Every few seconds all stacks are taken and grouped; the group of ranks with most outliers gets a vote. After the last
-round the group with most votes is evicted, if it was flagged in more than half of the rounds: one slow step is
-nothing, the same group again and again is.
+round the group with most votes is evicted, if it was flagged in more than half of the rounds: one slow step is no
+evidence, the same group again and again is.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SlowVote(Frozen):
 
 
 def flag(outliers: Sequence[int], job: Job) -> str:
-    """Name of the parallel group with most of the outliers of one round (the smallest of several); empty: none.
+    """Return the parallel group with most of the outliers of one round (the smallest of several); empty: none.
 
     A machine is a group too: ``machine m2``. It is preferred to a parallel group with as many outliers.
     """
@@ -40,7 +40,7 @@ def flag(outliers: Sequence[int], job: Job) -> str:
 
 
 def decide(rounds: Sequence[Aggregation], job: Job, policy: AggregatePolicy) -> SlowVote:
-    """Whom to evict after the last round."""
+    """Decide which machines to evict after the last round."""
     clear = [one.outliers for one in rounds if 2 * _on(one.outliers, job) < len(job.machines)]
     votes = Counter(filter(None, (flag(outliers, job) for outliers in clear)))
     if not votes:
@@ -58,7 +58,7 @@ def decide(rounds: Sequence[Aggregation], job: Job, policy: AggregatePolicy) -> 
 
 
 def _on(outliers: Sequence[int], job: Job) -> int:
-    """On how many machines they are."""
+    """Return the number of machines that they are on."""
     return len({job.machine_of(rank) for rank in outliers})
 
 

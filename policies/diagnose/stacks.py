@@ -12,14 +12,14 @@ from holdfast.policies.config.policy import AggregatePolicy
 from holdfast.policies.diagnose.groups import stage_of
 
 MAIN = "MainThread"
-# Only the innermost frames say whether a process waits: `backward` further out is just how it got there.
+# Only the innermost frames show whether a process waits: `backward` further out is just how it got there.
 WAITING_DEPTH = 2
 Signature = tuple[tuple[str, str, int], ...]
 """Function, file and line (0: left out) of each frame, innermost first as py-spy gives them."""
 
 
 class StackGroup(Frozen):
-    """Ranks of one pipeline stage whose stacks read the same."""
+    """Ranks of one pipeline stage with equal stacks."""
 
     stage: int
     ranks: tuple[int, ...]
@@ -28,11 +28,11 @@ class StackGroup(Frozen):
     waiting: bool
     """It waits for other ranks."""
     dominant: bool
-    """Most of its stage reads like this: healthy."""
+    """Most of its stage has this stack: healthy."""
 
 
 def signature(dump: StackDump, with_lines: bool = False) -> Signature:
-    """What makes two stacks equal.
+    """Return the key by which stacks are compared.
 
     Lines are left out by default: ranks inside one collective may be a line apart.
     """
@@ -40,14 +40,14 @@ def signature(dump: StackDump, with_lines: bool = False) -> Signature:
 
 
 def stopped(stacks: Iterable[StackDump]) -> tuple[int, ...]:
-    """Ranks that are stopped (state T), or have a child that is."""
+    """Return the ranks that are stopped (state T), or have a child that is."""
     return tuple(sorted({d.rank for d in stacks if d.rank is not None and d.process_state[:1] == "T"}))
 
 
 def group_ranks(
     stacks: Sequence[StackDump], job: Job, policy: AggregatePolicy, with_lines: bool = False
 ) -> tuple[StackGroup, ...]:
-    """Groups over the main threads of the rank processes."""
+    """Group the main threads of the rank processes."""
     mains: dict[int, Signature] = {}
     for dump in stacks:
         if dump.rank is None or dump.child or not dump.frames:
@@ -59,7 +59,7 @@ def group_ranks(
 
 
 def group_children(stacks: Sequence[StackDump], job: Job, policy: AggregatePolicy) -> tuple[StackGroup, ...]:
-    """Groups over all main threads of each rank's child processes together.
+    """Group ranks by all main threads of their child processes together.
 
     Idle workers of one rank take turns, so a rank counts by the set of its children's stacks.
     """

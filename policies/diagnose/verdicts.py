@@ -1,4 +1,4 @@
-"""From findings to a verdict: which machines do the checks accuse, and how surely."""
+"""Verdicts from findings: the machines that the checks accuse, and how surely."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.policies.diagnose import compare, pace
 PACE = pace.PaceLimits()
 
 INSIDE = frozenset({"all_to_all", "nic", "matmul", "bitwise", "flight_recorder"})
-"""Checks that speak of one machine: failing them accuses it."""
+"""Checks of one machine alone: failing them accuses it."""
 
 
 def judge(
@@ -19,17 +19,17 @@ def judge(
 ) -> Verdict:
     """Weigh all findings of a diagnosis.
 
-    A sure failure, or a failed check inside one machine, accuses that machine. What inspection found odd
-    without being sure (little memory, an application's Xid) is evidence only. A failed test between two
+    A sure failure, or a failed check inside one machine, accuses that machine. An odd finding of an inspection that is
+    not sure (little memory, an application's Xid) is evidence only. A failed test between two
     machines accuses neither by itself: a machine is accused when it fails with every machine that it was
-    tested with, these are at least two, and they pass with somebody else. Digests of the same computation are
-    compared among equals: the minority is accused, a tie is told and accuses nobody. What is left over is
+    tested with, these are at least two, and they pass with another one. Digests of the same computation are
+    compared among equals: the minority is accused, a tie is reported and accuses no machine. The rest is
     evidence, not a suspect: a wrong eviction costs more than a late one.
 
     Args:
         findings: of all tiers so far.
-        slow_factor: who is slower than its equals (by more than this times their median, or by ``limits``), or than
-            it was, is accused too; None: it is only told.
+        slow_factor: a machine that is slower than its equals (by more than this times their median, or by ``limits``),
+            or than it was, is accused too; None: it is only reported.
         limits: of pace.
     """
     listed = tuple(findings)
@@ -57,7 +57,7 @@ def _told(finding: Finding) -> str:
 
 
 def pair_results(findings: Iterable[Finding]) -> dict[str, dict[str, bool]]:
-    """For each machine whether each pair test with another machine passed; both sides must say so."""
+    """Return for each machine whether each pair test with another machine passed; both sides must report success."""
     results: dict[str, dict[str, bool]] = defaultdict(dict)
     for finding in findings:
         if finding.peer is not None:
@@ -68,7 +68,7 @@ def pair_results(findings: Iterable[Finding]) -> dict[str, dict[str, bool]]:
 
 
 def _accused_by_pairs(findings: Sequence[Finding]) -> set[str]:
-    """Machines that fail with at least two others, and only with machines that pass with somebody else.
+    """Return machines that fail with at least two others, and only with machines that pass with another one.
 
     When suspects failed with each other as well, their tests with machines proved good decide.
     """

@@ -1,1 +1,1 @@
-"""What to try next, what needs a person, and when to stop."""
+"""Escalation: the next attempt, the acts that need a person, and when to stop."""

@@ -1,4 +1,4 @@
-"""Which acts a person approves first."""
+"""Acts that a person approves first."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.policies.escalate.waits import RUNS_ON, duration
 
 
 class Asked(Frozen):
-    """What a person is asked."""
+    """A question to a person."""
 
     whom: str
     """The machines, in words."""
@@ -18,11 +18,11 @@ class Asked(Frozen):
     incident_class: IncidentClass
     deadline_s: float
     default: str
-    """``refuse`` or ``approve``: what counts at the deadline."""
+    """``refuse`` or ``approve``: the answer that counts at the deadline."""
 
 
 def question(asked: Asked, why: str) -> str:
-    """The question with its options, what follows from each, and what happens when nobody answers."""
+    """Return the question with its options, the consequence of each, and the default when no answer comes."""
     trains = asked.incident_class in RUNS_ON
     no = (
         "the job runs on as it is"
@@ -37,7 +37,7 @@ def question(asked: Asked, why: str) -> str:
 
 
 def why_ask(incident_class: IncidentClass, machines: int, scope: Scope, policy: ApprovalPolicy) -> str:
-    """Why an eviction of so many machines must be approved; empty: it need not."""
+    """Return why an eviction of so many machines must be approved; empty: it need not."""
     for rule in policy.rules:
         if rule.incident_class not in (None, incident_class) or rule.scope not in (None, scope):
             continue

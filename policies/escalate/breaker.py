@@ -17,7 +17,7 @@ class PastEviction(Protocol):
 
 
 class Answer(Frozen):
-    """Yes or no, and why."""
+    """The answer, and its reason."""
 
     allowed: bool
     reason: str
@@ -28,7 +28,7 @@ class Answer(Frozen):
 def may_evict(
     recent: Iterable[PastEviction | float], wanted: int, fleet_size: int, now: float, policy: BreakerPolicy
 ) -> Answer:
-    """May ``wanted`` more machines be evicted?
+    """Decide whether ``wanted`` more machines may be evicted.
 
     Args:
         recent: evictions (or their times) of the whole fleet; those outside the window do not count.
@@ -44,7 +44,7 @@ def may_evict(
 def may_evict_from_job(
     recent: Iterable[PastEviction | float], wanted: int, job_size: int, now: float, policy: BreakerPolicy
 ) -> Answer:
-    """May ``wanted`` more machines be evicted from one job of ``job_size``? ``recent``: evictions from it alone."""
+    """Decide the same for one job of ``job_size`` machines. ``recent``: evictions from it alone."""
     limit = max(policy.job_at_least, int(policy.job_share * job_size))
     return _within(recent, wanted, (limit, job_size, "machines of the job"), now, policy.job_window_s)
 
@@ -56,7 +56,7 @@ def _within(
     now: float,
     window_s: float,
 ) -> Answer:
-    """``limit``: how many, of how many, of what."""
+    """Apply ``limit``: how many, of how many, of what."""
     most, size, what = limit
     times = sorted(past if isinstance(past, float | int) else past.at for past in recent)
     counted = [at for at in times if now - window_s < at]

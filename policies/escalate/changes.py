@@ -1,4 +1,4 @@
-"""Which lines of a file a new code version changed, and whether a failure came from one of them."""
+"""Lines of a file that a new code version changed, and whether a failure came from one of them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class Place(Frozen):
 
 
 def place(frame: str) -> Place | None:
-    """Of ``file:line in function``; None: it says no such thing."""
+    """Parse ``file:line in function``; None: it has no such form."""
     found = _FRAME.match(frame)
     return Place(file=found["file"], line=int(found["line"])) if found else None
 
 
 def changed_lines(before: str | None, now: str) -> tuple[tuple[int, int], ...]:
-    """First and last line of each stretch of ``now`` that ``before`` does not have; of what is gone, its neighbours.
+    """Return first and last line of each stretch of ``now`` that ``before`` lacks; for deleted lines, their neighbours.
 
     Args:
         before: the file as it was; None: it is new, all of it is changed.
@@ -52,7 +52,7 @@ def changed_lines(before: str | None, now: str) -> tuple[tuple[int, int], ...]:
 
 
 def told(frame: str, changed: Sequence[tuple[int, int]], before: str, now: str) -> str:
-    """What speaks for the code when the failure came from a changed line; empty: it did not."""
+    """Return the evidence against the code when the failure came from a changed line; empty: it did not."""
     found = place(frame)
     if found is None or not any(first <= found.line <= last for first, last in changed):
         return ""

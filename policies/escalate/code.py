@@ -1,4 +1,4 @@
-"""Which code version to go back to."""
+"""The code version to roll back to."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from holdfast.models.history import CodeVersion, Epoch
 
 
 def last_good(versions: Sequence[CodeVersion], current: str) -> str | None:
-    """The newest version stored before ``current`` that is not marked bad; None when there is none.
+    """Return the newest version stored before ``current`` that is not marked bad; None when there is none.
 
     Args:
         versions: the job's versions, oldest first.
@@ -22,7 +22,7 @@ def last_good(versions: Sequence[CodeVersion], current: str) -> str | None:
 
 
 def changed_at(epochs: Sequence[Epoch], submitted_at: float = 0.0) -> float | None:
-    """When the running code version ran for the first time, if another one ran before it (Unix seconds).
+    """Return when the running code version first ran, if another one ran before it (Unix seconds).
 
     None when the job never changed its code since ``submitted_at``, or went back to a version that it ran before:
     only new code is suspicious.

@@ -1,4 +1,4 @@
-"""What speaks for the code, and what for arithmetic or state: a mere repetition neither rolls back nor replays."""
+"""Evidence against the code, and against arithmetic or state: a mere repetition neither rolls back nor replays."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ _DAY_S = 86_400.0
 
 
 class Facts(Frozen):
-    """What is known of one failure beside its class."""
+    """Known facts of one failure beside its class."""
 
     incident_class: IncidentClass
     signature: Signature = Signature()
     version: str = ""
     """The code version that ran."""
     version_age_s: float | None = None
-    """How long before the fault it ran for the first time; None: not known."""
+    """Seconds before the fault at which it ran for the first time; None: not known."""
     ranks: tuple[int, ...] = ()
     """Ranks that raised the same exception in the same frame of the job's code, now or before."""
     changed: str = ""
-    """The traceback ends in a line that the running version changed, in words; empty: it does not, or nobody looked."""
+    """Report that the traceback ends in a line that the running version changed; empty: it does not, or unchecked."""
     again: int = 0
-    """So often the same failure came before without progress since."""
+    """Number of times that the same failure came before without progress since."""
     state_suspected: bool = False
     """The restored state led to the same failure before."""
 
 
 def for_code(facts: Facts, suspect_s: float) -> str:
-    """What speaks for the code; empty: nothing.
+    """Return the evidence against the code; empty: none.
 
     Args:
         facts: of the failure.
-        suspect_s: a version is new for so long.
+        suspect_s: a version counts as new for so long.
     """
     if len(facts.ranks) > 1:
         return f"ranks {_listed(facts.ranks)} raise {facts.signature.what} in the same frame"
@@ -51,7 +51,7 @@ def for_code(facts: Facts, suspect_s: float) -> str:
 
 
 def code_cleared(facts: Facts, suspect_s: float) -> str:
-    """Why the code is not rolled back; empty: something speaks for it."""
+    """Return why the code is not rolled back; empty: there is evidence against it."""
     if for_code(facts, suspect_s):
         return ""
     days = (facts.version_age_s or 0.0) / _DAY_S
@@ -59,7 +59,7 @@ def code_cleared(facts: Facts, suspect_s: float) -> str:
 
 
 def arithmetic_cleared(facts: Facts) -> str:
-    """Why no replay is run; empty: something speaks for wrong arithmetic or a bad state."""
+    """Return why no replay is run; empty: there is evidence of wrong arithmetic or a bad state."""
     if facts.incident_class in _OF_ARITHMETIC or facts.state_suspected:
         return ""
     if facts.signature.from_outside:
@@ -68,7 +68,7 @@ def arithmetic_cleared(facts: Facts) -> str:
 
 
 def no_retry(facts: Facts, changed_s: float, can_rollback: bool) -> str:
-    """Why a retry is pointless: the first version's own code raised soon after it was submitted; empty: it is not."""
+    """Return why a retry is pointless: the first version's code raised soon after submission; empty: it is not."""
     age_s = facts.version_age_s
     if can_rollback or facts.incident_class is not IncidentClass.USER_CODE_ERROR:
         return ""

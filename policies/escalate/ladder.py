@@ -1,9 +1,9 @@
-"""The ladder of escalation: what to try next when no check names a culprit (BR section 5).
+"""The ladder of escalation: the next attempt when no check names a culprit (BR section 5).
 
 Each class has its own ladder in the policy file. A rung that did not bring progress is not tried again: an entry of
 the list is one attempt without progress, not a restart, and progress refills them all. Only the same failure coming
-again climbs (:mod:`holdfast.policies.classify.signature`): different ones have a ladder each. A rung that nothing
-speaks for (:mod:`holdfast.policies.escalate.evidence`) is one more retry. The same symptom in another context is
+again climbs (:mod:`holdfast.policies.classify.signature`): different ones have a ladder each. A rung without evidence
+for it (:mod:`holdfast.policies.escalate.evidence`) is one more retry. The same symptom in another context is
 climbed in another order: see :func:`order`.
 """
 
@@ -20,7 +20,7 @@ from holdfast.policies.classify.signature import Signature, same, same_step
 from holdfast.policies.config.policy import ClassLadder
 
 ANY = Signature()
-"""The same as whatever failed."""
+"""A signature that equals any other."""
 
 
 class PastIncident(Frozen):
@@ -36,67 +36,67 @@ class PastIncident(Frozen):
     redone_steps: int = 0
     """Steps until then that had been done before: it had fallen back to an older state."""
     signature: Signature = Signature()
-    """What failed, and where."""
+    """Signature of the failure."""
 
 
 class Circumstances(Frozen):
-    """What is known beside the symptom."""
+    """Known circumstances beside the symptom."""
 
     can_rollback: bool = False
     """An earlier good code version exists."""
     code_changed_s_ago: float | None = None
-    """How long before the fault the code was switched; None: never since the submission."""
+    """Seconds before the fault at which the code was switched; None: never since the submission."""
     accused: tuple[str, ...] = ()
-    """Machines that the alerts speak against."""
+    """Machines that the alerts accuse."""
     spared: str = ""
     """Why machines that stand out are not accused; empty: none is spared."""
     offenders: frozenset[str] = frozenset()
     """Machines that were accused often of late, in any job."""
     flapping: Mapping[str, str] = Field(default_factory=dict)
-    """Why those of them do so that come and go, by machine."""
+    """Reasons, by machine, for those of them that come and go."""
     switch: str = ""
-    """The switch that all accused machines hang on, when they are several."""
+    """The switch of all accused machines, when they are several."""
     common_cause: bool = False
     """A diagnosis saw the fault on every machine: code or data."""
     poisoned: str = ""
     """Why the restored state is to be left behind (:mod:`holdfast.policies.restore.poisoned`); empty: it is not."""
     once_more: str = ""
-    """Why it is to be restored once more before a person is asked: it is suspected, on too little."""
+    """Why it is to be restored once more before a person is asked: the suspicion rests on too little evidence."""
     states_spent: str = ""
     """Why no further state is left behind."""
     signature: Signature = Signature()
-    """What failed now, and where; empty: nothing tells it from earlier failures."""
+    """Signature of the present failure; empty: nothing distinguishes it from earlier failures."""
     waited: str = ""
-    """Why it is started once more although the ladder is spent: it waited, or something came; empty: it did not."""
+    """Why it is started once more although the ladder is spent: it waited, or something arrived; empty: it did not."""
     code_cleared: str = ""
     """Why the code is not at fault; empty: it may be."""
     replay_cleared: str = ""
     """Why no replay can show it; empty: one may."""
     fell_again: int = 0
-    """So often the job fell in the same way when this incident had started it again, before it made a step."""
+    """Times that the job failed in the same way after this incident had restarted it, before it made a step."""
     may_skip: int = 0
-    """So many steps the job may pass over (`skip_bad_batches` of its file)."""
+    """Number of steps that the job may skip (`skip_bad_batches` of its file)."""
     skipped: tuple[int, ...] = ()
-    """Steps that it passes over already."""
+    """Steps that it skips already."""
     no_retry: str = ""
-    """Why the same would surely come again at once; empty: it need not."""
+    """Why the same failure would surely come again at once; empty: it need not."""
 
 
 class RungDecision(Frozen):
-    """What to try next, and why."""
+    """The next attempt, and why."""
 
     rung: Rung
     reasons: tuple[str, ...]
     data: str = ""
     """Why the data is a suspect too; empty: it is not."""
     skip: int | None = None
-    """The step whose data is passed over; None: none is."""
+    """The step whose data is skipped; None: none is."""
 
 
 def order(
     ladder: ClassLadder, seen: Circumstances, code_changed_s: float
 ) -> tuple[tuple[Rung, ...], list[str]]:
-    """The rungs in the order that the circumstances call for, and why it differs from the ladder's own.
+    """Return the rungs in the order that the circumstances call for, and why it differs from the ladder's own.
 
     * every machine shows the fault, or the code changed just before it: roll back first;
     * an accused machine is a repeat offender: evict it first;
@@ -136,13 +136,13 @@ def next_rung(  # noqa: PLR0917
     seen: Circumstances,
     code_changed_s: float = 0.0,
 ) -> RungDecision:
-    """The first rung with an attempt left; and whether the data is a suspect.
+    """Return the first rung with an attempt left, and whether the data is a suspect.
 
     Args:
         history: earlier incidents of the job, oldest first.
         done_rungs: rungs that this incident tried already.
         ladder: of the incident's class.
-        progress_steps: so many new steps after an incident refill the budgets.
+        progress_steps: number of new steps after an incident that refill the budgets.
         seen: circumstances.
         code_changed_s: a code change counts as recent for so long.
     """
@@ -153,11 +153,11 @@ def next_rung(  # noqa: PLR0917
 
 
 _AFTER_DATA = frozenset({Rung.RETRY, Rung.OLDER_STATE, Rung.REPLAY, Rung.HUMAN, Rung.STOP})
-"""What waits while the data is a suspect and may be passed over; what speaks for code or a machine comes first."""
+"""Rungs that wait while the data is a suspect and may be skipped; evidence against code or a machine comes first."""
 
 
 def _skip(decision: RungDecision, data: str, seen: Circumstances) -> RungDecision | None:
-    """Pass over the data instead; None: it is no suspect, was passed over in vain, or the job file forbids it."""
+    """Skip the data instead; None: it is no suspect, was skipped in vain, or the job file forbids it."""
     step, left = (seen.signature.position.step or 0) + 1, seen.may_skip - len(seen.skipped)
     if not data or decision.rung not in _AFTER_DATA or left < 1 or step in seen.skipped:
         return None
@@ -181,7 +181,7 @@ def _choose(  # noqa: PLR0917
     reasons = [_summary(fruitless, history, progress_steps, seen), *why]
     budgets = Counter(rungs)
     spare, left = 0, tried[Rung.RETRY] - budgets[Rung.RETRY]
-    """Retries in the place of rungs that nothing speaks for, and those of them that were used."""
+    """Retries in the place of rungs without evidence for them, and those of them that were used."""
     for rung in dict.fromkeys(rungs):
         told = f"{rung.value}: tried {tried[rung]} of {budgets[rung]} times without progress"
         if rung is Rung.OLDER_STATE:  # bounded by the policy that found it
@@ -205,7 +205,7 @@ def _choose(  # noqa: PLR0917
 
 
 def _cleared(rung: Rung, seen: Circumstances) -> str:
-    """Why nothing speaks for a rung that could be tried; what a replay showed on every machine speaks for the code."""
+    """Return why there is no evidence for a rung; a fault shown by a replay on every machine points to the code."""
     if rung is Rung.ROLLBACK and seen.can_rollback and not seen.common_cause:
         return seen.code_cleared
     return seen.replay_cleared if rung is Rung.REPLAY else ""
@@ -222,7 +222,7 @@ def _impossible(rung: Rung, seen: Circumstances) -> str:
 def since_progress(
     history: Sequence[PastIncident], enough: int, signature: Signature = ANY
 ) -> list[PastIncident]:
-    """The newest incidents that are the same failure, back to the last one after which the job made progress.
+    """Return the newest incidents of the same failure, back to the last one after which the job made progress.
 
     That one is left out. New steps are progress. So are steps computed again after a fall-back to an older state,
     unless it failed where it had failed before. An empty ``signature`` is the same as any.
@@ -243,7 +243,7 @@ def since_progress(
 
 
 def _attempts(past: PastIncident) -> tuple[Rung, ...]:
-    """Rungs that an incident used up.
+    """Return the rungs that an incident used up.
 
     A playbook that evicted and restarted without a rung was a retry: "crashes again after an eviction" leads
     to the rollback (BR section 5). An engineer's update is no attempt to recover.
@@ -266,7 +266,7 @@ def _summary(
 
 
 def _suspect_data(fruitless: Sequence[PastIncident], now: Signature, again: int) -> str:
-    """The same failure after the same step again: what is read there may be at fault, too."""
+    """Return why the data is a suspect: the same failure came after the same step again; empty: it is none."""
     times = 1 + again + sum(same_step(past.signature, now) for past in fruitless)
     if times < 2 or now.from_outside or not now.position.step:
         return ""

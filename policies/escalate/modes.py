@@ -1,4 +1,4 @@
-"""How far a playbook may go: observe, canary or act, per job and class."""
+"""Limits of a playbook's acts: observe, canary or act, per job and class."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _REACH = {Mode.OBSERVE: 0, Mode.CANARY: 1, Mode.ACT: 2}
 
 
 class ModeAnswer(Frozen):
-    """May the playbook act on this job and these machines, and why."""
+    """Whether the playbook may act on this job and these machines, and why."""
 
     act: bool
     mode: Mode
@@ -23,7 +23,7 @@ class ModeAnswer(Frozen):
 def may_act(
     spec: JobSpec, incident_class: IncidentClass, machines: Collection[str], policy: ModesPolicy
 ) -> ModeAnswer:
-    """The most careful of the job's mode, the class's and the default counts.
+    """Apply the most careful of the job's mode, the class's and the default.
 
     In canary mode a listed job may be acted on with all its machines, and a listed machine in any job.
     """

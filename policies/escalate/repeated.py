@@ -10,7 +10,7 @@ from holdfast.policies.config.policy import ClassifyPolicy
 
 
 def find(alerts: Sequence[Alert], policy: ClassifyPolicy) -> list[Alert]:
-    """For each machine the first alert that came again within the window; in the order of ``alerts``."""
+    """Return for each machine the first alert that came again within the window; in the order of ``alerts``."""
     seen: dict[str, Alert] = {}
     for alert in alerts:
         if alert.machine is not None and alert.machine not in seen and _came_again(alert, alerts, policy):

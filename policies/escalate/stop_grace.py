@@ -1,4 +1,4 @@
-"""How long a rank that handles SIGTERM has to end, before SIGKILL."""
+"""Time that a rank that handles SIGTERM has to end, before SIGKILL."""
 
 from __future__ import annotations
 

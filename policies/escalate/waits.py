@@ -1,4 +1,4 @@
-"""When an incident that met a limit is tried again, and what is said about it. No wait is for ever."""
+"""The retry of an incident that met a limit, and the message about it. No wait is for ever."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ _NEEDS: Mapping[Missing, tuple[str, str]] = {
         "`holdfast resume {job}` tries it now and starts a fresh ladder; `holdfast stop {job}` frees its machines",
     ),
 }
-"""What is needed, and what a person can do about it."""
+"""The need, and a person's options."""
 
 
 RUNS_ON = frozenset({IncidentClass.FAIL_SLOW, IncidentClass.SILENT_CORRUPTION})
-"""Their jobs train: slow, or perhaps wrongly. They are not stopped for what may not be done then."""
+"""Classes whose jobs train: slow, or perhaps wrongly. They are not stopped for an act that is forbidden then."""
 
 
 class Facts(Frozen):
-    """What the gateway knows at the moment about one that waits."""
+    """The gateway's present knowledge about an incident that waits."""
 
     now: float
     job_state: JobState
@@ -58,27 +58,27 @@ class Facts(Frozen):
     """Slots of the job without a machine that serves it."""
     standbys: int = 0
     silent: bool = False
-    """Some machine of the job is not heard."""
+    """Whether some machine of the job is not heard."""
     back: str = ""
-    """A machine of the job that registered since it waits."""
+    """A machine of the job that registered since the wait began."""
     new_version: str = ""
     """A code version that waits for the job's next start."""
     resolved: str = ""
-    """An alert of the incident that was said to be over since it was opened."""
+    """An alert of the incident that was reported as over since it was opened."""
 
 
 class Outlook(Frozen):
-    """When it is tried again, and what is said."""
+    """The time of the next attempt, and the message."""
 
     wait: Wait
     said: str
 
 
 def may_run_on(incident_class: IncidentClass, missing: Missing, rounds: int) -> bool:
-    """May the job be started on the machines that it has, although a limit forbids what was to be done?
+    """Return whether the job may be started on the machines that it has, although a limit forbids the intended act.
 
     At once where it trained when the incident came, and where a person kept a machine that is only suspected. After
-    a wait always: whatever is in the way, a job that can run is not left standing.
+    a wait always: whatever the obstacle, a job that can run is not left standing.
     """
     if incident_class in RUNS_ON or rounds:
         return True
@@ -86,16 +86,16 @@ def may_run_on(incident_class: IncidentClass, missing: Missing, rounds: int) -> 
 
 
 def pause_s(times: int, policy: AgainPolicy) -> float:
-    """The pause before the attempt after ``times`` waits: longer each time, up to the longest."""
+    """Return the pause before the attempt after ``times`` waits: longer each time, up to the longest."""
     return float(min(policy.longest_s, policy.pause_s * policy.factor ** min(times - 1, 64)))
 
 
 def outlook(wait: Wait, again_at: float | None, policy: AgainPolicy) -> Outlook:
-    """Set the time of the next attempt, and tell people what is needed, what they can do, and what happens else.
+    """Set the time of the next attempt, and report what is needed, what people can do, and what happens else.
 
     Args:
         wait: without its time.
-        again_at: when what is missing surely is there; None: not known.
+        again_at: when the missing resource is surely there; None: not known.
         policy: how long the pauses are.
     """
     longest = wait.since + pause_s(wait.times, policy)
@@ -108,9 +108,9 @@ def outlook(wait: Wait, again_at: float | None, policy: AgainPolicy) -> Outlook:
 
 
 def due(wait: Wait, seen: Facts) -> str:
-    """Why it is to be tried again now; empty: not yet.
+    """Return why it is to be retried now; empty: not yet.
 
-    What appeared counts a moment after the wait began, longer each time: it need not be what was missing after all.
+    A resource that appeared counts a moment after the wait began, longer each time: it may not be the missing one.
     """
     if seen.job_state is not (JobState.RUNNING if wait.runs_on else JobState.FAILED):
         return ""
@@ -122,7 +122,7 @@ def due(wait: Wait, seen: Facts) -> str:
 
 
 def _appeared(wait: Wait, seen: Facts) -> str:
-    """What was missing and is there now, in words; empty: nothing."""
+    """Return, in words, what was missing and is there now; empty: nothing."""
     if seen.new_version:
         return f"code version {seen.new_version} came"
     enough = max(1, seen.lacking) <= seen.standbys
@@ -136,7 +136,7 @@ def _appeared(wait: Wait, seen: Facts) -> str:
 
 
 def duration(seconds: float) -> str:
-    """In words, as coarse as people need it."""
+    """Return a duration in words, as coarse as people need it."""
     if seconds < 120:
         return f"{max(0.0, seconds):.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

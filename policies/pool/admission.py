@@ -1,4 +1,4 @@
-"""Whether machines must pass delivery checks before they stand by, and when those that have come are checked."""
+"""Admission: whether machines must pass delivery checks before they stand by, and when new ones are checked."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Literal
 TOGETHER_S = 1.0
 """Machines that come within this of each other are checked together: they check each other's links."""
 AT_LATEST_S = 10.0
-"""One that has waited so long is checked, whoever else is still coming."""
+"""Seconds after which a waiting machine is checked, even if others are still coming."""
 
 HARDWARE_OF_THEIR_OWN = "auto"
 
 
 def waits(admission: bool | Literal["auto"], driver: str) -> bool:
-    """Whether a machine that registers waits for the checks.
+    """Return whether a machine that registers waits for the checks.
 
     ``auto``: where machines are hardware of their own. The ``local`` driver's are processes of one host, whose checks
     would only take time from each other.
@@ -23,7 +23,7 @@ def waits(admission: bool | Literal["auto"], driver: str) -> bool:
 
 
 def due(registered_at: Mapping[str, float], now: float) -> list[str]:
-    """Which of the machines that wait are checked now: none while more are coming, else all.
+    """Return the waiting machines that are checked now: none while more are coming, else all.
 
     Args:
         registered_at: when each registered (Unix seconds).

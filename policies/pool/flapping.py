@@ -1,7 +1,8 @@
-"""Machines that flap: their agent begins anew, or their link goes down and up, again and again.
+"""Machines that flap: their agent restarts, or their link goes down and up, again and again.
 
-Each time alone is nothing (an upgrade, a cable that was touched). So many within a window are a fault of the machine,
-whatever works just now. Ranks that die so are counted by :mod:`holdfast.policies.pool.rank_deaths`.
+Each event alone is no fault (an upgrade, a cable that was touched). So many within a window are a fault of the
+machine, even if everything works just now. Ranks that die so are counted by
+:mod:`holdfast.policies.pool.rank_deaths`.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from holdfast.models.alert import NETWORK_KINDS, Alert, AlertKind
 from holdfast.policies.config.policy import FlapPolicy
 
 RESTARTED = "agent_restarted"
-"""The check (of a host fault) under which the ledger has an agent that began anew."""
+"""The check (of a host fault) under which the ledger records the restart of an agent."""
 STANDBY_CHECKS = "standby_checks"
-"""The check under which the ledger has what the checks of a standby found: firing when one failed."""
+"""The check under which the ledger records results of a standby's checks: firing when one failed."""
 REMEMBERED_S = 86_400.0
-"""A standby that flapped is remembered for so long, where no checks clear it before."""
+"""Seconds for which a standby that flapped is remembered, where no checks clear it before."""
 _LINKS = (NETWORK_KINDS - {AlertKind.NIC_ERRORS, AlertKind.PACKET_LOSS}) | {"nic_down", "nic_flapping"}
 
 
 def counts(alert: Alert) -> bool:
-    """Whether it tells of something that went away and came back, or may."""
+    """Return whether it reports something that went away and came back, or may."""
     check = alert.evidence.get("check")
     return alert.firing and (
         alert.kind in _LINKS or (alert.kind is AlertKind.HOST_FAULT and check in {RESTARTED, *_LINKS})
@@ -29,17 +30,17 @@ def counts(alert: Alert) -> bool:
 
 
 def of_checks(alert: Alert) -> bool:
-    """Whether it tells what the checks of a standby found."""
+    """Return whether it reports the checks of a standby."""
     return alert.kind is AlertKind.HOST_FAULT and alert.evidence.get("check") == STANDBY_CHECKS
 
 
 def why(times: Iterable[float], now: float, policy: FlapPolicy) -> str:
-    """Why a machine flaps; empty: it does not.
+    """Return why a machine flaps; empty: it does not.
 
     Args:
-        times: when such things were heard of it (Unix seconds), in any order.
+        times: when such events were reported of it (Unix seconds), in any order.
         now: Unix seconds.
-        policy: how often, within which window, what is one.
+        policy: how often, within which window, and what counts as one event.
     """
     flaps = len(apart((at for at in times if now - policy.window_s < at), policy.apart_s))
     if flaps < policy.count:
@@ -50,7 +51,7 @@ def why(times: Iterable[float], now: float, policy: FlapPolicy) -> str:
 def kept_out(
     times: Iterable[float], passed: Iterable[float], failed: Iterable[float], policy: FlapPolicy
 ) -> str:
-    """Why a standby is given to no job yet; empty: it may be.
+    """Return why a standby is given to no job yet; empty: it may be.
 
     One that flapped comes back when its checks have passed for a while, not because time went by.
 
@@ -73,7 +74,7 @@ def kept_out(
 
 
 def apart(times: Iterable[float], apart_s: float) -> list[float]:
-    """The times in order, without those that follow the one before within ``apart_s``."""
+    """Return the times in order, without those that follow the one before within ``apart_s``."""
     listed = sorted(times)
     before = [float("-inf"), *listed]
     return [at for last, at in zip(before, listed, strict=False) if at - last > apart_s]

@@ -1,4 +1,4 @@
-"""Which group a machine belongs to: by its name, as the policy file says."""
+"""The group of a machine: by its name and the patterns in the policy file."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class Group(Frozen):
     """One group with its rules."""
 
     name: str
-    """Empty: what no group's pattern matches."""
+    """Empty: machines that match no group's pattern."""
     policy: SparePoolPolicy
 
 
 def groups(policy: SparePoolPolicy) -> tuple[Group, ...]:
-    """All groups, in the order of the file; the nameless rest last."""
+    """Return all groups, in the order of the file; the nameless rest last."""
     named = tuple(
         Group(
             name=name,
@@ -32,7 +32,7 @@ def groups(policy: SparePoolPolicy) -> tuple[Group, ...]:
 
 
 def group_of(machine: str, policy: SparePoolPolicy) -> str:
-    """The first group whose pattern the machine's name matches; empty: none."""
+    """Return the first group whose pattern the machine's name matches; empty: none."""
     for name, rules in policy.groups.items():
         if fnmatchcase(machine, rules.machines):
             return name

@@ -9,7 +9,7 @@ from holdfast.models.history import Offence
 
 
 def weigh(offences: Iterable[Offence], now: float, half_life_s: float) -> Mapping[str, float]:
-    """How much each machine has to answer for: every offence counts 1 at first, half after ``half_life_s``.
+    """Return the weight of each machine's offences: every offence counts 1 at first, half after ``half_life_s``.
 
     Offences of the future (another host's clock) count 1.
     """
@@ -20,5 +20,5 @@ def weigh(offences: Iterable[Offence], now: float, half_life_s: float) -> Mappin
 
 
 def offenders(weights: Mapping[str, float], threshold: float) -> frozenset[str]:
-    """Machines that weigh at least ``threshold``."""
+    """Return the machines that weigh at least ``threshold``."""
     return frozenset(machine for machine, weight in weights.items() if weight >= threshold)

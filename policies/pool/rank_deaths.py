@@ -17,11 +17,11 @@ from holdfast.policies.config.policy import ClassifyPolicy, FlapPolicy
 from holdfast.policies.pool import flapping
 
 _BY_ITS_AGENT = "AgentRestarted"
-"""The agent took the rank along: that is counted as the agent's."""
+"""Failure name when the agent took the rank along: that is counted as the agent's."""
 
 
 class Death(Frozen):
-    """A rank that ended by itself, not because a peer did."""
+    """The end of a rank by itself, not because a peer ended."""
 
     at: float
     job: str
@@ -29,19 +29,19 @@ class Death(Frozen):
     rank: int
     what: str
     raised: bool = False
-    """In the job's own code."""
+    """Whether an exception was raised in the job's own code."""
     step: int | None = None
-    """Newest step that was complete; None: not known."""
+    """Newest complete step; None: not known."""
 
 
 def death(alert: Alert, at: float, step: int | None, policy: ClassifyPolicy) -> Death | None:
-    """The death that an exit tells of; None: nobody knows of which rank, or an agent took it along.
+    """Return the death that an exit reports; None: the rank is not known, or an agent took it along.
 
     Args:
         alert: the exit.
         at: when it was taken up (Unix seconds): a machine's clock may be off.
         step: newest step that was complete.
-        policy: what an error of programming is.
+        policy: defines which exceptions are programming errors.
     """
     told = what(alert)
     if alert.job is None or alert.machine is None or alert.rank is None or told == _BY_ITS_AGENT:
@@ -54,13 +54,13 @@ def death(alert: Alert, at: float, step: int | None, policy: ClassifyPolicy) -> 
 
 
 def why(machine: str, deaths: Sequence[Death], now: float, policy: FlapPolicy) -> str:
-    """Why the deaths on ``machine`` are its fault; empty: they are not.
+    """Return why the deaths on ``machine`` are its fault; empty: they are not.
 
     Args:
         machine: its name.
         deaths: of the jobs that it served, on all their machines.
         now: Unix seconds.
-        policy: how often, within which window, what is one.
+        policy: how often, within which window, and what counts as one death.
     """
     recent = sorted((each for each in deaths if now - policy.window_s < each.at), key=lambda each: each.at)
     elsewhere = [each for each in recent if each.machine != machine]

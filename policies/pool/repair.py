@@ -1,4 +1,4 @@
-"""Graded repair: what an evicted machine needs, which step comes next, and when a person gets a ticket.
+"""Graded repair: the needs of an evicted machine, the next step, and when a person gets a ticket.
 
 The mildest step that the verdict asks for comes first, a failed one leads to the next graver one, and every way ends
 with delivery checks or with a ticket. Nothing is tried twice in one repair, and only so many repairs in a window.
@@ -17,14 +17,14 @@ from holdfast.policies.config.repair_policy import RepairPolicy
 
 
 class Move(Frozen):
-    """What comes next, and why."""
+    """The next step, and why."""
 
     step: Step
     why: str
 
 
 INTERRUPTED_MOST = 2
-"""Runs that may be killed in the middle of one step, before a person looks."""
+"""Number of runs killed in the middle of one step before a person looks."""
 
 _ASKS = {
     "reset_gpu": Ask.RESET_GPU,
@@ -32,19 +32,19 @@ _ASKS = {
     "check_hardware": Ask.HANDS,
     "contact_support": Ask.HANDS,
 }
-"""By the action of the Xid catalogue; the others ask nothing of a machine."""
+"""Request by the action of the Xid catalogue; the other actions ask nothing of a machine."""
 _GRAVITY = tuple(Ask)
 _ON_THE_MACHINE = frozenset({Step.RESET_GPU, Step.RESTART_MACHINE, Step.DIAGNOSE})
 """Steps on a machine that is out of service, and that nothing of ours runs on."""
 
 
 def enabled(policy: RepairPolicy, driver: str) -> bool:
-    """Whether machines are repaired. ``auto``: where they are hardware of their own."""
+    """Return whether machines are repaired. ``auto``: where they are hardware of their own."""
     return driver != "local" if policy.enabled == "auto" else bool(policy.enabled)
 
 
 def asked(alerts: Iterable[Alert], machine: str) -> tuple[Ask, str] | None:
-    """The gravest that the alerts about ``machine`` ask for, and in whose name; None: they name no repair."""
+    """Return the gravest repair that alerts about ``machine`` ask for, and the reasons; None: they name no repair."""
     found = [
         (ask, why)
         for alert in alerts
@@ -72,7 +72,7 @@ def _asks(alert: Alert) -> tuple[Ask | None, str]:
 
 
 def next_move(repair: Repair, recent: Sequence[Repair], policy: RepairPolicy, now: float) -> Move | None:
-    """The next step of an open repair; None: it is over.
+    """Return the next step of an open repair; None: it is over.
 
     Args:
         repair: with the steps that were begun.
@@ -114,14 +114,14 @@ def _first(repair: Repair, recent: Sequence[Repair], policy: RepairPolicy, now: 
 
 
 def _again(step: Step, times: int) -> Move:
-    """A run was killed in the middle of the step. All steps are safe to repeat."""
+    """Repeat a step in the middle of which a run was killed. All steps are safe to repeat."""
     if times >= INTERRUPTED_MOST:
         return Move(step=Step.TICKET, why=f"{step.value} was interrupted {times} times")
     return Move(step=step, why="the run before did not end it")
 
 
 def _after_failure(repair: Repair, step: Step, said: str) -> Move:
-    """A reset that does not work leads to a restart; after that hands are needed."""
+    """Follow a failed reset by a restart; after that a person is needed at the machine."""
     restarted = any(done.step is Step.RESTART_MACHINE for done in repair.steps)
     if step is Step.RESET_GPU and not restarted:
         return Move(step=Step.RESTART_MACHINE, why=f"the reset did not work: {said}")
@@ -142,7 +142,7 @@ def _after(step: Step) -> Move | None:
 
 
 def _why_ticket(repair: Repair) -> str:
-    """Why the first ticket was to be written: it did not arrive."""
+    """Return why the first ticket was to be written: it did not arrive."""
     failed = [
         done for done in repair.steps if done.state is StepState.FAILED and done.step is not Step.TICKET
     ]

@@ -1,4 +1,4 @@
-"""How many standbys to keep: enough for all but one replenish time in a hundred (BR section 6).
+"""Number of standbys to keep: enough for all but one replenish time in a hundred (BR section 6).
 
 Machines that fail while a used standby is being replaced are Binomial(machines, p) in number, with p the
 probability that one machine fails within that time; the pool holds its 99th percentile. A whole switch is not
@@ -19,7 +19,7 @@ HOURS_PER_DAY = 24.0
 
 
 class History(Frozen):
-    """What a group of machines went through."""
+    """Failures and size of a group of machines in the past."""
 
     group: str = ""
     """Empty: all machines of the site."""
@@ -30,32 +30,32 @@ class History(Frozen):
 
 
 class Cost(Frozen):
-    """What a pool of ``size`` costs and saves, in machine-hours per day."""
+    """Cost and saving of a pool of ``size``, in machine-hours per day."""
 
     size: int
     coverage: float
     """Share of replenish times in which it is enough."""
     idle: float
-    """Machine-hours that standbys wait."""
+    """Machine-hours for which standbys wait."""
     saved: float
-    """Machine-hours that the job's machines do not wait, compared with no standby at all."""
+    """Machine-hours for which the job's machines do not wait, compared with no standby at all."""
 
     @property
     def net(self) -> float:
-        """What is left of the saving."""
+        """The saving less the cost."""
         return self.saved - self.idle
 
 
 class Catastrophe(Frozen):
-    """A whole switch fails at once."""
+    """Failure of a whole switch at once."""
 
     machines: int
-    """Machines that it takes along."""
+    """Number of machines that it takes along."""
     weight: float
     short: int
-    """Of these, how many the pool cannot replace: only they are rescheduled."""
+    """Number of these that the pool cannot replace: only they are rescheduled."""
     seconds: float
-    """Until the job can start again."""
+    """Seconds until the job can start again."""
 
 
 class Plan(Frozen):
@@ -75,12 +75,12 @@ class Plan(Frozen):
     computed: int
     """The percentile itself."""
     target: int
-    """Within minimum and maximum, and with hysteresis."""
+    """The size within minimum and maximum, and with hysteresis."""
     coverage: float
     """Share of replenish times in which ``target`` is enough."""
     catastrophe: Catastrophe
     costs: tuple[Cost, ...]
-    """By size, from none to a little more than the target."""
+    """Costs by size, from none to a little more than the target."""
     cheapest: int
     """The size whose net saving is greatest."""
     reasons: tuple[str, ...]
@@ -95,7 +95,7 @@ def size(
     *,
     replenish_h: float = HOURS_PER_DAY,
 ) -> int:
-    """Standbys for ``machines`` active ones.
+    """Compute the number of standbys for ``machines`` active ones.
 
     Args:
         machines: machines that run jobs.
@@ -124,19 +124,19 @@ def size(
 
 
 def probability(daily_rate: float, hours: float) -> float:
-    """That a machine with ``daily_rate`` failures a day fails within ``hours``."""
+    """Return the probability that a machine with ``daily_rate`` failures a day fails within ``hours``."""
     return -math.expm1(-daily_rate * hours / HOURS_PER_DAY)
 
 
 def coverage(pool: int, machines: int, daily_rate: float, replenish_h: float = HOURS_PER_DAY) -> float:
-    """Share of replenish times in which at most ``pool`` of ``machines`` fail."""
+    """Return the share of replenish times in which at most ``pool`` of ``machines`` fail."""
     return float(binom.cdf(pool, machines, probability(daily_rate, replenish_h)))
 
 
 def estimate_rate(
     failures: int, machine_days: float, prior_rate: float = 0.0012, prior_machine_days: float = 417.0
 ) -> float:
-    """Failures per machine and day, from history and a prior; at most 1.
+    """Estimate the failures per machine and day, from history and a prior; at most 1.
 
     The posterior mean under a Gamma prior with mean ``prior_rate`` and the weight of ``prior_machine_days`` of
     history. The default mean, 0.0012, is the rate for which the sizing rule gives BR table 5; the default weight
@@ -153,7 +153,7 @@ def estimate_rate(
 def rate_interval(
     failures: int, machine_days: float, prior_rate: float = 0.0012, prior_machine_days: float = 417.0
 ) -> tuple[float, float]:
-    """Between which the rate lies with 90 % probability; arguments and errors of :func:`estimate_rate`."""
+    """Return the 90 % interval of the rate; arguments and errors of :func:`estimate_rate`."""
     shape, days = _posterior(failures, machine_days, prior_rate, prior_machine_days)
     low, high = gamma.ppf([0.05, 0.95], shape, scale=1 / days)
     return min(1.0, float(low)), min(1.0, float(high))
@@ -217,7 +217,7 @@ def _posterior(
 def _held(
     n: int, rate: float, computed: int, policy: SparePoolPolicy, current: int | None
 ) -> tuple[int, list[str]]:
-    """The target: the computed size between its limits; shrunk only when a higher rate would allow it too."""
+    """Return the target: the computed size between its limits; shrunk only when a higher rate would allow it too."""
     wanted = min(max(computed, policy.minimum), policy.maximum)
     share = f"{policy.percentile:.4g}"
     reasons = [

@@ -1,1 +1,1 @@
-"""Which checkpoint to resume from, where copies go, and which are kept."""
+"""Checkpoints: the one to resume from, the place of copies, and the ones to keep."""

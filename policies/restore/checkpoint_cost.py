@@ -1,4 +1,4 @@
-"""What a job's checkpoint choices cost each machine, what they protect against, and what they do not."""
+"""Cost of a job's checkpoint choices on each machine, and the faults that they do and do not protect against."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class TierCost(Frozen):
     tier: Tier
     every_steps: int
     copies: int
-    """Of each rank's state, on one machine at rest; in S3: whole checkpoints that the retention keeps at least."""
+    """Copies of each rank's state on one machine at rest; in S3: least number of whole checkpoints that are kept."""
     protects: str
 
 
 class Cost(Frozen):
-    """Of all tiers."""
+    """Cost of all tiers."""
 
     first_tier: FirstTier
     copies: Copies
@@ -31,7 +31,7 @@ class Cost(Frozen):
     """Size of one rank's shard; None before the first save."""
 
     def sums(self) -> dict[str, float | str | None]:
-        """Copies and bytes on one machine, for programs."""
+        """Return copies and bytes on one machine, for programs."""
         return {
             "first_tier": self.first_tier.value,
             "rank_nbytes": self.rank_nbytes,
@@ -42,7 +42,7 @@ class Cost(Frozen):
         }
 
     def nbytes(self, copies: float) -> int | None:
-        """What so many copies of each of its ranks' state take on a machine; None before the first save."""
+        """Return the bytes that so many copies of each rank's state take on a machine; None before the first save."""
         return (
             None
             if self.rank_nbytes is None
@@ -51,7 +51,7 @@ class Cost(Frozen):
 
 
 def cost(spec: JobSpec, *, crosses_groups: bool, rank_nbytes: int | None = None) -> Cost:
-    """The cost of ``spec``'s choices.
+    """Compute the cost of ``spec``'s choices.
 
     Args:
         spec: of the job.

@@ -1,8 +1,8 @@
-"""May a job start from zero? Never silently, once it had saved anything.
+"""Decision whether a job may start from zero: never silently, once it had saved anything.
 
-A restore plan that finds no usable state is no decision yet. A store that does not answer is waited for; a job
-whose states are lost is a person's to decide, unless its settings decided before; a job that never saved anything
-starts from zero as it always did, and says so.
+A restore plan that finds no usable state is no decision yet. A store that does not answer is waited for; for a job
+whose states are lost a person decides, unless its settings decided before; a job that never saved anything
+starts from zero as always, and reports it.
 """
 
 from __future__ import annotations
@@ -20,56 +20,56 @@ _MOST_REASONS = 4
 
 
 class Act(StrEnum):
-    """What follows."""
+    """The consequence of a restore plan."""
 
     GO_ON = "go_on"
     """Start by the plan; without a state in it, from zero."""
     WAIT = "wait"
-    """Nothing is started; the same question again after a pause."""
+    """Nothing is started; the question is asked again after a pause."""
     ASK = "ask"
     """A person decides."""
 
 
 class Facts(Frozen):
-    """What is known when a plan is made."""
+    """Known facts when a plan is made."""
 
     job: str
     reached: int
-    """Furthest step of the job since its submission, as the ledger knows it."""
+    """Furthest step of the job since its submission, according to the ledger."""
     saved: bool
-    """It saved some state since its submission, wherever."""
+    """Whether it saved any state since its submission, in any place."""
     plan: RestorePlan
     store_error: str = ""
     """Why S3 does not answer; empty: it answers, or was not asked."""
     silent: tuple[str, ...] = ()
     """Machines that may hold shards and do not answer."""
     gone: tuple[str, ...] = ()
-    """Machines that the newest epoch ran on and that the job has no more."""
+    """Machines on which the newest epoch ran and which the job no longer has."""
     waited_s: float = 0.0
-    """For so long it was waited already."""
+    """Seconds waited so far."""
     from_scratch: FromScratch | None = None
     """The job's own setting; None: the policy's."""
 
 
 class Decision(Frozen):
-    """What follows, and why."""
+    """The decision, and its reason."""
 
     act: Act
     why: str = ""
     options: tuple[str, ...] = ()
-    """What a person may do, as commands."""
+    """A person's options, as commands."""
 
     @property
     def said(self) -> str:
-        """In words."""
+        """The decision in words."""
         return "; ".join([self.why, *(f"or {each}" if n else each for n, each in enumerate(self.options))])
 
 
 def decide(facts: Facts, policy: RestorePolicy) -> Decision:
-    """Go on, wait or ask.
+    """Decide whether to go on, wait or ask.
 
     Args:
-        facts: what is known.
+        facts: the known facts.
         policy: the section ``restore`` of the policy file.
     """
     if facts.plan.tier is not None:
@@ -89,12 +89,12 @@ def decide(facts: Facts, policy: RestorePolicy) -> Decision:
 
 
 def pause_s(tries: int, policy: RestorePolicy) -> float:
-    """Pause after ``tries`` vain attempts: twice as long each time, to a limit."""
+    """Return the pause after ``tries`` vain attempts: twice as long each time, to a limit."""
     return float(min(policy.pause_s * 2 ** min(tries, 32), policy.longest_pause_s))
 
 
 def reads_store(plan: RestorePlan) -> bool:
-    """Some rank is to read S3."""
+    """Return whether some rank is to read S3."""
     return plan.tier is Tier.S3 or any(source.tier is Tier.S3 for source in plan.sources)
 
 
@@ -126,7 +126,7 @@ def _lost(facts: Facts) -> str:
 
 
 def _options(facts: Facts, policy: RestorePolicy) -> tuple[str, ...]:
-    """Nothing was started and nothing is deleted while a person thinks."""
+    """Return a person's options; nothing was started and nothing is deleted until the answer."""
     back = (
         "S3"
         if facts.store_error

@@ -1,4 +1,4 @@
-"""Which saved states belong to the job's present history.
+"""Saved states that belong to the job's present history.
 
 After a restore of step ``s``, everything that older epochs saved beyond ``s`` was thrown away on purpose
 (NaN, silent corruption, a rollback) or is computed again: it must never be restored. So a state (epoch, step) counts
@@ -43,7 +43,7 @@ State = TypeVar("State", bound=Saved)
 
 
 def valid(states: Iterable[State], epochs: Sequence[Started]) -> list[State]:
-    """The states that belong to the present history, in the order given."""
+    """Return the states that belong to the present history, in the order given."""
     return [
         state
         for state in states

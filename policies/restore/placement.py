@@ -1,4 +1,4 @@
-"""Which machine keeps the copy of which machine's shards.
+"""Placement of copies: the machine that keeps the copy of each machine's shards.
 
 After BR section 6: the copy lies outside every TP, PP and DP group of the rank, so that evicting a whole
 parallel group loses nothing; with a single kind of group (plain data parallelism), on the neighbour.
@@ -48,7 +48,7 @@ def backups(machines: int, ranks_per_machine: int, parallelism: Parallelism) -> 
 
 
 def _related(machines: int, per: int, parallelism: Parallelism) -> list[set[int]]:
-    """For each slot the slots that share a parallel group with one of its ranks, itself included."""
+    """Return for each slot the slots that share a parallel group with one of its ranks, itself included."""
     related = [{slot} for slot in range(machines)]
     for touched in {slots(group.ranks, per) for group in groups(machines * per, parallelism)}:
         for slot in touched:
@@ -72,7 +72,7 @@ def _neighbour(machines: int) -> Backup:
 
 
 def _assigned(machines: int, related: list[set[int]]) -> Backup:
-    """The bijection with the fewest copies inside a group (a linear assignment)."""
+    """Find the bijection with the fewest copies inside a group (a linear assignment)."""
     import numpy as np  # noqa: PLC0415  (rare, and it costs a tenth of a second)
     from scipy.optimize import linear_sum_assignment  # noqa: PLC0415
 

@@ -1,12 +1,12 @@
-"""Which saved state leads to the same failure again and again, whole as its bytes are? It is left behind.
+"""Detection of a saved state that leads to the same failure again and again though its bytes are intact.
 
-A state whose digest is right may still hold what breaks the job: a weight that overflows, a batch that no code can
-read. Restored again, it breaks it again (44 identical restart loops, in a public report on Megatron). So a state that
-led to *the same* failure within a few steps of two restores is left behind, with what was saved on the way to that
+A state whose digest is right may still contain the cause of a failure: a weight that overflows, a batch that no code
+can read. Restored again, it fails again (44 identical restart loops, in a public report on Megatron). So a state that
+led to *the same* failure within a few steps of two restores is left behind, with the states saved on the way to that
 failure, and an older one is taken; and so on down the list, bounded.
 
-What does not count: another failure; one that came later than those few steps; kills from outside; what a diagnosis
-laid on a machine. A state that once led beyond those few steps is never marked.
+These do not count: another failure; one that came later than those few steps; kills from outside; a failure that a
+diagnosis blamed on a machine. A state that once led beyond those few steps is never marked.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", 
 
 
 class Run(Frozen):
-    """One epoch: what it began with, how far it came, how it ended."""
+    """One epoch: its first state, the progress it made, and how it ended."""
 
     epoch: int
     start_step: int
@@ -38,11 +38,11 @@ class Run(Frozen):
     reached: int
     """Newest step that it completed; ``start_step`` when none."""
     failure: str = ""
-    """How it ended (:func:`failure`); empty: well, not yet, or in a way that says nothing about its state."""
+    """How it ended (:func:`failure`); empty: well, not yet, or in a way that is no evidence about its state."""
 
 
 class LeftBehind(Frozen):
-    """A state that must not be restored again, and what was saved after it until now."""
+    """A state that must not be restored again, and the states saved after it until now."""
 
     step: int
     to_epoch: int
@@ -51,7 +51,7 @@ class LeftBehind(Frozen):
 
 
 class Finding(Frozen):
-    """What the history says about the state that the newest epoch began with."""
+    """Evidence of the history about the state that the newest epoch began with."""
 
     leave: LeftBehind | None = None
     once_more: str = ""
@@ -61,7 +61,7 @@ class Finding(Frozen):
 
 
 def failure(incident_class: IncidentClass, alerts: Sequence[Alert], evicted: bool) -> str:
-    """How an epoch ended, such that two equal answers are the same failure; empty when it blames no state.
+    """Describe how an epoch ended: equal descriptions are the same failure; empty when it blames no state.
 
     Args:
         incident_class: of the incident that ended it.
@@ -115,7 +115,7 @@ def find(runs: Sequence[Run], limits: PoisonedPolicy) -> Finding:
 
 
 def _since_new_ground(runs: Sequence[Run], within: int) -> Sequence[Run]:
-    """The runs after the newest one that came well beyond all before it."""
+    """Return the runs after the newest one that came well beyond all before it."""
     furthest, begin = runs[0].reached, 0
     for index, run in enumerate(runs[1:], 1):
         if run.reached > furthest + within:
@@ -133,7 +133,7 @@ def _led_beyond(runs: Sequence[Run], step: int, within: int) -> bool:
 
 
 def _left_before(stretch: Sequence[Run], newest: Run, limits: PoisonedPolicy) -> list[int]:
-    """Other steps that this failure had left behind since the job last made new ground, newest first."""
+    """Return the other steps left behind for this failure since the job last made new ground, newest first."""
     steps = {run.start_step for run in stretch if run.start_step} - {newest.start_step}
     within = limits.within_steps
     return sorted(

@@ -1,4 +1,4 @@
-"""Whether a job's newest checkpoint is known to restore: one answer made of what its machines say. Pure."""
+"""State of a job's rehearsals: whether its newest checkpoint is known to restore, from its machines' reports. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Restorable(Frozen):
 
 
 def restorable(said: Mapping[str, Rehearsed | None]) -> Restorable:
-    """What the machines of a job said of its present epoch, by name; None: nothing yet."""
+    """Combine the machines' reports on the job's present epoch, by name; None: no report yet."""
     known = {name: one for name, one in said.items() if one is not None}
     for one in known.values():
         if one.failed:

@@ -1,4 +1,4 @@
-"""From which step to go on, and where each rank's state comes from.
+"""The step from which to go on, and the source of each rank's state.
 
 The newest step that every rank can reach wins: nothing is lost that need not be. At that step each rank takes its
 cheapest source: its own machine's memory, another machine's memory, a disk, S3. Every newer step that was passed
@@ -30,7 +30,7 @@ decides."""
 
 @dataclass
 class _Held:
-    """What there is of one generation."""
+    """Shards and checkpoints of one generation."""
 
     ranks: dict[int, list[Shard]] = field(default_factory=lambda: defaultdict(list))
     other_sizes: set[int] = field(default_factory=set)
@@ -59,7 +59,7 @@ def choose(
         world_size: ranks of the coming epoch.
         machine_of_rank: where each rank will run.
         bound: newest step that may be restored (NaN, silent corruption); None: no bound.
-        refused: what was found damaged just before, in words; its sources are not among the ``shards`` any more.
+        refused: shards found damaged just before, in words; their sources are not among the ``shards`` any more.
     """
     held = _by_generation(shards, remotes, world_size)
     skipped: list[SkippedStep] = []
@@ -106,7 +106,7 @@ def _by_generation(
 
 
 def _generation_of(remote: RemoteCheckpoint, held: Mapping[Generation, _Held], world_size: int) -> Generation:
-    """The shards that a checkpoint in S3 belongs to: its manifest has no number; all ranks had it."""
+    """Return the generation of a checkpoint in S3: its manifest has no number; all ranks had it."""
     same = [each for each in held if each[:2] == (remote.epoch, remote.step)]
     whole = [each for each in same if not held[each].missing(world_size)]
     if whole or len(same) == 1:
@@ -115,7 +115,7 @@ def _generation_of(remote: RemoteCheckpoint, held: Mapping[Generation, _Held], w
 
 
 def _why_not(held: _Held, generation: Generation, world_size: int, bound: int | None) -> str | None:
-    """Why this generation cannot be restored; None when it can."""
+    """Return why this generation cannot be restored; None when it can."""
     step = generation[1]
     if bound is not None and step > bound:
         return f"beyond the bound: only steps up to {bound} may be restored"
@@ -215,7 +215,7 @@ def _from_machines(
 def _sources(
     rank: int, shards: Iterable[Shard], home: str, remote: RemoteCheckpoint | None
 ) -> list[ShardSource]:
-    """Every source of one rank, cheapest first; S3 only if the whole checkpoint lies there at that step."""
+    """Return every source of one rank, cheapest first; S3 only if the whole checkpoint lies there at that step."""
     ordered = sorted(shards, key=lambda shard: _cost(shard, home))
     sources = [
         ShardSource(
@@ -233,7 +233,7 @@ _ORDER = {Tier.MEMORY: 0, Tier.PEER: 1, Tier.DISK: 2}
 
 
 def _cost(shard: Shard, home: str) -> tuple[bool, bool, int, str]:
-    """Memory before disk; the rank's own machine before others; the writer's memory before a copy; then by name."""
+    """Order memory before disk; the rank's own machine before others; the writer's memory before a copy; by name."""
     return shard.tier is Tier.DISK, shard.machine != home, _ORDER[shard.tier], shard.machine
 
 
@@ -253,12 +253,12 @@ def _why_this(shard: Shard, home: str, first: Shard) -> str:
 
 
 def machines(plan: RestorePlan) -> tuple[str, ...]:
-    """The machines that the plan may fetch shards from, by name."""
+    """Return the machines that the plan may fetch shards from, by name."""
     return tuple(sorted({each.machine for each in (*plan.sources, *plan.fallbacks) if each.machine}))
 
 
 def explain(plan: RestorePlan, most: int = 20) -> tuple[str, ...]:
-    """The plan in words, bounded: newer steps that were skipped, then the sources, ranks of one reason together."""
+    """Describe the plan, bounded: newer steps that were skipped, then the sources, ranks of one reason together."""
     lines = [f"step {each.step} of epoch {each.epoch} skipped: {each.reason}" for each in plan.skipped]
     by_reason: dict[str, list[int]] = defaultdict(list)
     for source in plan.sources:

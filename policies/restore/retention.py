@@ -1,8 +1,8 @@
-"""Which checkpoints in S3 are kept: the last n, every m-th step, and those that somebody pinned.
+"""Checkpoints in S3 that are kept: the last n, every m-th step, and the pinned ones.
 
-Uploads refer to unchanged files of the newest checkpoint that was complete when they began. So whatever was
-worth keeping ``grace_s`` seconds ago is kept as well, and so is everything younger than that: an upload that is
-given up after less than ``grace_s`` seconds never refers to something that went away meanwhile.
+Uploads refer to unchanged files of the newest checkpoint that was complete when they began. So every checkpoint that
+was to be kept ``grace_s`` seconds ago is kept as well, and so is everything younger than that: an upload that is
+given up after less than ``grace_s`` seconds never refers to something that was deleted meanwhile.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ def keep(
     now: float,
     grace_s: float,
 ) -> dict[str, str]:
-    """Keys of the checkpoints to keep, each with the reason; all others may go.
+    """Return keys of the checkpoints to keep, each with the reason; all others may go.
 
-    The last ones are counted by (epoch, step) and among those that may be restored: what an older epoch saved
-    beyond the step that a newer one began with is older. A suspect checkpoint is kept as long as it is newer
-    than the oldest of them, so that somebody can look into it.
+    The last ones are counted by (epoch, step) and among those that may be restored: a checkpoint that an older epoch
+    saved beyond the step with which a newer one began counts as older. A suspect checkpoint is kept as long as it is
+    newer than the oldest of them, so that a person can look into it.
 
     Args:
         checkpoints: the complete ones, in any order.
         rules: of the job.
-        pinned: keys that somebody wants to keep.
+        pinned: keys that are to be kept.
         now: Unix seconds.
         grace_s: longest time that an upload may take.
     """
@@ -49,7 +49,7 @@ def keep(
 
 
 def _last(checkpoints: Sequence[RemoteCheckpoint], count: int) -> list[RemoteCheckpoint]:
-    """The newest ``count`` good ones, and the suspect ones among them."""
+    """Return the newest ``count`` good ones, and the suspect ones among them."""
     newest = sorted(checkpoints, key=lambda each: (each.epoch, each.step), reverse=True)
     found, good = [], 0
     for each in newest:

@@ -1,7 +1,7 @@
-"""What is worth saving to S3 when ranks died or a stop was ordered, and who uploads it.
+"""State worth saving to S3 when ranks died or a stop was ordered, and the machines that upload it.
 
 After BG: on a failure signal the state in memory is persisted, although no checkpoint was due. Only a step that all
-ranks have, and only if it is newer than what lies in S3.
+ranks have, and only if it is newer than the checkpoints in S3.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class TriggeredSave(Frozen):
 
     step: int
     epoch: int
-    """That saved the step."""
+    """The epoch that saved the step."""
     uploads: dict[str, tuple[int, ...]]
     """Machine -> ranks. The one with rank 0 completes the checkpoint."""
 
@@ -29,7 +29,7 @@ def choose(
     world_size: int,
     bound: int | None = None,
 ) -> TriggeredSave | None:
-    """The newest step in memory that is complete and newer than S3's; None: there is nothing to gain.
+    """Choose the newest step in memory that is complete and newer than S3's; None: there is nothing to gain.
 
     Args:
         shards: in the memory of machines that answer, of the job's present history.
@@ -59,5 +59,5 @@ def choose(
 
 
 def _cost(shard: Shard) -> tuple[bool, str]:
-    """The machine whose rank wrote it before the one that keeps the copy; then by name."""
+    """Order the machine whose rank wrote it before the one that keeps the copy; then by name."""
     return shard.tier is not Tier.MEMORY, shard.machine

@@ -1,4 +1,4 @@
-"""What of a job is not saved at present, and where: one line for each place, made of what its machines say. Pure."""
+"""Unsaved state of a job at present: one line for each place whose saves fail, from its machines' reports. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ _WHAT = {Place.SAVE: "saves", Place.DISK: "copies to the disk", Place.S3: "uploa
 
 
 class Unsaved(Frozen):
-    """Saves to one place that fail."""
+    """Failing saves to one place."""
 
     place: Place
     machines: tuple[str, ...]
     count: int
-    """On all machines, since the last that went well there."""
+    """Failures on all machines, since the last good save there."""
     since: float
     """When the first of them failed, Unix seconds of the machine's clock."""
     told: str
@@ -25,7 +25,7 @@ class Unsaved(Frozen):
 
 
 def unsaved(said: Mapping[str, Sequence[Setback]]) -> tuple[Unsaved, ...]:
-    """What the machines of a job said of its present epoch, by name."""
+    """Sum up the machines' reports on the job's present epoch, by name."""
     places = {place: _at(place, said) for place in Place}
     return tuple(_summed_up(place, found) for place, found in places.items() if found)
 

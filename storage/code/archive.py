@@ -42,7 +42,7 @@ class _Entry(NamedTuple):
 
 
 def pack(path: Path) -> Archive:
-    """The directory's files: those that git would not ignore, or all besides caches and environments.
+    """Return the directory's files: those that git would not ignore, or all besides caches and environments.
 
     Raises:
         SettingsError: no such directory, no files in it, more than 256 MiB, or a link that leads out of it.
@@ -93,7 +93,7 @@ class Listed(NamedTuple):
 
 
 def listing(archive: bytes, version: str) -> list[Listed]:
-    """What the archive of ``version`` holds.
+    """List the content of the archive of ``version``.
 
     Raises:
         UnknownError: it is no such archive.
@@ -102,7 +102,7 @@ def listing(archive: bytes, version: str) -> list[Listed]:
 
 
 def content(archive: bytes, version: str, name: str) -> bytes | None:
-    """The content of one file of the archive of ``version``; None: it holds no such file.
+    """Return the content of one file of the archive of ``version``; None: it holds no such file.
 
     Raises:
         UnknownError: it is no such archive.
@@ -111,7 +111,7 @@ def content(archive: bytes, version: str, name: str) -> bytes | None:
 
 
 def difference(folder: Path, expected: Iterable[Listed]) -> str:
-    """What of ``expected`` is not in ``folder`` as it was packed, in words; empty: all is. More files do not matter."""
+    """Describe what of ``expected`` is not in ``folder`` as packed; empty: all of it is. Other files do not matter."""
     for each in expected:
         path = folder / each.name
         try:
@@ -169,7 +169,7 @@ class _Bounded:
         self._left = MAX_BYTES + _OVERHEAD_BYTES
 
     def read(self, size: int) -> bytes:
-        """The next bytes."""
+        """Return the next bytes."""
         content = self._file.read(min(size, self._left + 1))
         self._left -= len(content)
         if self._left < 0:
@@ -187,7 +187,7 @@ def _damaged(version: str, why: str) -> UnknownError:
 
 
 def _leads_out(name: str, target: str) -> bool:
-    """Whether ``target``, seen from the file ``name``, is absolute or above the root."""
+    """Return whether ``target``, seen from the file ``name``, is absolute or above the root."""
     inside = posixpath.normpath(posixpath.join(posixpath.dirname(name), target))
     return posixpath.isabs(target) or inside.split("/")[0] == ".."
 

@@ -9,13 +9,13 @@ from pathlib import Path
 from holdfast.errors import SettingsError
 
 NEVER = frozenset({".git", ".venv", "__pycache__", ".holdfast"})
-"""Not code, whatever git says: environments, caches, and our own state with its secret."""
+"""Not code, even where git tracks it: environments, caches, and our own state with its secret."""
 
 _GIT_TIMEOUT_S = 60
 
 
 def list_files(root: Path) -> list[str]:
-    """Paths below ``root``, sorted: tracked and new files that git does not ignore, or all without git.
+    """Return the paths below ``root``, sorted: tracked and new files that git does not ignore, or all without git.
 
     Raises:
         SettingsError: git knows the directory and cannot list it.
@@ -53,7 +53,7 @@ def _git(root: Path) -> list[str]:
 
 
 def _inside(root: Path, name: str) -> list[str]:
-    """The entry itself; of a submodule or nested repository, which git lists as a folder, what is in it."""
+    """Return the entry itself; of a submodule or nested repository, which git lists as a folder, what is in it."""
     path = root / name
     if path.is_dir() and not path.is_symlink():
         return [os.path.join(name.rstrip("/"), inner) for inner in list_files(path)]

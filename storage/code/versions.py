@@ -60,7 +60,7 @@ def checkout(objects: ObjectStore, job: str, version: str, dest: Path) -> Path:
 
 
 def text(objects: ObjectStore, job: str, version: str, name: str) -> str | None:
-    """A source file as a version has it; None: it has no such file.
+    """Return a source file as a version has it; None: it has no such file.
 
     Raises:
         UnknownError: no such version, or its archive is damaged.
@@ -71,7 +71,7 @@ def text(objects: ObjectStore, job: str, version: str, name: str) -> str | None:
 
 
 class Looked(NamedTuple):
-    """What was found where a checkout should be."""
+    """The state of the folder where a checkout should be."""
 
     broken: str
     """Why it is not whole, in words; empty when every file is as it was stored."""
@@ -91,7 +91,7 @@ def look(version: str, dest: Path) -> Looked:
 
 
 def mend(version: str, dest: Path) -> bool:
-    """Make a checkout anew from the archive beside it; whether that was whole."""
+    """Unpack a checkout again from the archive beside it; return whether that archive was whole."""
     try:
         place(packed(dest).read_bytes(), version, dest)
     except (OSError, UnknownError):
@@ -102,7 +102,7 @@ def mend(version: str, dest: Path) -> bool:
 def place(archive: bytes, version: str, dest: Path) -> None:
     """Unpack an archive as directory ``dest``, whole or not at all, and keep the archive beside it.
 
-    All is on the disk before it appears under its name; a broken ``dest`` makes way.
+    All is on the disk before it appears under its name; a broken ``dest`` is replaced.
 
     Raises:
         UnknownError: it is not the archive of ``version``, or damaged.
@@ -124,7 +124,7 @@ def place(archive: bytes, version: str, dest: Path) -> None:
 
 
 def packed(dest: Path) -> Path:
-    """Where the archive of checkout ``dest`` is kept, for other machines to take."""
+    """Return where the archive of checkout ``dest`` is kept, for other machines to take."""
     return dest.with_name(f"{dest.name}.tar.gz")
 
 

@@ -1,4 +1,4 @@
-"""What must be remembered whatever dies: jobs, machines, incidents, actions, epochs, code versions."""
+"""The durable record of Holdfast: jobs, machines, incidents, actions, epochs, code versions."""
 
 from holdfast.storage.ledger.alerts import RecordedAlert
 from holdfast.storage.ledger.ledger import Ledger

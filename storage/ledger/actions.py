@@ -17,7 +17,7 @@ from holdfast.storage.ledger.schema import ActionRow
 
 
 class Actions(Connection):
-    """What playbooks meant to do and what came of it; how a second run knows what is done already."""
+    """Actions of playbooks, with intents and outcomes; a second run learns here what is done already."""
 
     def begin(  # noqa: PLR0917
         self,
@@ -28,14 +28,14 @@ class Actions(Connection):
         intent: Mapping[str, Any],
         holder: str = "",
     ) -> Action:
-        """Write down an intent before acting. A key that is there already is returned as it stands.
+        """Record an intent before acting. The action of a key that is recorded already is returned unchanged.
 
-        Its ``state`` tells what to do: ``done`` skip it, ``intent`` or ``failed`` do it (again).
+        Its ``state`` decides what to do: ``done`` skip it, ``intent`` or ``failed`` do it (again).
 
         Raises:
             UnknownError: no such incident.
             StaleError: a newer attempt works on the incident, or it is closed, or the job's lease is not
-                ``holder``'s any more (empty: not looked at): stop at once.
+                ``holder``'s any more (empty: not checked): stop at once.
         """
         with self._write() as session:
             # The lock on the incident makes concurrent begins of one key take turns.
@@ -66,7 +66,7 @@ class Actions(Connection):
             return row.to(Action)
 
     def finish(self, incident_id: str, key: str, result: Mapping[str, Any] | None = None) -> Action:
-        """The act is done and was seen to be. The first result of a key stands.
+        """Record that the action is done and was seen to be. The first result of a key stands.
 
         Raises:
             UnknownError: no such action was begun.
@@ -74,7 +74,7 @@ class Actions(Connection):
         return self._end(incident_id, key, ActionState.DONE, dict(result or {}))
 
     def fail(self, incident_id: str, key: str, error: str) -> Action:
-        """The act did not work; ``result`` becomes ``{"error": error}``. One that is done stays done.
+        """Record that the action failed; ``result`` becomes ``{"error": error}``. One that is done stays done.
 
         Raises:
             UnknownError: no such action was begun.
@@ -82,7 +82,7 @@ class Actions(Connection):
         return self._end(incident_id, key, ActionState.FAILED, {"error": error})
 
     def actions(self, incident_id: str) -> list[Action]:
-        """All actions of an incident, oldest first."""
+        """Return all actions of an incident, oldest first."""
         query = select(ActionRow).where(ActionRow.incident_id == incident_id).order_by(ActionRow.id)
         with self._read() as session:
             return [row.to(Action) for row in session.scalars(query)]

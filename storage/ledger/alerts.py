@@ -19,13 +19,13 @@ class RecordedAlert(Alert):
     incident_id: str | None
     """The incident that it opened or joined, if any."""
     outcome: str
-    """What was made of it, in words: opened, joined, or why nothing was done."""
+    """The outcome in words: opened, joined, or why nothing was done."""
     recorded_at: float
     """When the ledger took it, Unix seconds on the gateway's clock."""
 
 
 class Alerts(Connection):
-    """Every signal, also those that were refused: so that it can be read afterwards why."""
+    """Every signal, including those that were refused, so that the reason can be read afterwards."""
 
     def record_alert(self, alert: Alert, incident_id: str | None, outcome: str) -> None:
         """Write down an alert and what became of it."""
@@ -44,7 +44,7 @@ class Alerts(Connection):
             )
 
     def alerts(self, incident_id: str | None = None, limit: int = 200) -> list[RecordedAlert]:
-        """The newest ``limit`` alerts, newest first; of one incident if given."""
+        """Return the newest ``limit`` alerts, newest first; of one incident if given."""
         query = select(AlertRow).order_by(AlertRow.id.desc()).limit(limit)
         if incident_id is not None:
             query = query.where(AlertRow.incident_id == incident_id)
@@ -52,14 +52,14 @@ class Alerts(Connection):
             return [_recorded(row) for row in session.scalars(query)]
 
     def alerts_between(self, since: float, until: float, limit: int = 5000) -> list[RecordedAlert]:
-        """The first ``limit`` alerts recorded after ``since`` and up to ``until`` (Unix seconds), oldest first."""
+        """Return the first ``limit`` alerts recorded after ``since`` up to ``until`` (Unix seconds), oldest first."""
         within = (AlertRow.recorded_at > since) & (AlertRow.recorded_at <= until)
         query = select(AlertRow).where(within).order_by(AlertRow.id).limit(limit)
         with self._read() as session:
             return [_recorded(row) for row in session.scalars(query)]
 
     def alerts_of(self, machine: str, limit: int = 100, since: float = 0.0) -> list[RecordedAlert]:
-        """The newest ``limit`` alerts about one machine that were recorded after ``since``, newest first."""
+        """Return the newest ``limit`` alerts about one machine that were recorded after ``since``, newest first."""
         of = (AlertRow.machine == machine) & (AlertRow.recorded_at > since)
         query = select(AlertRow).where(of).order_by(AlertRow.id.desc()).limit(limit)
         with self._read() as session:

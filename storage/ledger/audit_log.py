@@ -1,4 +1,4 @@
-"""The audit: who had what done by hand, when, why and from where."""
+"""The audit log of manual requests: person, request, time, reason and origin."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class AuditLog(Connection):
             return row.to(ByHand)
 
     def end_by_hand(self, number: int, state: ActionState, outcome: str) -> ByHand:
-        """Write down what came of it.
+        """Record the outcome of a request.
 
         Raises:
             UnknownError: no such request.
@@ -47,13 +47,13 @@ class AuditLog(Connection):
             return row.to(ByHand)
 
     def targets_by_hand(self, act: str, since: float) -> set[str]:
-        """What ``act`` was asked for since then (Unix seconds)."""
+        """Return the targets that ``act`` was requested for since then (Unix seconds)."""
         query = select(ByHandRow.target).where(ByHandRow.act == act, ByHandRow.at >= since)
         with self._read() as session:
             return set(session.scalars(query))
 
     def by_hand(self, target: str | None = None, limit: int = 100) -> list[ByHand]:
-        """The newest ``limit`` requests, newest first; of one machine or incident if given."""
+        """Return the newest ``limit`` requests, newest first; of one machine or incident if given."""
         query = select(ByHandRow).order_by(ByHandRow.id.desc()).limit(limit)
         if target is not None:
             query = query.where(ByHandRow.target == target)

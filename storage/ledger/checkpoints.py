@@ -16,7 +16,7 @@ class Checkpoints(Connection):
     """Which checkpoints were completed, and which of them must not be trusted."""
 
     def refuse_checkpoint(self, checkpoint: RemoteCheckpoint, reason: str) -> None:
-        """Mark one checkpoint suspect whose bytes were found damaged; those before and after it stand."""
+        """Mark one checkpoint suspect whose bytes were found damaged; those before and after it are not affected."""
         with self._write() as session:
             row = session.get(CheckpointRow, (checkpoint.job, checkpoint.step, checkpoint.epoch))
             if row is not None and not row.suspect:
@@ -24,7 +24,7 @@ class Checkpoints(Connection):
 
     @repeat_on_conflict
     def record_checkpoint(self, checkpoint: RemoteCheckpoint) -> RemoteCheckpoint:
-        """Record a checkpoint whose manifest was written. One already known stands as it is.
+        """Record a checkpoint whose manifest was written. One already known is left unchanged.
 
         A checkpoint of steps that were marked suspect while its upload was under way is suspect as well.
         """
@@ -39,7 +39,7 @@ class Checkpoints(Connection):
             return row.to(RemoteCheckpoint)
 
     def checkpoints(self, job: str, include_suspect: bool = True) -> list[RemoteCheckpoint]:
-        """The job's checkpoints, newest step first."""
+        """Return the job's checkpoints, newest step first."""
         query = select(CheckpointRow).where(CheckpointRow.job == job)
         if not include_suspect:
             query = query.where(CheckpointRow.suspect.is_(False))
@@ -54,15 +54,15 @@ class Checkpoints(Connection):
             session.execute(delete(CheckpointRow).where(gone))
 
     def suspicions(self, job: str) -> list[Suspicion]:
-        """Which states of the job must not be restored, wherever they lie; oldest first."""
+        """Return which states of the job must not be restored, wherever they lie; oldest first."""
         query = select(SuspicionRow).where(SuspicionRow.job == job).order_by(SuspicionRow.id)
         with self._read() as session:
             return [row.to(Suspicion) for row in session.scalars(query)]
 
     def mark_suspect(self, job: str, from_step: int, reason: str) -> list[RemoteCheckpoint]:
-        """Mark every checkpoint of ``from_step`` or later suspect; returns all of those, newest first.
+        """Mark every checkpoint of ``from_step`` or later suspect; return all of those, newest first.
 
-        Steps that later epochs make anew are not affected. The first reason of a checkpoint stands. May be repeated.
+        Steps that later epochs repeat are not affected. The first reason of a checkpoint stands. May be repeated.
         """
         found = (CheckpointRow.job == job) & (CheckpointRow.step >= from_step)
         newest = (CheckpointRow.step.desc(), CheckpointRow.epoch.desc())

@@ -83,7 +83,7 @@ class Connection:
         return done
 
     def revision(self) -> str | None:
-        """The schema's revision as the database has it; None: no tables, or those of before migrations.
+        """Return the schema's revision as the database has it; None: no tables, or those of before migrations.
 
         Raises:
             UnavailableError: the database does not answer.
@@ -100,13 +100,13 @@ class Connection:
 
     @contextmanager
     def _read(self) -> Iterator[Session]:
-        """One consistent view; nothing is written."""
+        """Open a session with one consistent view; nothing is written."""
         with self._session(self._engine) as session:
             yield session
 
     @contextmanager
     def _write(self) -> Iterator[Session]:
-        """One transaction: all of it happens, or nothing. On SQLite it has the database to itself."""
+        """Open one transaction: all of it is applied, or nothing. On SQLite it has the database to itself."""
         with self._session(self._writing) as session:
             if self._guard is not None:
                 self._guard(session)
@@ -132,7 +132,7 @@ class Connection:
         with self._engine.begin() as connection:
             found = migrate.revision(connection)
             if found is None and not inspect(connection).has_table("jobs"):
-                return  # the statement itself says what is missing
+                return  # the error of the statement itself names what is missing
         migrate.check(found, self._where)
         self._checked = True
 
@@ -175,7 +175,7 @@ def _engine(url: str) -> Engine:
 
 
 def _without_password(url: str) -> str:
-    """The URL for messages, also of one that cannot be parsed."""
+    """Return the URL for messages, also of one that cannot be parsed."""
     return re.sub(r"(://[^/?#]*:)[^/?#]*@", r"\1***@", url)
 
 
@@ -192,10 +192,10 @@ def _prepare_sqlite(engine: Engine) -> None:
     @event.listens_for(engine, "connect")
     def connected(connection: Any, _record: object) -> None:
         # We begin transactions ourselves: the driver would begin late, and then a reader that starts to
-        # write fails with "database is locked" at once, whatever the busy timeout.
+        # write fails with "database is locked" at once, regardless of the busy timeout.
         connection.isolation_level = None
         write_ahead(connection)
-        # Each commit is on the disk before anybody acts on it: with NORMAL the last ones go with the host's power,
+        # Each commit is on the disk before it is acted on: with NORMAL the last ones are lost with the host's power,
         # and an epoch's number would be given twice.
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA foreign_keys=ON")
@@ -219,12 +219,12 @@ def _busy(error: BaseException) -> bool:
 def write_ahead(connection: sqlite3.Connection) -> None:
     """Set WAL mode, which a new file does not have yet.
 
-    Two connections that do so at once both hold the file for reading and both want it alone: SQLite tells one of
-    them "database is locked" at once, because to wait as the busy timeout says would never end.
+    Two connections that do so at once both hold the file for reading and both want it alone: SQLite fails one of
+    them with "database is locked" at once, because waiting for the busy timeout would never help.
     """
     connection.execute("PRAGMA journal_mode=WAL")
 
 
 def _dump_json(value: object) -> str:
-    """JSON that every database takes: NaN and infinities become strings."""
+    """Return JSON that every database takes: NaN and infinities become strings."""
     return pydantic_core.to_json(value, inf_nan_mode="strings").decode()

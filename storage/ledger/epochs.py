@@ -13,7 +13,7 @@ from holdfast.storage.ledger.connection import Connection, repeat_on_conflict
 from holdfast.storage.ledger.schema import EpochRow, JobRow, StretchRow
 
 STRETCH_S = 300.0
-"""A stretch of steps is at most so long; within one, steps count as even."""
+"""The most that a stretch of steps lasts; within one, steps count as evenly spaced."""
 
 
 class Epochs(Connection):
@@ -31,9 +31,9 @@ class Epochs(Connection):
         incident_id: str | None = None,
         at: float | None = None,
     ) -> Epoch:
-        """Record that an epoch starts after ``start_step``. One already recorded is returned as it stands.
+        """Record that an epoch starts after ``start_step``. One already recorded is returned unchanged.
 
-        Older epochs of the job that nobody closed end here: two never run at once.
+        Older epochs of the job that were not closed end here: two never run at once.
         """
         now = self._clock.now() if at is None else at
         older = (EpochRow.job == job) & (EpochRow.epoch < epoch) & EpochRow.closed_at.is_(None)
@@ -94,13 +94,13 @@ class Epochs(Connection):
                 _stretch(session, row, first, max(row.opened_at, at if since is None else since), stall_s)
 
     def stretches(self, job: str, since: float = 0.0) -> list[Stretch]:
-        """Stretches of steps that ended after ``since`` (Unix seconds), oldest first."""
+        """Return the stretches of steps that ended after ``since`` (Unix seconds), oldest first."""
         query = select(StretchRow).where(StretchRow.job == job, StretchRow.ended_at >= since)
         with self._read() as session:
             return [row.to(Stretch) for row in session.scalars(query.order_by(StretchRow.id))]
 
     def close_epoch(self, job: str, epoch: int, reason: str, at: float | None = None) -> None:
-        """Record that an epoch ended, and why. The first reason stands.
+        """Record that an epoch ended, and why. The first reason is kept.
 
         Raises:
             UnknownError: no such epoch.
@@ -112,13 +112,13 @@ class Epochs(Connection):
                 row.close_reason = reason
 
     def epochs(self, job: str) -> list[Epoch]:
-        """All epochs of a job, oldest first."""
+        """Return all epochs of a job, oldest first."""
         with self._read() as session:
             rows = session.scalars(select(EpochRow).where(EpochRow.job == job).order_by(EpochRow.epoch))
             return [row.to(Epoch) for row in rows]
 
     def max_step(self, job: str) -> int:
-        """The furthest step that any epoch of the job did or restored since it was last submitted; else 0."""
+        """Return the furthest step that any epoch of the job did or restored since it was last submitted; else 0."""
         furthest = func.max(func.coalesce(EpochRow.last_step, EpochRow.start_step))
         query = (
             select(furthest)
@@ -151,7 +151,7 @@ def _stretch(session: Session, row: EpochRow, first: int | None, begun_at: float
 
 
 def _new_ground(session: Session, newest: StretchRow, step: int) -> bool:
-    """The stretch did steps again that an older epoch had done, and ``step`` is beyond those."""
+    """Return whether the stretch repeated steps that an older epoch had done, and ``step`` is beyond those."""
     older = (EpochRow.job == newest.job) & (EpochRow.epoch < newest.epoch)
     reached = session.scalar(select(func.max(EpochRow.last_step)).where(older)) or 0
     return newest.last_step <= reached < step

@@ -12,7 +12,7 @@ from holdfast.storage.ledger.schema import ActionRow, EpochRow, IncidentRow, Sta
 
 
 class Histories(Connection):
-    """What the accounts of a job's time are made from."""
+    """The data that a job's time is accounted from."""
 
     def history(self, job: str) -> History:
         """Everything since the job was last submitted.

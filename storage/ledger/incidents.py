@@ -20,7 +20,7 @@ MAX_ALERTS_PER_EPOCH = 512
 
 
 class IncidentChanges(TypedDict, total=False):
-    """What may be changed on an incident; its attempt grows by :meth:`Incidents.next_attempt` only."""
+    """The fields of an incident that may be changed; its attempt grows by :meth:`Incidents.next_attempt` only."""
 
     incident_class: RecordedClass
     state: IncidentState
@@ -87,7 +87,7 @@ class Incidents(Connection):
             return incident_of(session, row)
 
     def incident(self, incident_id: str) -> Incident:
-        """The incident.
+        """Return the incident.
 
         Raises:
             UnknownError: no such incident.
@@ -103,7 +103,7 @@ class Incidents(Connection):
         *,
         evidence: bool = True,
     ) -> list[Incident]:
-        """Incidents, newest first; without ``evidence`` they carry no alerts, which are most of what is read."""
+        """Return incidents, newest first; without ``evidence`` they carry no alerts, which are most of what is read."""
         query = select(IncidentRow).order_by(IncidentRow.opened_at.desc(), IncidentRow.n.desc()).limit(limit)
         if job is not None:
             query = query.where(IncidentRow.job == job)
@@ -113,7 +113,7 @@ class Incidents(Connection):
             return [incident_of(session, row, evidence=evidence) for row in session.scalars(query).all()]
 
     def acting(self, job: str, *, evidence: bool = True) -> Incident | None:
-        """The oldest open incident of the job: only its playbook may act on the job.
+        """Return the oldest open incident of the job: only its playbook may act on the job.
 
         Without ``evidence`` it carries no alerts.
         """
@@ -123,7 +123,7 @@ class Incidents(Connection):
             return incident_of(session, row, evidence=evidence) if row else None
 
     def set_incident(self, incident_id: str, **changes: Unpack[IncidentChanges]) -> Incident:
-        """Change what is given. One that is no longer open gets ``closed_at`` now unless told otherwise.
+        """Change the given fields. An incident that is no longer open gets ``closed_at`` now, unless it is given.
 
         Raises:
             UnknownError: no such incident.
@@ -170,7 +170,7 @@ class Incidents(Connection):
 
         Raises:
             UnknownError: no such incident.
-            StaleError: its attempt is not ``expected`` (somebody was faster), or it is closed.
+            StaleError: its attempt is not ``expected`` (another run was faster), or it is closed.
         """
         with self._write() as session:
             row = incident_row(session, incident_id, lock=True)
@@ -184,7 +184,7 @@ class Incidents(Connection):
 
 
 def incident_row(session: Session, incident_id: str, lock: bool = False) -> IncidentRow:
-    """The incident's row, locked if it, its alerts or its actions are to be changed.
+    """Return the incident's row, locked if it, its alerts or its actions are to be changed.
 
     Raises:
         UnknownError: no such incident.
@@ -206,7 +206,7 @@ def must_be_open(row: IncidentRow) -> None:
 
 
 def incident_of(session: Session, row: IncidentRow, *, evidence: bool = True) -> Incident:
-    """The row as an incident; without ``evidence`` it carries no alerts."""
+    """Return the row as an incident; without ``evidence`` it carries no alerts."""
     query = select(IncidentAlertRow.body).where(IncidentAlertRow.incident_id == row.id)
     alerts = session.scalars(query.order_by(IncidentAlertRow.id)).all() if evidence else ()
     fields = {name: getattr(row, name) for name in Incident.model_fields if name != "alerts"}

@@ -1,4 +1,4 @@
-"""What decisions went by, beyond what other tables keep: so that they can be taken again."""
+"""Inputs of decisions, beyond what other tables keep, so that the decisions can be replayed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from holdfast.storage.ledger.connection import Connection, repeat_on_conflict
 from holdfast.storage.ledger.schema import InputRow
 
 OPENED = "opened"
-"""What the gateway opened the incident by."""
+"""Kind of the inputs from which the gateway opened the incident."""
 
 
 def taken_up(round_: int) -> str:
-    """What a playbook found when it took the incident up, in its round."""
+    """Return the kind of the inputs that a playbook found when it took the incident up, in its round."""
     return f"taken_up:r{round_}"
 
 
@@ -24,7 +24,7 @@ class Inputs(Connection):
 
     @repeat_on_conflict
     def note_input(self, incident_id: str, name: str, body: Mapping[str, Any]) -> None:
-        """Write one down; the first of a name stands."""
+        """Record one input; the first of a name is kept."""
         with self._write() as session:
             if session.get(InputRow, (incident_id, name)) is None:
                 session.add(
@@ -32,7 +32,7 @@ class Inputs(Connection):
                 )
 
     def inputs(self, incident_id: str) -> dict[str, dict[str, Any]]:
-        """All that was written down for an incident, by name."""
+        """Return all inputs that were recorded for an incident, by name."""
         with self._read() as session:
             rows = session.scalars(select(InputRow).where(InputRow.incident_id == incident_id))
             return {row.name: row.body for row in rows}

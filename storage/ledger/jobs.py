@@ -17,7 +17,7 @@ ENDED = frozenset({JobState.STOPPED, JobState.FAILED, JobState.DONE})
 
 
 class Jobs(Connection):
-    """Which jobs there are, where each stands, and the counter that fences its generations."""
+    """Jobs, their states, and the counter that fences the generations of each."""
 
     @repeat_on_conflict
     def add_job(self, spec: JobSpec, code_version: str) -> Job:
@@ -41,7 +41,7 @@ class Jobs(Connection):
                 row = JobRow(name=spec.name, epoch=0, incidents=0)
                 session.add(row)
             row.spec = spec.model_dump(mode="json")
-            # Not a change that anybody waits for: the job's time begins with its first epoch.
+            # Not a change that is waited for: the job's time begins with its first epoch.
             row.state = JobState.PAUSED
             row.code_version = code_version
             row.machines = []
@@ -51,7 +51,7 @@ class Jobs(Connection):
             return row.to(Job)
 
     def job(self, name: str) -> Job:
-        """The job called ``name``.
+        """Return the job called ``name``.
 
         Raises:
             UnknownError: there is none; the message lists those there are.
@@ -60,7 +60,7 @@ class Jobs(Connection):
             return job_row(session, name).to(Job)
 
     def jobs(self) -> list[Job]:
-        """All jobs, in order of submission."""
+        """Return all jobs, in order of submission."""
         with self._read() as session:
             rows = session.scalars(select(JobRow).order_by(JobRow.submitted_at, JobRow.name))
             return [row.to(Job) for row in rows]
@@ -74,7 +74,7 @@ class Jobs(Connection):
         machines: Sequence[str] | None = None,
         done_at: float | None = None,
     ) -> Job:
-        """Change what is given. A job that becomes ``done`` gets ``done_at`` now unless told otherwise.
+        """Change the given fields. A job that becomes ``done`` gets ``done_at`` now, unless it is given.
 
         Raises:
             UnknownError: no such job.
@@ -94,13 +94,13 @@ class Jobs(Connection):
             return row.to(Job)
 
     def state_changes(self, job: str, since: float = 0.0) -> list[StateChange]:
-        """Every state that the job entered after ``since`` (Unix seconds), oldest first."""
+        """Return every state that the job entered after ``since`` (Unix seconds), oldest first."""
         query = select(StateChangeRow).where(StateChangeRow.job == job, StateChangeRow.at >= since)
         with self._read() as session:
             return [row.to(StateChange) for row in session.scalars(query.order_by(StateChangeRow.id))]
 
     def next_epoch(self, name: str) -> int:
-        """Take the next epoch number: nobody else gets it.
+        """Take the next epoch number: no other caller gets it.
 
         Raises:
             UnknownError: no such job.
@@ -118,7 +118,7 @@ def _note(session: Session, row: JobRow, state: JobState, at: float) -> None:
 
 
 def job_row(session: Session, name: str, lock: bool = False) -> JobRow:
-    """The job's row, locked if it is to be changed.
+    """Return the job's row, locked if it is to be changed.
 
     Raises:
         UnknownError: no such job.

@@ -1,4 +1,4 @@
-"""Leases: one playbook run acts on a job, one gateway leads. Held in the ledger, whoever runs where."""
+"""Leases: one playbook run acts on a job, one gateway leads. Held in the ledger, wherever these run."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ GATEWAY = "gateway"
 
 
 class Leases(Connection):
-    """Who may act. Times are the database's own on PostgreSQL, so that hosts' clocks need not agree."""
+    """Leases of jobs and of the gateway. Times are the database's own on PostgreSQL: hosts' clocks need not agree."""
 
     @repeat_on_conflict
     def take_job(self, incident_id: str, attempt: int, run: str, holder: str, ttl_s: float) -> JobLease:
-        """Let ``holder`` alone act on the incident's job, until it gives up or does not renew for ``ttl_s``.
+        """Let only ``holder`` act on the incident's job, until it releases the lease or does not renew for ``ttl_s``.
 
         A later attempt takes over from an earlier one, and a run from itself (it was suspended, or its process
-        died); so does anybody when the holder's incident is closed or its time is up.
+        died); any run takes over when the holder's incident is closed or its time is up.
 
         Raises:
             UnknownError: no such incident.
@@ -37,7 +37,7 @@ class Leases(Connection):
         """
         with self._write() as session:
             incident = incident_row(session, incident_id, lock=True)
-            # Who takes the lease of a job takes turns.
+            # Runs that take the lease of a job take turns.
             job_row(session, incident.job, lock=True)
             must_be_open(incident)
             if attempt < incident.attempt:
@@ -65,10 +65,10 @@ class Leases(Connection):
             return _job_lease(row, now)
 
     def renew_job(self, job: str, holder: str, ttl_s: float) -> JobLease:
-        """Hold it for ``ttl_s`` from now.
+        """Renew the lease for ``ttl_s`` from now.
 
         Raises:
-            StaleError: somebody else has it.
+            StaleError: another run has it.
         """
         with self._write() as session:
             row = must_hold(session, job, holder)
@@ -77,25 +77,25 @@ class Leases(Connection):
             return _job_lease(row, now)
 
     def release_job(self, job: str, holder: str) -> None:
-        """Give it up; harmless when somebody else has it."""
+        """Release the lease; harmless when another run has it."""
         with self._write() as session:
             row = session.get(JobLeaseRow, job, with_for_update=True)
             if row is not None and row.holder == holder:
                 session.delete(row)
 
     def job_lease(self, job: str) -> JobLease | None:
-        """Who acts on the job, or did so last without giving it up."""
+        """Return the lease of the run that acts on the job, or that did so last and did not release it."""
         with self._read() as session:
             row = session.get(JobLeaseRow, job)
             return _job_lease(row, self._now(session)) if row else None
 
     def holding(self, incident_id: str, job: str, holder: str) -> Self:
-        """This ledger for the acts of one run: every write fails with ``StaleError`` once another run acts on the job.
+        """Return this ledger for the acts of one run: writes raise ``StaleError`` once another run acts on the job.
 
         Args:
             incident_id: the run's incident.
             job: the incident's job.
-            holder: of the job's lease; empty: nothing is looked at.
+            holder: of the job's lease; empty: nothing is checked.
         """
         if not holder:
             return self
@@ -114,12 +114,12 @@ class Leases(Connection):
 
     @repeat_on_conflict
     def lead(self, holder: str, url: str, over: Leader | None = None, name: str = GATEWAY) -> Leader:
-        """Become the leader where there is none, or stay it; returns the one who is, which may be another.
+        """Become the leader where there is none, or stay it; return the current leader, which may be another holder.
 
         Args:
-            holder: who asks.
+            holder: the gateway that asks.
             url: where it is reached.
-            over: the leader as it was seen for so long, without a sign of life, that ``holder`` takes its place;
+            over: the leader as it was last seen, without a sign of life for so long that ``holder`` takes its place;
                 unless it has given one since.
             name: of what is led.
         """
@@ -141,7 +141,7 @@ class Leases(Connection):
             return row.to(Leader)
 
     def resign(self, holder: str, name: str = GATEWAY) -> None:
-        """Let another one lead at once; harmless for one who does not lead."""
+        """Let another gateway lead at once; harmless for one that does not lead."""
         with self._session(self._writing) as session:
             row = session.get(LeaderRow, name, with_for_update=True)
             if row is not None and row.holder == holder:
@@ -151,7 +151,7 @@ class Leases(Connection):
         """From now on every write through this object fails once another leads: one that was asleep cannot act."""
 
         def guard(session: Session) -> None:
-            # Shared: those who write do not wait for one another, but who wants to lead waits for them.
+            # Shared: writers do not wait for one another, but a gateway that wants to lead waits for them.
             query = select(LeaderRow.holder).where(LeaderRow.name == name).with_for_update(read=True)
             leading = session.scalars(query).first()
             if leading != holder:
@@ -167,7 +167,7 @@ class Leases(Connection):
 
 
 def must_hold(session: Session, job: str, holder: str) -> JobLeaseRow:
-    """The lease's row, locked.
+    """Return the lease's row, locked.
 
     Raises:
         StaleError: ``holder`` has it no more.

@@ -1,4 +1,4 @@
-"""The ledger: what must be remembered whatever dies. SQLite for one host, PostgreSQL beyond."""
+"""The ledger: Holdfast's durable record. SQLite for one host, PostgreSQL beyond."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _COMES_BACK_AS_STANDBY = frozenset({MachineState.PROVISIONING, MachineState.GONE
 
 
 class MachineChanges(TypedDict, total=False):
-    """What may be changed on a machine."""
+    """The fields of a machine that may be changed."""
 
     state: MachineState
     incarnation: str
@@ -72,7 +72,7 @@ class Machines(Connection):
             return row.to(Machine), before
 
     def machine(self, name: str) -> Machine:
-        """The machine called ``name``.
+        """Return the machine called ``name``.
 
         Raises:
             UnknownError: there is none.
@@ -81,7 +81,7 @@ class Machines(Connection):
             return machine_row(session, name).to(Machine)
 
     def machines(self, state: MachineState | None = None, job: str | None = None) -> list[Machine]:
-        """Machines in their natural order (m2 before m10), only of ``state`` and ``job`` if given."""
+        """Return the machines in their natural order (m2 before m10), only of ``state`` and ``job`` if given."""
         query = _plain().order_by(func.length(MachineRow.name), MachineRow.name)
         if state is not None:
             query = query.where(MachineRow.state == state)
@@ -91,7 +91,7 @@ class Machines(Connection):
             return _machines(session, query)
 
     def fleet_size(self) -> int:
-        """Machines that are not gone."""
+        """Return the number of machines that are not gone."""
         with self._read() as session:
             return session.scalar(select(func.count()).where(MachineRow.state != MachineState.GONE)) or 0
 
@@ -134,15 +134,15 @@ class Machines(Connection):
         Args:
             name: the machine's.
             incarnation: the one that is meant: one of another unit is left alone.
-            scope: whom the cordon keeps away.
+            scope: the jobs that the cordon keeps away.
             reason: for people.
             job: that it must serve, unless it is leaving already; None: it must serve none.
             holder: of the job's lease (empty: not looked at).
 
         Raises:
             UnknownError: no such machine.
-            AnewError: it was started anew since.
-            StaleError: it serves another job or none, or the lease is somebody else's.
+            AnewError: it was restarted since.
+            StaleError: it serves another job or none, or another run holds the lease.
         """
         with self._write() as session:
             row = self._meant(session, name, incarnation, job, holder)
@@ -157,12 +157,12 @@ class Machines(Connection):
                 row.state, row.cordon_scope, row.cordon_reason = MachineState.DRAINING, scope, reason
 
     def cordon(self, name: str, incarnation: str, job: str | None = None, holder: str = "") -> None:
-        """A machine that was to leave (:meth:`drain`) was seen to be out.
+        """Record that a draining machine (:meth:`drain`) was seen to be out.
 
         Raises:
             UnknownError: no such machine.
-            AnewError: it was started anew since.
-            StaleError: somebody has put it into service since, or the lease is somebody else's.
+            AnewError: it was restarted since.
+            StaleError: it was put into service since, or another run holds the lease.
         """
         with self._write() as session:
             row = self._meant(session, name, incarnation, job, holder)
@@ -172,13 +172,13 @@ class Machines(Connection):
                 raise StaleError(f"machine {name} is {row.state} now: somebody put it into service again")
 
     def let_go(self, name: str, incarnation: str, job: str, holder: str = "") -> None:
-        """A machine that ``job`` was to be rid of is another one by now, of which nothing is known to be wrong.
+        """Release a machine that ``job`` was to lose: it was replaced since, and no fault of the new one is known.
 
         It becomes a standby, at once or when it registers.
 
         Raises:
             UnknownError: no such machine.
-            StaleError: the lease is somebody else's.
+            StaleError: another run holds the lease.
         """
         with self._write() as session:
             row = machine_row(session, name, lock=True)
@@ -197,17 +197,17 @@ class Machines(Connection):
         reason: str,
         state: MachineState = MachineState.GONE,
     ) -> bool:
-        """A machine was found dead, or unfit, while no recovery was to see to it: it is out, until it may come back.
+        """Take out a machine that was found dead or unfit while no recovery was to handle it, until it may come back.
 
         Args:
             name: the machine's.
             incarnation: the one that was found so.
             job: that it serves; None: none.
             reason: for people.
-            state: what it is from then on: gone (it comes back when it registers), or cordoned.
+            state: its state from then on: gone (it comes back when it registers), or cordoned.
 
         Returns:
-            False: it was started anew since, or serves another job or none; it stays as it is.
+            False: it was restarted since, or serves another job or none; it stays as it is.
 
         Raises:
             UnknownError: no such machine.
@@ -241,9 +241,9 @@ class Machines(Connection):
                     row.state = MachineState.PROVISIONING
 
     def touch(self, seen: Mapping[tuple[str, str], float]) -> None:
-        """Note when machines were heard of, by name and incarnation (Unix seconds); strangers are left out.
+        """Record when machines last reported, by name and incarnation (Unix seconds); unknown ones are left out.
 
-        One transaction, whatever their number.
+        One transaction, however many they are.
         """
         noted = [{"who": name, "life": life, "at": at} for (name, life), at in seen.items()]
         mine = (MachineRow.name == bindparam("who")) & (MachineRow.incarnation == bindparam("life"))
@@ -257,7 +257,7 @@ class Machines(Connection):
                 )
 
     def give_back(self, names: Sequence[str], job: str) -> None:
-        """Machines whose job ended become standbys, all in one transaction; those that serve it no more are left alone.
+        """Make standbys of machines whose job ended, in one transaction; those that no longer serve it are left alone.
 
         Raises:
             StaleError: the job has not ended (any more).
@@ -317,7 +317,7 @@ class Machines(Connection):
 
 
 def _plain() -> Select[Any]:
-    """Columns, not objects that watch themselves: the gateway reads a thousand machines twice a second."""
+    """Select columns, not objects that track changes: the gateway reads a thousand machines twice a second."""
     return select(*(getattr(MachineRow, name) for name in Machine.model_fields))
 
 
@@ -329,7 +329,7 @@ def _machines(session: Session, query: Select[Any]) -> list[Machine]:
 
 
 def machine_row(session: Session, name: str, lock: bool = False) -> MachineRow:
-    """The machine's row, locked if it is to be changed.
+    """Return the machine's row, locked if it is to be changed.
 
     Raises:
         UnknownError: no such machine.

@@ -26,7 +26,7 @@ _version = Table(
 
 
 def revision(connection: Connection) -> str | None:
-    """The revision of a database; None: it has none yet."""
+    """Return the revision of a database; None: it has none yet."""
     if not inspect(connection).has_table("alembic_version"):
         return None
     return connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
@@ -74,16 +74,16 @@ def upgrade(connection: Connection, where: str) -> tuple[str | None, str]:
 
 
 def _make(connection: Connection) -> None:
-    """An empty database gets the newest tables at once; a test holds that the migrations lead to the same."""
+    """Create the newest tables in an empty database; a test checks that the migrations lead to the same tables."""
     Base.metadata.create_all(connection)
     _version.create(connection)
     connection.execute(_version.insert().values(version_num=HEAD))
-    # What a Holdfast of before migrations looks at: it refuses the ledger.
+    # A Holdfast older than migrations reads this and refuses the ledger.
     connection.execute(text("INSERT INTO meta (key, value) VALUES ('schema', :n)"), {"n": str(int(HEAD))})
 
 
 def _refuse_foreign(connection: Connection, where: str) -> None:
-    """Tables of before migrations are taken up when they say that they are the last such ones."""
+    """Refuse tables older than migrations, unless their version is the last one before migrations."""
     found = connection.execute(text("SELECT value FROM meta WHERE key = 'schema'")).scalar()
     if found not in (None, _BEFORE_MIGRATIONS):
         raise SettingsError(

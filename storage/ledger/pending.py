@@ -24,7 +24,7 @@ class PendingUpdates(Connection):
                 row.value = version
 
     def pending_version(self, job: str) -> str | None:
-        """The version that waits for the job's next restart, if any."""
+        """Return the version that waits for the job's next restart, if any."""
         with self._read() as session:
             row = session.get(MetaRow, _key(job))
             return row.value if row else None

@@ -29,7 +29,7 @@ class Pools(Connection):
             return _pool(row, groups or {})
 
     def pool(self) -> Pool:
-        """The target size; 0 before it was ever set."""
+        """Return the target size; 0 before it was ever set."""
         with self._read() as session:
             row = session.scalars(select(PoolRow).order_by(PoolRow.id.desc()).limit(1)).first()
             if row is None:
@@ -38,11 +38,11 @@ class Pools(Connection):
             return _pool(row, {part.name: part.target for part in parts})
 
     def machine_days(self, since: float) -> float:
-        """Days that machines spent in jobs after ``since`` (Unix seconds), summed over machines."""
+        """Return the days that machines spent in jobs after ``since`` (Unix seconds), summed over machines."""
         return sum(self.days_by_machine(since).values())
 
     def days_by_machine(self, since: float) -> dict[str, float]:
-        """Days that each machine spent in jobs after ``since`` (Unix seconds)."""
+        """Return the days that each machine spent in jobs after ``since`` (Unix seconds)."""
         now = self._clock.now()
         query = select(EpochRow).where(or_(EpochRow.closed_at.is_(None), EpochRow.closed_at > since))
         days: dict[str, float] = defaultdict(float)
@@ -54,7 +54,7 @@ class Pools(Connection):
         return dict(days)
 
     def evictions(self, since: float, job: str | None = None) -> list[float]:
-        """When machines were evicted after ``since``, oldest first (Unix seconds): the breaker's window.
+        """Return when machines were evicted after ``since``, oldest first (Unix seconds): the breaker's window.
 
         ``job``: from that one only.
         """
@@ -69,7 +69,7 @@ class Pools(Connection):
             return [at for at in session.scalars(query.order_by(ActionRow.done_at)) if at is not None]
 
     def skipped_steps(self, job: str) -> tuple[int, ...]:
-        """Steps of the job, since it was submitted, whose data is passed over; in their order."""
+        """Return the steps of the job, since it was submitted, whose data is passed over; in their order."""
         query = (
             select(ActionRow.result)
             .join(IncidentRow, IncidentRow.id == ActionRow.incident_id)
@@ -85,7 +85,7 @@ class Pools(Connection):
             return tuple(sorted({int(result["step"]) for result in session.scalars(query) if result}))
 
     def offences(self, since: float) -> list[Offence]:
-        """Every eviction after ``since`` (Unix seconds), of any job, oldest first: what machines answer for."""
+        """Return every eviction after ``since`` (Unix seconds), of any job, oldest first: the machines' record."""
         query = select(ActionRow.key, ActionRow.done_at).where(
             ActionRow.kind == "evict", ActionRow.state == ActionState.DONE, ActionRow.done_at > since
         )
@@ -96,11 +96,11 @@ class Pools(Connection):
             ]
 
     def machine_failures(self, since: float) -> int:
-        """Machines evicted after ``since`` (Unix seconds) because they themselves failed."""
+        """Return the number of machines evicted after ``since`` (Unix seconds) because they themselves failed."""
         return sum(self.failures_by_machine(since).values())
 
     def failures_by_machine(self, since: float) -> dict[str, int]:
-        """How often each machine was evicted after ``since`` (Unix seconds) because it itself failed.
+        """Return how often each machine was evicted after ``since`` (Unix seconds) because it itself failed.
 
         Counts evictions of incidents of class ``machine_fault`` and of the machine that another incident
         names; healthy machines that an over-eviction took along do not count.

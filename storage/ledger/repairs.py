@@ -1,4 +1,4 @@
-"""Repairs of evicted machines: who does one, which steps were begun, and what came of each."""
+"""Repairs of evicted machines: the run that does each, the steps that were begun, and their outcomes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.storage.ledger.connection import Connection
 from holdfast.storage.ledger.schema import MachineRow, RepairRow
 
 MARGIN_S = 30.0
-"""Between the end of a step at the latest and the end of its run's time: for writing down what came of it."""
+"""Between the end of a step at the latest and the end of its run's time: for recording the outcome."""
 _ALLOWED = {
     Step.RETURN: (MachineState.CORDONED, MachineState.PROVISIONING),
     Step.CHECK: (MachineState.PROVISIONING,),
@@ -24,12 +24,12 @@ _ALLOWED = {
 
 
 class Repairs(Connection):
-    """One repair is done by one run at a time, and only on a machine that nobody uses."""
+    """Repairs of machines: each is done by one run at a time, and only on a machine that is not in use."""
 
     def open_repair(
         self, machine: str, incident_id: str | None, incarnation: str, asked: Ask, why: str
     ) -> Repair:
-        """Write down that a machine is to be repaired; the one of the same incident and machine stands."""
+        """Record that a machine is to be repaired; an existing repair of the same incident and machine is kept."""
         with self._write() as session:
             query = select(RepairRow).where(
                 RepairRow.machine == machine, RepairRow.incident_id == incident_id
@@ -51,7 +51,7 @@ class Repairs(Connection):
             return row.to(Repair)
 
     def repair(self, repair_id: int) -> Repair:
-        """The repair of that number.
+        """Return the repair of that number.
 
         Raises:
             UnknownError: there is none.
@@ -62,7 +62,7 @@ class Repairs(Connection):
     def repairs(
         self, *, machine: str | None = None, incident_id: str | None = None, state: RepairState | None = None
     ) -> list[Repair]:
-        """Repairs, oldest first; only of what is given."""
+        """Return repairs, oldest first; only of what is given."""
         query = select(RepairRow).order_by(RepairRow.id)
         if machine is not None:
             query = query.where(RepairRow.machine == machine)
@@ -74,10 +74,10 @@ class Repairs(Connection):
             return [row.to(Repair) for row in session.scalars(query)]
 
     def take_repair(self, repair_id: int, holder: str) -> Repair:
-        """Let ``holder`` alone do it; whoever did it before has lost it when its time is up.
+        """Let only ``holder`` do the repair; the run that did it before loses it when its time is up.
 
         Raises:
-            UnknownError: there is none.
+            UnknownError: there is no such repair.
             StaleError: it is over.
             RefusedError: another run does it.
         """
@@ -91,10 +91,10 @@ class Repairs(Connection):
             return row.to(Repair)
 
     def begin_step(self, repair_id: int, holder: str, step: Step, why: str, at_most_s: float) -> Repair:
-        """Write down a step before it is done. ``return`` lets the machine register: it waits from now on.
+        """Record a step before it is done. ``return`` lets the machine register: it waits from now on.
 
         Raises:
-            StaleError: the repair is somebody else's or over, or the machine is in use, or another one by now.
+            StaleError: the repair is another run's or over, or the machine is in use or was replaced.
         """
         with self._write() as session:
             row = _held(session, repair_id, holder)
@@ -121,10 +121,10 @@ class Repairs(Connection):
     def end_step(
         self, repair_id: int, holder: str, state: StepState, said: str, incarnation: str | None = None
     ) -> Repair:
-        """What came of the step that was begun last; ``incarnation``: of the machine that returned.
+        """Record the outcome of the step that was begun last; ``incarnation``: of the machine that returned.
 
         Raises:
-            StaleError: the repair is somebody else's or over.
+            StaleError: the repair is another run's or over.
         """
         with self._write() as session:
             row = _held(session, repair_id, holder)
@@ -139,10 +139,10 @@ class Repairs(Connection):
             return row.to(Repair)
 
     def admit_repaired(self, repair_id: int, holder: str, outcome: str) -> Repair:
-        """The machine stands by from now on, the step worked and the repair is over: all of it or nothing.
+        """Make the machine a standby, mark the step as done and close the repair: all of it or nothing.
 
         Raises:
-            StaleError: the repair is somebody else's or over, or the machine is in use, or another one by now.
+            StaleError: the repair is another run's or over, or the machine is in use or was replaced.
         """
         with self._write() as session:
             row = _held(session, repair_id, holder)
@@ -153,16 +153,16 @@ class Repairs(Connection):
             return self._closed(session, row, RepairState.REPAIRED, outcome)
 
     def close_repair(self, repair_id: int, holder: str, state: RepairState, outcome: str) -> Repair:
-        """It is over; a step that was begun worked, unless it is cancelled.
+        """Close the repair; a step that was begun counts as done, unless the repair is cancelled.
 
         Raises:
-            StaleError: it is somebody else's or over.
+            StaleError: it is another run's or over.
         """
         with self._write() as session:
             return self._closed(session, _held(session, repair_id, holder), state, outcome)
 
     def cancel_repairs(self, machine: str, why: str) -> None:
-        """Somebody else sees to the machine.
+        """Cancel the repairs of a machine that is handled elsewhere.
 
         Raises:
             RefusedError: a step is under way on it.
@@ -193,7 +193,7 @@ class Repairs(Connection):
 
 
 def under_repair(session: Session, machine: str) -> bool:
-    """Whether a repair of the machine is open: it joins no pool by itself."""
+    """Return whether a repair of the machine is open: it joins no pool by itself."""
     query = select(RepairRow.id).where(RepairRow.machine == machine, RepairRow.state == RepairState.OPEN)
     return session.scalars(query).first() is not None
 
@@ -215,7 +215,7 @@ def _held(session: Session, repair_id: int, holder: str) -> RepairRow:
 
 
 def _unused(session: Session, row: RepairRow, allowed: Sequence[MachineState]) -> MachineRow:
-    """The machine's row, locked, if nobody uses it and it is the one that is meant.
+    """Return the machine's row, locked, if it is not in use and is the one that is meant.
 
     Raises:
         StaleError: it is not.

@@ -34,7 +34,7 @@ R = TypeVar("R", bound=Base)
 
 @dataclass(frozen=True)
 class Then:
-    """What is known of the moment, beyond what the tables say."""
+    """Facts about the moment, beyond what the tables record."""
 
     job: Mapping[str, Any] = field(default_factory=dict)
     """Columns of the job."""
@@ -52,8 +52,8 @@ class Rewinds(Connection):
     def rewind(self, incident_id: str, found: Classification, then: Then, into: Rewinds) -> None:
         """Write the job's past up to the incident into another ledger, which is empty, and the incident as just opened.
 
-        The incident is what ``found`` says, without alerts. Evictions of other jobs come along: breaker and repeat
-        offenders go by them.
+        The incident is as ``found`` describes it, without alerts. Evictions of other jobs are copied too: the breaker
+        and the search for repeat offenders use them.
 
         Raises:
             UnknownError: no such incident.
@@ -108,7 +108,7 @@ def _epochs(old: Session, incident: IncidentRow) -> list[EpochRow]:
 
 
 def _versions(old: Session, incident: IncidentRow) -> list[VersionRow]:
-    """Those there were; bad are those that a rollback had marked by then."""
+    """Return the versions that existed then; only those that a rollback had marked by then are bad."""
     query = select(VersionRow).where(VersionRow.job == incident.job).order_by(VersionRow.id)
     rollbacks = (
         select(ActionRow)
@@ -133,7 +133,7 @@ def _checkpoints(old: Session, incident: IncidentRow) -> list[CheckpointRow]:
 
 
 def _heard(old: Session, incident: IncidentRow) -> list[AlertRow]:
-    """What was heard of machines before, by which one is known to flap or to be unfit."""
+    """Return earlier alerts about machines, by which a machine is known to flap or to be unfit."""
     at = incident.opened_at
     within = (AlertRow.recorded_at > at - _HEARD_S) & (AlertRow.recorded_at <= at)
     query = select(AlertRow).where(within, AlertRow.machine.is_not(None)).order_by(AlertRow.id)
@@ -191,7 +191,7 @@ def _past(old: Session, incident: IncidentRow) -> list[IncidentRow]:
 
 
 def _as_it_was(past: IncidentRow, incident: IncidentRow) -> dict[str, Any]:
-    """One that ended later had not recovered yet."""
+    """Return the changes that undo a later end: an incident that ended later had not recovered yet."""
     later = past.closed_at is None or past.closed_at > incident.opened_at
     return {"state": IncidentState.NEEDS_HUMAN} if later else {}
 

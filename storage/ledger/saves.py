@@ -1,4 +1,4 @@
-"""Whether a job ever saved anything: what a start from zero would throw away."""
+"""Whether a job ever saved a state, which a start from zero would discard."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Saves(Connection):
                 row.value = str(max(epoch, int(row.value)))
 
     def ever_saved(self, job: str) -> bool:
-        """Whether the job saved a state since it was last submitted: told by its agents, restored, or in S3.
+        """Return whether the job saved a state since it was last submitted: reported by its agents, restored, or in S3.
 
         Raises:
             UnknownError: no such job.

@@ -38,11 +38,11 @@ class RecordedClassColumn(TypeDecorator[IncidentClass]):
     cache_ok = True
 
     def process_bind_param(self, value: IncidentClass | None, dialect: Dialect) -> str | None:
-        """Its name."""
+        """Return its name."""
         return None if value is None else str(value.value)
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> IncidentClass | None:
-        """The class of that name."""
+        """Return the class of that name."""
         return None if value is None else IncidentClass.declare(value)
 
 
@@ -65,7 +65,7 @@ class Base(DeclarativeBase):
     }
 
     def to(self, model: type[M]) -> M:
-        """This row as ``model``, whose fields are columns of the same names."""
+        """Return this row as ``model``, whose fields are columns of the same names."""
         return model.model_validate({name: getattr(self, name) for name in model.model_fields})
 
 
@@ -209,7 +209,7 @@ class ActionRow(Base):
 
 
 class ByHandRow(Base):
-    """What people had done to machines, incidents and jobs, and their logins."""
+    """Requests of people about machines, incidents and jobs, and their logins."""
 
     __tablename__ = "by_hand"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -326,7 +326,7 @@ class JobLeaseRow(Base):
     run: Mapped[str]
     """Its flow run."""
     holder: Mapped[str]
-    """The process that took it, with a word of its own: the same run started twice is two holders."""
+    """The process that took it, with a unique word: the same run started twice is two holders."""
     until: Mapped[float]
 
 
@@ -359,7 +359,7 @@ class WaitRow(Base):
 
 
 class InputRow(Base):
-    """What one decision about an incident went by, as far as no other table keeps it: for replays."""
+    """Inputs of one decision about an incident, as far as no other table keeps them: for replays."""
 
     __tablename__ = "inputs"
     incident_id: Mapped[str] = mapped_column(primary_key=True)

@@ -16,7 +16,7 @@ class Versions(Connection):
 
     @repeat_on_conflict
     def add_version(self, job: str, version: str, key: str, note: str, by: str = "") -> CodeVersion:
-        """Record a stored version. One already known is returned as it stands (a bad one stays bad)."""
+        """Record a stored version. One already known is returned unchanged (a bad one stays bad)."""
         with self._write() as session:
             row = _find(session, job, version)
             if row is None:
@@ -28,13 +28,13 @@ class Versions(Connection):
             return row.to(CodeVersion)
 
     def versions(self, job: str) -> list[CodeVersion]:
-        """All versions of the job's code, oldest first."""
+        """Return all versions of the job's code, oldest first."""
         with self._read() as session:
             rows = session.scalars(select(VersionRow).where(VersionRow.job == job).order_by(VersionRow.id))
             return [row.to(CodeVersion) for row in rows]
 
     def mark_bad(self, job: str, version: str, reason: str) -> CodeVersion:
-        """Keep a version from being chosen by a rollback. The first reason stands.
+        """Keep a version from being chosen by a rollback. The first reason is kept.
 
         Raises:
             UnknownError: no such version.

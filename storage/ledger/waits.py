@@ -1,4 +1,4 @@
-"""What incidents wait for after their playbooks met a limit, and the way back to work."""
+"""Waits of incidents whose playbooks met a limit, and how they are taken up again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.storage.ledger.jobs import job_row
 from holdfast.storage.ledger.schema import ActionRow, IncidentRow, WaitRow
 
 AGAIN = "again"
-"""Kind of the action that says why an incident was taken up again."""
+"""Kind of the action that records why an incident was taken up again."""
 
 
 class Waits(Connection):
@@ -33,7 +33,7 @@ class Waits(Connection):
             row.over = False
 
     def waits(self) -> list[Wait]:
-        """All that go on: of incidents that are closed and need a human, oldest first."""
+        """Return all current waits: of incidents that are closed and need a human, oldest first."""
         query = (
             select(WaitRow)
             .join(IncidentRow, IncidentRow.id == WaitRow.incident_id)
@@ -43,13 +43,13 @@ class Waits(Connection):
             return [row.to(Wait) for row in session.scalars(query.order_by(WaitRow.since))]
 
     def last_wait(self, incident_id: str) -> Wait | None:
-        """The incident's newest wait, whether it goes on or not."""
+        """Return the incident's newest wait, whether it is over or not."""
         with self._read() as session:
             row = session.get(WaitRow, incident_id)
             return row.to(Wait) if row else None
 
     def end_wait(self, incident_id: str) -> None:
-        """Nothing is waited for any more. Unknown ones change nothing."""
+        """End the wait of an incident. Unknown incidents change nothing."""
         with self._write() as session:
             row = session.get(WaitRow, incident_id, with_for_update=True)
             if row is not None:
@@ -60,7 +60,7 @@ class Waits(Connection):
 
         Raises:
             UnknownError: no such incident.
-            StaleError: it does not wait, or a person had a say since: the job runs, was stopped or submitted anew.
+            StaleError: it does not wait, or a person intervened since: the job runs, was stopped or resubmitted.
         """
         with self._write() as session:
             row = incident_row(session, incident_id, lock=True)

@@ -1,4 +1,4 @@
-"""What Holdfast asks of an object store: little enough that every S3 implementation has it."""
+"""The operations that Holdfast needs of an object store: few enough that every S3 implementation has them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class ObjectStore(Protocol):
         ...
 
     def get(self, key: str) -> bytes:
-        """The whole object, in memory."""
+        """Return the whole object, in memory."""
         ...
 
     def get_range(self, key: str, start: int, nbytes: int) -> bytes:
@@ -71,7 +71,7 @@ class ObjectStore(Protocol):
     def read_range(
         self, key: str, start: int, nbytes: int, chunk_nbytes: int, take: Callable[[bytes], None]
     ) -> None:
-        """As :meth:`get_range`, without all of it in memory at once.
+        """Read as :meth:`get_range` does, without all of it in memory at once.
 
         ``take`` is called with the bytes in order, ``chunk_nbytes`` at a time; only the last may be fewer. What it
         raises ends the read.
@@ -83,7 +83,7 @@ class ObjectStore(Protocol):
         ...
 
     def exists(self, key: str) -> bool:
-        """Whether there is such an object."""
+        """Return whether there is such an object."""
         ...
 
     def head(self, key: str) -> ObjectInfo:
@@ -91,11 +91,11 @@ class ObjectStore(Protocol):
         ...
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Objects whose keys start with ``prefix``, in order of keys, as of the call."""
+        """Yield the objects whose keys start with ``prefix``, in order of keys, as of the call."""
         ...
 
     def folders(self, prefix: str) -> tuple[str, ...]:
-        """What follows ``prefix`` up to the next slash, each once and in order, as whole prefixes.
+        """Return the folders below ``prefix``, each once and in order, as whole prefixes up to the next slash.
 
         Costs a request per thousand folders, however many objects are in them.
         """

@@ -10,7 +10,7 @@ from holdfast.storage.objects.base import ObjectStore
 
 
 def arguments(settings: Settings) -> dict[str, str]:
-    """How the store at ``settings.s3`` is reached: what ``S3Store`` takes. Holds the secret key.
+    """Return how the store at ``settings.s3`` is reached: what ``S3Store`` takes. Holds the secret key.
 
     Raises:
         SettingsError: no secret key is set and there is no secret file.
@@ -25,7 +25,7 @@ def arguments(settings: Settings) -> dict[str, str]:
 
 
 def connect(given: Mapping[str, str]) -> ObjectStore:
-    """The store that :func:`arguments` describes; connects on first use."""
+    """Return the store that :func:`arguments` describes; connects on first use."""
     # boto3 costs 0.15 s and 20 MiB: agents import this package and must not pay for it.
     from holdfast.storage.objects.s3 import S3Store  # noqa: PLC0415
 
@@ -33,7 +33,7 @@ def connect(given: Mapping[str, str]) -> ObjectStore:
 
 
 def from_settings(settings: Settings) -> ObjectStore:
-    """The store at ``settings.s3``; connects on first use.
+    """Return the store at ``settings.s3``; connects on first use.
 
     Raises:
         SettingsError: no secret key is set and there is no secret file.

@@ -1,4 +1,4 @@
-"""Failures of S3: which are worth a retry, and what they mean in our words."""
+"""Failures of S3: which ones are retried, and their translation to our errors."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _TORN = (FlexibleChecksumError, IncompleteReadError, ResponseStreamingError)
 
 
 def code_of(error: BaseException) -> str:
-    """The S3 error code, or empty when the failure is not an answer of the store."""
+    """Return the S3 error code, or empty when the failure is not an answer of the store."""
     return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same request may succeed if sent again: no answer, a torn one, or a server error."""
+    """Return whether the same request may succeed if sent again: no answer, a torn one, or a server error."""
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return status >= 500 or status == 429 or code_of(error) in _TRANSIENT_CODES
@@ -37,7 +37,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def explain(error: Exception, endpoint: str, bucket: str, key: str) -> HoldfastError:
-    """The same failure from our error tree, saying what is wrong and what to do."""
+    """Return the same failure from our error tree, saying what is wrong and what to do."""
     code = code_of(error)
     status = _status(error)
     if code == "NoSuchBucket":

@@ -11,7 +11,7 @@ SEND_BYTES = 256 * 1024
 class Window:
     """A part of a mapped file, read as a file is; what it hands out are views of the memory itself.
 
-    An HTTP client asks in pieces of 16 KiB and sends whatever it gets: it gets more at a time.
+    An HTTP client asks for pieces of 16 KiB and sends all that it gets: so it is given more at a time.
     """
 
     def __init__(self, view: memoryview) -> None:
@@ -22,7 +22,7 @@ class Window:
         return len(self._view)
 
     def read(self, size: int | None = -1) -> memoryview:
-        """The next bytes: all of them without a ``size``, else up to the larger of it and ``SEND_BYTES``."""
+        """Return the next bytes: all of them without a ``size``, else up to the larger of it and ``SEND_BYTES``."""
         left = len(self._view) - self._at
         count = left if size is None or size < 0 else min(left, max(size, SEND_BYTES))
         found = self._view[self._at : self._at + count]
@@ -36,5 +36,5 @@ class Window:
         return self._at
 
     def tell(self) -> int:
-        """Where the next read begins."""
+        """Return the position at which the next read begins."""
         return self._at

@@ -36,7 +36,7 @@ class Deadline:
         self._at = time.monotonic() + within_s
 
     def check(self) -> None:
-        """Go on.
+        """Check that time is left.
 
         Raises:
             UnavailableError: time is up.
@@ -46,7 +46,7 @@ class Deadline:
 
 
 def body_of(view: memoryview) -> IO[bytes]:
-    """``view`` as a request's body. What it lacks of a file, requests do not use."""
+    """Return ``view`` as a request's body. It lacks only those parts of a file that requests do not use."""
     return cast("IO[bytes]", Window(view))
 
 
@@ -61,7 +61,7 @@ def send(
     retry: Retry,
     deadline: Deadline,
 ) -> None:
-    """Upload ``view`` as the object ``key``; aborted whole when a part fails for good or time is up."""
+    """Upload ``view`` as the object ``key``; aborted as a whole when a part finally fails or time is up."""
     part_bytes = max(part_bytes, -(-len(view) // MOST_PARTS))
     upload_id: str = retry(lambda: client.create_multipart_upload(Bucket=bucket, Key=key)["UploadId"])
 
@@ -96,7 +96,7 @@ def send(
         deadline.check()
         retry(lambda: complete(tags))
     except BaseException:
-        # One attempt: if the store is away, whoever tidies up finds the upload later.
+        # One attempt: if the store is away, a later clean-up finds the upload.
         with contextlib.suppress(BotoCoreError, ClientError):
             client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload_id)
         raise

@@ -110,7 +110,7 @@ class S3Store:
             )
 
     def get(self, key: str) -> bytes:
-        """The whole object, checked against its checksum where the store has one."""
+        """Return the whole object, checked against its checksum where the store has one."""
 
         def read() -> bytes:
             answer = self._client().get_object(Bucket=self.bucket, Key=key, ChecksumMode="ENABLED")
@@ -143,7 +143,7 @@ class S3Store:
             self._call(key, read)
 
     def _open_range(self, key: str, start: int, at: int, end: int) -> StreamingBody:
-        """What is left of a range, from ``at`` on."""
+        """Open the rest of a range, from ``at`` on."""
         try:
             # Unchecked: rclone sends the checksum of the whole object with a range.
             answer = self._client().get_object(Bucket=self.bucket, Key=key, Range=f"bytes={at}-{end - 1}")
@@ -179,7 +179,7 @@ class S3Store:
         return nbytes
 
     def exists(self, key: str) -> bool:
-        """Whether there is such an object; a missing bucket is an error, not a no."""
+        """Return whether there is such an object; a missing bucket is an error, not a no."""
         return self._find(key) is not None
 
     def head(self, key: str) -> ObjectInfo:
@@ -190,7 +190,7 @@ class S3Store:
         return found
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """Objects under ``prefix``, in order of keys."""
+        """Yield the objects under ``prefix``, in order of keys."""
 
         def read() -> tuple[ObjectInfo, ...]:
             pages = (
@@ -207,7 +207,7 @@ class S3Store:
         return iter(sorted(self._call(prefix, read), key=lambda found: found.key))
 
     def folders(self, prefix: str) -> tuple[str, ...]:
-        """Prefixes one slash below ``prefix``."""
+        """Return the prefixes one slash below ``prefix``."""
 
         def read() -> frozenset[str]:
             pages = self._client().get_paginator("list_objects_v2")
@@ -237,7 +237,7 @@ class S3Store:
                     for found in page.get("Uploads", ())
                 )
             except ClientError as error:
-                # What rclone says when there is none, and of a missing bucket.
+                # rclone's answer when there is none, and for a missing bucket.
                 if code_of(error) != "NoSuchUpload":
                     raise
                 return None
@@ -248,7 +248,7 @@ class S3Store:
         return found or ()
 
     def _newest_part(self, key: str, upload_id: str) -> float:
-        """When the newest part of an upload came; 0 without parts, or when it has ended meanwhile."""
+        """Return when the newest part of an upload came; 0 without parts, or when it has ended meanwhile."""
         try:
             pages = self._client().get_paginator("list_parts")
             listed = pages.paginate(Bucket=self.bucket, Key=key, UploadId=upload_id)
@@ -368,11 +368,11 @@ class S3Store:
             raise explain(cause, self.endpoint, self.bucket, key) from cause
 
     def _transfers(self) -> S3Client:
-        """The client for transfers in parts, each retried by itself."""
+        """Return the client for transfers in parts, each retried by itself."""
         return self._client(self._attempts)
 
     def _client(self, attempts: int = 1) -> S3Client:
-        """One that sends a request as often as ``attempts`` by itself."""
+        """Return a client that sends a request up to ``attempts`` times by itself."""
         with self._lock:
             if attempts not in self._clients:
                 self._clients[attempts] = self._connect(attempts)
@@ -415,13 +415,13 @@ def _make_client(**options: Any) -> S3Client:
 
 
 def _no_stream_in_errors(response_dict: dict[str, Any], **_: object) -> None:
-    """An error has no checksum to verify: botocore wraps its body where it names one, and cannot parse that then."""
+    """Empty an error's body that botocore wrapped for a checksum: it has none to verify, and cannot be parsed then."""
     if response_dict["status_code"] >= 300 and not isinstance(response_dict["body"], bytes):
         response_dict["body"] = b""
 
 
 def _cause(error: Exception) -> Exception:
-    """What a failed transfer failed of: boto3 wraps it in an error of its own."""
+    """Return the cause of a failed transfer: boto3 wraps it in an error of its own."""
     inner = error.__context__ if isinstance(error, Boto3Error) else None
     return inner if isinstance(inner, ClientError | BotoCoreError) else error
 

@@ -34,7 +34,7 @@ class Taken(Frozen):
 
 
 def _said(read: Callable[[bytes], T]) -> Callable[[Request], Awaitable[T]]:
-    """What an agent says, which may be of another version, as ``read`` reads it."""
+    """Parse an agent's request body with ``read``; the agent may run another version."""
 
     async def body(request: Request) -> T:
         try:
@@ -52,7 +52,7 @@ _USABLE = Depends(_said(partial(tolerant.read_part, Heartbeat)))
 
 
 def routes(gateway: Gateway) -> APIRouter:
-    """The routes, for this gateway."""
+    """Return the routes, for this gateway."""
     router = APIRouter(prefix="/v1/agents")
     site = gateway.site
     warned: set[str] = set()
@@ -111,7 +111,7 @@ def routes(gateway: Gateway) -> APIRouter:
 
 
 def _restarted(machine: Machine, now: float) -> Alert:
-    """For the count of how often it comes and goes."""
+    """Return the alert by which restarts of a machine's agent are counted."""
     evidence = {"check": flapping.RESTARTED, "detail": "its agent began anew"}
     return Alert(
         kind=AlertKind.HOST_FAULT,
@@ -123,7 +123,7 @@ def _restarted(machine: Machine, now: float) -> Alert:
 
 
 async def admit(gateway: Gateway, name: str, incarnation: str) -> Machine:
-    """The machine that says so.
+    """Return the machine that sent the request.
 
     Raises:
         UnknownError: no such machine: its agent registers.
@@ -133,7 +133,7 @@ async def admit(gateway: Gateway, name: str, incarnation: str) -> Machine:
     try:
         return fleet.admit(name, incarnation)
     except HoldfastError:
-        # An agent ends at such an answer: the ledger has the last word, not what we read half a second ago.
+        # An agent ends at such an answer: the ledger decides, not the state that we read half a second ago.
         try:
             await gateway.site.machine(name)
             return fleet.admit(name, incarnation)

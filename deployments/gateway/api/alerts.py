@@ -17,7 +17,7 @@ from holdfast.models.alert import Alert
 
 
 def routes(gateway: Gateway) -> APIRouter:
-    """The routes, for this gateway."""
+    """Return the routes, for this gateway."""
     router = APIRouter(prefix="/v1/alerts")
 
     @router.post("")
@@ -34,7 +34,7 @@ def routes(gateway: Gateway) -> APIRouter:
     @router.post("/alertmanager")
     async def webhook(body: alertmanager.Webhook) -> dict[str, Any]:
         # One answer per alert, and 200 for all: Alertmanager would repeat the others with the refused one.
-        # Only when the ledger is away it is told to come again (503).
+        # Only while the ledger is unavailable is it asked to retry (503).
         results = [await _one(gateway, sent, body.status) for sent in body.alerts]
         if body.truncatedAlerts:
             gateway.site.metrics.truncated.inc(body.truncatedAlerts)

@@ -1,4 +1,4 @@
-"""Questions that playbooks ask people: answered from the command line, or by the policy when nobody does."""
+"""Questions that playbooks ask operators: answered from the command line, or by the policy when no operator answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.models.history import Action, ActionState
 
 
 def asked(actions: Sequence[Action]) -> Action | None:
-    """The newest question that is not answered; None: there is none."""
+    """Return the newest question that is not answered; None: there is none."""
     open_ones = [a for a in actions if a.kind == "approve" and a.state is ActionState.INTENT]
     return open_ones[-1] if open_ones else None
 
@@ -27,7 +27,7 @@ class Approvals:
         self._runs = runs
 
     async def answer(self, incident_id: str, approve: bool, by: str, reason: str) -> Incident:
-        """A person answers.
+        """Take a person's answer.
 
         Raises:
             UnknownError: no such incident.
@@ -42,7 +42,7 @@ class Approvals:
         return incident
 
     async def look(self, incident: Incident, actions: Sequence[Action], resolved: str = "") -> None:
-        """The incident's run is suspended: has its time come, or was it answered and not resumed?
+        """Check a suspended run: answer for its incident when the deadline has passed, or resume it if it was answered.
 
         ``resolved``: an alert of it that is over meanwhile, so that nothing has to be evicted for it.
         """

@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 
 class Asked(Frozen):
-    """Who asks, and why. The name of a person who is logged in on the status page is that of the login."""
+    """Requester and reason. The name of a person logged in on the status page is that of the login."""
 
     by: str = Field(SOMEBODY, max_length=_NAME_CHARS)
     reason: str = Field("", max_length=2000)
@@ -43,7 +43,7 @@ class Act(Frozen):
 
 
 class Asker(Frozen):
-    """Somebody at the gateway's door."""
+    """The sender of a request to the gateway."""
 
     by: str
     """The name that the person gave."""
@@ -53,12 +53,12 @@ class Asker(Frozen):
     """Address that the request came from."""
 
     def asks(self, act: str, target: str, reason: str = "") -> Act:
-        """What for."""
+        """Return the audited act of this requester."""
         return Act(by=self.by, via=self.via, source=self.source, act=act, target=target, reason=clean(reason))
 
 
 def who(request: Request, named: str = "") -> Asker:
-    """Who sent a request: the login's name, else the one in its body, else in its header."""
+    """Return the sender of a request: the login's name, else the one in its body, else in its header."""
     source = request.client.host if request.client else ""
     session: Session | None = getattr(request.state, "session", None)
     if session:
@@ -100,5 +100,5 @@ async def audited(
 
 
 def told(outcome: Outcome) -> str:
-    """What came of it, in words."""
+    """Describe the outcome in words."""
     return f"{outcome.outcome.value} {outcome.incident or ''} {outcome.message}".strip()

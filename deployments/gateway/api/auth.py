@@ -1,4 +1,4 @@
-"""At the door: the shared secret, and a limit on how much a request may carry. Plain ASGI, before any parsing."""
+"""Authentication by the shared secret, and limits on the size of requests. Plain ASGI, before any parsing."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from holdfast.guarded_http import is_known
 
 OPEN_PATHS = frozenset({"/healthz", "/readyz"})
 PAGE = "/ui/"
-"""The status page itself says nothing secret: what it shows it asks for with its login."""
+"""The status page itself contains nothing secret: it requests the data that it shows with its login."""
 NOT_BY_COOKIE = ("/v1/agents/", "/v1/alerts")
-"""What machines say is never said by a browser."""
+"""Paths for requests of machines, which never come from a browser."""
 MAX_BODY_BYTES = 4 * 1024 * 1024
 ALERT_PATHS = ("/v1/alerts", "/v1/agents/events")
 MAX_ALERTS_AT_ONCE = 1024
@@ -33,7 +33,7 @@ MAX_ALERTS_AT_ONCE = 1024
 
 
 class TooLargeError(RefusedError):
-    """The request's body is larger than anything that a gateway is sent."""
+    """The request's body is larger than any that a gateway accepts."""
 
     status = 413
 
@@ -91,10 +91,10 @@ class AuthMiddleware:
             self._alerts -= 1
 
     def _admit(self, scope: Scope, headers: Headers) -> None:
-        """By the secret; on the status page's paths also by its login.
+        """Admit a request by the secret; on the status page's paths also by its login.
 
         Raises:
-            UnauthorizedError: by neither.
+            UnauthorizedError: it has neither.
         """
         path, method = scope["path"], scope["method"]
         if (path == "/" or path.startswith(PAGE)) and (method in SAFE_METHODS or path == f"{PAGE}login"):
@@ -138,7 +138,7 @@ class AuthMiddleware:
 
 
 def _kind_of(path: str) -> str:
-    """The route's kind, from a closed set: a path that a stranger made up must not become a label."""
+    """Return the route's kind, from a closed set: a path that a stranger made up must not become a label."""
     for kind in (
         "agents",
         "alerts",
@@ -163,7 +163,7 @@ def _too_large() -> TooLargeError:
 
 
 def body_of(error: HoldfastError) -> dict[str, str]:
-    """The JSON answer that stands for ``error``."""
+    """Return the JSON answer that stands for ``error``."""
     return {"error": type(error).__name__, "message": str(error)}
 
 

@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 
 class Submit(Frozen):
-    """A job to run; its code lies in S3 already."""
+    """A job to run; its code is in S3 already."""
 
     spec: JobSpec
     code_version: Version
@@ -37,7 +37,7 @@ class Pause(Frozen):
 
 
 class Update(Frozen):
-    """A code version to switch to; it lies in S3 already."""
+    """A code version to switch to; it is in S3 already."""
 
     version: Version
     when: Literal["now", "lazy"] = "now"
@@ -46,7 +46,7 @@ class Update(Frozen):
 
 
 def routes(gateway: Gateway) -> APIRouter:
-    """The routes, for this gateway."""
+    """Return the routes, for this gateway."""
     router = APIRouter(prefix="/v1")
     site = gateway.site
 
@@ -135,7 +135,7 @@ def _resumed(choice: Choice | None) -> str:
 
 
 async def _must_be_idle(gateway: Gateway, job: Job) -> None:
-    """No playbook works on the job.
+    """Check that no playbook works on the job.
 
     Raises:
         RefusedError: one does; it decides when ranks run.

@@ -20,7 +20,7 @@ from holdfast.models.names import IncidentId, MachineName
 
 
 class Evict(Asked):
-    """Why a machine is taken out, and for whom."""
+    """Reason for which a machine is taken out, and scope of its cordon."""
 
     scope: Scope = Scope.CLUSTER
     reason: str = Field("asked for by hand", max_length=2000)
@@ -33,7 +33,7 @@ class Answer(Asked):
 
 
 def routes(gateway: Gateway) -> APIRouter:
-    """The routes, for this gateway."""
+    """Return the routes, for this gateway."""
     router = APIRouter(prefix="/v1")
     site, ledger = gateway.site, gateway.site.ledger
 
@@ -89,7 +89,7 @@ def routes(gateway: Gateway) -> APIRouter:
 
 
 async def _release(gateway: Gateway, machine: Machine) -> None:
-    """Start an evicted machine anew; it stays as it was when that does not work."""
+    """Restart an evicted machine; its state is unchanged when that fails."""
     change, name = gateway.site.ledger.set_machine, machine.name
     await asyncio.to_thread(
         change, name, state=MachineState.PROVISIONING, cordon_scope=None, cordon_reason=None

@@ -23,7 +23,7 @@ Limit = Annotated[int, Query(ge=1, le=1000)]
 
 
 def routes(gateway: Gateway) -> APIRouter:
-    """The routes, for this gateway."""
+    """Return the routes, for this gateway."""
     router = APIRouter(prefix="/v1")
     ledger = gateway.site.ledger
 
@@ -78,7 +78,7 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @router.get("/targets")
     def targets() -> list[dict[str, Any]]:
-        """Agents in service, for Prometheus' HTTP service discovery.
+        """List the agents in service, for Prometheus' HTTP service discovery.
 
         https://prometheus.io/docs/prometheus/latest/http_sd/
         """
@@ -133,7 +133,7 @@ def _repair(repair: Repair) -> dict[str, Any]:
 
 
 def _job(gateway: Gateway, job: Job) -> dict[str, Any]:
-    """One job of the status. Ranks as the newest heartbeats have them."""
+    """Return one job of the status. Ranks as the newest heartbeats have them."""
     site = gateway.site
     time = times.of(site, job)
     ranks = [
@@ -160,7 +160,7 @@ def _job(gateway: Gateway, job: Job) -> dict[str, Any]:
 
 
 def _checkpoint_cost(gateway: Gateway, job: Job) -> dict[str, Any]:
-    """What its checkpoints take on each machine; bytes once ranks have saved."""
+    """Return the cost of the job's checkpoints on each machine; in bytes once ranks have saved."""
     nbytes = max((run.shard_nbytes for _, run in gateway.site.fleet.runs(job)), default=0)
     return checkpoint_cost.cost(job.spec, crosses_groups=False, rank_nbytes=nbytes or None).sums()
 

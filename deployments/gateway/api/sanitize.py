@@ -1,4 +1,4 @@
-"""What strangers send, made fit to be stored: no NUL, no half characters, no endless texts. Pure."""
+"""Sanitize untrusted input before it is stored: no NUL, no half characters, no endless texts. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ MAX_DEPTH = 12
 
 
 class AlertTooLargeError(RefusedError):
-    """One alert carries more than anybody reads."""
+    """One alert carries more evidence than a person can read."""
 
     status = 413
 
 
 def tidy(alert: Alert) -> Alert:
-    """The alert with texts that every database takes.
+    """Return the alert with texts that every database takes.
 
     Raises:
         AlertTooLargeError: it is larger than 64 KiB.
@@ -31,7 +31,7 @@ def tidy(alert: Alert) -> Alert:
 
 
 def clean(text: str) -> str:
-    """The text as every database takes it."""
+    """Return the text as every database takes it."""
     # PostgreSQL refuses NUL, and no database takes half a surrogate pair.
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode("utf-8", "replace").decode()
 

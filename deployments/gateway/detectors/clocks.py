@@ -1,6 +1,6 @@
-"""Machines whose clock is off, as their heartbeats show: each says when it was made.
+"""Detect machines whose clock is off, from the time at which each heartbeat was made.
 
-On its way a heartbeat only gets older, so the smallest difference of some heartbeats is the best estimate.
+A heartbeat only gets older in transit, so the smallest difference among several heartbeats is the best estimate.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Clocks:
         seen.append(self._site.clock.now() - beat.at)
 
     async def tick(self) -> None:
-        """One round: each skewed machine is told once, and again after its clock was right."""
+        """Run one round: report each skewed machine once, and again only after its clock was right in between."""
         machines = self._site.fleet.machines
         self._seen = {name: seen for name, seen in self._seen.items() if name in machines}
         skewed = {

@@ -1,4 +1,4 @@
-"""Ranks whose end nobody reported: their agent's event was lost (the gateway was away), or the agent began anew."""
+"""Ranks whose exit was not reported: the agent's event was lost (the gateway was away), or the agent restarted."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class UnheardExits:
         self._seen_at: dict[str, float] = {}
 
     async def tick(self) -> None:
-        """One round."""
+        """Run one round."""
         now = self._site.clock.now()
         found = {alert.key: alert for alert in self._failed(now)}
         self._seen_at = {key: self._seen_at.get(key, now) for key in found}
@@ -42,7 +42,7 @@ class UnheardExits:
                 yield from _of_run(job, self._site.fleet.machines[name], run, now)
 
     async def restarted(self, machine: Machine, before: Machine) -> None:
-        """The agent of an active machine registered with a new incarnation: the ranks of the old one are gone."""
+        """Report the ranks of an active machine as gone: its agent registered with a new incarnation."""
         job = self._site.fleet.jobs.get(machine.job or "")
         if job is None or job.state is not JobState.RUNNING or machine.name not in job.machines:
             return
@@ -75,6 +75,6 @@ def _of_run(job: Job, machine: Machine, run: JobOnMachine, now: float) -> Iterat
                 epoch=run.epoch,
                 incarnation=machine.incarnation,
                 at=now,
-                # Less than the agent would have told; whether it is an echo cannot be seen from here.
+                # Less than the agent would have reported; whether it is an echo cannot be seen from here.
                 evidence={"exit_code": rank.exit_code, "source": "heartbeat", "cascade": False},
             )

@@ -24,9 +24,9 @@ from holdfast.policies.detect.hang_facts import HangFacts, Learned, facts
 SAMPLE_S = 3.0
 """Processor use is taken over so long."""
 _SAMPLES_SHARE = 0.05
-"""Of the silence, between two looks at the stacks."""
+"""Least interval between two reads of the stacks, as a share of the silence."""
 AGAIN_S = 5.0
-"""A hang that goes on is reported again after so long (its incident may have been closed meanwhile)."""
+"""Interval after which a lasting hang is reported again (its incident may have been closed meanwhile)."""
 
 
 @dataclass
@@ -57,16 +57,16 @@ class _History:
         self.last = state
 
     def work_before(self) -> tuple[float, float] | None:
-        """What belongs to :meth:`earlier`."""
+        """Return the sample of ``work`` at the time of :meth:`earlier`; None when there is none yet."""
         return self.work[0] if self.earlier() else None
 
     def earlier(self) -> tuple[float, float] | None:
-        """A sample of a while ago; None when there is none yet."""
+        """Return the oldest sample, if it is old enough to compare with; None when there is none yet."""
         oldest, newest = self.cpu[0], self.cpu[-1]
         return oldest if newest[0] - oldest[0] >= SAMPLE_S / 2 else None
 
     def _gap(self, state: RankState, exempt: frozenset[str]) -> None:
-        """Steps that lie next to each other, outside of evaluation, checkpoints and holds."""
+        """Measure the gap between two consecutive steps, outside of evaluation, checkpoints and holds."""
         before = self.last
         if before is None or before.steps_done == 0 or state.steps_done != before.steps_done + 1:
             return
@@ -112,7 +112,7 @@ class Hangs:
                 known.add(rank, beat.at, self._exempt)
 
     async def tick(self) -> None:
-        """One round."""
+        """Run one round."""
         jobs = self._site.fleet.jobs
         running = {job.name: set(job.machines) for job in jobs.values() if job.state is JobState.RUNNING}
         for job_name, machine, rank in list(self._ranks):
@@ -144,7 +144,7 @@ class Hangs:
         await self._correlator.accept_all([_alert(job, vote, now)])
 
     async def _learned(self, job: Job, ranks: Sequence[HangFacts]) -> Learned:
-        """How long it took before; its starts are looked up only where one takes long."""
+        """Return the durations learned so far; the job's starts are looked up only where one takes long."""
         slow = [rank for rank in ranks if not rank.steps_done and rank.silent_s > self._policy.first_step_s]
         if slow and not self._known.has_starts(job):
             epochs = await asyncio.to_thread(self._site.ledger.epochs, job.name)
@@ -170,7 +170,7 @@ class Hangs:
         known.add(await stacks.read(job, self._site.fleet.machines))
 
     def _moves(self, job: Job) -> bool:
-        """Whether some rank made a step so lately that nothing needs to be weighed."""
+        """Return whether some rank completed a step so recently that a hang is ruled out."""
         for machine, run in self._site.fleet.runs(job):
             for rank in run.ranks:
                 if (known := self._ranks.get((job.name, machine, rank.rank))) is None:
@@ -181,7 +181,7 @@ class Hangs:
         return False
 
     def _spins(self, job: Job) -> bool:
-        """Whether all machines look as if they only waited for one another: then no window is waited for."""
+        """Return whether all machines look as if they only wait for one another: then the window is not waited for."""
         return all(self._vitals.still(name).spins_s >= self._policy.spin_s for name in job.machines)
 
     def _facts(self, job: Job) -> list[HangFacts]:

@@ -1,8 +1,8 @@
-"""Machines that went silent: heartbeats are missing, and a probe confirms that the agent is gone.
+"""Detect machines that went silent: heartbeats are missing, and a probe confirms that the agent is gone.
 
-MS (MegaScale): a missed heartbeat starts recovery. Here only together with a probe that fails too: an agent that
-cannot reach the gateway, or a gateway that was busy, must not cost a machine. And when nobody is heard, it is the
-gateway whose network is gone.
+MS (MegaScale): a missed heartbeat starts recovery. Here it does so only together with a failed probe: an agent that
+cannot reach the gateway, or a gateway that was busy, must not cost a machine. And when no machine is heard, it is the
+gateway that has lost its network.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from holdfast.models.machine import Machine
 from holdfast.policies.detect import silence
 
 OWN_PAUSE_S = 1.0
-"""A round that comes so much too late says that the gateway itself stood still: silence then proves nothing."""
+"""A round that is late by this much shows that the gateway itself stalled: silence then proves nothing."""
 
 
 QUIET_S = 3600.0
-"""Between two lines in the log about the same silence: a dead machine may stay for days."""
+"""Interval between two log lines about the same silence: a dead machine may stay for days."""
 
 
 class SilentMachines:
@@ -39,7 +39,7 @@ class SilentMachines:
         self._alone = False
 
     async def tick(self) -> None:
-        """One round."""
+        """Run one round."""
         now = self._site.clock.now()
         if now - self._ticked_at > OWN_PAUSE_S + self._site.window_s:
             self._site.fleet.grace(now)
@@ -59,7 +59,7 @@ class SilentMachines:
         self._ticked_at = self._site.clock.now()
 
     def _is_due(self, machine: Machine, now: float) -> bool:
-        """Silent for a window, and not asked within the last one."""
+        """Return whether the machine was silent for a window, and not probed within the last one."""
         if machine.state not in WATCHED or not machine.incarnation:
             return False
         silent_s = self._site.fleet.silent_s(machine.name, now)
@@ -68,7 +68,7 @@ class SilentMachines:
     async def _lost(self, machine: Machine, probe: Probe) -> None:
         self._note_alone()
         silent_s = self._site.fleet.silent_s(machine.name, self._site.clock.now())
-        # It may have spoken while it was asked.
+        # A heartbeat may have arrived during the probe.
         if silent_s <= (self._site.window_s if probe.sure else self._site.lease_s):
             return
         if not probe.sure and self._is_alone(but=machine.name):
@@ -79,9 +79,9 @@ class SilentMachines:
         await self._correlator.lost(machine, probe.detail, missed_s=silent_s)
 
     async def _is_gone(self, machine: Machine, silent_s: float) -> bool:
-        """Nobody recovers a job that failed, so nobody evicts its dead machines: after a while they are gone.
+        """Mark dead machines of a failed job as gone after a while: no playbook recovers the job and evicts them.
 
-        The slot is empty then, and whoever starts the job takes a standby; a machine that comes back is a standby.
+        The slot is empty then, and the next start of the job takes a standby; a machine that comes back is a standby.
         """
         job, after_s = self._site.fleet.jobs.get(machine.job or ""), self._site.policy.gateway.gone_after_s
         if job is None or job.state is not JobState.FAILED or silent_s < after_s:
@@ -102,13 +102,13 @@ class SilentMachines:
             log.warning("machine %s: no heartbeat for %.1f s, and %s", machine.name, silent_s, probe.detail)
 
     def _is_alone(self, but: str = "") -> bool:
-        """Nobody is heard, ``but`` one machine aside."""
+        """Return whether no machine is heard, leaving out the machine ``but``."""
         now, fleet = self._site.clock.now(), self._site.fleet
         watched = [m for m in fleet.machines.values() if m.state in WATCHED and m.name != but]
         return silence.is_alone([fleet.silent_s(m.name, now) for m in watched], self._site.lease_s / 2)
 
     def _note_alone(self) -> None:
-        """Say it once, and when it is over."""
+        """Log once when no machine is heard, and once when that is over."""
         watched = sum(machine.state in WATCHED for machine in self._site.fleet.machines.values())
         alone, before = watched > 1 and self._is_alone(), self._alone
         self._alone = alone
@@ -118,6 +118,6 @@ class SilentMachines:
                 "no machine is heard: this gateway's own network is taken for cut off, nobody is accused"
             )
         elif before and not alone:
-            # The others come back one after the other: what they did not say meanwhile accuses none of them.
+            # The others come back one after the other: heartbeats missing meanwhile accuse none of them.
             self._site.fleet.grace(self._site.clock.now())
             log.warning("machines are heard again")

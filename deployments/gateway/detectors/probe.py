@@ -1,4 +1,4 @@
-"""Does an agent still answer? Asked when heartbeats are missing, or when peers say that they lost a connection."""
+"""Probe whether an agent still answers, when heartbeats are missing or peers report a lost connection."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _SURE = frozenset({_REFUSED, _ANOTHER})
 
 
 class Probe(Frozen):
-    """What came of asking one agent."""
+    """The result of probing one agent."""
 
     machine: str
     alive: bool
     detail: str
     sure: bool = True
-    """Not alive: nothing listens there. False: it did not answer in time, which a busy host explains too."""
+    """When not alive, True: nothing listens there. False: it did not answer in time, which a busy host explains too."""
 
 
 class Prober(Protocol):
     """Asks agents."""
 
     async def probe(self, machine: Machine) -> Probe:
-        """Ask one agent whether it lives; takes at most a few timeouts."""
+        """Probe one agent; takes at most a few timeouts."""
         ...
 
 
@@ -53,7 +53,7 @@ class HttpProber:
         tls: Tls = PLAIN,
         secret: str | Keys = "",
     ) -> None:
-        """With ``secret`` agents know the gateway by it, and count its question as a sign of life."""
+        """Make a prober; with ``secret`` agents recognize the gateway, and count its probe as a sign of life."""
         self._tls = tls
         self._secret = keys(secret) if secret else None
         self._http = http
@@ -61,7 +61,7 @@ class HttpProber:
         self._metrics = metrics
 
     async def probe(self, machine: Machine) -> Probe:
-        """Ask as often as the policy says; the first answer proves life."""
+        """Ask up to ``probe_attempts`` times (policy); the first answer proves that the agent is alive."""
         detail, sure = "it has no address", True
         for attempt in range(self._policy.probe_attempts if machine.address else 0):
             if attempt:
@@ -75,7 +75,7 @@ class HttpProber:
         return Probe(machine=machine.name, alive=False, detail=detail, sure=sure)
 
     async def _ask(self, machine: Machine) -> str | None:
-        """None when the agent of this machine answered, else why not."""
+        """Return None when the agent of this machine answered, else why not."""
         try:
             self._tls.refresh()
             answer = await self._http.get(
@@ -96,7 +96,7 @@ class HttpProber:
 
 
 def _is(answer: httpx.Response, machine: Machine) -> bool:
-    """A port is soon given to somebody else: an answer that names another machine is none."""
+    """Return whether the answer is the machine's: a port is soon reused, so one that names another does not count."""
     try:
         body = answer.json()
     except ValueError:

@@ -1,4 +1,4 @@
-"""Follows what machines say of rehearsed restores: a failure is an incident, a later success ends it."""
+"""Follow the machines' reports of rehearsed restores: a failure opens an incident, a later success ends it."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ _NEWEST = 50
 
 
 def of_job(site: Site, job: Job) -> Restorable:
-    """The state of a job's rehearsals, as the newest heartbeats have it."""
+    """Return the state of a job's rehearsals, as the newest heartbeats have it."""
     runs = {name: site.fleet.run_of(job, name) for name in job.machines}
     return restorable({name: run.rehearsed if run else None for name, run in runs.items()})
 
 
 def unsaved_of(site: Site, job: Job) -> tuple[Unsaved, ...]:
-    """Where a job's saves fail at present, as the newest heartbeats have it."""
+    """Return where a job's saves fail at present, as the newest heartbeats have it."""
     return unsaved({name: run.setbacks for name, run in site.fleet.runs(job)})
 
 
 class Rehearsals:
-    """Agents tell a failure at once; here is seen to it that none is lost behind another incident."""
+    """Agents report a failure at once; this class makes sure that none is lost behind another incident."""
 
     def __init__(self, site: Site, correlator: Correlator) -> None:
         self._site = site
         self._correlator = correlator
 
     async def tick(self) -> None:
-        """One round."""
+        """Run one round."""
         for job in list(self._site.fleet.jobs.values()):
             if job.state is JobState.RUNNING:
                 found = of_job(self._site, job)
@@ -60,7 +60,7 @@ class Rehearsals:
         await self._correlator.accept_all([alert])
 
     async def _proven(self, job: Job, found: Restorable) -> None:
-        """What waited for a person has resolved itself."""
+        """Resolve the incidents that waited for a person: a later rehearsal succeeded."""
         for incident in await self._incidents(job):
             if incident.state is IncidentState.NEEDS_HUMAN:
                 now = self._site.clock.now()

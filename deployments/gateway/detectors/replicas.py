@@ -19,10 +19,10 @@ from holdfast.policies.detect.replicas import Found, Held, Key, Known, judge
 from holdfast.policies.diagnose.groups import place_of
 
 OPEN = 2
-"""Steps whose ranks have not all told: an older one is judged by what it has."""
+"""Steps that may wait for reports of all ranks: an older one is judged by the reports that it has."""
 GOOD = 64
 MOST_PATHS = 5
-"""That an alert names."""
+"""Most paths that an alert names."""
 
 Round = dict[int, tuple[tuple[str, ...], Sequence[int]]]
 """Paths and their digests, by rank."""
@@ -43,13 +43,13 @@ class _Job:
     """Steps at which all that was compared was the same, in order, and whose it was; None: all ranks'."""
 
     def last_good(self, step: int, ranks: Collection[int]) -> int | None:
-        """The newest step before ``step`` at which ``ranks`` took part in that."""
+        """Return the newest step before ``step`` whose comparison included ``ranks`` and found no difference."""
         found = (at for at, who in self.good if at < step and (who is None or who.issuperset(ranks)))
         return max(found, default=None)
 
 
 class Replicas:
-    """Hears what agents tell, and judges it beside them."""
+    """Collects the agents' reports of digests, and compares the replicas in a thread."""
 
     def __init__(self, site: Site, correlator: Correlator) -> None:
         self._site = site
@@ -57,7 +57,7 @@ class Replicas:
         self._jobs: dict[str, _Job] = {}
 
     def hear(self, report: Report) -> None:
-        """Take what an admitted machine says of its own ranks."""
+        """Take an admitted machine's report on its own ranks."""
         job = self._site.fleet.jobs.get(report.job or "")
         if job is None or report.epoch != job.epoch or report.machine not in job.machines:
             return
@@ -72,7 +72,7 @@ class Replicas:
         self._close(job, known)
 
     async def tick(self) -> None:
-        """One round."""
+        """Run one round."""
         jobs = self._site.fleet.jobs
         self._jobs = {name: known for name, known in self._jobs.items() if name in jobs}
         for name, known in list(self._jobs.items()):
@@ -104,7 +104,7 @@ class Replicas:
         limits = self._site.policy.detect.replicas
         held = [Held(rank, _place(job, rank), *digests) for rank, digests in told.items()]
         found, known.learned = await asyncio.to_thread(judge, held, known.learned, limits)
-        known.good = [each for each in known.good if each[0] < step]  # what came later before is done anew
+        known.good = [each for each in known.good if each[0] < step]  # later steps are computed again
         if found.by_design:
             log.info(
                 "job %s step %d: %d tensors are not alike by design", job.name, step, len(found.by_design)
@@ -138,7 +138,7 @@ class _Telling:
     now: float
 
     def alerts(self, found: Found, ranks: int) -> list[Alert]:
-        """One for each machine with an odd rank; one that names nobody when nobody can say who is right."""
+        """Return one alert per machine with an odd rank, or one without a machine when the odd rank cannot be found."""
         by_machine: defaultdict[str, list[int]] = defaultdict(list)
         for rank in found.odd:
             by_machine[self.job.machine_of(rank)].append(rank)

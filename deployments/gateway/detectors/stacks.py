@@ -26,7 +26,7 @@ class StackReader(Protocol):
     """Reads the stacks of all ranks of a job."""
 
     async def read(self, job: Job, machines: Mapping[str, Machine]) -> dict[int, str]:
-        """A digest of each rank's stacks; ranks that could not be read are left out."""
+        """Return a digest of each rank's stacks; ranks that could not be read are left out."""
         ...
 
 
@@ -56,7 +56,7 @@ class HttpStacks:
 
 
 def digests(dumps: list[StackDump]) -> dict[int, str]:
-    """One digest per rank, over all of its threads; children (data loaders) may wait as they like."""
+    """Return one digest per rank, over all of its threads; children (data loaders) are left out."""
     texts: defaultdict[int, list[str]] = defaultdict(list)
     for dump in dumps:
         if dump.rank is not None and not dump.child and not dump.error:
@@ -91,5 +91,5 @@ class StackHistory:
         }
 
     def unchanged(self, samples: int) -> frozenset[int]:
-        """Ranks whose stacks were the same in so many samples."""
+        """Return the ranks whose stacks were the same in so many samples."""
         return frozenset(rank for rank, (_, count) in self.equal.items() if count >= samples)

@@ -22,7 +22,7 @@ class Stragglers:
         self._rounds: dict[Key, int] = {}
 
     async def tick(self) -> None:
-        """One round, every ``straggler.every_s``."""
+        """Run one round, every ``straggler.every_s``."""
         found: dict[Key, tuple[Job, Straggler]] = {}
         for job in self._site.fleet.jobs.values():
             if job.state is JobState.RUNNING:

@@ -28,7 +28,7 @@ class Switches:
             self._lost_at[alert.machine] = self._site.clock.now()
 
     async def tick(self) -> None:
-        """One round, as often as agents look at their ports."""
+        """Run one round, as often as agents look at their ports."""
         now = self._site.clock.now()
         machines = self._site.fleet.machines
         self._lost_at = {

@@ -74,7 +74,7 @@ class Throughput:
                 pace.mfu.add(min(told))
 
     async def tick(self) -> None:
-        """One round."""
+        """Run one round."""
         jobs = self._site.fleet.jobs
         self._jobs = {name: pace for name, pace in self._jobs.items() if name in jobs}
         now = self._site.clock.now()
@@ -95,7 +95,7 @@ class Throughput:
         return known
 
     def _new(self, pace: _Pace, epoch: int, marks: Sequence[StepMark]) -> list[StepMark]:
-        """Marks not seen before; without an epoch's first step, which compiles and connects."""
+        """Return the marks not seen before; without an epoch's first step, which compiles and connects."""
         if epoch != pace.epoch:
             pace.epoch, pace.last_step = epoch, marks[0].step if marks else 0
             for series in (pace.seconds, pace.mfu):

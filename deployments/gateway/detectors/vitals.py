@@ -1,4 +1,4 @@
-"""For how long the GPUs and ports of machines have shown nothing, from heartbeat to heartbeat."""
+"""Time for which the GPUs and ports of machines have shown no activity, from heartbeat to heartbeat."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ class _Machine:
 
 
 class VitalSigns:
-    """Of all machines that run a job; one small record each."""
+    """Vitals of all machines that run a job; one small record each."""
 
     def __init__(self, policy: HangPolicy) -> None:
         self._policy = policy
         self._machines: dict[str, _Machine] = {}
 
     def observe(self, machine: str, life: Hashable, told: Vitals | None, at: float) -> None:
-        """Take what a heartbeat made at ``at`` says; another ``life`` (job, epoch) begins anew."""
+        """Take the vitals of a heartbeat made at ``at``; another ``life`` (job, epoch) starts a new history."""
         known = self._machines.get(machine)
         if known is None or known.life != life:
             known = self._machines[machine] = _Machine(life)
         known.add(told or Vitals(), at, self._policy)
 
     def still(self, machine: str) -> Stillness:
-        """For how long it has shown nothing, up to its newest heartbeat."""
+        """Return for how long the machine has shown no activity, up to its newest heartbeat."""
         known = self._machines.get(machine)
         if known is None:
             return Stillness()

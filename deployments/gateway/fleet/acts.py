@@ -1,4 +1,4 @@
-"""What the gateway does by the operations that playbooks use: start, hold and stop jobs, take machines out."""
+"""The gateway's own acts, by the operations that playbooks use: start, hold and stop jobs, take machines out."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Acts(Protocol):
         ...
 
     async def release(self, machine: str) -> None:
-        """Start an evicted machine anew."""
+        """Restart an evicted machine."""
         ...
 
     async def stacks(self, machine: Machine, job: str, epoch: int) -> list[StackDump]:
@@ -51,7 +51,7 @@ class Acts(Protocol):
 
 
 def while_sure(acts: Acts, require_sure: Callable[[], None]) -> Acts:
-    """As ``acts``, but ``require_sure`` has its say before each: it raises where another gateway may act by now."""
+    """Wrap ``acts``: each first calls ``require_sure``, which raises where another gateway may act by now."""
     return cast(Acts, _WhileSure(acts, require_sure))
 
 
@@ -101,7 +101,7 @@ class Operations:
         await evict.take_out(self._ctx, machine.name, reason, scope, machine.incarnation)
 
     async def release(self, machine: str) -> None:
-        """Start an evicted machine anew."""
+        """Restart an evicted machine."""
         await asyncio.to_thread(self._ctx.driver.release, machine)
 
     async def stacks(self, machine: Machine, job: str, epoch: int) -> list[StackDump]:

@@ -1,4 +1,4 @@
-"""What the ledger says about a job at one moment, read together."""
+"""Facts of the ledger about a job at one moment, read together."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Facts:
     """When the running code version was switched to; None: never since the submission."""
 
     def of_what_stops(self) -> Facts:
-        """Without an incident beside the training: it gives way to any other."""
+        """Return the facts without an incident beside the training: such an incident gives way to any other."""
         beside = self.acting is not None and self.acting.incident_class in BESIDE_TRAINING
         return replace(self, acting=None, last_state=None) if beside else self
 

@@ -36,7 +36,7 @@ class KnownPauses:
         self._jobs: dict[str, _Known] = {}
 
     def observe(self, job: Job, before: RankState | None, now: RankState, declared: Collection[str]) -> None:
-        """Take two states of one rank, one heartbeat apart: a step that ended a pause says how long it was."""
+        """Take two states of one rank, one heartbeat apart: a step that ended a pause shows how long the pause was."""
         if now.reports or now.steps_done:
             self._of(job).reports = True
         if before is None or before.steps_done == 0 or now.steps_done != before.steps_done + 1:
@@ -51,20 +51,20 @@ class KnownPauses:
             known.phase_s[phase] = max(known.phase_s.get(phase, 0.0), pause_s)
 
     def gap_s(self, job: Job) -> float:
-        """Its longest pause between two steps that nothing declared."""
+        """Return the job's longest undeclared pause between two steps."""
         return self._of(job).gap_s
 
     def has_starts(self, job: Job) -> bool:
-        """Whether its starts before the present epoch were looked up."""
+        """Return whether the job's starts before the present epoch were looked up."""
         return self._of(job).starts_of == job.epoch
 
     def take_starts(self, job: Job, epochs: Sequence[Epoch]) -> None:
-        """Take its epochs, as the ledger has them."""
+        """Take the job's epochs, as the ledger has them."""
         known = self._of(job)
         known.start_s, known.starts_of = starts.longest_s(epochs, job.submitted_at), job.epoch
 
     def learned(self, job: Job) -> Learned:
-        """For the hang vote."""
+        """Return the learned durations for the hang vote."""
         known = self._of(job)
         return Learned(start_s=known.start_s, phase_s=dict(known.phase_s), reports=known.reports)
 

@@ -1,7 +1,7 @@
-"""Steps that jobs complete: into the ledger once per heartbeat, and what they say about incidents.
+"""Steps that jobs complete: written to the ledger once per heartbeat, and what they prove about incidents.
 
 A heartbeat is answered before any of it is written: while the ledger is away machines must not take themselves for cut
-off. What they said is written when it is back.
+off. Their reports are written when it is back.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from holdfast.models.job import Job, JobState
 LOOK_BACK = 20
 """Incidents of a job, newest first, that a new step may still prove recovered."""
 MOST_WAITING = 1000
-"""Heartbeats of a job that wait for the ledger; of more, the oldest are given up: later ones say how far it came."""
+"""Heartbeats of a job that wait for the ledger; of more, the oldest are dropped: later ones show how far it came."""
 AGAIN_S = 0.5
-"""After the ledger did not answer."""
+"""Pause before a retry after the ledger did not answer."""
 
 
 @dataclass(frozen=True)
 class _Said:
-    """What a heartbeat said about a job that is to be written, and when it came."""
+    """A heartbeat's report about a job that is to be written, and when it arrived."""
 
     machine: str
     run: JobOnMachine
@@ -51,7 +51,7 @@ class Progress:
         self._writing: set[str] = set()
 
     def hear(self, machine: str, run: JobOnMachine, sent_at: float = 0.0) -> None:
-        """Take what a heartbeat, sent at ``sent_at`` on the machine's clock, says about one job; written later."""
+        """Take the report on one job of a heartbeat sent at ``sent_at`` (the machine's clock); it is written later."""
         if run.job not in self._site.fleet.jobs or not self._says_something(run):
             return
         self._waiting[run.job].append(_Said(machine, run, sent_at, self._site.clock.now()))
@@ -99,10 +99,10 @@ class Progress:
         sent_at: float = 0.0,
         heard_at: float | None = None,
     ) -> None:
-        """Take the steps that the machine of rank 0 completed; others' are dropped (they say the same).
+        """Take the steps that the machine of rank 0 completed; others' are dropped (they report the same).
 
         The clock of the machine is not trusted: what counts is when the report arrived here. Of the machine's
-        own times (``sent_at``: when it sent the report; 0: not said) only differences are used. ``heard_at``: when
+        own times (``sent_at``: when it sent the report; 0: not reported) only differences are used. ``heard_at``: when
         the report arrived, if it is not just now.
         """
         job = self._site.fleet.jobs.get(job_name)
@@ -120,7 +120,7 @@ class Progress:
                 self._heard[job_name] = now
 
     async def _note_saved(self, run: JobOnMachine) -> None:
-        """Once for each epoch: that there is something to lose. Before the job's first fault, not after it."""
+        """Record once per epoch that the job has saved state to lose: before the job's first fault, not after it."""
         known = self._saved.get(run.job, 0)
         if run.saved_step and run.epoch > known and run.job in self._site.fleet.jobs:
             await asyncio.to_thread(self._site.ledger.note_saved, run.job, run.epoch)
@@ -143,7 +143,7 @@ class Progress:
             await self._finish(job)
 
     async def watch(self) -> None:
-        """Look for incidents whose recovery no step has proved yet; those it proved while nobody looked."""
+        """Look for incidents whose recovery no step has proved yet, and those proved while no gateway watched."""
         for job in list(self._site.fleet.jobs.values()):
             # Read under the lock: what a mark proves meanwhile must not be judged again from older rows.
             async with self._locks[job.name]:
@@ -210,10 +210,10 @@ def _ended(run: JobOnMachine) -> list[int]:
 def on_our_clock(
     marks: Sequence[StepMark], sent_at: float, now: float, heard_at: float | None
 ) -> list[StepMark]:
-    """Marks with the times at which they were made on the gateway's clock.
+    """Return the marks with the times at which they were made on the gateway's clock.
 
-    A mark is as old as the machine says it was when it sent it, but neither younger than nothing nor older
-    than the job's previous report: a wrong clock, or one that jumps, moves it within that span only.
+    A mark is as old as the machine reported when sending it, but its age is neither negative nor greater than
+    that of the job's previous report: a wrong clock, or one that jumps, moves it within that span only.
     """
     oldest = now - heard_at if heard_at is not None else float("inf")
     ages = [min(max(0.0, sent_at - mark.at), oldest) if sent_at else 0.0 for mark in marks]
@@ -230,7 +230,7 @@ def _first_new(
 ) -> float | None:
     """Time of the first step of an epoch after ``incident`` that no epoch up to it had reached.
 
-    Exact from ``marks`` (of ``epoch``); from the ledger's rows when they came while nobody looked.
+    Exact from ``marks`` (of ``epoch``); from the ledger's rows when the steps came while no gateway watched.
     """
     reached = max(
         (row.last_step or row.start_step for row in epochs if row.epoch <= incident.epoch), default=0

@@ -10,9 +10,9 @@ from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState
 
 AFTER_S = 10.0
-"""The last checkpoint's upload may still be under way when the last rank ends."""
+"""Delay after a job is done: the last checkpoint's upload may still be under way when the last rank ends."""
 AFTER_STOP_S = 120.0
-"""Whoever stops a job frees its machines, unless something fails in the middle of that."""
+"""Delay after a stop: the caller that stops a job also frees its machines, unless it fails midway."""
 _AFTER_S = {JobState.DONE: AFTER_S, JobState.STOPPED: AFTER_STOP_S}
 
 
@@ -24,7 +24,7 @@ class Releases:
         self._free = free
 
     async def tick(self) -> None:
-        """One round."""
+        """Run one round."""
         fleet, now = self._site.fleet, self._site.clock.now()
         held = {machine.job for machine in fleet.machines.values() if machine.state is MachineState.ACTIVE}
         for job in list(fleet.jobs.values()):

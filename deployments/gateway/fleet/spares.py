@@ -53,7 +53,7 @@ class Spares:
         return Outcome(outcome=What.CORDONED, message=f"standby {machine.name}: {why}")
 
     def _breaker(self) -> str:
-        """Why no more standbys may be cordoned: one bad sensor must not empty the pool. Empty: they may."""
+        """Return why no more standbys may be cordoned: one bad sensor must not empty the pool. Empty: they may."""
         size, now = len(self._site.fleet.machines), self._site.clock.now()
         answer = breaker.may_evict(self._cordoned_at, 1, size, now, self._site.policy.breaker)
         return "" if answer.allowed else answer.reason

@@ -28,7 +28,7 @@ class Timed(NamedTuple):
 
 
 class JobTimes:
-    """Those of one epoch of a job."""
+    """Step times of one epoch of a job."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -43,9 +43,9 @@ class StepTimes:
         self._jobs: dict[str, JobTimes] = {}
 
     def observe(self, beat: Heartbeat, jobs: Mapping[str, Job], now: float) -> None:
-        """Take what an admitted machine's heartbeat tells.
+        """Take the step times of an admitted machine's heartbeat.
 
-        Of its clock only differences count: a step is as old as the machine says, at most a minute.
+        Of its clock only differences count: a step is as old as the machine reports, at most a minute.
         """
         for gone in self._jobs.keys() - jobs.keys():
             del self._jobs[gone]
@@ -66,7 +66,7 @@ class StepTimes:
                     steps.append(Timed(one.step, now - age, one.s, _ordered(known.names, one.phases)))
 
     def of(self, job: str) -> JobTimes | None:
-        """What is known of a job; None: nothing."""
+        """Return the known step times of a job; None when there are none."""
         return self._jobs.get(job)
 
 

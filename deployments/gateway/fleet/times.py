@@ -1,4 +1,4 @@
-"""Where the time of the site's jobs goes: ETTR and lost time, for people and for Prometheus."""
+"""Time accounting of the site's jobs: ETTR and lost time, for people and for Prometheus."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from holdfast.policies.accounting.ettr import Ettr
 
 
 def measured(site: Site, job: Job) -> tuple[Ettr, Ettr]:
-    """The job's time since its submission, and in the policy's sliding window. Blocks for the ledger."""
+    """Return the job's ETTR since its submission, and in the policy's sliding window. Blocks for the ledger."""
     history = site.ledger.history(job.name)
     now = job.done_at or site.clock.now()
     return ettr.measure(history, now), ettr.sliding(history, now, site.policy.ettr.window_s)
 
 
 def of(site: Site, job: Job) -> dict[str, Any]:
-    """The same as plain values; seconds."""
+    """Return the job's ETTR and its account as plain values; seconds."""
     total, window = measured(site, job)
     account = total.account
     return {
@@ -48,7 +48,7 @@ class Times:
         self._site = site
 
     async def tick(self) -> None:
-        """Account for every job anew."""
+        """Recompute the accounting of every job."""
         for job in list(self._site.fleet.jobs.values()):
             try:
                 total, window = await asyncio.to_thread(measured, self._site, job)

@@ -34,7 +34,7 @@ class Fleet:
         self.machines: dict[str, Machine] = {}
         self.jobs: dict[str, Job] = {}
         self.heard: dict[tuple[str, str], float] = {}
-        """When machines (name, incarnation) were heard of that the ledger was not told of yet."""
+        """When machines (name, incarnation) were last heard, if not written to the ledger yet."""
         self._seen: dict[str, Seen] = {}
         self._heard_from: dict[str, float] = {}
         self._answered: dict[str, float] = {}
@@ -52,7 +52,7 @@ class Fleet:
         self._place = {name: place for place, name in enumerate(self._ring)}
 
     def admit(self, name: str, incarnation: str) -> Machine:
-        """The machine, when ``incarnation`` is its living one.
+        """Return the machine, when ``incarnation`` is its present one.
 
         Raises:
             UnknownError: no such machine (its agent registers, then tries again).
@@ -75,7 +75,7 @@ class Fleet:
         self._heard_from[beat.machine] = now
 
     def registered(self, machine: Machine, now: float) -> None:
-        """A machine said its first word."""
+        """Take a machine that has just registered."""
         self.machines[machine.name] = machine
         self._seen.pop(machine.name, None)
         self._heard_from[machine.name] = now
@@ -87,11 +87,11 @@ class Fleet:
         self._answered.pop(name, None)
 
     def answered(self, name: str, now: float) -> None:
-        """A machine answered a question of ours: it hears us, whatever keeps us from hearing it."""
+        """Note that a machine answered a probe: it hears us, whatever keeps us from hearing it."""
         self._answered[name] = now
 
     def witnesses(self, name: str) -> tuple[Witness, ...]:
-        """A few machines in service that ``name`` may ask about us, far from it in the order of names.
+        """Return a few machines in service that ``name`` may ask about us, far from it in the order of names.
 
         Neighbours by name often share a rack with it, and what cuts that off.
         """
@@ -104,24 +104,24 @@ class Fleet:
         return tuple(Witness(name=machine.name, address=machine.address) for machine in chosen)
 
     def grace(self, now: float) -> None:
-        """Silence counts from ``now`` on: before, it was the gateway that did not listen."""
+        """Count silence from ``now`` on: before, it was the gateway that did not listen."""
         self._grace_from = now
 
     def silent_s(self, name: str, now: float) -> float:
-        """Seconds since a machine last said or answered anything, or since the gateway listens."""
+        """Return the seconds since a machine last sent or answered anything, or since the gateway began to listen."""
         return now - max(self._heard_from.get(name, 0.0), self._answered.get(name, 0.0), self._grace_from)
 
     def heard_at(self, name: str) -> float:
-        """When the machine was last heard from; 0.0: never."""
+        """Return when the machine was last heard from; 0.0: never."""
         return self._heard_from.get(name, 0.0)
 
     def vitals(self, name: str) -> Vitals | None:
-        """What ``name`` last said about its GPUs and ports; None: nothing."""
+        """Return the last report of ``name`` on its GPUs and ports; None when there is none."""
         seen = self._seen.get(name)
         return seen.beat.vitals if seen else None
 
     def run_of(self, job: Job, name: str) -> JobOnMachine | None:
-        """What ``name`` last said about the newest epoch of ``job``; None when it does not run it."""
+        """Return the last report of ``name`` on the newest epoch of ``job``; None when it does not run it."""
         seen, machine = self._seen.get(name), self.machines.get(name)
         if seen is None or machine is None or seen.beat.incarnation != machine.incarnation:
             return None
@@ -131,12 +131,12 @@ class Fleet:
         return None
 
     def runs(self, job: Job) -> Iterator[tuple[str, JobOnMachine]]:
-        """Machine name and run, for each machine of ``job`` that runs its newest epoch."""
+        """Yield machine name and run, for each machine of ``job`` that runs its newest epoch."""
         for name in job.machines:
             if run := self.run_of(job, name):
                 yield name, run
 
     def ranks(self, job: Job) -> list[tuple[str, RankState]]:
-        """Machine name and state of each rank of the newest epoch, by rank."""
+        """Return machine name and state of each rank of the newest epoch, by rank."""
         found = [(name, rank) for name, run in self.runs(job) for rank in run.ranks]
         return sorted(found, key=lambda pair: pair[1].rank)

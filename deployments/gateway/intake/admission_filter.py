@@ -30,7 +30,7 @@ def must_be_present(alert: Alert, machine: Machine | None) -> None:
     """Refuse what an earlier life of the machine did.
 
     Raises:
-        StaleError: the incarnation was replaced, or the machine was registered anew after the alert.
+        StaleError: the incarnation was replaced, or the machine registered again after the alert.
     """
     if machine is None:
         return
@@ -73,7 +73,7 @@ def must_be_newest(alert: Alert, job: Job, epoch_opened_at: float) -> None:
 
 
 def why_ignored(alert: Alert, job: Job, last: IncidentState | None) -> str:
-    """Why no incident is opened for this alert of a job without an open incident; empty: one may be.
+    """Return why no incident is opened for this alert of a job without an open incident; empty: one may be.
 
     ``last`` is the state of the job's newest incident.
     """

@@ -40,14 +40,14 @@ class Webhook(BaseModel):
     status: str = "firing"
     alerts: list[WebhookAlert] = Field(max_length=MAX_ALERTS)
     truncatedAlerts: int = Field(0, ge=0)  # noqa: N815
-    """Alerts of the group that Alertmanager left out (``max_alerts`` of its webhook): nobody tells which."""
+    """Alerts of the group that Alertmanager left out (``max_alerts`` of its webhook): it does not report which."""
 
 
 def parse(sent: WebhookAlert, group_status: str, now: float) -> Alert:
-    """``sent`` as one of our alerts.
+    """Convert ``sent`` to one of our alerts.
 
     Labels: ``kind`` (or ``alertname`` such as ``HoldfastJobHang`` or ``Xid``) names the kind; ``holdfast_job``
-    or else ``job``, ``machine``, ``rank``, ``epoch`` and ``incarnation`` say where. One firing episode (same
+    or else ``job``, ``machine``, ``rank``, ``epoch`` and ``incarnation`` name where. One firing episode (same
     fingerprint, same start) is one signal, however often Alertmanager repeats it.
 
     Raises:
@@ -119,5 +119,5 @@ def _short(texts: dict[str, str]) -> dict[str, str]:
 
 
 def refusal(error: HoldfastError) -> dict[str, str | None]:
-    """The line of the answer for an alert that was not taken."""
+    """Return the line of the answer for an alert that was refused."""
     return {"incident": None, "outcome": "refused", "error": type(error).__name__, "message": str(error)}

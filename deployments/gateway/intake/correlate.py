@@ -41,7 +41,7 @@ PROBE_AGAIN_S = 0.1
 AT_OPENING = 16
 """Alerts written with a new incident, roots first; the others follow while its playbook starts."""
 FULL_FOR_S = 0.5
-"""So long an incident with evidence enough is not looked up again for more of it."""
+"""Time for which an incident with enough evidence is not looked up again for more of it."""
 HELD_WHILE_LAUNCHING = 256
 
 
@@ -49,7 +49,7 @@ class Starter(Protocol):
     """Starts the playbook of an incident, in the background."""
 
     def start(self, incident: Incident) -> None:
-        """Returns at once."""
+        """Start the playbook; returns at once."""
         ...
 
 
@@ -62,9 +62,9 @@ class Correlator:
         self._prober = prober
         self.memory = Deduplicator()
         self.heard: Callable[[Alert], None] = lambda _: None
-        """Told of every firing alert of the present, whatever becomes of it."""
+        """Called with every firing alert of the present, whatever its outcome."""
         self.over: Callable[[Alert], None] = lambda _: None
-        """Told of every alert that is resolved."""
+        """Called with every alert that is resolved."""
         self.held_back: Callable[[str, IncidentClass], str] = lambda *_: ""
         """Why no incident of a class is opened for a job for now; empty: one is."""
         self._spares = Spares(site)
@@ -95,7 +95,7 @@ class Correlator:
         return outcome
 
     def now(self) -> float:
-        """The gateway's clock."""
+        """Return the gateway's clock."""
         return self._site.clock.now()
 
     async def accept_all(self, alerts: Iterable[Alert]) -> list[Outcome]:
@@ -152,7 +152,7 @@ class Correlator:
             return await self._correlate(alert, received_at)
 
     async def _correlate(self, alert: Alert, received_at: float) -> Outcome:
-        """Holds the job's lock: what the ledger says of the job is read anew."""
+        """Correlate under the job's lock: the job's facts are read again from the ledger."""
         name = alert.job or ""
         facts = await asyncio.to_thread(gather, self._site.ledger, name, alert.machine)
         admission_filter.must_be_present(alert, facts.machine)
@@ -198,7 +198,7 @@ class Correlator:
         return Outcome(incident=acting.id, outcome=What.JOINED)
 
     def _more_of_the_same(self, alert: Alert, now: float) -> Outcome | None:
-        """In an alert storm: what would change nothing is answered without asking the ledger."""
+        """Answer an alert that would change nothing in an alert storm, without the ledger; None: it may matter."""
         incident, until = self._full.get((alert.job or "", self._weigh(alert)), (None, 0.0))
         if (
             incident
@@ -252,7 +252,7 @@ class Correlator:
         return Outcome(outcome=What.IGNORED, message=decision.reason)
 
     def _root_may_wait(self, job: str, settling: CorrelationWindow) -> bool:
-        """Only echoes so far, and something else came in time but did not have its turn yet: it decides."""
+        """Return whether only echoes came so far, while another alert that came in time still waits: it decides."""
         since = self._turns.root_since(job)
         return (
             since is not None
@@ -360,7 +360,7 @@ class Correlator:
     async def lost(
         self, machine: Machine, detail: str, *, peers: bool = False, missed_s: float = 0.0
     ) -> Outcome:
-        """A machine's agent was found dead."""
+        """Take the loss of a machine whose agent was found dead."""
         alert = Alert(
             kind=AlertKind.MACHINE_LOST,
             job=machine.job,
@@ -375,11 +375,11 @@ class Correlator:
     # Launching
 
     def launching(self, job: str) -> None:
-        """The job's ranks are being started by us: what they report waits until that is over."""
+        """Note that we are starting the job's ranks: their reports wait until that is over."""
         self.launches.setdefault(job, [])
 
     async def launched(self, job: str) -> None:
-        """The start is over; now its alerts count."""
+        """Note that the start is over, and take the alerts held back meanwhile."""
         await self.accept_all(self.launches.pop(job, []))
 
     def _hold_back(self, alert: Alert) -> Outcome:
@@ -408,7 +408,7 @@ class Correlator:
         rest: Sequence[Alert],
         context: JobContext,
     ) -> None:
-        """What need not be written before the playbook starts."""
+        """Write the records that the playbook's start need not wait for."""
         went_by = {
             "context": context.model_dump(mode="json"),
             "alerts": [each.key for each in (*first, *rest)],

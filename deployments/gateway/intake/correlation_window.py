@@ -24,15 +24,15 @@ class CorrelationWindow:
     """Probe the job's agents from this time on; None while that is done."""
 
     weights: dict[str, Importance] = field(default_factory=dict)
-    """Of the alerts, by key."""
+    """Importance of the alerts, by key."""
 
     @property
     def full(self) -> bool:
-        """There is room only for what says more than something that is here."""
+        """Whether there is room only for an alert that weighs more than one that is here."""
         return len(self.alerts) >= PER_JOB
 
     def add(self, alert: Alert, weight: Importance) -> bool:
-        """Take an alert; False when it is known or there is no room. What says more finds room at others' cost."""
+        """Take an alert; False when it is known or there is no room. One that weighs more displaces the least one."""
         if alert.key in self.alerts:
             return False
         if self.full:

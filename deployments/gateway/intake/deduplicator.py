@@ -44,11 +44,11 @@ class Deduplicator:
         _put(self._taken, key, incident_id)
 
     def closed(self, incident_id: str, at: float) -> None:
-        """The incident is closed; its signals are remembered a while longer."""
+        """Note that the incident is closed; its signals are remembered a while longer."""
         _put(self._closed, incident_id, at)
 
     def ignored_lately(self, key: str, now: float) -> bool:
-        """The same signal was ignored a while ago: the ledger need not hear of it each time. Notes this time."""
+        """Return the same signal was ignored a while ago: the ledger need not hear of it each time. Notes this time."""
         at = self._ignored.get(key)
         if at is not None and now - at <= FOR_S:
             return True
@@ -56,7 +56,7 @@ class Deduplicator:
         return False
 
     def owner(self, key: str, now: float) -> str | None:
-        """The open or lately closed incident that has this signal already."""
+        """Return the open or lately closed incident that has this signal already."""
         incident_id = self._taken.get(key)
         if incident_id is None:
             return None
@@ -70,7 +70,7 @@ class Deduplicator:
         return count <= MAY_JOIN[weight]
 
     def __len__(self) -> int:
-        """Signals remembered."""
+        """Return the number of signals remembered."""
         return len(self._taken)
 
 

@@ -1,4 +1,4 @@
-"""One alert of a job is looked at at a time; how many may wait for their turn, and who need not wait behind whom.
+"""Process one alert of a job at a time, with limits on how many may wait, and on which others they wait for.
 
 In an alert storm on a busy host echoes come faster than the ledger answers. In one line with them the root would
 wait for longer than the echoes wait for their root, and every alert that waits takes memory.
@@ -15,9 +15,9 @@ from itertools import count
 from holdfast.errors import UnavailableError
 
 ECHOES = 8
-"""Echoes of a job that may wait: others of them say the same."""
+"""Echoes of a job that may wait: further ones report the same."""
 OTHERS = 512
-"""Other alerts of a job that may wait; their senders are told to come again."""
+"""Other alerts of a job that may wait; the senders of more are asked to retry."""
 
 
 class JobQueue:
@@ -30,16 +30,16 @@ class JobQueue:
         self._numbers = count()
 
     def echo_crowded(self, job: str) -> bool:
-        """No further echo of ``job`` need wait."""
+        """Return whether enough echoes of ``job`` wait, so that no further one need wait."""
         return self._echoes[job] >= ECHOES
 
     def root_since(self, job: str) -> float | None:
-        """When the first of the alerts came that wait and are no echoes; None: none waits."""
+        """Return when the first waiting alert that is no echo arrived; None: none waits."""
         return next(iter(self._others[job].values()), None)
 
     @asynccontextmanager
     async def of_echo(self, job: str) -> AsyncIterator[None]:
-        """The turn of an echo."""
+        """Hold the job's lock for an echo."""
         self._echoes[job] += 1
         try:
             await self._locks[job].acquire()
@@ -52,7 +52,7 @@ class JobQueue:
 
     @asynccontextmanager
     async def of_other(self, job: str, received_at: float) -> AsyncIterator[None]:
-        """The turn of any other alert, received at ``received_at`` (gateway's clock).
+        """Hold the job's lock for any other alert, received at ``received_at`` (gateway's clock).
 
         Raises:
             UnavailableError: too many wait.
@@ -73,6 +73,6 @@ class JobQueue:
 
     @asynccontextmanager
     async def of_decision(self, job: str) -> AsyncIterator[None]:
-        """The turn of a decision about what settles."""
+        """Hold the job's lock for a decision about alerts that were held back."""
         async with self._locks[job]:
             yield

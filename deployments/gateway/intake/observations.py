@@ -8,7 +8,7 @@ from holdfast.models.alert import MACHINE_KINDS, Alert, AlertKind
 
 PER_JOB = 64
 OF_AN_EPOCH = frozenset({AlertKind.RANK_LOG})
-"""What these say is over with the epoch; a machine's faults outlive it."""
+"""Kinds whose report is over with the epoch; a machine's faults outlive it."""
 
 
 class Observations:
@@ -25,7 +25,7 @@ class Observations:
             self._seen.setdefault(job, deque(maxlen=PER_JOB)).extend(kept)
 
     def of(self, job: str, epoch: int, now: float) -> list[Alert]:
-        """Those of the window, as of the present epoch."""
+        """Return the job's signals within the window, as of the present epoch."""
         return [
             alert.model_copy(update={"epoch": epoch, "fingerprint": alert.key})
             for alert, heard_at in self._seen.get(job, ())

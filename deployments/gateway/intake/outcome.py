@@ -1,4 +1,4 @@
-"""What became of an alert: the answer to whoever sent it."""
+"""Outcome of an alert: the answer to its sender."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class What(StrEnum):
     WAITS = "waits"  # a new incident that acts after the open one
     SETTLING = "settling"  # held back for a moment: the root may still be on its way
     DUPLICATE = "duplicate"  # the same signal was taken already
-    SUPPRESSED = "suppressed"  # the incident has more evidence than anybody reads
+    SUPPRESSED = "suppressed"  # the incident has more evidence than a person can read
     CORDONED = "cordoned"  # a standby left the pool
     PENDING = "pending"  # a code update that the next restart takes along
     IGNORED = "ignored"  # nothing to act on

@@ -1,4 +1,4 @@
-"""Signals that others emit as Prefect events: any flow or automation may say that a job or machine is not well.
+"""Signals that others emit as Prefect events: any flow or automation may report that a job or machine is not well.
 
     emit_event("holdfast.alert", resource={"prefect.resource.id": "holdfast.job.gpt"},
                payload={"kind": "external_service", "job": "gpt", "service": "tracker", "error": "timeout"})
@@ -33,7 +33,7 @@ _JOB, _MACHINE = "holdfast.job.", "holdfast.machine."
 def parse(
     identifier: str, occurred: datetime, resource: Mapping[str, str], payload: Mapping[str, Any], now: float
 ) -> Alert:
-    """An event as an alert; what the payload holds beside an alert's fields is evidence.
+    """Parse an event as an alert; what the payload holds beside an alert's fields is evidence.
 
     Raises:
         SettingsError: the payload is no alert (named with the field and what was expected).
@@ -83,7 +83,7 @@ class PrefectEvents:
         while True:
             try:
                 await self._follow()
-            except Exception as error:  # the server is away, or does not speak events
+            except Exception as error:  # the server is away, or does not support events
                 log.debug("prefect events: %s", error)
             await asyncio.sleep(AGAIN_S)
 

@@ -1,4 +1,4 @@
-"""What must not be lost between two incidents, or between two gateways."""
+"""Alerts that must not be lost between two incidents, or between two gateways."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Requeue:
         self._correlator = correlator
 
     async def closed(self, incident: Incident) -> None:
-        """The incident is over: what joined it and is still true counts anew."""
+        """Queue the alerts of a closed incident again if they are still true."""
         self._correlator.memory.closed(incident.id, incident.closed_at or self._site.clock.now())
         if incident.state is IncidentState.NEEDS_HUMAN:
             return
@@ -34,7 +34,7 @@ class Requeue:
                 await self._correlator.accept_all([fresh])
 
     async def resume(self) -> None:
-        """After a start of the gateway: what its predecessor knew, and what it had not decided."""
+        """Load, after a start of the gateway, the state of its predecessor, and take up the alerts left undecided."""
         ledger = self._site.ledger
         newest, still_open, recorded = await asyncio.gather(
             asyncio.to_thread(ledger.incidents, None, None, LOOK_BACK),

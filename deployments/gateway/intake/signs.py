@@ -11,12 +11,12 @@ from holdfast.models.machine import Machine, MachineState
 
 
 def before(alert: Alert, incident: Incident) -> bool:
-    """The alert is of an epoch that ended before the one that the incident is about."""
+    """Return the alert is of an epoch that ended before the one that the incident is about."""
     return alert.epoch is not None and alert.epoch < incident.epoch
 
 
 def injected_at(alerts: Iterable[Alert]) -> float | None:
-    """When a fault was injected, where the injector could leave a mark."""
+    """Return when a fault was injected, where the injector could leave a mark."""
     times = [
         a.evidence["injected_at"] for a in alerts if isinstance(a.evidence.get("injected_at"), int | float)
     ]
@@ -24,7 +24,7 @@ def injected_at(alerts: Iterable[Alert]) -> float | None:
 
 
 def still_true(alert: Alert, incident: Incident, job: Job, machines: Mapping[str, Machine]) -> bool:
-    """It came while the incident was worked on, is not what that repaired, and did not go away by it."""
+    """Return whether an alert that joined the incident still holds: its repair did not remove the alert's cause."""
     if alert.kind in MACHINE_KINDS:
         machine = machines.get(alert.machine or "")
         return (

@@ -33,7 +33,7 @@ class Answer:
     until: float
     """Monotonic time until which it is fresh ..."""
     acts: int
-    """... unless somebody did something by hand since: they wait to see what came of it."""
+    """... unless a person acted by hand since: they wait to see the result."""
 
 
 @dataclass
@@ -42,14 +42,14 @@ class Answers:
 
     fresh_s: float = FRESH_S
     acts: Callable[[], int] = lambda: 0
-    """How much was done by hand so far."""
+    """Returns the number of acts by hand so far."""
     _made: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
     _locks: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
     async def give(
         self, request: Request, key: str, make: Callable[[], Mapping[str, Any]], now: float
     ) -> Response:
-        """The view called ``key``: 304 when the browser has it, else the whole; ``now`` goes into a header."""
+        """Return the view called ``key``: 304 when the browser has it, else all of it; ``now`` goes into a header."""
         async with self._locks[key]:
             answer = self._made.get(key)
             if answer is None or answer.until < time.monotonic() or answer.acts != self.acts():

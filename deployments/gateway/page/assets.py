@@ -43,7 +43,7 @@ class Asset(NamedTuple):
 
 
 def load(folder: Path = STATIC) -> dict[str, Asset]:
-    """Every file below ``folder`` by its path there: what is not in it cannot be asked for."""
+    """Return every file below ``folder`` by its path there: what is not in it cannot be asked for."""
     found = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file():

@@ -18,18 +18,18 @@ from holdfast.models.base import Frozen
 
 
 class Login(Frozen):
-    """What a person types."""
+    """The fields of the login form."""
 
     secret: str = Field(min_length=1, max_length=500)
     by: str = Field(min_length=1, max_length=100)
 
 
 async def _nothing() -> None:
-    """To log in or out is all there is to do."""
+    """Do nothing: logging in or out needs no further work."""
 
 
 def routes(gateway: Gateway, sessions: Sessions) -> APIRouter:
-    """The routes, for this gateway."""
+    """Return the routes, for this gateway."""
     router = APIRouter()
     files, ledger = assets.load(), gateway.site.ledger
 

@@ -1,4 +1,4 @@
-"""One incident: its signals and their evidence, what was decided and done, and where the time went."""
+"""One incident: its signals and their evidence, the decisions and actions, and its time by phase."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.storage.ledger import Ledger
 
 
 def incident_view(gateway: Gateway, incident_id: str) -> dict[str, Any]:
-    """The whole view. Blocks for the ledger.
+    """Return the whole view. Blocks for the ledger.
 
     Raises:
         UnknownError: no such incident.
@@ -51,7 +51,7 @@ def incident_view(gateway: Gateway, incident_id: str) -> dict[str, Any]:
 
 
 def _under_way(actions: Sequence[Action]) -> dict[str, Any]:
-    """What its playbook does, in words, and since when (Unix seconds) if that is known."""
+    """Describe the action under way of its playbook in words, and its start (Unix seconds) if that is known."""
     action = next((each for each in reversed(actions) if each.done_at is None), None)
     if action is None:
         return {"text": "Its playbook decides what to do", "at": None}
@@ -59,7 +59,7 @@ def _under_way(actions: Sequence[Action]) -> dict[str, Any]:
 
 
 def _wait(ledger: Ledger, incident: Incident) -> dict[str, Any] | None:
-    """What a closed incident waits for, and when it is tried again (Unix seconds); None: it is over."""
+    """Return what a closed incident waits for, and when it is tried again (Unix seconds); None: it is over."""
     if incident.state is not IncidentState.NEEDS_HUMAN:
         return None
     wait = next((each for each in ledger.waits() if each.incident_id == incident.id), None)

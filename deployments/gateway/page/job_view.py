@@ -1,4 +1,4 @@
-"""One job over time: steps, ETTR, epochs, incidents, and where its time went."""
+"""One job over time: steps, ETTR, epochs, incidents, and its time by use."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from holdfast.models.history import Epoch, Stretch
 from holdfast.policies.accounting.ettr_series import series
 
 POINTS = 600
-"""Of the step curve, at most: more than a screen has columns to show."""
+"""Most points of the step curve: more than a screen has columns to show."""
 INTERVALS = 60
 EPOCHS = 50
 INCIDENTS = 200
 
 
 def job_view(gateway: Gateway, name: str) -> dict[str, Any]:
-    """The whole view. Blocks for the ledger.
+    """Return the whole view. Blocks for the ledger.
 
     Raises:
         UnknownError: no such job.
@@ -45,7 +45,7 @@ def job_view(gateway: Gateway, name: str) -> dict[str, Any]:
 
 
 def steps(epochs: Sequence[Epoch], stretches: Sequence[Stretch]) -> list[list[float | None]]:
-    """(time, step) along the job's life, thinned to what can be drawn; a null step breaks the line."""
+    """Return (time, step) along the job's life, thinned to what can be drawn; a null step breaks the line."""
     by_epoch: dict[int, list[Stretch]] = {row.epoch: [] for row in epochs}
     for stretch in stretches:
         by_epoch.setdefault(stretch.epoch, []).append(stretch)

@@ -18,7 +18,7 @@ RECENT = 30
 
 
 def overview(gateway: Gateway) -> dict[str, Any]:
-    """The whole view. Blocks for the ledger."""
+    """Return the whole view. Blocks for the ledger."""
     ledger = gateway.site.ledger
     jobs, machines = ledger.jobs(), ledger.machines()
     still_open = ledger.incidents(state=IncidentState.OPEN)
@@ -40,7 +40,7 @@ def overview(gateway: Gateway) -> dict[str, Any]:
 
 
 def columns(site: Site, machines: list[Machine]) -> dict[str, list[Any]]:
-    """One list per field: a thousand machines are a few lists."""
+    """Return one list per field: a thousand machines are a few lists."""
     return {
         "name": [row.name for row in machines],
         "state": [row.state.value for row in machines],
@@ -54,7 +54,7 @@ def columns(site: Site, machines: list[Machine]) -> dict[str, list[Any]]:
 
 
 def incident_line(row: Incident) -> dict[str, Any]:
-    """What a list of incidents shows of one."""
+    """Return the fields of one incident in a list."""
     return {
         "id": row.id,
         "job": row.job,
@@ -70,7 +70,7 @@ def incident_line(row: Incident) -> dict[str, Any]:
 
 
 def question(incident: Incident, actions: list[Action]) -> dict[str, Any] | None:
-    """What the incident's playbook asks a person, if it asks anything."""
+    """Return the question that the incident's playbook asks a person, if there is one."""
     action = asked(actions)
     if action is None:
         return None
@@ -85,13 +85,13 @@ def question(incident: Incident, actions: list[Action]) -> dict[str, Any] | None
 
 
 def prefect_ui(gateway: Gateway) -> str | None:
-    """Where the Prefect UI is; None: its address is none that a browser should follow."""
+    """Return the address of the Prefect UI; None: it is none that a browser should follow."""
     api = gateway.site.settings.prefect_api
     return api.removesuffix("/api") if api.startswith(("http://", "https://")) else None
 
 
 def job_facts(gateway: Gateway, job: Job) -> dict[str, Any]:
-    """What every view says of a job."""
+    """Return the facts of a job that every view shows."""
     spec = job.spec
     seen = max((run.step for _, run in gateway.site.fleet.ranks(job)), default=0)
     return {

@@ -18,17 +18,17 @@ from holdfast.policies.diagnose.groups import groups_of, place_of
 from holdfast.policies.restore import placement
 
 STATES = ("silent", "starting", "running", "paused", "done", "failed", "stopped")
-"""Of a rank, by its number in the column; ``stopped``: its process does not run (state T or D)."""
+"""States of a rank, by their number in the column; ``stopped``: its process does not run (state T or D)."""
 MAX_PHASES = 32
 TELLING = ("text", "message", "line", "value", "detail", "pattern")
-"""Evidence that says in words what an alert is about, the best first."""
+"""Keys of evidence that describe an alert in words, the best first."""
 LOOK_BACK = 20
 """Incidents in which a rank's last error is looked for."""
 TIMELINE_MACHINES = 64
 
 
 def ranks_view(gateway: Gateway, name: str) -> dict[str, Any]:
-    """All ranks, one list per fact; ranks without a heartbeat of the newest epoch are silent. Blocks.
+    """Return all ranks, one list per fact; ranks without a heartbeat of the newest epoch are silent. Blocks.
 
     Raises:
         UnknownError: no such job.
@@ -62,7 +62,7 @@ def ranks_view(gateway: Gateway, name: str) -> dict[str, Any]:
 
 
 def _grid(spec: JobSpec) -> dict[str, int]:
-    """Rows, blocks and columns of the map, which numbers TP fastest, then DP, then PP; another order is one row."""
+    """Return rows, blocks and columns of the map: TP numbered fastest, then DP, then PP; another order is one row."""
     layout = spec.parallelism
     order = [name for name in layout.order.split("-") if name != "ep"]
     if order != ["tp", "cp", "dp", "pp"]:
@@ -71,7 +71,7 @@ def _grid(spec: JobSpec) -> dict[str, int]:
 
 
 def rank_view(gateway: Gateway, name: str, rank: int) -> dict[str, Any]:
-    """One rank: its groups, peer, last error and what it says of itself. Blocks.
+    """Return one rank: its groups, peer, last error and its own report. Blocks.
 
     Raises:
         UnknownError: no such job or rank.
@@ -102,7 +102,7 @@ def rank_view(gateway: Gateway, name: str, rank: int) -> dict[str, Any]:
 
 
 def steps_view(gateway: Gateway, name: str) -> dict[str, Any]:
-    """The newest steps of each machine by phase; of many machines those whose newest step was slowest. Blocks.
+    """Return each machine's newest steps by phase; of many machines those with the slowest newest step. Blocks.
 
     Raises:
         UnknownError: no such job.
@@ -136,7 +136,7 @@ def steps_view(gateway: Gateway, name: str) -> dict[str, Any]:
 
 
 def last_errors(gateway: Gateway, job: Job) -> dict[int, tuple[Incident, Alert]]:
-    """By rank, the newest alert about it since the job was submitted, with its incident."""
+    """Return by rank the newest alert about it since the job was submitted, with its incident."""
     found: dict[int, tuple[Incident, Alert]] = {}
     for incident in gateway.site.ledger.incidents(job=job.name, limit=LOOK_BACK):
         if incident.opened_at < job.submitted_at:
@@ -150,7 +150,7 @@ def last_errors(gateway: Gateway, job: Job) -> dict[int, tuple[Incident, Alert]]
 
 
 def text_of(alert: Alert) -> str:
-    """One line about what an alert says."""
+    """Describe an alert in one line."""
     evidence = alert.evidence
     if evidence.get("error_type"):
         return f"{evidence['error_type']}: {evidence.get('message', '')}"
@@ -162,12 +162,12 @@ def text_of(alert: Alert) -> str:
 
 @lru_cache(maxsize=32)
 def peers(machines: int, per_machine: int, parallelism: Parallelism) -> dict[int, int]:
-    """Machine slot to the slot that keeps its copy."""
+    """Map each machine slot to the slot that keeps its copy."""
     return placement.backups(machines, per_machine, parallelism).mapping
 
 
 def _times(known: Sequence[RankState | None]) -> tuple[list[str], list[np.ndarray[Any, Any]]]:
-    """Names of the phases, the whole step first, and for each the seconds by rank (NaN: not told)."""
+    """Return the names of the phases, the whole step first, and for each the seconds by rank (NaN: not reported)."""
     names: list[str] = []
     for rank in known:
         for name in rank.phases if rank else ():

@@ -1,8 +1,7 @@
-"""Who is logged in on the status page: a signed cookie made from the site's secret, and a token against forgery.
+"""Sessions of the status page: a signed cookie made from the site's secret, and a token against forgery.
 
-The cookie is HttpOnly and SameSite=Strict; whoever acts by it must also send the token, which another site's page
-cannot read. What is stored is who logged out, in the audit; sessions also end with the secret that they were begun
-under.
+The cookie is HttpOnly and SameSite=Strict; a request that acts by it must also send the token, which another site's
+page cannot read. Only logouts are stored, in the audit; sessions also end with the secret that they were begun under.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ class Session(Frozen):
     by: str
     """The name that the person gave."""
     id: str
-    """Tells it from others; no secret."""
+    """Identifies the session; not secret."""
     csrf: str
-    """What requests that change something carry in the header ``X-Holdfast-CSRF``."""
+    """Token that requests that change something carry in the header ``X-Holdfast-CSRF``."""
 
 
 class Sessions:
@@ -59,7 +58,7 @@ class Sessions:
         self._ended: set[str] = set()
 
     def login(self, secret: str, by: str) -> tuple[str, Session]:
-        """The cookie's value and the session.
+        """Return the cookie's value and the session.
 
         Raises:
             UnauthorizedError: the secret is wrong.
@@ -70,7 +69,7 @@ class Sessions:
         return self._signer().dumps([session.by, session.id, session.csrf]), session
 
     def end(self, *ids: str) -> None:
-        """The cookies of these are nobody's from now on."""
+        """Refuse the cookies of these sessions from now on."""
         self._ended.update(ids)
 
     def _signer(self) -> URLSafeTimedSerializer:
@@ -78,7 +77,7 @@ class Sessions:
         return URLSafeTimedSerializer(list(reversed(self._secret.all)), salt=_SALT)
 
     def read(self, cookie: str | None) -> Session | None:
-        """The session of a cookie; None: it is missing, forged, too old, or of somebody who logged out."""
+        """Return the session of a cookie; None: it is missing, forged, too old, or its session was logged out."""
         if not cookie:
             return None
         try:

@@ -21,7 +21,7 @@ STACKS_AT_ONCE = 2
 
 
 def routes(gateway: Gateway) -> APIRouter:
-    """The routes, for this gateway."""
+    """Return the routes, for this gateway."""
     router = APIRouter(prefix="/v1/page")
     site, turn = gateway.site, asyncio.Semaphore(STACKS_AT_ONCE)
     answers = Answers(acts=lambda: site.acts)

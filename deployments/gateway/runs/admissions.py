@@ -54,7 +54,7 @@ class Admissions:
             self._asked |= lives
 
     def _comes(self, machine: Machine) -> bool:
-        """Registered in this life, heard by this gateway, and not asked for yet."""
+        """Return whether it registered in this incarnation, was heard by this gateway, and is not asked for yet."""
         return (
             machine.state is MachineState.PROVISIONING
             and bool(machine.address)

@@ -1,4 +1,4 @@
-"""From an open incident to a running playbook: create the run, again and again; without Prefect if need be."""
+"""Start the playbook of an open incident: create the run, with retries; without Prefect if need be."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from holdfast.models.alert import Incident, IncidentState
 
 RETRY_S = 0.25
 REGISTERED_S = 30.0
-"""`holdfast up` registers deployments one after the other, once Prefect answers: until then none is told as missing."""
+"""`holdfast up` registers deployments one by one, once Prefect answers: until then none is reported as missing."""
 NO_PLAYBOOK_S = 1.0
-"""So long a deployment that Prefect lacks may still be on its way (`prefect deploy --all`)."""
+"""Time for which a deployment that Prefect lacks may still be on its way (`prefect deploy --all`)."""
 
 
 class Dispatcher:
@@ -33,7 +33,7 @@ class Dispatcher:
         self._lacking_since: float | None = None
 
     def busy(self, incident_id: str) -> bool:
-        """A start of this incident is under way."""
+        """Return whether a start of this incident is under way."""
         return incident_id in self._busy
 
     def start(self, incident: Incident) -> None:
@@ -43,12 +43,12 @@ class Dispatcher:
             self._site.spawn(self._start(incident), f"dispatch {incident.id}")
 
     def prefect_answered(self) -> None:
-        """Prefect's API works."""
+        """Note that Prefect's API answers."""
         self.prefect_away_since = None
         self._site.metrics.prefect_up.set(1)
 
     def prefect_away(self) -> float:
-        """Prefect's API failed just now; for how many seconds it has been away."""
+        """Note that Prefect's API failed just now; return for how many seconds it has been away."""
         now = self._site.clock.monotonic()
         self._site.metrics.prefect_up.set(0)
         if self.prefect_away_since is None:
@@ -56,7 +56,7 @@ class Dispatcher:
         return now - self._away_from
 
     async def ping(self) -> None:
-        """Know how Prefect is before an incident needs it."""
+        """Check whether Prefect answers before an incident needs it."""
         try:
             self._noted(await self._runs.ping())
         except UnavailableError as error:
@@ -68,7 +68,7 @@ class Dispatcher:
             self.prefect_answered()
 
     def _noted(self, lacks: Collection[str]) -> None:
-        """Tell a person once what is missing, and once that it is there again."""
+        """Log once which deployments are missing, and once that they are there again."""
         now, at = tuple(sorted(lacks)), self._site.clock.monotonic()
         self._lacking_since = (at if self._lacking_since is None else self._lacking_since) if now else None
         if self._lacking_since is not None and at - self._lacking_since < REGISTERED_S:
@@ -94,7 +94,7 @@ class Dispatcher:
             self._busy.discard(incident.id)
 
     async def _create(self, incident: Incident) -> str | None:
-        """The id of the run; None when the incident was closed meanwhile."""
+        """Return the id of the run; None when the incident was closed meanwhile."""
         site = self._site
         began = site.clock.monotonic()
         patience = min(NO_PLAYBOOK_S, site.policy.gateway.offline_after_s)

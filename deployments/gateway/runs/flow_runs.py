@@ -13,7 +13,7 @@ from holdfast.models.base import Frozen
 class Phase(StrEnum):
     """A run's state as far as the reconciler cares."""
 
-    WAITING = "waiting"  # scheduled or pending: nobody has started it
+    WAITING = "waiting"  # scheduled or pending: no worker has started it
     RUNNING = "running"
     SUSPENDED = "suspended"  # paused or suspended: waits for a person
     ENDED = "ended"  # completed
@@ -30,7 +30,7 @@ class Run(Frozen):
     since: float
     """When it entered the state, or was to start if that is later (Unix seconds); 0.0: not known."""
     alive: bool | None = None
-    """Whether its process lives; None when that cannot be seen from here."""
+    """Whether its process is alive; None when that cannot be seen from here."""
 
 
 class Runs(Protocol):
@@ -54,7 +54,7 @@ class Runs(Protocol):
         ...
 
     async def read(self, run_id: str) -> Run | None:
-        """The run, or None when there is none of that id.
+        """Return the run, or None when there is none of that id.
 
         Raises:
             UnavailableError: Prefect did not answer.
@@ -83,17 +83,17 @@ class Runs(Protocol):
 
 
 def idempotency_key(incident: Incident) -> str:
-    """Prefect binds a key for ever, also to a cancelled run: so the attempt is part of it."""
+    """Return the run's idempotency key; Prefect binds it for ever, also to a cancelled run, so it has the attempt."""
     return f"{incident.id}#{incident.attempt}"
 
 
 def parameters(incident: Incident) -> dict[str, object]:
-    """Parameters of the incident's playbook."""
+    """Return the parameters of the incident's playbook."""
     return {"incident": {"id": incident.id, "attempt": incident.attempt}}
 
 
 def run_name(incident: Incident) -> str:
-    """What people see in the Prefect UI."""
+    """Return the run's name in the Prefect UI."""
     where = f" on {incident.machine}" if incident.machine else ""
     again = f" (attempt {incident.attempt})" if incident.attempt > 1 else ""
     return f"{incident.id}: {incident.incident_class.replace('_', ' ')}{where}{again}"

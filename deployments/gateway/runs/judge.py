@@ -1,4 +1,4 @@
-"""Is a playbook's run in order, or does the incident need its next attempt? Pure."""
+"""Decide whether a playbook's run is in order, or the incident needs its next attempt. Pure."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from holdfast.policies.config.policy import GatewayPolicy
 DEAD_AFTER_S = 2.0
 """A worker reports the death of a run's process much faster than this."""
 BUSY_FACTOR = 5
-"""A run whose process lives, or that has begun an act, may be silent so many times longer."""
+"""Factor on the silence limit of a run whose process is alive, or that has begun an act."""
 PATIENCE_DOUBLINGS = 4
-"""So often at most is a run that is not started waited for twice as long as the one before it: 4 min of 15 s."""
+"""Most times that the wait for a run that is not started doubles from one run to the next: 15 s becomes 4 min."""
 
 
 def why_again(
     run: Run | None, incident: Incident, actions: Sequence[Action], now: float, policy: GatewayPolicy
 ) -> str:
-    """Why ``incident`` needs another attempt; empty while its run is in order.
+    """Return why ``incident`` needs another attempt; empty while its run is in order.
 
     The caller has seen the incident open after ``run`` was read.
     """
@@ -48,7 +48,7 @@ def _silent(run: Run, actions: Sequence[Action], now: float, policy: GatewayPoli
 
 
 def attempts_spent(incident: Incident, actions: Sequence[Action]) -> int:
-    """Attempts since it was last taken up whose playbook began; a run that came to no step does not count."""
+    """Count attempts since it was last taken up whose playbook began; a run that came to no step does not count."""
     again = [index for index, action in enumerate(actions) if action.kind == "again"]
     if again:
         return sum(action.kind == "attempt" for action in actions[again[-1] :])
@@ -56,7 +56,7 @@ def attempts_spent(incident: Incident, actions: Sequence[Action]) -> int:
 
 
 def patience_s(incident: Incident, actions: Sequence[Action], policy: GatewayPolicy) -> float:
-    """How long the present attempt's run may wait to be started: twice as long after each that never was.
+    """Return how long the present attempt's run may wait to be started: twice as long after each that never was.
 
     Else what is slow to start for a good reason (a pod whose image is pulled) would never come to begin.
     """
@@ -71,7 +71,7 @@ def backoff_s(attempt: int) -> float:
 
 
 def why_moot(incident: Incident, job: Job, versions: Sequence[CodeVersion]) -> str:
-    """Why an incident that waited for another one has nothing left to do; empty when it has."""
+    """Return why an incident that waited for another one has nothing left to do; empty when it has."""
     if job.state is not JobState.RUNNING or incident.epoch >= job.epoch:
         return ""
     if incident.incident_class is IncidentClass.CODE_UPDATE:

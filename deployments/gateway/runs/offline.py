@@ -45,12 +45,12 @@ def spawn(home: Path, incident: Incident) -> str:
 
 
 def is_offline(run_id: str) -> bool:
-    """The id is one of :func:`spawn`."""
+    """Return whether the id is one of :func:`spawn`."""
     return run_id.startswith(_PREFIX)
 
 
 def read(run_id: str) -> Run:
-    """Its process as a run: running, or ended (whether well, the incident says). One of another host runs."""
+    """Return its process as a run: running, or ended (the incident shows whether well). One of another host runs."""
     pid, _, started = run_id.removeprefix(_PREFIX).rpartition(":")
     alive = lives(pid, started)
     over = alive is False
@@ -64,11 +64,11 @@ def read(run_id: str) -> Run:
 
 
 def lives(pid: str | None, started: str = "") -> bool | None:
-    """Whether a process lives, if that can be seen from here.
+    """Return whether a process is alive, if that can be seen from here.
 
     Args:
         pid: its number, or ``host:number``; None is returned for one of another host.
-        started: tells it from a later one with its number.
+        started: distinguishes it from a later process with the same number.
     """
     host, _, number = (pid or "").rpartition(":")
     if host not in ("", os.uname().nodename) or not number.isdecimal():

@@ -25,7 +25,7 @@ from holdfast.models.alert import Incident, IncidentClass
 TIMEOUT_S = 3.0
 POKE_TIMEOUT_S = 1.0
 LIST_EVERY_S = 10.0
-"""Between two looks at the deployments that Prefect has, while it has all."""
+"""Seconds between two reads of the deployments that Prefect has, while it has all."""
 
 _PHASES = {
     StateType.SCHEDULED: Phase.WAITING,
@@ -52,7 +52,7 @@ class PrefectRuns:
         self._listed_at = float("-inf")
 
     async def open(self) -> None:
-        """Open the client; whether anybody answers shows later."""
+        """Open the client; whether the API answers shows later."""
         self._client = await self._stack.enter_async_context(get_client())
 
     async def close(self) -> None:
@@ -60,7 +60,7 @@ class PrefectRuns:
         await self._stack.aclose()
 
     async def create(self, incident: Incident) -> str:
-        """Create the run, then tell the worker."""
+        """Create the run, then notify the worker."""
         return await self._create(
             _name(incident.incident_class),
             parameters(incident),
@@ -70,7 +70,7 @@ class PrefectRuns:
         )
 
     async def start(self, deployment: str, parameters: dict[str, object], key: str) -> None:
-        """Create the run, then tell the worker."""
+        """Create the run, then notify the worker."""
         await self._create(deployment, parameters, key)
 
     async def _create(
@@ -88,7 +88,7 @@ class PrefectRuns:
                     deployment_id, parameters=parameters, name=name, idempotency_key=key, tags=tags
                 )
             except (ObjectNotFound, httpx.HTTPStatusError) as error:
-                # The deployment may have been made anew under another id.
+                # The deployment may have been recreated under another id.
                 self._deployments.pop(deployment, None)
                 raise UnavailableError(f"Prefect refused a run of {deployment}: {error}") from error
         await self._poke(run)
@@ -163,7 +163,7 @@ class PrefectRuns:
 
     @asynccontextmanager
     async def _asking(self) -> AsyncIterator[PrefectClient]:
-        """The client, with an end to its patience: it would retry much longer than a recovery can wait."""
+        """Yield the client with a time limit: it would retry much longer than a recovery can wait."""
         if self._client is None:
             raise UnavailableError("Prefect's client is not open")
         try:
@@ -175,7 +175,7 @@ class PrefectRuns:
             raise UnavailableError(f"Prefect's API: {type(error).__name__} {error}".rstrip()) from error
 
     async def _poke(self, run: FlowRun) -> None:
-        """Best effort: a worker that does not listen finds the run when it polls. Runs of other pools are not its."""
+        """Notify the worker, best effort: otherwise it finds the run by polling. Runs of other pools are not its."""
         if run.work_pool_name not in (None, self._work_pool):
             return
         try:

@@ -20,11 +20,11 @@ from holdfast.models.history import Action
 from holdfast.models.lease import JOB_LEASE_S
 
 AWAY_FACTOR = 2
-"""A run that shows no sign for so many times the policy's patience with Prefect is started without it."""
+"""Factor on ``offline_after_s``: a run that shows no sign for so long is started again without Prefect."""
 
 
 class Reconciler:
-    """Sees to it that every open incident has a playbook at work, or is closed."""
+    """Makes sure that every open incident has a playbook at work, or is closed."""
 
     def __init__(  # noqa: PLR0917
         self,
@@ -48,7 +48,7 @@ class Reconciler:
         self._still = Stillness()
 
     async def tick(self) -> None:
-        """One round."""
+        """Run one round."""
         ledger = self._site.ledger
         incidents = await asyncio.to_thread(ledger.incidents, state=IncidentState.OPEN, evidence=False)
         acting: dict[str, Incident] = {}
@@ -80,7 +80,7 @@ class Reconciler:
             await self._compare(fresh, run)
 
     async def _take_turn(self, incident: Incident) -> None:
-        """An incident without a run: new, or it waited for another one of its job."""
+        """Take up an incident without a run: a new one, or one that waited for another of its job."""
         ledger = self._site.ledger
         job = await asyncio.to_thread(ledger.job, incident.job)
         versions = await asyncio.to_thread(ledger.versions, incident.job)
@@ -110,19 +110,19 @@ class Reconciler:
         await self._again(incident, why)
 
     def _by_signs(self, incident: Incident, run: Run | None, actions: Sequence[Action]) -> float:
-        """What time it is, reckoned from the newest sign: a wall clock that was set ends and prolongs no patience."""
+        """Return the time, reckoned from the newest sign: setting the wall clock neither ends nor prolongs a wait."""
         times = _times(actions)
         newest = max([run.since if run else 0.0, *times])
         signs = (incident.attempt, run and (run.id, run.phase, run.since), times)
         return newest + self._still_s(incident, signs, newest)
 
     def _still_s(self, incident: Incident, signs: Hashable, newest: float) -> float:
-        """For how long the signs of its run have been what they are, the newest of which is of ``newest``."""
+        """Return for how long the signs of its run have not changed; ``newest``: time of the newest sign."""
         clock = self._site.clock
         return self._still.since(incident.id, signs, clock.now() - newest, clock.monotonic())
 
     async def _renews(self, incident: Incident) -> bool | None:
-        """Whether a run on another host lives, by the job's lease; None: it holds none (yet, or any more)."""
+        """Return whether a run on another host is alive, by the job's lease; None: it holds none (yet, or any more)."""
         lease = await asyncio.to_thread(self._site.ledger.job_lease, incident.job)
         mine = lease is not None and (lease.incident_id, lease.attempt) == (incident.id, incident.attempt)
         if lease is None or not mine:
@@ -135,7 +135,7 @@ class Reconciler:
         return now - since < JOB_LEASE_S
 
     async def _without_prefect(self, incident: Incident, away_s: float) -> None:
-        """Prefect is away in mid-flight. A playbook survives that for a while: see whether it still acts."""
+        """Check whether a playbook still acts while Prefect is away: it survives that for a while."""
         patience = self._site.policy.gateway.offline_after_s
         if away_s < patience:
             return
@@ -161,7 +161,7 @@ class Reconciler:
         self._dispatcher.start(newer)
 
     async def _give_up(self, incident: Incident, why: str) -> None:
-        """As a playbook does that meets a limit: the ranks are stopped, the job has failed, a human must look.
+        """Give up as a playbook does at a limit: the ranks are stopped, the job has failed, a human must look.
 
         A job that the incident leaves running runs on.
         """
@@ -188,12 +188,12 @@ class Reconciler:
 
 
 def _times(actions: Sequence[Action]) -> tuple[float, ...]:
-    """When each began or was done."""
+    """Return the time at which each action was done, or else began."""
     return tuple(action.done_at or action.begun_at for action in actions)
 
 
 def _reason(why: str) -> str:
-    """A short label for a reason."""
+    """Return a short label for a reason."""
     for word in ("not there", "ended", "nobody", "process is gone", "Prefect is away", "silent"):
         if word in why:
             return word.replace(" ", "_").lower()

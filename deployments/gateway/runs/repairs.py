@@ -1,4 +1,4 @@
-"""Repairs that were ordered are begun, and begun again when their run died; the schedule does the same, later."""
+"""Start the repairs that were ordered, and restart those whose run died; the schedule does the same, later."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FLOW = "repair-machine"
 
 
 class Repairs:
-    """Starts a run for each repair that nobody does; a ticket that did not arrive is the schedule's."""
+    """Starts a run for each repair that no run works on; a ticket that did not arrive is left to the schedule."""
 
     def __init__(self, site: Site, runs: Runs) -> None:
         self._site = site
@@ -22,7 +22,7 @@ class Repairs:
         self._asked: dict[int, int] = {}
 
     async def tick(self) -> None:
-        """One round."""
+        """Run one round."""
         site = self._site
         if not enabled(site.policy.repair, site.settings.driver):
             return

@@ -1,4 +1,4 @@
-"""For how long the signs of a run have not changed, measured by a clock that nobody sets."""
+"""Time for which the signs of a run have not changed, measured by a monotonic clock."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ class Stillness:
 
     def __init__(self) -> None:
         self._signs: dict[str, tuple[Hashable, float]] = {}
-        """The signs of each incident's run, and since when they are still."""
+        """The signs of each incident's run, and since when they are unchanged."""
 
     def since(self, incident: str, signs: Hashable, age_s: float, now: float) -> float:
-        """How long they have been still.
+        """Return how long the signs have been unchanged.
 
         Args:
             incident: whose run it is.

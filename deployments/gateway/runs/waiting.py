@@ -18,13 +18,13 @@ from holdfast.policies.escalate import waits
 from holdfast.policies.pool.machine_groups import group_of
 
 _REMEMBERED = 1000
-"""Alerts that were said to be over."""
+"""Number of alerts remembered as resolved."""
 _RESOLVED = "resolved"
-"""What became of an alert that is over."""
+"""Recorded outcome of an alert that is over."""
 
 
 class Waiting:
-    """Sees to it that no incident waits for ever."""
+    """Makes sure that no incident waits for ever."""
 
     def __init__(self, site: Site, dispatcher: Dispatcher) -> None:
         self._site = site
@@ -36,7 +36,7 @@ class Waiting:
         self._quiet: dict[tuple[str, IncidentClass], Wait] = {}
 
     async def tick(self) -> None:
-        """One round."""
+        """Run one round."""
         listed = await asyncio.to_thread(self._site.ledger.waits)
         quiet: dict[tuple[str, IncidentClass], Wait] = {}
         for wait in listed:
@@ -54,18 +54,18 @@ class Waiting:
         self._was_silent &= {wait.incident_id for wait in listed}
 
     def held_back(self, job: str, incident_class: IncidentClass) -> str:
-        """Why no further incident of this class is opened for a job that runs on; empty: it is."""
+        """Return why no further incident of this class is opened for a job that runs on; empty: it is."""
         wait = self._quiet.get((job, incident_class))
         return f"{wait.incident_id} has it already and waits: {wait.why}" if wait else ""
 
     def note_resolved(self, alert: Alert) -> None:
-        """A monitor says that a fault is over; the ledger keeps it for the incidents that it speaks of."""
+        """Note a monitor's report that a fault is over; the ledger keeps it for the incidents that it concerns."""
         self._remember(alert, self._site.clock.now())
         if alert.machine:
             self._site.spawn(self._keep(alert), f"resolved {alert.key}")
 
     async def resume(self) -> None:
-        """Take up what an earlier gateway heard to be over."""
+        """Load the resolved alerts that an earlier gateway received."""
         for incident in await self._unsettled():
             recorded = await asyncio.to_thread(self._site.ledger.alerts, incident.id)
             for alert in recorded:
@@ -85,14 +85,14 @@ class Waiting:
                 await asyncio.to_thread(self._site.ledger.record_alert, alert, incident.id, _RESOLVED)
 
     async def _unsettled(self) -> list[Incident]:
-        """Incidents that are worked on or wait: an alert's end may matter to them."""
+        """Return the incidents that are worked on or wait: an alert's end may matter to them."""
         ledger = self._site.ledger
         working = await asyncio.to_thread(ledger.incidents, state=IncidentState.OPEN)
         waits = await asyncio.to_thread(ledger.waits)
         return [*working, *[await asyncio.to_thread(ledger.incident, each.incident_id) for each in waits]]
 
     def resolved(self, incident: Incident) -> str:
-        """An alert of the incident that was said to be over since, in words; empty: none."""
+        """Describe an alert of the incident that was reported as over since; empty: none."""
         for alert in incident.alerts:
             over_at = self._resolved.get((alert.kind.value, alert.machine), 0.0)
             if alert.machine and over_at >= incident.opened_at:
@@ -100,13 +100,13 @@ class Waiting:
         return ""
 
     async def approves(self, incident_id: str) -> bool:
-        """The incident waits for an approval that nobody gave in time."""
+        """Return whether the incident waits for an approval that was not given in time."""
         wait = await asyncio.to_thread(self._site.ledger.last_wait, incident_id)
         open_ones = {each.incident_id for each in await asyncio.to_thread(self._site.ledger.waits)}
         return wait is not None and wait.missing is Missing.APPROVAL and incident_id in open_ones
 
     async def approve(self, incident_id: str, by: str, reason: str) -> Incident:
-        """A person says yes after all.
+        """Take a person's late approval.
 
         Raises:
             RefusedError: it waits no longer.
@@ -127,7 +127,7 @@ class Waiting:
         return incident
 
     async def put(self, incident: Incident, why: str) -> None:
-        """Its attempts are spent: it fails for now, and has a time at which it is tried again."""
+        """Have an incident whose attempts are spent wait: it fails for now, and is tried again at a set time."""
         ledger, now = self._site.ledger, self._site.clock.now()
         before = await asyncio.to_thread(ledger.last_wait, incident.id)
         wait = Wait(
@@ -161,7 +161,7 @@ class Waiting:
         )
 
     def _replacements(self, gone: Sequence[str], machines: Iterable[Machine]) -> int:
-        """Standbys of the kind of those that are gone."""
+        """Count the standbys of the kind of those that are gone."""
         pool = self._site.policy.spare_pool
         groups = {group_of(name, pool) for name in gone} if pool.groups else None
         return sum(
@@ -170,7 +170,7 @@ class Waiting:
         )
 
     def _silent(self, wait: Wait, job: Job) -> bool:
-        """Some machine is not heard, or all were all the time: what was silent has to come back to count."""
+        """Return whether a machine is silent, or none ever was: only one that was silent and came back counts."""
         if self._site.silent(job.machines):
             self._was_silent.add(wait.incident_id)
             return True
@@ -197,6 +197,6 @@ class Waiting:
 
 
 def _obsolete(wait: Wait, incident: Incident, job: Job) -> bool:
-    """A person had a say since: the job runs, was stopped or submitted anew."""
+    """Return whether a person has intervened since: the job runs, was stopped or submitted again."""
     stands = JobState.RUNNING if wait.runs_on else JobState.FAILED
     return job.state is not stands or incident.opened_at < job.submitted_at

@@ -1,6 +1,6 @@
-"""When the machine tells what its ranks hold, so that replicas can be compared: some saves of an epoch, as digests.
+"""Reports what the ranks hold, so that replicas can be compared: digests of some saves of an epoch.
 
-Nothing of it is done by the ranks, and nothing waits for it: a process of the lowest priority reads what they saved.
+The ranks do none of this work, and nothing waits for it: a process of the lowest priority reads what they saved.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class _Job:
-    """One run, and the save of it that is looked at."""
+    """One run, and its save that is digested."""
 
     run: Run
     round: int = 0
     step: int = 0
     saved: dict[int, Path] = field(default_factory=dict)
     lends: bool = False
-    """Saves came over what was read where it lay: it is held still."""
+    """A save overwrote what was read where it lay: from then on it is held still."""
     work: asyncio.Task[None] | None = None
 
     @property
@@ -39,7 +39,7 @@ class _Job:
 
 
 class Comparisons:
-    """Told of every save that all ranks have. One save at a time of each job; the next round's waits for no other."""
+    """Gets every save that all ranks have. Digests one save of each job at a time; no round waits for another."""
 
     def __init__(
         self, prover: Prover, tell: Callable[[Run, StateDigests], None], metrics: Metrics, every_steps: int
@@ -51,7 +51,7 @@ class Comparisons:
         self._jobs: dict[str, _Job] = {}
 
     def saved(self, run: Run, rank: int, step: int, path: Path) -> None:
-        """A save is complete on all ranks: have it digested if it is a round's first. Called on the event loop."""
+        """Have a save that is complete on all ranks digested if it is a round's first. Called on the event loop."""
         start = run.start
         every = interval(self._every, start.s3_every_steps, start.retention.keep_last)
         number = round_of(step - start.restore.step, every)
@@ -70,7 +70,7 @@ class Comparisons:
             known.work = asyncio.get_running_loop().create_task(self._digest(known, step, dict(known.saved)))
 
     def close(self) -> None:
-        """Start no more."""
+        """Start no further digests."""
         for job in self._jobs.values():
             if job.work is not None:
                 job.work.cancel()

@@ -24,7 +24,7 @@ class DiskTier:
     """Copies due shards, one at a time per rank; the newest two of each rank stay.
 
     A copy appears under its name only when it is whole and on the disk. What does not fit is left out, counted and
-    told, and the copies that are there stay.
+    reported, and the copies that are already there stay.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class DiskTier:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def saved(self, run: Run, rank: int, step: int, path: Path) -> None:
-        """All ranks have the save of a step: copy this rank's shard if its step is due. May be said twice."""
+        """Copy this rank's shard of a step that all ranks saved, if the step is due. May be called twice."""
         every, who = run.start.disk_every_steps, (run.start.job, rank)
         if every == 0 or step % every or run.start.replay is not None:
             return
@@ -50,7 +50,7 @@ class DiskTier:
             return
         loan = self._memory.transfers_beside(path) / f"disk-{run.start.job}-{rank}-{step}.shard"
         try:
-            # Not when the copy begins: a job that was forgotten meanwhile must not leave one behind.
+            # Not when the copy begins: otherwise it could leave a folder behind for a job that was forgotten meanwhile.
             durable.make_folder(self._memory.disk(run.start.job))
             header = slot_files.lend(path, step, loan)
         except (CheckpointError, OSError) as error:
@@ -113,7 +113,7 @@ def write(shard: Path, header: buffers.ShardHeader, folder: Path, limit_nbytes: 
 
 
 def _held(folder: Path, header: buffers.ShardHeader) -> bool:
-    """Whether ``folder`` has that very shard."""
+    """Return whether ``folder`` has that very shard."""
     return any(held == header for _, held in buffers.inventory(folder))
 
 

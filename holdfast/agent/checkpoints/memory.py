@@ -18,7 +18,7 @@ _FOLDERS = {Tier.MEMORY: "own", Tier.PEER: "peer", Tier.DISK: "disk"}
 
 
 def base_job(job: str) -> str:
-    """The job itself, for a job or one of its replays (named ``<job>~<group>``)."""
+    """Return the job itself, for a job or one of its replays (named ``<job>~<group>``)."""
     return job.partition("~")[0]
 
 
@@ -39,7 +39,7 @@ class Memory:
         """Per job, the oldest epoch of which the shard port still takes copies: the one that runs here."""
         self._machine = machine
         self._maps: dict[Path, tuple[int, mmap.mmap]] = {}
-        # What an agent before this one was about to upload when it died: nobody gives it back.
+        # What an earlier agent was about to upload when it died: no upload gives it back.
         for each in (*self._roots, self._disk):
             shutil.rmtree(each / "transfers", ignore_errors=True)
 
@@ -49,7 +49,7 @@ class Memory:
         return self.root / "transfers"
 
     def transfers_on_disk(self, nbytes: int) -> Path | None:
-        """Where a copy of so many bytes may lie until it is uploaded; None: the disk has no room, or is memory, too."""
+        """Return where a copy of so many bytes may await upload; None: the disk has no room, or is memory, too."""
         folder = self._disk / "transfers"
         if local_disk.file_system(self._disk) == "tmpfs" or room.free_nbytes(folder) < nbytes + SPARE_NBYTES:
             return None
@@ -57,18 +57,18 @@ class Memory:
         return folder
 
     def transfers_beside(self, slot: Path) -> Path:
-        """As :attr:`transfers`, on the file system of ``slot``: a loan is a second name, and no copy."""
+        """Return :attr:`transfers` on the file system of ``slot``: a loan is a second name, and no copy."""
         return slot.parents[2] / "transfers"
 
     def is_single(self, slot: Path) -> bool:
-        """Whether a rank of this machine has no other buffer than ``slot``."""
+        """Return whether a rank of this machine has no other buffer than ``slot``."""
         if slot.parent.parent.name != _FOLDERS[Tier.MEMORY]:
             return False
         _, other = buffers.only_slot(slot.parent, buffers.rank_of(slot))
         return not other.exists()
 
     def is_on_disk(self, slot: Path) -> bool:
-        """Whether it is a copy in the disk tier, which no rank writes to."""
+        """Return whether it is a copy in the disk tier, which no rank writes to."""
         return slot.parent.parent.name == _FOLDERS[Tier.DISK]
 
     @property
@@ -96,7 +96,7 @@ class Memory:
         self._first[job] = self._nvme
 
     def _root(self, job: str) -> Path:
-        """Where the first tier of ``job`` lies: as it was placed, or where an agent before this one put it."""
+        """Return where the first tier of ``job`` lies: as it was placed, or where an earlier agent put it."""
         if (known := self._first.get(job)) is not None:
             return known
         if self._nvme is not None and any((self._nvme / name / job).exists() for name in ("own", "peer")):
@@ -104,23 +104,23 @@ class Memory:
         return self.root
 
     def own(self, job: str) -> Path:
-        """Where the ranks of ``job`` on this machine keep their shards."""
+        """Return where the ranks of ``job`` on this machine keep their shards."""
         return self._root(job) / "own" / job
 
     def peer(self, job: str) -> Path:
-        """Where copies of other machines' shards lie."""
+        """Return where copies of other machines' shards lie."""
         return self._root(job) / "peer" / job
 
     def disk(self, job: str) -> Path:
-        """Where shards of ``job`` lie that outlive a loss of the memory."""
+        """Return where shards of ``job`` lie that outlive a loss of the memory."""
         return self._disk / "disk" / job
 
     def folder(self, tier: Tier, job: str) -> Path:
-        """Where shards of ``job`` lie in a tier of this machine."""
+        """Return where shards of ``job`` lie in a tier of this machine."""
         return (self._disk if tier is Tier.DISK else self._root(job)) / _FOLDERS[tier] / job
 
     def shards(self) -> tuple[Shard, ...]:
-        """Every complete shard that lies here."""
+        """Return every complete shard that lies here."""
         return tuple(
             Shard(
                 job=header.job,
@@ -143,9 +143,9 @@ class Memory:
     def find(
         self, job: str, rank: int, step: int, saved_by: int = 0
     ) -> tuple[Path, buffers.ShardHeader] | None:
-        """The shard of ``rank`` at ``step`` that epoch ``saved_by`` saved; the machine's own first.
+        """Return the shard of ``rank`` at ``step`` that epoch ``saved_by`` saved; the machine's own first.
 
-        0: of the newest epoch that has one.
+        ``saved_by`` 0: of the newest epoch that has one.
         """
         found = [
             (header.epoch, order, path, header)
@@ -159,7 +159,7 @@ class Memory:
         return path, header
 
     def require(self, job: str, rank: int, step: int, saved_by: int = 0) -> tuple[Path, buffers.ShardHeader]:
-        """As :meth:`find`.
+        """Return the same as :meth:`find`.
 
         Raises:
             CheckpointError: there is no such shard here.
@@ -173,7 +173,7 @@ class Memory:
         return found
 
     def mapped(self, path: Path, file_nbytes: int) -> mmap.mmap:
-        """The shard file at ``path``, mapped for writing; a mapping is kept, for its pages are costly to map anew.
+        """Map the shard file at ``path`` for writing; the mapping is kept, because mapping its pages again is costly.
 
         Raises:
             CheckpointError: shared memory is full.
@@ -193,7 +193,7 @@ class Memory:
     def require_whole(
         self, job: str, rank: int, step: int, saved_by: int = 0
     ) -> tuple[Path, buffers.ShardHeader]:
-        """As :meth:`require`, with every byte verified. A damaged shard is discarded, and the next one tried.
+        """Do the same as :meth:`require`, and verify every byte. Discard a damaged shard and try the next one.
 
         Raises:
             DamagedError: all that were here are damaged; names them.
@@ -212,7 +212,7 @@ class Memory:
         return self.require(job, rank, step, saved_by)
 
     def resume_after(self, job: str, step: int) -> None:
-        """Forget shards beyond ``step``: training goes on from there, they belong to no future."""
+        """Forget shards beyond ``step``: training continues from there without them."""
         for folder in (self.own(job), self.peer(job), self.disk(job)):
             buffers.discard_newer(folder, step)
 

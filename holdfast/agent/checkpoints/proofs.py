@@ -1,4 +1,4 @@
-"""Proofs on command: of a person (``holdfast doctor JOB``), or of a playbook."""
+"""Proofs on command: from an operator (``holdfast doctor JOB``), or from a playbook."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.models.rehearsal import Rehearsal
 
 
 async def proofs(command: Prove, prover: Prover, rehearsals: Rehearsals, run: Run | None) -> list[Rehearsal]:
-    """Do it; what comes of the shards of ranks that run here counts as their rehearsal, too."""
+    """Prove the shards; results for ranks that run here also count as their rehearsal."""
     allowed = run.allowed(run.start.ranks[0]) if run is not None and not command.trusting else None
     if command.key:
         return [await prover.checkpoint(command.job, command.step, command.epoch, command.key, allowed)]

@@ -22,25 +22,25 @@ NICE = 19
 
 
 def prove_shard(outcome: Path, allowed: Collection[str] | None, path: Path) -> None:
-    """Prove the shard file at ``path``; what came of it is in the file ``outcome``."""
+    """Prove the shard file at ``path``; write the result to the file ``outcome``."""
     stand_back()
     _leave(outcome, prove(path, allowed))
 
 
 def prove_checkpoint(outcome: Path, allowed: Collection[str] | None, settings: Settings, key: str) -> None:
-    """As :func:`prove_shard`, the checkpoint in S3 with prefix ``key``."""
+    """Do the same as :func:`prove_shard` for the checkpoint in S3 with prefix ``key``."""
     stand_back()
     _leave(outcome, prove_remote(from_settings(settings), key, allowed))
 
 
 def digest_shards(outcome: Path, step: int, shards: Mapping[int, Path]) -> None:
-    """Digest what the shard files of some ranks hold, to be compared with that of their replicas."""
+    """Digest what the shard files of some ranks hold, to be compared with their replicas."""
     stand_back()
     _leave(outcome, StateDigests.of(step, {rank: tensor_digests(path) for rank, path in shards.items()}))
 
 
 def stand_back() -> None:
-    """One thread, the lowest priority for processor and disks, and the first to go when memory runs out."""
+    """Use one thread and the lowest priority for processor and disks, and be killed first when memory runs out."""
     torch.set_num_threads(1)
     os.nice(NICE - os.nice(0))
     with contextlib.suppress(OSError, AttributeError, psutil.Error):  # not on every host

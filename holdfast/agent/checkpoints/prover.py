@@ -1,4 +1,4 @@
-"""Has single shards and checkpoints proven by a process of its own, one at a time on a machine."""
+"""Proves single shards and checkpoints in a separate process, one at a time on a machine."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ class Prover:
 
     @property
     def why_not(self) -> str:
-        """Why nothing can be proven on this machine; empty: it can."""
+        """Why nothing can be proven on this machine; empty when it can."""
         loaded = {name.strip() for name in self._settings.preload.split(",")}
         return "" if "torch" in loaded else "this machine's fork server has no torch (HOLDFAST_PRELOAD)"
 
     def ranks(self, job: str, tier: Tier) -> list[int]:
-        """Whose shards of ``job`` lie in ``tier`` here."""
+        """Return the ranks whose shards of ``job`` lie in ``tier`` here."""
         return sorted({header.rank for _, header in buffers.inventory(self._memory.folder(tier, job))})
 
     async def shard(
@@ -133,13 +133,13 @@ class Prover:
         return self._result(Rehearsal(**known, proof=proof, why_not=why, at=time.time()))
 
     async def digests(self, step: int, shards: Mapping[int, Path], *, lend: bool) -> StateDigests | None:
-        """Digests of what the shards of ``step`` hold, by rank; None when a later save came over one meanwhile.
+        """Return digests of what the shards of ``step`` hold, by rank; None when a later save overwrote one meanwhile.
 
-        Read where they lie, which costs training nothing; ``lend``: where there is room they are held still, as for a
-        proof.
+        The shards are read where they lie, which costs training nothing; ``lend``: where there is room they are held
+        still, as for a proof.
 
         Raises:
-            UnavailableError: the process came to no result.
+            UnavailableError: the process gave no result.
         """
         async with self._turn:
             held = await asyncio.to_thread(self._hold_all, step, shards, lend=lend)
@@ -169,7 +169,7 @@ class Prover:
         return held
 
     def _lent(self, path: Path, header: buffers.ShardHeader, what: str) -> _Held:
-        """The shard under a name of its own, if there is room and another buffer; else where it lies."""
+        """Lend the shard under a name of its own, if there is room and another buffer; else use it where it lies."""
         if self._memory.is_single(path) or not self._has_room(path, header):
             return _Held(path, header)
         name = self._loan(path, what)
@@ -185,7 +185,7 @@ class Prover:
         return self._memory.transfers_beside(path) / f"{what}-{folder.parent.name}-{folder.name}-{path.name}"
 
     async def _hold(self, folder: Path, rank: int) -> _Held | None:
-        """The newest shard of ``rank`` in ``folder``, lent where that is possible; None when there is none."""
+        """Hold the newest shard of ``rank`` in ``folder``, lent where possible; return None when there is none."""
         deadline = time.monotonic() + _WRITING_S
         while (held := await asyncio.to_thread(self._lend_newest, folder, rank)) is None:
             if time.monotonic() > deadline or not any(folder.glob(f"r{rank}-?.shard")):
@@ -194,7 +194,7 @@ class Prover:
         return held
 
     def _lend_newest(self, folder: Path, rank: int) -> _Held | None:
-        """None when no shard is complete at this moment, or it was overwritten before it could be lent.
+        """Return None when no shard is complete at this moment, or it was overwritten before it could be lent.
 
         Raises:
             CheckpointError: it cannot be lent.
@@ -218,10 +218,10 @@ class Prover:
         return _Held(path, header, name)
 
     async def _prove_still(self, held: _Held, allowed: Collection[str] | None) -> Proof | None:
-        """The proof; None when the file was overwritten under it. A loan ends.
+        """Return the proof; None when the file was overwritten during it. A loan ends.
 
         Raises:
-            UnavailableError: the process came to no result.
+            UnavailableError: the process gave no result.
         """
         try:
             limit_s = _LEAST_S + held.header.file_nbytes / _BYTES_PER_S
@@ -233,7 +233,7 @@ class Prover:
                 await asyncio.to_thread(slot_files.release, held.path, held.name)
 
     def _has_room(self, path: Path, header: buffers.ShardHeader) -> bool:
-        """For one file more, and for uploads of all ranks beside it."""
+        """Check for room for one more file, beside the uploads of all ranks."""
         ranks = {buffers.rank_of(each) for each in path.parent.glob("r*-?.shard")}
         return room.free_nbytes(path.parent) >= (1 + len(ranks)) * header.file_nbytes
 

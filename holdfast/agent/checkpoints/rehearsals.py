@@ -1,6 +1,6 @@
-"""When restores are rehearsed beside a running job: after the first save of an epoch, after each new plan, and again.
+"""Rehearses restores beside a running job: after the first save of an epoch, after each new plan, and again.
 
-A failure is told at once: the job still runs, and an older checkpoint may still be good.
+A failure is reported at once: the job still runs, and an older checkpoint may still be good.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ CALM_S = 2.0
 LOOK_S = 1.0
 """Between two looks at the plan of a rank's newest shard."""
 AGAIN_S = {Outcome.PROVEN: 3600.0, Outcome.UNTESTED: 300.0, Outcome.FAILED: 60.0}
-"""So long after a rehearsal the next one of the same plan: objects may change without a new plan; what failed may be
-mended, or turn out to have been the moment."""
+"""So long after a rehearsal the next one of the same plan: objects may change without a new plan; a failure may be
+fixed, or turn out to have been transient."""
 
 
 @dataclass
 class _Rank:
-    """What is known of one rank's rehearsals in its present run."""
+    """The rehearsals of one rank in its present run."""
 
     run: Run
     path: Path
@@ -39,11 +39,11 @@ class _Rank:
     tested_at: float = 0.0
     found: Rehearsal | None = None
     told: str = ""
-    """The failure that was told last."""
+    """The failure that was reported last."""
 
 
 class Rehearsals:
-    """Told of every save. One rehearsal at a time on the machine; what is due waits for its turn."""
+    """Gets every save. Runs one rehearsal at a time on the machine; a rehearsal that is due waits for its turn."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Rehearsals:
         self._work: asyncio.Task[None] | None = None
 
     def saved(self, run: Run, rank: int, path: Path) -> None:
-        """A shard is complete in memory: have it rehearsed if that is due. Called on the event loop."""
+        """Have a shard that is complete in memory rehearsed if that is due. Called on the event loop."""
         if run.start.replay is not None or self._prover.why_not:
             return
         who, now = (run.start.job, rank), self._now()
@@ -70,14 +70,14 @@ class Rehearsals:
         if known is None or known.run is not run:
             self._forget_ended()
             known = self._ranks[who] = _Rank(run, path)
-            # A job may save once in an hour: its first shard is not looked at with the second.
+            # A job may save once in an hour: its first shard must not wait for the second.
             asyncio.get_running_loop().call_later(self._calm_s, self._look, who, known)
         known.path = path
         if known.looked_at and now - known.looked_at >= LOOK_S:
             self._look(who, known)
 
     def told(self, run: Run) -> Rehearsed | None:
-        """What heartbeats say of the ranks of ``run``."""
+        """Return the rehearsals of the ranks of ``run`` for heartbeats."""
         if why := self._prover.why_not:
             return Rehearsed(untested=why)
         known = [self._ranks.get((run.start.job, rank)) for rank in run.start.ranks]
@@ -87,7 +87,7 @@ class Rehearsals:
         return summed_up(run.start.ranks, found)
 
     def note(self, run: Run, found: Rehearsal) -> None:
-        """Keep what a rehearsal of a rank of ``run`` came to, whoever ordered it; a new failure is told."""
+        """Keep the result of a rehearsal of a rank of ``run``, ordered by any caller; report a new failure."""
         assert found.rank is not None
         known = self._ranks.get((run.start.job, found.rank))
         if known is None or known.run is not run:
@@ -101,7 +101,7 @@ class Rehearsals:
             known.told = failure
 
     def close(self) -> None:
-        """Start no more."""
+        """Start no further rehearsals."""
         self._due.clear()
         if self._work is not None:
             self._work.cancel()

@@ -39,7 +39,7 @@ class Replicator:
         ] = {}  # job -> peer, epoch, and plan whose .metadata it has
 
     def saved(self, run: Run, rank: int, step: int, path: Path) -> None:
-        """A shard is complete: have it copied. Called on the event loop; returns at once. May be repeated."""
+        """Have a complete shard copied. Called on the event loop; returns at once. May be repeated."""
         key = (run.name, rank)
         if run.controls[rank].replicated_step >= step:
             return
@@ -51,7 +51,7 @@ class Replicator:
 
     @property
     def busy(self) -> bool:
-        """Whether a transfer is under way or waits."""
+        """Whether a transfer is under way or waiting."""
         with self._lock:
             return bool(self._waiting)
 
@@ -104,7 +104,7 @@ class Replicator:
         return True
 
     def _describe(self, peer: str, path: Path, header: buffers.ShardHeader) -> None:
-        """Once per plan, epoch and peer: without the ``.metadata`` no checkpoint can be completed from copies."""
+        """Send the ``.metadata`` once per plan, epoch and peer: copies need it to complete a checkpoint."""
         if self._described.get(header.job) == (peer, header.epoch, header.plan):
             return
         metadata = buffers.metadata_path(path.parent, header.plan)

@@ -1,4 +1,4 @@
-"""Saves that went wrong, by place and rank, until one of the same kind goes well: what heartbeats tell of them."""
+"""Failed saves, by place and rank, until one of the same kind goes well: heartbeats report them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST_CHARS = 400
 
 
 class Setbacks:
-    """Of all jobs on a machine, each as of its newest epoch here."""
+    """The failed saves of all jobs on a machine, each as of its newest epoch here."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now = now
@@ -20,7 +20,7 @@ class Setbacks:
         self._open: defaultdict[str, dict[tuple[Place, int], Setback]] = defaultdict(dict)
 
     def failed(self, job: str, epoch: int, place: Place, rank: int, reason: object) -> None:
-        """A save of a rank to a place failed."""
+        """Record that a save of a rank to a place failed."""
         if not self._is_newest(job, epoch):
             return
         before = self._open[job].get((place, rank))
@@ -32,12 +32,12 @@ class Setbacks:
         )
 
     def went_well(self, job: str, epoch: int, place: Place, rank: int) -> None:
-        """A save of a rank to a place is complete: those before it count no more."""
+        """Record that a save of a rank to a place is complete: its earlier failures no longer count."""
         if self._is_newest(job, epoch):
             self._open[job].pop((place, rank), None)
 
     def told(self, job: str, epoch: int) -> tuple[Setback, ...]:
-        """One for each place where the newest save of a rank failed."""
+        """Return one for each place where the newest save of a rank failed."""
         if self._epochs.get(job) != epoch:
             return ()
         of = self._open[job].items()
@@ -45,7 +45,7 @@ class Setbacks:
         return tuple(_together(each) for each in found.values() if each)
 
     def _is_newest(self, job: str, epoch: int) -> bool:
-        """Whether what is told is of the newest epoch; a newer one than before begins anew."""
+        """Return whether a report is of the newest epoch; an epoch newer than before starts with no failures."""
         if epoch > self._epochs.get(job, -1):
             self._epochs[job] = epoch
             self._open.pop(job, None)

@@ -2,8 +2,8 @@
 
 A request is one line of JSON with the shared secret, then (push) exactly the shard's bytes; the answer is one
 line of JSON, then (pull) exactly the shard's bytes. One request per connection. The header page is not sent:
-the receiver writes its own once it has checked the digest of what came, so a torn transfer never counts. The
-kernel moves the bytes from one file to the other's pages: the only other look at them is the digest's, while they
+the receiver writes its own once it has checked the digest of what it received, so a torn transfer never counts. The
+kernel moves the bytes from one file to the other's pages: apart from that only the digest reads them, while they
 are still in the cache.
 
 With rank 0's shards goes, once per plan, the checkpoint's global ``.metadata``: so a checkpoint can be completed
@@ -53,8 +53,8 @@ _PLAN = re.compile(r"\d+(\.\d+)*")
 class ShardPort:
     """Serves this machine's shards and takes copies of its neighbours'. One thread per connection, bounded.
 
-    Whoever has not sent its request, secret included, within :data:`REQUEST_S` is cut off, whatever it does meanwhile;
-    of too many that wait the oldest gives way. Transfers are those of machines that know the secret.
+    A caller that has not sent its request, secret included, within :data:`REQUEST_S` is cut off, whatever it does
+    meanwhile; when too many wait, the oldest is cut off. Transfers are those of machines that know the secret.
     """
 
     def __init__(self, memory: Memory, secret: str | Keys, host: str, tls: Tls = PLAIN) -> None:
@@ -77,10 +77,10 @@ class ShardPort:
         self._listener.close()
 
     def _accept(self) -> None:
-        """Until closed: no error of one connection, and no lack of files or threads, ends it."""
+        """Accept until closed: no error of one connection, and no lack of files or threads, ends the loop."""
         while not self._closed:
             try:
-                # Waits for ever only while nobody has to be cut off.
+                # Waits without limit only while no connection has to be cut off.
                 self._listener.settimeout(self._strangers.sweep(time.monotonic()))
                 self._meet(*self._listener.accept())
             except TimeoutError:
@@ -120,7 +120,7 @@ class ShardPort:
             self._strangers.left(connection)
 
     def _hear(self, connection: socket.socket) -> dict[str, Any]:
-        """The request of somebody who knows the secret.
+        """Read the request of a caller that knows the secret.
 
         Raises:
             UnauthorizedError: the secret is missing or wrong.
@@ -182,7 +182,7 @@ class ShardPort:
         _send_line(connection, {"ok": True})
 
     def _forget_plans(self, folder: Path, newest: str) -> None:
-        """Only those count that some shard was saved by."""
+        """Keep only the plans that some shard was saved by."""
         used = {header.plan for _, header in buffers.inventory(folder)} | {newest}
         kept = {buffers.metadata_path(folder, plan) for plan in used}
         for path in set(folder.glob("metadata-*.pickle")) - kept:
@@ -254,9 +254,9 @@ def pull(
     own_buffers: int = 2,
     tls: Tls = PLAIN,
 ) -> Path:
-    """Copy a shard from another machine into ``folder``, over the slot that is not the newest; its path.
+    """Copy a shard from another machine into ``folder``, over the slot that is not the newest; return its path.
 
-    With ``own_buffers`` 1 over the only one: what it holds is of no use, since not all ranks have it.
+    With ``own_buffers`` 1 over the only slot: its content is of no use, since not all ranks have it.
 
     Raises:
         UnavailableError: the other side is away, slow or busy.
@@ -296,10 +296,10 @@ def receive(
     mapped: Callable[[Path, int], mmap.mmap] = slot_files.create,
     slot: Path | None = None,
 ) -> Path:
-    """Take a shard's bytes into ``slot`` and commit them if the digest is right.
+    """Receive a shard's bytes into ``slot`` and commit them if the digest is right.
 
-    None: the slot of ``folder`` that holds neither the save that all ranks have nor, as far as that is not told, the
-    newest.
+    ``slot`` None: the slot of ``folder`` that does not hold the save that all ranks have; when that save was not
+    reported, the slot that is not the newest.
     """
     path = slot or buffers.slot_to_overwrite(folder, header.rank, header.keeps)
     buffer = mapped(path, header.file_nbytes)
@@ -317,14 +317,14 @@ def receive(
 
 
 def one_slot(folder: Path, rank: int) -> Path:
-    """The only slot that copies of ``rank`` in ``folder`` go into; another one is given up."""
+    """Return the only slot that copies of ``rank`` in ``folder`` go into; another one is given up."""
     kept, other = buffers.only_slot(folder, rank)
     other.unlink(missing_ok=True)
     return kept
 
 
 def _receive_into(connection: socket.socket, body: memoryview, arrived: Callable[[memoryview], None]) -> None:
-    """Fill ``body``; ``arrived`` sees each piece right after it came."""
+    """Fill ``body``; call ``arrived`` with each piece right after it was received."""
     deadline = time.monotonic() + _SILENCE_S + len(body) / _SLOWEST_BYTES_S
     done = 0
     while done < len(body):
@@ -338,7 +338,7 @@ def _receive_into(connection: socket.socket, body: memoryview, arrived: Callable
 
 
 def _send_shard(connection: socket.socket, path: Path, header: buffers.ShardHeader) -> None:
-    """Send the bytes behind the header, in pieces between which the clock is looked at."""
+    """Send the bytes behind the header in pieces, and check the deadline between them."""
     nbytes = header.file_nbytes - buffers.HEADER_BYTES
     deadline = time.monotonic() + _SILENCE_S + nbytes / _SLOWEST_BYTES_S
     with path.open("rb") as file:
@@ -349,7 +349,7 @@ def _send_shard(connection: socket.socket, path: Path, header: buffers.ShardHead
 
 
 def _cut(connection: socket.socket) -> None:
-    """End it under its own thread, in TLS too: that one's next call fails."""
+    """End a connection while its own thread uses it, in TLS too: that thread's next call fails."""
     with contextlib.suppress(OSError):
         socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
@@ -371,7 +371,7 @@ def _connected(address: str, tls: Tls) -> Any:
 
 
 def _read_line(connection: socket.socket) -> dict[str, Any]:
-    """One JSON line, and not a byte more: what follows is a shard's."""
+    """Read one JSON line, and not a byte more: the bytes after it are a shard's."""
     line = bytearray()
     while not line.endswith(b"\n"):
         if isinstance(connection, ssl.SSLSocket):
@@ -400,7 +400,7 @@ def _send_line(connection: socket.socket, message: dict[str, Any]) -> None:
 
 
 def _which(request: dict[str, Any]) -> tuple[int, int, int]:
-    """Rank, step and the epoch that saved it (0: any)."""
+    """Return rank, step and the epoch that saved it (0: any)."""
     return int(request["rank"]), int(request["step"]), int(request.get("saved_by", 0))
 
 

@@ -1,4 +1,4 @@
-"""The agent's end of the carrier process, which talks to the object store so that nothing else has to wait."""
+"""The agent's side of the carrier process, which talks to the object store so that nothing else has to wait."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TransferProcess:
         self._starting = asyncio.Lock()
 
     async def start(self) -> None:
-        """Have the process running, so that the first call need not wait for it."""
+        """Start the process if it does not run, so that the first call need not wait for it."""
         async with self._starting:
             if self._connection is not None:
                 return
@@ -49,7 +49,7 @@ class TransferProcess:
 
         Raises:
             UnavailableError: the store or the process did not answer within ``timeout_s`` seconds.
-            HoldfastError: whatever the operation raised.
+            HoldfastError: the error that the operation raised.
         """
         await self.start()
         assert self._connection is not None

@@ -49,7 +49,7 @@ class UploadLimits:
 
     @property
     def grace_s(self) -> float:
-        """No upload takes so long: whatever is older and incomplete is garbage."""
+        """No upload takes this long: anything older and incomplete is garbage."""
         return 2 * (self.part_s + self.parts_s) + 120.0
 
 
@@ -61,14 +61,14 @@ class _Loan:
     name: Path
     header: buffers.ShardHeader
     single: bool
-    """It is the only one: the rank saves nothing until it has it back."""
+    """It is the only one: the rank saves nothing until it gets the buffer back."""
 
     @property
     def key(self) -> str:
         return manifests.checkpoint_key(self.header.job, self.header.step, self.header.epoch)
 
     def read_metadata(self) -> bytes:
-        """The checkpoint's ``.metadata``, which lies beside rank 0's shard and beside its copy; else nothing.
+        """Return the checkpoint's ``.metadata``, which lies beside rank 0's shard and beside its copy; else nothing.
 
         Read at once: a later plan, or the job's end, may remove it.
         """
@@ -110,7 +110,7 @@ class Uploads:
         self._tasks: set[asyncio.Task[object]] = set()
 
     def saved(self, run: Run, rank: int, step: int, path: Path) -> None:
-        """All ranks have the save of a step: upload this rank's shard if its step is due. May be said twice."""
+        """Upload this rank's shard of a step that all ranks saved, if the step is due. May be called twice."""
         who, every = (run.start.job, rank), run.start.s3_every_steps
         pace = self._pace[who]
         if run.start.replay is not None or not pace.due(step, every):
@@ -131,9 +131,9 @@ class Uploads:
         self._soon(self._due(loan, run, pace))
 
     async def persist(self, order: Persist) -> None:
-        """Have what this machine holds of one step uploaded, due or not; returns when nothing can harm it any more.
+        """Upload what this machine holds of one step, due or not; return when nothing can harm it any more.
 
-        What is under way already is not sent twice.
+        What is already under way is not sent twice.
 
         Raises:
             CheckpointError: a shard, or rank 0's ``.metadata``, is not here.
@@ -157,7 +157,7 @@ class Uploads:
             self._soon(self._upload(loan, each, order.world_size))
 
     async def _due(self, loan: _Loan, run: Run, pace: Pace) -> None:
-        """A periodic upload; one that ends in time lets the pace grow again."""
+        """Do a periodic upload; one that ends in time lets the pace grow again."""
         who = (loan.header.job, loan.header.rank)
         try:
             metadata = await asyncio.to_thread(loan.read_metadata)
@@ -174,7 +174,7 @@ class Uploads:
             await self._tidy(loan.header.job, run.start.retention)
 
     async def _upload(self, loan: _Loan, metadata: bytes, world_size: int) -> bool:
-        """Send a loan and give it back, then complete the checkpoint if it is rank 0's; whether that went well."""
+        """Send a loan and give it back, complete the checkpoint if it is rank 0's; return whether that succeeded."""
         header = loan.header
         try:
             try:
@@ -192,7 +192,7 @@ class Uploads:
         return True
 
     async def _send(self, loan: _Loan) -> None:
-        """From a copy where the rank's part is small, which ends the loan at once; else from the lent shard itself."""
+        """Send a copy where the rank's part is small, which ends the loan at once; else send the lent shard itself."""
         part = await self._part(loan)
         if part is None:
             await self._reserve(loan)
@@ -212,7 +212,7 @@ class Uploads:
                 part.unlink(missing_ok=True)
 
     async def _part(self, loan: _Loan) -> Path | None:
-        """A copy of what the rank contributes; None when that is large, or there is no room for it.
+        """Copy what the rank contributes; return None when that is large, or there is no room for it.
 
         A large part of a single buffer waits on the disk: the rank needs the buffer, and S3 may be slow.
         """
@@ -231,7 +231,7 @@ class Uploads:
             return None
 
     async def _reserve(self, loan: _Loan) -> None:
-        """Memory for the slot's next save, unless no rank saves there, or it has a new file already."""
+        """Reserve memory for the slot's next save, unless no rank saves there, or it has a new file already."""
         if loan.single or self._memory.is_on_disk(loan.slot) or not slot_files.is_lent(loan.slot):
             return
         try:
@@ -259,7 +259,7 @@ class Uploads:
         self._done(uploaded)
 
     async def _tidy(self, job: str, rules: Retention) -> None:
-        """Now and then, by the machine that completes the job's checkpoints."""
+        """Delete what is not to be kept, now and then, on the machine that completes the job's checkpoints."""
         now = time.monotonic()
         if now < self._tidied_at.get(job, -self._limits.tidy_s) + self._limits.tidy_s:
             return
@@ -277,7 +277,7 @@ class Uploads:
             self._dropped(job, tidied.dropped)
 
     def _lend(self, rank: int, step: int, slot: Path, *, single: bool) -> _Loan:
-        """Take a shard out of the way of the saves to come: a link, no copy."""
+        """Move a shard out of the way of later saves: a link, no copy."""
         name = (
             self._memory.transfers_beside(slot)
             / f"{slot.parent.parent.name}-{slot.parent.name}-{rank}-{step}.shard"

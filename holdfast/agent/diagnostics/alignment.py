@@ -1,4 +1,4 @@
-"""Bit-wise alignment: every machine trains the same small GPT for one step, and all that comes of it is digested.
+"""Bit-wise alignment: every machine trains the same small GPT for one step, and all results of it are digested.
 
 Method: ByteDance, arXiv 2509.16293, section 5 (MiniGPT, fixed weights and input). In float32 and bfloat16 in each
 process by itself; and where a machine has several, as one job over them: data-, tensor- and pipeline-parallel.
@@ -24,7 +24,7 @@ _GPU_WORDS, _GPU_BATCH, _GPU_CONTEXT, _GPU_WIDTH, _GPU_HEADS = 4096, 8, 512, 512
 
 
 def bitwise(part: Part) -> None:
-    """One step alone, in both formats, then one together; the digests of what came of them."""
+    """Run one step alone, in both formats, then one together; digest the results."""
     compute_on(part, lambda device: _bitwise(part, device))
 
 
@@ -37,7 +37,7 @@ def _bitwise(part: Part, device: torch.device) -> Outcome:
     if part.size < 2:
         return found
     try:
-        # Its share of the time: a group that cannot be formed must not cost what was computed alone.
+        # A share of the time: a group that cannot be formed must not cost what was computed alone.
         together = collectives.in_group(replace(part, timeout_s=part.timeout_s / 3), _together)
     except Exception as error:
         return replace(found, together=f"not tested: {type(error).__name__}: {error}"[:200])
@@ -58,7 +58,7 @@ def _together(part: Part, device: torch.device) -> Outcome:
 
 
 def _data_parallel(part: Part, device: torch.device) -> list[torch.Tensor]:
-    """Each process other tokens; gradients are summed over all."""
+    """Give each process other tokens; gradients are summed over all."""
     import torch.distributed as dist  # noqa: PLC0415
 
     model = _Model(device)
@@ -70,14 +70,14 @@ def _data_parallel(part: Part, device: torch.device) -> list[torch.Tensor]:
 
 
 def _tensor_parallel(part: Part, device: torch.device) -> list[torch.Tensor]:
-    """Heads and hidden units split among the processes; what they compute is summed in every block."""
+    """Split heads and hidden units among the processes; their results are summed in every block."""
     model = _Model(device, split=part.size, seed=SEED + part.rank)
     loss = model.loss(model.blocks(model.embed(0)), 0)
     return [loss, *model.update(loss)]
 
 
 def _pipeline_parallel(part: Part, device: torch.device) -> list[torch.Tensor]:
-    """A block per process; activations go forward from one to the next, their gradients back."""
+    """Give each process a block; activations go forward from one to the next, their gradients back."""
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
@@ -138,12 +138,12 @@ class _Model:
         return torch.randint(0, self._words, shape, generator=made).to(self._device)
 
     def embed(self, number: int) -> torch.Tensor:
-        """The input of the block for batch ``number``."""
+        """Return the input of the block for batch ``number``."""
         found: torch.Tensor = self._weights["words"][self._tokens(number)[:, :-1]]
         return found
 
     def blocks(self, x: torch.Tensor) -> torch.Tensor:
-        """Causal attention and a perceptron, each behind a norm and with a residual."""
+        """Apply causal attention and a perceptron, each behind a norm and with a residual."""
         from torch.nn import functional as F  # noqa: N812, PLC0415
 
         w, norm = self._weights, (self._width,)
@@ -155,18 +155,18 @@ class _Model:
         return x + self._leave(hidden @ w["down"])
 
     def loss(self, x: torch.Tensor, number: int) -> torch.Tensor:
-        """Cross entropy of the next token of batch ``number``."""
+        """Return the cross entropy of the next token of batch ``number``."""
         from torch.nn.functional import cross_entropy  # noqa: PLC0415
 
         logits = x @ self._weights["head"]
         return cross_entropy(logits.flatten(0, 1).float(), self._tokens(number)[:, 1:].flatten())
 
     def gradients(self) -> list[torch.Tensor]:
-        """Of all weights that have one."""
+        """Return the gradients of all weights that have one."""
         return [each.grad for each in self._weights.values() if each.grad is not None]
 
     def update(self, loss: torch.Tensor | None = None) -> list[torch.Tensor]:
-        """Go back from ``loss`` where that is not done, and make Adam's first step; gradients and new weights.
+        """Go back from ``loss`` where that is not done, and make Adam's first step; return gradients and new weights.
 
         By hand: torch.optim would load torch._dynamo, seconds of every process.
         """

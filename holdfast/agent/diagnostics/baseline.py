@@ -1,6 +1,6 @@
-"""What this machine measured in earlier checks: kept in its folder, told with what it measures now.
+"""Measurements of this machine in earlier checks: kept in its folder, reported with the current ones.
 
-A value that is much worse than usual is not taken in, so that a machine that became slow does not get used to it.
+A value that is much worse than usual is not recorded, so that a machine that became slow does not get used to it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from holdfast.policies.diagnose.pace import PaceLimits, cost_of
 KEPT = 32
 """Newest values of each check."""
 WORSE = 1.15
-"""More than this times the usual cost is not taken in."""
+"""More than this times the usual cost is not recorded."""
 
 
 def compared(findings: Iterable[Finding], path: Path) -> list[Finding]:
-    """The findings, each with what is usual here; ``path`` then has their values too."""
+    """Return the findings, each with what is usual here; ``path`` then has their values too."""
     known = _read(path)
     found = list(findings)
     told = [_with_usual(finding, known) for finding in found]
@@ -60,7 +60,7 @@ def _key(finding: Finding) -> str:
 
 
 def _read(path: Path) -> dict[str, list[float]]:
-    """What is kept; nothing when it cannot be read: then nothing is usual yet."""
+    """Return what is kept; nothing when it cannot be read: then nothing is usual yet."""
     try:
         told = json.loads(path.read_text())
         return {str(key): [float(value) for value in values] for key, values in told.items()}
@@ -72,4 +72,4 @@ def _write(path: Path, known: dict[str, list[float]]) -> None:
     try:
         durable.write(path, json.dumps(known), "baseline")
     except OSError:
-        return  # a full disk is told by inspection
+        return  # a full disk is reported by inspection

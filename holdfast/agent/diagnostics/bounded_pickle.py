@@ -1,9 +1,9 @@
-"""Decode a pickle of plain data in bounded time and memory, whoever wrote it.
+"""Decode a pickle of plain data from any source in bounded time and memory.
 
-Python's own unpickler, told to import nothing, still does what a few hundred bytes ask: a memo of gigabytes for one
-number in it, an array as long as a header says, a dictionary key whose hash takes hours because each of its tuples
-holds the next one twice. So the operations are read one by one (``pickletools``, which only parses) and done here:
-each makes as much as the bytes that it was read from, and there are so many at most.
+Python's own unpickler, restricted to import nothing, still does what a few hundred bytes ask: a memo of gigabytes for
+one number in it, an array as long as its header claims, a dictionary key whose hash takes hours because each of its
+tuples holds the next one twice. So the operations are read one by one (``pickletools``, which only parses) and done
+here: each makes as much as the bytes that it was read from, and their number is bounded.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _SCALARS = (str, bytes, int, float, bool, type(None))
 
 
 class MaliciousPickleError(CheckpointError):
-    """A file that claims to be plain data wants more than that."""
+    """A file that claims to be plain data asks for more than that."""
 
 
 def load(content: bytes, *, max_bytes: int = MAX_BYTES, max_operations: int = MAX_OPERATIONS) -> Any:
-    """The value in ``content``: numbers, text, bytes, lists, tuples, dictionaries with plain keys.
+    """Return the value in ``content``: numbers, text, bytes, lists, tuples, dictionaries with plain keys.
 
-    What is in it twice is one object, as in every pickle: who walks through the value, or prints it, walks through that
-    as often as it is named. At most :data:`MAX_DEPTH` levels of it lie in one another.
+    An object that occurs twice is one object, as in every pickle: code that walks through the value, or prints it,
+    visits that object as often as it is named. At most :data:`MAX_DEPTH` levels are nested.
 
     Raises:
-        MaliciousPickleError: it holds anything else, is broken, or wants more than it may.
+        MaliciousPickleError: it holds anything else, is broken, or asks for more than it may.
     """
     if len(content) > max_bytes:
         raise MaliciousPickleError(f"{len(content)} bytes (limit {max_bytes}): refused")
@@ -63,14 +63,14 @@ class _Reader:
         """Of containers, by identity: so many levels at most lie in them."""
 
     def result(self) -> Any:
-        """What is left at the end."""
+        """Return the one value that is left at the end."""
         [value] = self.stack
         if value is _MARK:
             raise ValueError("nothing but a mark")
         return value
 
     def push(self, value: Any) -> None:
-        """A value that has no parts."""
+        """Push a value that has no parts."""
         if isinstance(value, int) and value.bit_length() > MAX_INTEGER_BITS:
             raise MaliciousPickleError(f"it has an integer of {value.bit_length()} bits: refused")
         self.stack.append(value)
@@ -80,11 +80,11 @@ class _Reader:
         self.memo[key] = self.stack[-1]
 
     def get(self, key: int) -> None:
-        """A value that was noted."""
+        """Push a value that was noted."""
         self.stack.append(self.memo[key])
 
     def taken(self) -> list[Any]:
-        """All values since the newest mark, which goes with them."""
+        """Take off all values since the newest mark, and the mark."""
         at = len(self.stack) - 1
         while self.stack[at] is not _MARK:
             at -= 1
@@ -95,7 +95,7 @@ class _Reader:
         return values
 
     def last(self, count: int) -> list[Any]:
-        """The newest ``count`` values, taken off."""
+        """Take off the newest ``count`` values."""
         values = self.stack[-count:]
         if len(values) < count or any(value is _MARK for value in values):
             raise ValueError(f"{count} values are missing")
@@ -103,12 +103,12 @@ class _Reader:
         return values
 
     def make(self, container: Any, parts: list[Any]) -> None:
-        """A new container."""
+        """Push a new container."""
         self._deepen(container, parts)
         self.stack.append(container)
 
     def extend(self, values: list[Any]) -> None:
-        """Append to the list under them."""
+        """Append to the list under the values."""
         into = self.stack[-1]
         if not isinstance(into, list):
             raise TypeError("no list")
@@ -116,7 +116,7 @@ class _Reader:
         into.extend(values)
 
     def update(self, values: list[Any]) -> None:
-        """Set items of the dictionary under them."""
+        """Set items of the dictionary under the values."""
         into, keys = self.stack[-1], values[::2]
         if not isinstance(into, dict) or len(values) % 2:
             raise TypeError("no dictionary")

@@ -1,4 +1,4 @@
-"""What the processes of a stop-time check do: real collectives on a known pattern, every byte compared.
+"""The work of a stop-time check's processes: real collectives on a known pattern, every byte compared.
 
 Runs in processes forked from the machine's fork server, which has torch loaded; the agent, which only names
 these functions, has not, so torch is imported inside them. Nothing else heavy is imported: a recovery starts many
@@ -67,43 +67,43 @@ class Part:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one process found."""
+    """The findings of one process."""
 
     wrong_bytes: dict[int, int] = field(default_factory=dict)
     """Damaged bytes by the rank that they came from."""
     backend: str = ""
     error: str = ""
     wrong: str = ""
-    """What is wrong with what was computed; empty: nothing."""
+    """The error in the computed result; empty: none."""
     value: float | None = None
-    """What was measured, to be compared with others'."""
+    """The measured value, to be compared with others'."""
     unit: str = ""
     """Of the value."""
     repeats: int = 0
     """Measurements that the value is the best of."""
     host: bool = False
-    """The host's own processors made the value, so that whatever else they do counts."""
+    """The host's own processors made the value, so that their other load affects it."""
     digest: str = ""
     """Of all that was computed, to be compared with others'."""
     together: str = ""
-    """As ``digest``, of what several processes computed as one job; or why they did not."""
+    """Like ``digest``, of what several processes computed as one job; or why they did not."""
     kind: str = ""
     """Hardware and library that value and digest are of."""
     cpu_s: float = 0.0
-    """Processor time that the check took of this process."""
+    """Processor time that the check used in this process."""
 
     def write(self, path: Path) -> None:
-        """Leave it in ``path``, whole or not at all."""
+        """Write it to ``path``, whole or not at all."""
         new = path.with_suffix(".new")
         new.write_text(json.dumps(asdict(self)))
         os.replace(new, path)
 
     @staticmethod
     def read(path: Path) -> Outcome:
-        """What a process left.
+        """Read the outcome that a process left.
 
         Raises:
-            OSError, ValueError: nothing, or nothing whole.
+            OSError, ValueError: there is none, or it is not whole.
         """
         told = json.loads(path.read_text())
         wrong = {int(rank): count for rank, count in told.pop("wrong_bytes").items()}
@@ -111,18 +111,18 @@ class Outcome:
 
 
 def all_to_all(part: Part) -> None:
-    """Every process sends every other a different pattern."""
+    """Send a different pattern from every process to every other."""
     leave_outcome(part, lambda: in_group(part, _all_to_all))
 
 
 def all_gather(part: Part) -> None:
-    """Every process sends all others its pattern."""
+    """Send the pattern of every process to all others."""
     leave_outcome(part, lambda: in_group(part, _all_gather))
 
 
 def leave_outcome(part: Part, find: Callable[[], Outcome]) -> None:
     """Write what ``find`` finds, leave the group if it joined one, and wait a moment for another check."""
-    # Whoever waits for this process has forgotten it once the outcome is there: the kernel ends it for certain.
+    # The agent stops tracking this process once the outcome is there: the kernel ends it for certain.
     signal.alarm(math.ceil(part.timeout_s) + 1)
     started = 0.0 if part.fresh else time.process_time()
     try:
@@ -138,7 +138,7 @@ def leave_outcome(part: Part, find: Callable[[], Outcome]) -> None:
 def leave_group() -> None:
     """Leave the group of the check, if there is one.
 
-    Once the outcome is written: leaving takes longer than the exchange, and the peer may still be reading.
+    After the outcome is written: leaving takes longer than the exchange, and the peer may still be reading.
     """
     import torch.distributed as dist  # noqa: PLC0415
 
@@ -169,7 +169,7 @@ def stay(order: Path) -> None:
 
 
 def in_group(part: Part, exchange: Callable[[Part, torch.device], Outcome]) -> Outcome:
-    """What ``exchange`` finds in a group of all processes of the check; :func:`leave_group` ends it."""
+    """Return what ``exchange`` finds in a group of all processes of the check; :func:`leave_group` ends the group."""
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
@@ -209,7 +209,7 @@ def _meet(store: Store, part: Part) -> str:
     """Agree with the other machine on a name for this attempt.
 
     A check that is repeated on a store that is still there would read the addresses of the attempt before.
-    Rank 1 says who it is, rank 0 answers each one that it hears of, and waits for the one that took its answer.
+    Rank 1 announces itself, rank 0 answers each one that it hears of, and waits for the one that took its answer.
     """
     deadline = time.monotonic() + part.timeout_s
     me, base = uuid.uuid4().hex, f"{part.prefix}/meet"
@@ -271,7 +271,7 @@ def _all_gather(part: Part, device: torch.device) -> Outcome:
 
 @dataclass(frozen=True)
 class Measured:
-    """The best of some rounds."""
+    """The best of several rounds."""
 
     nbytes: int
     """Of what each process gave."""
@@ -281,7 +281,7 @@ class Measured:
     host: bool
 
     def outcome(self, share: float) -> Outcome:
-        """MB/s of the ``share`` of what each process gave that it received from others."""
+        """Return MB/s of the ``share`` of what each process gave that it received from others."""
         if not self.seconds:
             return Outcome(host=self.host)
         rate = share * self.nbytes / self.seconds / 1e6
@@ -294,8 +294,8 @@ def _measured(
     device: torch.device,
     measure: bool,
 ) -> Measured:
-    """Exchange the bytes to be compared. To ``measure``: again (the first round connects), then as many as a round
-    takes in its time; all processes agree on how many, by the slowest.
+    """Exchange the bytes to be compared. To ``measure``: exchange them again (the first time connects), then rounds of
+    as many bytes as fit a round's time; all processes agree on how many, by the slowest.
     """
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
@@ -317,7 +317,7 @@ def _measured(
 
 
 def _slowest(seconds: float, device: torch.device) -> float:
-    """The longest of all processes' times."""
+    """Return the longest of all processes' times."""
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
@@ -327,7 +327,7 @@ def _slowest(seconds: float, device: torch.device) -> float:
 
 
 def _pattern(source: int, target: int, nbytes: int) -> torch.Tensor:
-    """Bytes that differ with their place, sender and receiver; any shift or swap shows."""
+    """Return bytes that differ with their place, sender and receiver; any shift or swap shows."""
     import torch  # noqa: PLC0415
 
     # Of place p: 31 p + 17 (p // 256) + 7 source + 13 target + 1, in bytes that wrap round.
@@ -345,7 +345,7 @@ def _only_bad(wrong: dict[int, int]) -> dict[int, int]:
 
 
 def _timed(collective: Callable[[], object], device: torch.device) -> float:
-    """Seconds of one round."""
+    """Return the seconds of one round."""
     import torch  # noqa: PLC0415
 
     started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What the processes of a stop-time check compute: a fixed matrix product
+"""The computation of a stop-time check's processes: a fixed matrix product
 (:mod:`holdfast.agent.diagnostics.alignment` has more).
 
 As :mod:`holdfast.agent.diagnostics.collectives` it runs in processes forked from the machine's fork server; torch is
@@ -26,12 +26,12 @@ SEED = 20
 
 
 def matmul(part: Part) -> None:
-    """A product of integer matrices, exact in every format and order of summation, checked and timed."""
+    """Check and time a product of integer matrices, exact in every format and order of summation."""
     compute_on(part, _matmul)
 
 
 def compute_on(part: Part, compute: Callable[[torch.device], Outcome]) -> None:
-    """Leave what ``compute`` finds on the device of this process."""
+    """Write what ``compute`` finds on the device of this process."""
     collectives.leave_outcome(part, lambda: compute(_device(part)))
 
 
@@ -49,17 +49,17 @@ def _device(part: Part) -> torch.device:
 
 
 def kind_of(device: torch.device) -> str:
-    """Hardware and library: only what is equal here must be equal bit for bit."""
+    """Return hardware and library: only machines that are equal here must agree bit for bit."""
     import torch  # noqa: PLC0415
 
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}, CUDA {torch.version.cuda}"
-    # What the processor can do decides which kernels run.
+    # The processor's features decide which kernels run.
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
 
 
 def _matmul(device: torch.device) -> Outcome:
-    """Freivalds' check: (A B) x equals A (B x), which takes another path through the hardware.
+    """Do Freivalds' check: (A B) x equals A (B x), which takes another path through the hardware.
 
     All numbers are integers small enough that float32 sums of them are exact in any order.
     """
@@ -86,7 +86,7 @@ def _matmul(device: torch.device) -> Outcome:
 
 
 def _timed(compute: Callable[[], torch.Tensor], device: torch.device) -> tuple[torch.Tensor, float]:
-    """The result and its cost in seconds: of the GPU, or of the processor's time (others may use it as well)."""
+    """Return the result and its cost in seconds: of the GPU, or of the processor's time (others may use it as well)."""
     import torch  # noqa: PLC0415
 
     if device.type != "cuda":

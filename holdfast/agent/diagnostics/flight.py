@@ -1,7 +1,7 @@
-"""Flight recorders of ranks: have them written, read them safely, sum them up.
+"""Flight recorders of ranks: have them written, read them safely, summarise them.
 
-PyTorch keeps the last collectives of every rank. Of a rank that hangs they are asked for by a signal that a thread of
-the rank waits for (:mod:`holdfast.agent.ranks.flight_thread`). NCCL's watchdog writes its own when a collective times
+PyTorch keeps the last collectives of every rank. A rank that hangs is asked for them by a signal, for which a thread of
+the rank waits (:mod:`holdfast.agent.ranks.flight_thread`). NCCL's watchdog writes its own when a collective times
 out: these come before what was asked for later, when collectives are aborted. They are pickles, written by processes
 that run a user's code: they are read by :mod:`holdfast.agent.diagnostics.bounded_pickle`, which makes plain data and
 nothing else, and not more than they hold.
@@ -26,15 +26,15 @@ from holdfast.errors import CheckpointError
 from holdfast.models.agent import FlightRecord
 
 MAX_ASKED_BYTES = 8 << 20
-"""Of what a rank's own thread writes: text makes more of each byte than a pickle whose operations are counted."""
+"""Of what a rank's own thread writes: text expands more per byte than a pickle whose operations are counted."""
 _POLL_S = 0.02
 
 
 def load(content: bytes) -> dict[str, Any]:
-    """The recording in ``content``, a pickle.
+    """Return the recording in ``content``, a pickle.
 
     Raises:
-        MaliciousPickleError: it holds anything but plain data, wants more than that, or is no recording.
+        MaliciousPickleError: it holds anything but plain data, asks for more than that, or is no recording.
     """
     try:
         found = bounded_pickle.load(content)
@@ -46,12 +46,12 @@ def load(content: bytes) -> dict[str, Any]:
 
 
 def read_asked(rank: int, content: bytes) -> list[FlightRecord]:
-    """Records of what ``rank``'s own thread wrote."""
+    """Return records of what ``rank``'s own thread wrote."""
     return _all(rank, *_asked(content))
 
 
 def _asked(content: bytes) -> tuple[list[dict[str, Any]], dict[str, tuple[int, ...]]]:
-    """Recordings and members of groups.
+    """Return recordings and members of groups.
 
     Raises:
         CheckpointError: it is something else, or too much.
@@ -69,14 +69,14 @@ def _asked(content: bytes) -> tuple[list[dict[str, Any]], dict[str, tuple[int, .
 async def collect(
     folder: Path, ranks: Mapping[int, int], timeout_s: float = 1.0, *, watchdog: str = "", since: float = 0.0
 ) -> list[FlightRecord]:
-    """Records of ``ranks`` (rank -> pid; 0: it ended), from what they left and what those alive are asked to write.
+    """Return records of ``ranks`` (rank -> pid; 0: it ended): of files they left, and of those written on request.
 
-    A recording that cannot be read is left out: it accuses nobody.
+    A recording that cannot be read is left out: no machine is accused for it.
 
     Args:
         folder: where the ranks' own threads write to.
         ranks: of one epoch.
-        timeout_s: patience with those that are asked.
+        timeout_s: how long to wait for those that are asked.
         watchdog: the beginning of the names of NCCL's own files; empty: in ``folder``.
         since: when the ranks were started (Unix seconds); older files of the watchdog are another epoch's.
     """
@@ -95,7 +95,7 @@ async def collect(
 
 
 def _records(rank: int, own: Path, theirs: Path, since: float) -> list[FlightRecord]:
-    """Of one rank: from the watchdog's file where there is one, with what only the rank's own thread tells."""
+    """Return one rank's records: of the watchdog's file if there is one, and what only the rank's thread reports."""
     recordings: list[dict[str, Any]] = []
     groups: dict[str, tuple[int, ...]] = {}
     with contextlib.suppress(OSError, CheckpointError):
@@ -112,7 +112,7 @@ def _records(rank: int, own: Path, theirs: Path, since: float) -> list[FlightRec
 def _all(
     rank: int, recordings: list[dict[str, Any]], groups: Mapping[str, tuple[int, ...]]
 ) -> list[FlightRecord]:
-    """Of all recorders of a rank; a group that is silent in one of them may be heard in another."""
+    """Return records of all recorders of a rank; a group that is missing in one may be present in another."""
     found = [record for recording in recordings for record in summarise(rank, recording, groups)]
     heard = {record.group for record in found if record.enqueued >= 0}
     silent = {r.group: r for r in found if r.enqueued < 0 and r.group not in heard}
@@ -125,7 +125,7 @@ def _bytes(path: Path, most: int) -> bytes:
 
 
 def _ask(pid: int) -> bool:
-    """Ask a process to write its recording; only one that waits for the signal: it would end any other."""
+    """Ask a process to write its recording, if it waits for the signal: any other process would be ended by it."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
         blocked = int(next(line.split()[1] for line in status.splitlines() if line.startswith("SigBlk")), 16)

@@ -1,4 +1,4 @@
-"""What has a rank's collectives recorded, and where NCCL's watchdog writes them."""
+"""Settings that have a rank's collectives recorded, and the files that NCCL's watchdog writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BUFFERS = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 
 
 def environment(folder: Path | str, given: Mapping[str, str]) -> dict[str, str]:
-    """Variables of a rank next to those that the job sets itself: its own values hold."""
+    """Return a rank's variables beside those that the job sets itself, whose values take precedence."""
     env = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "1"}
     if not any(name in given for name in _FILES):
         env[_FILES[0]] = f"{folder}/"
@@ -25,5 +25,5 @@ def environment(folder: Path | str, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def watchdog_files(folder: Path | str, given: Mapping[str, str]) -> str:
-    """How the names of the watchdog's files begin: as the job says, else in ``folder``."""
+    """Return how the names of the watchdog's files begin: as the job sets it, else in ``folder``."""
     return next((given[name] for name in _FILES if name in given), f"{folder}/")

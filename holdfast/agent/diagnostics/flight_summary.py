@@ -1,6 +1,6 @@
-"""Sum up one rank's flight recording: how far it came in each process group.
+"""Summarise one rank's flight recording: how far it came in each process group.
 
-Groups are told apart by name, backend and members. The counters that a recording holds beside its entries
+Groups are identified by name, backend and members. The counters that a recording holds beside its entries
 (``pg_status``) are numbered as each process made its groups, and mean nothing to another process.
 """
 
@@ -15,7 +15,7 @@ from holdfast.models.agent import FlightRecord
 from holdfast.models.base import MOST_STEPS
 
 RECENT = 8
-"""Operations that are told of each group."""
+"""Operations that are reported of each group."""
 _MEMBERS = re.compile(r"\[\s*(\d{1,9}(\s*,\s*\d{1,9})*)?\s*\]")
 _POINTS = re.compile(r"(?:send|recv) (\d{1,9})(?:->|<-)(\d{1,9})$")
 _EQUAL_SIZES = frozenset({"all_reduce", "broadcast", "reduce"})
@@ -28,11 +28,11 @@ _Key = tuple[str, str]
 def summarise(
     rank: int, recording: Mapping[str, Any], groups: Mapping[str, tuple[int, ...]] | None = None
 ) -> list[FlightRecord]:
-    """How far ``rank`` came in each group of one recording.
+    """Return how far ``rank`` came in each group of one recording.
 
     Args:
-        rank: whose it is.
-        recording: as PyTorch dumps it, from whomever.
+        rank: the rank that the recording belongs to.
+        recording: as PyTorch dumps it, from any source.
         groups: members by the group's name, where the recording has none.
     """
     told = recording.get("entries")
@@ -64,7 +64,7 @@ def _record(
         number = _number(entry.get("collective_seq_id"))
         if entry.get("is_p2p") or number < 0:
             continue
-        # Operations that were launched together share a number: it is over when all of them are.
+        # Operations that were launched together share a number: it is complete when all of them are.
         done[number] = done.get(number, True) and _done(entry)
         if _number(entry.get("time_discovered_started_ns")) > 0 or done[number]:
             started = max(started, number)
@@ -88,7 +88,7 @@ def _record(
 
 
 def _told(recent: Mapping[int, str], pending: Sequence[int]) -> list[int]:
-    """The newest, and the oldest that is not over."""
+    """Return the newest operations, and the oldest that is not complete."""
     return sorted({*sorted(recent)[-RECENT:], *sorted(pending)[:1]})
 
 
@@ -105,14 +105,14 @@ def _sizes(told: object) -> str:
 
 
 def _done(entry: _Entry) -> bool:
-    """Whether it is over. NCCL retires what timed out too; the others note nothing but that (torch 2.13)."""
+    """Return whether it is complete. NCCL also retires what timed out; the others note only that (torch 2.13)."""
     if _backend(entry) == "gloo":
         return entry.get("retired") is True or entry.get("state") == "completed"
     return entry.get("state") == "completed"
 
 
 def _waits_in(entries: Sequence[_Entry]) -> list[_Entry]:
-    """The newest point-to-point operations, if they are not over.
+    """Return the newest point-to-point operations, if they are not complete.
 
     Of those that were launched together only the launch (``coalesced``) has a state; the others never end.
     """
@@ -124,7 +124,7 @@ def _waits_in(entries: Sequence[_Entry]) -> list[_Entry]:
 
 
 def _peers(points: Iterable[_Entry], rank: int, ranks: Sequence[int]) -> tuple[int, ...]:
-    """Global ranks of those at the other ends: a recording numbers them within their group."""
+    """Return the global ranks of those at the other ends: a recording numbers them within their group."""
     found: set[int] = set()
     for entry in points:
         if named := _POINTS.search(_text(entry.get("profiling_name"))):
@@ -134,7 +134,7 @@ def _peers(points: Iterable[_Entry], rank: int, ranks: Sequence[int]) -> tuple[i
 
 
 def _wrapped(entries: Sequence[_Entry]) -> bool:
-    """Whether older entries were overwritten: what is missing then was not necessarily never issued."""
+    """Return whether older entries were overwritten: then missing ones were not necessarily never issued."""
     return bool(entries) and min(_number(entry.get("record_id")) for entry in entries) > 0
 
 
@@ -148,7 +148,7 @@ def _name(entry: _Entry) -> str:
 
 
 def _text(value: object) -> str:
-    """Only of what is plain: lists may hold one another so often that no memory has room for their text."""
+    """Return text only of plain values: lists may hold one another so often that no memory has room for their text."""
     return str(value)[:1000] if isinstance(value, (str, int, float)) else ""
 
 
@@ -157,7 +157,7 @@ def _number(value: object) -> int:
 
 
 def _configured(recording: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Members by the group's name; gloo notes one entry without name or members (torch 2.13)."""
+    """Return members by the group's name; gloo notes one entry without name or members (torch 2.13)."""
     told = recording.get("pg_config")
     groups = told.items() if isinstance(told, Mapping) else ()
     return {_text(name): _members(each) for name, each in groups if isinstance(each, Mapping) and name != ""}
@@ -171,7 +171,7 @@ def _members(told: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def members(told: object) -> dict[str, tuple[int, ...]]:
-    """Members by the group's name, as :mod:`holdfast.agent.ranks.flight_thread` writes them."""
+    """Return members by the group's name, as :mod:`holdfast.agent.ranks.flight_thread` writes them."""
     listed = told if isinstance(told, list) else []
     return {
         _text(each.get("name")): tuple(rank for rank in each["ranks"] if _number(rank) in range(_MOST_RANKS))

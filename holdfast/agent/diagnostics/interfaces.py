@@ -1,7 +1,7 @@
 """RDMA through each adapter of the machine, by the vendors' own tool (MS, section 5: loopback bandwidth of each NIC).
 
 ``ib_write_bw`` (perftest) writes from the adapter to itself: through PCIe and the adapter, not through memory alone.
-What a host sends to its own address over Ethernet never leaves the kernel, and says nothing of the interface: such
+Data that a host sends to its own address over Ethernet never leaves the kernel, and does not test the interface: such
 interfaces are not tested here, and their cables are tested between neighbours (``all_gather``).
 """
 
@@ -27,7 +27,7 @@ _RESULT = re.compile(r"^\s*\d+\s+\d+\s+[\d.]+\s+(?P<average>[\d.]+)\s+[\d.]+\s*$
 async def check(
     machine: str, timeout_s: float, *, program: str = TOOL, sysfs: Path = _SYSFS
 ) -> list[Finding]:
-    """One finding per active adapter with its bandwidth; one that says why, where nothing can be tested."""
+    """Return one finding per active adapter with its bandwidth; one with the reason, where nothing can be tested."""
     ports = _active(sysfs)
     tool = shutil.which(program)
     if not ports:
@@ -38,7 +38,7 @@ async def check(
 
 
 def _active(sysfs: Path) -> list[tuple[str, str]]:
-    """Adapters with an active port, and its rate."""
+    """Return adapters with an active port, and its rate."""
     found: dict[str, str] = {}
     for state in sorted(sysfs.glob("*/ports/*/state")):
         try:
@@ -71,18 +71,18 @@ async def _adapter(machine: str, adapter: str, rate: str, tool: str, timeout_s: 
 
 
 async def _write_bandwidth(tool: str, adapter: str, timeout_s: float) -> float:
-    """Gb/s of one run, with a server and a client on the same adapter.
+    """Return Gb/s of one run, with a server and a client on the same adapter.
 
     Raises:
         TimeoutError: it did not end in time.
-        ValueError: no figure in what the tool said.
+        ValueError: there is no figure in the tool's output.
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     order = (tool, "-d", adapter, "-p", str(port), "-D", str(_SECONDS), "-F", "--report_gbits")
     server = asyncio.create_task(run(order, timeout_s))
     try:
-        await asyncio.sleep(_START_S)  # it says nothing when it listens
+        await asyncio.sleep(_START_S)  # it reports nothing when it starts to listen
         client = await run((*order, "127.0.0.1"), timeout_s)
     finally:
         server.cancel()
@@ -98,5 +98,5 @@ async def _write_bandwidth(tool: str, adapter: str, timeout_s: float) -> float:
 
 
 def _untested(machine: str, why: str) -> Finding:
-    """Accuses nobody."""
+    """Return a finding that accuses no machine."""
     return Finding(check="nic", machine=machine, ok=True, detail=f"not tested: {why}")

@@ -28,9 +28,9 @@ from holdfast.models.alert import Finding
 from holdfast.paths import ENV_MACHINE_DIR
 
 _POLL_S = 0.008
-# A process that failed leaves the others waiting: so long for them to see it themselves.
+# A process that failed leaves the others waiting: this long for them to notice it themselves.
 _GRACE_S = 0.3
-# Of the command's time, what is kept for killing and reporting.
+# The part of the command's time that is kept for killing and reporting.
 _MARGIN_S = 1.0
 
 
@@ -42,7 +42,7 @@ async def run_check(
     inspector: Inspector | None = None,
     bench: Bench | None = None,
 ) -> list[Finding]:
-    """Run one check; ``machine`` (default: from the environment) is whom the findings are about.
+    """Run one check; ``machine`` (default: from the environment) is the machine that the findings are about.
 
     ``fork(target, args)`` starts ``target(*args)`` in a new process; it may block and is called in a thread.
     With a ``bench`` the processes of a check that went well stay a moment for the next one.
@@ -71,7 +71,7 @@ async def run_check(
 
 
 async def _restoring(machine: str, check: Awaitable[list[Finding]]) -> list[Finding]:
-    """The findings of a check, and what it changed about the machine; that is put back."""
+    """Return the findings of a check and of its changes to the machine's settings; these are reverted."""
     settings = NvmlSettings()
     before = await asyncio.to_thread(settings.read)
     found = await check
@@ -79,7 +79,7 @@ async def _restoring(machine: str, check: Awaitable[list[Finding]]) -> list[Find
 
 
 async def _in_processes(command: Diagnose, machine: str, bench: Bench) -> list[Finding]:
-    """Run a check that takes processes, fresh ones or such as did well just before."""
+    """Run a check that takes processes: fresh ones, or ones whose last check succeeded just before."""
     started = time.perf_counter()
     with_peer = command.check == Check.ALL_GATHER
     parts = [_pair_part(command, machine)] if with_peer else _own_parts(command)
@@ -99,14 +99,14 @@ async def _in_processes(command: Diagnose, machine: str, bench: Bench) -> list[F
 
 
 class Load:
-    """How busy the host's processors are from now on."""
+    """Load of the host's processors from now on."""
 
     def __init__(self) -> None:
         self._before = psutil.cpu_times()
         self._agent_s = time.process_time()
 
     def of_others(self, own_s: float) -> float:
-        """Share of the processors that others used since: all but ``own_s`` (seconds), and what this process took."""
+        """Return the processors' share that others used since: all but ``own_s`` (seconds) and this process's own."""
         now = psutil.cpu_times()
         spent = [after - before for after, before in zip(now, self._before, strict=True)]
         idle = (
@@ -151,7 +151,7 @@ def _limit(timeout_s: float) -> float:
 async def _run(
     parts: list[Part], target: Callable[[Part], None], bench: Bench, timeout_s: float
 ) -> dict[int, Outcome]:
-    """Outcomes by process; a process without one is killed."""
+    """Return outcomes by process; a process without one is killed."""
     deadline = time.monotonic() + timeout_s
     running: dict[int, Forked] = {}
     orders: dict[int, Path] = {}
@@ -168,7 +168,7 @@ async def _run(
                 deadline = min(deadline, time.monotonic() + _GRACE_S)
     finally:
         for rank, process in running.items():
-            # One with an outcome leaves by itself: its peer may still be reading from it.
+            # A process with an outcome leaves by itself: its peer may still be reading from it.
             if rank not in outcomes and process.exitcode is None:
                 process.kill()
             elif rank in outcomes and not outcomes[rank].error:
@@ -178,7 +178,7 @@ async def _run(
 
 
 def _outcome(part: Part, process: Forked) -> Outcome | None:
-    """What the process found; None while it runs."""
+    """Return the outcome of the process; None while it runs."""
     code = process.exitcode  # read before the file: a process that ended has left all that it will leave
     try:
         return Outcome.read(part.outcome_path)
@@ -190,7 +190,7 @@ def _outcome(part: Part, process: Forked) -> Outcome | None:
 
 
 def _judge_own(command: Diagnose, machine: str, outcomes: Mapping[int, Outcome]) -> list[Finding]:
-    """Damaged bytes inside one machine are its own fault; an error or delay may have other causes."""
+    """Judge one machine: damaged bytes inside it are its own fault; an error or delay may have other causes."""
     size = len(outcomes)
     found = [
         Finding(
@@ -223,12 +223,12 @@ def _rate(outcome: Outcome) -> str:
 
 
 def _value(outcome: Outcome) -> dict[str, Any]:
-    """What a process measured, for a finding."""
+    """Return the measurement of a process, for a finding."""
     return {"value": outcome.value, "unit": outcome.unit, "repeats": outcome.repeats}
 
 
 def _judge_pair(command: Diagnose, machine: str, outcomes: Mapping[int, Outcome]) -> list[Finding]:
-    """What comes damaged from the peer, or not at all, may be either side's fault; own bytes are our own."""
+    """Judge a pair: damaged or missing bytes from the peer may be either side's fault; own bytes are our own."""
     outcome = outcomes[command.process_rank]
     own = outcome.wrong_bytes.get(command.process_rank, 0)
     theirs = outcome.wrong_bytes.get(1 - command.process_rank, 0)
@@ -253,7 +253,7 @@ def _judge_pair(command: Diagnose, machine: str, outcomes: Mapping[int, Outcome]
 
 
 def _judge_computed(command: Diagnose, machine: str, outcomes: Mapping[int, Outcome]) -> list[Finding]:
-    """A wrong product is the machine's own fault, for certain; values and digests are compared elsewhere."""
+    """Judge results: a wrong product is surely the machine's own fault; values and digests are compared elsewhere."""
     found = []
     for rank, outcome in sorted(outcomes.items()):
         alone = Finding(

@@ -1,9 +1,9 @@
-"""What a diagnosis must leave as it found it: GPU clocks, limits and modes.
+"""Machine state that a diagnosis must not change: GPU clocks, limits and modes.
 
-Its processes end by themselves: each is killed at its deadline, by whoever waits for it and by its own alarm.
+Its processes end by themselves: each is killed at its deadline, by the caller that waits and by its own alarm.
 
-EUD was seen to lower the clocks and leave them so (BR): the state is read before and after, what changed is put
-back, and what cannot be put back is a finding.
+EUD was seen to lower the clocks and leave them so (BR): the state is read before and after, changes are reverted,
+and a change that cannot be reverted is a finding.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.models.base import Frozen
 
 
 class GpuState(Frozen):
-    """The settings of one GPU. None: it does not tell."""
+    """The settings of one GPU. None: it does not report the setting."""
 
     persistence: int | None = None
     max_sm_mhz: int | None = None
@@ -27,25 +27,25 @@ class GpuState(Frozen):
 
 
 class MachineState(Frozen):
-    """All of it."""
+    """The settings of all GPUs."""
 
     gpus: tuple[GpuState, ...] = ()
 
 
 class Settings(Protocol):
-    """Reads and restores."""
+    """Reads and restores GPU settings."""
 
     def read(self) -> MachineState:
-        """The state now; empty without GPUs."""
+        """Return the current state; empty without GPUs."""
         ...
 
     def restore(self, index: int, name: str, before: GpuState) -> str:
-        """Put one setting of one GPU back; returns why it could not be, empty when it was."""
+        """Restore one setting of one GPU; return why it could not be, empty when it was."""
         ...
 
 
 def changes(before: MachineState, after: MachineState) -> list[tuple[int, str, object, object]]:
-    """(GPU, setting, before, after) of all that differs. Pure."""
+    """Return (GPU, setting, before, after) of all that differs. Pure."""
     found: list[tuple[int, str, object, object]] = []
     if len(before.gpus) != len(after.gpus):
         found.append((-1, "gpus", len(before.gpus), len(after.gpus)))
@@ -58,7 +58,7 @@ def changes(before: MachineState, after: MachineState) -> list[tuple[int, str, o
 
 
 def put_back(machine: str, settings: Settings, before: MachineState) -> list[Finding]:
-    """Compare with ``before``, restore what a check changed, and say so; nothing when nothing changed."""
+    """Compare with ``before``, restore what a check changed, and report it; nothing when nothing changed."""
     findings = []
     for index, name, old, new in changes(before, settings.read()):
         gone = "GPUs appeared or went away"
@@ -70,7 +70,7 @@ def put_back(machine: str, settings: Settings, before: MachineState) -> list[Fin
 
 
 class NvmlSettings:
-    """The real one, through pynvml."""
+    """The real GPU settings, through pynvml."""
 
     _SETTERS: Mapping[str, str] = {
         "persistence": "nvmlDeviceSetPersistenceMode",
@@ -79,7 +79,7 @@ class NvmlSettings:
     }
 
     def read(self) -> MachineState:
-        """The state now."""
+        """Return the current state."""
         nvml = _nvml()
         if nvml is None:
             return MachineState()
@@ -90,7 +90,7 @@ class NvmlSettings:
         return MachineState(gpus=tuple(self._one(nvml, index) for index in range(count)))
 
     def restore(self, index: int, name: str, before: GpuState) -> str:
-        """Put one setting back."""
+        """Restore one setting."""
         nvml = _nvml()
         try:
             gpu = nvml.nvmlDeviceGetHandleByIndex(index)

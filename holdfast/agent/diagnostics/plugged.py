@@ -17,7 +17,7 @@ from holdfast.plugins import Group
 async def diagnose(command: Diagnose, machine: str) -> list[Finding]:
     """Run the diagnoser that ``command.check`` names.
 
-    One that is broken says nothing about the machine: its finding is good, and tells that it was not run.
+    A broken one is no evidence about the machine: its finding is good, and reports that it was not run.
 
     Raises:
         SettingsError: there is no such check.
@@ -36,15 +36,15 @@ async def diagnose(command: Diagnose, machine: str) -> list[Finding]:
         return [Finding.model_validate(each) for each in found]
     except TimeoutError:
         return [_not_run(command, machine, f"no answer within {command.timeout_s:g} s")]
-    except Exception as error:  # whatever foreign code raises
+    except Exception as error:  # foreign code may raise anything
         return [_not_run(command, machine, plugins.said(error))]
 
 
 async def command(command: Command, machine: str, home: Path) -> dict[str, Any]:
-    """Do the command that ``command.name`` names; what it returned.
+    """Do the command that ``command.name`` names; return its result.
 
     Raises:
-        UnknownError: no package on this machine brings it.
+        UnknownError: no package on this machine provides it.
         SettingsError: it is broken, or returned no JSON object.
         UnavailableError: it did not end in time, or failed.
     """
@@ -63,7 +63,7 @@ async def command(command: Command, machine: str, home: Path) -> dict[str, Any]:
         raise UnavailableError(
             f"{command.name} on {machine} did not end within {command.timeout_s:g} s"
         ) from None
-    except Exception as error:  # whatever foreign code raises
+    except Exception as error:  # foreign code may raise anything
         raise UnavailableError(f"{command.name} on {machine}: {plugins.said(error)}") from error
     return _checked(result, command, machine)
 

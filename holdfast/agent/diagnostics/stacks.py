@@ -44,7 +44,7 @@ class _Target:
 
 
 async def dump(machine: str, ranks: Mapping[int, int], *, timeout_s: float = TIMEOUT_S) -> list[StackDump]:
-    """One :class:`StackDump` per thread of every process in ``ranks`` (rank -> pid) and of its children.
+    """Return one :class:`StackDump` per thread of every process in ``ranks`` (rank -> pid) and of its children.
 
     Frames are innermost first, their files without the part that differs between machines. Never raises for a
     process: one that is gone or cannot be read is a dump with ``error`` and no frames. ``timeout_s`` bounds
@@ -110,7 +110,7 @@ def _program() -> str:
 
 
 def _reason(stderr: str) -> str:
-    """What py-spy says, without its own backtrace."""
+    """Return py-spy's error message, without its own backtrace."""
     lines = [line.strip() for line in stderr.partition("Stack backtrace:")[0].splitlines()]
     return " ".join(line for line in lines if line and line != "Caused by:")[:500]
 

@@ -22,7 +22,7 @@ _KEPT = 16 << 20
 
 
 async def check(machine: str, timeout_s: float, program: str = "dcgmi") -> list[Finding]:
-    """One finding per test that failed, or one that says that all passed; none where it is not installed."""
+    """Return one finding per test that failed, or one that reports that all passed; none where it is not installed."""
     found = shutil.which(program)
     if found is None:
         return []
@@ -38,10 +38,10 @@ async def check(machine: str, timeout_s: float, program: str = "dcgmi") -> list[
 
 
 def judge(machine: str, told: Any) -> list[Finding]:
-    """Findings from the JSON of ``dcgmi diag -j`` (DCGM 3 and 4 nest it differently; both list results per GPU).
+    """Return findings from the JSON of ``dcgmi diag -j`` (DCGM 3 and 4 nest it differently; both list results per GPU).
 
-    A failed test is sure where its severity says that the GPU must be isolated or reset, or where it says none and the
-    test is of hardware. How a machine is set up (persistence mode, the environment) accuses nobody.
+    A failed test is sure where its severity requires that the GPU be isolated or reset, or where it has no severity and
+    tests hardware. The setup of a machine (persistence mode, the environment) accuses no machine.
     """
     tests = list(_tests(told))
     failed = [
@@ -61,7 +61,7 @@ def judge(machine: str, told: Any) -> list[Finding]:
 
 
 def _tests(node: Any, name: str = "") -> Iterator[tuple[str, str, str, str, int | None]]:
-    """(test, GPU, status in small letters, what it says, severity) of every result, wherever it is."""
+    """Yield (test, GPU, status in small letters, message, severity) of every result, wherever it is."""
     if isinstance(node, list):
         for item in node:
             yield from _tests(item, name)
@@ -75,13 +75,13 @@ def _tests(node: Any, name: str = "") -> Iterator[tuple[str, str, str, str, int 
         words = said if isinstance(said, str) else json.dumps(said)
         yield name, str(gpu), status.lower(), words, _severity(said)
     for key, value in node.items():
-        # DCGM 4 sums each test up beside its results.
+        # DCGM 4 summarises each test beside its results.
         if key != "test_summary" or not node.get("results"):
             yield from _tests(value, name)
 
 
 def _severity(said: Any) -> int | None:
-    """The gravest that the warnings name; None when none does."""
+    """Return the gravest severity that the warnings name; None when none does."""
     listed = said if isinstance(said, list) else []
     named = [one["error_severity"] for one in listed if isinstance(one, dict) and "error_severity" in one]
     known = [one for one in named if isinstance(one, int)]

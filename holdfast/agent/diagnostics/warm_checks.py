@@ -25,7 +25,7 @@ _POLL_S = 0.002
 
 
 class Forked(Protocol):
-    """What is used of a ``multiprocessing`` process."""
+    """The used part of a ``multiprocessing`` process."""
 
     @property
     def exitcode(self) -> int | None:
@@ -44,13 +44,13 @@ class Bench:
     """The processes of one machine that may be given another check."""
 
     def __init__(self, fork: ForkFn, folder: Path | None = None) -> None:
-        """Orders lie in ``folder``, which should be closed to others: who can write one has a check run."""
+        """Orders lie in ``folder``, which should be closed to others: a writer of an order has a check run."""
         self._fork = fork
         self._folder = folder or Path(tempfile.gettempdir())
         self._idle: list[tuple[float, Forked, Path]] = []
 
     def start(self, target: Callable[[Part], None], part: Part) -> tuple[Forked, Path]:
-        """Have ``target(part)`` run, by a process that stayed or by a new one; with where its next order goes."""
+        """Run ``target(part)`` in a process that stayed or in a new one; return it and the path of its next order."""
         while self._idle:
             since, process, order = self._idle.pop()
             fresh = time.monotonic() - since < _REUSE_S and process.exitcode is None
@@ -62,12 +62,12 @@ class Bench:
         return self._fork(target, (replace(part, stay=str(order)),)), order
 
     def keep(self, process: Forked, order: Path) -> None:
-        """``process`` did well: for a moment it may be given something else to do."""
+        """Keep ``process``, whose check succeeded: for a moment it may be given another check."""
         self._idle.append((time.monotonic(), process, order))
 
 
 def _give(order: Path, target: Callable[[Part], None], part: Part) -> bool:
-    """Whether the process took the order."""
+    """Return whether the process took the order."""
     new = order.with_suffix(".new")
     new.write_text(json.dumps({"check": target.__name__, "part": asdict(part)}))
     os.replace(new, order)

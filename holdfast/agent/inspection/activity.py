@@ -1,6 +1,6 @@
-"""What the machine's GPUs and ports do at the moment, told in heartbeats: hangs are judged by it.
+"""Current activity of the machine's GPUs and ports, reported in heartbeats: hangs are judged by it.
 
-Looked at as often as heartbeats go out, by a thread of its own: a driver that does not answer holds up nothing else.
+Read as often as heartbeats go out, by a thread of its own: a driver that does not answer holds up nothing else.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ class Activity:
         self._clock = clock
         self._rates = Rates()
         self.vitals = Vitals()
-        """Of the newest look."""
+        """Of the newest reading."""
 
     def poll(self) -> list[Alert]:
-        """Look."""
+        """Read the activity; return no alerts."""
         busy, loads = self._gpus()
         known = [each for each in loads if each is not None]
         whole = known if len(known) == len(loads) else []
@@ -55,11 +55,11 @@ class Activity:
         return []
 
     def inspect(self) -> list[Finding]:
-        """Nothing: there is no fault to find."""
+        """Return nothing: there is no fault to find."""
         return []
 
     def _gpus(self) -> tuple[list[float], list[Load | None]]:
-        """Utilisation, and load, of each GPU that answers."""
+        """Return utilisation, and load, of each GPU that answers."""
         nvml = self._nvml.loaded()
         busy: list[float] = []
         loads: list[Load | None] = []
@@ -79,7 +79,7 @@ class Activity:
         return busy, loads
 
     def _traffic(self) -> float | None:
-        """Of all ports per second; None: no ports, or the first look."""
+        """Return the bytes of all ports per second; None: no ports, or the first reading."""
         total = ports.traffic(self._sys, self._limits.interfaces, self._limits.ignored)
         if total is None:
             return None

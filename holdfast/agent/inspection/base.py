@@ -1,4 +1,4 @@
-"""What a detector is; and a check, the simpler thing that most detectors are made of."""
+"""Interfaces of detectors, and of checks, the simpler part that most detectors are made of."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class Detector(Protocol):
     """Calls may block on a device: they run in a thread of their own."""
 
     def poll(self) -> list[Alert]:
-        """What went wrong since the last call; called every ``interval_s`` seconds."""
+        """Return the faults since the last call; called every ``interval_s`` seconds."""
         ...
 
     def inspect(self) -> list[Finding]:
-        """The state now, looked at afresh; good results included. No findings: nothing here to look at."""
+        """Return the current state, read afresh; good results included. No findings: nothing here to look at."""
         ...
 
 
 class Sign(Frozen):
-    """One thing that was looked at, good or bad."""
+    """One thing that was inspected, good or bad."""
 
     kind: AlertKind
     ok: bool
@@ -45,7 +45,7 @@ class Sign(Frozen):
 
     @property
     def key(self) -> str:
-        """Same thing, same key."""
+        """Key that is equal for equal things."""
         more = ":".join(str(self.evidence[name]) for name in ("link", "counter") if name in self.evidence)
         return f"{self.kind}:{self.device}:{more}"
 
@@ -56,5 +56,5 @@ class Check(Protocol):
     name: str
 
     def look(self) -> list[Sign]:
-        """Signs, good and bad; none where there is nothing to look at. Keeps what it needs to see a change."""
+        """Return signs, good and bad; none where there is nothing to look at. Keeps what it needs to see a change."""
         ...

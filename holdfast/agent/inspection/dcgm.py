@@ -1,4 +1,4 @@
-"""NVIDIA DCGM, where it is installed: what its health watches saw.
+"""NVIDIA DCGM, where it is installed: the results of its health watches.
 
 Through ``dcgmi``, whose JSON is that of ``dcgmi/Health.cpp`` and ``dcgmi/DcgmiOutput.cpp`` (github.com/NVIDIA/DCGM).
 """
@@ -21,7 +21,7 @@ _BRACE = re.compile(r"^\s*\{", re.MULTILINE)
 
 
 class DcgmHealth:
-    """A check: asks for what DCGM's watches saw; starts no test."""
+    """A check: reads the results of DCGM's watches; starts no test."""
 
     name = "dcgm_health"
 
@@ -30,13 +30,13 @@ class DcgmHealth:
         self._command = command
 
     def look(self) -> list[Sign]:
-        """A sign per system of a GPU or switch that is not well; none without DCGM or its watches."""
+        """Return a sign per system of a GPU or switch that is not well; none without DCGM or its watches."""
         path = shutil.which(self._command)
         return signs(_run([path, "health", "-c", "-j"], self._timeout_s)) if path else []
 
 
 def signs(output: str) -> list[Sign]:
-    """What ``dcgmi health -c -j`` printed."""
+    """Return the signs in the output of ``dcgmi health -c -j``."""
     answer = json_in(output)
     if answer is None:
         return []
@@ -44,7 +44,7 @@ def signs(output: str) -> list[Sign]:
 
 
 def _run(arguments: list[str], timeout_s: float) -> str:
-    """What the tool prints; empty when it does not end in time. Its status says only that something failed."""
+    """Return the tool's output; empty when it does not end in time. Its status reports only that something failed."""
     try:
         done = subprocess.run(
             arguments, capture_output=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL
@@ -55,7 +55,7 @@ def _run(arguments: list[str], timeout_s: float) -> str:
 
 
 def json_in(text: str) -> dict[str, Any] | None:
-    """The JSON object in a tool's output; what stands before and after it is for people."""
+    """Return the JSON object in a tool's output; the text before and after it is for people."""
     decoder = json.JSONDecoder()
     for start in (found.start() for found in _BRACE.finditer(text)):
         try:
@@ -67,7 +67,7 @@ def json_in(text: str) -> dict[str, Any] | None:
 
 
 def _unhealthy(answer: dict[str, Any]) -> Iterator[Sign]:
-    """``body: GPU: children: 0: children: Errors: children: Memory system: value, overflow``."""
+    """Yield signs of ``body: GPU: children: 0: children: Errors: children: Memory system: value, overflow``."""
     for group, entities in _items(answer.get("body")):
         for entity, found in _items(_part(entities, "children")):
             systems = _part(_part(_part(found, "children"), "Errors"), "children")

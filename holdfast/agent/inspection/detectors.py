@@ -32,9 +32,9 @@ from holdfast.settings import Settings
 def detectors(
     machine: str, home: Path, settings: Settings, policy: DetectPolicy, roots: Roots
 ) -> tuple[tuple[Detector, ...], Callable[[], Vitals]]:
-    """One of each kind, and those of other packages; those that find no device stay silent.
+    """Return one of each kind, and those of other packages; those that find no device stay silent.
 
-    And what tells heartbeats how the machine's GPUs and ports are doing.
+    The second result reports for heartbeats how the machine's GPUs and ports are doing.
     """
     every, nvml = policy.intervals, Nvml()
     activity = Activity(every.activity_s, nvml, roots.sys, policy.network, time.monotonic)

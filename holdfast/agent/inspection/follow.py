@@ -25,7 +25,7 @@ class Follower:
         self._open(at_end=not from_start)
 
     def lines(self) -> list[str]:
-        """Lines that were completed since the last call. An unreadable or missing file has none."""
+        """Return lines that were completed since the last call. An unreadable or missing file has none."""
         try:
             found = os.stat(self._path)
         except OSError:

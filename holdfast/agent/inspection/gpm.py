@@ -1,7 +1,7 @@
 """How busy the SMs and tensor cores of GPUs are, from NVML's GPU performance monitoring (Hopper and later).
 
 The same as DCGM's ``DCGM_FI_PROF_SM_ACTIVE`` and ``DCGM_FI_PROF_PIPE_TENSOR_ACTIVE``. A kernel that waits for a peer
-makes a GPU look fully utilised (NVML's ``utilization.gpu``); these tell it from one that computes.
+makes a GPU look fully utilised (NVML's ``utilization.gpu``); these distinguish it from one that computes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from holdfast.models.base import Frozen
 
 
 class Load(Frozen):
-    """Of one GPU since the last look: shares from 0 to 1."""
+    """Load of one GPU since the last reading: shares from 0 to 1."""
 
     sm: float
     """Of its SMs that were busy."""
@@ -27,10 +27,10 @@ class Gpm:
         self._last: dict[int, Any] = {}
 
     def read(self, nvml: Any, index: int, gpu: Any) -> Load | None:
-        """The load since the last look; None at the first one, and where the GPU does not tell.
+        """Return the load since the last reading; None at the first one, and where the GPU does not report it.
 
         Raises:
-            NVMLError: the GPU does not tell.
+            NVMLError: the GPU does not report it.
         """
         if not nvml.nvmlGpmQueryDeviceSupport(gpu).isSupportedDevice:
             return None

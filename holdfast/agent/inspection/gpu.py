@@ -20,12 +20,12 @@ class GpuCheck(Protocol):
     """Judges readings; keeps what it needs to see a change."""
 
     def judge(self, gpus: Sequence[GpuReading], now: float) -> list[Sign]:
-        """Bad signs in readings of GPUs that answered, taken at ``now`` (monotonic seconds)."""
+        """Return bad signs in readings of GPUs that answered, taken at ``now`` (monotonic seconds)."""
         ...
 
 
 class GpuHealth:
-    """A :class:`~holdfast.agent.inspection.base.Check`; without a driver it sees nothing and says nothing."""
+    """A :class:`~holdfast.agent.inspection.base.Check`; without a driver it sees nothing and reports nothing."""
 
     name = "gpu"
 
@@ -42,7 +42,7 @@ class GpuHealth:
         )
 
     def look(self) -> list[Sign]:
-        """Bad signs; one good one when there are GPUs and none is bad."""
+        """Return bad signs; one good one when there are GPUs and none is bad."""
         readings = self._gpus.read()
         signs = self._presence.judge(readings)
         if readings is None:

@@ -25,7 +25,7 @@ class GpuHeat:
         self._limits = limits
 
     def judge(self, gpus: Sequence[GpuReading], now: float) -> list[Sign]:
-        """Bad signs."""
+        """Return bad signs."""
         return [sign for gpu in gpus for sign in self._of(gpu)]
 
     def _of(self, gpu: GpuReading) -> Iterator[Sign]:

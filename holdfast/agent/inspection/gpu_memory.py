@@ -17,7 +17,7 @@ WINDOW_S = 3600.0
 
 
 class GpuMemory:
-    """New errors count, not those from before this check was made."""
+    """Counts new errors, not those from before this check was made."""
 
     def __init__(self, limits: GpuLimits) -> None:
         self._limits = limits
@@ -26,14 +26,14 @@ class GpuMemory:
         self._spent: dict[int, float] = {}
 
     def judge(self, gpus: Sequence[GpuReading], now: float) -> list[Sign]:
-        """Bad signs."""
+        """Return bad signs."""
         return [sign for gpu in gpus for sign in self._of(gpu, now)]
 
     def _of(self, gpu: GpuReading, now: float) -> Iterator[Sign]:
         device = f"GPU {gpu.index}"
         if gpu.uncorrected_ecc is not None:
             before = self._uncorrected.setdefault(gpu.index, gpu.uncorrected_ecc)
-            if gpu.uncorrected_ecc < before:  # the driver was loaded anew
+            if gpu.uncorrected_ecc < before:  # the driver was reloaded
                 before = self._uncorrected[gpu.index] = gpu.uncorrected_ecc
             if (new := gpu.uncorrected_ecc - before) > 0:
                 detail = f"{device}: {new} new uncorrectable memory errors"
@@ -73,7 +73,7 @@ class GpuMemory:
             )
 
     def _excess(self, index: int, count: int, now: float) -> float:
-        """Errors of about the last hour when they exceed the limit, else 0: a bucket that leaks steadily."""
+        """Return the errors of about the last hour when they exceed the limit, else 0: a bucket that leaks steadily."""
         limit = self._limits.correctable_per_hour
         grown, seconds = self._corrected.growth(index, count, now)
         level = max(0.0, self._spent.get(index, 0.0) - limit * seconds / WINDOW_S) + grown

@@ -19,7 +19,7 @@ class GpuPcie:
         self._replays = Rates()
 
     def judge(self, gpus: Sequence[GpuReading], now: float) -> list[Sign]:
-        """Bad signs."""
+        """Return bad signs."""
         return [sign for gpu in gpus for sign in (*self._link(gpu), *self._repeats(gpu, now))]
 
     def _link(self, gpu: GpuReading) -> Iterator[Sign]:

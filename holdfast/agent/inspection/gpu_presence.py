@@ -16,7 +16,7 @@ class GpuPresence:
         self._count = 0
 
     def judge(self, readings: Sequence[GpuReading] | None) -> list[Sign]:
-        """Signs of lost GPUs; ``None``: there is no driver."""
+        """Return signs of lost GPUs; ``None``: there is no driver."""
         if readings is None:
             gone = f"the driver is gone; {self._count} GPUs were there before"
             return [_lost("driver", gone)] if self._count else []
@@ -27,7 +27,7 @@ class GpuPresence:
         return signs
 
     def good(self, count: int) -> Sign:
-        """What there is to say when nothing is bad."""
+        """Return the sign for when nothing is bad."""
         return Sign(kind=AlertKind.GPU_LOST, ok=True, detail=f"{count} GPUs")
 
 
@@ -36,7 +36,7 @@ def _of(gpu: GpuReading) -> Sign:
     error = f"{device}: {gpu.error}"
     if gpu.lost:
         return _lost(device, error, gpu.pci)
-    # A missing permission or a busy driver is no loss; it is told when it lasts.
+    # A missing permission or a busy driver is no loss; it is reported when it lasts.
     return Sign(
         kind=AlertKind.HOST_FAULT,
         ok=False,

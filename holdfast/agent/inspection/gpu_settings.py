@@ -21,7 +21,7 @@ class GpuSettings:
         self._limits = limits
 
     def judge(self, gpus: Sequence[GpuReading], now: float) -> list[Sign]:
-        """Bad signs."""
+        """Return bad signs."""
         clocks = [gpu.sm_clock_mhz for gpu in gpus if gpu.sm_clock_mhz]
         usual = mode(clocks) if len(clocks) > 2 else None
         return [sign for gpu in gpus for sign in self._of(gpu, usual)]

@@ -50,22 +50,22 @@ class Inspector:
         }
 
     async def run(self) -> None:
-        """Look for ever; ends only by cancellation."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as group:
             for detector in self._detectors:
                 group.create_task(self._watch(detector), name=f"inspect {detector.name}")
 
     async def inspect(self) -> list[Finding]:
-        """Look at everything now. A detector that fails or does not answer is a finding, not an exception."""
+        """Inspect everything now. A detector that fails or does not answer is a finding, not an exception."""
         found = await asyncio.gather(*(self._inspect(detector) for detector in self._detectors))
         return [finding for findings in found for finding in findings]
 
     async def self_check(
         self, times: int = SELF_CHECKS, pause_s: float = SELF_CHECK_PAUSE_S
     ) -> list[Finding]:
-        """Look at everything before the machine joins; what another cause explains as well is looked at again.
+        """Inspect everything before the machine joins; repeat while a failure may have another cause.
 
-        A busy host makes a detector late; only what stays so, or is sure, may keep the machine out.
+        A busy host makes a detector late; only a failure that persists, or is sure, may keep the machine out.
         """
         found = await self.inspect()
         for _ in range(times - 1):
@@ -89,7 +89,7 @@ class Inspector:
             await asyncio.sleep(detector.interval_s)
 
     async def _poll(self, detector: Detector) -> list[Alert]:
-        """Poll; when that takes longer than a stall, say so once and go on waiting."""
+        """Poll; when that takes longer than a stall, report it once and go on waiting."""
         if not detector.blocking:
             return detector.poll()
         polling = asyncio.ensure_future(self._call(detector, detector.poll))

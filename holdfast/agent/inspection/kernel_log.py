@@ -24,10 +24,10 @@ _XID_HINT = "Xid"
 
 
 class Lines(Protocol):
-    """Something that hands out new lines."""
+    """Source of new lines."""
 
     def lines(self) -> list[str]:
-        """Lines since the last call."""
+        """Return lines since the last call."""
         ...
 
 
@@ -54,13 +54,13 @@ class KernelLog:
         self._pending: dict[str, Alert] = {}
 
     def poll(self) -> list[Alert]:
-        """One alert per fault and device; a storm of one within one poll is one alert that says how many."""
+        """Return one alert per fault and device; a storm within one poll is one alert with the number of faults."""
         self._read()
         alerts, self._pending = list(self._pending.values()), {}
         return alerts
 
     def inspect(self) -> list[Finding]:
-        """Lost GPUs among the Xids of the last minutes, the newest lines included; and what else was seen."""
+        """Return lost GPUs among the Xids of the last minutes, the newest lines included; and what else was seen."""
         self._read()
         since = self._clock() - self._recent_s
         seen = [alert for at, alert in self._seen.values() if at >= since]
@@ -118,7 +118,7 @@ def follow(path: Path) -> Lines:
 def _xid(machine: str, found: XidLine, at: float) -> Alert:
     known = found.model_dump(exclude_none=True, exclude={"xid", "switch", "link"})
     alert = xid_alert(machine, found.xid, found.pci, at, known)
-    # What the line decides is news whenever it decides otherwise, also after NVML told of the bare code.
+    # Another recovery action in the line is a new alert, also after NVML reported the bare code.
     changed = f":{found.action}" if found.xid in xid.BY_LINE else ""
     return alert.model_copy(update={"fingerprint": f"{alert.fingerprint}{changed}"})
 
@@ -148,7 +148,7 @@ def _alert(machine: str, matched: Match, at: float) -> Alert:
         for name, value in matched.groups.items()
     }
     evidence = {"pattern": pattern.name, **pattern.evidence, **groups, "line": matched.line}
-    # A kill or a fault of each process is news of its own; the same disk failing again is not.
+    # A kill or a fault of each process is a new alert; the same disk failing again is not.
     which = groups.get("pid") or groups.get("device") or groups.get("pci") or ""
     return Alert(
         kind=pattern.kind,

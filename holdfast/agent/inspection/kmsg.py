@@ -13,7 +13,7 @@ _MOST = 4000
 
 
 class Kmsg:
-    """Same use as :class:`~holdfast.agent.inspection.follow.Follower`. Unreadable: no lines, said once."""
+    """Same use as :class:`~holdfast.agent.inspection.follow.Follower`. Unreadable: no lines, reported once."""
 
     def __init__(self, path: Path) -> None:
         self._file: int | None = None
@@ -26,7 +26,7 @@ class Kmsg:
             log.warning("kernel log %s cannot be followed (%s): run the agent as root", path, error.strerror)
 
     def lines(self) -> list[str]:
-        """The texts of the records that came since the last call."""
+        """Return the texts of the records that came since the last call."""
         found: list[str] = []
         while self._file is not None and len(found) < _MOST:
             try:
@@ -51,11 +51,11 @@ class Kmsg:
 
 
 def text_of(record: bytes) -> str:
-    """``6,1234,99999,-;text`` and lines of `` KEY=value``: the text (Documentation/ABI/testing/dev-kmsg)."""
+    """Return the text of ``6,1234,99999,-;text`` and lines of `` KEY=value`` (Documentation/ABI/testing/dev-kmsg)."""
     _, _, rest = record.partition(b";")
     return rest.partition(b"\n")[0].decode(errors="replace")
 
 
 def lines_of(record: bytes) -> list[str]:
-    """The lines of a record: a message of several has its newlines escaped."""
+    """Return the lines of a record: a message of several has its newlines escaped."""
     return [line for line in text_of(record).split("\\x0a") if line.strip()]

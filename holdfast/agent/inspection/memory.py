@@ -1,4 +1,4 @@
-"""Memory of the host: what is left."""
+"""Memory of the host that is left."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Memory:
         self._limits = limits
 
     def look(self) -> list[Sign]:
-        """One sign."""
+        """Return one sign."""
         memory = psutil.virtual_memory()
         share, limit = memory.available / memory.total, self._limits.memory_free_share
         return [

@@ -10,7 +10,7 @@ import sys
 
 
 def look(path: str) -> dict[str, object]:
-    """State of the file system under ``path``."""
+    """Return the state of the file system under ``path``."""
     try:
         found = os.statvfs(path)
     except OSError as error:

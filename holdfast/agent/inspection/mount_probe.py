@@ -1,4 +1,4 @@
-"""Asks a helper process about a mount, and does not wait for ever: a dead network file system blocks whoever looks.
+"""Asks a helper process about a mount, for a bounded time: a dead network file system blocks any process that looks.
 
 A helper that does not answer is stuck in the kernel; not even SIGKILL ends it until the mount comes back. So each
 path has a helper of its own, at most one at a time, and a path is asked again only when its helper has gone.
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 _PATIENCE = 5
-"""Times the timeout that a helper may take which could run but did not answer."""
+"""Multiple of the timeout that a helper may take which could run but did not answer."""
 HELPER = Path(__file__).with_name("mount_helper.py")
 
 
@@ -36,7 +36,7 @@ class MountProbe:
         return 0.0 if self._stuck_since is None else time.monotonic() - self._stuck_since
 
     def look(self) -> dict[str, Any] | None:
-        """What the helper answers (see ``mount_helper.look``); None: nothing within the time."""
+        """Return the helper's answer (see ``mount_helper.look``); None: no answer within the time."""
         if self._stuck_since is not None and not self._freed():
             return None
         began = time.monotonic()
@@ -54,7 +54,7 @@ class MountProbe:
             self._let_go()
 
     def _freed(self) -> bool:
-        """The stuck helper has ended: the mount answers again, or it was only slow."""
+        """Return whether the stuck helper has ended: the mount answers again, or it was only slow."""
         if self._helper is not None and self._helper.poll() is None:
             return False
         self._let_go()
@@ -102,7 +102,7 @@ class MountProbe:
 
 
 def _runs(pid: int) -> bool:
-    """Neither stopped nor held by the kernel (state D), which a helper of a dead mount would be."""
+    """Return whether a process is neither stopped nor held by the kernel (state D), as one at a dead mount would be."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:

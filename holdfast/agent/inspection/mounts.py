@@ -20,12 +20,12 @@ class Probe(Protocol):
 
     @property
     def path(self) -> Path:
-        """What it looks at."""
+        """The path that it looks at."""
         ...
 
     @property
     def stuck_s(self) -> float:
-        """For how long it has not been answered."""
+        """Seconds for which it has not been answered."""
         ...
 
     def look(self) -> dict[str, Any] | None:
@@ -51,12 +51,12 @@ class Mounts:
         self._find(own, *map(Path, limits.paths))
 
     def look(self) -> list[Sign]:
-        """Signs of each path."""
+        """Return signs of each path."""
         self._find(*(_within(self._folder) if self._folder else ()))
         return [sign for probe in self._probes.values() for sign in self._of(probe)]
 
     def _find(self, *paths: Path) -> None:
-        """Look at these too from now on."""
+        """Add these paths to those that are looked at."""
         for path in paths:
             if path not in self._probes:
                 self._probes[path] = self._probe(path, self._limits.mount_timeout_s)
@@ -103,7 +103,7 @@ class Mounts:
 
 
 def _within(folder: Path) -> list[Path]:
-    """Where file systems of their own are mounted within the machine's folder."""
+    """Return the mount points within the machine's folder."""
     try:
         lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -29,7 +29,7 @@ class Network:
         self.look()
 
     def look(self) -> list[Sign]:
-        """Bad signs; a good one per port that is up."""
+        """Return bad signs; a good one per port that is up."""
         now = self._clock()
         found = ports.read(self._sys, self._limits.interfaces, self._limits.ignored)
         signs = [sign for port in found for sign in self._of(port, now)]
@@ -47,7 +47,7 @@ class Network:
                 yield self._down(port.device, port.state)
             return
         best = self._best[port.device] = max(self._best.get(port.device, 0.0), port.rate or 0.0)
-        # That a port which was reported down came up again is no further fault.
+        # A port that was reported down and came up again is no further fault.
         expected = 1 if port.device in self._was_down and port.changes_per_flap > 1 else 0
         self._was_down.discard(port.device)
         bad = [*errors, *loss]

@@ -20,7 +20,7 @@ class NvLinks:
         self._errors = Rates()
 
     def judge(self, gpus: Sequence[GpuReading], now: float) -> list[Sign]:
-        """Bad signs."""
+        """Return bad signs."""
         return [sign for gpu in gpus for link in gpu.links for sign in self._of(gpu, link, now)]
 
     def _of(self, gpu: GpuReading, link: NvLink, now: float) -> Iterator[Sign]:

@@ -23,13 +23,13 @@ class NvLink(Frozen):
 
 
 class GpuReading(Frozen):
-    """One GPU now. None: the device does not tell."""
+    """One GPU now. None: the device does not report it."""
 
     index: int
     pci: str = ""
     """Bus address as the kernel log writes it (``0000:3b:00``)."""
     error: str = ""
-    """NVML's words when the device did not answer; the other fields are empty then."""
+    """NVML's message when the device did not answer; the other fields are empty then."""
     lost: bool = False
     """It did not answer because it is lost, needs a reset, or its driver is gone."""
     uncorrected_ecc: int | None = None
@@ -66,7 +66,7 @@ class Gpus(Protocol):
     """The GPUs of this host."""
 
     def read(self) -> list[GpuReading] | None:
-        """One reading per GPU; None when there is no driver to ask."""
+        """Return one reading per GPU; None when there is no driver to ask."""
         ...
 
 
@@ -77,7 +77,7 @@ class Nvml:
         self._library: Any = None
 
     def read(self) -> list[GpuReading] | None:
-        """One reading per GPU; None when the library or the driver is absent."""
+        """Return one reading per GPU; None when the library or the driver is absent."""
         nvml = self.loaded()
         if nvml is None:
             return None
@@ -89,7 +89,7 @@ class Nvml:
         return [self._one(nvml, index) for index in range(count)]
 
     def loaded(self) -> Any:
-        """The module, initialised; None while there is no library or driver."""
+        """Return the initialised module; None while there is no library or driver."""
         if self._library is None:
             import pynvml  # noqa: PLC0415  (only where inspection runs)
 
@@ -111,7 +111,7 @@ class Nvml:
 
 
 def is_lost(nvml: Any, error: Any) -> bool:
-    """NVML says that nothing can be asked of this GPU any more."""
+    """Return whether NVML's error means that nothing can be asked of this GPU any more."""
     return error.value in (
         nvml.NVML_ERROR_GPU_IS_LOST,
         nvml.NVML_ERROR_RESET_REQUIRED,
@@ -121,14 +121,14 @@ def is_lost(nvml: Any, error: Any) -> bool:
 
 
 def bus_address(bus_id: Any) -> str:
-    """NVML's ``00000000:3B:00.0`` as the kernel log writes it, ``0000:3b:00``."""
+    """Return NVML's ``00000000:3B:00.0`` as the kernel log writes it, ``0000:3b:00``."""
     text = bus_id.decode(errors="replace") if isinstance(bus_id, bytes) else str(bus_id)
     domain, _, rest = text.lower().partition(":")
     return f"{domain[-4:]}:{rest.partition('.')[0]}"
 
 
 def _answer(nvml: Any, question: Callable[[], Any]) -> Any:
-    """The answer; None when the device does not support the question.
+    """Return the answer; None when the device does not support the question.
 
     Raises:
         NVMLError: the GPU is lost.

@@ -1,4 +1,4 @@
-"""Xid events that the driver hands out through NVML, for hosts whose kernel log cannot be read."""
+"""Xid events that the driver reports through NVML, for hosts whose kernel log cannot be read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class XidEvents:
         self._set: Any = None
 
     def poll(self) -> list[Alert]:
-        """One alert per Xid and GPU; the kernel log's alert of the same Xid has the same fingerprint."""
+        """Return one alert per Xid and GPU; the kernel log's alert of the same Xid has the same fingerprint."""
         nvml = self._nvml.loaded()
         if nvml is None or not self._registered(nvml):
             return []
@@ -42,7 +42,7 @@ class XidEvents:
         return list(found.values())
 
     def inspect(self) -> list[Finding]:
-        """Nothing: events are no state."""
+        """Return nothing: events are no state."""
         return []
 
     def _registered(self, nvml: Any) -> bool:
@@ -60,7 +60,7 @@ class XidEvents:
 
 
 def xid_alert(machine: str, code: int, pci: str, at: float, evidence: dict[str, Any]) -> Alert:
-    """An Xid from either source."""
+    """Return the alert of an Xid from either source."""
     entry = xid.lookup(code)
     known = {"xid": code, "pci": pci, "action": entry.action.value, "name": entry.name, "lost": entry.lost}
     return Alert(

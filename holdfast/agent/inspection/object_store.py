@@ -1,4 +1,4 @@
-"""Remote storage: does the S3 endpoint answer at all?"""
+"""Remote storage: whether the S3 endpoint answers at all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.policies.config.thresholds import StorageLimits
 
 
 class ObjectStore:
-    """Any answer below status 500 will do: who is allowed to read what is not asked here."""
+    """Any answer below status 500 passes: access rights are not tested here."""
 
     name = "object_store"
 
@@ -19,7 +19,7 @@ class ObjectStore:
         self._limits = limits
 
     def look(self) -> list[Sign]:
-        """One sign."""
+        """Return one sign."""
         error = self._error()
         return [
             Sign(

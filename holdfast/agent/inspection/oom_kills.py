@@ -9,7 +9,7 @@ from holdfast.models.alert import AlertKind
 
 
 class OomKills:
-    """Fires when a counter grows; it says how many, not whom."""
+    """Fires when a counter grows; it reports how many processes were killed, not which."""
 
     name = "oom_kills"
 
@@ -22,7 +22,7 @@ class OomKills:
         self.look()
 
     def look(self) -> list[Sign]:
-        """Bad signs only."""
+        """Return bad signs only."""
         return [
             self._sign(device, count - before, cgroup)
             for device, (path, cgroup) in self._counters.items()

@@ -31,7 +31,7 @@ class Port(Frozen):
     """``mlx5_0/1`` or ``eth0``."""
     up: bool
     state: str
-    """The kernel's word."""
+    """The kernel's word for the state."""
     changes: int | None = None
     """How often the link went down (InfiniBand) or changed (Ethernet) since boot."""
     changes_per_flap: int = 1
@@ -43,12 +43,12 @@ class Port(Frozen):
 
 
 def read(sys: Path, interfaces: Sequence[str] = (), ignored: Sequence[str] = ()) -> list[Port]:
-    """All ports under ``sys``; a device that vanishes while it is read is left out."""
+    """Return all ports under ``sys``; a device that vanishes while it is read is left out."""
     return [*_infiniband(sys / "class/infiniband"), *_ethernet(sys / "class/net", interfaces, ignored)]
 
 
 def traffic(sys: Path, interfaces: Sequence[str] = (), ignored: Sequence[str] = ()) -> int | None:
-    """Bytes that all ports under ``sys`` have sent and received; None: there are none. Reads little else."""
+    """Return bytes that all ports under ``sys`` have sent and received; None: there are none. Reads little else."""
     found = [_ib_bytes(port) for port in (sys / "class/infiniband").glob("*/ports/*")]
     found += [
         _ethernet_bytes(port) for port in (sys / "class/net").glob("*") if _watched(port, interfaces, ignored)
@@ -140,7 +140,7 @@ def _known(files: dict[str, Path]) -> dict[str, int]:
 
 
 def _rate(text: str) -> float | None:
-    """``200 Gb/sec (4X HDR)`` as 200.0."""
+    """Return ``200 Gb/sec (4X HDR)`` as 200.0."""
     try:
         return float(text.partition(" ")[0])
     except ValueError:

@@ -22,7 +22,7 @@ class Pressure:
         self._limits = limits
 
     def look(self) -> list[Sign]:
-        """One sign per resource that the kernel tells about."""
+        """Return one sign per resource that the kernel reports."""
         return [
             self._sign(
                 AlertKind.CPU_PRESSURE, share, self._limits.cpu_pressure_share, "some wait for a processor"
@@ -48,7 +48,7 @@ class Pressure:
 
 
 def _avg60(path: Path, which: str) -> list[float]:
-    """The share that a line such as ``some avg10=1.00 avg60=2.00 avg300=0.50 total=9`` tells; empty: none."""
+    """Return the share in a line such as ``some avg10=1.00 avg60=2.00 avg300=0.50 total=9``; empty: none."""
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

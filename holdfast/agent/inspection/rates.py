@@ -12,7 +12,7 @@ class Rates:
         self._last: dict[Hashable, tuple[float, float]] = {}
 
     def growth(self, counter: Hashable, value: float, now: float) -> tuple[float, float]:
-        """Growth since the last look and seconds between; (0, 0) at the first look or after a reset."""
+        """Return growth since the last reading and seconds between; (0, 0) at the first reading or after a reset."""
         before = self._last.get(counter)
         self._last[counter] = (value, now)
         if before is None or value < before[0] or now <= before[1]:
@@ -20,6 +20,6 @@ class Rates:
         return value - before[0], now - before[1]
 
     def per_s(self, counter: Hashable, value: float, now: float) -> float:
-        """Growth per second; 0.0 at the first look."""
+        """Return growth per second; 0.0 at the first reading."""
         grown, seconds = self.growth(counter, value, now)
         return grown / seconds if seconds else 0.0

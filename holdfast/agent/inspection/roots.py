@@ -1,4 +1,4 @@
-"""Where a machine's kernel shows itself. A machine that is a process tree of a shared host has its own folder."""
+"""Paths of a machine's kernel interfaces. A machine that is a process tree of a shared host has its own folder."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Roots:
 
     @classmethod
     def of(cls, home: Path, machine: str, settings: Settings) -> Roots:
-        """The machine's own kernel; for the local driver, what lies in the machine's folder instead."""
+        """Return the machine's own kernel paths; for the local driver, those in the machine's folder instead."""
         if settings.driver != "local":
             log = Path(settings.kernel_log) if settings.kernel_log else KMSG
             return cls(Path("/sys"), Path("/proc"), log)

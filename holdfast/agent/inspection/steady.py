@@ -1,4 +1,4 @@
-"""From signs to alerts: one when a thing has become bad, after as many bad looks in a row as it asks for."""
+"""Alerts from signs: one when a thing has become bad, after as many bad looks in a row as its sign requires."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.agent.inspection.base import Check, Sign
 from holdfast.models.alert import NETWORK_KINDS, Alert, AlertKind, Finding
 
 REPEATING = NETWORK_KINDS | {AlertKind.MOUNT_UNRESPONSIVE}
-"""These may pass by themselves: that they last is one more signal."""
+"""These may pass by themselves: when they last, that is one more signal."""
 
 
 _LEVELS = frozenset(
@@ -54,7 +54,7 @@ class Steady:
         self._pending: list[Alert] = []
 
     def poll(self) -> list[Alert]:
-        """Alerts for what became bad, and again for what stays bad where that is evidence."""
+        """Return alerts for what became bad, and again for what stays bad where that is evidence."""
         now = self._clock()
         bad = {sign.key: sign for sign in self._check.look() if not sign.ok}
         self._bad = {key: self._again(key, now) for key in bad}
@@ -64,7 +64,7 @@ class Steady:
         return pending + due
 
     def inspect(self) -> list[Finding]:
-        """Every sign; what has to last, or lies outside the machine, is told and not held against it.
+        """Return every sign; one that has to last, or lies outside the machine, is reported but not a failure.
 
         A look sees a change once: what it saw and may fire at once is kept for the next poll.
         """
@@ -116,5 +116,5 @@ class Steady:
 
 
 def _held_against(sign: Sign) -> bool:
-    """Whether an inspection, which looks once, counts a bad sign as a failure of the machine."""
+    """Return whether an inspection, which looks once, counts a bad sign as a failure of the machine."""
     return sign.kind in _LEVELS or (sign.misses == 1 and sign.kind not in _OF_OTHERS)

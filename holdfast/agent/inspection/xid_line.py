@@ -39,7 +39,7 @@ class XidLine(Frozen):
 
 
 def parse(line: str) -> XidLine | None:
-    """The Xid that ``line`` reports; None when it reports none."""
+    """Return the Xid that ``line`` reports; None when it reports none."""
     match = _XID.search(line)
     if match is None:
         return None
@@ -51,7 +51,7 @@ def parse(line: str) -> XidLine | None:
         xid=code,
         pci=_address(match["pci"]),
         switch=switch,
-        # Switch codes are numbers of another catalogue: the driver says itself which are fatal.
+        # Switch codes are numbers of another catalogue: the driver reports itself which are fatal.
         lost=fatal if switch else entry.lost,
         action=("reset_gpu" if fatal else "ignore") if switch else entry.action.value,
         name="" if switch else entry.name,
@@ -64,7 +64,7 @@ def parse(line: str) -> XidLine | None:
 
 
 def _address(text: str) -> str:
-    """``0000:3B:00.0`` as ``0000:3b:00``."""
+    """Return ``0000:3B:00.0`` as ``0000:3b:00``."""
     address = text.lower().rstrip(":")
     head, _, tail = address.rpartition(".")
     return head if head and tail.isdigit() else address

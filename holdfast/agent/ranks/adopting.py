@@ -2,8 +2,8 @@
 
 A process whose parent has died is given to the nearest ancestor that is a *subreaper*, and to init where there is
 none. With the fork server as the subreaper everything that a rank started stays below it in the tree of processes:
-other sessions, daemons that forked twice, and those that gave up their environment. So it can be found, and be seen to
-be gone (:mod:`holdfast.agent.ranks.remains`).
+none. With the fork server as the subreaper everything that a rank started stays below it in the tree of processes:
+other sessions, daemons that forked twice, and those that gave up their environment. So it can be found and checked to
 """
 
 import ctypes
@@ -12,5 +12,5 @@ import warnings
 _PR_SET_CHILD_SUBREAPER = 36
 
 ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-# It reaps them with its own, and would say so each time.
+# It reaps them with its own, and would warn each time.
 warnings.filterwarnings("ignore", message="forkserver: waitpid returned unexpected pid")

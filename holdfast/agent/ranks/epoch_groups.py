@@ -1,10 +1,10 @@
-"""A control group (version 2) for each epoch on this machine, where there may be one: it tells who is of the epoch.
+"""A control group (version 2) for each epoch on this machine, where possible: it identifies the epoch's processes.
 
-It sets no limits. What a rank starts is in it, whatever that does to its environment, its session or its parents. Only
-where nobody else keeps order among groups: at the root of what this process sees of them (a container with a writable
-one, a host without systemd), or below a unit that systemd has delegated (``Delegate=yes``); never in a step of Slurm,
-which ends what is in its own group and knows of none below. Elsewhere marks must do
-(:mod:`holdfast.agent.ranks.marks`).
+It sets no limits. Every process that a rank starts is in it, whatever that process does to its environment, its session
+or its parents. Groups are made only where no other manager organises them: at the root of what this process sees of
+them (a container with a writable one, a host without systemd), or below a unit that systemd has delegated
+(``Delegate=yes``); never in a step of Slurm, which ends what is in its own group and knows of none below. Elsewhere
+marks are used instead (:mod:`holdfast.agent.ranks.marks`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ABANDONED_S = 60.0
 
 
 class EpochGroups:
-    """Those of one machine; names of runs tell them apart."""
+    """The groups of one machine; names of runs distinguish them."""
 
     def __init__(self, machine: Path, parent: Path | None) -> None:
         """``machine`` is its folder; groups are made in ``parent`` (None: none are made)."""
@@ -33,7 +33,7 @@ class EpochGroups:
         self._prefix = f"{_BEGIN}{xxhash.xxh3_64_hexdigest(os.fsencode(machine))[:8]}-"
 
     def open(self, run: str) -> str:
-        """Make the group of ``run``; the file by which a process joins it, or nothing."""
+        """Make the group of ``run``; return the file by which a process joins it, or nothing."""
         if self._parent is None:
             return ""
         folder = self._folder(self._parent, run)
@@ -44,7 +44,7 @@ class EpochGroups:
         return ""
 
     def members(self, run: str = "") -> list[int]:
-        """Pids in the group of ``run``; without a name, in all groups of this machine."""
+        """Return pids in the group of ``run``; without a name, in all groups of this machine."""
         found: list[int] = []
         for folder in self._folders(run):
             with suppress(OSError):
@@ -52,7 +52,7 @@ class EpochGroups:
         return found
 
     def close(self, run: str = "") -> None:
-        """Remove what is empty of these groups."""
+        """Remove the empty ones of these groups."""
         for folder in self._folders(run):
             with suppress(OSError):
                 folder.rmdir()
@@ -81,7 +81,7 @@ def join(processes: str) -> None:
 
 
 def parent_of_groups(environ: Mapping[str, str], proc: Path = Path("/proc/self")) -> Path | None:
-    """Where this process may make groups; None: nowhere."""
+    """Return where this process may make groups; None: nowhere."""
     if "SLURM_JOB_ID" in environ:
         return None
     with suppress(OSError):
@@ -103,7 +103,7 @@ def parent_of_groups(environ: Mapping[str, str], proc: Path = Path("/proc/self")
 
 
 def _mounted(proc: Path) -> Path | None:
-    """Where version 2 is mounted as a whole."""
+    """Return where version 2 is mounted as a whole."""
     for line in (proc / "mountinfo").read_text().splitlines():
         before, _, after = line.partition(" - ")
         _, _, _, root, place, *_ = before.split()

@@ -1,4 +1,4 @@
-"""Why did a rank end? Turns exit status, last words and log into the evidence of an alert. Pure."""
+"""Root cause of a rank's end: turns exit status, last words and log into the evidence of an alert. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OUR_FOLDERS = tuple(
 
 
 def signal_name(exit_code: int | None) -> str | None:
-    """``SIGKILL`` for -9; None when no signal ended the process."""
+    """Return ``SIGKILL`` for -9; None when no signal ended the process."""
     if exit_code is None or exit_code >= 0:
         return None
     try:
@@ -32,10 +32,10 @@ def signal_name(exit_code: int | None) -> str | None:
 
 
 def reason(exit_code: int | None, error: Mapping[str, Any], log: str) -> Match | None:
-    """The known pattern that says why the rank ended: in its last words, or in the log of one that was killed.
+    """Return the known pattern for why the rank ended: in its last words, or in the log of one that was killed.
 
-    A rank that told its error itself died of that, whatever else its log holds. A traceback in the log of one that a
-    signal ended is one more line: the rank may have lived on after it.
+    A rank that reported its error itself died of that, whatever else its log holds. A traceback in the log of one that
+    a signal ended is only one more line: the rank may have lived on after it.
     """
     if signal_name(exit_code) is None:
         return last_words.said(error)
@@ -43,10 +43,10 @@ def reason(exit_code: int | None, error: Mapping[str, Any], log: str) -> Match |
 
 
 def is_cascade(exit_code: int | None, error: Mapping[str, Any], log: str) -> bool:
-    """Whether the rank ended because a peer did: it says so, or aborted with nothing else in its log.
+    """Return whether the rank ended because a peer did: it reports so, or aborted with nothing else in its log.
 
-    One that told its error itself may have been killed afterwards, when it did not end. A traceback that only the log
-    has says nothing of a kill.
+    A rank that reported its error itself may have been killed afterwards, when it did not end. A traceback that is only
+    in the log does not indicate a kill.
     """
     found = reason(exit_code, error, log)
     if found is None or not found.pattern.cascade:
@@ -57,21 +57,21 @@ def is_cascade(exit_code: int | None, error: Mapping[str, Any], log: str) -> boo
 
 
 def _told(error: Mapping[str, Any]) -> bool:
-    """The rank's own last words, and none that were read from its log."""
+    """Return whether these are the rank's own last words, not those read from its log."""
     return error.get("at") is not None
 
 
 def _ours(traceback: str) -> bool:
-    """Our own code raised it, though the job's called: no error of the job's."""
+    """Return whether our own code raised it, though the job's called: no error of the job's."""
     files = _FILE.findall(traceback)
     return bool(files) and files[-1].startswith(_OUR_FOLDERS)
 
 
 def evidence(exit_code: int | None, failed: Mapping[str, Any] | None, log: str) -> dict[str, Any]:
-    """Evidence of a ``rank_exit`` alert.
+    """Return the evidence of a ``rank_exit`` alert.
 
     Args:
-        exit_code: as ``multiprocessing`` gives it (negative: the signal); None when nobody saw it.
+        exit_code: as ``multiprocessing`` gives it (negative: the signal); None when it was not observed.
         failed: the rank's ``failed`` datagram, if it came.
         log: the end of its log.
     """

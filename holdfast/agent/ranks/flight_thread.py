@@ -1,4 +1,4 @@
-"""In every rank: a thread that writes the rank's flight recording when it is asked, also while the rank hangs.
+"""A thread in every rank that writes the rank's flight recording on request, also while the rank hangs.
 
 A Python signal handler runs in the main thread only, which hangs in a collective just then. So the signal is blocked
 and waited for by a thread of its own.
@@ -21,14 +21,14 @@ from typing import Any
 SIGNAL = signal.SIGRTMIN + 11
 ENV_FOLDER = "HOLDFAST_FLIGHT_FOLDER"
 SUFFIX = ".asked"
-"""Of the files written here: the rank's number and this. NCCL's watchdog leaves it out."""
+"""Suffix of the files written here, after the rank's number. NCCL's watchdog leaves it out."""
 _DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
 
 
 def start(rank: int) -> None:
-    """Wait for the signal from now on; nothing happens without a place to write to. Main thread only.
+    """Wait for the signal from now on; do nothing without a place to write to. Main thread only.
 
-    Otherwise the signal, whose default ends a process, would have to be kept from ranks that do not know it.
+    Otherwise the signal, whose default ends a process, would have to be kept from ranks that do not handle it.
     """
     folder = os.environ.get(ENV_FOLDER)
     # Before any other thread is started: they inherit the mask.
@@ -43,7 +43,7 @@ def _wait(target: Path) -> None:
         signal.sigwait({SIGNAL})
         try:
             write(target)
-        except Exception as error:  # the recording is a help, never a reason to fail
+        except Exception as error:  # the recording is optional, never a reason to fail
             sys.stderr.write(f"holdfast: no flight recording: {error}\n")
 
 
@@ -61,7 +61,7 @@ def write(target: Path) -> None:
 
 
 def _members() -> list[dict[str, Any]]:
-    """Every process group that this rank is in, by its name, and who else is, in the order of the group."""
+    """Return every process group that this rank is in, by its name, and its members, in the order of the group."""
     from torch.distributed import distributed_c10d  # noqa: PLC0415
 
     world = distributed_c10d._world

@@ -5,8 +5,8 @@ milliseconds. The server is ``multiprocessing``'s own; it ends when the agent do
 ends with it (:func:`holdfast.agent.ranks.rank_main.bootstrap`).
 
 A fork still copies page tables, and its first steps copy the pages that they touch: with many at once, as in a
-recovery, that is most of their time. So while nothing happens a few **spare** processes are forked and settled, and
-wait to be told what to run.
+recovery, that is most of their time. So while the machine is idle a few **spare** processes are forked and settled,
+and wait for an order of what to run.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ _SESSION_PRELOAD = (
 
 @dataclass(frozen=True)
 class Spare:
-    """A process that waits to be told what to run."""
+    """A process that waits for an order of what to run."""
 
     process: ForkServerProcess
     orders: Connection[Any, Any]
     settled: Connection[Any, Any]
-    """Readable once it has done what can be done beforehand."""
+    """Readable once it has done what can be done in advance."""
 
     @property
     def waits(self) -> bool:
@@ -91,15 +91,15 @@ class ForkServer:
 
     @property
     def pid(self) -> int:
-        """Of the server; 0: it was not started."""
+        """Pid of the server; 0: it was not started."""
         return int(getattr(multiprocessing.forkserver._forkserver, "_forkserver_pid", 0) or 0)
 
     def forked(self, process: proc.Known) -> bool:
-        """Whether the server forked it for us; else it adopted it."""
+        """Return whether the server forked the process for us; else it adopted it."""
         return self._forked.get(process.pid) == process.started
 
     def fork(self, target: Callable[..., None], args: tuple[Any, ...] = ()) -> ForkServerProcess:
-        """Run ``target(*args)`` in a new process; returns when it has a pid.
+        """Run ``target(*args)`` in a new process; return when it has a pid.
 
         Takes milliseconds once warm, and as long as loading the libraries before: not for the event loop.
         """
@@ -107,7 +107,7 @@ class ForkServer:
         with self._lock:
             process.start()
             # Otherwise the next start() would poll this one's status pipe from its thread, racing with
-            # whoever watches the process, and interpreter exit would wait for it.
+            # the owner's watch of the process, and interpreter exit would wait for it.
             multiprocessing.process._children.discard(process)  # type: ignore[attr-defined]
         if (known := proc.look(int(process.pid or 0))) is not None:
             self._remember(known)
@@ -122,20 +122,20 @@ class ForkServer:
         self._forked[process.pid] = process.started
 
     def run(self, target: Callable[..., None], args: tuple[Any, ...] = ()) -> ForkServerProcess:
-        """As :meth:`fork`, by a spare process if there is one. ``args`` must pickle without their process."""
+        """Do as :meth:`fork` does, in a spare process if there is one. ``args`` must pickle without their process."""
         return self._take(target, args) or self.fork(target, args)
 
     async def run_soon(self, target: Callable[..., None], args: tuple[Any, ...] = ()) -> ForkServerProcess:
-        """As :meth:`run`, from the event loop."""
+        """Do the same as :meth:`run` from the event loop."""
         return self._take(target, args) or await self.fork_soon(target, args)
 
     @property
     def waiting(self) -> int:
-        """Spare processes that have settled."""
+        """Number of spare processes that have settled."""
         return sum(spare.waits for spare in list(self._spares))
 
     async def keep_spares(self, want: Callable[[], int]) -> None:
-        """For ever: have ``want()`` spare processes, forked one by one while nothing else is."""
+        """Keep ``want()`` spare processes without end, forked one by one while nothing else is forked."""
         while True:
             short = len(self._spares) < want()
             await asyncio.sleep(_PAUSE_S if short else _FULL_PAUSE_S)
@@ -165,11 +165,11 @@ class ForkServer:
             self._spares.append(Spare(self.fork(rank_main.wait, (theirs, settles)), ours, settled))
 
     async def fork_soon(self, target: Callable[..., None], args: tuple[Any, ...] = ()) -> ForkServerProcess:
-        """As :meth:`fork`, from the event loop."""
+        """Do the same as :meth:`fork` from the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, self.fork, target, args)
 
     async def warm_up(self) -> None:
-        """Start the server and see one fork come back: from then on forks are fast."""
+        """Start the server and wait for one fork to succeed: from then on forks are fast."""
         process = await self.fork_soon(rank_main.nothing)
         await asyncio.to_thread(process.join)
         self.warm = True

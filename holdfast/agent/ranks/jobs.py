@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class Jobs:
-    """What runs on this machine. Commands of one job take turns; a fence counts from the moment it arrives."""
+    """Runs of this machine. Commands of one job take turns; a fence counts from the moment it arrives."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Jobs:
         self._on_exit = on_exit
 
     async def fence(self, command: Fence) -> list[int]:
-        """Stop every rank up to the epoch; they are gone when this returns. Returns those that still ran.
+        """Stop every rank up to the epoch and wait until they are gone; return those that still ran.
 
         A replay is stopped but not fenced off: it saves nothing, and the next attempt may need it again.
         """
@@ -75,7 +75,7 @@ class Jobs:
         return stopped
 
     async def open_rendezvous(self, command: OpenRendezvous) -> Rendezvous:
-        """Host the store of an epoch, or say where it is."""
+        """Host the store of an epoch, or return where it is."""
         async with self._locks[f"{command.job} store"]:
             self.refuse_stale(command.job, command.epoch)
             epoch, process, port = self._stores.get(command.job, (0, None, 0))
@@ -89,7 +89,7 @@ class Jobs:
         return Rendezvous(host=self._host, port=port)
 
     async def start(self, command: Start) -> list[RankState]:
-        """Fork this machine's ranks of an epoch; an older epoch's are stopped first."""
+        """Fork this machine's ranks of an epoch; stop an older epoch's first."""
         begun = time.perf_counter()
         self.refuse_stale(command.job, command.epoch)
         if (running := self._same(command)) is not None:
@@ -117,13 +117,13 @@ class Jobs:
         self.run(command.job, command.epoch).hold(command.at_step)
 
     def replay_results(self, job: str, epoch: int) -> list[RankResult] | None:
-        """How the ranks of a replay ended; None while some still run."""
+        """Return how the ranks of a replay ended; None while some still run."""
         return self.run(job, epoch).results()
 
     async def forget(self, job: str, epoch: int | None = None) -> None:
-        """Drop everything of a job that ended with ``epoch`` (None: with whichever is here, if its ranks have ended).
+        """Drop everything of a job that ended with ``epoch`` (None: with the one here, if its ranks have ended).
 
-        The fence is raised, never dropped: what is left of the job may not start again.
+        The fence is raised, never dropped: the remains of the job may not start again.
 
         Raises:
             StaleError: the job runs here in a newer epoch, or (None) runs at all.
@@ -158,7 +158,7 @@ class Jobs:
             )
 
     def run(self, job: str, epoch: int) -> Run:
-        """The run of a job's epoch.
+        """Return the run of a job's epoch.
 
         Raises:
             UnknownError: nothing of that job is here.
@@ -184,7 +184,7 @@ class Jobs:
             raise StaleError(f"job {job!r} epoch {epoch}: epoch {run.start.epoch} was started since")
 
     async def stop_all(self) -> None:
-        """End every rank and store, as when the agent goes away."""
+        """End every rank and store, as when the agent ends."""
         stores = [process for _, process, _ in self._stores.values()]
         ended = await asyncio.gather(
             stop(stores),
@@ -196,10 +196,10 @@ class Jobs:
                 _log.error("%s", error)
 
     async def _launch(self, run: Run, code: Path) -> None:
-        """Fork the ranks, and meanwhile bring their state; when either fails, no rank is left.
+        """Fork the ranks, and meanwhile fetch their state; when either fails, leave no rank.
 
         Raises:
-            CheckpointError: a rank's state cannot be had from any source.
+            CheckpointError: a rank's state is not available from any source.
         """
 
         async def bring(rank: int) -> None:
@@ -229,7 +229,7 @@ class Jobs:
         return stopped
 
     def _alone(self, job: str) -> bool:
-        """Whether all ranks of this machine are of ``job``, its replays counted in."""
+        """Return whether all ranks of this machine are of ``job``, its replays counted in."""
         return all(base_job(name) == base_job(job) for name in self.runs)
 
     async def _end_store(self, job: str, epoch: int | None) -> None:

@@ -1,4 +1,4 @@
-"""The mark that a rank leaves on all that is forked from it; programs that it executes have its environment instead."""
+"""The mark of a rank on all processes forked from it; programs that it executes have its environment instead."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _held: list[mmap.mmap] = []
 
 
 def mark(control: str) -> None:
-    """Mark this process, a rank, and all that will be forked from it, by the path of its control page."""
+    """Mark this process, a rank, and all that will be forked from it, with the path of its control page."""
     descriptor = os.memfd_create(NAME + os.path.basename(control))
     try:
         os.ftruncate(descriptor, mmap.PAGESIZE)

@@ -1,4 +1,4 @@
-"""What ``/proc`` tells about processes: cheap enough to ask in the middle of a recovery."""
+"""Processes as ``/proc`` shows them: cheap enough to read in the middle of a recovery."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STOPPED = ("T", "t")
 
 @dataclass(frozen=True)
 class Known:
-    """One process; ``started`` (clock ticks since boot) tells apart owners of one pid."""
+    """One process; ``started`` (clock ticks since boot) distinguishes owners of one pid."""
 
     pid: int
     parent: int
@@ -52,7 +52,7 @@ class Known:
 
 
 def look(pid: int) -> Known | None:
-    """The process; None: there is none."""
+    """Return the process; None: there is none."""
     name, fields = stat(pid)
     if not fields:
         return None
@@ -60,9 +60,9 @@ def look(pid: int) -> Known | None:
 
 
 def stat(pid: int) -> tuple[bytes, list[bytes]]:
-    """What the kernel has of a process: its name, and the fields after it; no fields: there is none.
+    """Return the kernel's record of a process: its name, and the fields after it; no fields: there is no such process.
 
-    They are state, ppid, ...; the 20th is starttime.
+    The fields are state, ppid, ...; the 20th is starttime.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -73,12 +73,12 @@ def stat(pid: int) -> tuple[bytes, list[bytes]]:
 
 
 def everyone() -> Iterator[int]:
-    """Every pid of this host."""
+    """Return every pid of this host."""
     return (int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
 def children(pid: int) -> list[int]:
-    """From the kernel's own list; psutil would read every process of the machine."""
+    """Return children from the kernel's own list; psutil would read every process of the machine."""
     with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError, FileNotFoundError):
         if not _KERNEL_LISTS_CHILDREN:
             return [child.pid for child in psutil.Process(pid).children()]
@@ -91,7 +91,7 @@ def children(pid: int) -> list[int]:
 
 
 def descendants(pids: Iterable[int]) -> list[Known]:
-    """All processes below ``pids``."""
+    """Return all processes below ``pids``."""
     found: list[Known] = []
     ahead = list(pids)
     while ahead:
@@ -102,7 +102,7 @@ def descendants(pids: Iterable[int]) -> list[Known]:
 
 
 def environment(pid: int) -> bytes:
-    """What it was executed with, as ``\\0NAME=value\\0...``; empty: ended, or another user's."""
+    """Return the environment that it was executed with, as ``\\0NAME=value\\0...``; empty: ended, or another user's."""
     try:
         return b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
@@ -110,7 +110,7 @@ def environment(pid: int) -> bytes:
 
 
 def command(pid: int) -> bytes:
-    """Its command line, words ended by zeros; empty: ended."""
+    """Return its command line, words ended by zeros; empty: ended."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -118,13 +118,13 @@ def command(pid: int) -> bytes:
 
 
 def has_environment(pid: int) -> bool:
-    """Whether the process has one, empty or not: in the moment of an exec it has none yet, a zombie none any more."""
+    """Return whether it has one, empty or not: in the moment of an exec it has none yet, a zombie none any more."""
     _, fields = stat(pid)
     return bool(fields) and fields[_ENV_END] != b"0"
 
 
 def maps(pid: int) -> bytes:
-    """What it has mapped into memory; empty: ended, or another user's."""
+    """Return its memory mappings; empty: ended, or another user's."""
     try:
         return Path(f"/proc/{pid}/maps").read_bytes()
     except OSError:
@@ -132,7 +132,7 @@ def maps(pid: int) -> bytes:
 
 
 def handles(pid: int, number: int) -> bool:
-    """Whether a signal would run code of the process, and could: not while it is stopped."""
+    """Return whether a signal would run code of the process, and could: not while it is stopped."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text(errors="replace").splitlines()
     except OSError:

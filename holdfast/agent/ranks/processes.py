@@ -1,4 +1,4 @@
-"""Rank processes: start them, see them end, and end them with all that they started."""
+"""Rank processes: start them, watch for their end, and end them with all that they started."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Watched:
         self.rank = rank
         self.pid = int(process.pid or 0)
         self.expected = False
-        """We ended it: no alert."""
+        """The agent ended it: no alert."""
         self.exit_code: int | None = None
         self._process = process
         self._on_exit = on_exit
         self._loop = asyncio.get_running_loop()
         self.gone: asyncio.Future[int] = self._loop.create_future()
         self._pidfd = _open_pidfd(self.pid)
-        # The fork server writes the status here after it reaped the process: then it is really gone.
+        # The fork server writes the status here after it reaped the process: only then it is really gone.
         self._loop.add_reader(process.sentinel, self._ended)
 
     def kill(self) -> None:
@@ -45,7 +45,7 @@ class Watched:
         self._kill_group()
 
     def terminate(self) -> bool:
-        """SIGTERM, if the process has a handler for it that can run; returns whether it was sent."""
+        """Send SIGTERM, if the process has a handler for it that can run; return whether it was sent."""
         self.expected = True
         if self._pidfd is None or not proc.handles(self.pid, signal.SIGTERM):
             return False
@@ -54,12 +54,12 @@ class Watched:
         return True
 
     def usage(self) -> tuple[float, str]:
-        """CPU seconds used and the state letter of /proc; ``(0, "")`` once gone."""
+        """Return CPU seconds used and the state letter of /proc; ``(0, "")`` once gone."""
         _, fields = proc.stat(self.pid)
         return _cpu_s(fields), fields[0].decode() if fields else ""
 
     def work(self) -> tuple[float, int]:
-        """CPU seconds of all that it started, and bytes that these and itself read and wrote; zeros once gone."""
+        """Return CPU seconds of all that it started, and bytes that they and itself read and wrote; zeros once gone."""
         _, own = proc.stat(self.pid)
         children = [child.pid for child in proc.descendants([self.pid])[:_MOST_CHILDREN]]
         waited_for = (int(own[13]) + int(own[14])) / _TICKS if own else 0.0
@@ -84,9 +84,9 @@ class Watched:
 
 
 async def stop(processes: Sequence[Watched], grace_s: float = 0.0) -> list[int]:
-    """End processes with all their descendants and wait until they are gone; returns the ranks stopped.
+    """End processes with all their descendants and wait until they are gone; return the ranks stopped.
 
-    Those that handle SIGTERM get that and ``grace_s`` seconds first; all others, and what is left then, SIGKILL.
+    Those that handle SIGTERM get that and ``grace_s`` seconds first; all others, and those left then, get SIGKILL.
 
     Raises:
         UnavailableError: one does not die (stuck in the kernel); its machine should be evicted.
@@ -127,7 +127,7 @@ def _cpu_s(fields: Sequence[bytes]) -> float:
 
 
 def _moved(pid: int) -> int:
-    """Bytes that it read and wrote by whatever call, cached or not; 0 where that may not be read."""
+    """Return bytes that it read and wrote by any call, cached or not; 0 where that may not be read."""
     try:
         with open(f"/proc/{pid}/io", encoding="ascii") as file:
             told = dict(line.split(":") for line in file)

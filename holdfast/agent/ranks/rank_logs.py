@@ -1,4 +1,4 @@
-"""Reads along in the logs of running ranks, for lines that say what is wrong before the rank ends."""
+"""Reads the logs of running ranks for lines that report a fault before the rank ends."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from holdfast.policies.classify.patterns import RANK_LOG_FILE, Match, registry
 
 log = logging.getLogger(__name__)
 _MOST_CHARS = 256 << 10
-"""Of a log that grows faster than this per look, only the end is read."""
+"""Of a log that grows by more than this per look, only the end is read."""
 
 
 class RankLogs:
-    """Reports each pattern once per rank and run. A replay's logs are left to whoever ordered it."""
+    """Reports each pattern once per rank and run. A replay's logs are left to the caller of the replay."""
 
     def __init__(self, runs: Mapping[str, Run], watch: Watch, interval_s: float) -> None:
         self._runs = runs
@@ -31,7 +31,7 @@ class RankLogs:
         self._told: set[tuple[str, int, str]] = set()
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Run without end."""
         while True:
             try:
                 self.look()
@@ -40,7 +40,7 @@ class RankLogs:
             await asyncio.sleep(self._interval_s)
 
     def look(self) -> None:
-        """One round."""
+        """Do one round."""
         current = {(run.name, rank): run for run, rank in self._alive()}
         for key in self._followers.keys() - current.keys():
             self._followers.pop(key).close()

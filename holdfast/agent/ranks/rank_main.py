@@ -1,6 +1,6 @@
-"""First code of every forked process: what makes it ours, and how a rank becomes the user's script.
+"""First code of every forked process: makes it the agent's own, and turns a rank into the user's script.
 
-Loaded in the fork server beforehand; imports nothing heavy itself.
+Loaded in the fork server in advance; imports nothing heavy itself.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TRACEBACK_CHARS = 4000
 
 @dataclass(frozen=True)
 class RankOrder:
-    """What a rank process needs to become the user's script."""
+    """The parameters with which a rank process becomes the user's script."""
 
     rank: int
     epoch: int
@@ -65,7 +65,7 @@ def bootstrap(target: Callable[..., None], args: tuple[Any, ...]) -> None:
 
 
 def wait(orders: Connection[Any, Any], settled: Connection[Any, Any]) -> None:
-    """Body of a spare process: settle, wait to be told what to run, run it."""
+    """Settle, wait for an order of what to run, run it: the body of a spare process."""
     _touch()
     with contextlib.suppress(BrokenPipeError), settled:  # it may be wanted already
         settled.send(True)
@@ -95,7 +95,7 @@ def arm_faults() -> None:
 
 
 def run_rank(order: RankOrder) -> None:
-    """Run the user's script as torchrun would; an uncaught exception is told to the agent first."""
+    """Run the user's script as torchrun would; report an uncaught exception to the agent first."""
     epoch_groups.join(order.group)
     _redirect(order.log)
     os.environ.update(order.env)
@@ -116,7 +116,7 @@ def run_rank(order: RankOrder) -> None:
         wire.Sender(order.socket).send(_failure(order, error, tail))
         raise SystemExit(1) from None
     finally:
-        # A forked process leaves through os._exit, which would skip what the script registered.
+        # A forked process leaves through os._exit, which would skip the exit functions that the script registered.
         atexit._run_exitfuncs()
 
 
@@ -127,10 +127,10 @@ def _enter_target(target: Callable[..., None], args: tuple[Any, ...]) -> None:
 
 
 def _touch() -> None:
-    """Train, save and restore once, small: what a rank's first step would set up or copy is there then.
+    """Train, save and restore once, small, so that a rank's first step finds things set up and pages copied.
 
-    Not where torch has CUDA: the step would start the driver before the rank's environment says which devices are
-    visible.
+    Not where torch has CUDA: the step would start the driver before the rank's environment names the visible
+    devices.
     """
     torch, rehearsal = sys.modules.get("torch"), sys.modules.get(REHEARSAL)
     if torch is None or rehearsal is None or torch.version.cuda is not None or torch.version.hip is not None:
@@ -138,14 +138,14 @@ def _touch() -> None:
     torch.set_num_threads(1)
     try:
         rehearsal.rehearse()
-    except Exception:  # only time is lost; the rank that comes of this process will say what is wrong
+    except Exception:  # only time is lost; a rank run by this process will report what is wrong
         traceback.print_exc()
 
 
 def _leave_fork_server() -> None:
-    """Give up what ties this process to the agent's fork server.
+    """Detach this process from the agent's fork server.
 
-    The server lives as long as anybody has the write end of its pipe: it must be the agent alone. And a
+    The server lives as long as any process has the write end of its pipe: it must be the agent alone. And a
     script that uses the forkserver method (data loaders) gets a server of its own.
     """
     server: Any = multiprocessing.forkserver._forkserver
@@ -155,9 +155,9 @@ def _leave_fork_server() -> None:
 
 
 def _leave_finalizers() -> None:
-    """Forget what the fork server's modules want done when it ends.
+    """Forget the functions that the fork server's modules want run when it ends.
 
-    It is the server's to do, not that of every process that ends before it; and it takes tens of milliseconds of each
+    That is the server's work, not that of every process that ends before it; and it takes tens of milliseconds of each
     rank that has lost its peer, just when a recovery begins. What the script registers is its own.
     """
     weakref.finalize._registry.clear()  # type: ignore[attr-defined]
@@ -178,7 +178,7 @@ def _limit_threads() -> None:
 
 
 def _enter(order: RankOrder) -> str:
-    """Change into the checkout; returns the script's absolute path. ``sys`` looks as under ``python SCRIPT``."""
+    """Change into the checkout; return the script's absolute path. ``sys`` looks as under ``python SCRIPT``."""
     here = os.getcwd()
     os.chdir(order.cwd)
     script = os.path.abspath(order.script)
@@ -188,7 +188,7 @@ def _enter(order: RankOrder) -> str:
 
 
 def _from_script(trace: TracebackType | None) -> TracebackType | None:
-    """The traceback without our own frames and runpy's."""
+    """Return the traceback without our own frames and runpy's."""
     while trace is not None and trace.tb_frame.f_code.co_filename in (
         __file__,
         runpy.__file__,
@@ -214,7 +214,7 @@ def _failure(order: RankOrder, error: BaseException, trace: TracebackType | None
 
 
 def _restoring(trace: TracebackType | None) -> bool:
-    """Whether it came of loading the saved state: inside ``Session.restore``, and not for want of memory there."""
+    """Return whether loading the saved state failed: inside ``Session.restore``, and not for lack of memory there."""
     frames = [(frame.name, frame.filename) for frame in traceback.extract_tb(trace)]
     inside = any(name == "restore" and _ours(file) for name, file in frames)
     return inside and not any(name == "require_room" for name, _ in frames)
@@ -225,7 +225,7 @@ def _ours(filename: str) -> bool:
 
 
 def _user_frame(error: BaseException, trace: TracebackType | None, root: str) -> str | None:
-    """Deepest place inside the job's code, as ``file:line in func``; None when there is none."""
+    """Return the deepest place in the job's code, as ``file:line in func``; None when there is none."""
     if isinstance(error, SyntaxError) and error.filename and _inside(error.filename, root):
         return f"{os.path.relpath(error.filename, root)}:{error.lineno} in <module>"
     for frame in reversed(traceback.extract_tb(trace)):

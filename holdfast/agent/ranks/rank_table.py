@@ -1,4 +1,4 @@
-"""What the ranks of one run say: a datagram socket, and the state of each rank made of its messages."""
+"""Messages of the ranks of one run: a datagram socket, and the state of each rank that follows from its messages."""
 
 from __future__ import annotations
 
@@ -32,42 +32,42 @@ _MAX_REASON = 1000
 
 
 class RankEvents(Protocol):
-    """Who is told of what matters at once. Called on the event loop."""
+    """Receiver of events that matter at once. Called on the event loop."""
 
     def first_step(self, mark: StepMark) -> None:
-        """Rank 0 completed its first step of the epoch."""
+        """Handle that rank 0 completed its first step of the epoch."""
         ...
 
     def not_finite(self, rank: int, step: int, metric: str, value: str) -> None:
-        """A rank reported a loss or gradient norm that is not finite (told once per run)."""
+        """Handle a loss or gradient norm of a rank that is not finite (reported once per run)."""
         ...
 
     def jumped(self, rank: int, step: int, metric: str, jump: Jump) -> None:
-        """A rank's loss or gradient norm jumped (told once until it is back)."""
+        """Handle a jump of a rank's loss or gradient norm (reported once until it is back)."""
         ...
 
     def saved(self, rank: int, step: int, path: Path) -> None:
-        """A shard is complete in shared memory."""
+        """Handle a shard that is complete in shared memory."""
         ...
 
     def common(self, rank: int, step: int, path: Path) -> None:
-        """All ranks have the save of a step."""
+        """Handle a save of a step that all ranks have."""
         ...
 
     def kept(self, rank: int, step: int, path: Path) -> None:
-        """A rank with a single buffer waits for its peer to have that shard."""
+        """Handle a rank with a single buffer that waits for its peer to have that shard."""
         ...
 
     def save_failed(self, rank: int, step: int, reason: str) -> None:
-        """A save went wrong; training goes on."""
+        """Handle a failed save; training goes on."""
         ...
 
     def skipped(self, rank: int, step: int) -> None:
-        """A save was left out, since the one before was not done."""
+        """Handle a save that was left out, since the one before was not done."""
         ...
 
     def restored(self, rank: int, cost: Mapping[str, Any]) -> None:
-        """A rank has its state; ``cost`` as in the message (:mod:`holdfast.agent.wire`)."""
+        """Handle that a rank has its state; ``cost`` as in the message (:mod:`holdfast.agent.wire`)."""
         ...
 
 
@@ -82,7 +82,7 @@ class Metric:
 
 @dataclass
 class RankStatus:
-    """One rank, as it described itself."""
+    """The state of one rank, as it reported it."""
 
     rank: int
     step: int = 0
@@ -109,15 +109,15 @@ class RankStatus:
     mfu: float | None = None
     metrics: dict[str, Metric] = field(default_factory=dict)
     allows: frozenset[str] | None = None
-    """Classes that its script allows in checkpoints; None: it did not say."""
+    """Classes that its script allows in checkpoints; None: it did not report them."""
 
     @property
     def damaged(self) -> str:
-        """What it said of a saved state that could not be loaded."""
+        """Its report of a saved state that could not be loaded."""
         return unloadable.reason(self.failed)
 
     def state(self, pid: int, exit_code: int | None, cpu_s: float, letter: str, exited: bool) -> RankState:
-        """This row with what the agent knows of the process."""
+        """Return this row with what the agent knows of the process."""
         running = RankPhase.RUNNING if self.steps_done else RankPhase.STARTING
         return RankState(
             rank=self.rank,
@@ -127,7 +127,7 @@ class RankStatus:
             steps_done=self.steps_done,
             step_at=self.step_at,
             activity=self.activity,
-            # JSON has no NaN; that there was one travels as an alert.
+            # JSON has no NaN; an alert reports that there was one.
             loss=_finite(self.loss),
             grad_norm=_finite(self.grad_norm),
             step_s=self.step_s,
@@ -162,7 +162,7 @@ class RankTable:
         self._limits = limits or Policy.load().detect.metrics
         self._lowest = min(self.rows)
         self.news = asyncio.Event()
-        """Set when a rank made its first step of this epoch; who waits for it clears it."""
+        """Set when a rank made its first step of this epoch; the waiter clears it."""
         self._told_not_finite = False
         path.parent.mkdir(parents=True, exist_ok=True)
         path.unlink(missing_ok=True)
@@ -179,7 +179,7 @@ class RankTable:
             self.path.unlink(missing_ok=True)
 
     def drain(self) -> None:
-        """Take in everything that was sent so far; malformed datagrams are dropped."""
+        """Read everything that was sent so far; drop malformed datagrams."""
         while self._socket.fileno() >= 0:
             try:
                 data = self._socket.recv(_MAX_DATAGRAM)
@@ -220,7 +220,7 @@ class RankTable:
             stall_s = min(seconds, row.phases.get("checkpoint", 0.0))
             mark = StepMark(step=row.step, at=row.step_at, s=max(0.0, seconds), stall_s=max(0.0, stall_s))
             self.times.append(StepTimes(step=row.step, at=row.step_at, s=mark.s, phases=row.phases))
-            # Others than rank 0 would say the same: a thousand at once, after a start of a large job.
+            # Other ranks than 0 would report the same: a thousand at once, after a start of a large job.
             if row.rank == 0:
                 self.marks.append(mark)
                 if row.steps_done == 1:
@@ -234,7 +234,7 @@ class RankTable:
                 self._judge(row, metric, value)
 
     def _judge(self, row: RankStatus, name: str, value: float) -> None:
-        """A value that stays high for some steps is a jump; one step alone is a bad batch."""
+        """Judge a value: one that stays high for some steps is a jump; one step alone is a bad batch."""
         limits = self._limits
         metric = row.metrics.setdefault(name, Metric(deque(maxlen=limits.history)))
         found = jump(metric.values, value, limits)
@@ -291,7 +291,7 @@ class RankTable:
 
 
 def _step(told: Any) -> int:
-    """The number of a step.
+    """Return the number of a step.
 
     Raises:
         ValueError: it has more than 64 bits, or is negative.
@@ -310,14 +310,14 @@ def _time(told: Any) -> float:
 
 
 def _phases(told: dict[str, Any]) -> dict[str, float]:
-    """What a rank said of its phases, bounded in number and length: a script may name them as it likes."""
+    """Return the phases that a rank reported, bounded in number and length: a script may name them as it likes."""
     kept = itertools.islice(told.items(), _MAX_PHASES)
     found = {str(name)[:_MAX_PHASE_NAME]: float(value) for name, value in kept}
     return {name: value for name, value in found.items() if math.isfinite(value) and value >= 0}
 
 
 def _number(value: float | str | None) -> float | None:
-    """A number that may have travelled as ``"nan"``, ``"inf"`` or ``"-inf"``."""
+    """Return a number that may have travelled as ``"nan"``, ``"inf"`` or ``"-inf"``."""
     return None if value is None else float(value)
 
 

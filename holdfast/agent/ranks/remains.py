@@ -1,10 +1,11 @@
-"""What the ranks of an epoch started and left behind: found, ended, and seen to be gone.
+"""Processes that the ranks of an epoch started and left behind: found, ended, and checked to be gone.
 
-Whoever comes from a rank is below the fork server in the tree of processes (:mod:`holdfast.agent.ranks.adopting`).
-Whose it is, is told by its *mark*: the path of its rank's control page, in the environment that a program was
-executed with, and in the name of a mapping that a plain fork inherits. A process that has neither gave up its
-environment; it is of the only job that runs here, and is left alone where there are several. Where an epoch has a
-control group of its own (:mod:`holdfast.agent.ranks.epoch_groups`), whoever is in it is the epoch's.
+Every process that comes from a rank is below the fork server in the tree of processes
+(:mod:`holdfast.agent.ranks.adopting`). Its *mark* identifies the rank: the path of the rank's control page, in the
+environment that a program was executed with, and in the name of a mapping that a plain fork inherits. A process that
+has neither gave up its environment; it is of the only job that runs here, and is left alone where there are several.
+Where an epoch has a control group of its own (:mod:`holdfast.agent.ranks.epoch_groups`), all its members are the
+epoch's.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ ENV_AGENT = "HOLDFAST_AGENT"
 GONE_S = 3.0
 """After SIGKILL; a process that takes longer is stuck in the kernel."""
 TIDY_S = 1.0
-"""Helpers that remove shared memory when all that they serve have ended are left so long for it."""
+"""Helpers that remove shared memory when the processes that they serve have ended get this long for it."""
 _AGAIN_S = 0.002
 _EXEC_LOOKS = 20
 
 
 class Remains:
-    """Of the epochs on this machine. Used on the event loop."""
+    """The remains of the epochs on this machine. Used on the event loop."""
 
     def __init__(
         self,
@@ -59,20 +60,20 @@ class Remains:
         self._forks = forks
         self._gone_s = gone_s
         self._clear = False
-        # Of its own: a start must not queue behind transfers in the event loop's default executor.
+        # A pool of its own: a start must not queue behind transfers in the event loop's default executor.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="remains")
         os.environ[ENV_AGENT] = f"{folder}:{incarnation}"
 
     def open(self, run: str) -> str:
-        """Have a group for ``run``, if there may be one; the file by which its ranks join it, or nothing."""
+        """Make a group for ``run``, if there may be one; return the file by which its ranks join it, or nothing."""
         return self._groups.open(run)
 
     async def end(self, run: str, *, alone: bool) -> list[int]:
-        """End what is left of the run whose name is ``run``, none of whose ranks lives; returns the pids.
+        """End what is left of the run named ``run``, none of whose ranks lives; return the pids.
 
         Args:
-            run: name of it, as its control pages begin.
-            alone: no other job has ranks here; what has no mark is of this one.
+            run: its name, with which its control pages begin.
+            alone: no other job has ranks here; a process without a mark is of this one.
 
         Raises:
             UnavailableError: something cannot be ended.
@@ -82,13 +83,13 @@ class Remains:
         return ended
 
     async def end_all(self) -> list[int]:
-        """As :meth:`end`, of every run: the agent ends."""
+        """Do the same as :meth:`end` for every run: the agent ends."""
         ended = await self._in_thread(lambda: self._left("", alone=True))
         self._groups.close()
         return ended
 
     async def clear(self) -> None:
-        """End what former agents of this machine left, unless that was done.
+        """End what earlier agents of this machine left, unless that was done.
 
         Raises:
             UnavailableError: something cannot be ended; the next call tries again.
@@ -126,7 +127,7 @@ class Remains:
         return sorted(ended)
 
     def _left(self, run: str, *, alone: bool) -> list[Known]:
-        """What is of ``run`` (empty: of any), but for processes of whole ranks and of the agent's own helpers."""
+        """Return the processes of ``run`` (empty: of any), except those of whole ranks and the agent's own helpers."""
         members = {*self._groups.members(run)}
         found = [known for pid in {*self._candidates(), *members} if (known := proc.look(pid))]
         tops = [
@@ -139,7 +140,7 @@ class Remains:
         return tops + [known for known in below if not known.holds_nothing]
 
     def _candidates(self) -> Iterable[int]:
-        """Children of the fork server. Had it died, init would have adopted its own: then all that can be ours."""
+        """Return children of the fork server; after its death, which has init adopt them, all that can be ours."""
         if self._forks.replaced:
             return (pid for pid in proc.everyone() if self._in_environment in proc.environment(pid))
         return proc.children(self._forks.pid) if self._forks.pid else ()
@@ -153,7 +154,7 @@ class Remains:
         return alone
 
     def _of_former_agents(self) -> list[Known]:
-        """Whatever an agent of this machine started that is not this one."""
+        """Return every process that an agent of this machine other than this one started."""
         ours = {os.getpid(), *_ancestors()}
         members = {*self._groups.members()}
         found = []
@@ -168,7 +169,7 @@ class Remains:
 
 
 def _environment(pid: int) -> bytes:
-    """As :func:`proc.environment`, of one that is just being executed once it has one."""
+    """Return the same as :func:`proc.environment`; for a process that is being executed, once it has one."""
     for _ in range(_EXEC_LOOKS):
         if (told := proc.environment(pid)) != b"\0" or proc.has_environment(pid):
             break

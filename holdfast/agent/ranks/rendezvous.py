@@ -1,4 +1,4 @@
-"""The store where the ranks of an epoch meet, in a process of its own so that it outlives any rank."""
+"""The store where the ranks of an epoch meet, in a separate process so that it outlives any rank."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from holdfast.listen import listen
 _OPEN_S = 12.0
 _POLL_S = 0.002
 _BACKLOG = 2048
-"""As torch's own: thousands of ranks come at once. The kernel's limit (net.core.somaxconn) may be lower."""
+"""As torch's own: thousands of ranks connect at once. The kernel's limit (net.core.somaxconn) may be lower."""
 
 
 def serve(answer: str, host: str) -> None:
-    """Body of the store's process: host a TCPStore on a free port, say which in a file, stay until killed.
+    """Host a TCPStore on a free port, write the port to a file, run until killed: the body of the store's process.
 
     Listens on ``host`` alone, as the agent does: a store that binds its port itself takes every address of the machine.
     """
@@ -40,7 +40,7 @@ def serve(answer: str, host: str) -> None:
 
 
 async def open_store(forks: ForkServer, host: str) -> tuple[ForkServerProcess, int]:
-    """Start the store; returns its process and port.
+    """Start the store; return its process and port.
 
     Raises:
         UnavailableError: it did not come up in time.

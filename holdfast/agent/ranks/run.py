@@ -38,11 +38,11 @@ class Restored:
     key: str = ""
     """A checkpoint in S3: what the rank reads, or, when it has a shard, what all ranks may turn to."""
     job: str = ""
-    """Whose checkpoint that must be."""
+    """The job that the checkpoint must be of."""
     alone: bool = False
     """Whether this rank reads it by itself, while others have their shards."""
     store: Mapping[str, str] = field(default_factory=dict)
-    """How to reach S3."""
+    """Settings with which to reach S3."""
 
 
 class Run:
@@ -75,7 +75,7 @@ class Run:
         self._controls = str(memory.root / "control" / f"{self.name}-r")
         self._shards = memory.own(start.job)
         self.flight_folder = self._logs / f"e{start.epoch}-flight"
-        """Where the ranks' flight recordings go, named by their rank."""
+        """Folder of the ranks' flight recordings, named by their rank."""
         self.since = time.time()
 
     @property
@@ -89,7 +89,7 @@ class Run:
         return any(not process.gone.done() for process in self.processes.values())
 
     def log(self, rank: int) -> Path:
-        """Log file of a rank."""
+        """Return the log file of a rank."""
         return self._logs / f"e{self.start.epoch}-r{rank}.log"
 
     async def launch(
@@ -99,10 +99,10 @@ class Run:
         events: RankEvents,
         on_exit: Callable[[Run, Watched], None],
     ) -> None:
-        """Fork all ranks; when it raises, none is left. They wait for their tickets when they come to restore.
+        """Fork all ranks; when it raises, none is left. They wait for their tickets when they call restore.
 
         Raises:
-            UnavailableError: something that a former agent left cannot be ended.
+            UnavailableError: something that an earlier agent left cannot be ended.
         """
         if self._remains is not None:
             await self._remains.clear()
@@ -122,7 +122,7 @@ class Run:
             raise
 
     def hand_over(self, rank: int, restored: Restored) -> None:
-        """Tell a rank where the state is that it waits for. May hold a secret: readable by its owner only."""
+        """Write a waiting rank the ticket with its state's place. May hold a secret: readable by its owner only."""
         path = self._ticket_path(rank)
         fresh = f"{path}.new"
         with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
@@ -130,10 +130,10 @@ class Run:
         os.rename(fresh, path)
 
     async def stop(self, *, alone: bool = False, grace_s: float = 0.0) -> list[int]:
-        """End every rank and all that ranks left behind; returns the ranks that still ran.
+        """End every rank and all that ranks left behind; return the ranks that still ran.
 
         Args:
-            alone: no other job has ranks on this machine, so that what gave up its environment is of this one.
+            alone: no other job has ranks on this machine, so a process that gave up its environment is this job's.
             grace_s: ranks that handle SIGTERM get that first, and so many seconds.
 
         Raises:
@@ -148,7 +148,7 @@ class Run:
         return stopped
 
     def close(self) -> None:
-        """Give up sockets and control pages of a run without processes."""
+        """Close sockets and control pages of a run without processes."""
         if self.board is not None:
             self.board.drain()
             self.board.close()
@@ -159,15 +159,15 @@ class Run:
                     os.unlink(path)
 
     def allowed(self, rank: int) -> frozenset[str] | None:
-        """Classes that the rank's script allows in checkpoints; None: it did not say."""
+        """Return classes that the rank's script allows in checkpoints; None: it did not report them."""
         return self.board.rows[rank].allows if self.board else None
 
     def states(self) -> tuple[RankState, ...]:
-        """State of every rank."""
+        """Return the state of every rank."""
         return tuple(self._state(process) for process in self.processes.values())
 
     def snapshot(self) -> JobOnMachine:
-        """For heartbeats and ``/v1/state``."""
+        """Return the run's state for heartbeats and ``/v1/state``."""
         rows = self.board.rows.values() if self.board else ()
         return JobOnMachine(
             job=self.start.job,
@@ -190,7 +190,7 @@ class Run:
                     await self.board.news.wait()
 
     def _judged(self, board: RankTable) -> bool:
-        """Whether it is known how the start went."""
+        """Return whether it is known how the start went."""
         if any(process.exit_code for process in self.processes.values()):
             return True
         return all(
@@ -207,13 +207,13 @@ class Run:
             control.hold_at_step = wire.NO_HOLD if at_step is None else at_step
 
     def results(self) -> list[RankResult] | None:
-        """How the ranks of a replay ended; None while some still run."""
+        """Return how the ranks of a replay ended; None while some still run."""
         if self.running:
             return None
         return [self._result(process) for process in self.processes.values()]
 
     def log_tail(self, rank: int) -> str:
-        """The end of a rank's log, enough for a traceback."""
+        """Return the end of a rank's log, enough for a traceback."""
         want = LOG_TAIL_CHARS + TRACEBACK_CHARS
         try:
             with self.log(rank).open("rb") as file:
@@ -293,7 +293,7 @@ class Run:
 
     @functools.cached_property
     def _environment(self) -> dict[str, str]:
-        """Of every rank."""
+        """Environment of every rank."""
         start = self.start
         env: dict[str, Any] = {
             wire.ENV_JOB: start.job,
@@ -315,7 +315,7 @@ class Run:
 
 
 def _torchrun(start: Start, rank: int) -> dict[str, str]:
-    """The environment that torchrun gives a worker (torch 2.13, ``torch/distributed/elastic/agent``)."""
+    """Return the environment that torchrun gives a worker (torch 2.13, ``torch/distributed/elastic/agent``)."""
     local = start.ranks.index(rank)
     per_machine = len(start.ranks)
     host = start.rendezvous.host

@@ -1,6 +1,6 @@
 """Temporary folders: one for each epoch on this machine, and the agent's own. None outlives its owner.
 
-Each has a link in the machine's folder, so that the next agent finds what one that was killed left.
+Each has a link in the machine's folder, so that the next agent finds what a killed one left.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ENV_SHARED = "HOLDFAST_TMPDIR"
 """In an agent's environment: the temporary folder that it was started with."""
 _OWN = "agent"
 _MOST_CHARS = 60
-"""Of the folder that ours is made in: paths of sockets below it have 107 at most (``pymp-*/listener-*``)."""
+"""Longest path of the folder that ours is made in: sockets below it have 107 at most (``pymp-*/listener-*``)."""
 
 
 class Scratch:
@@ -31,15 +31,15 @@ class Scratch:
         self._shared = shared
 
     def open(self, run: str, given: Mapping[str, str]) -> dict[str, str]:
-        """A new folder for a run, in the one that its environment, ``given``, names; returns what is to be set there.
+        """Make a new folder for a run, in the one that its environment, ``given``, names; return the variables to set.
 
-        Nothing, where no folder can be made: the ranks have what they would have without us.
+        Nothing, where no folder can be made: the ranks then have what they would have without us.
         """
         self.remove(run)
         base = given.get("TMPDIR", self._shared)
         if (made := _make(self._links / run, base)) is None:
             return {"TMPDIR": base}
-        # What torch compiled is meant for the epochs to come.
+        # Code that torch compiled is kept for later epochs.
         cache = os.environ.get("TORCHINDUCTOR_CACHE_DIR", f"{base}/torchinductor_{_user()}")
         return {"TORCHINDUCTOR_CACHE_DIR": cache, **given, "TMPDIR": made}
 
@@ -48,7 +48,7 @@ class Scratch:
         _remove(self._links / run)
 
     def clear(self) -> None:
-        """Remove what former agents of this machine and their epochs left; nothing of these may run."""
+        """Remove what earlier agents of this machine and their epochs left; none of these may run."""
         for link in list(self._links.glob("*")):
             if link.name != _OWN:
                 _remove(link)
@@ -56,8 +56,8 @@ class Scratch:
 
 @contextlib.contextmanager
 def own(links: Path) -> Iterator[None]:
-    """Have a temporary folder for this process, an agent, and for the helpers that it starts; afterwards all is as
-    before."""
+    """Use a temporary folder for this process, an agent, and for the helpers that it starts; restore the settings
+    afterwards."""
     link, before = links / _OWN, tempfile.gettempdir()
     was = {name: os.environ.get(name) for name in ("TMPDIR", ENV_SHARED)}
     _remove(link)
@@ -77,12 +77,12 @@ def own(links: Path) -> Iterator[None]:
 
 
 def shared() -> str:
-    """The temporary folder of this host, as this process was started with it."""
+    """Return the temporary folder of this host, as this process was started with it."""
     return os.environ.get(ENV_SHARED) or tempfile.gettempdir()
 
 
 def enter(folder: str) -> None:
-    """Have this process make its temporary files in ``folder``, whatever it knew of one before."""
+    """Make this process put its temporary files in ``folder``, whatever folder it used before."""
     os.environ["TMPDIR"] = folder
     tempfile.tempdir = None
     process.current_process()._config.pop("tempdir", None)  # type: ignore[attr-defined]
@@ -107,5 +107,5 @@ def _remove(link: Path) -> None:
 
 
 def _user() -> str:
-    """As torch names it."""
+    """Return the user's name as torch writes it."""
     return re.sub(r'[\\/:*?"<>|]', "_", getpass.getuser())

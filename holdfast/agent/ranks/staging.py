@@ -1,4 +1,4 @@
-"""What a start needs on this machine before ranks are forked: the job's code, and the state to resume from."""
+"""Code of the job and state to resume from, brought to this machine before ranks are forked."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Stamps = dict[str, tuple[int, int]]
 
 
 class Staging:
-    """Checkouts and shards, each brought here once however often it is asked for."""
+    """Checkouts and shards, each fetched once however often it is asked for."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Staging:
         *,
         tls: Tls = PLAIN,
     ) -> None:
-        """``store`` says how ranks reach S3."""
+        """``store`` has the settings with which ranks reach S3."""
         self._carrier = carrier
         self._store = store
         self._memory = memory
@@ -56,7 +56,7 @@ class Staging:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     async def code(self, job: str, version: str, neighbours: Sequence[str] = ()) -> Path:
-        """The checkout of a code version, made if it is not there: from ``neighbours``, then from S3."""
+        """Return the checkout of a code version, made if it is not there: from ``neighbours``, then from S3."""
         folder = self._checkout(job, version)
         async with self._locks[str(folder)]:
             if await asyncio.to_thread(self._is_whole, folder, version):
@@ -70,9 +70,9 @@ class Staging:
         return folder
 
     def _is_whole(self, folder: Path, version: str) -> bool:
-        """Whether the checkout may be used; one that is broken is mended from the archive beside it.
+        """Return whether the checkout may be used; repair a broken one from the archive beside it.
 
-        At first every byte is looked at: the machine may have lost its power. From then on it counts as whole while
+        At first every byte is read: the machine may have lost its power. From then on it counts as whole while
         none of its files has another size or time.
         """
         if not folder.is_dir():
@@ -90,7 +90,7 @@ class Staging:
         return not found.broken
 
     def versions(self, job: str) -> tuple[str, ...]:
-        """Code versions of ``job`` that are checked out."""
+        """Return code versions of ``job`` that are checked out."""
         folder = self._checkout(job, "")
         return (
             tuple(sorted(each.name for each in folder.iterdir() if each.is_dir() and each.name[0] != "."))
@@ -99,7 +99,7 @@ class Staging:
         )
 
     async def archive(self, job: str, version: str) -> bytes:
-        """The archive of a checkout, for other machines.
+        """Return the archive of a checkout, for other machines.
 
         Raises:
             UnknownError: it is not here.
@@ -113,7 +113,7 @@ class Staging:
         return self._folder / "code" / base_job(job) / version
 
     async def _from_neighbours(self, job: str, version: str, neighbours: Sequence[str], folder: Path) -> bool:
-        """Whether one of the neighbours had it."""
+        """Return whether one of the neighbours had it."""
         for address in neighbours:
             try:
                 async with AgentClient(address, self._secret, tls=self._tls) as agent:
@@ -126,7 +126,7 @@ class Staging:
         return False
 
     async def restored(self, start: Start, rank: int) -> Restored:
-        """Where a rank finds its state: the cheapest source that is whole. Shards of other machines come here.
+        """Return where a rank finds its state: the cheapest source that is whole. Fetch shards of other machines.
 
         Raises:
             CheckpointError: every source was refused; names them.
@@ -176,7 +176,7 @@ class Staging:
         try:
             await asyncio.to_thread(pull)
         except CheckpointError:
-            # Was it the way or the source? If the source, it discards its copy, and no plan names it again.
+            # Was it the network or the source? If the source, it discards its copy, and no plan names it again.
             await asyncio.to_thread(
                 partial(shard_port.check, address, self._secret.current, tls=self._tls, **which)
             )
@@ -195,7 +195,7 @@ class Staging:
 
 
 def _stamps(folder: Path, names: Iterable[str]) -> Stamps:
-    """Of the files that are there."""
+    """Return the stamps of the files that are there."""
     found: Stamps = {}
     for name in names:
         with contextlib.suppress(OSError):
@@ -205,9 +205,9 @@ def _stamps(folder: Path, names: Iterable[str]) -> Stamps:
 
 
 def _shard_of(start: Start, rank: int) -> int:
-    """The rank whose shard ``rank`` resumes from.
+    """Return the rank whose shard ``rank`` resumes from.
 
-    In a replay ranks are numbered anew, so its i-th rank on this machine takes the i-th source.
+    A replay renumbers ranks, so its i-th rank on this machine takes the i-th source.
     """
     if start.replay is None or not start.restore.sources:
         return rank

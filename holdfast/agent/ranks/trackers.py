@@ -1,7 +1,7 @@
 """Python's helper that removes the shared memory of processes that ended without doing so: each rank has its own.
 
 By itself a rank would use the fork server's, which lives as long as the agent and removes nothing before. Its own ends,
-and tidies up, when the rank and all that it forked have ended, however they did; so it must outlive them.
+and cleans up, when the rank and all that it forked have ended, in any way; so it must outlive them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _NAME = "multiprocessing.resource_tracker"
 
 
 def tidies(command: bytes) -> bool:
-    """Whether a process with this command line removes shared memory once those that it serves have ended."""
+    """Return whether a process with this command line removes shared memory once those that it serves have ended."""
     return _NAME.encode() in command
 
 

@@ -1,4 +1,4 @@
-"""What follows from what ranks do: alerts and facts to the gateway, copies to the peer, uploads."""
+"""Reactions to what ranks do: alerts and facts to the gateway, copies to the peer, uploads."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _QUIET_S = 30.0  # between two lines about saves that failed
 
 
 class Watch:
-    """Shared by all runs of an agent. Replays are watched in silence: whoever ordered them asks."""
+    """Shared by all runs of an agent. Replays are watched without reports: the caller that ordered them asks."""
 
     def __init__(
         self,
@@ -60,14 +60,14 @@ class Watch:
         self.comparisons = Comparisons(prover, self.holds, metrics, compare_every)
 
     def told(self, run: Run) -> dict[str, Any]:
-        """What heartbeats say of a run's saves."""
+        """Return the heartbeats' fields on a run's saves."""
         return {
             "rehearsed": self.rehearsals.told(run),
             "setbacks": self.setbacks.told(run.start.job, run.start.epoch),
         }
 
     def unrestorable(self, run: Run, found: Rehearsal) -> None:
-        """What a rank saved would not come back."""
+        """Report that a rank's save cannot be restored."""
         assert found.proof is not None
         evidence = {
             "step": found.step,
@@ -78,14 +78,14 @@ class Watch:
         self.alert(run, AlertKind.UNRESTORABLE, found.rank or 0, evidence)
 
     def holds(self, run: Run, found: StateDigests) -> None:
-        """Tell what ranks saved, to be compared with what their replicas did."""
+        """Report digests of what ranks saved, to be compared with those of their replicas."""
         for part in found.parts():
             self.report(run, holds=(part,))
 
     def exited(self, run: Run, process: Watched) -> None:
-        """A rank ended by itself."""
+        """Handle a rank that ended by itself."""
         if run.board is not None:
-            run.board.drain()  # its last words may have come just before
+            run.board.drain()  # its last words may have arrived just before
         how = "done" if process.exit_code == 0 else exits.signal_name(process.exit_code) or "error"
         self.metrics.exits.labels(run.start.job, how).inc()
         _log.info("job %s epoch %d rank %d: %s", run.start.job, run.start.epoch, process.rank, how)
@@ -137,18 +137,18 @@ class RunEvents:
         self._said_at = -_QUIET_S
 
     def first_step(self, mark: StepMark) -> None:
-        """Tell the gateway that the epoch makes progress."""
+        """Report to the gateway that the epoch makes progress."""
         if not self._silent:
             self._watch.report(self._run, started=(mark,))
 
     def not_finite(self, rank: int, step: int, metric: str, value: str) -> None:
-        """Alert."""
+        """Report an alert."""
         if not self._silent:
             found = {"step": step, "metric": metric, "value": value}
             self._watch.alert(self._run, AlertKind.NON_FINITE, rank, found)
 
     def jumped(self, rank: int, step: int, metric: str, jump: Jump) -> None:
-        """Alert."""
+        """Report an alert."""
         if not self._silent:
             self._watch.alert(
                 self._run, AlertKind.METRIC_JUMP, rank, {"step": step, "metric": metric, **jump.model_dump()}
@@ -165,7 +165,7 @@ class RunEvents:
             self._watch.replicator.saved(self._run, rank, step, path)
 
     def common(self, rank: int, step: int, path: Path) -> None:
-        """All ranks have theirs.
+        """Handle a save that all ranks have.
 
         Copy the shard to the object store and the disk, if its step is due, prove it, and compare it with replicas.
         """
@@ -180,7 +180,7 @@ class RunEvents:
             self._watch.comparisons.saved(self._run, rank, step, path)
 
     def save_failed(self, rank: int, step: int, reason: str) -> None:
-        """Count it, and say it: in heartbeats, and in the log now and then."""
+        """Count it, and report it: in heartbeats, and in the log now and then."""
         job = self._run.start.job
         self._watch.metrics.saves_failed.labels(job).inc()
         if not self._silent:
@@ -197,7 +197,7 @@ class RunEvents:
         self._watch.metrics.saves_skipped.labels(self._run.start.job).inc()
 
     def restored(self, rank: int, cost: Mapping[str, Any]) -> None:
-        """Say what it cost, by where the state came from."""
+        """Record the cost, by the state's source."""
         metrics, tier = self._watch.metrics, str(cost["tier"])
         metrics.restore_seconds.labels(tier).observe(float(cost["s"]))
         metrics.restore_nbytes.labels(tier).inc(float(cost.get("read_nbytes") or 0))

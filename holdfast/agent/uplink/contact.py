@@ -1,4 +1,4 @@
-"""When the gateway was last heard, and what it granted."""
+"""Time of the gateway's last contact, and the lease that it granted."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _GAP_S = 5.0
 
 
 def asked_by_gateway(secret: Keys) -> Mapping[str, str]:
-    """Headers by which an agent knows that it is the gateway that asks whether it lives."""
+    """Return headers that show an agent that the gateway itself asks whether the machine is alive."""
     return {"Authorization": secret.header, _GATEWAY: "1"}
 
 
 def is_gateway(headers: Mapping[str, str], secret: Keys) -> bool:
-    """Whether a request is the gateway's own question."""
+    """Return whether a request is the gateway's own question."""
     return _GATEWAY.lower() in headers and secret.match(headers.get("authorization"))
 
 
 class Standing:
-    """How this machine stands with the gateway. Times are of the monotonic clock, in seconds."""
+    """Contact of this machine with the gateway. Times are of the monotonic clock, in seconds."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.lease_s = 0.0
@@ -34,27 +34,27 @@ class Standing:
         self._heard_at = self._since = now()
 
     def answered(self, asked_at: float, heard: Heard) -> None:
-        """The gateway answered a heartbeat that was sent at ``asked_at``."""
+        """Record that the gateway answered a heartbeat that was sent at ``asked_at``."""
         self.witnesses = heard.witnesses
         if heard.renews:
             self.lease_s = heard.lease_s
             self._extend(asked_at)
 
     def contacted(self, asked_at: float) -> None:
-        """The gateway answered what was sent at ``asked_at``, and granted nothing by it."""
+        """Record that the gateway answered a request that was sent at ``asked_at``, and granted nothing by it."""
         self._extend(asked_at)
 
     def asked(self) -> None:
-        """The gateway asked whether this machine lives: it hears the answer."""
+        """Record that the gateway asked whether this machine is alive: it receives the answer."""
         self._extend(self._now())
 
     @property
     def silent_s(self) -> float:
-        """Since the gateway's last sign."""
+        """Seconds since the gateway's last contact."""
         return self._now() - self._heard_at
 
     def contact(self) -> Contact:
-        """For a machine that does not hear the gateway."""
+        """Return the contact, for a machine that does not hear the gateway."""
         return Contact(heard_s=self.silent_s, since_s=self._now() - self._since)
 
     def _extend(self, at: float) -> None:

@@ -1,4 +1,4 @@
-"""Ranks of a machine that is cut off end by themselves, before another machine takes their place.
+"""Ends the ranks of a machine that is cut off, before another machine takes their place.
 
 The decision is :mod:`holdfast.policies.detect.silence`; here the time is watched, the gateway is tried once more on a
 connection of its own, and other machines are asked whether they hear it.
@@ -39,7 +39,7 @@ class Lease:
         stop: Callable[[str], Awaitable[None]],
         tls: Tls = PLAIN,
     ) -> None:
-        """``knock`` tries the gateway for so many seconds, ``runs`` says whether ranks do, ``stop`` ends them."""
+        """``knock`` tries the gateway for so many seconds, ``runs`` is whether ranks run, ``stop`` ends them."""
         self._standing = standing
         self._secret = secret
         self._knock = knock
@@ -48,7 +48,7 @@ class Lease:
         self._tls = tls
 
     async def run(self) -> None:
-        """For ever."""
+        """Watch the lease without end."""
         while True:
             await asyncio.sleep(self._until_due_s())
             if self.is_due and (why := await self.why_cut_off()):
@@ -56,7 +56,7 @@ class Lease:
                 await self._stop(why)
 
     def _until_due_s(self) -> float:
-        """Until the next look: no sooner than it may matter, since an agent that wakes costs the ranks time."""
+        """Return seconds until the next look: no sooner than it may matter, since a wake-up costs the ranks time."""
         lease_s = self._standing.lease_s
         if not lease_s or not self._runs():
             return LONGEST_LOOK_S
@@ -64,12 +64,12 @@ class Lease:
 
     @property
     def is_due(self) -> bool:
-        """Ranks run, and the gateway has been silent for so long that others must be asked."""
+        """Whether ranks run, and the gateway has been silent for so long that others must be asked."""
         lease_s = self._standing.lease_s
         return bool(lease_s) and self._standing.silent_s >= silence.ASK_SHARE * lease_s and self._runs()
 
     async def why_cut_off(self) -> str:
-        """Why this machine must take itself for cut off; empty when it need not."""
+        """Return why this machine must consider itself cut off; empty when it need not."""
         patience_s = silence.ANSWER_SHARE * self._standing.lease_s
         _, asked = await asyncio.gather(self._knock(patience_s), self._ask_all(patience_s))
         if not self.is_due:

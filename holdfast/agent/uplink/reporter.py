@@ -1,4 +1,4 @@
-"""The agent's voice: registration, heartbeats, and events, to the gateway over HTTP."""
+"""Reports of the agent to the gateway, over HTTP: registration, heartbeats, and events."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
 
 
 class Reporter:
-    """Events go at once and in order, and are kept and sent again while the gateway is away.
+    """Sends events at once and in order, and keeps and resends them while the gateway is away.
 
-    ``gateway`` may be several URLs with commas between: the one that answers is kept to.
+    ``gateway`` may be several URLs with commas between: the reporter stays with the one that answers.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Reporter:
         *,
         standing: Standing | None = None,
     ) -> None:
-        """``standing`` is told of every heartbeat that was answered."""
+        """``standing`` records every heartbeat that was answered."""
         self._tls = tls
         self._standing = standing or Standing()
         self._http = http or httpx.AsyncClient(
@@ -77,7 +77,7 @@ class Reporter:
         heartbeat: Callable[[], Heartbeat],
         delivered: Callable[[Heartbeat], None],
     ) -> None:
-        """Register, then send heartbeats and events for ever.
+        """Register, then send heartbeats and events without end.
 
         Raises:
             StaleError: the gateway knows a newer incarnation of this machine, or evicted it.
@@ -95,11 +95,11 @@ class Reporter:
         except* StaleError as group:
             stale = next(each for each in group.exceptions if isinstance(each, StaleError))
         if stale is not None:
-            # Not above: until Python 3.11.3 what is raised there comes out in a group of its own.
+            # Not above: until Python 3.11.3 an exception raised there comes out in a group of its own.
             raise stale
 
     async def knock(self, beat: Heartbeat, patience_s: float) -> None:
-        """Try every gateway once more, each on a new connection; whether one answers, ``standing`` knows."""
+        """Try every gateway once more, each on a new connection; ``standing`` records whether one answers."""
 
         async def one(url: str) -> None:
             with contextlib.suppress(HoldfastError, httpx.HTTPError):
@@ -148,7 +148,7 @@ class Reporter:
         except (StaleError, UnavailableError, UnauthorizedError):
             raise
         except HoldfastError:
-            # It refuses what it was told, but it is there and takes this machine's secret.
+            # It refuses the heartbeat, but it is there and accepts this machine's secret.
             self._standing.contacted(asked_at)
             raise
         self._standing.answered(asked_at, _heard(answer))
@@ -173,7 +173,7 @@ class Reporter:
                     self._events.popleft()
 
     async def _deliver(self, path: str, body: BaseModel) -> None:
-        """Post until it is taken, or refused for good."""
+        """Post until it is accepted, or refused for good."""
         wait_s = _FIRST_WAIT_S
         while True:
             try:
@@ -203,7 +203,7 @@ class Reporter:
     async def _post(self, path: str, body: BaseModel) -> httpx.Response:
         try:
             if isinstance(body, Report):
-                # The gateway reckons the age of what it holds from this, also after it waited for a gateway.
+                # The gateway computes the age of a report from this, also after a wait for the gateway.
                 body = body.model_copy(update={"at": time.time()})
             self._tls.refresh()
             headers = {"Authorization": self._secret.header, "Content-Type": "application/json"}
@@ -219,12 +219,12 @@ class Reporter:
         return response
 
     def _next_gateway(self) -> None:
-        """Of several one leads: when this one is away or stands by, the next is asked."""
+        """Switch gateways: of several one leads; when this one is away or stands by, the next is asked."""
         self._gateways.rotate(-1)
 
 
 def _heard(answer: httpx.Response) -> Heard:
-    """What the gateway granted; nothing, if it speaks an older language."""
+    """Return what the gateway granted; nothing, if it speaks an older protocol version."""
     try:
         return tolerant.read(Heard, answer.content)
     except ValidationError:

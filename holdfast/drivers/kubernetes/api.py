@@ -1,4 +1,4 @@
-"""Requests to the Kubernetes API: plain JSON in and out, errors as ours, patience with a server that is busy.
+"""Requests to the Kubernetes API: plain JSON in and out, errors as ours, retries while the server is busy.
 
 The official client brings connections, kubeconfig and in-cluster credentials (with their renewal); bodies are
 dictionaries, because one body serves servers of many versions and is validated against the schemas of each.
@@ -42,7 +42,7 @@ class BusyError(UnavailableError):
     def __init__(self, message: str, after_s: float = 0.0) -> None:
         super().__init__(message)
         self.after_s = after_s
-        """What the server said in ``Retry-After``; 0: nothing."""
+        """Seconds that the server sent in ``Retry-After``; 0: none."""
 
 
 class GoneError(RefusedError):
@@ -72,7 +72,7 @@ class Api:
 
     @classmethod
     def connect(cls, kubeconfig: str, namespace: str) -> Api:
-        """The server that ``kubeconfig`` (file; empty: the pod's own service account, else ~/.kube/config) names.
+        """Connect to the server of ``kubeconfig`` (file; empty: the pod's own service account, else ~/.kube/config).
 
         ``namespace`` empty: the pod's own, else the kubeconfig's.
 
@@ -102,7 +102,7 @@ class Api:
         return self._patiently("POST", path, {}, body)
 
     def patch(self, path: str, body: Object) -> Object:
-        """Merge ``body`` into an object; with ``metadata.resourceVersion`` in it only if nobody changed it."""
+        """Merge ``body`` into an object; with ``metadata.resourceVersion`` in it only if it was not changed since."""
         return self._patiently("PATCH", path, {}, body, _MERGE)
 
     def delete(self, path: str, **options: Any) -> Object:
@@ -110,7 +110,7 @@ class Api:
         return self._patiently("DELETE", path, {}, {"apiVersion": "v1", "kind": "DeleteOptions", **options})
 
     def watch(self, path: str, *, resource_version: str, timeout_s: float, **query: str) -> Iterator[Object]:
-        """Events from ``resource_version`` on, until the server or ``timeout_s`` ends the stream. Not retried.
+        """Yield events from ``resource_version`` on, until the server or ``timeout_s`` ends the stream. Not retried.
 
         Raises:
             GoneError: events that old are forgotten.
@@ -160,7 +160,7 @@ class Api:
         return self._retrying.copy()(once)
 
     def _serves(self) -> bool:
-        """Whether the server is ready. One that starts denies everything for a moment: it knows no roles yet."""
+        """Return whether the server is ready. One that starts denies everything for a moment: it knows no roles yet."""
         asked = self._client.param_serialize("GET", "/readyz", auth_settings=["BearerToken"])
         try:
             answer = self._client.rest_client.request(*asked, _request_timeout=(CONNECT_S, READ_S))
@@ -212,7 +212,7 @@ class Api:
 
 
 def _body(response: urllib3.HTTPResponse) -> bytes:
-    """The whole answer; a connection that breaks in it is as good as none."""
+    """Read the whole answer; a connection that breaks midway is treated as none."""
     try:
         return bytes(response.data)
     except urllib3.exceptions.HTTPError as error:
@@ -220,7 +220,7 @@ def _body(response: urllib3.HTTPResponse) -> bytes:
 
 
 def patiently(what: Callable[[], Any], *errors: type[Exception], timeout_s: float) -> Any:
-    """Do ``what`` again while it raises one of ``errors``, for at most ``timeout_s``; then the last one rises."""
+    """Retry ``what`` while it raises one of ``errors``, for at most ``timeout_s``; then raise the last error."""
     return Retrying(
         retry=retry_if_exception_type(errors),
         wait=wait_random_exponential(0.1, 2.0),
@@ -233,7 +233,7 @@ _backoff = wait_random_exponential(multiplier=0.1, max=8.0)
 
 
 def _wait(state: RetryCallState) -> float:
-    """What the server asked for, and else ever longer; with chance in it, so that clients come back apart."""
+    """Return the wait that the server asked for, or an exponential back-off with jitter, which spreads the clients."""
     error = state.outcome.exception() if state.outcome else None
     asked = error.after_s if isinstance(error, BusyError) else 0.0
     return max(asked, _backoff(state))

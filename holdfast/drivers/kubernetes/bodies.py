@@ -1,4 +1,4 @@
-"""What is sent to the API server: pure functions from names and templates to bodies.
+"""Request bodies for the API server: pure functions from names and templates to bodies.
 
 A **machine** is a StatefulSet of one replica, called like the machine, and its pod. Everything about it lies in that
 StatefulSet's metadata, so that any process finds the same state. All of them are owned by one ConfigMap, the
@@ -6,7 +6,7 @@ StatefulSet's metadata, so that any process finds the same state. All of them ar
 
 Why StatefulSets of one: a machine must come and go alone (the middle one of a StatefulSet of many cannot be taken
 out), never run twice under its name (a Deployment or Job starts the next pod while the last one still ends, or lies on
-a node that does not answer), come back under its name when its pod was deleted by somebody, count in disruption
+a node that does not answer), come back under its name when its pod was deleted by others, count in disruption
 budgets with ``maxUnavailable``, and be there on every version of Kubernetes, without operators.
 """
 
@@ -54,17 +54,17 @@ class Evicted(Frozen):
     node: str = ""
     """Where the machine was."""
     node_uid: str = ""
-    """Tells a node that was replaced by another of the same name."""
+    """Distinguishes the node from a replacement of the same name."""
 
 
 def machine(name: str, template: Object, roster: Object, priority_class: str) -> Object:
-    """The StatefulSet of one machine.
+    """Return the StatefulSet of one machine.
 
     Args:
         name: the machine's, which the container finds in ``HOLDFAST_MACHINE``.
         template: ``template`` of the PodTemplate that machines are made from.
         roster: the ConfigMap that owns it.
-        priority_class: of its pod; empty: as the template says.
+        priority_class: of its pod; empty: that of the template.
     """
     labels = {ROLE: "machine", MACHINE: name}
     pod = copy.deepcopy(template)
@@ -94,7 +94,7 @@ def machine(name: str, template: Object, roster: Object, priority_class: str) ->
             "serviceName": SERVICE,
             "replicas": 1,
             "selector": {"matchLabels": {MACHINE: name}},
-            # A pod is replaced when the driver says so, never because the StatefulSet was edited.
+            # A pod is replaced when the driver requests it, never because the StatefulSet was edited.
             "updateStrategy": {"type": "OnDelete"},
             "template": pod,
         },
@@ -102,13 +102,13 @@ def machine(name: str, template: Object, roster: Object, priority_class: str) ->
 
 
 def owner(roster: Object) -> Object:
-    """The reference by which the roster owns a machine."""
+    """Return the reference by which the roster owns a machine."""
     metadata = roster["metadata"]
     return {"apiVersion": "v1", "kind": "ConfigMap", "name": metadata["name"], "uid": metadata["uid"]}
 
 
 def taken_numbers(first: int, n: int, version: str) -> Object:
-    """Patch of the roster: numbers up to ``first + n`` are given, if nobody took any since ``version``."""
+    """Return a patch of the roster: numbers up to ``first + n`` are given, if none was taken since ``version``."""
     return {"metadata": {"resourceVersion": version}, "data": {"next": str(first + n)}}
 
 
@@ -139,7 +139,7 @@ def in_service() -> Object:
 
 
 def eviction(pod: Object, version: str, grace_s: int) -> Object:
-    """Body for a pod's ``eviction``, of ``policy/v1`` or ``policy/v1beta1``; refused if the pod is another by now."""
+    """Return a pod's ``eviction``, of ``policy/v1`` or ``policy/v1beta1``; refused if the pod is another by now."""
     return {
         "apiVersion": version,
         "kind": "Eviction",
@@ -149,7 +149,7 @@ def eviction(pod: Object, version: str, grace_s: int) -> Object:
 
 
 def evicted(machine_set: Object) -> Evicted | None:
-    """Why a StatefulSet's machine is out of service; None: it is not."""
+    """Return why a StatefulSet's machine is out of service; None: it is not."""
     told = (machine_set["metadata"].get("annotations") or {}).get(EVICTED)
     return Evicted.model_validate_json(told) if told else None
 
@@ -205,13 +205,13 @@ def node_given_back(node: Object, name: str) -> Object | None:
 
 
 def is_ready(node: Object) -> bool:
-    """Whether a node's kubelet reports, and reports well."""
+    """Return whether a node's kubelet reports the node as ready."""
     conditions = (node.get("status") or {}).get("conditions") or []
     return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def check_template(template: Object, name: str) -> Object:
-    """The ``template`` of a PodTemplate, if machines can be made from it.
+    """Return the ``template`` of a PodTemplate, if machines can be made from it.
 
     Raises:
         SettingsError: it has no container.
@@ -225,7 +225,7 @@ def check_template(template: Object, name: str) -> Object:
 
 
 def _keep_off_evicted(spec: Object) -> None:
-    """Require nodes that no eviction of either scope marks, in every term that the template has."""
+    """Require, in every term that the template has, nodes that no eviction of either scope marks."""
     off = {"key": EVICTED, "operator": "DoesNotExist"}
     node_affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
     required = node_affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})

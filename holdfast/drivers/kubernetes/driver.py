@@ -20,7 +20,7 @@ from holdfast.settings import Settings
 
 TEMPLATE = "holdfast-machine"
 HEARD_S = 0.1
-"""Between two looks whether a controller has read what it was told."""
+"""Interval between checks whether a controller has read its last change."""
 
 
 class KubernetesDriver:
@@ -37,7 +37,7 @@ class KubernetesDriver:
         standby_priority_class: str = "",
         budget_s: float = 30.0,
     ) -> None:
-        """``machines`` of them get ``priority_class``; those beyond are standbys, with ``standby_priority_class``."""
+        """Give ``machines`` machines ``priority_class``; those beyond are standbys, with ``standby_priority_class``."""
         self.api = api
         self._machines = machines
         self._classes = (priority_class, standby_priority_class)
@@ -48,7 +48,7 @@ class KubernetesDriver:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> KubernetesDriver:
-        """The driver of the cluster and namespace that the settings name.
+        """Return the driver of the cluster and namespace that the settings name.
 
         Raises:
             SettingsError: there is no kubeconfig, or it cannot be used.
@@ -62,7 +62,7 @@ class KubernetesDriver:
         )
 
     def machines(self) -> list[Supplied]:
-        """All machines of the namespace that were not retired.
+        """Return all machines of the namespace that were not retired.
 
         Raises:
             UnauthorizedError: the service account may not; the message names verb and resource.
@@ -70,7 +70,7 @@ class KubernetesDriver:
         """
         sets = self._api_sets()
         found = self._pods.all() if sets else {}
-        # Asked for only when something is not as it should be: 1,200 nodes are many bytes.
+        # Read only when something is wrong: 1,200 nodes are many bytes.
         odd = any(bodies.evicted(each) or not _runs(found.get(name)) for name, each in sets.items())
         nodes = self._nodes.all() if odd else None
         return [_supplied(name, each, found.get(name), nodes) for name, each in sets.items()]
@@ -122,10 +122,10 @@ class KubernetesDriver:
         self._park(machine)
 
     def withdraw(self) -> None:
-        """Nothing waits without a name: a pod that is pending is a machine, which is retired."""
+        """Do nothing: no request waits without a name; a pod that is pending is a machine, which is retired."""
 
     def release(self, machine: str) -> None:
-        """Give an evicted machine's node back and start the machine anew, on any node; one that is up is left alone.
+        """Give an evicted machine's node back and restart the machine, on any node; one that is up is left alone.
 
         Raises:
             UnknownError: there is no such machine, or it was retired.
@@ -143,7 +143,7 @@ class KubernetesDriver:
         self._patch_set(machine, bodies.in_service())
 
     def retire(self, machine: str) -> None:
-        """Delete ``machine``. The node of an evicted one stays cordoned: whoever repairs it takes that back.
+        """Delete ``machine``. The node of an evicted one stays cordoned: it is uncordoned by the person who repairs it.
 
         Raises:
             UnknownError: there was never such a machine.
@@ -166,7 +166,7 @@ class KubernetesDriver:
         return dict(sorted(by_name.items(), key=lambda item: (len(item[0]), item[0])))
 
     def _set(self, machine: str) -> Object | None:
-        """The machine's StatefulSet; None: it was retired.
+        """Return the machine's StatefulSet; None: it was retired.
 
         Raises:
             UnknownError: there was never such a machine.
@@ -182,13 +182,13 @@ class KubernetesDriver:
         self.api.patch(f"{self._sets}/{machine}", patch)
 
     def _park(self, machine: str) -> None:
-        """Want no pod for ``machine``, and wait until there is none."""
+        """Request no pod for ``machine``, and wait until there is none."""
         self._patch_set(machine, bodies.parked())
         self._wait_heard(machine)
         self._pods.wait_gone(machine)
 
     def _wait_heard(self, machine: str) -> None:
-        """Wait until the StatefulSet's controller has read what it was told last: before, it may make another pod.
+        """Wait until the StatefulSet's controller has read its last change: before, it may make another pod.
 
         Not longer than for a pod: a controller that is away makes none.
         """
@@ -219,7 +219,7 @@ class KubernetesDriver:
         )
 
     def _remove(self, pod: Object) -> None:
-        """A healthy pod leaves within the disruption budgets; they do not protect one that is dead already."""
+        """Evict a healthy pod within the disruption budgets; delete a dead one, which they do not protect."""
         if pods.is_ending(pod):
             return
         node = self._nodes.get(pods.node_of(pod)) if pods.node_of(pod) else None
@@ -248,7 +248,7 @@ class KubernetesDriver:
             ) from None
 
     def _priorities(self, n: int) -> list[str]:
-        """The class of each new machine: as many as jobs need rank above standbys.
+        """Return the priority class of each new machine: as many as jobs need rank above standbys.
 
         A pod's priority is fixed when it is made. A standby that is swapped in keeps its own; the machine that
         refills the pool after it makes up the number.
@@ -308,7 +308,7 @@ def _why_dead(pod: Object, nodes: Mapping[str, Object]) -> str:
 
 
 def _fate(why: Evicted, nodes: Mapping[str, Object]) -> str:
-    """What became of an evicted machine's node since."""
+    """Describe the state of an evicted machine's node since."""
     if not why.node:
         return ""
     if why.node not in nodes:

@@ -19,7 +19,7 @@ _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.1, 8.0
 
 
 class Source(Protocol):
-    """What :func:`follow` needs of :class:`Api`."""
+    """The part of :class:`Api` that :func:`follow` needs."""
 
     def get(self, path: str, **query: str) -> Object:
         """List."""
@@ -31,10 +31,10 @@ class Source(Protocol):
 
 
 def follow(source: Api | Source, path: str, timeout_s: float, **query: str) -> Iterator[Mapping[str, Object]]:
-    """Yield the objects at ``path`` by uid: those that are there, then anew after every change, for ``timeout_s``.
+    """Yield the objects at ``path`` by uid: those that are there, then again after every change, for ``timeout_s``.
 
     A stream that ends is taken up where it ended; when the server has forgotten that point (410) the list is read
-    again. A busy server (429, 5xx) is asked again, ever later. The last yield may be long before the end.
+    again. A busy server (429, 5xx) is retried with growing delays. The last yield may be long before the end.
 
     Raises:
         UnauthorizedError: list or watch is not allowed.
@@ -64,7 +64,7 @@ def follow(source: Api | Source, path: str, timeout_s: float, **query: str) -> I
             here, version = _listed(source, path, query)
             yield here
         except UnauthorizedError:
-            # A server that has just started may have refused; reading the list again tells.
+            # A server that has just started may have refused; reading the list again shows whether it still does.
             here, version = _listed(source, path, query)
             if denied:
                 raise
@@ -76,17 +76,17 @@ def follow(source: Api | Source, path: str, timeout_s: float, **query: str) -> I
 
 
 class _Backoff:
-    """Ever longer waits until something goes well; with chance in them, so that clients come back apart."""
+    """Growing waits until a success, with jitter, so that clients do not come back at once."""
 
     def __init__(self) -> None:
         self._longest = _FIRST_WAIT_S
 
     def reset(self) -> None:
-        """Something went well."""
+        """Reset the back-off after a success."""
         self._longest = _FIRST_WAIT_S
 
     def next(self, asked_s: float = 0.0) -> float:
-        """Seconds to wait now, at least ``asked_s``."""
+        """Return the seconds to wait now, at least ``asked_s``."""
         wait = random.uniform(self._longest / 2, self._longest)
         self._longest = min(2 * self._longest, _LONGEST_WAIT_S)
         return max(asked_s, wait)

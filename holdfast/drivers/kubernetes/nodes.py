@@ -20,11 +20,11 @@ class Nodes:
         self._api = api
 
     def all(self) -> dict[str, Object]:
-        """By name."""
+        """Return all nodes by name."""
         return {each["metadata"]["name"]: each for each in self._api.get(_PATH)["items"]}
 
     def get(self, name: str) -> Object | None:
-        """One; None: there is none of that name (any more)."""
+        """Return one node; None: there is none of that name (any more)."""
         try:
             return self._api.get(f"{_PATH}/{name}")
         except UnknownError:

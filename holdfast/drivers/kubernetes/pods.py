@@ -13,7 +13,7 @@ from holdfast.errors import RefusedError, SettingsError, UnavailableError, Unkno
 GRACE_S = 1
 """An agent has this long to stop its ranks: they were fenced, and their state is on a peer."""
 FORCE_AFTER_S = 4.0
-"""A pod that is still there then has no kubelet that answers: the API server is told to forget it."""
+"""A pod that is still there then has no kubelet that answers: it is deleted from the API server by force."""
 _GONE_S = 30.0
 _POLICIES = ("policy/v1", "policy/v1beta1")
 
@@ -28,7 +28,7 @@ class Pods:
         self._policies: Sequence[str] = _POLICIES
 
     def all(self) -> dict[str, Object]:
-        """By machine; of a machine with several (one ends while the next is made) the one that does not end."""
+        """Return pods by machine; of several (one ends while the next is made) the one that does not end."""
         found: dict[str, Object] = {}
         for pod in self._api.get(self._path, labelSelector=bodies.SELECTOR)["items"]:
             name = pod["metadata"]["labels"][bodies.MACHINE]
@@ -37,13 +37,13 @@ class Pods:
         return found
 
     def of(self, machine: str) -> list[Object]:
-        """All pods of one machine."""
+        """Return all pods of one machine."""
         selector = f"{bodies.MACHINE}={machine}"
         pods: list[Object] = self._api.get(self._path, labelSelector=selector)["items"]
         return pods
 
     def take_out_of_service(self, pod: Object) -> None:
-        """The base's budget does not count the pod any more: a machine that waits for a node would else hold it."""
+        """Exclude the pod from the base's budget: a machine that waits for a node would else hold it."""
         path = f"{self._path}/{pod['metadata']['name']}"
         # Another uid is a conflict for newer servers, for older ones the change of a field that cannot change.
         with contextlib.suppress(UnknownError, ConflictError, SettingsError):
@@ -53,7 +53,7 @@ class Pods:
         """Have the pod leave as soon as disruption budgets allow; harmless when it is gone, or another.
 
         Raises:
-            UnavailableError: a budget did not allow it for as long as the settings say.
+            UnavailableError: a budget did not allow it for as long as the settings allow.
         """
         try:
             patiently(lambda: self._evict_once(pod), BudgetError, timeout_s=self._budget_s)
@@ -109,7 +109,7 @@ class Pods:
             except RefusedError:
                 if version == self._policies[-1]:
                     raise
-                continue  # 400: the same, said differently
+                continue  # 400: the same in another form
             self._policies = (version,)
             return
         raise UnavailableError(f"Kubernetes: {path}: the server knows none of {', '.join(self._policies)}.")
@@ -123,26 +123,26 @@ class Pods:
 
 
 def is_ending(pod: Object) -> bool:
-    """Whether the pod is being deleted."""
+    """Return whether the pod is being deleted."""
     return "deletionTimestamp" in pod["metadata"]
 
 
 def phase(pod: Object) -> str:
-    """``Pending``, ``Running``, ``Succeeded``, ``Failed`` or ``Unknown``."""
+    """Return ``Pending``, ``Running``, ``Succeeded``, ``Failed`` or ``Unknown``."""
     return str((pod.get("status") or {}).get("phase", "Pending"))
 
 
 def is_ready(pod: Object) -> bool:
-    """Whether its container runs, and its node vouches for it."""
+    """Return whether the pod's condition ``Ready`` is true."""
     return condition(pod, "Ready").get("status") == "True"
 
 
 def condition(pod: Object, kind: str) -> Mapping[str, str]:
-    """One condition of its status; empty: not there."""
+    """Return one condition of the pod's status; empty: not there."""
     conditions = (pod.get("status") or {}).get("conditions") or []
     return next((each for each in conditions if each["type"] == kind), {})
 
 
 def node_of(pod: Object) -> str:
-    """The node that it is on; empty: none yet."""
+    """Return the node that the pod is on; empty: none yet."""
     return str(pod["spec"].get("nodeName") or "")

@@ -21,7 +21,7 @@ class Roster:
         self._path = f"/api/v1/namespaces/{api.namespace}/configmaps/{bodies.ROSTER}"
 
     def read(self) -> Object:
-        """The ConfigMap.
+        """Return the ConfigMap.
 
         Raises:
             SettingsError: it is not there.
@@ -35,7 +35,7 @@ class Roster:
             ) from None
 
     def add(self, n: int, group: str) -> tuple[list[str], Object]:
-        """Take ``n`` names that nobody ever had; with the roster that owns the machines."""
+        """Take ``n`` names that were never used; return them with the roster that owns the machines."""
         if group and not _GROUP.fullmatch(group):
             raise SettingsError(
                 f"provision: group = {group!r}, expected small letters, digits and '-', at most 42."
@@ -52,13 +52,13 @@ class Roster:
         return [f"{prefix}m{number}" for number in range(first, first + n)], roster
 
     def ever_had(self, name: str) -> bool:
-        """Whether a machine of this name was ever made."""
+        """Return whether a machine of this name was ever made."""
         match = _NAME.fullmatch(name)
         return match is not None and int(match["number"]) < number(self.read())
 
 
 def number(roster: Object) -> int:
-    """The next free number."""
+    """Return the next free number."""
     told = (roster.get("data") or {}).get("next", "0")
     try:
         return int(told)

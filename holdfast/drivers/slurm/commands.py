@@ -1,4 +1,4 @@
-"""Slurm's commands: argument lists, a time limit each, and patience while slurmctld is away.
+"""Slurm's commands: argument lists, a time limit each, and retries while slurmctld is away.
 
 Text formats with explicit fields are read, not ``--json``: those have stayed the same over Slurm's versions, the JSON
 has not, and needs a plugin that not every build has.
@@ -19,7 +19,7 @@ from holdfast.models.base import Frozen
 Result = TypeVar("Result")
 
 TIMEOUT_S = 15.0
-"""Of one command: squeue gives up on a dead slurmctld by itself after 9 s (22.05)."""
+"""Time limit of one command: squeue gives up on a dead slurmctld by itself after 9 s (22.05)."""
 
 # slurm_strerror() and messages of the commands, 22.05 to 24.11.
 _TRANSIENT = re.compile(
@@ -57,7 +57,7 @@ class Runner(Protocol):
 
 
 def run_here(command: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> Answer:
-    """A process of this host."""
+    """Run the command as a process of this host."""
     done = subprocess.run(
         list(command),
         env=dict(env),
@@ -78,18 +78,18 @@ class Commands:
         self._env, self._run, self._patience_s = env, run, patience_s
 
     def __call__(self, *command: str) -> str:
-        """What ``command`` prints. Repeated while slurmctld is away: only for commands that bear that.
+        """Return the output of ``command``. Retried while slurmctld is away: only for commands that may be repeated.
 
         Raises:
             UnavailableError: slurmctld did not answer in time.
             RefusedError: this user may not do that.
             UnknownError: no such node or job.
-            SettingsError: anything else that Slurm says against it, or Slurm's commands are not installed.
+            SettingsError: Slurm rejected it for another reason, or Slurm's commands are not installed.
         """
         return self.patiently(lambda: self.once(*command))
 
     def patiently(self, act: Callable[[], Result]) -> Result:
-        """The result of ``act``, tried again for a while when it raises UnavailableError."""
+        """Return the result of ``act``, tried again for a while when it raises UnavailableError."""
         retrying = tenacity.Retrying(
             retry=tenacity.retry_if_exception_type(UnavailableError),
             wait=tenacity.wait_random_exponential(multiplier=0.1, max=2.0),
@@ -99,7 +99,7 @@ class Commands:
         return retrying(act)
 
     def once(self, *command: str) -> str:
-        """As a call, without repeating."""
+        """Run ``command`` once, without retries."""
         said = " ".join(command)
         try:
             answer = self._run(command, env=self._env, timeout_s=TIMEOUT_S)

@@ -49,7 +49,7 @@ class SlurmDriver:
         run: Runner = run_here,
         env: Mapping[str, str] | None = None,
     ) -> None:
-        """``run`` runs Slurm's commands, with ``env`` (default: this process's) around them.
+        """Make a driver; ``run`` runs Slurm's commands, in the environment ``env`` (default: this process's).
 
         Raises:
             SettingsError: an option cannot be understood, or the batch script is not there.
@@ -80,7 +80,7 @@ class SlurmDriver:
         self._file = RecordFile(self.home)
 
     def machines(self) -> list[Supplied]:
-        """All nodes that we hold or held and did not give back; not what waits in the queue, which has no name.
+        """Return all nodes that we hold or held and did not give back; not queued jobs, which have no name yet.
 
         Raises:
             UnavailableError: slurmctld does not answer.
@@ -131,14 +131,14 @@ class SlurmDriver:
     def evict(self, machine: str, scope: Scope, reason: str, incarnation: str = "") -> None:
         """End our allocation of the node, all processes first; keep the node out of ours from now on.
 
-        Scope ``cluster``: the node is drained with ``reason``, so that nobody gets it; set down when it does not end
-        our processes in ``slurm_kill_s``, as a dead node. Who may not do that only keeps it from this site. Scope
+        Scope ``cluster``: the node is drained with ``reason``, so that no job gets it; set down when it does not end
+        our processes in ``slurm_kill_s``, as a dead node. A user without that right only keeps it from this site. Scope
         ``job``: others may use the node, this site does not. An allocation that Slurm itself took away (time limit,
         preemption) is no fault of its node, and nothing is drained.
 
         Raises:
             UnknownError: it was never a machine of this site.
-            AnewError: the node was allocated anew since ``incarnation``.
+            AnewError: the node was allocated again since ``incarnation``.
             UnavailableError: slurmctld does not answer, or our processes may still run.
         """
         with self._file.changing():
@@ -166,7 +166,7 @@ class SlurmDriver:
 
         Raises:
             UnknownError: it was never a machine of this site, or was given back.
-            RefusedError: somebody else drained the node, or we may not resume it.
+            RefusedError: another user drained the node, or we may not resume it.
             UnavailableError: slurmctld does not answer.
         """
         with self._file.changing():
@@ -185,12 +185,12 @@ class SlurmDriver:
     def reboot(self, machine: str, reason: str, incarnation: str, wait_s: float) -> str:
         """Have Slurm restart the node (``scontrol reboot``, which runs the site's ``RebootProgram``).
 
-        It stays down until it is released. What counts is that the node tells of another boot than before; one that
-        tells of none is waited for in vain.
+        It stays down until it is released. It is up once the node reports another boot than before; waiting for one
+        that reports none ends in the error below.
 
         Raises:
             UnknownError: it was never a machine of this site.
-            AnewError: the node was allocated anew since ``incarnation``.
+            AnewError: the node was allocated again since ``incarnation``.
             RefusedError: it is in service, or Slurm does not let us.
             UnavailableError: slurmctld does not answer, or the node did not come up in time.
         """
@@ -226,7 +226,7 @@ class SlurmDriver:
             self._file.write(record.without(machine))
 
     def _look(self, *, locked: bool = False) -> tuple[Record, dict[int, Allocation]]:
-        """The record and our jobs in Slurm by id; nodes of jobs that started since are machines from now on."""
+        """Return the record and our Slurm jobs by id; nodes of jobs that started since are machines from now on."""
         jobs = self._jobs()
         if not locked and not _arrived(self._file.read(), jobs):
             return self._file.read(), jobs
@@ -252,7 +252,7 @@ class SlurmDriver:
         return {job.id: job for job in listing.allocations(listed)}
 
     def _known(self, record: Record, machine: str) -> Held | None:
-        """What the record has of ``machine``; None: it was given back."""
+        """Return the record's entry for ``machine``; None: it was given back."""
         if machine in record.machines:
             return record.machines[machine]
         if machine in record.retired:
@@ -261,13 +261,13 @@ class SlurmDriver:
         raise UnknownError(f"unknown machine {machine!r}. Machines: {known}.")
 
     def _exclude(self, record: Record, jobs: Mapping[int, Allocation]) -> list[str]:
-        """Option of sbatch against nodes that are out of service; Slurm itself knows only the drained ones."""
+        """Return sbatch's option to exclude nodes out of service; Slurm itself knows only the drained ones."""
         out = {name: held for name, held in record.machines.items() if held.evicted or _ended(held, jobs)}
         known = self._nodes.known(out)  # with a node that left the configuration, sbatch would refuse
         return [f"--exclude={','.join(known)}"] if known else []
 
     def _keep_queued_off(self, record: Record, jobs: Mapping[int, Allocation]) -> None:
-        """Jobs that were queued before an eviction do not know of it."""
+        """Exclude evicted nodes from jobs that were queued before the eviction."""
         queued = [job for job in jobs.values() if job.queued and job.comment.startswith(_ANY_NODE)]
         for job in queued:
             for option in self._exclude(record, jobs):
@@ -277,7 +277,7 @@ class SlurmDriver:
                     self._slurm("scontrol", "update", f"JobId={job.id}", f"ExcNodeList={out}")
 
     def _submit(self, comment: str, options: Sequence[str]) -> int:
-        """One more allocation; its job's id. ``sbatch`` that got no answer is looked up before it is repeated."""
+        """Submit one more allocation; return its job id. After no answer the job is looked up before a retry."""
         token = f"{comment}#{uuid.uuid4().hex[:12]}"
         command = [
             "sbatch",
@@ -307,7 +307,7 @@ class SlurmDriver:
         return self._slurm.patiently(submit)
 
     def _started(self, asked: Sequence[int]) -> list[str]:
-        """Nodes of ``asked`` jobs once all run, or when ``slurm_start_s`` is over.
+        """Return the nodes of ``asked`` jobs once all run, or when ``slurm_start_s`` is over.
 
         Raises:
             UnavailableError: one ended at once; the others stay, and join when their agents register.
@@ -362,7 +362,7 @@ class SlurmDriver:
 
 
 def _looks(for_s: float) -> Iterator[None]:
-    """At least one, then more and more seldom: slurmctld has others to answer."""
+    """Yield at least once, then at growing intervals: slurmctld has other clients to answer."""
     deadline, pause = time.monotonic() + for_s, POLL_S
     while True:
         yield
@@ -373,7 +373,7 @@ def _looks(for_s: float) -> Iterator[None]:
 
 
 def _arrived(record: Record, jobs: Mapping[int, Allocation]) -> list[Allocation]:
-    """Jobs on nodes that the record does not have under them; not on evicted machines."""
+    """Return jobs on nodes that the record does not list under them; not on evicted machines."""
     found = []
     for job in jobs.values():
         held = record.machines.get(job.node)

@@ -1,4 +1,4 @@
-"""What Slurm's lists say about our allocations and their nodes. Pure."""
+"""Parse Slurm's lists of our allocations and their nodes. Pure."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ class Allocation(Frozen):
 
     @property
     def queued(self) -> bool:
-        """It waits for a node."""
+        """Whether the job waits for a node."""
         return self.state in _QUEUED
 
     @property
     def over(self) -> bool:
-        """Nothing of it runs any more, as far as Slurm knows."""
+        """Whether nothing of the job runs any more, as far as Slurm knows."""
         return self.state in _OVER
 
     @property
@@ -79,17 +79,17 @@ class Node(Frozen):
 
     @property
     def drained(self) -> bool:
-        """It gets no new jobs, by somebody's word."""
+        """Whether the node gets no new jobs because it was drained."""
         return self.state.startswith("DRAIN")
 
     @property
     def usable(self) -> bool:
-        """Slurm would start a job there, now or when it is free."""
+        """Whether Slurm would start a job there, now or when it is free."""
         return self.responds and self.state in _USABLE
 
 
 def allocations(text: str) -> list[Allocation]:
-    """From squeue with :data:`JOB_FORMAT`, oldest first."""
+    """Parse the output of squeue with :data:`JOB_FORMAT`, oldest first."""
     found = []
     for line in text.splitlines():
         fields = line.split("|", 4)
@@ -102,7 +102,7 @@ def allocations(text: str) -> list[Allocation]:
 
 
 def nodes(text: str) -> dict[str, Node]:
-    """From sinfo with :data:`NODE_FORMAT`, by name; a node of several partitions is listed once for each."""
+    """Parse the output of sinfo with :data:`NODE_FORMAT`, by name; it lists a node once for each partition."""
     found = {}
     for line in text.splitlines():
         fields = [field.strip() for field in line.split("|", 2)]

@@ -1,6 +1,6 @@
-"""Nodes of a Slurm cluster: what Slurm says of them, draining, resuming, setting down.
+"""Nodes of a Slurm cluster: their state in Slurm, draining, resuming, setting down.
 
-Whoever may not do that (it takes Slurm's operator rights) is told so by what is returned or raised.
+For a user who may not do that (it takes Slurm's operator rights) the result or an error shows it.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from holdfast.drivers.slurm.listing import Node
 from holdfast.errors import HoldfastError, RefusedError, UnknownError
 
 MARK = "holdfast: "
-"""With this begins the reason of every node that we drained."""
+"""Prefix of the reason of every node that we drained."""
 _REACH_S = 2.0
 
 
 class Nodes:
-    """All nodes that ``slurm`` tells of."""
+    """All nodes that ``slurm`` lists."""
 
     def __init__(self, slurm: Commands) -> None:
         self._slurm = slurm
 
     def known(self, names: Collection[str]) -> dict[str, Node]:
-        """Those of ``names`` that Slurm knows."""
+        """Return those of ``names`` that Slurm knows."""
         if not names:
             return {}
         listed = self._slurm(
@@ -55,7 +55,7 @@ class Nodes:
 
         Raises:
             UnknownError: Slurm knows no such node.
-            RefusedError: somebody else drained it, or we may not resume it.
+            RefusedError: another user drained it, or we may not resume it.
         """
         node = self.known([machine]).get(machine)
         if node is None:
@@ -73,18 +73,18 @@ class Nodes:
         self._update(machine, "resume", "")
 
     def set_down(self, machine: str, reason: str) -> None:
-        """Say that the node is dead, so that Slurm ends what it ran.
+        """Set the node down as dead, so that Slurm ends what it ran.
 
         Raises:
             RefusedError: we may not.
         """
         node = self.known([machine]).get(machine)
         if node is not None and node.reason and not node.reason.startswith(MARK):
-            reason = f"{node.reason}; {reason}"  # somebody else's word comes first, and stays theirs to lift
+            reason = f"{node.reason}; {reason}"  # another user's reason comes first, and stays theirs to lift
         self._update(machine, "down", reason)
 
     def is_reachable(self, machine: str) -> bool:
-        """Whether the node's slurmd takes connections: Slurm itself notices a dead node only after SlurmdTimeout."""
+        """Return whether the node's slurmd takes connections: Slurm notices a dead node only after SlurmdTimeout."""
         fields = self._fields(machine)
         try:
             if not fields:
@@ -96,7 +96,7 @@ class Nodes:
         return True
 
     def booted(self, machine: str) -> str:
-        """When the node booted, as it told Slurm; empty: it is away, or never said."""
+        """Return when the node booted, as it reported to Slurm; empty: it is away, or never reported it."""
         fields = self._fields(machine)
         away = any(word in fields.get("State", "") for word in ("REBOOT", "NOT_RESPONDING", "*"))
         told = fields.get("BootTime", "")
@@ -111,7 +111,7 @@ class Nodes:
         self._slurm("scontrol", "reboot", "ASAP", "nextstate=DOWN", f"reason={reason}", machine)
 
     def _fields(self, machine: str) -> dict[str, str]:
-        """What ``scontrol`` tells of the node; nothing: it could not be asked."""
+        """Return the fields that ``scontrol`` shows of the node; empty: the command failed."""
         try:
             told = self._slurm("scontrol", "--oneliner", "show", "node", machine)
         except HoldfastError:

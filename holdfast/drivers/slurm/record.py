@@ -36,11 +36,11 @@ class Record(Frozen):
     """Names that were ours once."""
 
     def with_machine(self, name: str, held: Held) -> Record:
-        """With ``name`` as told."""
+        """Return the record with ``name`` set to ``held``."""
         return Record(machines={**self.machines, name: held}, retired=self.retired - {name})
 
     def without(self, name: str) -> Record:
-        """Without ``name``, which is remembered as retired."""
+        """Return the record without ``name``, which is remembered as retired."""
         left = {known: held for known, held in self.machines.items() if known != name}
         return Record(machines=left, retired=self.retired | {name})
 
@@ -52,7 +52,7 @@ class RecordFile:
         self._path = home.resolve() / "slurm.json"
 
     def read(self) -> Record:
-        """The record as it stands."""
+        """Return the record as it stands."""
         try:
             return Record.model_validate_json(self._path.read_bytes())
         except FileNotFoundError:
@@ -64,6 +64,6 @@ class RecordFile:
 
     @contextmanager
     def changing(self) -> Iterator[Record]:
-        """The record, while nobody else changes it."""
+        """Yield the record under its lock, so that no other process changes it."""
         with locked(self._path.with_suffix(".lock")):
             yield self.read()

@@ -14,7 +14,7 @@ from holdfast.storage.checkpoints.format.item_bytes import bytes_of
 
 
 def alike(one: Any, other: Any) -> bool:  # noqa: PLR0911  (a table of kinds)
-    """Whether ``other`` is what ``one`` is. Of objects that cannot be compared, their attributes are."""
+    """Return whether ``other`` equals ``one``. For objects that cannot be compared, their attributes are compared."""
     if type(one) is not type(other):
         return False
     if isinstance(one, Tensor):
@@ -42,5 +42,5 @@ def _tensors(one: Tensor, other: Tensor) -> bool:
     if (one.dtype, one.shape, one.layout) != (other.dtype, other.shape, other.layout):
         return False
     if type(one) not in (Tensor, torch.nn.Parameter) or one.layout is not torch.strided or one.is_quantized:
-        return True  # its parts are its own matter: that it was loaded is what can be told
+        return True  # its parts are not compared: all that is known is that it was loaded
     return bytes(bytes_of(one.detach().contiguous())) == bytes(bytes_of(other.detach().contiguous()))

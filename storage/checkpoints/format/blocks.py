@@ -1,7 +1,7 @@
 """Digests of a file's blocks, so that a part of it can be verified without reading the whole.
 
-A rank that loads under another parallelism reads ranges of the files in S3. The digest of a whole file says
-nothing about a range; the digests of its blocks do. They lie beside the file; the manifest has their digest.
+A rank that loads under another parallelism reads ranges of the files in S3. The digest of a whole file
+cannot verify a range; the digests of its blocks can. They lie beside the file; the manifest has their digest.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ class BlockDigests:
     """Digests of a file that comes in pieces of any size, in order."""
 
     def __init__(self, nbytes: int) -> None:
-        """For a file of ``nbytes`` in all."""
+        """Prepare for a file of ``nbytes`` in all."""
         self.block_nbytes = block_nbytes_for(nbytes)
         self._done = bytearray()
         self._open = xxhash.xxh3_64()
         self._room = self.block_nbytes
 
     def update(self, piece: bytes | memoryview) -> None:
-        """The next bytes of the file."""
+        """Take the next bytes of the file."""
         with memoryview(piece) as view:
             at = 0
             while at < len(view):
@@ -64,7 +64,7 @@ class BlockDigests:
                     self._close()
 
     def finish(self) -> Blocks:
-        """The digests, when all bytes were given."""
+        """Return the digests, when all bytes were given."""
         if self._room < self.block_nbytes:
             self._close()
         return Blocks(
@@ -88,7 +88,7 @@ class BlockCheck:
     """Verifies ranges of one file that begin and end at its blocks' borders."""
 
     def __init__(self, blocks: Blocks, nbytes: int) -> None:
-        """For a file of ``nbytes``.
+        """Prepare for a file of ``nbytes``.
 
         Raises:
             CheckpointError: the digests are not those of a file of that size.
@@ -107,7 +107,7 @@ class BlockCheck:
             )
 
     def bad(self, start: int, data: memoryview) -> Iterator[tuple[int, int]]:
-        """Ranges ``(start, end)`` of the blocks in ``data`` whose bytes are not those that were saved.
+        """Yield the ranges ``(start, end)`` of the blocks in ``data`` whose bytes are not those that were saved.
 
         ``data`` lies at byte ``start`` of the file; both of its ends are borders of blocks.
         """

@@ -1,4 +1,4 @@
-"""A checkpoint's metadata in little room: what ``.metadata`` says of each box, in columns, readable in part.
+"""Compact metadata of a checkpoint: the content of ``.metadata`` for each box, in columns, readable in part.
 
 ``.metadata`` has an object per box and another per place: at 10,240 ranks x 500 sharded tensors 962 MiB, of which a
 rank needs 500 boxes. ``boxes.bin`` lies beside it::
@@ -32,7 +32,7 @@ from holdfast.storage.checkpoints.format.name_table import Entry, Names
 VERSION = 1
 BLOCK_ROWS = 1024
 _WHOLE_BYTES = 32 << 10
-"""An entry whose columns take no more is one block, whatever its rows."""
+"""An entry whose columns take no more is one block, however many rows it has."""
 
 _PREFIX = struct.Struct(
     "<8sIIQQQQQ"
@@ -45,7 +45,7 @@ _FIELDS = (
 
 
 def pack(table: Table, save_id: str) -> bytes:
-    """The compact form of ``table``.
+    """Return the compact form of ``table``.
 
     Raises:
         CheckpointError: a name's place in the nested state cannot be written.
@@ -84,7 +84,7 @@ def pack(table: Table, save_id: str) -> bytes:
 
 
 def is_compact(data: bytes | memoryview) -> bool:
-    """Whether ``data`` begins as a compact form does."""
+    """Return whether ``data`` begins as a compact form does."""
     return bytes(data[: len(_MAGIC)]) == _MAGIC
 
 
@@ -109,7 +109,7 @@ class _Rows:
         self._order, self._member, self._table = order, member, table
 
     def blocks(self, number: int) -> list[_Block]:
-        """The blocks of one entry."""
+        """Return the blocks of one entry."""
         rows = self._order[self._begins[number] : self._begins[number + 1]]
         if not len(rows):
             return []
@@ -145,7 +145,7 @@ class _Rows:
 
 
 def _ascending(keys: Sequence[Ints]) -> bool:
-    """Whether rows are in order of the first key, then the second, and so on."""
+    """Return whether rows are in order of the first key, then the second, and so on."""
     open_ = np.ones(max(0, len(keys[0]) - 1), bool)
     for key in keys:
         steps = np.diff(key)
@@ -169,10 +169,10 @@ class Rows:
 
 
 class Boxes:
-    """The head of a compact form: says what there is, and where in the file the rest lies."""
+    """The head of a compact form: lists the content, and where in the file the rest lies."""
 
     def __init__(self, data: bytes | memoryview, where: str = "checkpoint") -> None:
-        """Of the leading bytes of the file: at least :meth:`head_nbytes`.
+        """Read the leading bytes of the file: at least :meth:`head_nbytes`.
 
         Raises:
             DamagedError: they are damaged, or of another version.
@@ -193,7 +193,7 @@ class Boxes:
 
     @staticmethod
     def head_nbytes(prefix: bytes | memoryview, where: str = "checkpoint") -> int:
-        """How many leading bytes the head takes, of the first ``PREFIX_BYTES``.
+        """Return how many leading bytes the head takes, of the first ``PREFIX_BYTES``.
 
         Raises:
             DamagedError: they are not those of a compact form that this version reads.
@@ -223,11 +223,11 @@ class Boxes:
         self.nbytes = end + int(self.directory[:, 3].sum())
 
     def damaged(self, why: str) -> DamagedError:
-        """The error for bytes that are not those of a compact form."""
+        """Return the error for bytes that are not those of a compact form."""
         return DamagedError(f"{self.where}: its compact metadata is damaged: {why}.")
 
     def blocks(self, entry: int, member: int, boxes: Ints) -> Ints:
-        """Numbers of the blocks that may have boxes of one name that meet any of ``boxes`` ([K, 2, dims])."""
+        """Return numbers of the blocks that may have boxes of one name that meet any of ``boxes`` ([K, 2, dims])."""
         low, high = int(self.begins[entry]), int(self.begins[entry + 1])
         if high - low == 1:
             return np.array([low])
@@ -249,7 +249,7 @@ class Boxes:
         return self.body_at + at, self.body_at + at + nbytes
 
     def rows(self, block: int, body: bytes | memoryview) -> Rows:
-        """The rows of a block.
+        """Return the rows of a block.
 
         Raises:
             DamagedError: the bytes are not those of the block.
@@ -267,7 +267,7 @@ class Boxes:
 
 
 def unpack(data: bytes | memoryview, files: Sequence[str], where: str = "checkpoint") -> Table:
-    """All of a compact form.
+    """Return all of a compact form.
 
     Args:
         data: of the file.

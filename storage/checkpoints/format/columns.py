@@ -23,12 +23,12 @@ _WIDTHS = (1, 2, 4, 8)
 
 
 def encode(columns: Sequence[Ints]) -> bytes:
-    """Columns of one length, at least 1."""
+    """Encode columns of one length, at least 1."""
     return zlib.compress(b"".join(_encode(column) for column in columns), 1)
 
 
 def decode(data: bytes | memoryview, columns: int, rows: int) -> list[Ints]:
-    """What :func:`encode` was given.
+    """Decode the columns that :func:`encode` was given.
 
     Raises:
         ValueError: the bytes are damaged.

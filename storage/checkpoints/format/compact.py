@@ -1,7 +1,8 @@
-"""A checkpoint's metadata of which a rank reads what it needs: the names at once, the boxes for what it loads.
+"""Checkpoint metadata that a rank reads in part: the names at once, the boxes only of the state that it loads.
 
-To planners and readers it is an ordinary ``Metadata``: whoever asks for the boxes of a tensor gets all of them. Our
-planner says which state is to be loaded before it asks, and gets those that meet it (:meth:`CompactMetadata.narrow`).
+To planners and readers it is an ordinary ``Metadata``: a caller that asks for the boxes of a tensor gets all of them.
+Our planner declares which state is to be loaded before it asks, and gets the boxes that overlap it
+(:meth:`CompactMetadata.narrow`).
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ Open = Callable[[str], None]
 
 
 class OpenedTensor(TensorStorageMetadata):
-    """A tensor whose boxes are read when somebody asks for them."""
+    """A tensor whose boxes are read on first access."""
 
     def __init__(self, name: str, properties: TensorProperties, size: torch.Size, opened: Open) -> None:
         self._name, self._opened = name, opened
@@ -65,7 +66,7 @@ class OpenedTensor(TensorStorageMetadata):
 
 
 class Listed(Mapping[str, STORAGE_TYPES]):
-    """What a checkpoint holds, by name."""
+    """The content of a checkpoint, by name."""
 
     def __init__(self, names: Names, opened: Open) -> None:
         self._names, self._opened = names, opened
@@ -94,7 +95,7 @@ class Listed(Mapping[str, STORAGE_TYPES]):
 
 
 class Places(Mapping[MetadataIndex, _StorageInfo]):
-    """Where each box lies; those of a name are read when somebody asks for one."""
+    """The place of each box; those of a name are read when one of them is requested."""
 
     def __init__(self, names: Names, opened: Open) -> None:
         self._names, self._opened = names, opened
@@ -137,7 +138,7 @@ class Paths(Mapping[str, Any]):
 
 @dataclass(frozen=True)
 class _Need:
-    """What is to be loaded of one name."""
+    """The part of one name that is to be loaded."""
 
     name: str
     member: int
@@ -147,7 +148,7 @@ class _Need:
     blocks: Ints
     """Where that may be described."""
     every: bool = False
-    """Whether all saved boxes are asked for, whatever they make up."""
+    """Whether all saved boxes are wanted, whatever they make up."""
 
 
 class CompactMetadata(Metadata):
@@ -232,7 +233,7 @@ class CompactMetadata(Metadata):
         local = np.zeros((0, 2, 0), np.int64)
         if (size := self._names.entries[entry].size) is not None:
             if not isinstance(target, Tensor) or target.size() != size:
-                return None  # the planner says so better
+                return None  # the planner's error message is better
             if isinstance(target, DTensor) and target.device_mesh.get_coordinate() is None:
                 return None  # it lies on other ranks
             held = [(box.offsets, box.sizes) for box in _create_chunk_list(target)]
@@ -271,7 +272,7 @@ class CompactMetadata(Metadata):
 
 
 def _of(rows: Rows, member: int) -> Rows:
-    """The rows of one name."""
+    """Return the rows of one name."""
     mine = np.flatnonzero(rows.member == member)
     if len(mine) == len(rows.member):
         return rows
@@ -280,7 +281,7 @@ def _of(rows: Rows, member: int) -> Rows:
 
 
 def _elements(rows: Rows, local: Ints) -> Ints:
-    """[K, M] how many elements each local box has in common with each saved one."""
+    """Return [K, M]: how many elements each local box has in common with each saved one."""
     counts = np.empty((len(local), len(rows.member)), np.int64)
     for number, (offsets, sizes) in enumerate(local):
         low = np.maximum(rows.offsets, offsets)

@@ -1,4 +1,4 @@
-"""Makes the values of trees again; :mod:`~holdfast.storage.checkpoints.format.structure` says what these consist of."""
+"""Rebuilds values from trees; :mod:`~holdfast.storage.checkpoints.format.structure` describes the nodes of a tree."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.storage.checkpoints.format.tensor_facts import placements_of
 
 
 def decode(node: Node, tensors: Mapping[str, Any], mesh: Any = None) -> Any:
-    """The value of one tree; see :class:`Decoder`."""
+    """Return the value of one tree; see :class:`Decoder`."""
     return Decoder(tensors).value(node, mesh)
 
 
@@ -26,12 +26,12 @@ class Decoder:
     """Makes the values of trees again, in the order in which they were written."""
 
     def __init__(self, tensors: Mapping[str, Any]) -> None:
-        """For trees that refer to these items, by name."""
+        """Prepare for trees that refer to these items, by name."""
         self._tensors = tensors
         self._raw = RawReader()
 
     def value(self, node: Node, mesh: Any = None) -> Any:
-        """The value of a tree.
+        """Return the value of a tree.
 
         Args:
             node: as :class:`~holdfast.storage.checkpoints.format.encoder.Encoder` wrote it.

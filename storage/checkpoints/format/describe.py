@@ -1,4 +1,4 @@
-"""What each rank tells about its state when a plan is made: compact, since rank 0 hears ten thousand of them.
+"""The description of its state that each rank sends when a plan is made: compact, since rank 0 receives 10,000 of them.
 
 Names, types and global sizes are the same on many ranks (all data-parallel replicas, all ranks of a pipeline
 stage): they form the *outline*, which only the first rank that has it sends. The boxes differ: arrays.
@@ -23,7 +23,7 @@ from holdfast.storage.checkpoints.format.sharing import Ints
 
 @dataclass(frozen=True)
 class Kind:
-    """What an item is, apart from which part of it a rank holds."""
+    """The kind of an item, apart from which part of it a rank holds."""
 
     fqn: str
     size: torch.Size | None = None
@@ -64,14 +64,14 @@ class Description:
 
 @dataclass(frozen=True)
 class Held:
-    """What a rank holds, for its own use."""
+    """The items that a rank holds, for its own use."""
 
     shared: Outline
     description: Description
     items: tuple[WriteItem, ...]
 
     def piece(self, number: int, start: int, stop: int) -> Piece:
-        """Rows ``start`` to ``stop`` of an item."""
+        """Return the rows ``start`` to ``stop`` of an item."""
         item, slot = self.items[number], int(self.description.row_nbytes[number])
         if item.tensor_data is None:
             return Piece(item.index.fqn, None, None, None, None, slot_nbytes=slot)
@@ -81,11 +81,11 @@ class Held:
         )
 
     def rows(self, number: int) -> int:
-        """Rows of an item."""
+        """Return the number of rows of an item."""
         return int(self.description.boxes[number, 1, 0])
 
     def rest(self, number: int, owned: Sequence[tuple[int, int]]) -> Iterator[Piece]:
-        """The parts of an item that are not among the ``owned`` rows (ascending)."""
+        """Yield the parts of an item that are not among the ``owned`` rows (ascending)."""
         at = 0
         for start, stop in owned:
             if start > at:

@@ -1,4 +1,4 @@
-"""Writes the trees of a state; :mod:`~holdfast.storage.checkpoints.format.structure` says what they consist of."""
+"""Writes the trees of a state; :mod:`~holdfast.storage.checkpoints.format.structure` describes the nodes of a tree."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ class Encoder:
     def __init__(
         self, place: Place, rank: int = 0, *, most_plain: int = sys.maxsize, whole: bool = True
     ) -> None:
-        """For one state.
+        """Prepare for one state.
 
         Args:
             place: where tensors go.
             rank: this one.
-            most_plain: so many plain values get names of their own.
+            most_plain: the most plain values that get names of their own.
             whole: whether plain data becomes a single node, however much it is.
         """
         self._place, self._rank, self._whole = place, rank, whole
@@ -68,7 +68,7 @@ class Encoder:
         self._trusted: set[tuple[str, type]] = set()
 
     def part(self, name: str, value: Any) -> Node:
-        """The tree of one part of the state.
+        """Return the tree of one part of the state.
 
         Raises:
             CheckpointError: something in it cannot be saved; names its path.
@@ -76,7 +76,7 @@ class Encoder:
         return self.part_of(value, (name,))
 
     def part_of(self, value: Any, path: Path, *, opened: bool = False) -> Node:
-        """As :meth:`part`, of something that lies deeper: what it has in common with others is saved for both.
+        """Return the tree as :meth:`part` does, for a deeper value: what it shares with others is saved for both.
 
         Args:
             value: of the state.
@@ -89,7 +89,7 @@ class Encoder:
         return self.encode(value, path, opened=opened)
 
     def encode(self, value: Any, path: Path, *, stock: bool = True, opened: bool = False) -> Node:
-        """The tree of a value at ``path``; ``stock``: whether stock torch would look for items inside."""
+        """Return the tree of a value at ``path``; ``stock``: whether stock torch would look for items inside."""
         kind = type(value)
         if kind in _PLAIN:
             if stock:
@@ -143,7 +143,7 @@ class Encoder:
         return "@opaque", self._opaque(value, path)
 
     def tensor(self, value: Tensor, path: Path) -> Node:
-        """The tree of a tensor."""
+        """Return the tree of a tensor."""
         if is_lazy(value):
             raise refused(
                 path, "it is not initialised yet", "run a forward pass before the first checkpoint()"
@@ -180,7 +180,7 @@ class Encoder:
             return self._inline(value, path)
         name = self._free(own_name(self._rank, name) if self._alone and not name.startswith(OWN) else name)
         self.items[name] = value
-        # Stock torch builds the name anew from the path. At this one it finds another rank's, or none.
+        # Stock torch rebuilds the name from the path. At this one it finds another rank's, or none.
         self.paths[name] = (name,) if name.startswith(OWN) else path
         placements = placements_told(value) if isinstance(value, DTensor) else None
         alias = self._same(value, name)
@@ -190,7 +190,7 @@ class Encoder:
         return "@ref", name, value.device.type, placements, *([stride] if stride else [])
 
     def _same(self, value: Tensor, name: str) -> str | None:
-        """The first name of the very same elements, if they are in this part already."""
+        """Return the first name of exactly these elements, if they are in this part already."""
         if is_distributed(value) or value.numel() == 0:
             return None
         what = (value.data_ptr(), value.dtype, tuple(value.shape), value.stride(), value.device)
@@ -236,7 +236,7 @@ class Encoder:
         return "@local", local, placements_told(value), tuple(value.shape), tuple(value.stride())
 
     def _opaque(self, value: Any, path: Path) -> Any:
-        """An object that the safe unpickler makes again, tried once for each type and path."""
+        """Return an object that the safe unpickler makes again, tried once for each type and path."""
         what = (dotted(path), type(value))
         if what not in self._trusted:
             try:

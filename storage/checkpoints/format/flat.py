@@ -37,7 +37,7 @@ class Box:
 
 
 def boxes_of(shape: Sequence[int], start: int, stop: int) -> list[Box]:
-    """The boxes that make up elements ``start`` to ``stop`` of a tensor in row-major order, in that order.
+    """Return the boxes that make up elements ``start`` to ``stop`` of a tensor in row-major order, in that order.
 
     Raises:
         CheckpointError: the range is not within the tensor.
@@ -51,7 +51,7 @@ def boxes_of(shape: Sequence[int], start: int, stop: int) -> list[Box]:
 
 
 def _boxes(shape: tuple[int, ...], before: tuple[int, ...], start: int, stop: int, at: int) -> Iterator[Box]:
-    """Boxes of a range of the slice at index ``before`` of the outer dimensions."""
+    """Yield the boxes of a range of the slice at index ``before`` of the outer dimensions."""
     ones = (1,) * len(before)
     if not shape:
         yield Box(before, ones, at)
@@ -84,7 +84,7 @@ class FlatShard(Tensor):
 
     @staticmethod
     def __new__(cls, local: Tensor, shape: Sequence[int], start: int) -> FlatShard:
-        """Elements ``start`` and following of a tensor of ``shape``.
+        """Return the elements ``start`` and following of a tensor of ``shape``.
 
         Raises:
             CheckpointError: ``local`` is not flat and contiguous, or goes beyond the tensor.
@@ -101,14 +101,14 @@ class FlatShard(Tensor):
         return made
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        """Its range."""
+        """Return its range in words."""
         return f"FlatShard({self.local.numel()} of {list(self.shape)})"
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Nothing can be computed with it, but torch may detach it."""
+        """Refuse every computation; torch may only detach it."""
         if func is torch.ops.aten.detach.default:
             return args[0]
         raise NotImplementedError(f"{func}: a FlatShard only describes a part of a tensor; use its `local`")

@@ -1,4 +1,4 @@
-"""The plan of all ranks, made on rank 0 of their descriptions: who saves what, and the checkpoint's ``.metadata``."""
+"""The plan of all ranks, made on rank 0 from their descriptions: what each saves, and the global ``.metadata``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.storage.checkpoints.format.sharing import Ints, Items, Pieces, sha
 
 @dataclass(frozen=True)
 class Assignment:
-    """What one rank saves: rows ``start`` to ``stop`` of its item ``item``, [K] each."""
+    """The items that one rank saves: rows ``start`` to ``stop`` of its item ``item``, [K] each."""
 
     item: Ints
     start: Ints
@@ -48,7 +48,7 @@ class GlobalPlan:
         self._sizes[:, 0] = self.pieces.stop - self.pieces.start
 
     def assignments(self) -> list[Assignment]:
-        """For each rank, what it saves."""
+        """Return, for each rank, what it saves."""
         cuts = np.searchsorted(self.pieces.item, self.first_item)
         return [
             Assignment(
@@ -77,7 +77,7 @@ class GlobalPlan:
         metadata_pickle.write(self.table(), plan, out)
 
     def table(self) -> metadata_pickle.Table:
-        """All boxes with their places: what both forms of the metadata are written from."""
+        """Return all boxes with their places: what both forms of the metadata are written from."""
         at, length = self._places()
         offsets = self.items.boxes[self.pieces.item, 0].copy()
         offsets[:, 0] += self.pieces.start
@@ -94,7 +94,7 @@ class GlobalPlan:
         )
 
     def _places(self) -> tuple[Ints, Ints]:
-        """Where each piece lies in its rank's file, and how long it is."""
+        """Return where each piece lies in its rank's file, and how long it is."""
         length = self._lengths()
         room = -(-length // ALIGNMENT) * ALIGNMENT
         end = np.cumsum(room)
@@ -136,7 +136,7 @@ class GlobalPlan:
 
 
 def _distinct(rows: Ints) -> tuple[Ints, NDArray[np.intp]]:
-    """An index of each distinct row, and for every row which of these it is."""
+    """Return an index of each distinct row, and for every row which of these it is."""
     order = np.lexsort(rows.T)
     changed = np.any(np.diff(rows[order], axis=0) != 0, axis=1)
     number = np.concatenate([np.zeros(min(1, len(order)), np.intp), np.cumsum(changed)])
@@ -188,7 +188,7 @@ class _Names:
         self._number: dict[str, int] = {}
 
     def numbers(self, outline: Outline) -> Ints:
-        """The numbers of an outline's items."""
+        """Return the numbers of an outline's items."""
         self.planner_data.update(outline.planner_data)
         return np.fromiter((self._of(kind) for kind in outline.kinds), np.int64, len(outline.kinds))
 
@@ -219,7 +219,7 @@ def _told(kind: Kind) -> str:
 
 
 def _stack(boxes: Sequence[Ints]) -> Ints:
-    """All ranks' boxes, padded to the largest number of dimensions."""
+    """Return all ranks' boxes, padded to the largest number of dimensions."""
     widest = max(each.shape[2] for each in boxes)
     padded = []
     for each in boxes:

@@ -13,12 +13,12 @@ from holdfast.storage.checkpoints.format.layout import Place, zip_form
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
-    """The memory of a contiguous tensor on the CPU."""
+    """Return the memory of a contiguous tensor on the CPU."""
     return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 def stored(payload: memoryview, place: Place, sizes: Sequence[int], dtype: torch.dtype) -> memoryview:
-    """The elements that the item at ``place`` holds, found without what the metadata says of their place.
+    """Return the elements of the item at ``place``, found without the place that the metadata gives for them.
 
     An item is a zip file of ``torch.save``; one in the form that torch writes today is not copied.
 

@@ -58,7 +58,7 @@ def _made(pairs: Any, up: Up) -> dict[Any, Any]:
 
 
 def _with_attributes(mapping: Any, down: Down) -> Any:
-    """Its entries; and its attributes, where it has some: ``_metadata`` of a module's state dictionary has versions."""
+    """Return the entries, and the attributes if any: ``_metadata`` of a module's state dictionary has versions."""
     pairs = _pairs(mapping, down)
     if not vars(mapping):
         return pairs
@@ -175,12 +175,12 @@ def _zone(value: datetime.datetime) -> datetime.datetime:
 
 
 def _kind(tag: str, down: Callable[[Any], Any], up: Callable[[Any], Any]) -> Kind:
-    """A kind whose data needs no more encoding than tuples, lists and dictionaries have."""
+    """Return a kind whose data needs no more encoding than tuples, lists and dictionaries have."""
     return Kind(tag, lambda value, inner: inner(down(value), ""), lambda data, inner: up(inner(data)))
 
 
 def _items(tag: str, up: Callable[[list[Any]], Any]) -> Kind:
-    """A kind that is a series of values."""
+    """Return a kind that is a series of values."""
     return Kind(tag, _listed, lambda data, inner: up([inner(each) for each in data]))
 
 
@@ -265,13 +265,13 @@ def _random_state(state: Any) -> np.random.RandomState:
 
 
 def kind_of(value: object) -> Kind | None:
-    """How ``value`` is written; None when there is no way that makes it again exactly."""
+    """Return how ``value`` is written; None when there is no way that makes it again exactly."""
     found = KINDS.get(type(value))
     return found or next((kind for fits, kind in _FAMILIES if fits(value)), None)
 
 
 def by_tag(tag: str) -> Kind:
-    """The kind that wrote ``tag``.
+    """Return the kind that wrote ``tag``.
 
     Raises:
         CheckpointError: a newer Holdfast wrote it.
@@ -307,7 +307,7 @@ def _find(module: str, qualname: str) -> Any:
 
 
 def find_class(name: tuple[str, str], expected: Callable[[Any], bool], what: str) -> Any:
-    """The class that :func:`class_name` named, if it is a ``what``.
+    """Return the class that :func:`class_name` named, if it is a ``what``.
 
     Raises:
         CheckpointError: the script has no such class any more.
@@ -354,7 +354,7 @@ def _named_up(data: Any, up: Up) -> Any:
 
 
 def _member(value: enum.Enum, down: Down) -> tuple[str | None, Any]:
-    """Its name, or its value: several flags at once are no member."""
+    """Return its name, or its value: several flags at once are no member."""
     return (value.name, None) if value.name in type(value).__members__ else (None, down(value.value, "value"))
 
 
@@ -402,7 +402,7 @@ _NO_RECORDS = (sys.stdlib_module_names | {"builtins", "torch", "numpy"}) - {"__m
 
 
 def _is_record(kind: type) -> bool:
-    """Whether objects of a class are their attributes and nothing else: made again without running any of its code."""
+    """Return whether objects of a class are only their attributes: they are rebuilt without running any of its code."""
     return (
         kind.__module__.partition(".")[0] not in _NO_RECORDS
         and type(kind) is type

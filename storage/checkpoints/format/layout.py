@@ -37,7 +37,7 @@ _NAME_AND_EXTRA = struct.Struct("<HH")
 
 
 def align(offset: int, to: int = ALIGNMENT) -> int:
-    """The next multiple of ``to`` at or after ``offset``."""
+    """Return the next multiple of ``to`` at or after ``offset``."""
     return -(-offset // to) * to
 
 
@@ -57,7 +57,7 @@ class ZipForm:
 
 @lru_cache(maxsize=4096)
 def zip_form(shape: torch.Size, dtype: torch.dtype) -> ZipForm:
-    """What ``torch.save`` writes around the data of a contiguous tensor."""
+    """Return the bytes that ``torch.save`` writes around the data of a contiguous tensor."""
     stream = io.BytesIO()
     with torch.serialization.skip_data():
         torch.save(torch.empty(shape, dtype=dtype), stream)
@@ -75,7 +75,7 @@ def _data_offset(stream: io.BytesIO) -> int:
 
 
 def dump_object(value: object) -> bytes:
-    """A non-tensor item as ``torch.load`` reads it, in the format that tolerates bytes after its end."""
+    """Return a non-tensor item as ``torch.load`` reads it, in the format that tolerates bytes after its end."""
     plain = dump_plain(value)
     if plain is not None:
         return plain
@@ -106,7 +106,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Piece:
-    """What is saved as one item: an object, a box of a tensor, or some rows of that box."""
+    """The unit that is saved as one item: an object, a box of a tensor, or some rows of that box."""
 
     fqn: str
     size: torch.Size | None
@@ -128,7 +128,7 @@ class Piece:
 
     @property
     def held(self) -> MetadataIndex:
-        """What the box is called in this rank's state."""
+        """The box's index in this rank's state."""
         return MetadataIndex(self.fqn, self.offsets)
 
     @property
@@ -138,7 +138,7 @@ class Piece:
 
     @property
     def index(self) -> MetadataIndex:
-        """What it is called in the checkpoint's metadata."""
+        """The piece's index in the checkpoint's metadata."""
         if not self.offsets:
             return MetadataIndex(self.fqn, self.offsets)
         return MetadataIndex(self.fqn, (self.offsets[0] + self.start, *self.offsets[1:]))
@@ -216,7 +216,7 @@ def lay_out(
 def read_layout(
     plan: str, metadata: Metadata, raw: bytes, owned_nbytes: int, payload_nbytes: int
 ) -> ShardLayout:
-    """The layout of a shard file that is there, of what it says of itself: a new epoch can save by it at once.
+    """Return the layout of an existing shard file, from its own metadata: a new epoch can save by it at once.
 
     Args:
         plan: the file's.

@@ -84,9 +84,9 @@ def write(table: Table, save_id: str, out: BinaryIO) -> None:
 
 
 def pickle_of(value: object) -> bytes:
-    """The opcodes that make a small value, to stand inside another pickle; they use no memo."""
+    """Return the opcodes that make a small value, to stand inside another pickle; they use no memo."""
     stream = io.BytesIO()
-    # Names of modules are those of Python 3, as the pickle around says of itself.
+    # Names of modules are those of Python 3, as the surrounding pickle declares.
     pickler = pickle.Pickler(stream, protocol=2, fix_imports=False)
     pickler.fast = True
     pickler.dump(value)
@@ -147,7 +147,7 @@ def _chunks(pen: _Pen, offsets: Ints, sizes: Ints, dims: int) -> None:
 
 def _places(pen: _Pen, table: Table) -> None:
     dims = np.array([-1 if kind.size is None else len(kind.size) for kind in table.kinds])[table.name]
-    # The hint says at which place of the tensor's list the box is.
+    # The hint is the box's position in the tensor's list.
     order = np.argsort(table.name, kind="stable")
     begins = np.searchsorted(table.name[order], table.name[order])
     hint = np.empty(len(order), np.int64)
@@ -194,17 +194,17 @@ class _Form:
         self._text += opcodes
 
     def integer(self) -> None:
-        """A number of 8 bytes (LONG1)."""
+        """Write a number of 8 bytes (LONG1)."""
         self._text += b"\x8a\x08"
         self._gap(8)
 
     def memo(self) -> None:
-        """A value by its number in the memo (LONG_BINGET)."""
+        """Write a value by its number in the memo (LONG_BINGET)."""
         self._text += b"j"
         self._gap(4)
 
     def size(self, dims: int) -> None:
-        """A ``torch.Size`` of so many numbers."""
+        """Write a ``torch.Size`` of so many numbers."""
         self.put(self._pen.get("size"))
         if dims > 3:
             self.put(b"(")
@@ -213,7 +213,7 @@ class _Form:
         self.put({0: b")", 1: b"\x85", 2: b"\x86", 3: b"\x87"}.get(dims, b"t") + b"\x85R")
 
     def filled(self, columns: Sequence[NDArray[np.int64]], rows: int) -> Iterator[bytes]:
-        """The opcodes of all rows, a block of rows at a time."""
+        """Yield the opcodes of all rows, a block of rows at a time."""
         assert len(columns) == len(self._gaps)
         template = np.frombuffer(bytes(self._text), np.uint8)
         for first in range(0, rows, _ROWS):

@@ -39,11 +39,11 @@ class Entry:
     """Where it is in the nested state; None stands for ``first + number``."""
 
     def name(self, member: int) -> str:
-        """The name with that number."""
+        """Return the name with that number."""
         return f"{self.first}{member}{self.rest}" if self.count else self.first
 
     def path_of(self, member: int) -> tuple[str | int, ...] | None:
-        """Where that one is in the nested state."""
+        """Return where that one is in the nested state."""
         if self.path is None:
             return None
         return tuple(f"{self.first}{member}" if each is None else each for each in self.path)
@@ -60,7 +60,7 @@ class Entry:
 
 
 def gather(kinds: Sequence[Kind], paths: Mapping[str, Any]) -> tuple[list[Entry], list[tuple[int, int]]]:
-    """Entries for all names, and for each of ``kinds`` its entry and number there.
+    """Return entries for all names, and for each of ``kinds`` its entry and number there.
 
     Raises:
         CheckpointError: a key in the nested state is neither text nor a number.
@@ -116,18 +116,18 @@ class Names:
         return rules[at][1], member
 
     def __iter__(self) -> Iterator[str]:
-        """All names."""
+        """Yield all names."""
         for entry in self.entries:
             for member in entry.members:
                 yield entry.name(member)
 
     def __len__(self) -> int:
-        """How many names."""
+        """Return the number of names."""
         return sum(max(1, entry.count) for entry in self.entries)
 
 
 def written(entries: Iterable[Entry]) -> dict[str, Any]:
-    """The entries as JSON takes them."""
+    """Return the entries as JSON takes them."""
     known: dict[object, int] = {}
     properties: list[list[Any]] = []
     rows = []
@@ -143,7 +143,7 @@ def written(entries: Iterable[Entry]) -> dict[str, Any]:
 
 
 def read(table: Mapping[str, Any]) -> list[Entry]:
-    """The entries of what :func:`written` gave.
+    """Return the entries of what :func:`written` gave.
 
     Raises:
         ValueError, KeyError, TypeError, IndexError, AttributeError: it is something else.
@@ -164,7 +164,7 @@ def read(table: Mapping[str, Any]) -> list[Entry]:
 
 
 def checked(name: str, path: object) -> tuple[str | int, ...] | None:
-    """A place in the nested state, as far as JSON can say it.
+    """Return a place in the nested state, as far as JSON can express it.
 
     Raises:
         CheckpointError: a key is neither text nor a number.

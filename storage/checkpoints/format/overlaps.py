@@ -8,7 +8,7 @@ Ints = Sequence[int]
 
 
 def inside(offsets: Ints, sizes: Ints, whole: Ints) -> bool:
-    """Whether a box is within a tensor of sizes ``whole``."""
+    """Return whether a box is within a tensor of sizes ``whole``."""
     return len(offsets) == len(sizes) == len(whole) and all(
         offset >= 0 and offset + size <= limit
         for offset, size, limit in zip(offsets, sizes, whole, strict=True)
@@ -16,7 +16,7 @@ def inside(offsets: Ints, sizes: Ints, whole: Ints) -> bool:
 
 
 def overlap(boxes: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints] | None:
-    """The offsets of two boxes that have an element in common; None: no two have.
+    """Return the offsets of two boxes that have an element in common; None: no two have.
 
     A sweep along the dimension in which most boxes begin apart: there are thousands of ranks' boxes of one tensor.
     """

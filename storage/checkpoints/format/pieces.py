@@ -28,12 +28,12 @@ _PLANNED = re.compile(r"__(\d+)_0\.distcp$")
 
 
 def split(metadata: bytes, owned_nbytes: int, least_nbytes: int) -> list[tuple[int, int]]:
-    """Spans ``(start, end)`` of the files of a rank's part: whole items, at least ``least_nbytes`` but the last.
+    """Return spans ``(start, end)`` of the files of a rank's part: whole items, at least ``least_nbytes`` but the last.
 
     Args:
         metadata: of the shard file, which has the place of every item.
         owned_nbytes: size of the rank's part.
-        least_nbytes: smaller files are not worth their requests.
+        least_nbytes: smaller files would cost too many requests.
 
     Raises:
         CheckpointError: the metadata is damaged.
@@ -49,7 +49,7 @@ def split(metadata: bytes, owned_nbytes: int, least_nbytes: int) -> list[tuple[i
 
 
 def relocate(metadata: bytes, parts: Mapping[int, Sequence[Part]]) -> bytes:
-    """The global ``.metadata`` with each item in the file of its rank that has it.
+    """Return the global ``.metadata`` with each item in the file of its rank that has it.
 
     Args:
         metadata: as the plan wrote it.
@@ -77,7 +77,7 @@ def relocate(metadata: bytes, parts: Mapping[int, Sequence[Part]]) -> bytes:
 
 
 def relocate_table(table: Table, parts: Sequence[Sequence[Part]]) -> Table:
-    """A plan's boxes, each in the file of its rank that has it.
+    """Return a plan's boxes, each in the file of its rank that has it.
 
     Args:
         table: as the plan made it: file number r is all that rank r saves.
@@ -110,7 +110,7 @@ def relocate_table(table: Table, parts: Sequence[Sequence[Part]]) -> Table:
 
 
 def publishable(compact: bytes, parts: Sequence[Sequence[Part]], stock: BinaryIO) -> bytes:
-    """The compact metadata of a checkpoint made of ``parts``; the stock one is written to ``stock``.
+    """Return the compact metadata of a checkpoint made of ``parts``; the stock one is written to ``stock``.
 
     Args:
         compact: the plan's.
@@ -138,7 +138,7 @@ def write_stock(compact: bytes, files: Sequence[str], stock: BinaryIO) -> None:
 
 
 def localise(metadata: bytes) -> bytes:
-    """The ``.metadata`` of a checkpoint whose files, referenced ones included, lie in one folder."""
+    """Return the ``.metadata`` of a checkpoint whose files, referenced ones included, lie in one folder."""
 
     def place(info: _StorageInfo) -> _StorageInfo:
         name = info.relative_path.rpartition("/")[2]

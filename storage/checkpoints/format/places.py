@@ -1,4 +1,4 @@
-"""Where in the nested state something is, and what is told of a place that cannot be saved."""
+"""Where in the nested state something is, and the message for a place that cannot be saved."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ Path = tuple[str | int, ...]
 
 
 def refused(path: Path, what: str, instead: str = "") -> CheckpointError:
-    """The error for a part of the state that cannot be saved."""
+    """Return the error for a part of the state that cannot be saved."""
     return CheckpointError(f"state {dotted(path)!r}: {what}.{f' To save it, {instead}.' if instead else ''}")
 
 
 def dotted(path: Path) -> str:
-    """The name of a place in the nested state."""
+    """Return the name of a place in the nested state."""
     return ".".join(map(str, path))

@@ -19,11 +19,11 @@ _ALL = _LEAVES | CONTAINERS
 
 
 def kinds_inside(value: Any, most_depth: int) -> set[type] | None:
-    """The types of a container and of all that is inside; None when one is not plain, or something contains itself.
+    """Return the types of a container and of all inside; None when one is not plain, or something contains itself.
 
     Args:
         value: a list, tuple or dictionary.
-        most_depth: so many containers may lie in one another.
+        most_depth: the most containers that may be nested.
     """
     found: set[type] = set()
     seen: set[int] = set()
@@ -46,12 +46,12 @@ def kinds_inside(value: Any, most_depth: int) -> set[type] | None:
 
 
 def is_flat(value: Any) -> bool:
-    """Whether nothing but plain values lies directly inside a series."""
+    """Return whether nothing but plain values lies directly inside a series."""
     return set(map(type, value)) <= _LEAVES
 
 
 def holds_dict(series: Any) -> bool:
-    """Whether a dictionary lies in plain data, looked for in lists and tuples."""
+    """Return whether a dictionary lies in plain data, looked for in lists and tuples."""
     level: list[Any] = [series]
     while True:
         kinds = set(map(type, level))
@@ -63,13 +63,13 @@ def holds_dict(series: Any) -> bool:
 
 
 def _containers(level: Sequence[Any], kinds: set[type]) -> dict[int, Any]:
-    """The containers of a level by identity: each once."""
+    """Return the containers of a level by identity: each once."""
     found = level if kinds <= CONTAINERS else [each for each in level if type(each) in CONTAINERS]
     return dict(zip(map(id, found), found, strict=True))
 
 
 def _inside(containers: Iterable[Any], kinds: set[type]) -> list[Any]:
-    """All that lies directly in them; keys too."""
+    """Return all that lies directly in them; keys too."""
     if dict not in kinds:
         return list(chain.from_iterable(containers))
     listed = list(containers)
@@ -80,7 +80,7 @@ def _inside(containers: Iterable[Any], kinds: set[type]) -> list[Any]:
 
 
 def _ends(value: Any, most_depth: int) -> bool:
-    """Whether plain data that holds the same container on two levels is of at most this depth: not endless."""
+    """Return whether plain data that holds the same container on two levels is of at most this depth: not endless."""
     depths: dict[int, int] = {}
 
     def depth(each: Any) -> int:

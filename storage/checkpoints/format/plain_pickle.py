@@ -19,7 +19,7 @@ _OF_BYTES = (codecs.encode, bytes)
 
 
 def dump_plain(value: object) -> bytes | None:
-    """``value`` in torch's one-stream format; None when something in it is not plain."""
+    """Return ``value`` in torch's one-stream format; None when something in it is not plain."""
     head, tail = _around()
     stream = io.BytesIO()
     stream.write(head)
@@ -47,7 +47,7 @@ class _PlainPickler(pickle.Pickler):
 
 @lru_cache(maxsize=1)
 def _around() -> tuple[bytes, bytes]:
-    """What ``torch.save`` writes before and after a value without tensors."""
+    """Return the bytes that ``torch.save`` writes before and after a value without tensors."""
     stream = io.BytesIO()
     torch.save(None, stream, _use_new_zipfile_serialization=False)
     protocol = torch.serialization.DEFAULT_PROTOCOL

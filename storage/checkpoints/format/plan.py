@@ -1,4 +1,4 @@
-"""Who writes what: one plan for all ranks, in the layout of torch.distributed.checkpoint.
+"""The save plan: which rank writes what, for all ranks, in the layout of torch.distributed.checkpoint.
 
 Every rank describes what it has; rank 0 shares it out so that each box is written once and the bytes are
 spread evenly; each rank lays its shard file out; rank 0 writes the checkpoint's ``.metadata``. All of it is
@@ -33,7 +33,7 @@ from holdfast.storage.checkpoints.save import buffers
 from holdfast.storage.checkpoints.save.buffers import metadata_path
 
 STOCK_BOXES = 1 << 16
-"""Up to so many boxes (some ten MiB) the stock ``.metadata`` is written with the plan."""
+"""The most boxes (some ten MiB) for which the stock ``.metadata`` is written with the plan."""
 
 _EPOCH_OF = re.compile(r"metadata-(\d+)[.\d]*\.pickle$")
 
@@ -49,7 +49,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Shared:
-    """What became of sharing out."""
+    """The result of dividing the state among the ranks."""
 
     plan: str
     """Its name."""
@@ -93,7 +93,7 @@ def hold(
     private: Sequence[str] = (),
     paths: Mapping[str, Sequence[str | int]] | None = None,
 ) -> Held:
-    """What this rank has: the first part of :func:`make_plan`, of this rank alone."""
+    """Describe what this rank holds: the first part of :func:`make_plan`, for this rank alone."""
     # Flat items are whole: torch would look into those that are dictionaries, and drop the empty ones.
     nested = paths is None
     planner = DefaultSavePlanner(flatten_state_dict=nested, flatten_sharded_tensors=nested)
@@ -140,10 +140,10 @@ def _world() -> _DistWrapper:
 
 
 def plan_content(table: Table, plan: str) -> bytes:
-    """What rank 0 keeps of a plan: the stock ``.metadata`` while it is small, and the compact one behind it.
+    """Return the content of rank 0's plan file: the stock ``.metadata`` while it is small, then the compact form.
 
-    From the compact one the stock one is written when a checkpoint is published: a gigabyte of it would else lie in
-    the shared memory of rank 0's machine and of its peer, and travel with every upload.
+    The stock form is written from the compact one when a checkpoint is published: otherwise a gigabyte of it would lie
+    in the shared memory of rank 0's machine and of its peer, and travel with every upload.
 
     Raises:
         CheckpointError: a place in the nested state cannot be written.
@@ -155,7 +155,7 @@ def plan_content(table: Table, plan: str) -> bytes:
 
 
 def plan_of(path: Path, folder: Path, rank: int, world_size: int) -> ShardLayout | None:
-    """The layout of the shard at ``path``, to save by again; None when ``rank`` cannot.
+    """Return the layout of the shard at ``path``, to save by again; None when ``rank`` cannot.
 
     Args:
         path: the file that the rank was restored from.
@@ -176,7 +176,7 @@ def plan_of(path: Path, folder: Path, rank: int, world_size: int) -> ShardLayout
 
 
 def fits(layout: ShardLayout, flat: Mapping[str, Any]) -> bool:
-    """Whether the boxes of ``layout`` are those that this rank holds now: shapes, placements and types.
+    """Return whether the boxes of ``layout`` are those that this rank holds now: shapes, placements and types.
 
     Args:
         layout: of an earlier epoch.

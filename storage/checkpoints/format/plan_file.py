@@ -1,6 +1,6 @@
-"""What rank 0 keeps of a plan beside its shard: the stock ``.metadata``, and the compact form behind it.
+"""The plan file that rank 0 keeps beside its shard: the stock ``.metadata``, and the compact form behind it.
 
-A pickle ends where it says, so the file still reads as a ``.metadata``. Without torch, for processes that only move
+A pickle marks its own end, so the file still reads as a ``.metadata``. Without torch, for processes that only move
 it.
 """
 
@@ -26,12 +26,12 @@ class PlanFile:
 
 
 def join(stock: bytes, compact: bytes) -> bytes:
-    """One file of both."""
+    """Join both forms to one file."""
     return b"".join([stock, compact, _END.pack(len(stock), len(compact), _MAGIC)])
 
 
 def split(content: bytes) -> PlanFile:
-    """What :func:`join` was given; what an older Holdfast wrote is the stock form alone.
+    """Split what :func:`join` was given; a file that an older Holdfast wrote is the stock form alone.
 
     Raises:
         CheckpointError: it is damaged.

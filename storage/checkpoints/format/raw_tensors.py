@@ -25,7 +25,7 @@ _LAYOUTS = {str(each): each for each in (torch.sparse_coo, *_SPARSE)}
 
 
 def is_plain(value: Tensor) -> bool:
-    """Whether a tensor is nothing but strided elements."""
+    """Return whether a tensor is nothing but strided elements."""
     return (
         value.layout is torch.strided and not value.is_quantized and not value.is_nested and not value.is_meta
     )
@@ -40,12 +40,12 @@ class RawWriter:
         self._count = 0
 
     def forget(self) -> None:
-        """What comes next shares no storage with what came so far."""
+        """Forget the storages seen so far: later tensors share none with earlier ones."""
         self._known.clear()
         self._kept.clear()
 
     def node(self, value: Tensor) -> Node | None:
-        """``value`` as plain data; None when there is no way to write it."""
+        """Return ``value`` as plain data; None when there is no way to write it."""
         device = value.device.type
         if is_plain(value):
             return self._strided(value.resolve_conj().resolve_neg(), device)
@@ -78,7 +78,7 @@ class RawReader:
         self._storages: dict[int, Any] = {}
 
     def strided(self, node: Node) -> Tensor:
-        """The tensor of a ``@raw`` node.
+        """Return the tensor of a ``@raw`` node.
 
         Raises:
             CheckpointError: the bytes are not there, or are of an unknown type.
@@ -97,7 +97,7 @@ class RawReader:
         return torch.empty(0, dtype=known, device=device).set_(self._storages[number], offset, shape, stride)
 
     def layout(self, node: Node) -> Tensor:
-        """The tensor of a ``@layout`` node.
+        """Return the tensor of a ``@layout`` node.
 
         Raises:
             CheckpointError: this version knows no such layout.
@@ -113,12 +113,12 @@ class RawReader:
         return _MAKERS[kind](tensors, told).to(device)
 
     def any(self, node: Node) -> Tensor:
-        """The tensor of either node."""
+        """Return the tensor of either node."""
         return self.strided(node) if node[0] == "@raw" else self.layout(node)
 
 
 def _inside(value: Tensor) -> tuple[str, list[Tensor], Any] | None:
-    """What a tensor that is not plain consists of: kind, tensors, and the rest."""
+    """Return the parts of a tensor that is not plain: kind, tensors, and the rest."""
     if value.layout is torch.sparse_coo:
         told = (tuple(value.shape), value.is_coalesced())
         return "torch.sparse_coo", [value._indices(), value._values()], told

@@ -65,7 +65,7 @@ class _Restricted(pickle.Unpickler):
 
 
 def _member(kind: object, name: str) -> enum.Enum:
-    """What is left of ``getattr`` here: members of an enumeration, which itself had to be allowed."""
+    """Stand in for ``getattr``: return only members of an enumeration, which itself had to be allowed."""
     if not (isinstance(kind, enum.EnumType) and name in kind.__members__):
         raise pickle.UnpicklingError(
             f"it asks for {name!r} of {kind!r}, and no checkpoint's metadata does: somebody may have tampered with it"
@@ -75,7 +75,7 @@ def _member(kind: object, name: str) -> enum.Enum:
 
 
 def load_metadata(data: bytes, where: str = "checkpoint") -> Metadata:
-    """The metadata in ``data``.
+    """Return the metadata in ``data``.
 
     Args:
         data: content of ``.metadata``, or of a shard file's own.

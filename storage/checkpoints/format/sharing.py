@@ -1,7 +1,7 @@
-"""Who saves what: each box once, the bytes spread evenly over ranks and machines. Pure.
+"""Assigns boxes to the ranks that save them: each once, the bytes spread evenly over ranks and machines. Pure.
 
-Boxes that several ranks hold (data-parallel replicas) are divided among their holders after worst fit: the
-largest next to whoever has least, as ByteCheckpoint does (arXiv 2407.20143, section 4.1). A box larger than a
+Boxes that several ranks hold (data-parallel replicas) are divided among their holders by worst fit: the
+largest next to the rank that has least, as ByteCheckpoint does (arXiv 2407.20143, section 4.1). A box larger than a
 holder's fair share is cut along its first dimension first, so that one large embedding does not all fall to
 one rank. Everything is done on arrays: at 10,240 ranks x 500 tensors there are five million items.
 """
@@ -23,10 +23,10 @@ SMALLEST_PIECE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Items:
-    """What all ranks hold, rank by rank; N items of at most D dimensions."""
+    """The items that all ranks hold, rank by rank; N items of at most D dimensions."""
 
     rank: Ints
-    """[N] ascending: who holds the item."""
+    """[N] ascending: the rank that holds the item."""
     name: Ints
     """[N] number of the tensor or object."""
     boxes: Ints
@@ -69,7 +69,7 @@ def share_out(items: Items, machine_of_rank: Ints) -> Pieces:
 
 
 def _boxes(items: Items) -> tuple[Ints, Ints, Ints]:
-    """Items ordered by box and then rank; where each box begins in that order; how many hold it."""
+    """Return items ordered by box and then rank; where each box begins in that order; how many hold it."""
     columns = [items.name, *items.boxes.reshape(len(items.name), -1).T]
     key = np.zeros(len(items.name), dtype=np.uint64)
     for column in columns:
@@ -85,7 +85,7 @@ def _boxes(items: Items) -> tuple[Ints, Ints, Ints]:
 
 
 def _boxes_slowly(columns: list[Ints]) -> tuple[Ints, Ints, Ints]:
-    """As :func:`_boxes`, when two boxes have one hash."""
+    """Return the same as :func:`_boxes`, when two boxes have one hash."""
     order = np.lexsort(columns[::-1])
     different = np.any([np.diff(column[order]) != 0 for column in columns], axis=0)
     first = np.concatenate([[0], np.flatnonzero(different) + 1])
@@ -93,7 +93,7 @@ def _boxes_slowly(columns: list[Ints]) -> tuple[Ints, Ints, Ints]:
 
 
 def _mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """splitmix64's finaliser (Steele, Lea, Flood 2014)."""
+    """Apply splitmix64's finaliser (Steele, Lea, Flood 2014)."""
     value = value + np.uint64(0x9E3779B97F4A7C15)
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -101,7 +101,7 @@ def _mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _by_holders(items: Items, order: Ints, first: Ints, count: Ints) -> list[Ints]:
-    """Boxes with several holders, grouped by who holds them: item indices [boxes, holders]; few holders first."""
+    """Return boxes with several holders, grouped by their holders: item indices [boxes, holders]; few holders first."""
     common = np.flatnonzero(count > 1)
     if not len(common):
         return []
@@ -123,7 +123,7 @@ def _by_holders(items: Items, order: Ints, first: Ints, count: Ints) -> list[Int
 
 
 def _turns(machine_of_rank: Ints) -> Ints:
-    """[R] place of each rank in a round over machines: every machine's first rank, then every second one."""
+    """Return [R]: place of each rank in a round over machines: every machine's first rank, then every second one."""
     order = np.argsort(machine_of_rank, kind="stable")
     machines = machine_of_rank[order]
     on_machine = np.empty(len(order), dtype=np.int64)

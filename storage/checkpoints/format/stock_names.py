@@ -45,7 +45,7 @@ class StockNames:
 
 
 def has_items(values: Any) -> bool:
-    """Whether stock torch looks for items inside a list."""
+    """Return whether stock torch looks for items inside a list."""
     return any(
         isinstance(each, Mapping | Tensor) or (isinstance(each, list | tuple) and has_items(each))
         for each in values
@@ -53,7 +53,7 @@ def has_items(values: Any) -> bool:
 
 
 def _parts(value: Any) -> Any:
-    """Where stock torch looks inside plain data, and what is there: not inside tuples, nor under an empty name."""
+    """Return the keys under which stock torch looks inside plain data, and the values: not in tuples, nor under ''."""
     if type(value) is list:
         return enumerate(value)
     if type(value) is tuple:

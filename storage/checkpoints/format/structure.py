@@ -1,8 +1,8 @@
-"""The structure of what is saved, as plain data beside the tensors: the saved state rules what comes back.
+"""The structure of a saved state, as plain data beside the tensors: it alone decides what a load returns.
 
 ``torch.distributed.checkpoint`` loads into the state that a script has just made and drops what that state does not
 name. A state that grew, shrank or changed its types since the script began is not the fresh one. So each rank saves,
-for every part of its state, a tree of nodes that says what the part consisted of:
+for every part of its state, a tree of nodes that describes the part:
 
 - ``None``, booleans, numbers, text and bytes are themselves;
 - lists, tuples and dictionaries of nothing else, to the last leaf, are ``("@plain", value)``, pickled as they are: what
@@ -37,12 +37,12 @@ def key(rank: int) -> str:
 
 
 def is_tree(name: str) -> bool:
-    """Whether the item of this name is a tree."""
+    """Return whether the item of this name is a tree."""
     return name.startswith(PREFIX)
 
 
 def saved_ranks(names: Iterable[str]) -> list[int]:
-    """Ranks whose structure is among a checkpoint's flat key ``names``."""
+    """Return the ranks whose structure is among a checkpoint's flat key ``names``."""
     return sorted({int(each.removeprefix(PREFIX).split(".")[0]) for each in names if each.startswith(PREFIX)})
 
 
@@ -52,7 +52,7 @@ def own_name(rank: int, name: str) -> str:
 
 
 def plain_name(name: str) -> str:
-    """The name without the rank that alone has it."""
+    """Return the name without the rank that alone has it."""
     return name.split(".", 1)[1] if name.startswith(OWN) else name
 
 
@@ -70,7 +70,7 @@ def strides(node: Node) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def aliases(node: Node) -> Iterator[str]:
-    """Names of items whose elements another item of the same part has as well: nothing refers to them."""
+    """Yield the names of items whose elements another item of the same part has as well: nothing refers to them."""
     return (each[1] for each in _tagged(node, "@same"))
 
 

@@ -1,4 +1,4 @@
-"""What a tensor is, as far as a tree must tell: where it lies, whether it is a part, what its class adds."""
+"""Facts about a tensor that a tree must record: where it lies, whether it is a part, what its class adds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 
 def is_distributed(value: object) -> bool:
-    """Whether a tensor is a part of a larger one, or describes its parts itself."""
+    """Return whether a tensor is a part of a larger one, or describes its parts itself."""
     return isinstance(value, DTensor) or hasattr(value, "__create_write_items__") or _is_sharded(value)
 
 
@@ -21,7 +21,7 @@ def _is_sharded(value: object) -> bool:
 
 
 def is_transparent(value: Tensor) -> bool:
-    """Whether a subclass has no more than the tensor itself."""
+    """Return whether a subclass has no more than the tensor itself."""
     return (
         type(value).__torch_dispatch__ is Tensor.__torch_dispatch__
         and not getattr(value, "__dict__", None)
@@ -30,7 +30,7 @@ def is_transparent(value: Tensor) -> bool:
 
 
 def placements_told(value: DTensor) -> list[tuple[Any, ...]]:
-    """The placements of a distributed tensor as plain data."""
+    """Return the placements of a distributed tensor as plain data."""
     told: list[tuple[Any, ...]] = []
     for each in value.placements:
         if type(each) is Shard:
@@ -45,7 +45,7 @@ def placements_told(value: DTensor) -> list[tuple[Any, ...]]:
 
 
 def placements_of(told: Any) -> tuple[Any, ...] | None:
-    """The placements that :func:`placements_told` wrote; None when there is one of another kind."""
+    """Return the placements that :func:`placements_told` wrote; None when there is one of another kind."""
     makers: dict[str, Callable[..., Any]] = {"S": Shard, "R": Replicate, "P": Partial}
     if any(each[0] not in makers for each in told):
         return None
@@ -53,7 +53,7 @@ def placements_of(told: Any) -> tuple[Any, ...] | None:
 
 
 def unusual_stride(value: Tensor) -> tuple[int, ...] | None:
-    """The strides of a tensor that does not lie row by row; None for one that does."""
+    """Return the strides of a tensor that does not lie row by row; None for one that does."""
     if is_distributed(value) or value.is_contiguous():
         return None
     # The same order of dimensions, without the gaps of a part of a larger tensor.
@@ -62,5 +62,5 @@ def unusual_stride(value: Tensor) -> tuple[int, ...] | None:
 
 
 def nbytes_of(value: Tensor) -> int:
-    """Bytes of the elements of a tensor."""
+    """Return the number of bytes of the elements of a tensor."""
     return math.prod(value.shape) * value.dtype.itemsize

@@ -1,7 +1,7 @@
 """Whether a load gives every element of every tensor, and uses everything that was saved. Pure.
 
 A load plan lists boxes to be copied. Boxes that a checkpoint lacks are simply not in it, and the elements there would
-stay as the fresh process made them; so what is read is held against what is wanted before a byte is copied.
+stay as the fresh process made them; so what is read is compared with what is wanted before a byte is copied.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FEW = 8
 
 @dataclass
 class Wanted:
-    """What a rank is about to fill."""
+    """The boxes and objects that a rank is about to fill."""
 
     boxes: dict[str, Sequence[ChunkStorageMetadata]] = field(default_factory=dict)
     """Of each tensor that the checkpoint has under its name, the boxes that lie here."""
@@ -46,7 +46,7 @@ class Gap:
 
 
 def gaps(wanted: Wanted, items: Iterable[ReadItem]) -> list[Gap]:
-    """The tensors of which ``items`` do not fill every element, in the state's order."""
+    """Return the tensors of which ``items`` do not fill every element, in the state's order."""
     filled: defaultdict[str, list[ReadItem]] = defaultdict(list)
     for item in items:
         if item.type is not LoadItemType.BYTE_IO:
@@ -67,7 +67,7 @@ def gaps(wanted: Wanted, items: Iterable[ReadItem]) -> list[Gap]:
 
 
 def _missing(box: ChunkStorageMetadata, items: Sequence[ReadItem]) -> int:
-    """Elements of a box that no item fills. Items may overlap: then counting is not enough."""
+    """Return the number of elements of a box that no item fills. Items may overlap: then counting is not enough."""
     total, needed = sum(math.prod(item.lengths) for item in items), math.prod(box.sizes)
     if len(items) <= 1 or not box.sizes or total == 0:
         return max(0, needed - total)
@@ -82,7 +82,7 @@ def _missing(box: ChunkStorageMetadata, items: Sequence[ReadItem]) -> int:
 
 
 def _overlap(left: ReadItem, right: ReadItem) -> bool:
-    """Whether two boxes have an element in common; one without elements may be said to."""
+    """Return whether two boxes have an element in common; may be true for a box without elements."""
     return all(
         a < b + m and b < a + n
         for a, n, b, m in zip(left.dest_offsets, left.lengths, right.dest_offsets, right.lengths, strict=True)
@@ -90,7 +90,7 @@ def _overlap(left: ReadItem, right: ReadItem) -> bool:
 
 
 def _apart_along_one(low: np.ndarray, high: np.ndarray) -> bool:
-    """Whether along one dimension no two boxes share a place: the common case, found without comparing all pairs."""
+    """Return whether no two boxes share a place along one dimension: the common case, without comparing all pairs."""
     for dim in range(low.shape[1]):
         order = np.argsort(low[:, dim], kind="stable")
         if (low[order[1:], dim] >= high[order[:-1], dim]).all():
@@ -99,7 +99,7 @@ def _apart_along_one(low: np.ndarray, high: np.ndarray) -> bool:
 
 
 def _union(low: np.ndarray, high: np.ndarray) -> int:
-    """Elements in at least one of the boxes: counted on the grid that their edges make."""
+    """Return the number of elements in at least one of the boxes: counted on the grid that their edges make."""
     edges = [np.unique(np.concatenate([low[:, dim], high[:, dim]])) for dim in range(low.shape[1])]
     filled = np.zeros([len(each) - 1 for each in edges], bool)
     first = [np.searchsorted(each, low[:, dim]) for dim, each in enumerate(edges)]
@@ -176,7 +176,7 @@ def require_size(path: str, saved: Sequence[int], now: Sequence[int]) -> None:
 def unconsumed(
     saved_names: Iterable[str], wanted_names: Iterable[str], private_prefixes: Sequence[str] = ()
 ) -> list[str]:
-    """Names that were saved and that nobody asks for, in the checkpoint's order.
+    """Return the names that were saved but are not wanted, in the checkpoint's order.
 
     Args:
         saved_names: of the checkpoint.

@@ -38,7 +38,7 @@ class Box:
         return math.prod(self.sizes) * self.dtype.itemsize
 
     def rows(self, most_bytes: int) -> Iterator[Box]:
-        """The box in parts along its first dimension of at most so many bytes, or of one row each."""
+        """Yield the box in parts along its first dimension of at most this many bytes, or of one row each."""
         if self.nbytes <= most_bytes or not self.sizes:
             yield self
             return
@@ -63,14 +63,14 @@ class EmptyBoxes(Tensor):
         return made
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        """How many boxes."""
+        """Return the number of boxes in words."""
         return f"EmptyBoxes({len(self.parts)} of {list(self.shape)})"
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        """Nothing can be computed with it, but torch may detach it."""
+        """Refuse every computation; torch may only detach it."""
         if func is torch.ops.aten.detach.default:
             return args[0]
         raise NotImplementedError(f"{func}: EmptyBoxes are only loaded into")
@@ -84,7 +84,7 @@ class EmptyBoxes(Tensor):
 
 
 def groups(boxes: Sequence[Box], most_bytes: int = GROUP_BYTES) -> Iterator[list[Box]]:
-    """The boxes, large ones cut by rows, in groups of about ``most_bytes``."""
+    """Yield the boxes, large ones cut by rows, in groups of about ``most_bytes``."""
     group: list[Box] = []
     nbytes = 0
     for part in (part for box in boxes for part in box.rows(most_bytes)):

@@ -26,11 +26,11 @@ FAILURES = (
     KeyError,
     AssertionError,
 )
-"""What a checkpoint that does not fit makes torch and Python raise."""
+"""Errors that torch and Python raise for a checkpoint that does not fit."""
 
 
 # A group of Gloo's whose last collective was one of these must not be destroyed together with a DDP module (see
-# holdfast.session.agreement): whoever makes it keeps the group.
+# holdfast.session.agreement): its creator keeps the group.
 _kept: dict[Any, dist.ProcessGroup] = {}
 
 
@@ -70,7 +70,7 @@ class Exchange:
         return box[0]
 
     def gather(self, value: Any) -> list[Any] | None:
-        """Every rank's ``value`` on rank 0, in order; None elsewhere."""
+        """Return every rank's ``value`` on rank 0, in order; None elsewhere."""
         if self._group is None:
             return [value]
         into: list[Any] | None = [None] * self.size if self.rank == 0 else None
@@ -78,7 +78,7 @@ class Exchange:
         return into
 
     def everywhere(self, value: Any) -> list[Any]:
-        """Every rank's ``value`` on every rank, in order."""
+        """Return every rank's ``value`` on every rank, in order."""
         if self._group is None:
             return [value]
         into: list[Any] = [None] * self.size
@@ -88,7 +88,7 @@ class Exchange:
     def scatter(self, values: Sequence[Any] | None) -> Any:
         """To each rank its own of rank 0's ``values``.
 
-        Pickled here, so that large ones are not padded to the largest and sent to everybody.
+        Pickled here, so that large ones are not padded to the largest and sent to all ranks.
         """
         if self._group is None:
             assert values is not None
@@ -107,11 +107,11 @@ class Exchange:
         return pickle.loads(got.numpy().data)
 
     def any(self, flag: bool) -> bool:
-        """Whether ``flag`` is set on any rank. The quickest of all: it makes no group."""
+        """Return whether ``flag`` is set on any rank. The fastest exchange: it makes no group."""
         return bool(self.largest(int(flag)))
 
     def largest(self, value: int) -> int:
-        """The largest of all ranks' values."""
+        """Return the largest of all ranks' values."""
         if not self._together:
             return value
         told = torch.tensor([value], dtype=torch.int64, device="cpu" if _on_host() else "cuda")
@@ -135,10 +135,10 @@ class Exchange:
 
     @contextmanager
     def together(self, name: str) -> Iterator[None]:
-        """Around what may fail on one rank before the ranks go on: then every rank raises, and none waits.
+        """Guard a block that may fail on one rank before the ranks go on: then every rank raises, and none waits.
 
         Args:
-            name: of what is loaded, for errors that do not say it.
+            name: of what is loaded, for errors that do not contain it.
         """
         trouble: HoldfastError | None = None
         try:
@@ -148,7 +148,7 @@ class Exchange:
         self.agree(trouble)
 
     def sums(self, values: Sequence[int]) -> list[int]:
-        """The sums of all ranks' ``values``."""
+        """Return the sums of all ranks' ``values``."""
         if self._group is None:
             return list(values)
         total = torch.tensor(list(values), dtype=torch.int64)
@@ -188,12 +188,12 @@ class Ballot:
     """One agreement of the ranks: each takes part before it copies a byte to a tensor, at the latest at the end."""
 
     def __init__(self, exchange: Exchange, name: str) -> None:
-        """``name`` of what is loaded, for errors that do not say it."""
+        """Vote on loading ``name``, which is put into errors that do not contain it."""
         self._exchange, self._name = exchange, name
         self._cast = False
 
     def cast(self, trouble: HoldfastError | None = None) -> None:
-        """Tell the others, the first time, whether this rank can go on.
+        """Report to the other ranks, on the first call only, whether this rank can go on.
 
         Raises:
             HoldfastError: some rank cannot; on all.
@@ -215,7 +215,7 @@ class Ballot:
 
 
 def as_trouble(error: BaseException, name: str) -> HoldfastError:
-    """An error of ours, made of any."""
+    """Convert any error to one of ours."""
     if isinstance(error, HoldfastError):
         return error
     made = CheckpointError(f"{name}: {first_line(error)}")
@@ -224,7 +224,7 @@ def as_trouble(error: BaseException, name: str) -> HoldfastError:
 
 
 def first_line(error: BaseException) -> str:
-    """The beginning of an error's message."""
+    """Return the beginning of an error's message."""
     return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
 
 

@@ -1,4 +1,4 @@
-"""What a proof found so far."""
+"""Findings of a proof so far."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _REFUSED = re.compile(r"Unsupported global: GLOBAL ([\w.<>]+)")
 
 
 class Findings:
-    """What is wrong, and what could not be tested, by path in the state."""
+    """Errors, and parts that could not be tested, by path in the state."""
 
     def __init__(self, allowed: Collection[str] | None) -> None:
-        """``allowed``: names of the classes that the script allows in checkpoints; None: not known."""
+        """Start empty; ``allowed``: names of the classes that the script allows in checkpoints; None: not known."""
         self.problems: list[Problem] = []
         self.untested: list[Problem] = []
         self._allowed = allowed
@@ -34,20 +34,20 @@ class Findings:
         if refused and (self._allowed is None or refused[1] in self._allowed):
             self.left_out(path, f"it holds a {refused[1]}, which only the training script can load")
         else:
-            # The path is told once.
+            # The path is reported once.
             self.wrong(path, first_line(error).removeprefix(f"{path}: "))
 
     def proof(self, *, items: int = 0, nbytes: int = 0, seconds: float) -> Proof:
-        """All of it."""
+        """Return all findings as a proof."""
         return Proof.of(self.problems, self.untested, items=items, nbytes=nbytes, seconds=seconds)
 
 
 def in_state(name: str) -> str:
-    """Where in the state an item comes from: without what makes its name one rank's own."""
+    """Return where in the state an item comes from: without what makes its name one rank's own."""
     return _PRIVATE.sub("", name)
 
 
 def first_line(what: object) -> str:
-    """The beginning of an error's message, or its name."""
+    """Return the beginning of an error's message, or its name."""
     text = str(what).strip().partition("\n")[0]
     return text or type(what).__name__

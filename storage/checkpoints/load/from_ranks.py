@@ -1,8 +1,8 @@
 """Loads state from the shard files of all ranks, when a rank's own does not have what the rank needs now.
 
 That is so after the layout changed at the same number of ranks: saved as FSDP2, restored as tensor parallel. Every
-rank has the file it saved, so all of the state is there; each rank tells what it holds, finds out what it needs and
-from whom, and the bytes travel over the process group. What a rank has itself it takes from its own file.
+rank has the file it saved, so all of the state is there; each rank announces what it holds, works out what it needs
+and from which rank, and the bytes travel over the process group. A rank reads what it has itself from its own file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from holdfast.storage.checkpoints.load.exchange import Exchange
 from holdfast.storage.checkpoints.load.reader import ShardReader, Template, plan_load
 
 ROUND_NBYTES = 128 << 20
-"""What a rank sends in one round, and what it receives."""
+"""Bytes that a rank sends in one round, and that it receives."""
 
 _LEAST_NBYTES = 64 << 10
 """To one rank in one round: below, rounds would be many and empty."""
@@ -49,7 +49,7 @@ class RanksReader(StorageReader):
         verified: bool = False,
         round_nbytes: int = ROUND_NBYTES,
     ) -> None:
-        """For the shard file at ``path``; None: this rank has none, and only takes. Collective.
+        """Prepare for the shard file at ``path``; None: this rank has none, and only receives. Collective.
 
         ``verified``: the agent has just read it and found it whole.
         """
@@ -71,28 +71,28 @@ class RanksReader(StorageReader):
         self.received_nbytes = 0
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Nothing to forget: a reader is made for one save."""
+        """Do nothing: a reader is made for one save."""
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """False: it takes a rank's shard file, not an id of a checkpoint."""
+        """Return False: it takes a rank's shard file, not an id of a checkpoint."""
         return False
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """Of what all ranks hold together."""
+        """Return the metadata of what all ranks hold together."""
         return self._metadata
 
     def set_up_storage_reader(
         self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
     ) -> None:
-        """Nothing to take from it."""
+        """Do nothing: nothing is needed from it."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Nothing to add: ranks tell each other what they need when they begin to read."""
+        """Return the plan unchanged: ranks exchange what they need when they begin to read."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Nothing to add."""
+        """Return the plans unchanged."""
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
@@ -121,7 +121,7 @@ class RanksReader(StorageReader):
         return f"step {self._stock.saved.step} of job {self._stock.saved.job!r} in the ranks' shards"
 
     def _orders(self, items: Sequence[ReadItem]) -> tuple[list[_Order], list[list[_Order]]]:
-        """What this rank takes from its own file, and what from each rank."""
+        """Return what this rank takes from its own file, and what from each rank."""
         mine: list[_Order] = []
         orders: list[list[_Order]] = [[] for _ in range(self._exchange.size)]
         for item in items:
@@ -131,7 +131,7 @@ class RanksReader(StorageReader):
         return mine, orders
 
     def _parts(self, place: int, offsets: Sequence[int], lengths: Sequence[int]) -> Iterator[Tensor]:
-        """A part of a box in this rank's file, row by row as its pieces lie there; or the bytes of an object."""
+        """Yield a part of a box in this rank's file, row by row as its pieces lie there; or the bytes of an object."""
         assert self._shard is not None
         for placed in self._pieces[place]:
             if (found := self._shard.part(placed, offsets, lengths)) is not None:
@@ -143,7 +143,7 @@ class RanksReader(StorageReader):
         return _Outgoing((part for each in request for part in self._parts(*each)), nbytes)
 
     def _pass_on(self, outgoing: Sequence[_Outgoing], incoming: Sequence[_Incoming]) -> None:
-        """Send and receive, so many bytes to and from each rank in a round."""
+        """Send and receive, up to a fixed number of bytes to and from each rank in a round."""
         most = max(0, *(each.left for each in outgoing), *(each.left for each in incoming))
         for _ in range(-(-self._exchange.largest(most) // self._most)):
             counts = [min(self._most, each.left) for each in outgoing]
@@ -199,7 +199,7 @@ class _Incoming:
         self.nbytes = self.left = sum(each.nbytes for each in orders)
 
     def take(self, piece: Tensor) -> None:
-        """The next bytes."""
+        """Take the next bytes."""
         self.left -= len(piece)
         while len(piece):
             while self._now is None or not self._now.nbytes:
@@ -213,7 +213,7 @@ class _Incoming:
                 self._now = None
 
     def raise_trouble(self) -> None:
-        """What went wrong on the way; the exchange itself goes on, so that no rank waits."""
+        """Raise what went wrong in an item; the exchange itself goes on meanwhile, so that no rank waits."""
         if self._trouble is not None:
             raise self._trouble
 

@@ -1,4 +1,4 @@
-"""What ranks hold in their shard files: told to one another, and put together to one checkpoint.
+"""Contents of the ranks' shard files: exchanged among the ranks, and combined into one checkpoint.
 
 A rank's file has a box of a tensor in pieces (rows that the global plan gave to it, and the rest). Here the pieces
 are boxes again, so that the boxes of all ranks are either the same or apart.
@@ -57,13 +57,13 @@ class Entry:
     """Room of an object in the file."""
 
     def nbytes(self, lengths: Sequence[int]) -> int:
-        """Of a part of the box with these lengths, or of the object."""
+        """Return the size of a part of the box with these lengths, or of the object."""
         return self.slot_nbytes if self.dtype is None else math.prod(lengths) * self.dtype.itemsize
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """What a rank tells the others: by the place in ``entries`` they ask for it."""
+    """The list that a rank sends to the others: they request an entry by its place in ``entries``."""
 
     saved: Saved
     entries: tuple[Entry, ...]
@@ -72,17 +72,17 @@ class Inventory:
 
 
 def pack(told: object) -> bytes:
-    """For ranks of the same job: names repeat themselves, so it becomes small."""
+    """Pack for ranks of the same job: names repeat, so the result is small."""
     return zlib.compress(pickle.dumps(told, protocol=pickle.HIGHEST_PROTOCOL), 1)
 
 
 def unpack(told: bytes) -> Any:
-    """What :func:`pack` was given."""
+    """Return what :func:`pack` was given."""
     return pickle.loads(zlib.decompress(told))
 
 
 def take_stock(header: ShardHeader, metadata: Metadata) -> tuple[Inventory, list[list[Placed]]]:
-    """What a shard file holds, and for each entry the pieces that it is made of, in the order of its rows."""
+    """Return the contents of a shard file, and for each entry its pieces, in the order of its rows."""
     layout = read_layout(header.plan, metadata, b"", header.owned_nbytes, header.payload_nbytes)
     pieces: defaultdict[Entry, list[Placed]] = defaultdict(list)
     for each in layout.items:
@@ -110,17 +110,17 @@ def _require_whole(entry: Entry, parts: Sequence[Placed]) -> None:
 
 @dataclass(frozen=True)
 class Holders:
-    """Who has a box or an object: (rank, place in its inventory)."""
+    """The ranks that have a box or an object: (rank, place in its inventory)."""
 
     box: Box
     ranks: list[tuple[int, int]] = field(default_factory=list)
 
 
 class Stock:
-    """What all ranks hold together."""
+    """The combined contents of all ranks."""
 
     def __init__(self, told: Sequence[Inventory | None]) -> None:
-        """``told`` by the ranks, in order; None by one that has no shard.
+        """Combine the inventories that the ranks reported, in order; None from one that has no shard.
 
         Raises:
             CheckpointError: they are not of one save, or of no save.
@@ -139,7 +139,7 @@ class Stock:
         self._holders = {name: list(boxes.values()) for name, boxes in found.items()}
 
     def metadata(self) -> Metadata:
-        """As of one checkpoint."""
+        """Return the metadata, as of one checkpoint."""
         paths: dict[str, Any] = {}
         for inventory in self._told:
             paths |= inventory.paths if inventory else {}
@@ -156,7 +156,7 @@ class Stock:
         return Metadata(known, paths)
 
     def source(self, index: MetadataIndex, rank: int) -> tuple[int, int]:
-        """From whom ``rank`` gets a box or object: itself, if it has it; else its holders are taken in turn."""
+        """Return the source of a box or object for ``rank``: itself, if it has it; else its holders in turn."""
         number = index.index or 0
         held = self._holders[index.fqn][number].ranks
         if (mine := next((each for each in held if each[0] == rank), None)) is not None:
@@ -165,13 +165,13 @@ class Stock:
         return held[0] if kind.size is None else held[(rank + number) % len(held)]
 
     def nbytes(self, source: tuple[int, int], lengths: Sequence[int]) -> int:
-        """What a part of a box takes, or an object of that source."""
+        """Return the size of a part of a box, or of an object, of that source."""
         inventory = self._told[source[0]]
         assert inventory is not None
         return inventory.entries[source[1]].nbytes(lengths)
 
     def dtype(self, name: str) -> torch.dtype:
-        """Of a tensor, as it was saved."""
+        """Return the type of a tensor, as it was saved."""
         dtype = self._kinds[name].dtype
         assert dtype is not None
         return dtype

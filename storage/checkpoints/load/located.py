@@ -53,7 +53,7 @@ class Locator:
         self._chunks: dict[str, dict[torch.Size, ChunkStorageMetadata]] = {}
 
     def locate(self, item: ReadItem) -> Located:
-        """The ranges that ``item`` needs: of a tensor whose form is known only what lies in its box."""
+        """Return the ranges that ``item`` needs: of a tensor whose form is known only what lies in its box."""
         info = self._metadata.storage_data[item.storage_index]
         if info.transform_descriptors:
             raise CheckpointError(
@@ -112,7 +112,7 @@ class Locator:
         end = offset + len(form.head) + high * dtype.itemsize
 
         def finish(fetch: Fetch) -> None:
-            if head != form.head:  # as long as ours and yet another: nothing can be said of its inside
+            if head != form.head:  # as long as ours but different: nothing is known about its content
                 whole = _unpickled(bytearray(fetch(offset, offset + form.nbytes)))
                 self._put(item, whole)
             elif straight:
@@ -150,11 +150,11 @@ def _bounds(sizes: torch.Size, offsets: torch.Size, lengths: torch.Size) -> tupl
 
 
 def _strided(staging: Tensor, sizes: torch.Size, low: int, item: ReadItem) -> Tensor:
-    """The box of ``item`` in ``staging``, which begins at element ``low`` of a row-major tensor of ``sizes``."""
+    """Return the box of ``item`` in ``staging``, which begins at element ``low`` of a row-major tensor of ``sizes``."""
     strides = [math.prod(sizes[dim + 1 :]) for dim in range(len(sizes))]
     return staging.as_strided(tuple(item.lengths), strides, 0)
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:
-    """The memory of a contiguous tensor on the CPU, as bytes."""
+    """Return the memory of a contiguous tensor on the CPU, as bytes."""
     return tensor.reshape(-1).view(torch.uint8).numpy().data

@@ -1,11 +1,11 @@
 """Proves that a shard file restores, without the script that saved it: the rehearsal of a recovery.
 
-The file is loaded into an empty copy of all that it holds, by the very reader and planner of a restore, and what was
-loaded is compared item by item with the bytes of the file: tensors as stock torch finds them in their items, objects
-as they are written again. A file whose digest is right can still not be loaded: an object that is not trusted, an
-item that lies elsewhere than its description says, rows that lie nowhere.
+The file is loaded into an empty copy of all that it holds, by the same reader and planner as in a restore, and the
+loaded values are compared item by item with the bytes of the file: tensors as stock torch finds them in their items,
+objects as they are written again. A file whose digest is right can still fail to load: an object that is not trusted,
+an item that lies elsewhere than its description states, rows that lie nowhere.
 
-A class that only the user's script knows cannot be loaded here. That is told as not tested, by its path; unless the
+A class that only the user's script knows cannot be loaded here. It is reported as not tested, by its path; unless the
 script is known not to have allowed it: then its own restore would fail as well.
 """
 
@@ -52,7 +52,7 @@ def prove(path: Path, allowed: Collection[str] | None = None, *, group_bytes: in
     """Load the shard file at ``path`` into an empty copy and compare; never raises for what is wrong with the file.
 
     Args:
-        path: of the file; nobody may write to it meanwhile.
+        path: of the file; nothing may write to it meanwhile.
         allowed: names of the classes that the script allows in checkpoints (``module.name``); None: not known.
         group_bytes: loaded at a time; about the memory that this takes.
     """
@@ -99,7 +99,7 @@ class _Shard:
         self._rows: defaultdict[tuple[object, ...], list[_Rows]] = defaultdict(list)
 
     def prove(self, group_bytes: int) -> int:
-        """Look at everything; how many items were loaded."""
+        """Check everything; return the number of items that were loaded."""
         described = self._metadata.state_dict_metadata
         self._all_described()
         lying = self._wrongly_placed()
@@ -120,7 +120,7 @@ class _Shard:
             self._prove_objects(some)
         return len({box.fqn for box in boxes}) + len(objects)
 
-    # What the file says of itself
+    # The file's own description
 
     def _all_described(self) -> None:
         for index in self._places:
@@ -130,7 +130,7 @@ class _Shard:
                 )
 
     def _wrongly_placed(self) -> set[str]:
-        """Names of items that have no bytes in the file, or not those of an item of their size."""
+        """Return the names of items that have no bytes in the file, or not those of an item of their size."""
         lying: set[str] = set()
         ends: list[tuple[int, int, str]] = []
         for name, known in self._metadata.state_dict_metadata.items():
@@ -149,7 +149,7 @@ class _Shard:
         return lying
 
     def _boxes(self, name: str, known: TensorStorageMetadata) -> list[Box]:
-        """The boxes of the tensor that the rank holds; none when their items do not make them up."""
+        """Return the boxes of the tensor that the rank holds; none when their items do not make them up."""
         rows: defaultdict[tuple[int, int, tuple[int, ...], tuple[int, ...]], list[tuple[int, int]]]
         rows = defaultdict(list)
         for chunk in known.chunks:
@@ -199,7 +199,7 @@ class _Shard:
         return EmptyBoxes(known, boxes)
 
     def _compare(self, name: str, boxes: Iterable[Box], loaded: EmptyBoxes) -> None:
-        """What was loaded with the bytes of the items, as stock torch finds them there."""
+        """Compare what was loaded with the bytes of the items, as stock torch finds them there."""
         for box in boxes:
             part = loaded.parts[box.offsets]
             start = box.offsets[0] if box.offsets else 0
@@ -211,10 +211,10 @@ class _Shard:
                     return
 
     def _differs(self, part: Tensor, start: int, low: int, high: int, rows: _Rows) -> str:
-        """Why rows ``low`` to ``high``, of ``part`` that begins at ``start``, are not the item's; empty: they are."""
+        """Return how rows ``low`` to ``high`` of ``part`` (it begins at ``start``) differ from the item; else empty."""
         try:
             saved = stored(self._payload, self._places[rows.index], rows.chunk.sizes, part.dtype)
-        except Exception as error:  # torch says in many ways that it cannot read something
+        except Exception as error:  # torch reports an unreadable item by many exception types
             return f"stock torch cannot read its item: {first_line(error)}"
         row = len(saved) // (rows.stop - rows.start)
         mine = part[low - start : high - start] if part.dim() else part
@@ -240,7 +240,7 @@ class _Shard:
                 prove_tree(name, loaded[name], self._metadata.state_dict_metadata, self._found)
 
     def _compare_object(self, name: str, value: object) -> None:
-        """What was loaded, written again, with what lies there; written otherwise, it must still mean the same."""
+        """Compare the loaded object, written again, with the file's bytes; if these differ, it must mean the same."""
         place = self._places[MetadataIndex(name)]
         lies = bytes(self._payload[place.offset : place.offset + place.length])
         try:
@@ -260,7 +260,7 @@ def _batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def _expected(name: str, known: STORAGE_TYPES) -> Iterator[tuple[MetadataIndex, int | None]]:
-    """The items that must lie in the file, and the bytes of a tensor's data in each."""
+    """Yield the items that must lie in the file, and the bytes of a tensor's data in each."""
     if not isinstance(known, TensorStorageMetadata):
         yield MetadataIndex(name), None
         return
@@ -269,7 +269,7 @@ def _expected(name: str, known: STORAGE_TYPES) -> Iterator[tuple[MetadataIndex, 
 
 
 def _why_not(place: Place | None, nbytes: int | None, payload_nbytes: int) -> str:
-    """Why an item cannot lie where the metadata says; empty: it can."""
+    """Return why an item cannot lie where the metadata places it; empty: it can."""
     if place is None:
         return "missing: the file has no bytes of it"
     if not 0 <= place.offset <= place.offset + place.length <= payload_nbytes:
@@ -287,7 +287,7 @@ def _why_not(place: Place | None, nbytes: int | None, payload_nbytes: int) -> st
 
 
 def _gap(parts: Iterable[tuple[int, int]], stop: int) -> tuple[int, int] | None:
-    """The first rows up to ``stop`` that are in none of the ``parts`` (ascending)."""
+    """Return the first rows up to ``stop`` that are in none of the ``parts`` (ascending)."""
     at = 0
     for start, end in parts:
         if start > at:

@@ -22,7 +22,7 @@ _OF_THE_SCRIPT = ("which this script does not have", "can be restored in its old
 
 
 def is_tree(name: str) -> bool:
-    """Whether an item is a tree of a rank's state."""
+    """Return whether an item is a tree of a rank's state."""
     return name.startswith(structure.PREFIX)
 
 

@@ -41,7 +41,7 @@ def load(path: Path, template: Template, *, verified: bool = False) -> dict[str,
     Args:
         path: of the file or directory.
         template: what to load.
-        verified: somebody has just read every byte of the shard and found it whole.
+        verified: the caller has just read every byte of the shard and found it whole.
 
     Raises:
         UncoveredError: an element of the state is not in it; nothing was copied.
@@ -68,7 +68,7 @@ class OwnShard:
     """This rank's shard file, which it loads when every rank that takes part in ``ballot`` can do so with its own."""
 
     def __init__(self, path: Path, ballot: Ballot, *, verified: bool = False) -> None:
-        """``verified``: somebody has just read every byte of it and found it whole."""
+        """Take the shard at ``path``; ``verified``: every byte of it has just been read and found whole."""
         self._path, self._ballot, self._verified = path, ballot, verified
         self._reader: ShardReader | None = None
 
@@ -94,7 +94,7 @@ def _load_when_all_can(
 
 
 def plan_load(reader: StorageReader, template: Template) -> tuple[dict[str, Any], SafeLoadPlanner, LoadPlan]:
-    """As ``torch.distributed.checkpoint.load`` begins, without gathering every rank's list of items on one.
+    """Plan a load as ``torch.distributed.checkpoint.load`` does, without gathering all ranks' lists of items on one.
 
     Raises:
         UncoveredError: the reader lacks an element of the state.
@@ -136,7 +136,7 @@ def _alone() -> Ballot:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """What happened, behind torch's report of the ranks that failed."""
+    """Return the root error behind torch's report of the ranks that failed."""
     if isinstance(error, CheckpointException) and error.failures:
         return next(iter(error.failures.values()))[0]
     return error
@@ -153,7 +153,7 @@ class DirectoryReader(FileSystemReader):
     """Stock, except that ``.metadata`` is read with the restricted unpickler."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """The checkpoint's metadata."""
+        """Return the checkpoint's metadata."""
         return load_metadata((Path(self.path) / METADATA).read_bytes(), f"checkpoint {self.path}")
 
 
@@ -164,7 +164,7 @@ class ShardReader(StorageReader):
     """
 
     def __init__(self, path: Path, *, verified: bool = False) -> None:
-        """``verified``: the agent has just done so; the header alone is looked at again."""
+        """Open and verify the shard; ``verified``: the agent has just done so, and only the header is checked again."""
         self.path = path
         self.header = buffers.require_header(path) if verified else buffers.verify(path)
         with path.open("rb") as file:
@@ -174,7 +174,7 @@ class ShardReader(StorageReader):
         self._metadata: Metadata | None = None
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Nothing to forget: a reader is made for one file."""
+        """Do nothing: a reader is made for one file."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Metadata of this rank's items."""
@@ -193,11 +193,11 @@ class ShardReader(StorageReader):
         self._places = metadata.storage_data
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Nothing to add."""
+        """Return the plan unchanged."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Nothing to add."""
+        """Return the plans unchanged."""
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
@@ -231,7 +231,7 @@ class ShardReader(StorageReader):
         planner.commit_tensor(item, target)
 
     def part(self, placed: Placed, offsets: Sequence[int], lengths: Sequence[int]) -> Tensor | None:
-        """The rows of a part of a box that lie in one piece of it, or the bytes of an object; None: no rows."""
+        """Return the rows of a part of a box that lie in one piece of it, or the bytes of an object; None: no rows."""
         piece, place = placed.piece, placed.place
         if place.data_at is None:
             start = self.header.payload_offset + place.offset

@@ -59,7 +59,7 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def script_allows() -> list[str]:
-    """Names (``module.name``) of the classes that the script allows by ``torch.serialization.add_safe_globals``."""
+    """Return names (``module.name``) of classes that the script allowed by ``torch.serialization.add_safe_globals``."""
     known = torch.serialization.get_safe_globals()
     named = [
         each[1] if isinstance(each, tuple) else f"{each.__module__}.{each.__qualname__}" for each in known
@@ -68,10 +68,10 @@ def script_allows() -> list[str]:
 
 
 def load_object(content: io.BytesIO, name: str) -> Any:
-    """The object of item ``name``: plain values, tensors, NumPy arrays and generators, and what the script allows.
+    """Load the object of item ``name``: plain values, tensors, NumPy arrays and generators, and what the script allows.
 
     Raises:
-        CheckpointError: it holds anything else; says how to allow it.
+        CheckpointError: it holds anything else; the message explains how to allow it.
     """
     try:
         return _plain(content)
@@ -110,7 +110,7 @@ def _no_bytes() -> bytes:
 
 
 def _plain(content: io.BytesIO) -> Any:
-    """A plain value in torch's one-stream format; many times faster than ``torch.load``.
+    """Return a plain value in torch's one-stream format; many times faster than ``torch.load``.
 
     Raises:
         pickle.UnpicklingError: it is not plain, or not in that format.
@@ -127,7 +127,7 @@ class SafeLoadPlanner(DefaultLoadPlanner):
     """``DefaultLoadPlanner`` that unpickles nothing but data, and leaves no element as it was."""
 
     def create_local_plan(self) -> LoadPlan:
-        """What this rank reads.
+        """Return the plan of what this rank reads.
 
         Raises:
             UncoveredError: the checkpoint, or the part of it that this rank reads, lacks something.
@@ -169,7 +169,7 @@ class SafeLoadPlanner(DefaultLoadPlanner):
 
 
 def _reads(name: str, target: Any, known: STORAGE_TYPES | None, wanted: Wanted) -> list[ReadItem]:
-    """The read items of one entry of the state; notes in ``wanted`` what they must fill."""
+    """Return the read items of one entry of the state, and note in ``wanted`` what they must fill."""
     if isinstance(target, DTensor) and target.device_mesh.get_coordinate() is None:
         return []  # it lies on other ranks
     if known is None:
@@ -188,7 +188,7 @@ def _reads(name: str, target: Any, known: STORAGE_TYPES | None, wanted: Wanted) 
 
 
 def _reason(error: Exception) -> str:
-    """The part of torch's long message that names the object."""
+    """Return the part of torch's long message that names the object."""
     text = _COLOURS.sub("", str(error))
     found = re.search(
         r"WeightsUnpickler error: ([^\n]+?)(?: was not an allowed| by default|\.?$)", text, re.MULTILINE

@@ -1,4 +1,4 @@
-"""Digests of the tensors in a shard file: what a rank holds, told in a few bytes each.
+"""Digests of the tensors in a shard file: the content of a rank, in a few bytes per tensor.
 
 A replica's file has the same tensors in other places, and in other pieces: rows that the plan gave to one rank are not
 those that it gave to the other. So the pieces of a box are digested one after the other, as the box lies in memory.
@@ -63,6 +63,6 @@ def _path(entry: Entry) -> str:
 
 
 def _counts(entry: Entry) -> bool:
-    """It is a tensor of several elements, and not one rank's own."""
+    """Return whether it is a tensor of several elements, and not one rank's own."""
     own = entry.name.startswith((RANDOM, OWN))
     return not own and entry.dtype is not None and entry.nbytes(entry.box[1]) > entry.dtype.itemsize

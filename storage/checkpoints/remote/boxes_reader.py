@@ -27,13 +27,13 @@ class BoxesReader:
         get_range: Callable[[str, int, int], bytes],
         read_blocks: Callable[[RemoteFile], Blocks | None],
     ) -> None:
-        """``file`` is the manifest's entry, ``where`` names the checkpoint in errors."""
+        """Prepare to read ``file``, the manifest's entry; ``where`` names the checkpoint in errors."""
         self._file, self._where = file, where
         self._get_range, self._read_blocks = get_range, read_blocks
         self._check: BlockCheck | None = None
 
     def leading(self) -> bytes:
-        """What every rank needs: the head of the file, or all of it; verified.
+        """Read the part that every rank needs: the head of the file, or all of it; verified.
 
         Raises:
             DamagedError: it is missing or damaged, or of another version.
@@ -52,7 +52,7 @@ class BoxesReader:
         return head
 
     def fetch(self, leading: bytes, spans: Sequence[tuple[int, int]]) -> list[bytes | memoryview]:
-        """The bytes of each range, of the ``leading`` ones at hand or of S3; near ones are read at once.
+        """Return the bytes of each range, of the ``leading`` ones at hand or of S3; near ones are read at once.
 
         Raises:
             DamagedError: they are missing or damaged.
@@ -69,7 +69,7 @@ class BoxesReader:
         return found
 
     def _verified(self, start: int, end: int) -> bytes:
-        """Bytes of the file, read in whole blocks; once more when they are damaged."""
+        """Return the bytes of the file, read in whole blocks; once more when they are damaged."""
         check = self._blocks()
         size = check.block_nbytes
         low, high = start // size * size, min(-(-end // size) * size, self._file.nbytes)
@@ -102,7 +102,7 @@ class BoxesReader:
 
 
 def _joined(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int, list[int]]]:
-    """Ranges joined where they are near; which of ``spans`` are in each."""
+    """Join ranges that are near each other; return them, each with the numbers of its ``spans``."""
     found: list[tuple[int, int, list[int]]] = []
     for number in sorted(range(len(spans)), key=lambda each: spans[each]):
         start, end = spans[number]

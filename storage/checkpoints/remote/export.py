@@ -22,14 +22,14 @@ _CHUNK_BYTES = 1 << 20
 
 
 def to_directory(store: ObjectStore, key: str, target: Path) -> int:
-    """Download a checkpoint as a stock ``torch.distributed.checkpoint`` directory; its size in bytes.
+    """Download a checkpoint as a stock ``torch.distributed.checkpoint`` directory and return its size in bytes.
 
     Every file is verified; those that the checkpoint refers to lie beside its own afterwards. ``target`` appears
-    only when it is whole.
+    only when it is complete.
 
     Raises:
         RefusedError: ``target`` exists.
-        DamagedError: a file is not what its manifest says; names it.
+        DamagedError: a file does not match its manifest; the message names it.
         CheckpointError: there is no such checkpoint.
         UnavailableError: the store does not answer.
     """

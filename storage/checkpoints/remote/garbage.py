@@ -1,8 +1,8 @@
-"""Keeps a job's checkpoints in the object store to what is wanted: retention, and the garbage of broken uploads.
+"""Deletes what is not wanted of a job's checkpoints in the object store: by retention, and after broken uploads.
 
 Nothing of a live upload is touched: everything younger than a grace period stays, and an upload is given up
 in less. Nothing that a kept checkpoint refers to is touched either; when a manifest cannot be read, nothing at all
-is, for nobody knows what it refers to.
+is deleted, because it is not known what that manifest refers to.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _READERS = 8
 
 
 class Collected(Frozen):
-    """What was kept and what went."""
+    """Checkpoints that were kept, and what was deleted."""
 
     kept: dict[str, str]
     """Key of each checkpoint that stays, and why."""
     dropped: tuple[str, ...] = ()
-    """Keys of complete checkpoints that went."""
+    """Keys of complete checkpoints that were deleted."""
     objects: int = 0
     """Objects deleted, garbage included."""
     nbytes: int = 0
@@ -49,7 +49,7 @@ class Keep(Protocol):
         now: float,
         grace_s: float,
     ) -> dict[str, str]:
-        """Keys of the checkpoints to keep, each with the reason."""
+        """Return the keys of the checkpoints to keep, each with the reason."""
         ...
 
 
@@ -62,17 +62,17 @@ def tidy(
     clock: Clock | None = None,
     dry_run: bool = False,
 ) -> Collected:
-    """Delete what the rules do not keep, and what broken uploads left. May be repeated and killed anywhere.
+    """Delete what the rules do not keep, and the rest of broken uploads. May be repeated and killed anywhere.
 
-    Of a checkpoint that goes the manifest goes first: from then on it is garbage like any other.
+    The manifest of a checkpoint is deleted first: from then on the rest is garbage like any other.
 
     Args:
         store: the bucket.
-        job: whose checkpoints.
-        keep: says which checkpoints stay.
+        job: the job whose checkpoints they are.
+        keep: decides which checkpoints stay.
         grace_s: longer than any upload may take; younger things stay.
         clock: compared with the store's times: they may differ by much less than ``grace_s``.
-        dry_run: only say what would go.
+        dry_run: only report what would be deleted.
 
     Raises:
         CheckpointError: a manifest cannot be read; nothing was deleted.
@@ -112,7 +112,7 @@ def tidy(
 def unreferenced(
     objects: Collection[str], complete: Mapping[str, Collection[str]], kept: Collection[str]
 ) -> list[str]:
-    """Of ``objects`` those that no kept checkpoint consists of or refers to.
+    """Return those of ``objects`` that no kept checkpoint consists of or refers to.
 
     Args:
         objects: keys of all objects of the job's checkpoints.
@@ -149,12 +149,12 @@ def _described(key: str, manifest: Manifest, objects: Mapping[str, ObjectInfo]) 
 
 
 def _named(key: str, manifest: Manifest) -> set[str]:
-    """Keys of the objects that a manifest names, in its own folder and elsewhere."""
+    """Return the keys of the objects that a manifest names, in its own folder and elsewhere."""
     return {object_key(key, file.name) for file in manifest.files}
 
 
 def _settled(objects: Collection[ObjectInfo], before: float) -> set[str]:
-    """Folders in which nothing was written since: no upload into them is under way."""
+    """Return the folders in which nothing was written since: no upload into them is under way."""
     newest: defaultdict[str, float] = defaultdict(float)
     for found in objects:
         newest[_folder(found.key)] = max(newest[_folder(found.key)], found.modified_at)
@@ -162,5 +162,5 @@ def _settled(objects: Collection[ObjectInfo], before: float) -> set[str]:
 
 
 def _folder(key: str) -> str:
-    """The checkpoint's prefix that an object belongs to: ``<job>/checkpoints/<folder>/``."""
+    """Return the checkpoint's prefix that an object belongs to: ``<job>/checkpoints/<folder>/``."""
     return "/".join(key.split("/")[:3]) + "/"

@@ -1,9 +1,9 @@
-"""Checkpoints in S3 as their manifests tell: what counts when the ledger is lost or behind.
+"""Checkpoints in S3 according to their manifests, which are authoritative when the ledger is lost or behind.
 
 Layout, below ``<job>/checkpoints/step-<step>-e<epoch>/``: the files of a stock
-``torch.distributed.checkpoint`` directory, ``boxes.bin`` (what ``.metadata`` says, in little room), and
-``manifest.json``, which is written last. Without it there is no checkpoint. ``suspect.json`` beside it says that
-the checkpoint must not be restored, and why; ``pinned.json`` that it must be kept.
+``torch.distributed.checkpoint`` directory, ``boxes.bin`` (the compact form of ``.metadata``), and
+``manifest.json``, which is written last. Without it there is no checkpoint. ``suspect.json`` beside it means that
+the checkpoint must not be restored, and gives the reason; ``pinned.json`` means that it must be kept.
 
 A file that did not change since an older checkpoint is not stored again: its name, in the manifest and in
 ``.metadata``, is then ``/<bucket>/<key of the older object>``. Stock torch's ``FsspecReader`` joins the
@@ -77,7 +77,7 @@ class Part(Frozen):
     blocks: Blocks | None = None
 
     def described(self, parts: str) -> RemoteFile:
-        """The manifest's entry, given the name of the object that has the block digests."""
+        """Return the manifest's entry, given the name of the object that has the block digests."""
         return RemoteFile(
             name=self.name,
             nbytes=self.nbytes,
@@ -114,7 +114,7 @@ class Manifest(Frozen):
 
 
 def data_files(manifest: Manifest) -> list[RemoteFile]:
-    """The files that hold what was saved, in the manifest's order."""
+    """Return the files that hold what was saved, in the manifest's order."""
     return [file for file in manifest.files if file.name not in (METADATA, BOXES)]
 
 
@@ -141,12 +141,12 @@ def reference(bucket: str, key: str) -> str:
 
 
 def parts_name(rank: int) -> str:
-    """Name of the object that tells what a rank contributes."""
+    """Return the name of the object that lists what a rank contributes."""
     return f"parts/{rank}.json"
 
 
 def read_blocks(store: ObjectStore, checkpoint: str, file: RemoteFile) -> Blocks | None:
-    """Digests of the blocks of a file of the checkpoint with prefix ``checkpoint``; None: there are none.
+    """Return the digests of the blocks of a file of the checkpoint with prefix ``checkpoint``; None: there are none.
 
     Raises:
         CheckpointError: they are not those that the manifest means.
@@ -170,7 +170,7 @@ def read_blocks(store: ObjectStore, checkpoint: str, file: RemoteFile) -> Blocks
 
 
 def read_manifest(store: ObjectStore, key: str) -> Manifest:
-    """The manifest of the checkpoint with prefix ``key``.
+    """Return the manifest of the checkpoint with prefix ``key``.
 
     Raises:
         CheckpointError: there is none (an upload that never ended), or it cannot be read.
@@ -201,7 +201,7 @@ def read_manifest(store: ObjectStore, key: str) -> Manifest:
 
 
 def list_remote(store: ObjectStore, job: str) -> list[RemoteCheckpoint]:
-    """The job's complete checkpoints in S3, suspect ones included and marked, newest first.
+    """Return the job's complete checkpoints in S3, suspect ones included and marked, newest first.
 
     A manifest that cannot be read is logged and passed over: it is no reason to lose the others.
 
@@ -225,7 +225,7 @@ def list_remote(store: ObjectStore, job: str) -> list[RemoteCheckpoint]:
 
 
 def newest_first(store: ObjectStore, job: str) -> list[str]:
-    """Prefixes of the job's checkpoints, complete or not, by epoch and step; one request per thousand.
+    """Return the prefixes of the job's checkpoints, complete or not, by epoch and step; one request per thousand.
 
     Raises:
         UnavailableError: the store does not answer.
@@ -243,16 +243,16 @@ def newest_first(store: ObjectStore, job: str) -> list[str]:
 
 
 def newest_complete(store: ObjectStore, job: str) -> str | None:
-    """Prefix of the newest checkpoint (by epoch, then step) that has a manifest, whatever else it is.
+    """Return the prefix of the newest checkpoint (by epoch, then step) that has a manifest, whatever its state.
 
-    Looked for among the newest few only: whoever asks can do without, and uploads that broke may be many.
+    Only the newest few are searched: the caller can do without, and there may be many broken uploads.
     """
     prefixes = newest_first(store, job)[:_RECENT]
     return next((prefix for prefix in prefixes if any(store.list(object_key(prefix, MANIFEST)))), None)
 
 
 def latest(store: ObjectStore, job: str) -> RemoteCheckpoint | None:
-    """The newest checkpoint that may be restored, or None."""
+    """Return the newest checkpoint that may be restored, or None."""
     by_step = sorted(store.folders(checkpoints_prefix(job)), reverse=True)
     for prefix in by_step:
         try:
@@ -274,7 +274,7 @@ def latest_step(store: ObjectStore, job: str) -> int:
 def mark_suspect(
     store: ObjectStore, checkpoint: RemoteCheckpoint, reason: str, clock: Clock | None = None
 ) -> RemoteCheckpoint:
-    """Say in S3 that a checkpoint must not be restored; nothing is deleted, and the first reason stands.
+    """Mark in S3 that a checkpoint must not be restored; nothing is deleted, and the first reason stands.
 
     Raises:
         UnavailableError: the store does not answer.
@@ -287,7 +287,7 @@ def mark_suspect(
 
 
 def pin(store: ObjectStore, checkpoint: RemoteCheckpoint, reason: str, clock: Clock | None = None) -> None:
-    """Have a checkpoint kept whatever the retention says.
+    """Pin a checkpoint, so that it is kept whatever the retention rules are.
 
     Raises:
         UnavailableError: the store does not answer.
@@ -306,12 +306,12 @@ def unpin(store: ObjectStore, checkpoint: RemoteCheckpoint) -> None:
 
 
 def is_pinned(store: ObjectStore, key: str) -> bool:
-    """Whether the checkpoint with prefix ``key`` is pinned."""
+    """Return whether the checkpoint with prefix ``key`` is pinned."""
     return any(store.list(object_key(key, PINNED)))
 
 
 def describe(store: ObjectStore, prefix: str) -> RemoteCheckpoint:
-    """The checkpoint with prefix ``prefix``: its manifest, and whether it is suspect.
+    """Return the checkpoint with prefix ``prefix``: its manifest, and whether it is suspect.
 
     Raises:
         CheckpointError: it has no manifest, or not one of its own that can be read.
@@ -338,5 +338,5 @@ def _reason(store: ObjectStore, prefix: str) -> str:
         content: Any = json.loads(store.get(object_key(prefix, SUSPECT)))
         return str(content["reason"])
     except (UnknownError, ValueError, TypeError, KeyError):
-        # The object's presence is what counts; whoever wrote it by hand may have left it empty.
+        # The object's presence is what counts; a person who wrote it by hand may have left it empty.
         return "marked by hand"

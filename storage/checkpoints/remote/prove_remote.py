@@ -1,7 +1,7 @@
 """Proves that a checkpoint in S3 restores: read from end to end with bounded memory, changing nothing.
 
-Every file has the bytes that its manifest says; every element of every tensor lies in exactly one item; every item lies
-within a file of the checkpoint; every object is loaded, by the reader of a restore.
+Every file has the bytes that its manifest lists; every element of every tensor lies in exactly one item; every item
+lies within a file of the checkpoint; every object is loaded, by the reader of a restore.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def prove_remote(store: ObjectStore, key: str, allowed: Collection[str] | None =
 
 
 def _files(store: ObjectStore, key: str, found: Findings) -> int:
-    """Every byte of every file; how many they are."""
+    """Verify every byte of every file, and return the number of bytes."""
     checked = verify.verify(store, key)
     for each in checked:
         if each.problem:
@@ -68,7 +68,7 @@ def _sizes(store: ObjectStore, key: str) -> dict[str, int]:
 
 
 def _places(metadata: Metadata, sizes: Mapping[str, int], found: Findings) -> set[str]:
-    """Look at where everything lies; names of items that do not lie in the files, whole."""
+    """Check where everything lies; return the names of items that do not lie whole in the files."""
     wrong = {name: _why_not(metadata, name, sizes) for name in metadata.state_dict_metadata}
     for name, why in wrong.items():
         if why:
@@ -93,7 +93,7 @@ def _why_not(metadata: Metadata, name: str, sizes: Mapping[str, int]) -> str:
 
 
 def why_uncovered(known: TensorStorageMetadata) -> str:
-    """Why the chunks of a tensor do not make it up, each element once; empty: they do."""
+    """Return why the chunks of a tensor do not make it up, each element once; empty: they do."""
     size = tuple(known.size)
     for chunk in known.chunks:
         if not inside(chunk.offsets, chunk.sizes, size):
@@ -118,7 +118,7 @@ def _objects(reader: RemoteReader, metadata: Metadata, found: Findings, lying: s
 
 
 def _load(reader: RemoteReader, metadata: Metadata, names: Sequence[str], found: Findings) -> None:
-    """All together, and one by one only when that fails: the first that fails hides the others."""
+    """Load all objects together, and one by one only when that fails: the first that fails hides the others."""
     try:
         loaded = load_part(reader, metadata, dict.fromkeys(names))
     except CheckpointError as error:

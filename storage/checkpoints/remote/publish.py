@@ -1,6 +1,6 @@
 """Writes checkpoints to the object store, straight from shared memory.
 
-Every rank's machine uploads the rank's part as files and says so in ``parts/<rank>.json``. When all have, one
+Every rank's machine uploads the rank's part as files and records them in ``parts/<rank>.json``. When all have, one
 machine writes ``.metadata`` and, last, the manifest: from then on there is a checkpoint. A file with the same
 content as in the newest complete checkpoint is referred to, not sent.
 """
@@ -52,7 +52,7 @@ _POLL_S = (0.1, 2.0)
 
 
 class Uploaded(Frozen):
-    """What one rank contributed."""
+    """The contribution of one rank."""
 
     nbytes: int
     """Of its part of the checkpoint."""
@@ -89,7 +89,7 @@ class _Upload:
         return part
 
     def _same(self, part: Part) -> str | None:
-        """Name of an object with the very same bytes, if there is one."""
+        """Name of an object with the same bytes, if there is one."""
         known = self.known.get(part.name)
         if known is None or (known.nbytes, known.digest) != (part.nbytes, part.digest) or not part.nbytes:
             return None
@@ -102,7 +102,7 @@ class _Upload:
 
 
 def put_rank(store: ObjectStore, shard: Path, key: str, *, object_nbytes: int, within_s: float) -> Uploaded:
-    """Upload one rank's part of a checkpoint from its shard file, then say that it is there.
+    """Upload one rank's part of a checkpoint from its shard file, then record that it is complete.
 
     Args:
         store: the bucket.
@@ -117,7 +117,7 @@ def put_rank(store: ObjectStore, shard: Path, key: str, *, object_nbytes: int, w
     """
     give_up_at = time.monotonic() + within_s
     with shard.open("rb") as file:
-        # Not closed by hand: views of it die with whatever raised.
+        # Not closed explicitly: views of it are freed with the exception.
         buf = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     header = _header_of(buf, shard, key)
     base = manifests.newest_complete(store, header.job) or ""
@@ -160,7 +160,7 @@ def finish(
 ) -> RemoteCheckpoint:
     """Wait for the parts of all ranks, then write both forms of the metadata and, last, the manifest that counts.
 
-    A checkpoint that is complete already stays as it is. ``metadata`` is the plan's, as rank 0 keeps it
+    A checkpoint that is complete already is left unchanged. ``metadata`` is the plan's, as rank 0 keeps it
     (:mod:`~holdfast.storage.checkpoints.format.plan_file`).
 
     Raises:
@@ -201,10 +201,10 @@ def finish(
 
 
 def require_alike(key: str, parts: Sequence[Parts]) -> None:
-    """Refuse parts of ranks for which one of them saved what was not the same on all: the whole is nobody's state.
+    """Refuse parts whose replicated state differs between ranks: together they are the state of no rank.
 
     Raises:
-        CheckpointError: says on which ranks it differs.
+        CheckpointError: the message names the ranks on which it differs.
     """
     for number, hashes in enumerate(zip_longest(*(each.replicated for each in parts), fillvalue=0)):
         if len(held := {each for each in hashes if each}) > 1:
@@ -216,7 +216,7 @@ def require_alike(key: str, parts: Sequence[Parts]) -> None:
 
 
 def read_parts(store: ObjectStore, key: str, rank: int) -> Parts:
-    """What ``rank`` contributed to the checkpoint with prefix ``key``.
+    """Read what ``rank`` contributed to the checkpoint with prefix ``key``.
 
     Raises:
         CheckpointError: it is missing or damaged.
@@ -261,7 +261,7 @@ def _spans(buf: mmap.mmap, header: buffers.ShardHeader, object_nbytes: int) -> S
 
 
 def _place(plan: PlanFile, parts: Sequence[Parts]) -> tuple[bytes | memoryview, bytes]:
-    """The metadata, stock and compact, that name the files that there are."""
+    """Return the metadata, stock and compact, that name the files that there are."""
     planned = all(
         [file.name for file in each.files] == [f"__{rank}_0.distcp"] for rank, each in enumerate(parts)
     )

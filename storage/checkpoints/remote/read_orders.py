@@ -1,4 +1,4 @@
-"""Who reads which bytes of a checkpoint in S3: rank 0 makes a plan of what all need, and gives each rank its part."""
+"""Distribution of the reads of a checkpoint in S3: rank 0 plans what all ranks need, and gives each rank its part."""
 
 from __future__ import annotations
 

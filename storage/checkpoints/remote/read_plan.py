@@ -1,4 +1,4 @@
-"""Which rank reads which bytes of a checkpoint in S3, and to whom it passes them on.
+"""The plan of reads: which rank reads which bytes of a checkpoint in S3, and to which ranks it passes them on.
 
 Ranks that need the same bytes split them: every byte is read once and then exchanged, as in ByteCheckpoint
 (arXiv 2407.20143, section 4: "redundant reads are eliminated"). Files are read in whole blocks, because their digests
@@ -17,7 +17,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Needs:
-    """What ranks need: parallel arrays, one entry per range of bytes of one file."""
+    """The needs of the ranks: parallel arrays, one entry per range of bytes of one file."""
 
     rank: Ints
     file: Ints
@@ -118,7 +118,7 @@ def plan_reads(
 
 
 def _merge(rank: Ints, begin: Ints, end: Ints, places: int) -> tuple[Ints, Ints, Ints]:
-    """Ranges of each rank joined where they touch or overlap."""
+    """Return the ranges of each rank joined where they touch or overlap."""
     # A rank's places come after all of the rank before it, so one running maximum serves all ranks.
     begin, end = begin + rank * places, end + rank * places
     order = np.argsort(begin, kind="stable")
@@ -132,7 +132,7 @@ def _merge(rank: Ints, begin: Ints, end: Ints, places: int) -> tuple[Ints, Ints,
 
 
 def _runs(first: Ints, lengths: Ints) -> Ints:
-    """``first[i], first[i] + 1, ...`` (``lengths[i]`` numbers) for each i, one after the other."""
+    """Return ``first[i], first[i] + 1, ...`` (``lengths[i]`` numbers) for each i, one after the other."""
     offsets = np.cumsum(lengths) - lengths
     return np.arange(int(lengths.sum())) - np.repeat(offsets - first, lengths)
 
@@ -153,7 +153,7 @@ def _shares(begin: Ints, blocks: Ints, count: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _pieces(begin: Ints, blocks: Ints, most: Ints) -> tuple[Ints, Ints, Ints]:
-    """Shares cut into pieces of at most ``most`` blocks: (share, first block, block after the last)."""
+    """Cut shares into pieces of at most ``most`` blocks: (share, first block, block after the last)."""
     parts = -(-blocks // most)
     share = np.repeat(np.arange(begin.size), parts)
     number = _runs(np.zeros(begin.size, np.int64), parts)
@@ -162,7 +162,7 @@ def _pieces(begin: Ints, blocks: Ints, most: Ints) -> tuple[Ints, Ints, Ints]:
 
 
 def _turns(reader: Ints, nbytes: Ints, turn_nbytes: int) -> Ints:
-    """The round of each piece: a reader's pieces in order, so much per round."""
+    """Return the round of each piece: a reader's pieces in order, so much per round."""
     order = np.argsort(reader, kind="stable")
     total = np.cumsum(nbytes[order])
     before = total - nbytes[order]
@@ -173,7 +173,7 @@ def _turns(reader: Ints, nbytes: Ints, turn_nbytes: int) -> Ints:
 
 
 def _union_nbytes(needs: Needs) -> int:
-    """Bytes that at least one of the ranges covers."""
+    """Return the number of bytes that at least one of the ranges covers."""
     span = int(needs.end.max()) + 1
     order = np.argsort(needs.file * span + needs.start, kind="stable")
     begin = (needs.file * span + needs.start)[order]

@@ -36,29 +36,29 @@ class Source(Protocol):
         ...
 
     def get_range(self, name: str, start: int, end: int) -> bytes:
-        """Bytes of a file."""
+        """Return the bytes of a file."""
         ...
 
     def read_range(
         self, name: str, start: int, end: int, chunk_nbytes: int, take: Callable[[bytes], None]
     ) -> None:
-        """Bytes of a file as they come, ``chunk_nbytes`` at a time."""
+        """Read bytes of a file as they come, ``chunk_nbytes`` at a time."""
         ...
 
     def read_blocks(self, file: RemoteFile) -> Blocks | None:
-        """Digests of the blocks of a file."""
+        """Return the digests of the blocks of a file."""
         ...
 
 
 @dataclass(frozen=True)
 class Round:
-    """What this rank reads in one round, under way."""
+    """The reads of this rank in one round, in progress."""
 
     pieces: list[tuple[int, int, int]]
     """File, start and end of each."""
     reads: list[Future[None]]
     outgoing: Tensor
-    """What others need of it: bytes for rank 0, then for rank 1, and so on."""
+    """Bytes that other ranks need of it: those for rank 0, then those for rank 1, and so on."""
     counts: list[int]
     """How many for each."""
 
@@ -78,7 +78,7 @@ class Work:
         number: dict[str, int],
         ranks: int,
     ) -> None:
-        """``number`` says where in ``files`` a name is."""
+        """Prepare the reads; ``number`` is the index in ``files`` of each name."""
         self._source = source
         self._items = items
         self._files = files
@@ -190,7 +190,7 @@ class Work:
         return xxhash.xxh3_128_hexdigest(block) != described.digest or len(block) != described.nbytes
 
     def _check(self, file: RemoteFile) -> BlockCheck | None:
-        """The block digests of a file; None when there are none and the file is read as one block."""
+        """Return the block digests of a file; None when there are none and the file is read as one block."""
         try:
             blocks = self._source.read_blocks(file)
             return BlockCheck(blocks, file.nbytes) if blocks is not None else None

@@ -46,7 +46,7 @@ THREADS = min(16, max(4, os.cpu_count() or 4))
 
 
 class LoadReport(Frozen):
-    """What a load cost. Bytes; the job's are sums over its ranks."""
+    """The cost of a load. Bytes; the job's are sums over its ranks."""
 
     requests: int
     """GET requests of this rank."""
@@ -68,7 +68,7 @@ class LoadReport(Frozen):
 
 @dataclass(frozen=True)
 class _Opening:
-    """What rank 0 found out, for all."""
+    """The result of rank 0's reads, for all ranks."""
 
     manifest: Manifest
     metadata: bytes
@@ -90,7 +90,7 @@ class RemoteReader(StorageReader):
     def __init__(
         self, store: ObjectStore, key: str, *, job: str = "", step: int | None = None, alone: bool = False
     ) -> None:
-        """For the checkpoint with prefix ``key``; ``job`` and ``step``, when given, must be its own."""
+        """Prepare for the checkpoint with prefix ``key``; ``job`` and ``step``, when given, must be its own."""
         self._store = store
         self._key = key
         self._expected = (job, step)
@@ -109,15 +109,15 @@ class RemoteReader(StorageReader):
         return f"job {self._opening.manifest.job!r} step {self._opening.manifest.step} in S3 ({self._key})"
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
-        """Nothing to forget: a reader is made for one checkpoint."""
+        """Do nothing: a reader is made for one checkpoint."""
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
-        """False: it takes a store and a prefix, not an id."""
+        """Return False: it takes a store and a prefix, not an id."""
         return False
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """The checkpoint's metadata. Rank 0 reads and verifies it, all others get it from there.
+        """Return the checkpoint's metadata. Rank 0 reads and verifies it, all others get it from there.
 
         Where there is a compact form, that is its names; the boxes come when it is known what is loaded.
         """
@@ -127,7 +127,7 @@ class RemoteReader(StorageReader):
             if error is not None:
                 raise error
             self._opening = opening
-        if self._opening.compact:  # anew: what one load fills in is no other's
+        if self._opening.compact:  # a new object: loads must not share what each fills in
             return self._compact(self._opening)
         self._metadata = self._metadata or self._stock(self._opening)
         return self._metadata
@@ -160,15 +160,15 @@ class RemoteReader(StorageReader):
         self._metadata = metadata
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """Nothing to add: ranks agree on their reads when they begin to read."""
+        """Return the plan unchanged: ranks agree on their reads when they begin to read."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Nothing to add."""
+        """Return the plans unchanged."""
         return plans
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
-        """Agree on who reads what, read, pass on, and fill the planner's tensors."""
+        """Agree on which rank reads what, read, pass on, and fill the planner's tensors."""
         begun = time.perf_counter()
         assert self._metadata is not None
         assert self._opening is not None
@@ -211,20 +211,20 @@ class RemoteReader(StorageReader):
         self._raise_together(trouble)
 
     def get_range(self, name: str, start: int, end: int) -> bytes:
-        """Bytes of a file of the checkpoint; counted."""
+        """Return the bytes of a file of the checkpoint; counted."""
         self._count()
         return self._store.get_range(manifests.object_key(self._key, name), start, end - start)
 
     def read_range(
         self, name: str, start: int, end: int, chunk_nbytes: int, take: Callable[[bytes], None]
     ) -> None:
-        """Bytes of a file of the checkpoint as they come; counted."""
+        """Read bytes of a file of the checkpoint as they come; counted."""
         self._count()
         key = manifests.object_key(self._key, name)
         self._store.read_range(key, start, end - start, chunk_nbytes, take)
 
     def read_blocks(self, file: RemoteFile) -> Blocks | None:
-        """Digests of the blocks of a file; counted."""
+        """Return the digests of the blocks of a file; counted."""
         self._count()
         return manifests.read_blocks(self._store, self._key, file)
 
@@ -251,7 +251,7 @@ class RemoteReader(StorageReader):
             return None, error
 
     def _open_boxes(self, manifest: Manifest) -> bytes | None:
-        """What every rank needs of the compact metadata; None: there is none, or it is damaged."""
+        """Read the part of the compact metadata that every rank needs; None: there is none, or it is damaged."""
         if (boxes := self._boxes(manifest)) is None:
             return None
         try:
@@ -277,7 +277,7 @@ class RemoteReader(StorageReader):
     def _agree(
         self, items: list[Located], files: list[RemoteFile], number: dict[str, int]
     ) -> tuple[Orders, int]:
-        """Tell rank 0 what this rank needs; what it is to read, and how much the job needs."""
+        """Send rank 0 what this rank needs; return what this rank is to read, and how much the job needs."""
         rows = [(number[each.file], span.start, span.end) for each in items for span in each.spans]
         table = np.array([row for row in rows if row[2] > row[1]], np.int64).reshape(-1, 3)
         tables = self._exchange.gather(table)
@@ -321,7 +321,7 @@ class RemoteReader(StorageReader):
         work.received_nbytes += at
 
     def _raise_together(self, trouble: list[HoldfastError]) -> None:
-        """Every rank raises when any met trouble, with the same words."""
+        """Raise on every rank when any rank failed, with the same message."""
         if not self._exchange.any(bool(trouble)):
             return
         told = [each for each in self._exchange.everywhere(trouble[0] if trouble else None) if each]
@@ -331,7 +331,7 @@ class RemoteReader(StorageReader):
 
 
 def first_line(error: BaseException) -> str:
-    """The beginning of an error's message."""
+    """Return the beginning of an error's message."""
     return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
 
 

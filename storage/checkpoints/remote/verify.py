@@ -1,4 +1,4 @@
-"""Reads a checkpoint in the object store from end to end and says which of its files are not what was saved."""
+"""Reads a checkpoint in the object store from end to end and reports which files are not as they were saved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shard files in shared memory: two slots per rank, each with a header page that says what is in it.
+"""Shard files in shared memory: two slots per rank, each with a header page that describes its content.
 
 No torch here: the agent reads, verifies and copies shards without it. A shard file is::
 
@@ -9,8 +9,8 @@ plan gave this rank (``owned_nbytes``: exactly the object ``__{rank}_0.distcp``)
 so that the rank alone can be restored from its own file.
 
 There are two slots, ``a`` and ``b``. The newest shard that all ranks are known to have is never written to (before
-there is one: the newest complete one), so whatever moment the writer dies at, one complete shard remains. Where only
-one is wanted (:func:`only_slot`) the other copies that make this safe lie on other machines.
+there is one: the newest complete one), so one complete shard remains whenever the writer dies. Where only one
+slot is wanted (:func:`only_slot`) the other copies that make this safe lie on other machines.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _NAME = re.compile(r"r(\d+)-([ab])\.shard$")
 
 
 class ShardHeader(Frozen):
-    """What a shard file says of itself. Offsets count bytes from the start of the file."""
+    """The header of a shard file. Offsets count bytes from the start of the file."""
 
     job: JobName
     rank: Rank
@@ -88,7 +88,7 @@ def rank_of(path: Path) -> int:
 
 
 def metadata_path(folder: Path, epoch: int | str) -> Path:
-    """Where rank 0 puts the global ``.metadata`` of an epoch's checkpoints.
+    """Return where rank 0 puts the global ``.metadata`` of an epoch's checkpoints.
 
     Exact for a given shard: ``metadata_path(folder, header.plan)`` (an epoch may plan more than once).
     """
@@ -96,7 +96,7 @@ def metadata_path(folder: Path, epoch: int | str) -> Path:
 
 
 def begin(buf: mmap.mmap) -> None:
-    """Declare that the content is about to change: until :func:`commit` nobody may use it."""
+    """Declare that the content is about to change: it must not be used until :func:`commit`."""
     _PREFIX.pack_into(buf, 0, MAGIC, WRITING, 0, 0)
 
 
@@ -117,7 +117,7 @@ def commit(buf: mmap.mmap, header: ShardHeader) -> bytes:
 
 
 def parse_header(page: bytes | memoryview | mmap.mmap) -> ShardHeader | None:
-    """The header in the first page of a shard; None unless it is whole and complete."""
+    """Return the header in the first page of a shard; None unless it is whole and complete."""
     if len(page) < HEADER_BYTES:
         return None
     magic, state, length, checksum = _PREFIX.unpack_from(page, 0)
@@ -140,19 +140,19 @@ class Seen:
         self._header: ShardHeader | None = None
 
     def header(self, buf: mmap.mmap) -> ShardHeader | None:
-        """The header of the file; None when there is no complete shard."""
+        """Return the header of the file; None when there is no complete shard."""
         prefix = buf[: _PREFIX.size]  # has the JSON's length and hash
         if prefix != self._prefix:
             self._prefix, self._header = prefix, parse_header(buf)
         return self._header
 
     def wrote(self, prefix: bytes, header: ShardHeader) -> None:
-        """What :func:`commit` returned, of ``header``."""
+        """Remember ``header`` and the ``prefix`` that :func:`commit` returned for it."""
         self._prefix, self._header = prefix, header
 
 
 def read_header(path: Path) -> ShardHeader | None:
-    """The header of the shard at ``path``; None when there is no complete shard."""
+    """Return the header of the shard at ``path``; None when there is no complete shard."""
     try:
         with path.open("rb") as file:
             header = parse_header(file.read(HEADER_BYTES))
@@ -192,7 +192,7 @@ class StreamDigest:
         )
 
     def update(self, piece: memoryview) -> None:
-        """The next bytes."""
+        """Take the next bytes."""
         for start, end in self._ranges:
             first, last = max(start, self._at), min(end, self._at + len(piece))
             if first < last:
@@ -201,12 +201,12 @@ class StreamDigest:
         self._at += len(piece)
 
     def finish(self) -> str:
-        """The digest, when all bytes came."""
+        """Return the digest, when all bytes came."""
         return self._digest.hexdigest()
 
 
 def require_header(path: Path) -> ShardHeader:
-    """The header of the shard at ``path``.
+    """Return the header of the shard at ``path``.
 
     Raises:
         CheckpointError: it is missing, incomplete or short.
@@ -237,13 +237,13 @@ def verify(path: Path) -> ShardHeader:
 
 
 def inventory(folder: Path) -> list[tuple[Path, ShardHeader]]:
-    """All complete shards in ``folder`` by rank, then oldest first."""
+    """Return all complete shards in ``folder`` by rank, then oldest first."""
     found = [(path, header) for path in _files(folder) if (header := read_header(path)) is not None]
     return sorted(found, key=lambda item: (item[1].rank, item[1].epoch, item[1].step))
 
 
 def slot_to_overwrite(folder: Path, rank: int, keeps: Saved | None = None) -> Path:
-    """The slot of ``rank`` that does not hold what ``keeps`` names; without that not the newest complete one.
+    """Return the slot of ``rank`` that does not hold what ``keeps`` names; without that not the newest complete one.
 
     Newest is by epoch, then step.
     """
@@ -252,7 +252,7 @@ def slot_to_overwrite(folder: Path, rank: int, keeps: Saved | None = None) -> Pa
 
 
 def overwrites_first(held_a: ShardHeader | None, held_b: ShardHeader | None, keeps: Saved | None) -> bool:
-    """Whether the next save goes over the first of two slots, which hold these; see :func:`slot_to_overwrite`."""
+    """Return whether the next save overwrites the first of the slots that hold these; see :func:`slot_to_overwrite`."""
     for held, first in ((held_a, False), (held_b, True)):
         if held is not None and (held.epoch, held.step) == keeps:
             return first
@@ -262,7 +262,7 @@ def overwrites_first(held_a: ShardHeader | None, held_b: ShardHeader | None, kee
 
 
 def only_slot(folder: Path, rank: int) -> tuple[Path, Path]:
-    """The slot of ``rank`` where one is enough, and the other, which should not exist."""
+    """Return the slot of ``rank`` where one is enough, and the other, which should not exist."""
     a, b = (shard_path(folder, rank, slot) for slot in SLOTS)
     return (b, a) if b.exists() and not a.exists() else (a, b)
 
@@ -271,7 +271,7 @@ def discard_newer(folder: Path, step: int, rank: int | None = None) -> list[Path
     """Mark shards beyond ``step`` empty (of one rank, or of all) and return their paths.
 
     Called when an epoch resumes after ``step``: a leftover of a later step would count as the newest, and the
-    first save of the new epoch would overwrite the very shard that all ranks have in common.
+    first save of the new epoch would overwrite the shard that all ranks have in common.
     """
     gone = []
     for path, header in inventory(folder):

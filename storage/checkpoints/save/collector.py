@@ -32,13 +32,13 @@ class _Pickled:
 
     value: object
     quick: bytes
-    """By pickle as it is: tells whether it changed."""
+    """By pickle as it is: shows whether the value changed."""
     data: bytes
 
 
 @dataclass(frozen=True)
 class _Loose:
-    """What has to be looked at although the rest of the state is the very same."""
+    """Parts that must be checked although the rest of the state is identical."""
 
     fixed: Mapping[str, Any]
     """That rest."""
@@ -64,11 +64,11 @@ class Collector:
         self._loose: _Loose | None = None
 
     def collect(self, flat: Mapping[str, Any], fixed: Mapping[str, Any] | None = None) -> Contents | None:
-        """The values of a state in the layout's order; None when they do not fit it any more.
+        """Return the values of a state in the layout's order; None when they do not fit it any more.
 
         Args:
             flat: the state by name.
-            fixed: more of it, which is the very same dictionary as the last time if all tensors in it lie where they
+            fixed: more of it, which is the same dictionary object as the last time if all tensors in it lie where they
                 lay, and nothing else in it changed.
         """
         if fixed is None:
@@ -98,7 +98,7 @@ class Collector:
         return _Loose(fixed, frozenset(flat), tensors, objects, glance, contents)
 
     def _collect_loose(self, flat: Mapping[str, Any], loose: _Loose) -> Contents | None:
-        """As :meth:`_collect`, where all but ``flat`` is as it was."""
+        """Collect as :meth:`_collect` does, where all but ``flat`` is as it was."""
         if flat.keys() != loose.names:
             return None
         tensors, objects = [*loose.last.tensors], [*loose.last.objects]
@@ -122,7 +122,7 @@ class Collector:
         return all(len(data) <= each.place.length for data, each in zip(objects, items, strict=True))
 
     def _tensors(self, flat: Mapping[str, Any]) -> list[Tensor] | None:
-        """The tensors in the layout's order; None when one is missing or is sharded or made otherwise."""
+        """Return the tensors in the layout's order; None when one is missing or is sharded or made otherwise."""
         found = [flat[each.piece.fqn] for each in self.tensor_items]
         if self._last is None:
             glance, tensors = Glance(found), [*found]
@@ -144,7 +144,7 @@ class Collector:
         return tensors
 
     def _tensor(self, number: int, flat: Mapping[str, Any]) -> Tensor | None:
-        """One of them."""
+        """Return the tensor of one piece."""
         each = self.tensor_items[number]
         spec, known = getattr(flat[each.piece.fqn], "_spec", None), self._specs.get(number)
         if number in self._specs and spec is not known and spec != known:
@@ -173,7 +173,7 @@ class Collector:
 
 
 def _stays(name: str, value: object) -> bool:
-    """Whether an object that is the same has the same contents: whoever makes these makes a new one for each change."""
+    """Return whether the same object has the same contents: for these types every change makes a new object."""
     return type(value) in _SCALARS or (type(value) in (dict, tuple) and name.startswith(structure.MADE_ANEW))
 
 
@@ -182,7 +182,7 @@ def _fits(value: object, each: Placed) -> bool:
 
 
 def _held(flat: Mapping[str, Any], piece: Piece) -> Tensor:
-    """What ``flat`` holds of a piece."""
+    """Return the tensor of a piece in ``flat``."""
     found = flat[piece.fqn]
     if piece.whole and type(found) in (Tensor, Parameter):
         return cast(Tensor, found)

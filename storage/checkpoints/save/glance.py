@@ -1,7 +1,7 @@
-"""Tell quickly that nothing changed: whether tensors are the very ones, of the same form, at the same place.
+"""A quick check that nothing changed: whether tensors are the same objects, of the same form, at the same place.
 
-Of most states only the elements differ from one save to the next. Then all that was found out about the one before
-(names, pieces, places in the file) holds, and a save costs a look at each tensor instead of a walk through the state.
+In most states only the elements differ from one save to the next. Then all that is known of the save before (names,
+pieces, places in the file) still holds, and a save costs a look at each tensor instead of a walk through the state.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ASKED: tuple[Any, ...] = (
     operator.attrgetter("dtype"),
     operator.attrgetter("requires_grad"),
 )
-"""What makes a form. Each is asked of all tensors in one go: half of what one tensor after the other takes."""
+"""Attributes that make a form. Each is read of all tensors at once: half the time of one tensor after the other."""
 
 
 class Glance:
@@ -36,15 +36,15 @@ class Glance:
         self._forms = _forms(tensors, self._columns)
 
     def same(self, tensors: Sequence[object]) -> bool:
-        """Whether ``tensors`` are the same objects, unchanged but for their elements."""
+        """Return whether ``tensors`` are the same objects, unchanged but for their elements."""
         return len(tensors) == len(self._tensors) and not self.changed(tensors)
 
     def holds(self, tensors: Sequence[object]) -> bool:
-        """Whether ``tensors`` are the same objects, whatever their form."""
+        """Return whether ``tensors`` are the same objects, whatever their form."""
         return identical(tensors, self._tensors)
 
     def changed(self, tensors: Sequence[object]) -> list[int]:
-        """Numbers of those that are not what they were; as many as there were. They are remembered instead."""
+        """Return the numbers of tensors that are other ones than before, of as many; the new ones are remembered."""
         columns = _columns(tensors)
         if columns is not None and columns == self._columns and identical(tensors, self._tensors):
             return []
@@ -59,12 +59,12 @@ class Glance:
 
 
 def identical(left: Sequence[object], right: Sequence[object]) -> bool:
-    """Whether both hold the very same objects in the same order."""
+    """Return whether both hold the same objects in the same order."""
     return len(left) == len(right) and all(map(operator.is_, left, right))
 
 
 def _columns(tensors: Sequence[Any]) -> list[list[Any]] | None:
-    """What makes the forms, each of all tensors; None when there are others than plain ones."""
+    """Return the attributes that make the forms, each of all tensors; None when not all tensors are plain ones."""
     if not _PLAIN.issuperset(map(type, tensors)):
         return None
     try:

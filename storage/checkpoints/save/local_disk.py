@@ -19,7 +19,7 @@ def require(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> None:
     """Refuse ``folder`` unless it is there and lies on a file system of this machine.
 
     Raises:
-        CheckpointError: says what is wrong with it.
+        CheckpointError: it is not; the message names the reason.
     """
     if not folder.is_dir():
         raise CheckpointError(
@@ -35,7 +35,7 @@ def require(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> None:
 
 
 def file_system(folder: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
-    """Type of the file system that ``folder`` lies on; empty when it cannot be told."""
+    """Return the type of the file system that ``folder`` lies on; empty when it cannot be determined."""
     wanted, best, kind = folder.resolve(), Path(), ""
     for line in mounts.read_text().splitlines():
         before, _, after = line.partition(" - ")

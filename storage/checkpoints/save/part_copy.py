@@ -18,7 +18,7 @@ LARGEST_SHARE = 0.5
 
 
 def is_small(header: ShardHeader) -> bool:
-    """Whether to copy the part of such a shard instead of lending the whole."""
+    """Return whether to copy the part of such a shard instead of lending the whole."""
     return nbytes(header) <= LARGEST_SHARE * header.file_nbytes
 
 
@@ -52,6 +52,6 @@ def take(loan: Path, header: ShardHeader, folder: Path | None = None) -> Path:
 
 
 def _header_of(part: Path) -> ShardHeader | None:
-    """It names the size of the whole shard, so :func:`buffers.read_header` would refuse it."""
+    """Return the header, which :func:`buffers.read_header` would refuse: it has the size of the whole shard."""
     with part.open("rb") as file:
         return buffers.parse_header(file.read(buffers.HEADER_BYTES))

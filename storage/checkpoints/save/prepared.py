@@ -14,7 +14,7 @@ from holdfast.storage.checkpoints.save.transfer import Move, Route
 
 @dataclass(frozen=True)
 class Steady:
-    """Which tensors stay as they are until a save says that they may change; the others are copied at once."""
+    """The tensors that stay unchanged until a save declares that they may change; the others are copied at once."""
 
     updated: frozenset[int] | None = None
     """Addresses of those that only an optimizer changes, which waits; None: all wait."""
@@ -22,7 +22,7 @@ class Steady:
     """Names of those that nevertheless changed once."""
 
     def __call__(self, name: str, tensor: Tensor) -> bool:
-        """Whether the tensor of this name is one."""
+        """Return whether the tensor of this name is one."""
         return name not in self.changing and (self.updated is None or tensor.data_ptr() in self.updated)
 
 
@@ -31,7 +31,7 @@ ALL_STEADY = Steady()
 
 @dataclass(frozen=True)
 class Target:
-    """Where a tensor goes."""
+    """The place that a tensor is copied to."""
 
     name: str
     view: Tensor
@@ -41,10 +41,10 @@ class Target:
 
 
 class Prepared:
-    """How tensors are copied to their targets again and again."""
+    """Prepared copies of tensors to their targets, run at every save."""
 
     def __init__(self, targets: Sequence[Target], tensors: list[Tensor], steady: Steady) -> None:
-        """For ``tensors``, in the order of ``targets``."""
+        """Prepare copies of ``tensors``, in the order of ``targets``."""
         self._targets, self._tensors, self._steady = targets, tensors, steady
         self.names: list[str] = []
         """Of the steady ones, in the order of the route."""
@@ -62,7 +62,7 @@ class Prepared:
         self.route = Route(moves)
 
     def holds(self, tensors: list[Tensor], steady: Steady) -> bool:
-        """Whether it holds for ``tensors``, in the same order, as well. Those copied at once may be others."""
+        """Return whether it holds for ``tensors``, in the same order, as well. Those copied at once may be others."""
         if steady != self._steady:
             return False
         if tensors is self._tensors:
@@ -70,14 +70,14 @@ class Prepared:
         return identical(self._later(tensors), self._later(self._tensors))
 
     def at_once(self, tensors: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
-        """Targets and sources of what is copied at once."""
+        """Return the targets and sources of what is copied at once."""
         return [self._targets[number].view for number in self._at_once], [
             tensors[number] for number in self._at_once
         ]
 
 
 def _picking(numbers: Sequence[int]) -> Callable[[list[Tensor]], Sequence[Tensor]]:
-    """Takes those of the ``numbers`` out of a list."""
+    """Return a function that takes those of the ``numbers`` out of a list."""
     if len(numbers) < 2:
         return lambda tensors: [tensors[number] for number in numbers]
     return itemgetter(*numbers)

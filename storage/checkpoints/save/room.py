@@ -1,4 +1,4 @@
-"""Whether a machine's first tier has room for the checkpoints of its ranks, told before training starts."""
+"""A check before training starts: whether a machine's first tier has room for the checkpoints of its ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.storage.checkpoints.save import local_disk
 
 
 def require(folder: Path, rank_nbytes: int, ranks: int, copies: Copies) -> str:
-    """Refuse to start training that could not be saved; returns a warning when transfers will not fit beside it.
+    """Refuse to start training that could not be saved; return a warning when transfers will not fit beside it.
 
     Args:
         folder: the ranks' shard folder.
@@ -20,7 +20,7 @@ def require(folder: Path, rank_nbytes: int, ranks: int, copies: Copies) -> str:
         copies: of each rank's state, of this machine's ranks and of as many of another machine.
 
     Raises:
-        CheckpointError: the copies at rest do not fit; says how much is needed and how much there is.
+        CheckpointError: the copies at rest do not fit; the message has the bytes needed and available.
     """
     each = rank_nbytes * ranks
     there = free_nbytes(folder) + held_nbytes(folder)
@@ -39,7 +39,7 @@ def require(folder: Path, rank_nbytes: int, ranks: int, copies: Copies) -> str:
 
 
 def free_nbytes(folder: Path) -> int:
-    """What is free where ``folder`` lies or will lie."""
+    """Return the free bytes where ``folder`` lies or will lie."""
     while not folder.exists():
         folder = folder.parent
     found = os.statvfs(folder)
@@ -47,13 +47,13 @@ def free_nbytes(folder: Path) -> int:
 
 
 def held_nbytes(folder: Path) -> int:
-    """What this job's shards and its peer's copies take already: it is used again."""
+    """Return the bytes that this job's shards and its peer's copies take already: they are used again."""
     peer = folder.parent.parent / "peer" / folder.name
     return sum(path.stat().st_size for each in (folder, peer) for path in each.glob("r*-?.shard"))
 
 
 def told(nbytes: float) -> str:
-    """A size for people."""
+    """Return a size for people."""
     return f"{nbytes / 2**30:.2f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.1f} MiB"
 
 

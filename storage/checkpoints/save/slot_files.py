@@ -17,10 +17,10 @@ from holdfast.storage.checkpoints.save import buffers, slot_lock
 
 
 def create(path: Path, file_nbytes: int) -> mmap.mmap:
-    """Map the shard file at ``path`` for an agent that receives a shard; made anew unless one of that size is there.
+    """Map the shard file at ``path`` for an agent that receives a shard; created unless one of that size is there.
 
-    A file of another size, or one that is lent (:func:`lend`), is replaced, never changed: whoever still has it mapped
-    or has another name for it keeps the old bytes.
+    A file of another size, or one that is lent (:func:`lend`), is replaced, never changed: a process that still has it
+    mapped, or has another name for it, keeps the old bytes.
 
     Raises:
         CheckpointError: shared memory is full, or the folder cannot be written.
@@ -36,7 +36,7 @@ def create(path: Path, file_nbytes: int) -> mmap.mmap:
 
 
 def create_locked(path: Path, file_nbytes: int, epoch: int) -> slot_lock.LockedMap:
-    """As :func:`create`, for a rank of ``epoch``: a file that an older one still has mapped is replaced, too.
+    """Map as :func:`create` does, for a rank of ``epoch``: a file that an older one still has mapped is replaced, too.
 
     Raises:
         CheckpointError: as there; or a rank of a newer epoch has the file: this process is left from an older one.
@@ -111,7 +111,7 @@ def _is_unfit(path: Path, file_nbytes: int) -> bool:
 
 
 def _map_locked(path: Path, file_nbytes: int, epoch: int) -> slot_lock.LockedMap | None:
-    """The file with its lock; None: it must make way for another one.
+    """Return the file with its lock; None: it must make way for another one.
 
     Raises:
         CheckpointError: a newer epoch has the lock.
@@ -124,7 +124,7 @@ def _map_locked(path: Path, file_nbytes: int, epoch: int) -> slot_lock.LockedMap
         held = slot_lock.lock(descriptor)
         if held is None:
             _require_older(path, descriptor, epoch)
-        if not _is_at(path, descriptor):  # somebody has just replaced it
+        if not _is_at(path, descriptor):  # another process has just replaced it
             return _map_locked(path, file_nbytes, epoch)
         if held is None or _is_unfit(path, file_nbytes):
             return None
@@ -137,7 +137,7 @@ def _map_locked(path: Path, file_nbytes: int, epoch: int) -> slot_lock.LockedMap
 
 
 def _is_at(path: Path, descriptor: int) -> bool:
-    """Whether the open file is still the one at ``path``."""
+    """Return whether the open file is still the one at ``path``."""
     here, there = os.fstat(descriptor), path.stat()
     return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
 
@@ -154,9 +154,9 @@ def _require_older(path: Path, descriptor: int, epoch: int) -> None:
 def lend(path: Path, step: int, name: Path) -> buffers.ShardHeader:
     """Give the shard of ``step`` at ``path`` a second ``name``, under which its bytes stay as they are.
 
-    For transfers that take longer than a step, without a copy: whoever saves into the slot next finds the file
+    For transfers that take longer than a step, without a copy: the next save into the slot finds the file
     lent and takes a new one in its place. A save that began in the same moment may still hit the old one, so
-    after the transfer the header under ``name`` must be read again: only if it is the same was nothing changed.
+    after the transfer the header under ``name`` must be read again: only if it is the same is the file unchanged.
 
     Raises:
         CheckpointError: the slot does not hold a complete shard of ``step`` (any more), or memory is full.
@@ -177,7 +177,7 @@ def lend(path: Path, step: int, name: Path) -> buffers.ShardHeader:
 
 
 def is_lent(path: Path) -> bool:
-    """Whether the file at ``path`` has another name: its bytes must not be changed."""
+    """Return whether the file at ``path`` has another name: its bytes must not be changed."""
     try:
         return path.stat().st_nlink > 1
     except FileNotFoundError:
@@ -185,7 +185,7 @@ def is_lent(path: Path) -> bool:
 
 
 def is_reserved(path: Path) -> bool:
-    """Whether a successor for the file at ``path`` is ready (:func:`reserve`)."""
+    """Return whether a successor for the file at ``path`` is ready (:func:`reserve`)."""
     return path.with_suffix(".reserved").exists()
 
 
@@ -204,7 +204,7 @@ def reserve(path: Path, file_nbytes: int) -> None:
 
 
 def release(path: Path, name: Path) -> None:
-    """End a loan, and drop a successor that nobody took."""
+    """End a loan, and drop a successor that was not used."""
     name.unlink(missing_ok=True)
     path.with_suffix(".reserved").unlink(missing_ok=True)
 

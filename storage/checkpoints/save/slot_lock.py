@@ -1,8 +1,8 @@
-"""Which process writes a shard file: a lock that lasts as long as one of its mappings.
+"""The lock of the process that writes a shard file; it lasts as long as one of the file's mappings.
 
-An agent starts no epoch before the ranks of the one before it are seen to be gone. Should one be left all the same
+An agent starts no epoch before the ranks of the one before it are seen to be gone. If a rank is left all the same
 (stopped, or in a system call that does not end), its files are still mapped there, and it would write on in them once
-it wakes. Whoever comes after it finds the lock taken and leaves it the old bytes: ``slot_files.create_locked`` puts a
+it resumes. Its successor finds the lock taken and leaves it the old bytes: ``slot_files.create_locked`` puts a
 new file in their place, ``slot_files.take_over`` a copy.
 """
 
@@ -34,7 +34,7 @@ class Lock:
         self._descriptor = os.dup(descriptor)
 
     def is_shared(self) -> bool:
-        """Whether the file has another name than its own (it is lent), or none any more."""
+        """Return whether the file has another name than its own (it is lent), or none any more."""
         return os.fstat(self._descriptor).st_nlink != 1
 
     def __del__(self) -> None:
@@ -46,7 +46,7 @@ os.register_at_fork(after_in_child=_locks.clear)  # they are the parent's
 
 
 def lock(descriptor: int) -> Lock | None:
-    """The lock of the open file ``descriptor``, shared in this process; None: another process has it."""
+    """Return the lock of the open file ``descriptor``, shared in this process; None: another process has it."""
     found = os.fstat(descriptor)
     known = _locks.get((found.st_dev, found.st_ino))
     if known is not None:
@@ -62,12 +62,12 @@ def lock(descriptor: int) -> Lock | None:
 
 
 def write_epoch(descriptor: int, epoch: int) -> None:
-    """Note whose the file is from now on."""
+    """Note which epoch owns the file from now on."""
     os.pwrite(descriptor, _EPOCH.pack(epoch), EPOCH_AT)
 
 
 def read_epoch(descriptor: int) -> int:
-    """The epoch that was noted; 0: none."""
+    """Return the epoch that was noted; 0: none."""
     with suppress(struct.error):
         return int(_EPOCH.unpack(os.pread(descriptor, _EPOCH.size, EPOCH_AT))[0])
     return 0

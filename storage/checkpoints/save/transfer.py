@@ -1,7 +1,7 @@
 """The copy of one save: tensor bytes from where training keeps them into their places in a shard file.
 
 In host memory a thread copies in the order of the file, so that it can take the digest of each stretch while it
-is still in the cache; whoever has to wait for the copy helps from the other end. From CUDA devices the copy runs
+is still in the cache; a thread that has to wait for the copy helps from the other end. From CUDA devices the copy runs
 on a stream of its own into pinned pages (BR section 7: copies on their own stream during the next forward and
 backward; the optimizer step waits only for the own rank's copy).
 """
@@ -80,7 +80,7 @@ class Transfer:
         self._device = device.start(route.on_device) if device is not None and route.on_device else None
 
     def run(self, reached: Callable[[int], None]) -> None:
-        """Copy everything; ``reached(end)`` is told how far the file is in place from its beginning on."""
+        """Copy everything; ``reached(end)`` is called as the file gets complete from its beginning up to ``end``."""
         copy_all(self._targets, self._together)
         self._finished()
         while (stretch := self._take(first=True)) is not None:
@@ -106,7 +106,7 @@ class Transfer:
         self._copied.wait()
 
     def abandon(self) -> None:
-        """The copy will not be finished: nobody waits for it any more."""
+        """Give the copy up: it will not be finished, and no thread waits for it any more."""
         self._copied.set()
 
     @property
@@ -135,7 +135,7 @@ class Transfer:
             if self._left > 0:
                 return
             if self._device is None:
-                # Before anybody who waits goes on to change them.
+                # Before a waiting thread goes on to change them.
                 self._look_for_changes()
             self._copied.set()
 

@@ -24,7 +24,7 @@ from holdfast.storage.checkpoints.save.transfer import DeviceLane, Transfer, cop
 
 @dataclass(frozen=True)
 class Owner:
-    """Whose shard it is."""
+    """The owner of a shard."""
 
     job: str
     epoch: int
@@ -81,7 +81,7 @@ class Save:
         self._transfer.wait()
 
     def abandon(self) -> None:
-        """It went wrong: the shard stays incomplete, and tensors may change."""
+        """Give up a failed save: the shard stays incomplete, and tensors may change."""
         self._transfer.abandon()
 
     def run(self) -> bool:
@@ -102,7 +102,7 @@ class Save:
         return True
 
     def _hash(self, numbers: Sequence[int]) -> int:
-        """A positive hash of some tensors of the shard; 0: of none."""
+        """Return a positive hash of some tensors of the shard; 0: of none."""
         found = xxhash.xxh3_64()
         for number in numbers:
             held = self._slot.targets[number].view
@@ -165,26 +165,26 @@ class ShardWriter:
                 self._slot(path)
 
     def is_waiting_for_memory(self, keeps: buffers.Saved | None = None, *, in_place: bool = False) -> bool:
-        """Whether the slot of the next save is lent, so that it needs a successor; there may be no memory for it."""
+        """Return whether the next save's slot is lent, so that it needs a successor; there may be no memory for it."""
         return slot_files.is_lent(self._next(keeps, in_place=in_place))
 
     def _next(self, keeps: buffers.Saved | None, *, in_place: bool) -> Path:
-        """The slot that the next save goes to."""
+        """Return the slot that the next save goes to."""
         if in_place:
             return buffers.only_slot(self.folder, self.owner.rank)[0]
         a, b = self._paths
         return a if buffers.overwrites_first(self._held(a), self._held(b), keeps) else b
 
     def _held(self, path: Path) -> ShardHeader | None:
-        """What a slot holds, read from its mapping where there is one: that is the file at ``path``."""
+        """Return the header of a slot, read from its mapping where there is one: that is the file at ``path``."""
         slot = self._slots.get(path)
         return slot.seen.header(slot.buf) if slot is not None else buffers.read_header(path)
 
     def _give_up_other(self, path: Path) -> None:
-        """One slot is enough from here on; a file of another plan makes way before its successor is there.
+        """Give up the other slot: one is enough from now on; remove a file of another plan before its successor exists.
 
         Raises:
-            CheckpointError: the slot is lent, and nobody made room for another file.
+            CheckpointError: the slot is lent, and no room was reserved for another file.
         """
         if slot_files.is_lent(path) and not slot_files.is_reserved(path):
             raise CheckpointError(f"shard {path} is lent, and a second one is not wanted")
@@ -195,7 +195,7 @@ class ShardWriter:
             path.unlink()
 
     def collect(self, flat: Mapping[str, Any], fixed: Mapping[str, Any] | None = None) -> Contents | None:
-        """What is to be saved of a state: see :meth:`.Collector.collect`."""
+        """Collect the parts of a state that are to be saved: see :meth:`.Collector.collect`."""
         return self._collector.collect(flat, fixed)
 
     def start(
@@ -307,7 +307,7 @@ class ShardWriter:
 
 
 def tensor_view(buf: mmap.mmap, offset: int, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """A tensor over bytes of ``buf``, without a copy."""
+    """Return a tensor over bytes of ``buf``, without a copy."""
     nbytes = shape.numel() * dtype.itemsize
     if nbytes == 0:
         return torch.empty(shape, dtype=dtype)
