@@ -280,7 +280,7 @@ class Kit:
         return answer
 
     async def crash(self, rank: int = 0, epoch: int = 1, status: int = 200, **evidence: Any) -> Any:
-        """Return a rank was killed (``cascade=True``: it only lost a peer)."""
+        """Report that a rank was killed (``cascade=True``: it only lost a peer)."""
         if not evidence.get("cascade"):
             evidence = {"signal": "SIGKILL", "exit_code": -9} | evidence
         return await self.alert(

@@ -11,7 +11,7 @@ from holdfast.models.machine import Machine, MachineState
 
 
 def before(alert: Alert, incident: Incident) -> bool:
-    """Return the alert is of an epoch that ended before the one that the incident is about."""
+    """Return whether the alert is of an epoch that ended before the one of the incident."""
     return alert.epoch is not None and alert.epoch < incident.epoch
 
 
