@@ -12,7 +12,8 @@ from holdfast.models.base import Frozen
 
 NOT_FOUND = 127
 """Exit status of shells, and of ``ssh``, for a command that is not there."""
-_KEPT = 64 * 1024
+KEPT = 64 * 1024
+"""Bytes kept of the end of each output."""
 
 
 class Ended(Frozen):
@@ -41,7 +42,7 @@ class Ended(Frozen):
         return f"{how}: {words}" if words else how
 
 
-async def run(command: Sequence[str], timeout_s: float, kept: int = _KEPT) -> Ended:
+async def run(command: Sequence[str], timeout_s: float, kept: int = KEPT) -> Ended:
     """Run a command with all that it starts in a group of its own; after its time none of it is left.
 
     Args:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable
 
 import httpx
@@ -17,6 +16,7 @@ from holdfast.models.base import Frozen
 from holdfast.models.machine import Machine, MachineState
 from holdfast.models.repair import Repair, Step, StepState
 from holdfast.operations.context import Context
+from holdfast.policies.classify.dcgm_diag import json_in, judge, tests_in
 from holdfast.policies.config.repair_policy import RepairPolicy
 from holdfast.policies.diagnose import verdicts
 from holdfast.tasks import standby_checks, tools
@@ -24,7 +24,8 @@ from holdfast.tasks import standby_checks, tools
 _POLL_S = 1.0
 _BOOT_ID = ("cat", "/proc/sys/kernel/random/boot_id")
 _ASK_S = 15.0
-_FAILED = re.compile(r'"(?:status|result)"\s*:\s*"fail', re.IGNORECASE)
+_DIAGNOSIS_KEPT = 16 << 20
+"""Bytes: the answer is one document, of all GPUs."""
 
 
 class Result(Frozen):
@@ -124,17 +125,27 @@ async def diagnose(ctx: Context, repair: Repair, at_most_s: float) -> Result:
     if why := _out_of_reach(ctx, policy) if policy.diagnose else "repair.diagnose is empty":
         return skipped(f"not tested: {why}")
     command = ("dcgmi", "diag", "--run", policy.diagnose, "--json")
-    done = await tools.on_machine(policy.shell, repair.machine, command, at_most_s)
+    done = await tools.on_machine(policy.shell, repair.machine, command, at_most_s, _DIAGNOSIS_KEPT)
     if done.missing:
         return skipped(f"not tested: dcgmi is not installed ({done.said})")
-    return _judged(policy.diagnose, done)
+    return _judged(policy.diagnose, repair.machine, done)
 
 
-def _judged(level: str, done: Ended) -> Result:
-    """Judge by its exit status; old versions end with 0 whatever they found, and report it in their output alone."""
-    if done.ok and not _FAILED.search(done.out):
-        return worked(f"dcgmi diag --run {level} passed")
-    return failed(f"dcgmi diag --run {level}: {done.said}")
+def _judged(level: str, machine: str, done: Ended) -> Result:
+    """Judge by the tests' severity, as the machine checks do; old versions end with 0 whatever they found.
+
+    Output without tests is a failure of the tool. A failure that proves no broken GPU (settings, a GPU in use) is no
+    evidence either way: the delivery checks decide.
+    """
+    command, told = f"dcgmi diag --run {level}", json_in(done.out) if done.status is not None else None
+    found = judge(machine, told) if told is not None else []
+    if sure := [one.detail for one in found if one.sure]:
+        return failed(f"{command}: {'; '.join(sure)}"[:500])
+    if found and all(one.ok for one in found):
+        return worked(f"{command} passed") if done.ok else failed(f"{command}: {done.said}")
+    if not tests_in(told):
+        return failed(f"{command}: {done.said}")
+    return skipped(f"{command} proves no broken GPU: {'; '.join(one.detail for one in found)}"[:500])
 
 
 async def take_back(ctx: Context, repair: Repair, at_most_s: float) -> Result:

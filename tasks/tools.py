@@ -5,11 +5,13 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from holdfast.commands import Ended, run
+from holdfast.commands import KEPT, Ended, run
 from holdfast.errors import SettingsError
 
 
-async def on_machine(shell: str, machine: str, command: Sequence[str], timeout_s: float) -> Ended:
+async def on_machine(
+    shell: str, machine: str, command: Sequence[str], timeout_s: float, kept: int = KEPT
+) -> Ended:
     """Run ``command`` on ``machine`` through the site's ``shell``; without one, on this host.
 
     Raises:
@@ -17,7 +19,7 @@ async def on_machine(shell: str, machine: str, command: Sequence[str], timeout_s
     """
     prefix = words("repair.shell", shell, machine)
     # ssh hands its arguments to a shell of the other side: as one word each.
-    return await run([*prefix, *(map(shlex.quote, command) if prefix else command)], timeout_s)
+    return await run([*prefix, *(map(shlex.quote, command) if prefix else command)], timeout_s, kept)
 
 
 def words(name: str, command: str, machine: str) -> list[str]:

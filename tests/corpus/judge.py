@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.agent.diagnostics import vendor
 from holdfast.agent.inspection import dcgm
 from holdfast.agent.inspection.kernel_log import KernelLog
 from holdfast.agent.inspection.kmsg import lines_of
 from holdfast.agent.ranks import exits
 from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
+from holdfast.policies.classify import dcgm_diag
 from holdfast.policies.classify.incident_class import JobContext, Wait, classify, sure_machines
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.diagnose.verdicts import judge as judge_findings
@@ -68,8 +68,8 @@ def score(item: Item, folder: Path) -> Score:
 def answer(item: Item, folder: Path) -> Answer:
     """What production makes of the item."""
     if item.kind is Kind.DCGM_DIAG:
-        told = dcgm.json_in(item.text)
-        verdict = judge_findings(vendor.judge(MACHINE, told) if told is not None else [])
+        told = dcgm_diag.json_in(item.text)
+        verdict = judge_findings(dcgm_diag.judge(MACHINE, told) if told is not None else [])
         return Answer(
             IncidentClass.MACHINE_FAULT.value if verdict.suspects else NOTHING, accused=verdict.suspects
         )

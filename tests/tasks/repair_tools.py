@@ -43,6 +43,10 @@ fails)
   echo '{"category":"Hardware","tests":[{"name":"eud","results":[{"gpu_id":"3","status":"Fail",'
   echo '"warnings":[{"warning":"EUD found a failing memory row"}]}]}]}'
   exit 226;;
+settings)
+  echo '{"tests":[{"name":"eud","results":[{"gpu_id":"0","status":"Pass"}]},{"name":"Persistence Mode","results":['
+  echo '{"gpu_id":"0","status":"Fail","warnings":[{"warning":"Persistence mode is disabled","error_severity":5}]}]}]}'
+  exit 226;;
 broken) echo "Error: unable to establish a connection to the specified host: localhost"; exit 1;;
 *) echo '{"tests":[{"name":"eud","results":[{"gpu_id":"0","status":"Pass"},{"gpu_id":"1","status":"Pass"}]}]}'; exit 0;;
 esac

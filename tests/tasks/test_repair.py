@@ -235,6 +235,17 @@ async def test_a_diagnosis_that_fails_is_a_ticket(
     assert engine.did == []
 
 
+async def test_a_failed_test_of_settings_is_no_ticket(ctx: Context, tools: Tools) -> None:
+    """The repair's diagnosis goes by severity, as the machine checks do: settings prove no broken GPU."""
+    tools.be(dcgmi="settings")
+    ordered = await evicted(ctx)
+    await run()
+    done = ctx.ledger.repair(ordered.id)
+    assert steps(done)[1] == ("diagnose", "skipped")
+    assert "Persistence mode is disabled" in done.steps[1].said
+    assert done.state is RepairState.REPAIRED
+
+
 async def test_without_tools_nothing_is_claimed(ctx: Context, tools: Tools) -> None:
     """A diagnosis that is not installed says so, and holds nothing up."""
     (tools.folder / "dcgmi").unlink()

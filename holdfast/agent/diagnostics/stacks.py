@@ -17,10 +17,13 @@ from typing import Any
 
 import psutil
 
+from holdfast.commands import run
 from holdfast.models.agent import Frame, StackDump
 
 TIMEOUT_S = 5.0
 _AT_ONCE = 4
+_KEPT = 16 << 20
+"""Bytes: the answer is one document, of all threads."""
 _MAX_FRAMES = 64
 _MAX_CHILDREN = 64
 _LETTERS = {
@@ -89,18 +92,14 @@ async def _dump(machine: str, target: _Target, timeout_s: float) -> list[StackDu
 
 
 async def _py_spy(arguments: list[str], timeout_s: float) -> list[dict[str, Any]]:
-    process = await asyncio.create_subprocess_exec(
-        _program(), *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    try:
-        out, err = await asyncio.wait_for(process.communicate(), timeout_s)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode:
-        raise ValueError(_reason(err.decode(errors="replace")))
-    threads: list[dict[str, Any]] = json.loads(out)
+    ended = await run([_program(), *arguments], timeout_s, kept=_KEPT)
+    if ended.status is None:
+        raise TimeoutError
+    if ended.missing:
+        raise FileNotFoundError(ended.err)
+    if not ended.ok:
+        raise ValueError(_reason(ended.err))
+    threads: list[dict[str, Any]] = json.loads(ended.out)
     return threads
 
 

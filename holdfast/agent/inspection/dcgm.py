@@ -5,8 +5,6 @@ Through ``dcgmi``, whose JSON is that of ``dcgmi/Health.cpp`` and ``dcgmi/DcgmiO
 
 from __future__ import annotations
 
-import json
-import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -14,10 +12,10 @@ from typing import Any
 
 from holdfast.agent.inspection.base import Sign
 from holdfast.models.alert import AlertKind
+from holdfast.policies.classify.dcgm_diag import json_in
 
 LEVELS = {"failure": "fail", "warning": "warn"}
 _MAX_OUTPUT = 4 << 20
-_BRACE = re.compile(r"^\s*\{", re.MULTILINE)
 
 
 class DcgmHealth:
@@ -52,18 +50,6 @@ def _run(arguments: list[str], timeout_s: float) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout[:_MAX_OUTPUT].decode(errors="replace")
-
-
-def json_in(text: str) -> dict[str, Any] | None:
-    """Return the JSON object in a tool's output; the text before and after it is for people."""
-    decoder = json.JSONDecoder()
-    for start in (found.start() for found in _BRACE.finditer(text)):
-        try:
-            found, _ = decoder.raw_decode(text, start)
-        except ValueError:
-            continue
-        return found if isinstance(found, dict) else None
-    return None
 
 
 def _unhealthy(answer: dict[str, Any]) -> Iterator[Sign]:
