@@ -13,11 +13,10 @@ from holdfast.cli.gateway import Gateway
 from holdfast.cli.output import AsJson, progress, tell
 from holdfast.errors import RecoveryError, RefusedError
 from holdfast.models.alert import AlertKind, Incident, IncidentClass
-from holdfast.models.job import JobSpec, JobState
+from holdfast.models.job import ENDED, JobSpec, JobState
 
 # A script that fails before its first step will fail again wherever it runs: no playbook can fix it.
 _SCRIPT_FAILED = {IncidentClass.USER_CODE_ERROR, IncidentClass.JOB_CRASH}
-_ENDED = {JobState.STOPPED, JobState.FAILED, JobState.DONE}
 
 
 def submit(
@@ -68,7 +67,7 @@ def refuse_running(gateway: Gateway, name: str) -> None:
         RefusedError: one of that name has not ended.
     """
     for job in gateway.jobs():
-        if job.name == name and job.state not in _ENDED:
+        if job.name == name and job.state not in ENDED:
             raise RefusedError(
                 f"job {name!r} is {job.state.value} already: `holdfast stop {name}` first, "
                 "ship a change with `holdfast update`, or choose another name."

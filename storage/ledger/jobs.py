@@ -9,11 +9,9 @@ from sqlalchemy.orm import Session
 
 from holdfast.errors import RefusedError, UnknownError
 from holdfast.models.history import StateChange
-from holdfast.models.job import Job, JobSpec, JobState
+from holdfast.models.job import ENDED, Job, JobSpec, JobState
 from holdfast.storage.ledger.connection import Connection, repeat_on_conflict
 from holdfast.storage.ledger.schema import JobRow, StateChangeRow
-
-ENDED = frozenset({JobState.STOPPED, JobState.FAILED, JobState.DONE})
 
 
 class Jobs(Connection):

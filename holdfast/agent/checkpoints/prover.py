@@ -152,18 +152,14 @@ class Prover:
                 same = await asyncio.to_thread(_unchanged, held.values())
                 return found if same else None
             finally:
-                for each in (held or {}).values():
-                    if each.name is not None:
-                        await asyncio.to_thread(slot_files.release, each.path, each.name)
+                await asyncio.to_thread(_release, (held or {}).values())
 
     def _hold_all(self, step: int, shards: Mapping[int, Path], *, lend: bool) -> dict[int, _Held] | None:
         held: dict[int, _Held] = {}
         for rank, path in shards.items():
             header = buffers.read_header(path)
             if header is None or header.step != step:
-                for each in held.values():
-                    if each.name is not None:
-                        slot_files.release(each.path, each.name)
+                _release(held.values())
                 return None
             held[rank] = self._lent(path, header, "digest") if lend else _Held(path, header)
         return held
@@ -229,8 +225,7 @@ class Prover:
             still = await asyncio.to_thread(buffers.read_header, held.bytes_at)
             return proof if still == held.header else None
         finally:
-            if held.name is not None:
-                await asyncio.to_thread(slot_files.release, held.path, held.name)
+            await asyncio.to_thread(_release, [held])
 
     def _has_room(self, path: Path, header: buffers.ShardHeader) -> bool:
         """Check for room for one more file, beside the uploads of all ranks."""
@@ -269,6 +264,12 @@ def _newest(folder: Path, rank: int) -> tuple[Path, buffers.ShardHeader] | None:
 
 def _unchanged(held: Iterable[_Held]) -> bool:
     return all(buffers.read_header(each.bytes_at) == each.header for each in held)
+
+
+def _release(held: Iterable[_Held]) -> None:
+    for each in held:
+        if each.name is not None:
+            slot_files.release(each.path, each.name)
 
 
 def _reserve(path: Path, nbytes: int) -> None:
