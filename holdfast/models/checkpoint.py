@@ -109,6 +109,13 @@ class ShardSource(Frozen):
     """Why this source and no cheaper one."""
     address: str = ""
     """``host:port`` of the machine's data port, when the shard has to be fetched from there."""
+    reader: Rank | None = None
+    """The rank that reads it, when another number of ranks resumes; None: ``rank`` itself."""
+
+    @property
+    def read_by(self) -> int:
+        """The rank of the coming epoch that reads it."""
+        return self.rank if self.reader is None else self.reader
 
 
 class SkippedStep(Frozen):
@@ -135,6 +142,8 @@ class RestorePlan(Frozen):
     """Further sources of the same step, per rank cheapest first: for when the first one is refused."""
     remote: RemoteCheckpoint | None = None
     """The checkpoint of this step in S3, when it is read or may have to be."""
+    saved_by: int = 0
+    """Ranks whose shards the ``sources`` are, when another number of ranks resumes from them; else 0."""
     skipped: tuple[SkippedStep, ...] = ()
     """Newer steps, newest first."""
     reasons: tuple[str, ...] = ()
@@ -182,3 +191,5 @@ class RestoreOrder(Frozen):
     """Further sources for these ranks, per rank cheapest first."""
     key: KeyOrNone = ""
     """S3 prefix, when ``tier`` or the tier of a source is ``s3``."""
+    saved_by: int = 0
+    """As in :class:`RestorePlan`: then each rank reads the sources that name it as their reader, and all exchange."""

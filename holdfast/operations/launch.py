@@ -255,7 +255,7 @@ async def _start_ranks(
         found = defaultdict(list)
         for each in sources:
             address = address_of.get(each.machine, "")
-            found[job.machine_of(each.rank)].append(each.model_copy(update={"address": address}))
+            found[job.machine_of(each.read_by)].append(each.model_copy(update={"address": address}))
         return found
 
     sources, fallbacks = by_machine(plan.sources), by_machine(plan.fallbacks)
@@ -284,6 +284,7 @@ async def _start_ranks(
                 sources=tuple(sources[machine.name]),
                 fallbacks=tuple(fallbacks[machine.name]),
                 key=plan.remote.key if plan.remote else "",
+                saved_by=plan.saved_by,
             ),
             peer=peer.data_address if peer else "",
             peer_machine=peer.name if peer else "",

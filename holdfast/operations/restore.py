@@ -150,7 +150,11 @@ def _choose(
     refused: Sequence[str] = (),
 ) -> RestorePlan:
     machine_of = {rank: job.machine_of(rank) for rank in range(job.spec.world_size)}
-    return restore_plan.choose(shards, remotes, job.spec.world_size, machine_of, bound, refused=refused)
+    policy = job.spec.checkpoint
+    two_each = policy.buffers > 1 and (policy.peer_buffers > 1 or not policy.peer)
+    return restore_plan.choose(
+        shards, remotes, job.spec.world_size, machine_of, bound, refused=refused, other_sizes=two_each
+    )
 
 
 def _facts(search: Search, made: RestorePlan, error: str) -> from_zero.Facts:

@@ -7,7 +7,7 @@ step; when some rank has none, or that does not do either, all read the step fro
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,19 +64,58 @@ def recover(
         lacking = error
     if exchange.size > 1 and not exchange.any(path is None):
         try:
-            ranks = RanksReader(path, exchange, verified=True)
-            restore_with(lambda template: load_from_ranks(ranks, template, exchange), state, rank)
-            return Recovered(None, {"from_ranks": True, "received_nbytes": ranks.received_nbytes})
+            return _from_ranks(state, rank, [path] if path else [], exchange)
         except UncoveredError as error:
             lacking = error
-    if exchange.any(remote is None) or remote is None:
+    _require_in_s3(remote, exchange, lacking, _why_not(path, exchange))
+    return _together_from_s3(state, rank, remote)
+
+
+def recover_from_ranks(
+    state: State, rank: int, paths: Sequence[Path], *, remote: Remote | None = None
+) -> Recovered:
+    """Load ``state`` of a step that another number of ranks saved, from their shards, which lie with these ranks.
+
+    Collective, and over the process group: the script must have made it.
+
+    Args:
+        state: as in :func:`recover`.
+        rank: this one, as it is numbered now.
+        paths: verified shards of the ranks that saved, which this rank reads for all; may be none.
+        remote: the same step in S3, if it is there.
+
+    Raises:
+        UncoveredError: an element of the state is nowhere; no tensor of any rank was touched.
+        CheckpointError: the shards are damaged or do not fit ``state``; on every rank.
+        UnavailableError: S3 does not answer.
+    """
+    exchange = Exchange(alone=False)
+    try:
+        return _from_ranks(state, rank, paths, exchange)
+    except UncoveredError as lacking:
+        _require_in_s3(remote, exchange, lacking, "No shard of this step has it")
+        return _together_from_s3(state, rank, remote)
+
+
+def _from_ranks(state: State, rank: int, paths: Sequence[Path], exchange: Exchange) -> Recovered:
+    ranks = RanksReader(paths, exchange, verified=True)
+    restore_with(lambda template: load_from_ranks(ranks, template, exchange), state, rank)
+    return Recovered(None, {"from_ranks": True, "received_nbytes": ranks.received_nbytes})
+
+
+def _require_in_s3(remote: Remote | None, exchange: Exchange, lacking: UncoveredError, why: str) -> None:
+    if exchange.any(remote is None):
         raise UncoveredError(
-            f"{lacking}. {_why_not(path, exchange)}, and this step is not in S3. Restore with the layout and the code "
+            f"{lacking}. {why}, and this step is not in S3. Restore with the layout and the code "
             "version that saved it, or an older step that is in S3.",
             lacking.path,
             lacking.missing,
             lacking.needed,
         ) from lacking
+
+
+def _together_from_s3(state: State, rank: int, remote: Remote | None) -> Recovered:
+    assert remote is not None
     return Recovered(None, {"tier": "s3"} | told(restore_remote(state, remote(False), rank)))
 
 

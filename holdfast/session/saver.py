@@ -6,7 +6,7 @@ import functools
 import logging
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,10 +85,12 @@ class Saver:
         if warning and context.rank % context.local_world_size == 0:
             _log.warning("%s", warning)
 
-    def take_over(self) -> None:
-        """Ensure that no process of an older epoch can write into this rank's files any more."""
+    def take_over(self, others: Sequence[Path] = ()) -> None:
+        """Ensure that no process of an older epoch can write into this rank's files, or ``others`` that it reads."""
         context = self._context
-        if taken := slot_files.take_over(context.shards, context.rank, context.epoch):
+        ranks = {context.rank, *(buffers.rank_of(path) for path in others if path.parent == context.shards)}
+        taken = [path for rank in ranks for path in slot_files.take_over(context.shards, rank, context.epoch)]
+        if taken:
             _log.warning("a process of an older epoch is still there: it has %s no more", [*map(str, taken)])
 
     def keep_plan(self, path: Path) -> None:
@@ -101,6 +103,10 @@ class Saver:
             self._own.restored((header.epoch, header.step), time.monotonic())
             if self._own.single:
                 self._boundary.kept(header.step, path)
+
+    def keep(self, saved: buffers.Saved) -> None:
+        """Let the shards of ``saved`` stay until a newer save is common: the state was restored from all of them."""
+        self._own.restored(saved, time.monotonic())
 
     def save(
         self,

@@ -75,7 +75,9 @@ class Session:
         keep_the_scripts()  # also of a script that made them, or more, after its session
         if context and context.restore.ticket:
             tree = self._saver.tree_of(state)
-            cost, shard = redeem(context.restore.ticket, tree, context.rank, self._saver.take_over)
+            cost, shard, kept = redeem(context.restore.ticket, tree, context.rank, self._saver.take_over)
+            if kept is not None:
+                self._saver.keep(kept)
             if self._reporter:
                 self._reporter.send("restored", **cost)
             self._step = self._start = context.restore.step

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from holdfast.errors import CheckpointError
-from holdfast.session.recovery import Recovered, recover, told
+from holdfast.session.recovery import Recovered, recover, recover_from_ranks, told
 from holdfast.session.restore import State, restore_remote
 from holdfast.storage import objects
 from holdfast.storage.checkpoints.remote.remote_reader import RemoteReader
+from holdfast.storage.checkpoints.save.buffers import Saved
 
 LONGEST_S = 900.0
 """Longest wait for shards on their way; the agent gives up a transfer long before."""
 
 
 def redeem(
-    ticket: Path, state: State, rank: int, arrived: Callable[[], None]
-) -> tuple[dict[str, Any], Path | None]:
+    ticket: Path, state: State, rank: int, arrived: Callable[[Sequence[Path]], None]
+) -> tuple[dict[str, Any], Path | None, Saved | None]:
     """Load ``state`` from where ``ticket`` points, once it is there; call ``arrived`` before any byte is read.
 
+    ``arrived`` is given the shards of other ranks that this one reads.
+
     Returns:
-        The cost, for the agent, and the shard file that all of the state came from, if it was one.
+        The cost, for the agent; the shard file that all of the state came from, if it was one; and the save that the
+        shards of other ranks are of, if it came from these.
 
     Raises:
         UncoveredError: no shard and no checkpoint in S3 has all that ``state`` needs; names the path.
@@ -35,10 +39,13 @@ def redeem(
     begun = time.perf_counter()
     order = _wait_for(ticket)
     waited_s = time.perf_counter() - begun
-    arrived()
-    if order["path"] or order["alone"]:
+    remote = partial(_in_store, order) if order["key"] else None
+    others = None if order["paths"] is None else [*map(Path, order["paths"])]
+    arrived(others or [])
+    if others is not None:
+        found = recover_from_ranks(state, rank, others, remote=remote)
+    elif order["path"] or order["alone"]:
         path = Path(order["path"]) if order["path"] else None
-        remote = partial(_in_store, order) if order["key"] else None
         found = recover(state, rank, path, verified=True, remote=remote)
     else:
         found = Recovered(None, told(restore_remote(state, _in_store(order, alone=False), rank)))
@@ -48,7 +55,7 @@ def redeem(
         "waited_s": round(waited_s, 6),
         "s": round(time.perf_counter() - begun, 6),
     }
-    return cost, found.shard
+    return cost, found.shard, None if others is None else (order["epoch"], order["step"])
 
 
 def _in_store(order: dict[str, Any], alone: bool) -> RemoteReader:

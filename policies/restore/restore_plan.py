@@ -4,6 +4,10 @@ The newest step that every rank can reach wins: nothing is lost that need not be
 cheapest source: its own machine's memory, another machine's memory, a disk, S3. Every newer step that was passed
 over and every source carries its reason.
 
+When another number of ranks resumes (a job that shrank or grew), the machines' shards do as well, as long as those of
+all ranks that saved are there: each is given to one rank to read, where it lies if a rank runs there, and the ranks
+exchange what they need (:mod:`holdfast.storage.checkpoints.load.from_ranks`).
+
 Shards of one step that were written in different epochs, or by different calls of ``checkpoint`` (a rank that counts
 steps otherwise than the rest), do not belong together, and a newer epoch goes before
 an older one: beyond the step from which the newer one started, the older one's history was given up
@@ -12,7 +16,7 @@ an older one: beyond the step from which the newer one started, the older one's 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -33,13 +37,18 @@ class _Held:
     """Shards and checkpoints of one generation."""
 
     ranks: dict[int, list[Shard]] = field(default_factory=lambda: defaultdict(list))
-    other_sizes: set[int] = field(default_factory=set)
-    """World sizes of shards that another number of ranks saved."""
+    others: dict[int, dict[int, list[Shard]]] = field(default_factory=lambda: defaultdict(dict))
+    """Shards by rank that another number of ranks saved, by that number."""
     remote: RemoteCheckpoint | None = None
     suspect: bool = False
 
     def missing(self, world_size: int) -> list[int]:
         return [rank for rank in range(world_size) if rank not in self.ranks]
+
+    @property
+    def other(self) -> int:
+        """The other number of ranks of which all shards are there; 0: of none."""
+        return next((size for size, ranks in self.others.items() if len(ranks) == size), 0)
 
 
 def choose(
@@ -50,6 +59,7 @@ def choose(
     bound: int | None = None,
     *,
     refused: Sequence[str] = (),
+    other_sizes: bool = False,
 ) -> RestorePlan:
     """Pick one step for all ranks.
 
@@ -60,12 +70,14 @@ def choose(
         machine_of_rank: where each rank will run.
         bound: newest step that may be restored (NaN, silent corruption); None: no bound.
         refused: shards found damaged just before, in words; their sources are not among the ``shards`` any more.
+        other_sizes: whether shards that another number of ranks saved may be read from machines. They must outlive the
+            first saves of the coming epoch, so ranks and peers need two buffers each.
     """
     held = _by_generation(shards, remotes, world_size)
     skipped: list[SkippedStep] = []
     chosen: Generation | None = None
     for generation in sorted(held, reverse=True):
-        if (why := _why_not(held[generation], generation, world_size, bound)) is None:
+        if (why := _why_not(held[generation], generation, world_size, bound, other_sizes)) is None:
             chosen = generation
             break
         skipped.append(SkippedStep(step=generation[1], epoch=generation[0], reason=why))
@@ -76,11 +88,13 @@ def choose(
     found = held[chosen]
     if found.remote is not None and found.remote.world_size != world_size and not found.missing(world_size):
         found.remote = None  # the machines have it all, and its parts are not those of this world's ranks
+    homes = [machine_of_rank.get(rank, "") for rank in range(world_size)]
+    if other_sizes and found.other and found.missing(world_size):
+        return _from_other_ranks(found, chosen, homes, skipped, reasons)
     if found.remote is not None and (not found.ranks or found.remote.world_size != world_size):
         return _from_s3(found.remote, held, world_size, skipped, reasons)
     if older := [r.step for r in (each.remote for each in held.values()) if r and r.step <= chosen[1]]:
         reasons.append(f"newest usable step in S3 is {max(older)}, not newer")
-    homes = [machine_of_rank.get(rank, "") for rank in range(world_size)]
     return _from_machines(found, chosen, homes, skipped, reasons)
 
 
@@ -93,7 +107,7 @@ def _by_generation(
             continue
         generation = shard.epoch, shard.step, shard.number
         if shard.world_size not in (0, world_size):
-            held[generation].other_sizes.add(shard.world_size)
+            held[generation].others[shard.world_size].setdefault(shard.rank, []).append(shard)
         elif shard.rank < world_size:
             held[generation].ranks[shard.rank].append(shard)
     for remote in remotes:
@@ -108,25 +122,30 @@ def _by_generation(
 def _generation_of(remote: RemoteCheckpoint, held: Mapping[Generation, _Held], world_size: int) -> Generation:
     """Return the generation of a checkpoint in S3: its manifest has no number; all ranks had it."""
     same = [each for each in held if each[:2] == (remote.epoch, remote.step)]
-    whole = [each for each in same if not held[each].missing(world_size)]
+    whole = [each for each in same if not held[each].missing(world_size) or held[each].other]
     if whole or len(same) == 1:
         return max(whole or same)
     return remote.epoch, remote.step, -1
 
 
-def _why_not(held: _Held, generation: Generation, world_size: int, bound: int | None) -> str | None:
+def _why_not(
+    held: _Held, generation: Generation, world_size: int, bound: int | None, other_sizes: bool
+) -> str | None:
     """Return why this generation cannot be restored; None when it can."""
     step = generation[1]
     if bound is not None and step > bound:
         return f"beyond the bound: only steps up to {bound} may be restored"
-    if held.remote is not None or not held.missing(world_size):
+    if held.remote is not None or not held.missing(world_size) or (other_sizes and held.other):
         return None
     parts = []
     if held.ranks:
         parts.append(f"lacks rank {join_names(held.missing(world_size))}")
-    if held.other_sizes:
-        sizes = ", ".join(map(str, sorted(held.other_sizes)))
-        parts.append(f"its shards on machines were saved by {sizes} ranks, not {world_size}")
+    for size, ranks in sorted(held.others.items()):
+        parts.append(f"its shards on machines were saved by {size} ranks, not {world_size}")
+        if other_sizes:
+            parts.append(
+                f"lacks rank {join_names(rank for rank in range(size) if rank not in ranks)} of these"
+            )
     parts.append("suspect in S3" if held.suspect else "not in S3")
     return "; ".join(parts)
 
@@ -207,6 +226,53 @@ def _from_machines(
         sources=tuple(sources),
         fallbacks=tuple(fallbacks),
         remote=found.remote,
+        skipped=tuple(skipped),
+        reasons=tuple(reasons),
+    )
+
+
+def _from_other_ranks(
+    found: _Held,
+    generation: Generation,
+    homes: Sequence[str],
+    skipped: Sequence[SkippedStep],
+    reasons: list[str],
+) -> RestorePlan:
+    """Give each shard to a rank on the machine that has it, or else to the rank with the fewest."""
+    epoch, step, _ = generation
+    size, on = found.other, set(homes)
+    given: Counter[int] = Counter()
+    sources: list[ShardSource] = []
+    fallbacks: list[ShardSource] = []
+    for rank, shards in sorted(found.others[size].items()):
+        ordered = sorted(shards, key=lambda each: (each.machine not in on, *_cost(each, each.machine)))
+        first = ordered[0]
+        there = [reader for reader, home in enumerate(homes) if home == first.machine] or range(len(homes))
+        reader = min(there, key=lambda each: (given[each], each))
+        given[reader] += 1
+        of_rank = [
+            ShardSource(
+                rank=rank,
+                machine=shard.machine,
+                tier=shard.tier,
+                reason=_why_this(shard, homes[reader], first),
+                reader=reader,
+            )
+            for shard in ordered
+        ]
+        sources.append(of_rank[0])
+        fallbacks += of_rank[1:]
+    reasons.append(
+        f"step {step} of epoch {epoch} is on machines for all {size} ranks that saved it; {len(homes)} ranks read it"
+    )
+    return RestorePlan(
+        step=step,
+        epoch=epoch,
+        tier=Tier.MEMORY,
+        sources=tuple(sources),
+        fallbacks=tuple(fallbacks),
+        remote=found.remote,
+        saved_by=size,
         skipped=tuple(skipped),
         reasons=tuple(reasons),
     )

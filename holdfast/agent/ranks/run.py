@@ -35,6 +35,10 @@ class Restored:
     tier: str
     path: str = ""
     """A shard in memory, already verified."""
+    paths: tuple[str, ...] | None = None
+    """Verified shards of another number of ranks that this rank reads for all; None: it has its own."""
+    epoch: int = 0
+    """The epoch that saved ``paths``."""
     key: str = ""
     """A checkpoint in S3: what the rank reads, or, when it has a shard, what all ranks may turn to."""
     job: str = ""

@@ -135,7 +135,24 @@ class Staging:
         assert order.tier is not None
         if order.tier is Tier.S3:
             return self._in_store(start, alone=False)
-        job, shard = base_job(start.job), _shard_of(start, rank)
+        if not order.saved_by:
+            return await self._shard(start, _shard_of(start, rank))
+        read = dict.fromkeys(each.rank for each in order.sources if each.read_by == rank)
+        found = await asyncio.gather(*(self._shard(start, shard) for shard in read))
+        store = self._store if order.key else {}
+        return Restored(
+            order.step,
+            Tier.MEMORY.value,
+            paths=tuple(each.path for each in found),
+            epoch=order.epoch,
+            key=order.key,
+            job=base_job(start.job),
+            store=store,
+        )
+
+    async def _shard(self, start: Start, shard: int) -> Restored:
+        """Return where the shard that rank ``shard`` saved is, or a rank that resumes as ``shard`` finds its state."""
+        order, job = start.restore, base_job(start.job)
         refused: list[str] = []
         async with self._locks[f"shard {job} {shard}"]:
             try:

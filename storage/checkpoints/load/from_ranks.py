@@ -1,8 +1,9 @@
 """Loads state from the shard files of all ranks, when a rank's own does not have what the rank needs now.
 
-That is so after the layout changed at the same number of ranks: saved as FSDP2, restored as tensor parallel. Every
-rank has the file it saved, so all of the state is there; each rank announces what it holds, works out what it needs
-and from which rank, and the bytes travel over the process group. A rank reads what it has itself from its own file.
+That is so after the layout changed at the same number of ranks (saved as FSDP2, restored as tensor parallel), and after
+the number of ranks changed: then a rank may hold the files of several ranks that saved, or none. All files together
+have all of the state; each rank announces what it holds, works out what it needs and from which rank, and the bytes
+travel over the process group. A rank reads what it has itself from its own files.
 """
 
 from __future__ import annotations
@@ -43,26 +44,30 @@ class RanksReader(StorageReader):
 
     def __init__(
         self,
-        path: Path | None,
+        paths: Sequence[Path],
         exchange: Exchange,
         *,
         verified: bool = False,
         round_nbytes: int = ROUND_NBYTES,
     ) -> None:
-        """Prepare for the shard file at ``path``; None: this rank has none, and only receives. Collective.
+        """Prepare for the shard files at ``paths``; none: this rank only receives. Collective.
 
-        ``verified``: the agent has just read it and found it whole.
+        ``verified``: the agent has just read them and found them whole.
         """
         self._exchange = exchange
         self._most = max(_LEAST_NBYTES, round_nbytes // exchange.size)
-        self._shard: ShardReader | None = None
-        self._pieces: list[list[Placed]] = []
+        self._pieces: list[tuple[ShardReader, list[Placed]]] = []
         self._entries: Sequence[held.Entry] = ()
         own: held.Inventory | None = None
-        with exchange.together(f"shard {path}"):
-            if path is not None:
-                self._shard = ShardReader(path, verified=verified)
-                own, self._pieces = held.take_stock(self._shard.header, self._shard.read_metadata())
+        with exchange.together(f"shard {', '.join(map(str, paths)) or 'of another rank'}"):
+            stocks = []
+            for path in paths:
+                shard = ShardReader(path, verified=verified)
+                stock, pieces = held.take_stock(shard.header, shard.read_metadata())
+                stocks.append(stock)
+                self._pieces += [(shard, each) for each in pieces]
+            if stocks:
+                own = held.combined(stocks)
                 self._entries = own.entries
         told = [held.unpack(each) for each in exchange.everywhere(held.pack(own))]
         with exchange.together("the ranks' shards"):
@@ -131,10 +136,10 @@ class RanksReader(StorageReader):
         return mine, orders
 
     def _parts(self, place: int, offsets: Sequence[int], lengths: Sequence[int]) -> Iterator[Tensor]:
-        """Yield a part of a box in this rank's file, row by row as its pieces lie there; or the bytes of an object."""
-        assert self._shard is not None
-        for placed in self._pieces[place]:
-            if (found := self._shard.part(placed, offsets, lengths)) is not None:
+        """Yield a part of a box in a file of this rank, row by row as its pieces lie; or the bytes of an object."""
+        shard, pieces = self._pieces[place]
+        for placed in pieces:
+            if (found := shard.part(placed, offsets, lengths)) is not None:
                 yield found
 
     def _outgoing(self, request: Sequence[tuple[int, Sequence[int], Sequence[int]]]) -> _Outgoing:

@@ -94,6 +94,16 @@ def take_stock(header: ShardHeader, metadata: Metadata) -> tuple[Inventory, list
     return Inventory(saved, tuple(pieces), dict(metadata.planner_data or {})), list(pieces.values())
 
 
+def combined(stocks: Sequence[Inventory]) -> Inventory:
+    """Return the contents of several files of one save as one inventory, entries in the order of the files.
+
+    Raises:
+        CheckpointError: they are not of one save.
+    """
+    paths = {name: path for each in stocks for name, path in each.paths.items()}
+    return Inventory(_one_save(stocks), tuple(entry for each in stocks for entry in each.entries), paths)
+
+
 def _entry(placed: Placed) -> Entry:
     piece = placed.piece
     if piece.size is None or piece.offsets is None or piece.sizes is None:

@@ -206,7 +206,7 @@ def all_pairs(folder: Path, pairs: list[tuple[str, str]], round_nbytes: int) -> 
         path, exchange = _path(folder, saved), Exchange(alone=False)
         enough = own_covers(path, target(loaded)[1])
         model, flat = target(loaded)
-        reader = RanksReader(path, exchange, round_nbytes=round_nbytes)
+        reader = RanksReader([path], exchange, round_nbytes=round_nbytes)
         load_from_ranks(reader, lambda _, flat=flat: flat, exchange)
         require_expected(model, flat)
         found[f"{saved}->{loaded}"] = (enough, reader.received_nbytes)
@@ -235,7 +235,7 @@ def _error(folder: Path, spoil: str) -> tuple[str, str, bool]:
     if dist.get_rank() == 2:
         _spoil(spoil, path, flat)
     try:
-        reader = RanksReader(path, exchange)
+        reader = RanksReader([path], exchange)
         load_from_ranks(reader, lambda _: flat, exchange)
     except Exception as error:
         held = (each.to_local() if isinstance(each, DTensor) else each for each in flat.values())
@@ -263,7 +263,7 @@ def one_without(folder: Path) -> int:
     """Three of four data-parallel ranks have a shard; the bytes that this rank received."""
     save("ddp", folder)
     rank, exchange = dist.get_rank(), Exchange(alone=False)
-    reader = RanksReader(_path(folder, "ddp") if rank else None, exchange)
+    reader = RanksReader([_path(folder, "ddp")] if rank else [], exchange)
     _, flat = target("ddp")
     own = f"own/{rank}"
     if rank == 0:
@@ -273,6 +273,31 @@ def one_without(folder: Path) -> int:
         if isinstance(each, Tensor):
             check(value_of(name), each)
     return reader.received_nbytes
+
+
+def save_all(folder: Path, layouts: list[str]) -> None:
+    """Save under each layout."""
+    for layout in layouts:
+        save(layout, folder)
+
+
+def other_size(folder: Path, pairs: list[tuple[str, str]], saved_by: int) -> list[int]:
+    """Load what another number of ranks saved, each of their files held by one of these ranks; bytes received."""
+    rank, size, received = dist.get_rank(), dist.get_world_size(), []
+    for saved, loaded in pairs:
+        # From the last rank backwards, so that no rank has the file of its own number.
+        held = [each for each in range(saved_by) if (saved_by - 1 - each) % size == rank]
+        paths = [path for path, header in buffers.inventory(folder / saved) if header.rank in held]
+        model, flat = target(loaded)
+        if rank >= saved_by:
+            del flat[f"own/{rank}"]
+        reader = RanksReader(paths, Exchange(alone=False), round_nbytes=1)
+        load_from_ranks(reader, lambda _, flat=flat: flat, Exchange(alone=False))
+        if rank >= saved_by:
+            flat[f"own/{rank}"] = f"position {7 * rank}"
+        require_expected(model, flat)
+        received.append(reader.received_nbytes)
+    return received
 
 
 def recovered(

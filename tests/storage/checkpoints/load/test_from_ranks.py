@@ -65,6 +65,17 @@ def test_a_rank_without_a_shard_gets_all_from_the_others(tmp_path: Path) -> None
     assert told[1:] == [0, 0, 0]
 
 
+@pytest.mark.parametrize("size", [3, 6])
+def test_another_number_of_ranks_loads_it(tmp_path: Path, size: int) -> None:
+    """Fewer ranks hold several files each, more ranks some none: bit for bit, also into another layout."""
+    layouts = ["ddp", "fsdp", "tp"]
+    ranks(4, f"{BODIES}:save_all", folder=tmp_path, layouts=layouts)
+    pairs = [(saved, loaded) for saved in layouts for loaded in layouts]
+    told = ranks(size, f"{BODIES}:other_size", folder=tmp_path, pairs=pairs, saved_by=4)
+    sharded = [number for number, (saved, _) in enumerate(pairs) if saved != "ddp"]
+    assert all(each[number] > 0 for each in told for number in sharded), told
+
+
 @pytest.mark.thorough
 def test_all_ranks_take_the_same_way(bucket: dict[str, str], tmp_path: Path) -> None:
     """From their own shards; else all from one another's; else all from S3, if the step is there; else all refuse."""
