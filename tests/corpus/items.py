@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from pydantic import Field, model_validator
 
-from holdfast.models.alert import IncidentClass
+from holdfast.models.alert import AlertKind, IncidentClass
 from holdfast.models.base import Frozen
 
 FOLDER = Path(__file__).parent
@@ -28,6 +28,22 @@ class Kind(StrEnum):
     """What ``dcgmi health -c -j`` printed."""
     DCGM_DIAG = "dcgm_diag"
     """What ``dcgmi diag -r 1 -j`` printed."""
+    MDSTAT = "mdstat"
+    """``/proc/mdstat``."""
+    MDADM = "mdadm"
+    """What ``mdadm --detail`` printed of one array."""
+    SMARTCTL = "smartctl"
+    """What ``smartctl -j -a`` printed of one disk."""
+    IBSTAT = "ibstat"
+    """What ``ibstat`` printed."""
+    ETHTOOL = "ethtool"
+    """What ``ethtool -S eth0`` printed."""
+
+
+TOOLS = frozenset({Kind.MDSTAT, Kind.MDADM, Kind.SMARTCTL, Kind.IBSTAT, Kind.ETHTOOL})
+"""Kinds whose alerts are labelled one by one."""
+UNREAD = TOOLS
+"""Kinds that are labelled and have no reader yet."""
 
 
 NOTHING = "nothing"
@@ -46,6 +62,12 @@ class Item(Frozen):
     """Of an exit: the class, or ``echo``. Of the rest: what it means by itself, ``nothing`` or a class."""
     beside: str = ""
     """Kernel log: the class of a rank's exit on this machine that names no cause; empty: the exit is a crash."""
+    before: str = ""
+    """Of a tool: what it printed a minute earlier, where the change is what counts."""
+    alerts: tuple[str, ...] = ()
+    """Of a tool: every alert, noted ones too, as ``kind device``."""
+    tested: bool = True
+    """Of a tool: False where it reports on no device, which is neither good nor bad."""
     exit_code: int = 1
     error: Mapping[str, Any] = Field(default_factory=dict)
     """Last words of the rank, where it sent any: error_type, message, user_frame, module."""
@@ -56,6 +78,12 @@ class Item(Frozen):
         for label in (self.expect, self.beside or NOTHING):
             if label not in known:
                 raise ValueError(f"item {self.id}: label {label!r} is not one of {', '.join(sorted(known))}")
+        if self.kind not in TOOLS and (self.before or self.alerts or not self.tested):
+            raise ValueError(
+                f"item {self.id}: before, alerts and tested are labels of tools, not of {self.kind}"
+            )
+        for alert in self.alerts:
+            AlertKind(alert.partition(" ")[0])
         return self
 
 
