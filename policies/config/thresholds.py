@@ -23,6 +23,7 @@ class IntervalsPolicy(Frozen):
     gpu_s: float = Seconds
     network_s: float = Seconds
     storage_s: float = Seconds
+    disk_s: float = Seconds
     rank_log_s: float = Seconds
     repeat_s: float = Field(ge=0)
     recent_s: float = Seconds
@@ -79,6 +80,13 @@ class StorageLimits(Frozen):
     s3_misses: int = Count
 
 
+class ToolLimits(Frozen):
+    """How long a tool of the machine may take, and when what it tells counts."""
+
+    timeout_s: float = Seconds
+    disk_errors: int = Count
+
+
 class MetricLimits(Frozen):
     """When loss or gradient norm jump."""
 
@@ -128,6 +136,7 @@ class DetectPolicy(Frozen):
     network: NetworkLimits
     host: HostLimits
     storage: StorageLimits
+    tools: ToolLimits
     metrics: MetricLimits
     throughput: ThroughputLimits
     straggler: StragglerLimits

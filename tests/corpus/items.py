@@ -42,7 +42,7 @@ class Kind(StrEnum):
 
 TOOLS = frozenset({Kind.MDSTAT, Kind.MDADM, Kind.SMARTCTL, Kind.IBSTAT, Kind.ETHTOOL})
 """Kinds whose alerts are labelled one by one."""
-UNREAD = TOOLS
+UNREAD = frozenset({Kind.IBSTAT, Kind.ETHTOOL})
 """Kinds that are labelled and have no reader yet."""
 
 
@@ -95,3 +95,8 @@ def load(folder: Path = FOLDER) -> tuple[Item, ...]:
         raw = yaml.safe_load(path.read_text(encoding="utf-8"))
         found += [Item.model_validate({**raw.get("common", {}), **each}) for each in raw["items"]]
     return tuple(found)
+
+
+def real(name: str) -> str:
+    """Return the text of one item, for tests that need a real output."""
+    return next(item.text for item in load() if item.id == name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from holdfast.policies.classify import dcgm_diag
 from holdfast.policies.classify.incident_class import JobContext, Wait, classify, sure_machines
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.diagnose.verdicts import judge as judge_findings
-from tests.corpus.items import ECHO, NOTHING, Item, Kind
+from tests.corpus import tools
+from tests.corpus.items import ECHO, NOTHING, TOOLS, Item, Kind
 from tests.policies.make import NOW, job
 
 POLICY = Policy.load()
@@ -39,6 +40,8 @@ class Answer:
     beside: str = ""
     accused: tuple[str, ...] = ()
     """Machines that would be evicted for it at once."""
+    alerts: tuple[str, ...] = ()
+    tested: bool = True
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,11 @@ def score(item: Item, folder: Path) -> Score:
     """Run and judge one item."""
     found = answer(item, folder)
     beside = item.beside or (item.expect if item.expect != NOTHING else IncidentClass.JOB_CRASH.value)
-    right = found.said == item.expect and (item.kind is not Kind.KERNEL or found.beside == beside)
+    right = found.said == item.expect
+    if item.kind is Kind.KERNEL or item.kind in TOOLS:
+        right &= found.beside == beside
+    if item.kind in TOOLS:
+        right &= (found.tested, sorted(found.alerts)) == (item.tested, sorted(item.alerts))
     blamed = {found.said, found.beside}
     allowed = {item.expect, beside}
     machine = IncidentClass.MACHINE_FAULT.value
@@ -75,7 +82,15 @@ def answer(item: Item, folder: Path) -> Answer:
         )
     if item.kind is Kind.EXIT:
         return _of(_exit(item))
-    alerts = _health(item.text) if item.kind is Kind.DCGM_HEALTH else _kernel(item.text, folder)
+    if item.kind in TOOLS:
+        alerts, tested = tools.read(item, folder)
+        told = tuple(f"{alert.kind} {alert.evidence['device']}" for alert in alerts)
+        return replace(_both(alerts), alerts=told, tested=tested)
+    return _both(_health(item.text) if item.kind is Kind.DCGM_HEALTH else _kernel(item.text, folder))
+
+
+def _both(alerts: list[Alert]) -> Answer:
+    """By themselves, and beside an exit that names no cause."""
     alone = _of(*alerts)
     ended = Alert(
         kind=AlertKind.RANK_EXIT, job="gpt", epoch=3, machine=MACHINE, rank=RANK, at=NOW, evidence=_UNTOLD

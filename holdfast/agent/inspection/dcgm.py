@@ -5,17 +5,15 @@ Through ``dcgmi``, whose JSON is that of ``dcgmi/Health.cpp`` and ``dcgmi/DcgmiO
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 from holdfast.agent.inspection.base import Sign
+from holdfast.agent.inspection.tool import Tool
 from holdfast.models.alert import AlertKind
 from holdfast.policies.classify.dcgm_diag import json_in
 
 LEVELS = {"failure": "fail", "warning": "warn"}
-_MAX_OUTPUT = 4 << 20
 
 
 class DcgmHealth:
@@ -24,13 +22,11 @@ class DcgmHealth:
     name = "dcgm_health"
 
     def __init__(self, timeout_s: float, command: str = "dcgmi") -> None:
-        self._timeout_s = timeout_s
-        self._command = command
+        self._dcgmi = Tool(command, timeout_s)
 
     def look(self) -> list[Sign]:
         """Return a sign per system of a GPU or switch that is not well; none without DCGM or its watches."""
-        path = shutil.which(self._command)
-        return signs(_run([path, "health", "-c", "-j"], self._timeout_s)) if path else []
+        return signs(self._dcgmi.ask("health", "-c", "-j"))
 
 
 def signs(output: str) -> list[Sign]:
@@ -39,17 +35,6 @@ def signs(output: str) -> list[Sign]:
     if answer is None:
         return []
     return list(_unhealthy(answer)) or [Sign(kind=AlertKind.DCGM_HEALTH, ok=True, detail="healthy")]
-
-
-def _run(arguments: list[str], timeout_s: float) -> str:
-    """Return the tool's output; empty when it does not end in time. Its status reports only that something failed."""
-    try:
-        done = subprocess.run(
-            arguments, capture_output=True, timeout=timeout_s, check=False, stdin=subprocess.DEVNULL
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout[:_MAX_OUTPUT].decode(errors="replace")
 
 
 def _unhealthy(answer: dict[str, Any]) -> Iterator[Sign]:

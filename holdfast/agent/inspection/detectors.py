@@ -20,8 +20,11 @@ from holdfast.agent.inspection.nvml_events import XidEvents
 from holdfast.agent.inspection.object_store import ObjectStore
 from holdfast.agent.inspection.oom_kills import OomKills
 from holdfast.agent.inspection.pressure import Pressure
+from holdfast.agent.inspection.raid import Raid
 from holdfast.agent.inspection.roots import Roots
+from holdfast.agent.inspection.smart import SmartDisks
 from holdfast.agent.inspection.steady import Steady
+from holdfast.agent.inspection.tool import Tool
 from holdfast.models.agent import Vitals
 from holdfast.paths import machine_dir
 from holdfast.plugins import Group
@@ -62,6 +65,18 @@ def detectors(
             blocking=True,
             on_command=False,
         ),
+        *_of_tools(machine, policy, roots),
         *plugins.make(Group.DETECTORS, machine, home, settings).values(),
     )
     return made, lambda: activity.vitals
+
+
+def _of_tools(machine: str, policy: DetectPolicy, roots: Roots) -> tuple[Detector, ...]:
+    """Return those that ask a tool of the machine. Disks are not asked on command: they may take seconds to answer."""
+    every, limits = policy.intervals, policy.tools
+    mdadm, smartctl = (Tool(name, limits.timeout_s, roots.tools) for name in ("mdadm", "smartctl"))
+    smart = SmartDisks(roots.sys, roots.proc, smartctl, limits, time.monotonic)
+    return (
+        Steady(machine, Raid(roots.sys, roots.proc, mdadm), every.storage_s, blocking=True),
+        Steady(machine, smart, every.disk_s, blocking=True, on_command=False),
+    )

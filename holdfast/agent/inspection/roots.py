@@ -20,6 +20,9 @@ class Roots:
     """Empty for a machine of the local driver, unless a test fills it: what happens to a host that several
     machines share accuses none of them."""
     kernel_log: Path
+    tools: str | None = None
+    """Search path of the machine's tools; None: the agent's own. What the tools of a shared host tell accuses no
+    machine of it, so that a machine of the local driver has a folder of its own, ``bin``."""
 
     @classmethod
     def of(cls, home: Path, machine: str, settings: Settings) -> Roots:
@@ -29,4 +32,4 @@ class Roots:
             return cls(Path("/sys"), Path("/proc"), log)
         folder = machine_dir(home, machine)
         log = Path(settings.kernel_log) if settings.kernel_log else folder / "kernel.log"
-        return cls(folder / "sys", folder / "proc", log)
+        return cls(folder / "sys", folder / "proc", log, tools=str(folder / "bin"))

@@ -117,4 +117,6 @@ class Steady:
 
 def _held_against(sign: Sign) -> bool:
     """Return whether an inspection, which looks once, counts a bad sign as a failure of the machine."""
+    if sign.evidence.get("harmless") is True:
+        return False
     return sign.kind in _LEVELS or (sign.misses == 1 and sign.kind not in _OF_OTHERS)

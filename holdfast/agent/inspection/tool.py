@@ -1,0 +1,43 @@
+"""A tool of the machine (``smartctl``, ``mdadm``, ``ethtool``, ``dcgmi``): found, asked, and bounded in time."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+
+from holdfast.commands import run
+
+_KEPT = 4 << 20
+"""Bytes of output: one document of all devices."""
+SYSTEM = "/usr/sbin:/sbin"
+"""Folders of administrators' tools, which the PATH of a service may lack."""
+
+
+class Tool:
+    """One tool. Where it is not installed, nothing is tested."""
+
+    def __init__(self, name: str, timeout_s: float, path: str | None = None) -> None:
+        """Look for ``name`` in ``path``, or in the agent's PATH and the folders of administrators' tools."""
+        self._name = name
+        self._timeout_s = timeout_s
+        self._path = path
+
+    @property
+    def installed(self) -> bool:
+        """Whether the machine has it now."""
+        return self._found() is not None
+
+    def ask(self, *arguments: str) -> str:
+        """Return the tool's output; empty when it is missing or does not end in time. For threads, it waits.
+
+        Its exit status is not told: these tools end with one when they found a fault.
+        """
+        found = self._found()
+        return asyncio.run(run((found, *arguments), self._timeout_s, kept=_KEPT)).out if found else ""
+
+    def _found(self) -> str | None:
+        path = self._path
+        if path is None:
+            path = os.pathsep.join((os.environ.get("PATH", os.defpath), SYSTEM))
+        return shutil.which(self._name, path=path)

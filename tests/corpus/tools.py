@@ -1,0 +1,56 @@
+"""Output of the machine's tools, through the detectors that ask them: a stub in a folder of its own prints the item."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from holdfast.agent.inspection import raid
+from holdfast.agent.inspection.base import Check
+from holdfast.agent.inspection.raid import Raid
+from holdfast.agent.inspection.smart import SmartDisks
+from holdfast.agent.inspection.steady import Steady
+from holdfast.agent.inspection.tool import Tool
+from holdfast.models.alert import Alert
+from holdfast.policies.classify import mdstat
+from tests.agent.inspection.kit import LIMITS, HandClock
+from tests.agent.inspection.stub_tools import Machine
+from tests.corpus.items import Item, Kind
+
+MINUTE = 60.0
+
+
+def read(item: Item, folder: Path) -> tuple[list[Alert], bool]:
+    """Return its alerts, and whether any device was tested."""
+    if item.kind is Kind.MDADM:
+        found = mdstat.detail(item.text)
+        return _alerts(_Given(raid.sign(found, in_use=True)) if found else _Given(), HandClock())
+    machine, clock = Machine(folder), HandClock()
+    check = _check(item.kind, machine, clock)
+    if item.before:
+        machine.prints(item.kind, item.before)
+        check.look()
+        clock.now += MINUTE
+    machine.prints(item.kind, item.text)
+    return _alerts(check, clock)
+
+
+def _check(kind: Kind, machine: Machine, clock: HandClock) -> Check:
+    tool = Tool(kind.value, 10.0, str(machine.bin))
+    if kind is Kind.MDSTAT:
+        return Raid(machine.sys, machine.proc, tool)
+    return SmartDisks(machine.sys, machine.proc, tool, LIMITS.tools, clock)
+
+
+class _Given:
+    name = "given"
+
+    def __init__(self, *signs: raid.Sign) -> None:
+        self._signs = signs
+
+    def look(self) -> list[raid.Sign]:
+        return list(self._signs)
+
+
+def _alerts(check: Check, clock: HandClock) -> tuple[list[Alert], bool]:
+    signs = check.look()
+    return Steady("m1", _Given(*signs), 1.0, clock=clock).poll(), bool(signs)
