@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from tests.corpus.items import UNREAD, Kind, load
+from tests.corpus.items import Kind, load
 from tests.corpus.judge import Score, score
 
 
@@ -17,8 +17,6 @@ def scores() -> list[Score]:
     """All items, judged."""
     found = []
     for item in load():
-        if item.kind in UNREAD:
-            continue
         with tempfile.TemporaryDirectory() as folder:
             found.append(score(item, Path(folder)))
     return found

@@ -42,8 +42,6 @@ class Kind(StrEnum):
 
 TOOLS = frozenset({Kind.MDSTAT, Kind.MDADM, Kind.SMARTCTL, Kind.IBSTAT, Kind.ETHTOOL})
 """Kinds whose alerts are labelled one by one."""
-UNREAD = frozenset({Kind.IBSTAT, Kind.ETHTOOL})
-"""Kinds that are labelled and have no reader yet."""
 
 
 NOTHING = "nothing"

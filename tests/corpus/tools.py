@@ -6,6 +6,8 @@ from pathlib import Path
 
 from holdfast.agent.inspection import raid
 from holdfast.agent.inspection.base import Check
+from holdfast.agent.inspection.driver_counters import DriverCounters
+from holdfast.agent.inspection.ibstat import IbStat
 from holdfast.agent.inspection.raid import Raid
 from holdfast.agent.inspection.smart import SmartDisks
 from holdfast.agent.inspection.steady import Steady
@@ -14,6 +16,7 @@ from holdfast.models.alert import Alert
 from holdfast.policies.classify import mdstat
 from tests.agent.inspection.kit import LIMITS, HandClock
 from tests.agent.inspection.stub_tools import Machine
+from tests.agent.inspection.sysfs import FakeSys
 from tests.corpus.items import Item, Kind
 
 MINUTE = 60.0
@@ -38,6 +41,11 @@ def _check(kind: Kind, machine: Machine, clock: HandClock) -> Check:
     tool = Tool(kind.value, 10.0, str(machine.bin))
     if kind is Kind.MDSTAT:
         return Raid(machine.sys, machine.proc, tool)
+    if kind is Kind.ETHTOOL:
+        FakeSys(machine.sys).ethernet("eth0")
+        return DriverCounters(machine.sys, tool, LIMITS.network, clock)
+    if kind is Kind.IBSTAT:
+        return IbStat(machine.sys, tool, LIMITS.network, clock)
     return SmartDisks(machine.sys, machine.proc, tool, LIMITS.tools, clock)
 
 

@@ -10,7 +10,9 @@ from holdfast import plugins
 from holdfast.agent.inspection.activity import Activity
 from holdfast.agent.inspection.base import Detector
 from holdfast.agent.inspection.dcgm import DcgmHealth
+from holdfast.agent.inspection.driver_counters import DriverCounters
 from holdfast.agent.inspection.gpu import GpuHealth
+from holdfast.agent.inspection.ibstat import IbStat
 from holdfast.agent.inspection.kernel_log import KernelLog
 from holdfast.agent.inspection.memory import Memory
 from holdfast.agent.inspection.mounts import Mounts
@@ -74,9 +76,14 @@ def detectors(
 def _of_tools(machine: str, policy: DetectPolicy, roots: Roots) -> tuple[Detector, ...]:
     """Return those that ask a tool of the machine. Disks are not asked on command: they may take seconds to answer."""
     every, limits = policy.intervals, policy.tools
-    mdadm, smartctl = (Tool(name, limits.timeout_s, roots.tools) for name in ("mdadm", "smartctl"))
+    names = ("mdadm", "smartctl", "ethtool", "ibstat")
+    mdadm, smartctl, ethtool, ibstat = (Tool(name, limits.timeout_s, roots.tools) for name in names)
     smart = SmartDisks(roots.sys, roots.proc, smartctl, limits, time.monotonic)
+    counters = DriverCounters(roots.sys, ethtool, policy.network, time.monotonic)
+    adapters = IbStat(roots.sys, ibstat, policy.network, time.monotonic)
     return (
         Steady(machine, Raid(roots.sys, roots.proc, mdadm), every.storage_s, blocking=True),
+        Steady(machine, counters, every.network_s, blocking=True),
+        Steady(machine, adapters, every.network_s, blocking=True),
         Steady(machine, smart, every.disk_s, blocking=True, on_command=False),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from holdfast.agent.inspection import ports
@@ -18,23 +18,40 @@ class Network:
 
     name = "network"
 
-    def __init__(self, sys: Path, limits: NetworkLimits, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        sys: Path,
+        limits: NetworkLimits,
+        clock: Callable[[], float],
+        read: Callable[[], Sequence[Port]] | None = None,
+    ) -> None:
+        """Read ports from ``sys``, or with ``read``, which may wait: first when this check looks."""
         self._sys = sys
+        self._read = read
         self._limits = limits
         self._clock = clock
         self._best: dict[str, float] = {}  # device -> its best speed while it was up
         self._rates = Rates()
         self._was_down: set[str] = set()
-        # From now on: what happens before the first look counts as well.
-        self.look()
+        if read is None:
+            # From now on: what happens before the first look counts as well.
+            self.look()
 
     def look(self) -> list[Sign]:
         """Return bad signs; a good one per port that is up."""
         now = self._clock()
-        found = ports.read(self._sys, self._limits.interfaces, self._limits.ignored)
+        found = self._ports()
         signs = [sign for port in found for sign in self._of(port, now)]
         there = {port.device for port in found}
-        return signs + [self._down(name, "gone") for name in self._best if name not in there]
+        return signs + self._gone(there)
+
+    def _gone(self, there: set[str]) -> list[Sign]:
+        return [self._down(name, "gone") for name in self._best if name not in there]
+
+    def _ports(self) -> Sequence[Port]:
+        if self._read is not None:
+            return self._read()
+        return ports.read(self._sys, self._limits.interfaces, self._limits.ignored)
 
     def _of(self, port: Port, now: float) -> Iterator[Sign]:
         flaps = self._rates.growth((port.device, "changes"), port.changes or 0, now)[0]
