@@ -38,9 +38,11 @@ class Kind(StrEnum):
     """What ``ibstat`` printed."""
     ETHTOOL = "ethtool"
     """What ``ethtool -S eth0`` printed."""
+    NVIDIA_SMI = "nvidia_smi"
+    """What ``nvidia-smi -q`` printed, or ``nvidia-smi`` in its place."""
 
 
-TOOLS = frozenset({Kind.MDSTAT, Kind.MDADM, Kind.SMARTCTL, Kind.IBSTAT, Kind.ETHTOOL})
+TOOLS = frozenset({Kind.MDSTAT, Kind.MDADM, Kind.SMARTCTL, Kind.IBSTAT, Kind.ETHTOOL, Kind.NVIDIA_SMI})
 """Kinds whose alerts are labelled one by one."""
 
 

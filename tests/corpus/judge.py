@@ -84,8 +84,8 @@ def answer(item: Item, folder: Path) -> Answer:
         return _of(_exit(item))
     if item.kind in TOOLS:
         alerts, tested = tools.read(item, folder)
-        told = tuple(f"{alert.kind} {alert.evidence['device']}" for alert in alerts)
-        return replace(_both(alerts), alerts=told, tested=tested)
+        named = tuple(f"{alert.kind} {alert.evidence['device']}" for alert in alerts)
+        return replace(_both(alerts), alerts=named, tested=tested)
     return _both(_health(item.text) if item.kind is Kind.DCGM_HEALTH else _kernel(item.text, folder))
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 from holdfast.agent.inspection import raid
 from holdfast.agent.inspection.base import Check
 from holdfast.agent.inspection.driver_counters import DriverCounters
+from holdfast.agent.inspection.gpu import GpuHealth
 from holdfast.agent.inspection.ibstat import IbStat
 from holdfast.agent.inspection.raid import Raid
 from holdfast.agent.inspection.smart import SmartDisks
+from holdfast.agent.inspection.smi import Smi
 from holdfast.agent.inspection.steady import Steady
 from holdfast.agent.inspection.tool import Tool
 from holdfast.models.alert import Alert
@@ -41,12 +43,21 @@ def _check(kind: Kind, machine: Machine, clock: HandClock) -> Check:
     tool = Tool(kind.value, 10.0, str(machine.bin))
     if kind is Kind.MDSTAT:
         return Raid(machine.sys, machine.proc, tool)
+    if kind is Kind.NVIDIA_SMI:
+        return GpuHealth(LIMITS.gpu, Smi(NoNvml(), tool), clock)
     if kind is Kind.ETHTOOL:
         FakeSys(machine.sys).ethernet("eth0")
         return DriverCounters(machine.sys, tool, LIMITS.network, clock)
     if kind is Kind.IBSTAT:
         return IbStat(machine.sys, tool, LIMITS.network, clock)
     return SmartDisks(machine.sys, machine.proc, tool, LIMITS.tools, clock)
+
+
+class NoNvml:
+    """A library that cannot be loaded."""
+
+    def read(self) -> None:
+        """No driver to ask."""
 
 
 class _Given:

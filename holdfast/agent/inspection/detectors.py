@@ -25,6 +25,7 @@ from holdfast.agent.inspection.pressure import Pressure
 from holdfast.agent.inspection.raid import Raid
 from holdfast.agent.inspection.roots import Roots
 from holdfast.agent.inspection.smart import SmartDisks
+from holdfast.agent.inspection.smi import Smi
 from holdfast.agent.inspection.steady import Steady
 from holdfast.agent.inspection.tool import Tool
 from holdfast.models.agent import Vitals
@@ -42,12 +43,13 @@ def detectors(
     The second result reports for heartbeats how the machine's GPUs and ports are doing.
     """
     every, nvml = policy.intervals, Nvml()
+    gpus = Smi(nvml, Tool("nvidia-smi", policy.tools.timeout_s, roots.tools))
     activity = Activity(every.activity_s, nvml, roots.sys, policy.network, time.monotonic)
     made = (
         activity,
         KernelLog(machine, roots.kernel_log, every),
         XidEvents(machine, every.host_s, nvml),
-        Steady(machine, GpuHealth(policy.gpu, nvml, time.monotonic), every.gpu_s, blocking=True),
+        Steady(machine, GpuHealth(policy.gpu, gpus, time.monotonic), every.gpu_s, blocking=True),
         Steady(machine, DcgmHealth(policy.gpu.dcgm_timeout_s), every.gpu_s, blocking=True),
         Steady(machine, Network(roots.sys, policy.network, time.monotonic), every.network_s),
         Steady(machine, Memory(policy.host), every.host_s),

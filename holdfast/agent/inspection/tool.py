@@ -28,13 +28,20 @@ class Tool:
         """Whether the machine has it now."""
         return self._found() is not None
 
-    def ask(self, *arguments: str) -> str:
+    def ask(self, *arguments: str, errors: bool = False) -> str:
         """Return the tool's output; empty when it is missing or does not end in time. For threads, it waits.
 
         Its exit status is not told: these tools end with one when they found a fault.
+
+        Args:
+            *arguments: of the tool.
+            errors: what it wrote to its error output comes first.
         """
         found = self._found()
-        return asyncio.run(run((found, *arguments), self._timeout_s, kept=_KEPT)).out if found else ""
+        if found is None:
+            return ""
+        ended = asyncio.run(run((found, *arguments), self._timeout_s, kept=_KEPT))
+        return f"{ended.err}\n{ended.out}" if errors else ended.out
 
     def _found(self) -> str | None:
         path = self._path
