@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,10 +89,17 @@ class Cluster:
 @pytest.fixture(scope="package")
 def whole_cluster(wires: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Control plane on this host, agents in the lab's hosts."""
-    home = tmp_path_factory.mktemp("network") / ".holdfast"
-    package = driver.write_package(tmp_path_factory.mktemp("package"))
+    with running(wires, tmp_path_factory.mktemp("network"), POLICY) as cluster:
+        yield cluster
+
+
+@contextmanager
+def running(wires: Lab, folder: Path, policy: str, **environment: str) -> Iterator[Cluster]:
+    """A cluster on a lab's hosts, in a folder of its own."""
+    home = folder / ".holdfast"
+    package = driver.write_package(folder / "package")
     driver.write_hosts(home, {host: (wires.namespace(host), wires.address(host)) for host in wires.hosts})
-    notes = home.parent / "notes"
+    notes = folder / "notes"
     notes.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(("HOLDFAST_", "PREFECT_"))]:
@@ -100,8 +108,15 @@ def whole_cluster(wires: Lab, tmp_path_factory: pytest.TempPathFactory) -> Itera
         patch.setenv("PYTHONPATH", f"{package}{os.pathsep}{Path(__file__).parents[2]}")
         patch.setenv("HOLDFAST_HOME", str(home))
         patch.setenv("HOLDFAST_PRELOAD", "torch,torch.distributed")
+        for name, value in environment.items():
+            patch.setenv(name, value)
         site = Site.up(
-            home, HOSTS, policy=POLICY, driver=driver.NAME, host=wires.control, allow_plaintext=True
+            home,
+            len(wires.hosts),
+            policy=policy,
+            driver=driver.NAME,
+            host=wires.control,
+            allow_plaintext=True,
         )
         try:
             yield Cluster(site, wires, notes)

@@ -21,6 +21,8 @@ from holdfast.settings import Settings
 
 NAME = "lab"
 REACH_S = 1.0
+PORTS = "LAB_PORTS"
+"""Environment variable: agents see the ports of their own host, as the kernel shows them."""
 _DISCARD = 9
 """A port on which nobody listens: a host that lives refuses."""
 
@@ -83,10 +85,16 @@ class LabDriver(LocalDriver):
             "HOLDFAST_DRIVER": "local",  # all hosts have one kernel: what happens to it accuses none
             "GLOO_SOCKET_IFNAME": "eth0",
         }
+        enter = ["nsenter", f"--net=/run/netns/{space}"]
+        if os.environ.get(PORTS):
+            # With a /sys of the namespace's own, of which the agent reads the ports and nothing else.
+            enter = ["ip", "netns", "exec", space]
+            (folder / "sys/class").mkdir(parents=True, exist_ok=True)
+            (folder / "sys/class/net").symlink_to("/sys/class/net")
         agent = [sys.executable, "-P", "-m", "holdfast.agent", "--machine", name, "--home", str(self.home)]
         with (folder / "agent.log").open("ab") as log:
             subprocess.run(
-                ["setsid", "--fork", "nsenter", f"--net=/run/netns/{space}", *agent, "--host", address],
+                ["setsid", "--fork", *enter, *agent, "--host", address],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
