@@ -100,6 +100,7 @@ def run_rank(order: RankOrder) -> None:
     _redirect(order.log)
     os.environ.update(order.env)
     marks.mark(order.env[wire.ENV_CONTROL])
+    _be_a_main_process()
     scratch.enter(order.env["TMPDIR"])
     flight_thread.start(order.rank)
     _limit_threads()
@@ -152,6 +153,17 @@ def _leave_fork_server() -> None:
     if server._forkserver_alive_fd is not None:
         os.close(server._forkserver_alive_fd)
     server.__init__()  # the module's functions are bound to this object
+
+
+def _be_a_main_process() -> None:
+    """Let ``multiprocessing`` look as in a program that was executed.
+
+    A process that was forked by a fork server has its children started by one, too: data loaders would then need
+    scripts with a guarded main part, and data sets that pickle.
+    """
+    multiprocessing.set_start_method(None, force=True)
+    multiprocessing.current_process().name = "MainProcess"
+    multiprocessing.process._parent_process = None  # type: ignore[attr-defined]
 
 
 def _leave_finalizers() -> None:
