@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import signal
 from collections.abc import Callable, Sequence
@@ -25,6 +26,8 @@ class Watched:
     ) -> None:
         self.rank = rank
         self.pid = int(process.pid or 0)
+        self.family = {self.pid}
+        """Pids of the process and of what it had started when it was ended or died."""
         self.expected = False
         """The agent ended it: no alert."""
         self.exit_code: int | None = None
@@ -33,6 +36,8 @@ class Watched:
         self._loop = asyncio.get_running_loop()
         self.gone: asyncio.Future[int] = self._loop.create_future()
         self._pidfd = _open_pidfd(self.pid)
+        known = proc.look(self.pid)
+        self._adopter = known.parent if known else 0
         # The fork server writes the status here after it reaped the process: only then it is really gone.
         self._loop.add_reader(process.sentinel, self._ended)
 
@@ -72,11 +77,18 @@ class Watched:
         if self._pidfd is not None:
             os.close(self._pidfd)
             self._pidfd = None
-        self._kill_group()  # data loader workers that it left behind
+        # Data loader workers that it left behind: children of the fork server by now.
+        self.family |= {pid for pid in proc.children(self._adopter) if self._in_group(pid)}
+        self._kill_group()
         if not self.gone.done():
             self.gone.set_result(self.exit_code if self.exit_code is not None else -signal.SIGKILL)
         if self._on_exit is not None and not self.expected:
             self._on_exit(self)
+
+    def _in_group(self, pid: int) -> bool:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            return os.getpgid(pid) == self.pid
+        return False
 
     def _kill_group(self) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -108,10 +120,11 @@ async def _ask_to_end(alive: Sequence[Watched], grace_s: float) -> None:
 async def _kill(alive: Sequence[Watched]) -> None:
     if not alive:
         return
-    descendants = await asyncio.to_thread(proc.descendants, [process.pid for process in alive])
-    for process in alive:
+    families = await asyncio.to_thread(lambda: [proc.descendants([process.pid]) for process in alive])
+    for process, family in zip(alive, families, strict=True):
+        process.family |= {descendant.pid for descendant in family}
         process.kill()
-    for descendant in descendants:
+    for descendant in itertools.chain.from_iterable(families):
         if not trackers.tidies(proc.command(descendant.pid)):
             descendant.send(signal.SIGKILL)
     _, left = await asyncio.wait([process.gone for process in alive], timeout=_GONE_S)

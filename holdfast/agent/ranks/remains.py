@@ -154,7 +154,10 @@ class Remains:
         return alone
 
     def _of_former_agents(self) -> list[Known]:
-        """Return every process that an agent of this machine other than this one started."""
+        """Return every process that an agent of this machine other than this one started.
+
+        Without torch's helpers: they end by themselves, and only they know whose tensors in shared memory to remove.
+        """
         ours = {os.getpid(), *_ancestors()}
         members = {*self._groups.members()}
         found = []
@@ -163,8 +166,9 @@ class Remains:
             theirs = self._any_agent in told and self._this_agent not in told
             if (theirs or pid in members) and pid not in ours:
                 known = proc.look(pid)
-                if known is not None and not known.holds_nothing:
-                    found.append(known)
+                if known is None or known.holds_nothing or trackers.tidies_late(proc.command(pid)):
+                    continue
+                found.append(known)
         return found
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from holdfast.agent import wire
 from holdfast.agent.checkpoints.memory import Memory
 from holdfast.agent.diagnostics import flight_files
+from holdfast.agent.ranks import torch_files
 from holdfast.agent.ranks.exits import LOG_TAIL_CHARS, TRACEBACK_CHARS
 from holdfast.agent.ranks.forkserver import ForkServer
 from holdfast.agent.ranks.processes import Watched, stop
@@ -81,6 +82,8 @@ class Run:
         self.flight_folder = self._logs / f"e{start.epoch}-flight"
         """Folder of the ranks' flight recordings, named by their rank."""
         self.since = time.time()
+        self._left: set[int] = set()
+        """Pids of what its ranks left behind and was ended."""
 
     @property
     def name(self) -> str:
@@ -145,11 +148,16 @@ class Run:
         """
         stopped = await stop(list(self.processes.values()), grace_s)
         if self._remains is not None:
-            await self._remains.end(self.name, alone=alone)
-        if self._scratch is not None:
-            await asyncio.to_thread(self._scratch.remove, self.name)
+            self._left |= set(await self._remains.end(self.name, alone=alone))
+        await asyncio.to_thread(self._remove_files)
         self.close()
         return stopped
+
+    def _remove_files(self) -> None:
+        pids = self._left.union(*(process.family for process in self.processes.values()))
+        torch_files.remove(pids, self.since)
+        if self._scratch is not None:
+            self._scratch.remove(self.name)
 
     def close(self) -> None:
         """Close sockets and control pages of a run without processes."""

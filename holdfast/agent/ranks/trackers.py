@@ -15,11 +15,18 @@ from typing import Any
 
 _NAME = "multiprocessing.resource_tracker"
 """In the command line of a tracker."""
+_OF_TORCH = b"torch_shm_manager"
+"""The same of torch's helper for its sharing strategy ``file_system``."""
 
 
 def tidies(command: bytes) -> bool:
     """Return whether a process with this command line removes shared memory once those that it serves have ended."""
     return _NAME.encode() in command
+
+
+def tidies_late(command: bytes) -> bool:
+    """Return whether a process with this command line does that as it ends, 2 s after those that it serves."""
+    return _OF_TORCH in command
 
 
 def leave_fork_servers() -> None:
