@@ -305,8 +305,14 @@ async def _send(kit: Kit, signal: Signal, job: Job) -> list[str]:
     if signal.updates_to:
         kit.ledger.add_version(JOB, signal.updates_to, "key", "shipped")
         kit.ledger.set_pending_version(JOB, signal.updates_to)
+    for name, state in signal.machine_states.items():
+        kit.ledger.set_machine(name, state=state, job=None)
+    if signal.job_state:
+        kit.ledger.set_job(JOB, state=signal.job_state)
     if signal.approves:
-        await kit.post(f"/v1/incidents/{kit.incidents()[-1].id}/approve", {"approve": True, "by": "ann"})
+        answer = {"approve": True, "by": "ann"}
+        await kit.http.post(f"/v1/incidents/{kit.incidents()[-1].id}/approve", json=answer)
+        await kit.settled()
     if not signal.kind and signal.alertmanager is None:
         return []
     if signal.alertmanager is not None:

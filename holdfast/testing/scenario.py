@@ -12,7 +12,7 @@ from holdfast.models.agent import Vitals
 from holdfast.models.alert import IncidentState, RecordedClass
 from holdfast.models.base import Frozen
 from holdfast.models.job import JobState, Mode
-from holdfast.models.machine import Scope
+from holdfast.models.machine import MachineState, Scope
 
 
 class Setup(Frozen):
@@ -57,7 +57,11 @@ class Signal(Frozen):
     inspects_standbys: bool = False
     """The schedule that checks standbys runs."""
     approves: bool = False
-    """A person approves what the newest incident asked for."""
+    """A person approves what the newest incident asked for, if it still asks."""
+    machine_states: dict[str, MachineState] = Field(default_factory=dict)
+    """Machines whose state somebody else changes: another job takes one, a person releases one."""
+    job_state: JobState | None = None
+    """A person stops the job, or starts it."""
     updates_to: str = ""
     """A person ships this code version, for the next start."""
     machine: str | None = None

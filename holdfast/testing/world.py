@@ -12,7 +12,7 @@ from holdfast.models import agent as wire
 from holdfast.models.alert import Finding
 from holdfast.models.checkpoint import RemoteCheckpoint, Shard, Tier
 from holdfast.models.job import Job
-from holdfast.models.machine import Machine, Scope
+from holdfast.models.machine import Machine, MachineState, Scope
 from holdfast.models.rehearsal import Problem, Proof, Rehearsal
 from holdfast.storage.checkpoints.remote import manifests
 from holdfast.storage.ledger import Ledger
@@ -118,8 +118,14 @@ class ScriptedAgent:
         self._world.commands.append((command, name))
         if name in self._world.silent:
             raise SilentError(f"agent at {self._machine.address}: ConnectTimeout")
-        if name in self._world.dead or any(name == gone for gone, _ in self._world.evicted):
+        if name in self._world.dead or self._is_out():
             raise UnavailableError(f"agent at {self._machine.address}: connection refused")
+
+    def _is_out(self) -> bool:
+        """Return whether it was evicted and not released since."""
+        name = self._machine.name
+        evicted = any(name == gone for gone, _ in self._world.evicted)
+        return evicted and self._world.ledger.machine(name).state is MachineState.CORDONED
 
     async def state(self, *, timeout_s: float | None = None, shards: bool = True) -> wire.AgentState:
         self._told("state")
