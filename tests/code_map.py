@@ -10,9 +10,10 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.generated import DOCS, Part, table
+
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "code-map.md"
-BEGIN, END = "<!-- map: begin -->\n", "<!-- map: end -->\n"
+PART = Part(DOCS / "code-map.md", "map")
 TOP = ("flows", "tasks", "policies", "storage", "deployments", "holdfast")
 
 
@@ -27,17 +28,10 @@ def packages() -> Iterator[tuple[str, str]]:
             yield f"{folder}/", re.sub(r":\w+:`([^`]+)`", r"`\1`", line.replace("``", "`"))
 
 
-def table() -> str:
+def written_by_code() -> str:
     """The map as a table of markdown."""
-    rows = [f"| `{folder}` | {line} |" for folder, line in packages()]
-    return "\n".join(["| folder | what is there |", "|---|---|", *rows, ""])
-
-
-def written() -> str:
-    """The table that the page has."""
-    return PAGE.read_text().partition(BEGIN)[2].partition(END)[0]
+    return table(("folder", "what is there"), *((f"`{folder}`", line) for folder, line in packages()))
 
 
 if __name__ == "__main__":
-    before, _, rest = PAGE.read_text().partition(BEGIN)
-    PAGE.write_text(before + BEGIN + table() + END + rest.partition(END)[2])
+    PART.write(written_by_code())

@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from holdfast.models.alert import IncidentClass
 from holdfast.settings_table import table
-from tests import code_map
+from tests import alert_kinds, code_map
+from tests.generated import Part
 
 ROOT = Path(__file__).parents[1]
 
@@ -18,7 +21,12 @@ def test_the_settings_page_is_the_settings_class() -> None:
 
 
 def test_the_map_of_the_code_is_what_packages_say_of_themselves() -> None:
-    assert code_map.written() == code_map.table(), "run: python -m tests.code_map"
+    assert code_map.PART.written == code_map.written_by_code(), "run: python -m tests.code_map"
+
+
+@pytest.mark.parametrize("part", alert_kinds.PARTS, ids=lambda part: part.name)
+def test_the_tables_of_alert_kinds_are_the_declared_rows(part: Part) -> None:
+    assert part.written == alert_kinds.written_by_code(part), "run: python -m tests.alert_kinds"
 
 
 def test_links_between_pages_lead_somewhere() -> None:

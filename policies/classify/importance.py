@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from holdfast.models.alert import Alert, AlertKind
+from holdfast.models.alert import HUMAN_KINDS, Alert, AlertKind
+from holdfast.models.alert_kinds.meaning import Acts
 from holdfast.policies.classify import exits
-from holdfast.policies.classify.meaning import Acts, meaning
+from holdfast.policies.classify.meaning import meaning
 from holdfast.policies.config.policy import ClassifyPolicy
 
 
@@ -21,7 +22,7 @@ class Importance(IntEnum):
     """May be the root: acts alone, a rank that failed by itself, or what a person asks for."""
 
 
-_SIGNS = frozenset({AlertKind.RANK_EXIT, AlertKind.MANUAL, AlertKind.CODE_UPDATE})
+_SIGNS = HUMAN_KINDS | {AlertKind.RANK_EXIT}
 
 
 def importance(alert: Alert, policy: ClassifyPolicy) -> Importance:

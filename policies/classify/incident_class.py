@@ -25,10 +25,11 @@ from holdfast.models.alert import (
     Classification,
     IncidentClass,
 )
+from holdfast.models.alert_kinds.meaning import Acts, Beside
 from holdfast.models.base import Frozen
 from holdfast.models.job import Job
 from holdfast.policies.classify import exits, sure_signs, suspects
-from holdfast.policies.classify.meaning import CAUSES, PRECEDENCE, Acts, Beside, meaning
+from holdfast.policies.classify.meaning import CAUSES, meaning
 from holdfast.policies.classify.roots import OWN_CAUSES, separate
 from holdfast.policies.classify.screening import screen
 from holdfast.policies.config import declared
@@ -253,7 +254,7 @@ def _explaining(
 
     def weight(alert: Alert) -> tuple[bool, int]:
         broken = meaning(alert, policy.classify).means is IncidentClass.MACHINE_FAULT
-        return not broken, PRECEDENCE.index(alert.kind)
+        return not broken, alert.kind.row.precedence
 
     return min(fitting, key=weight, default=None)
 
@@ -334,7 +335,7 @@ def _other(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Clas
     acting += repeated.find(alerts, policy.classify)
     if not acting:
         return None
-    root = min(acting, key=lambda alert: PRECEDENCE.index(alert.kind))
+    root = min(acting, key=lambda alert: alert.kind.row.precedence)
     if wait := _switch_may_explain(root, alerts, context, policy):
         return wait
     row = meaning(root, policy.classify)

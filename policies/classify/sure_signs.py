@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.models.alert import Alert, AlertKind, IncidentClass
+from holdfast.models.alert_kinds.meaning import Acts
 from holdfast.policies.classify import xid
-from holdfast.policies.classify.meaning import Acts, meaning, number
+from holdfast.policies.classify.meaning import meaning, number
 from holdfast.policies.config.policy import ClassifyPolicy
 
 

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from holdfast.models.alert import MACHINE_KINDS, Alert, AlertKind
+from holdfast.models.alert import Alert
 from holdfast.models.job import Job
 from holdfast.policies.classify.meaning import harmless
-
-_OF_A_MACHINE = MACHINE_KINDS - {AlertKind.CLOCK_SKEW, AlertKind.STORAGE_UNREACHABLE} | {
-    AlertKind.STRAGGLER,
-    AlertKind.REPLICA_DIFFERS,
-}
-"""Kinds that another machine would not change: an unreachable service, a clock that is off."""
 
 
 def named(alerts: Iterable[Alert], root: str | None, job: Job) -> tuple[str, ...]:
@@ -25,6 +19,6 @@ def named(alerts: Iterable[Alert], root: str | None, job: Job) -> tuple[str, ...
     found += [
         alert.machine
         for alert in alerts
-        if alert.kind in _OF_A_MACHINE and alert.machine and not harmless(alert)
+        if alert.kind.row.accuses_machine and alert.machine and not harmless(alert)
     ]
     return tuple(name for name in dict.fromkeys(found) if name in job.machines)

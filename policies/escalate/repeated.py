@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.models.alert import Alert
-from holdfast.policies.classify.meaning import Acts, meaning
+from holdfast.models.alert_kinds.meaning import Acts
+from holdfast.policies.classify.meaning import meaning
 from holdfast.policies.config.policy import ClassifyPolicy
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from holdfast.models.alert import NETWORK_KINDS, Alert, AlertKind
+from holdfast.models.alert import Alert, AlertKind
 from holdfast.policies.config.policy import FlapPolicy
 
 RESTARTED = "agent_restarted"
@@ -18,7 +18,7 @@ STANDBY_CHECKS = "standby_checks"
 """The check under which the ledger records results of a standby's checks: firing when one failed."""
 REMEMBERED_S = 86_400.0
 """Seconds for which a standby that flapped is remembered, where no checks clear it before."""
-_LINKS = (NETWORK_KINDS - {AlertKind.NIC_ERRORS, AlertKind.PACKET_LOSS}) | {"nic_down", "nic_flapping"}
+_LINKS = frozenset(kind for kind in AlertKind if kind.row.flaps)
 
 
 def counts(alert: Alert) -> bool:

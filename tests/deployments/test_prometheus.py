@@ -13,8 +13,9 @@ import yaml
 
 from holdfast.deployments.gateway.intake.alertmanager import WebhookAlert, parse
 from holdfast.models.alert import AlertKind
+from holdfast.models.alert_kinds.meaning import Acts
 from holdfast.models.machine import MachineState
-from holdfast.policies.classify.meaning import Acts, meaning
+from holdfast.policies.classify.meaning import meaning
 from holdfast.policies.config.policy import Policy
 from holdfast.testing.gateway_kit import Kit
 from tests.deployments.test_grafana import metrics

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from holdfast.errors import NotFiringError, StaleError, UnknownError
-from holdfast.models.alert import MACHINE_KINDS, Alert, AlertKind, IncidentState
+from holdfast.models.alert import HUMAN_KINDS, MACHINE_KINDS, Alert, IncidentState
 from holdfast.models.job import ENDED, Job, JobState
 from holdfast.models.machine import Machine
-
-HUMAN_KINDS = frozenset({AlertKind.MANUAL, AlertKind.CODE_UPDATE})
-"""Asked for by a person: kept and done later rather than swallowed by another incident."""
 
 
 def must_fire(alert: Alert, now: float, max_age_s: float) -> None:

@@ -22,6 +22,7 @@ from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import HoldfastError, StaleError, UnavailableError, UnknownError
 from holdfast.models.alert import (
     BESIDE_TRAINING,
+    HUMAN_KINDS,
     MACHINE_KINDS,
     Alert,
     AlertKind,
@@ -162,7 +163,7 @@ class Correlator:
         acting = facts.acting
         if owner := self.memory.owner(alert.key, received_at):
             return Outcome(incident=owner, outcome=What.DUPLICATE, message=f"{owner} has this signal already")
-        if acting and alert.kind not in admission_filter.HUMAN_KINDS and not before(alert, acting):
+        if acting and alert.kind not in HUMAN_KINDS and not before(alert, acting):
             return await self._join(alert, acting)
         admission_filter.must_be_newest(alert, facts.job, facts.epoch_opened_at)
         if why := admission_filter.why_ignored(alert, facts.job, facts.last_state):
@@ -200,12 +201,7 @@ class Correlator:
     def _more_of_the_same(self, alert: Alert, now: float) -> Outcome | None:
         """Answer an alert that would change nothing in an alert storm, without the ledger; None: it may matter."""
         incident, until = self._full.get((alert.job or "", self._weigh(alert)), (None, 0.0))
-        if (
-            incident
-            and now <= until
-            and alert.epoch == incident.epoch
-            and alert.kind not in admission_filter.HUMAN_KINDS
-        ):
+        if incident and now <= until and alert.epoch == incident.epoch and alert.kind not in HUMAN_KINDS:
             return Outcome(incident=incident.id, outcome=What.SUPPRESSED, message="it has evidence enough")
         settling = self._settling.get(alert.job or "")
         if settling and settling.full and exits.is_cascade(alert):

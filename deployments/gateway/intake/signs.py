@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from holdfast.deployments.gateway.intake import admission_filter
-from holdfast.models.alert import MACHINE_KINDS, Alert, Incident
+from holdfast.models.alert import HUMAN_KINDS, MACHINE_KINDS, Alert, Incident
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine, MachineState
 
@@ -35,4 +34,4 @@ def still_true(alert: Alert, incident: Incident, job: Job, machines: Mapping[str
             and alert.incarnation == machine.incarnation
         )
     of_now = alert.epoch == job.epoch and job.epoch > incident.epoch
-    return of_now and alert.kind not in admission_filter.HUMAN_KINDS
+    return of_now and alert.kind not in HUMAN_KINDS

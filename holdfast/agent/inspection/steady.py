@@ -6,24 +6,8 @@ import time
 from collections.abc import Callable
 
 from holdfast.agent.inspection.base import Check, Sign
-from holdfast.models.alert import NETWORK_KINDS, Alert, AlertKind, Finding
-
-REPEATING = NETWORK_KINDS | {AlertKind.MOUNT_UNRESPONSIVE}
-"""These may pass by themselves: when they last, that is one more signal."""
-
-
-_LEVELS = frozenset(
-    {
-        AlertKind.DISK_FULL,
-        AlertKind.INODES_FULL,
-        AlertKind.MEMORY_PRESSURE,
-        AlertKind.GPU_TEMPERATURE,
-        AlertKind.GPU_PCIE_LINK,
-    }
-)
-"""Bad enough at a single look."""
-_OF_OTHERS = frozenset({AlertKind.STORAGE_UNREACHABLE, AlertKind.CPU_PRESSURE, AlertKind.GPU_SETTINGS})
-"""No reason to do without the machine."""
+from holdfast.models.alert import Alert, Finding
+from holdfast.models.alert_kinds.kind import AtALook
 
 
 class Steady:
@@ -92,7 +76,7 @@ class Steady:
 
     def _due(self, sign: Sign, now: float) -> bool:
         looks = self._bad[sign.key][0]
-        again = sign.kind in REPEATING and now - self._told_at.get(sign.key, now) >= self._again_s
+        again = sign.kind.row.repeats and now - self._told_at.get(sign.key, now) >= self._again_s
         due = looks == sign.misses or (looks > sign.misses and again)
         if due:
             self._told_at[sign.key] = now
@@ -105,7 +89,7 @@ class Steady:
             for name, value in (("device", sign.device), ("value", sign.value), ("limit", sign.limit))
             if value not in (None, "")
         }
-        episode = now if sign.kind in REPEATING else since
+        episode = now if sign.kind.row.repeats else since
         return Alert(
             kind=sign.kind,
             machine=self._machine,
@@ -119,4 +103,5 @@ def _held_against(sign: Sign) -> bool:
     """Return whether an inspection, which looks once, counts a bad sign as a failure of the machine."""
     if sign.evidence.get("harmless") is True:
         return False
-    return sign.kind in _LEVELS or (sign.misses == 1 and sign.kind not in _OF_OTHERS)
+    at_a_look = sign.kind.row.at_a_look
+    return at_a_look is AtALook.ALWAYS or (at_a_look is AtALook.IMMEDIATE and sign.misses == 1)
