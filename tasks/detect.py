@@ -143,7 +143,8 @@ def _open(ctx: Context, request: Request, incident_class: IncidentClass, now: fl
                 rank=request.rank,
                 epoch=job.epoch,
                 at=now,
-                evidence={"text": reason, "class": incident_class.value},
+                evidence={"text": reason, "class": incident_class.value}
+                | ({} if request.machines is None else {"machines": request.machines}),
             )
         ],
         now,

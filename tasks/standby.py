@@ -13,13 +13,15 @@ from holdfast.operations.provision import make_ready, provision_shortfall
 from holdfast.operations.swap import claim
 from holdfast.policies.join_names import join_names
 from holdfast.tasks.case import Case
+from holdfast.tasks.resize import shrink
 
 
 @task(task_run_name="swap in standbys for {case.job}")
 async def swap_in(case: Case) -> dict[str, str]:
     """Give every slot whose machine is out of service a standby; returns old name to new name.
 
-    With too few standbys the shortfall is provisioned and waited for.
+    With too few standbys an elastic job goes on with fewer machines, and grows when there are more; for another job
+    the shortfall is provisioned and waited for.
 
     Raises:
         NoStandbyError: none came within the policy's time.
@@ -30,6 +32,7 @@ async def swap_in(case: Case) -> dict[str, str]:
     for action in begun:
         name = action.key.removeprefix("swap:")
         swapped[name] = await _swap(case, int(action.intent["slot"]), name)
+    await shrink(case)
     for slot, name in enumerate(case.job_now().machines):
         machine = case.ctx.ledger.machine(name)
         if machine.state is MachineState.ACTIVE and machine.job == case.job:
@@ -43,8 +46,8 @@ async def _swap(case: Case, slot: int, old: str) -> str:
     async def act() -> dict[str, Any]:
         ledger = case.ledger
         machines = list(ledger.job(case.job).machines)
-        if machines[slot] != old:
-            return {"slot": slot, "from": old, "to": machines[slot]}
+        if old not in machines[slot : slot + 1]:  # filled already; or the job has shrunk since
+            return {"slot": slot, "from": old, "to": (machines[slot : slot + 1] or [""])[0]}
         asked_at = case.ctx.clock.now()
         new = await claim(case.ctx, ledger, case.job, machines, old)
         waited_s = round(case.ctx.clock.now() - asked_at, 3)

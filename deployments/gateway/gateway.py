@@ -23,6 +23,7 @@ from holdfast.deployments.gateway.detectors.throughput import Throughput
 from holdfast.deployments.gateway.fleet.acts import Acts, while_sure
 from holdfast.deployments.gateway.fleet.progress import Progress
 from holdfast.deployments.gateway.fleet.release import Releases
+from holdfast.deployments.gateway.fleet.sizes import Sizes
 from holdfast.deployments.gateway.fleet.step_times import StepTimes
 from holdfast.deployments.gateway.fleet.times import Times
 from holdfast.deployments.gateway.fleet.view import Fleet
@@ -111,6 +112,7 @@ class Gateway:
         self.times = Times(self.site)
         self.step_times = StepTimes()
         self.releases = Releases(self.site, acts.free)
+        self.sizes = Sizes(self.site, self.correlator, acts.release_unplaced)
         self.resuming: list[Callable[[], Awaitable[None]]] = []
         """Callbacks of other parts, run when this gateway begins to lead."""
         self._loops: list[asyncio.Task[None]] = []
@@ -164,6 +166,7 @@ class Gateway:
             Loop("admissions", self.admissions.tick, 1.0),
             Loop("repairs", self.repairs.tick, 1.0),
             Loop("release", self.releases.tick, 2.0),
+            Loop("sizes", self.sizes.tick, 2.0),
             Loop("times", self.times.tick, TIMES_S),
         ):
             self._loops.append(asyncio.create_task(self._repeat(loop), name=loop.name))

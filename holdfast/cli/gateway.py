@@ -120,6 +120,11 @@ class Gateway:
         }
         return _outcome(self._call("POST", f"/v1/jobs/{job}/update", body))
 
+    def scale(self, job: str, machines: int, note: str) -> str:
+        """Change the number of machines of a job; returns what becomes of it."""
+        body = {"machines": machines, "note": note, "by": _person()}
+        return _outcome(self._call("POST", f"/v1/jobs/{job}/scale", body))
+
     def machines(self) -> list[Machine]:
         """Return all machines."""
         return [Machine.model_validate(row) for row in self._call("GET", "/v1/machines")]

@@ -51,7 +51,8 @@ def parse(content: dict[Any, Any], origin: str) -> JobSpec:
 
 def _explain(detail: dict[str, Any]) -> str:
     """Return one line: field, value, what was expected."""
-    field = ".".join(str(part) for part in detail["loc"])
+    # In the job file the sizes of an elastic job stand under `machines`.
+    field = ".".join("machines" if part == "elastic" else str(part) for part in detail["loc"])
     match detail["type"]:
         case "missing":
             return f"{field}: missing; expected {_expected(detail['loc'])}"

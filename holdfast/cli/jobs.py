@@ -1,4 +1,4 @@
-"""``pause``, ``resume``, ``stop`` and ``update``: commands to one job."""
+"""``pause``, ``resume``, ``stop``, ``update`` and ``scale``: commands to one job."""
 
 from __future__ import annotations
 
@@ -58,6 +58,18 @@ def update(
         outcome = gateway.update(job, version, lazy=lazy, note=note)
     line = f"{job}: code version {version} is stored: {outcome}."
     tell(as_json, line, job=job, code_version=version, outcome=outcome)
+
+
+def scale(
+    job: JobName,
+    machines: Annotated[int, typer.Argument(min=0, help="Number of machines; 0: none, its state in S3.")],
+    note: Annotated[str, typer.Option(help="Why, for whoever reads it later.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Change a job's number of machines, within the sizes of its job file, or to zero and back."""
+    with context.gateway() as gateway:
+        outcome = gateway.scale(job, machines, note)
+    tell(as_json, f"{job}: {machines} machines: {outcome}.", job=job, machines=machines, outcome=outcome)
 
 
 def _command(as_json: bool, job: str, verb: str, outcome: str, body: object = None) -> None:

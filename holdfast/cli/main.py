@@ -62,6 +62,7 @@ for command in (
     jobs.stop,
     approve.wait,
     jobs.update,
+    jobs.scale,
     pool.pool,
     simulate.simulate,
     inject.inject,

@@ -25,6 +25,11 @@ class IncidentClass(OpenEnum):
     SILENT_CORRUPTION = "silent_corruption"
     EXTERNAL_SERVICE = "external_service"
     CHECKPOINT_UNRESTORABLE = "checkpoint_unrestorable"
+    SCALE_JOB = "scale_job"
+
+
+ON_PURPOSE = frozenset({IncidentClass.CODE_UPDATE, IncidentClass.SCALE_JOB})
+"""Asked for, of a healthy job: no attempt to recover it."""
 
 
 BESIDE_TRAINING = frozenset({IncidentClass.CHECKPOINT_UNRESTORABLE})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from enum import StrEnum
+from typing import Any
 
 from pydantic import Field, model_validator
 
@@ -21,6 +23,8 @@ class JobState(StrEnum):
     STOPPED = "stopped"
     FAILED = "failed"
     DONE = "done"
+    SCALED_TO_ZERO = "scaled_to_zero"
+    """It holds no machine, and goes on from its newest checkpoint in S3 when it is given some."""
 
 
 ENDED = frozenset({JobState.STOPPED, JobState.FAILED, JobState.DONE})
@@ -155,6 +159,30 @@ class CheckpointPolicy(Frozen):
         )
 
 
+class Elastic(Frozen):
+    """Sizes that a job may have. Its present one is ``machines`` of the :class:`JobSpec`."""
+
+    min: int = Field(ge=1, description="Fewest machines that it trains on.")
+    want: int = Field(ge=1, description="Machines that it starts with, and grows back to.")
+    max: int = Field(ge=1, description="Most machines that it can be scaled to.")
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Elastic:
+        if not self.min <= self.want <= self.max:
+            raise ValueError(
+                f"machines: min = {self.min}, want = {self.want}, max = {self.max}: expected min <= want <= max"
+            )
+        return self
+
+
+def _sizes(value: Any) -> Any:
+    """Read ``machines: {min: 5, want: 8, max: 8}``; ``max`` is ``want`` where it is left out."""
+    if not isinstance(value, Mapping) or not isinstance(sizes := value.get("machines"), Mapping):
+        return value
+    want = sizes.get("want")
+    return {**value, "machines": want, "elastic": {"max": want, **sizes}}
+
+
 class JobSpec(Frozen):
     """The job as an engineer submits it (the job file)."""
 
@@ -162,7 +190,11 @@ class JobSpec(Frozen):
     script: str = Field(description="Path of the training script inside the code directory.")
     args: tuple[str, ...] = ()
     code: str = Field(".", description="Directory or git repository with the job's code.")
-    machines: int = Field(ge=1, description="Machines that run ranks.")
+    machines: int = Field(
+        ge=1,
+        description="Machines that run ranks; {min, want, max} for a job that trains on with fewer and grows back.",
+    )
+    elastic: Elastic | None = Field(None, description="Written as `machines: {min, want, max}`.")
     ranks_per_machine: int = Field(ge=1)
     parallelism: Parallelism = Parallelism()
     env: dict[str, str] = Field(default_factory=dict)
@@ -183,14 +215,25 @@ class JobSpec(Frozen):
     )
     mode: Mode = Mode.ACT
 
+    @model_validator(mode="before")
+    @classmethod
+    def _machines_may_be_sizes(cls, value: Any) -> Any:
+        return _sizes(value)
+
     @model_validator(mode="after")
     def _a_single_buffer_needs_a_peer(self) -> JobSpec:
-        if self.checkpoint.buffers == 1 and self.machines == 1:
+        if self.checkpoint.buffers == 1 and 1 in self.sizes:
             raise ValueError(
                 "checkpoint.buffers = 1 with machines = 1: no other machine keeps a copy while a rank saves. "
                 "Set buffers: 2."
             )
         return self
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The numbers of machines that the job file names."""
+        known = self.elastic
+        return (known.min, known.want, known.max) if known else (self.machines,)
 
     @property
     def world_size(self) -> int:
@@ -199,9 +242,30 @@ class JobSpec(Frozen):
 
     @model_validator(mode="after")
     def _groups_divide_the_world(self) -> JobSpec:
-        if problem := self.parallelism.problem(self.world_size):
+        for machines in {*self.sizes, self.machines}:
+            if problem := self.parallelism.problem(machines * self.ranks_per_machine):
+                raise ValueError(
+                    f"{problem} (machines {machines} x ranks_per_machine {self.ranks_per_machine})"
+                )
+        return self
+
+    def resized(self, machines: int, *, wanted: bool = False) -> JobSpec:
+        """Return the spec with this number of machines; ``wanted``: it stays so, and does not grow back by itself.
+
+        Raises:
+            ValueError: the job cannot have so many.
+        """
+        changed = {**self.model_dump(), "machines": machines}
+        if wanted and self.elastic is not None:
+            changed["elastic"] = {**changed["elastic"], "want": machines}
+        return JobSpec.model_validate(changed)
+
+    @model_validator(mode="after")
+    def _has_an_allowed_size(self) -> JobSpec:
+        known = self.elastic
+        if known and not known.min <= self.machines <= known.max:
             raise ValueError(
-                f"{problem} (machines {self.machines} x ranks_per_machine {self.ranks_per_machine})"
+                f"machines = {self.machines}: expected {known.min} to {known.max}, as the job file says"
             )
         return self
 

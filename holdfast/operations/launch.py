@@ -106,7 +106,7 @@ async def launch(
         return await (restore.by_hand(search, choice) if choice else restore.plan(search))
 
     ledger = ledger or ctx.ledger
-    new = not ledger.job(job_name).machines
+    new = _is_new(ledger, ledger.job(job_name))
     while True:
         try:
             return await _launch(ctx, ledger, job_name, reason, incident_id=incident_id, make_plan=plan)
@@ -133,11 +133,11 @@ async def _launch(
     meet = OpenRendezvous(
         job=job_name, epoch=job.epoch + 1, incarnation=first.incarnation, world_size=job.spec.world_size
     )
-    settled, rendezvous = await asyncio.gather(
-        _settle(ctx, machines, job), ctx.agent(first).open_rendezvous(meet)
+    settled, rendezvous, leaving = await asyncio.gather(
+        _settle(ctx, machines, job), ctx.agent(first).open_rendezvous(meet), _settle_leaving(ctx, ledger, job)
     )
     job = _merge_pending_update(ledger, job)
-    plan = await make_plan(job, [each.state for each in settled.values()])
+    plan = await make_plan(job, [*(each.state for each in settled.values()), *leaving])
     epoch = ledger.next_epoch(job_name)
     if epoch != meet.epoch:
         raise RefusedError(f"job {job_name}: epoch {epoch - 1} was started by somebody else")
@@ -205,10 +205,21 @@ def _stepped(ranks: Sequence[RankState] | None) -> bool:
     return bool(ranks) and all(rank.steps_done > 0 or rank.exit_code == 0 for rank in ranks or ())
 
 
+def _is_new(ledger: Ledger, job: Job) -> bool:
+    """Return whether it was never launched; one that was scaled to zero holds no machine either, and has a state."""
+    return not job.machines and not ledger.max_step(job.name) and not ledger.ever_saved(job.name)
+
+
 def _with_machines(ctx: Context, job: Job) -> Job:
-    """Give a new job its machines from the standby pool."""
+    """Give a new job its machines from the standby pool.
+
+    Raises:
+        RefusedError: it is not new: it was scaled to zero.
+    """
     if job.machines:
         return job
+    if not _is_new(ctx.ledger, job):
+        raise RefusedError(f"job {job.name} holds no machine: `holdfast scale {job.name} N` gives it some")
     ledger, flapping = ctx.ledger, flaps.of_the_pool(ctx.ledger, ctx.clock, ctx.policy)
     claimed = ledger.claim_standbys(job.name, job.spec.machines, flapping)
     return ledger.set_job(job.name, machines=tuple(machine.name for machine in claimed))
@@ -233,6 +244,17 @@ async def _settle(ctx: Context, machines: Sequence[Machine], job: Job) -> dict[s
     if unreachable := fleet.lost(answers):
         raise UnavailableError(f"job {job.name}: no answer from {join_names(unreachable)}")
     return fleet.all_or_raise(answers)
+
+
+async def _settle_leaving(ctx: Context, ledger: Ledger, job: Job) -> list[AgentState]:
+    """Return the states of machines that serve the job and have no slot any more: they may hold shards of its state."""
+    left = [
+        machine
+        for machine in ledger.machines(state=MachineState.ACTIVE, job=job.name)
+        if machine.name not in job.machines
+    ]
+    settled = fleet.answered(await fleet.settle(ctx, left, job.name, job.epoch))
+    return [each.state for each in settled.values()]
 
 
 async def _prepare_code(

@@ -54,6 +54,20 @@ async def persist(
         return None
 
 
+def triggered(
+    ctx: Context, job: Job, states: Mapping[str, AgentState], bound: int | None = None
+) -> triggered_save.TriggeredSave | None:
+    """Return the newest complete step in memory, if it is newer than what is in S3: see :func:`persist`."""
+    epochs = ctx.ledger.epochs(job.name)
+    shards = [shard for state in states.values() for shard in state.shards if shard.job == job.name]
+    return triggered_save.choose(
+        lineage.valid(shards, epochs),
+        lineage.valid(ctx.ledger.checkpoints(job.name, include_suspect=False), epochs),
+        job.spec.world_size,
+        bound,
+    )
+
+
 async def _order(
     ctx: Context,
     job: Job,
@@ -61,14 +75,7 @@ async def _order(
     states: Mapping[str, AgentState],
     bound: int | None,
 ) -> int | None:
-    epochs = ctx.ledger.epochs(job.name)
-    shards = [shard for state in states.values() for shard in state.shards if shard.job == job.name]
-    save = triggered_save.choose(
-        lineage.valid(shards, epochs),
-        lineage.valid(ctx.ledger.checkpoints(job.name, include_suspect=False), epochs),
-        job.spec.world_size,
-        bound,
-    )
+    save = triggered(ctx, job, states, bound)
     if save is None:
         return None
 

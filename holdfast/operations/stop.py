@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 
 from holdfast.agent.client import AgentClient
 from holdfast.errors import AnewError, HoldfastError, StaleError
 from holdfast.models.agent import Fence
-from holdfast.models.job import ENDED, JobState
+from holdfast.models.job import ENDED, Job, JobState
 from holdfast.models.machine import Machine, MachineState, Scope
 from holdfast.operations import fleet
 from holdfast.operations.context import Context
@@ -50,22 +50,31 @@ async def free_machines(ctx: Context, job_name: str) -> None:
     job = ctx.ledger.job(job_name)
     if job.state not in ENDED:
         raise StaleError(f"job {job_name} is {job.state}: its machines stay with it")
-    machines = ctx.ledger.machines(state=MachineState.ACTIVE, job=job_name)
+    await give_back(ctx, job, ctx.ledger.machines(state=MachineState.ACTIVE, job=job_name))
+
+
+async def give_back(ctx: Context, job: Job, machines: Sequence[Machine]) -> None:
+    """Give machines that serve a job without need back to the standby pool: see :func:`free_machines`.
+
+    Raises:
+        StaleError: the job has not ended, and one of them has a slot in it.
+        HoldfastError: an unfit machine could not be taken out; the others are where they belong.
+    """
 
     def forget(agent: AgentClient, machine: Machine) -> Awaitable[None]:
-        return agent.forget(Fence(job=job_name, epoch=job.epoch, incarnation=machine.incarnation))
+        return agent.forget(Fence(job=job.name, epoch=job.epoch, incarnation=machine.incarnation))
 
     await fleet.ask(ctx, machines, forget)
     unfit = await fleet.each(machines, lambda machine: why_unfit(ctx, machine))
-    ctx.ledger.give_back([machine.name for machine in machines if not unfit[machine.name]], job_name)
+    ctx.ledger.give_back([machine.name for machine in machines if not unfit[machine.name]], job.name)
     failed: list[HoldfastError] = []
     for machine in machines:
         if unfit[machine.name]:
             why = f"not fit for the standby pool: {unfit[machine.name]}"
             try:
-                await take_out(ctx, machine.name, why, Scope.CLUSTER, machine.incarnation, job=job_name)
+                await take_out(ctx, machine.name, why, Scope.CLUSTER, machine.incarnation, job=job.name)
             except AnewError:
-                ctx.ledger.let_go(machine.name, machine.incarnation, job_name)
+                ctx.ledger.let_go(machine.name, machine.incarnation, job.name)
             except HoldfastError as error:
                 failed.append(error)
     if failed:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.errors import NoStandbyError
 from holdfast.models.machine import Machine, MachineState
 from holdfast.operations import flaps
@@ -36,6 +38,17 @@ async def claim(ctx: Context, ledger: Ledger, job: str, taken: list[str], old: s
                     "(`holdfast pool`), or release a repaired one (`holdfast release MACHINE`)"
                 ) from None
         await ctx.clock.sleep(0.1)
+
+
+def at_hand(ctx: Context, lacking: Sequence[str]) -> int:
+    """Return how many of the machines ``lacking`` have a standby that can take their place now."""
+    left = {machine.name for machine in ctx.ledger.machines(state=MachineState.STANDBY)}
+    found = 0
+    for old in lacking:
+        if usable := sorted(left - {*excluded(ctx, old)}):
+            left.discard(usable[0])
+            found += 1
+    return found
 
 
 def excluded(ctx: Context, old: str) -> list[str]:

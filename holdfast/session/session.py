@@ -21,6 +21,7 @@ from holdfast.session.recovery import recover
 from holdfast.session.report import Reporter, encode
 from holdfast.session.restore import restore
 from holdfast.session.saver import Saver
+from holdfast.session.share import Share, share_of
 from holdfast.session.ticket import redeem
 from holdfast.storage.checkpoints.load.safe_load import script_allows
 from holdfast.storage.checkpoints.save.buffers import discard_newer
@@ -216,6 +217,32 @@ class Session:
         ever; all ranks get the same answer. Without an agent: False.
         """
         return self._context is not None and _whole(step) in self._context.skip_steps
+
+    def share(
+        self,
+        step: SupportsIndex,
+        batch: int,
+        *,
+        rank: int | None = None,
+        ranks: int | None = None,
+    ) -> Share:
+        """Return this rank's samples of a step, whatever the number of ranks: the global batch stays the same.
+
+        Args:
+            step: the step that is about to be done, counted from 1.
+            batch: samples of a step, of all ranks together.
+            rank: this rank among those that read other data; None: all ranks do.
+            ranks: number of those.
+
+        Raises:
+            TypeError: the step's number is no integer.
+            ValueError: a number is out of range, or there are more ranks than samples.
+        """
+        context = self._context
+        mine, all_ranks = (context.rank, context.world_size) if context else (0, 1)
+        return share_of(
+            _whole(step), batch, mine if rank is None else rank, all_ranks if ranks is None else ranks
+        )
 
     @property
     def active(self) -> bool:

@@ -162,6 +162,13 @@ class FakeActs:
         for machine in self._ledger.machines(MachineState.ACTIVE, job):
             self._ledger.set_machine(machine.name, state=MachineState.STANDBY)
 
+    async def release_unplaced(self, job: str) -> None:
+        self.calls.append(("release_unplaced", job))
+        placed = self._ledger.job(job).machines
+        for machine in self._ledger.machines(MachineState.ACTIVE, job):
+            if machine.name not in placed:
+                self._ledger.set_machine(machine.name, state=MachineState.STANDBY)
+
     async def take_out(self, machine: Machine, reason: str, scope: Scope) -> None:
         self.calls.append(("take_out", machine.name))
         self._ledger.set_machine(

@@ -273,6 +273,17 @@ class AgainPolicy(Frozen):
     longest_s: float = Seconds
 
 
+class ElasticPolicy(Frozen):
+    """When a job with sizes of its own (``machines: {min, want, max}``) is changed by itself."""
+
+    grow: bool
+    """Whether one below its wanted size takes standbys."""
+    settled_s: float = Seconds
+    """It has run so long at its present size before it grows, and before machines it left are given away."""
+    keep_standbys: int = Field(ge=0)
+    """Standbys that growing leaves to recoveries."""
+
+
 class RecoveryPolicy(Frozen):
     """Conditions that a playbook waits for after a start."""
 
@@ -383,6 +394,7 @@ class Policy(Frozen):
     restore: RestorePolicy
     recovery: RecoveryPolicy
     again: AgainPolicy
+    elastic: ElasticPolicy
     standby: StandbyPolicy
     repair: RepairPolicy
     spare_pool: SparePoolPolicy

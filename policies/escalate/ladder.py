@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import Field
 
-from holdfast.models.alert import IncidentClass, Rung
+from holdfast.models.alert import Rung
 from holdfast.models.base import Frozen
+from holdfast.models.classes import ON_PURPOSE, IncidentClass
 from holdfast.policies.classify.signature import Signature, same, same_step
 from holdfast.policies.config.policy import ClassLadder
 
@@ -246,9 +247,9 @@ def _attempts(past: PastIncident) -> tuple[Rung, ...]:
     """Return the rungs that an incident used up.
 
     A playbook that evicted and restarted without a rung was a retry: "crashes again after an eviction" leads
-    to the rollback (BR section 5). An engineer's update is no attempt to recover.
+    to the rollback (BR section 5). An engineer's update or another size is no attempt to recover.
     """
-    if past.rungs or past.incident_class is IncidentClass.CODE_UPDATE:
+    if past.rungs or past.incident_class in ON_PURPOSE:
         return past.rungs
     return (Rung.ROLLBACK,) if past.incident_class is IncidentClass.USER_CODE_ERROR else (Rung.RETRY,)
 

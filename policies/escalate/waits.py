@@ -45,8 +45,9 @@ _NEEDS: Mapping[Missing, tuple[str, str]] = {
 """The need, and a person's options."""
 
 
-RUNS_ON = frozenset({IncidentClass.FAIL_SLOW, IncidentClass.SILENT_CORRUPTION})
-"""Classes whose jobs train: slow, or perhaps wrongly. They are not stopped for an act that is forbidden then."""
+RUNS_ON = frozenset({IncidentClass.FAIL_SLOW, IncidentClass.SILENT_CORRUPTION, IncidentClass.SCALE_JOB})
+"""Classes whose jobs train: slow, perhaps wrongly, or at another size than asked for. They are not stopped for an act
+that is forbidden then."""
 
 
 class Facts(Frozen):

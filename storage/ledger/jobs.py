@@ -70,6 +70,7 @@ class Jobs(Connection):
         state: JobState | None = None,
         code_version: str | None = None,
         machines: Sequence[str] | None = None,
+        spec: JobSpec | None = None,
         done_at: float | None = None,
     ) -> Job:
         """Change the given fields. A job that becomes ``done`` gets ``done_at`` now, unless it is given.
@@ -85,6 +86,8 @@ class Jobs(Connection):
                 row.code_version = code_version
             if machines is not None:
                 row.machines = list(machines)
+            if spec is not None:
+                row.spec = spec.model_dump(mode="json")
             if done_at is not None:
                 row.done_at = done_at
             elif state is JobState.DONE and row.done_at is None:

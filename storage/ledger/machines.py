@@ -257,15 +257,17 @@ class Machines(Connection):
                 )
 
     def give_back(self, names: Sequence[str], job: str) -> None:
-        """Make standbys of machines whose job ended, in one transaction; those that no longer serve it are left alone.
+        """Make standbys of machines whose job ended or has no slot for them, in one transaction.
+
+        Those that no longer serve it are left alone.
 
         Raises:
-            StaleError: the job has not ended (any more).
+            StaleError: the job has not ended (any more), and one of them has a slot in it.
         """
         with self._write() as session:
-            state = job_row(session, job, lock=True).state
-            if state not in ENDED:
-                raise StaleError(f"job {job} is {state}: its machines stay with it")
+            row = job_row(session, job, lock=True)
+            if row.state not in ENDED and (placed := sorted({*names}.intersection(row.machines))):
+                raise StaleError(f"job {job} is {row.state}: {placed[0]} stays with it")
             for at in range(0, len(names), _NAMED_AT_ONCE):
                 mine = MachineRow.name.in_(names[at : at + _NAMED_AT_ONCE]) & (MachineRow.job == job)
                 session.execute(

@@ -20,7 +20,7 @@ from holdfast.inject import Injected, inject
 from holdfast.models.agent import AgentState, RankPhase
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.history import Epoch
-from holdfast.models.job import CheckpointPolicy, Job, JobSpec, JobState, Mode, Parallelism
+from holdfast.models.job import CheckpointPolicy, Elastic, Job, JobSpec, JobState, Mode, Parallelism
 from holdfast.models.machine import MachineState
 from holdfast.paths import log_dir, shm_dir
 from holdfast.settings import Settings
@@ -46,6 +46,7 @@ gateway: {offline_after_s: 10}
 approval: {rules: [{incident_class: silent_corruption}]}
 hang: {end_s: 10}
 diagnose: {slow_interval_s: 0.2}
+elastic: {settled_s: 2}
 """
 
 
@@ -100,6 +101,7 @@ class Site:
         *args: str,
         steps: int = FOR_EVER,
         machines: int = 2,
+        sizes: dict[str, int] | None = None,
         spare: int = 1,
         s3_every: int = 20,
         disk_every: int = 0,
@@ -116,7 +118,8 @@ class Site:
 
         With ``every_step`` a save is complete before the next step is, however slow the host: steps are longer, and
         rather wait than leave a save out.
-        ``choices`` are further fields of its checkpoint policy. Returns when it has done ``first`` steps.
+        ``sizes`` are those of an elastic job; ``choices`` are further fields of its checkpoint policy.
+        Returns when it has done ``first`` steps.
         """
         self.have_standbys(machines + spare)
         spec = JobSpec(
@@ -126,6 +129,7 @@ class Site:
             env={ENV_PATIENCE: "60"} if every_step else {},
             code=str(code_dir),
             machines=machines,
+            elastic=Elastic(**sizes) if sizes else None,
             ranks_per_machine=1,
             parallelism=parallelism,
             checkpoint=CheckpointPolicy(s3_every_steps=s3_every, disk_every_steps=disk_every, **choices),

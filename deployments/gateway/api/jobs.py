@@ -45,6 +45,14 @@ class Update(Frozen):
     by: str = Field("", max_length=200)
 
 
+class Scale(Frozen):
+    """Another number of machines; 0: none, until it is scaled again."""
+
+    machines: int = Field(ge=0)
+    note: str = Field("", max_length=2000)
+    by: str = Field("", max_length=200)
+
+
 def routes(gateway: Gateway) -> APIRouter:
     """Return the routes, for this gateway."""
     router = APIRouter(prefix="/v1")
@@ -90,6 +98,12 @@ def routes(gateway: Gateway) -> APIRouter:
         reason = f"code {body.version} ({body.when}) {body.note}".strip()
         asked = who(request, body.by).asks("update", name, reason)
         return await done(asked, lambda: _update(gateway, job, body))
+
+    @router.post("/jobs/{name}/scale")
+    async def scale(request: Request, name: JobName, body: Scale) -> Outcome:
+        job = await site.job(name)
+        asked = who(request, body.by).asks("scale", name, f"{body.machines} machines {body.note}".strip())
+        return await done(asked, lambda: gateway.sizes.ask(job, body.machines, body.by, body.note))
 
     return router
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 from holdfast.models.agent import StackDump
 from holdfast.models.checkpoint import Choice
 from holdfast.models.machine import Machine, Scope
-from holdfast.operations import evict, fence, hold, launch, stop
+from holdfast.operations import evict, fence, hold, launch, resize, stop
 from holdfast.operations.context import Context
 
 
@@ -35,6 +35,10 @@ class Acts(Protocol):
 
     async def free(self, job: str) -> None:
         """Give the machines of an ended job back to the standby pool."""
+        ...
+
+    async def release_unplaced(self, job: str) -> None:
+        """Give machines that serve a job without a slot in it back to the standby pool."""
         ...
 
     async def take_out(self, machine: Machine, reason: str, scope: Scope) -> None:
@@ -95,6 +99,10 @@ class Operations:
     async def free(self, job: str) -> None:
         """Give the machines of an ended job back to the standby pool."""
         await stop.free_machines(self._ctx, job)
+
+    async def release_unplaced(self, job: str) -> None:
+        """Give machines that serve a job without a slot in it back to the standby pool."""
+        await resize.release_unplaced(self._ctx, job)
 
     async def take_out(self, machine: Machine, reason: str, scope: Scope) -> None:
         """Evict and cordon a machine that serves no job, in the incarnation that was looked at."""

@@ -11,6 +11,7 @@ from holdfast.models.checkpoint import Choice
 from holdfast.models.job import Job, JobSpec, JobState
 from holdfast.models.machine import MachineState
 from holdfast.operations import flaps
+from holdfast.policies.pool import elastic
 
 
 async def submit(gateway: Gateway, spec: JobSpec, code_version: str) -> Job:
@@ -23,7 +24,9 @@ async def submit(gateway: Gateway, spec: JobSpec, code_version: str) -> Job:
     """
     ledger = gateway.site.ledger
     standing_by = await asyncio.to_thread(ledger.machines, MachineState.STANDBY)
-    if len(standing_by) < spec.machines:
+    if size := elastic.largest(spec, min(spec.machines, len(standing_by))):
+        spec = spec.resized(size)  # an elastic job starts with what is there, and grows
+    else:
         coming = await asyncio.to_thread(ledger.machines, MachineState.PROVISIONING)
         more = (
             f" ({len(coming)} more start, or are under delivery checks: `holdfast status`)" if coming else ""

@@ -1,0 +1,114 @@
+"""Sizes of jobs: what people ask for, and elastic jobs that grow back when machines stand by."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from holdfast.deployments.gateway.intake.correlate import Correlator
+from holdfast.deployments.gateway.intake.outcome import Outcome, What
+from holdfast.deployments.gateway.site import Site, log
+from holdfast.errors import HoldfastError, NoStandbyError, RefusedError
+from holdfast.models.alert import Alert, AlertKind, IncidentClass
+from holdfast.models.job import ENDED, Job, JobState
+from holdfast.models.machine import MachineState
+from holdfast.operations import flaps, resize
+from holdfast.policies.pool import elastic
+
+
+class Sizes:
+    """Looks at what is, not at what happened: a gateway that was away catches up."""
+
+    def __init__(
+        self, site: Site, correlator: Correlator, release_unplaced: Callable[[str], Awaitable[None]]
+    ) -> None:
+        self._site = site
+        self._correlator = correlator
+        self._release = release_unplaced
+
+    async def ask(self, job: Job, machines: int, by: str, note: str = "", *, grown: bool = False) -> Outcome:
+        """Have a job's number of machines changed by the playbook ``scale-job``; 0: to zero.
+
+        ``grown``: nobody asked for it; else the job keeps this size until it is asked for another.
+
+        Raises:
+            RefusedError: the job cannot have so many, or is held or has ended.
+            NoStandbyError: it is scaled to zero, and too few machines stand by.
+        """
+        if job.state in ENDED or job.state is JobState.PAUSED:
+            raise RefusedError(
+                f"job {job.name} is {job.state}: only a running job, or one at zero, can be scaled"
+            )
+        if machines:
+            resize.spec_for(job, machines)
+        if machines == len(job.machines) and machines in (0, job.spec.machines):
+            return Outcome(outcome=What.IGNORED, message=f"job {job.name} has {machines} machines already")
+        standing_by = len(await self._usable())
+        if not job.machines and standing_by < machines:
+            raise NoStandbyError(f"job {job.name} wants {machines} machines, {standing_by} stand by")
+        now = self._site.clock.now()
+        return await self._correlator.accept(
+            Alert(
+                kind=AlertKind.MANUAL,
+                job=job.name,
+                at=now,
+                fingerprint=f"scale:{job.name}:{machines}:{now:.6f}",
+                evidence={
+                    "class": IncidentClass.SCALE_JOB.value,
+                    "machines": machines,
+                    "by": by,
+                    "grown": grown,
+                    "text": f"{machines} machines instead of {len(job.machines)}{f': {note}' if note else ''}",
+                },
+            )
+        )
+
+    async def tick(self) -> None:
+        """Run one round."""
+        for job in list(self._site.fleet.jobs.values()):
+            if job.state is not JobState.RUNNING:
+                continue
+            try:
+                await self._look(job)
+            except HoldfastError as error:
+                log.warning("size of job %s: %s", job.name, error)
+
+    async def _look(self, job: Job) -> None:
+        site, limits = self._site, self._site.policy.elastic
+        left = [
+            machine.name
+            for machine in site.fleet.machines.values()
+            if machine.job == job.name
+            and machine.state is MachineState.ACTIVE
+            and machine.name not in job.machines
+        ]
+        wants_more = (
+            limits.grow and job.spec.elastic is not None and job.spec.machines < job.spec.elastic.want
+        )
+        if not (left or wants_more) or not await self._is_settled(job):
+            return
+        if left:
+            await self._release(job.name)
+            return
+        standing_by = max(0, len(await self._usable()) - limits.keep_standbys)
+        if (machines := elastic.grown(job.spec, standing_by)) > job.spec.machines:
+            log.info("job %s grows to %d machines: %d stand by", job.name, machines, standing_by)
+            await self.ask(job, machines, "holdfast", "machines stand by", grown=True)
+
+    async def _is_settled(self, job: Job) -> bool:
+        """Return whether it runs for long enough at its present size, and no incident of it is worked on."""
+        ledger, now = self._site.ledger, self._site.clock.now()
+        if await asyncio.to_thread(ledger.acting, job.name):
+            return False
+        fresh = await asyncio.to_thread(ledger.job, job.name)
+        epoch = next(
+            (e for e in await asyncio.to_thread(ledger.epochs, job.name) if e.epoch == fresh.epoch), None
+        )
+        settled = epoch is not None and now - epoch.opened_at >= self._site.policy.elastic.settled_s
+        return settled and fresh.state is JobState.RUNNING and fresh.spec == job.spec
+
+    async def _usable(self) -> list[str]:
+        site = self._site
+        standbys = await asyncio.to_thread(site.ledger.machines, MachineState.STANDBY)
+        flapping = await asyncio.to_thread(flaps.of_the_pool, site.ledger, site.clock, site.policy)
+        return [machine.name for machine in standbys if machine.name not in flapping]

@@ -1,0 +1,43 @@
+"""Playbook: a person, a schedule or machines that came back change the number of machines of a job.
+
+Machines are claimed while the job trains. Then it is held at a step boundary, restarted at its new size from the state
+in memory, and no step is done again. To zero: its newest step goes to S3, and its machines to the standby pool.
+"""
+
+from holdfast.tasks.case import Case
+from holdfast.tasks.evict import evict
+from holdfast.tasks.pause import hold_at_boundary, pause
+from holdfast.tasks.playbook import Recovered, playbook
+from holdfast.tasks.resize import claim, holds_none, leave_at_zero, place, size_before, take_up, to_zero
+from holdfast.tasks.resume import resume
+from holdfast.tasks.standby import swap_in
+
+
+@playbook(would="restart the job at a step boundary with another number of machines")
+async def scale_job(case: Case) -> Recovered:
+    """Change the number of machines of a job."""
+    machines, why_not = await take_up(case)
+    if machines is None:
+        return Recovered(summary=why_not)
+    if holds_none(case) and not machines:
+        leave_at_zero(case)
+        return Recovered(summary="it is scaled to zero already")
+
+    if holds_none(case):
+        did = await place(case, machines)
+    elif case.again:
+        await pause(case)
+        did = f"it did not come up with {machines} machines: {await place(case, size_before(case))}"
+        await swap_in(case)
+    else:
+        await claim(case, machines)
+        await hold_at_boundary(case)
+        silent = await pause(case)
+        if not machines:
+            return Recovered(summary=await to_zero(case))
+        did = await place(case, machines)
+        if silent:
+            await evict(case, silent, "it did not answer when the job was resized")
+            await swap_in(case)
+    resumed = await resume(case)
+    return Recovered(summary=f"{did}; {resumed.said}")

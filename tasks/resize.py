@@ -1,0 +1,148 @@
+"""Steps: change the number of machines of a job, asked for by a person or a schedule, or because machines are short."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prefect import task
+from prefect.logging import get_run_logger
+
+from holdfast.errors import HoldfastError, NoStandbyError, RefusedError
+from holdfast.models.job import JobState
+from holdfast.models.machine import MachineState
+from holdfast.operations import resize
+from holdfast.operations.provision import provision_for_now
+from holdfast.operations.swap import at_hand
+from holdfast.policies.join_names import join_names
+from holdfast.policies.pool import elastic
+from holdfast.policies.pool.machine_groups import group_of
+from holdfast.tasks.case import Case
+
+
+def wanted(case: Case) -> int:
+    """Return the number of machines that the incident asks for.
+
+    Raises:
+        RefusedError: it names none, or the job cannot have so many.
+    """
+    asked = _asked(case)
+    if not isinstance(asked, int) or asked < 0:
+        raise RefusedError(
+            f"job {case.job}: machines = {asked!r}: expected a whole number, 0 or more: `holdfast scale {case.job} N`"
+        )
+    if asked:
+        resize.spec_for(case.job_now(), asked)
+    return asked
+
+
+def _asked(case: Case) -> object:
+    """Return the number of machines that the newest alert names; None: no alert does."""
+    asked = [alert.evidence["machines"] for alert in case.incident.alerts if "machines" in alert.evidence]
+    return asked[-1] if asked else None
+
+
+async def take_up(case: Case) -> tuple[int | None, str]:
+    """Return the number of machines that is asked for, and why nothing can be changed (then the number is None).
+
+    For a job that is scaled to zero the machines are claimed, and it stays at zero where that fails.
+    """
+    try:
+        machines = wanted(case)
+        if holds_none(case):
+            await claim(case, machines)
+    except (RefusedError, NoStandbyError) as refused:
+        leave_at_zero(case)
+        return None, f"nothing was changed: {refused}"
+    return machines, ""
+
+
+async def shrink(case: Case) -> None:
+    """Drop slots that no standby can fill now, if the job may go on without; a new machine is asked for meanwhile."""
+    job = case.job_now()
+    lacking = {
+        slot: m.name for slot, m in enumerate(case.machines_now()) if not _serves(m.state, m.job, case)
+    }
+    smaller = elastic.shrink(job.spec, frozenset(lacking), at_hand(case.ctx, list(lacking.values())))
+    if smaller is not None:
+        await _drop(case, smaller, sorted(lacking.values()))
+
+
+def _serves(state: MachineState, job: str | None, case: Case) -> bool:
+    return state is MachineState.ACTIVE and job == case.job
+
+
+@task(task_run_name="shrink {case.job} to {smaller.machines} machines")
+async def _drop(case: Case, smaller: elastic.Shrunk, lacking: list[str]) -> None:
+    async def act() -> dict[str, Any]:
+        job = case.job_now()
+        left = [name for slot, name in enumerate(job.machines) if slot not in smaller.dropped]
+        case.ledger.set_job(case.job, machines=left, spec=job.spec.resized(smaller.machines))
+        return {"from": job.spec.machines, "to": smaller.machines, "lacking": lacking}
+
+    intent = {"to": smaller.machines, "dropped": list(smaller.dropped)}
+    done = await case.once("shrink", f"{case.life}:{smaller.machines}", intent, act)
+    get_run_logger().warning(
+        "no standby for %s: %d machines go on, of %d", join_names(lacking), done["to"], done["from"]
+    )
+    for name in lacking:
+        try:
+            await provision_for_now(case.ctx, group_of(name, case.ctx.policy.spare_pool))
+        except HoldfastError as error:
+            get_run_logger().warning("no machine was asked for in the place of %s: %s", name, error)
+
+
+@task(task_run_name="claim machines for {case.job}")
+async def claim(case: Case, machines: int) -> None:
+    """Claim standbys until ``machines`` serve the job, which runs on meanwhile.
+
+    Raises:
+        NoStandbyError: too few stand by; none was taken.
+    """
+
+    async def act() -> dict[str, Any]:
+        resize.claim(case.ctx, case.ledger, case.job_now(), machines)
+        return {"machines": machines}
+
+    await case.once("claim", case.life, {"machines": machines}, act)
+
+
+@task(task_run_name="resize {case.job} to {machines} machines")
+async def place(case: Case, machines: int) -> str:
+    """Give the stopped job its new number of slots; return what was done."""
+
+    async def act() -> dict[str, Any]:
+        before = case.job_now().spec.machines
+        grown = any(alert.evidence.get("grown") for alert in case.incident.alerts)
+        resize.place(case.ledger, case.job_now(), machines, wanted=not grown and machines == _asked(case))
+        return {"from": before, "to": machines}
+
+    done = await case.once("resize", case.life, {"machines": machines}, act)
+    return f"{done['to']} machines instead of {done['from']}"
+
+
+@task(task_run_name="scale {case.job} to zero")
+async def to_zero(case: Case) -> str:
+    """Save the stopped job's newest step to S3 and give its machines back; return what was done."""
+
+    async def act() -> dict[str, Any]:
+        return {"step": await resize.to_zero(case.ctx, case.ledger, case.job, case.last_good_step)}
+
+    done = await case.once("scale to zero", case.life, {}, act)
+    return f"scaled to zero at step {done['step']}, which is in S3"
+
+
+def size_before(case: Case) -> int:
+    """Return the number of machines before this incident changed it, as far as they still serve the job."""
+    before = next((int(action.result["from"]) for action in case.done("resize") if action.result), None)
+    return case.job_now().spec.machines if before is None else before
+
+
+def holds_none(case: Case) -> bool:
+    """Return whether the job is scaled to zero."""
+    return not case.job_now().machines
+
+
+def leave_at_zero(case: Case) -> None:
+    """Put the state of a job back that was scaled to zero and is given no machines; leave any other job alone."""
+    if holds_none(case):
+        case.ledger.set_job(case.job, state=JobState.SCALED_TO_ZERO)

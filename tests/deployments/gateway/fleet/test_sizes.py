@@ -1,0 +1,105 @@
+"""Sizes of jobs: what people may ask for, and growth by itself."""
+
+from __future__ import annotations
+
+from holdfast.models.alert import IncidentClass, IncidentState
+from holdfast.models.job import Elastic, Job, JobState
+from holdfast.models.machine import MachineState
+from holdfast.testing.gateway_kit import JOB, Kit
+
+SETTLED_S = 31.0
+
+
+async def elastic(kit: Kit, machines: int = 2, want: int = 3, standbys: int = 1) -> Job:
+    """A job that runs on ``machines``, and wants more."""
+    job = await kit.running_job(machines=machines, standbys=standbys)
+    sizes = Elastic(min=1, want=want, max=4)
+    job = kit.ledger.set_job(JOB, spec=job.spec.model_copy(update={"elastic": sizes}))
+    await kit.gateway.site.refresh()
+    return job
+
+
+async def look(kit: Kit, seconds: float = SETTLED_S) -> None:
+    kit.clock.advance(seconds)
+    await kit.gateway.site.refresh()
+    await kit.gateway.sizes.tick()
+    await kit.settled()
+
+
+def asked(kit: Kit) -> list[object]:
+    """The sizes that playbooks were started for."""
+    found = [each for each in kit.incidents() if each.incident_class is IncidentClass.SCALE_JOB]
+    return [each.alerts[0].evidence["machines"] for each in found]
+
+
+async def test_a_person_scales_a_job(kit: Kit) -> None:
+    await elastic(kit)
+    await kit.post(f"/v1/jobs/{JOB}/scale", {"machines": 1})
+    await kit.settled()
+    assert asked(kit) == [1]
+    assert kit.runs.created == [f"{JOB}-1#1"]
+
+
+async def test_what_cannot_be_is_refused_at_once(kit: Kit) -> None:
+    """Nothing is started for it."""
+    await elastic(kit)
+    told = await kit.post(f"/v1/jobs/{JOB}/scale", {"machines": 5}, status=409)
+    assert "machines = 5: expected 1 to 4, as the job file says" in str(told)
+    same = await kit.post(f"/v1/jobs/{JOB}/scale", {"machines": 2})
+    assert "has 2 machines already" in str(same)
+    kit.ledger.set_job(JOB, state=JobState.STOPPED)
+    await kit.gateway.site.refresh()
+    assert "is stopped" in str(await kit.post(f"/v1/jobs/{JOB}/scale", {"machines": 1}, status=409))
+    assert asked(kit) == []
+
+
+async def test_a_job_of_one_size_goes_to_zero_and_to_no_other(kit: Kit) -> None:
+    await kit.running_job()
+    told = await kit.post(f"/v1/jobs/{JOB}/scale", {"machines": 1}, status=409)
+    assert "It is not elastic" in str(told)
+    await kit.post(f"/v1/jobs/{JOB}/scale", {"machines": 0})
+    await kit.settled()
+    assert asked(kit) == [0]
+
+
+async def test_a_job_at_zero_needs_machines_that_stand_by(kit: Kit) -> None:
+    await elastic(kit, standbys=0)
+    kit.ledger.set_job(JOB, state=JobState.SCALED_TO_ZERO, machines=())
+    await kit.gateway.site.refresh()
+    told = await kit.post(f"/v1/jobs/{JOB}/scale", {"machines": 2}, status=409)
+    assert "wants 2 machines, 0 stand by" in str(told)
+
+
+async def test_it_grows_back_when_a_machine_stands_by_and_it_has_settled(kit: Kit) -> None:
+    await elastic(kit, want=4)
+    await look(kit, 5.0)
+    assert asked(kit) == []
+    await look(kit)
+    assert asked(kit) == [3]
+    assert kit.incidents()[0].alerts[0].evidence["grown"] is True
+    await look(kit)
+    assert asked(kit) == [3], "one is worked on already"
+
+
+async def test_it_does_not_grow_beyond_what_it_wants_or_without_a_machine(kit: Kit) -> None:
+    await elastic(kit, want=2, standbys=2)
+    await look(kit)
+    kit.ledger.set_job(JOB, spec=kit.ledger.job(JOB).spec.resized(2))
+    for machine in kit.ledger.machines(state=MachineState.STANDBY):
+        kit.ledger.set_machine(machine.name, state=MachineState.CORDONED)
+    await look(kit)
+    assert asked(kit) == []
+
+
+async def test_machines_without_a_slot_go_back_to_the_pool(kit: Kit) -> None:
+    """What a smaller size has no use for, or an attempt claimed and was killed. Not while an incident is worked on."""
+    await elastic(kit, machines=3, want=2, standbys=0)
+    job = kit.ledger.job(JOB)
+    kit.ledger.set_job(JOB, machines=job.machines[:2], spec=job.spec.resized(2))
+    await kit.crash()
+    await look(kit)
+    assert not kit.ledger.machines(state=MachineState.STANDBY)
+    kit.ledger.set_incident(kit.incidents()[0].id, state=IncidentState.RECOVERED)
+    kit.ledger.set_job(JOB, state=JobState.RUNNING)
+    await look(kit)
+    assert [machine.name for machine in kit.ledger.machines(state=MachineState.STANDBY)] == [job.machines[2]]
