@@ -59,6 +59,8 @@ async def take_up(case: Case) -> tuple[int | None, str]:
 async def shrink(case: Case) -> None:
     """Drop slots that no standby can fill now, if the job may go on without; a new machine is asked for meanwhile."""
     job = case.job_now()
+    if job.spec.elastic is None:
+        return
     lacking = {
         slot: m.name for slot, m in enumerate(case.machines_now()) if not _serves(m.state, m.job, case)
     }

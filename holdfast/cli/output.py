@@ -30,6 +30,7 @@ _COLOURS = {
     "open": "yellow",
     "recovering": "yellow",
     "paused": "yellow",
+    "scaled_to_zero": "yellow",
     "provisioning": "yellow",
     "draining": "yellow",
     "needs_human": "red",

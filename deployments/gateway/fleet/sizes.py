@@ -66,7 +66,7 @@ class Sizes:
     async def tick(self) -> None:
         """Run one round."""
         for job in list(self._site.fleet.jobs.values()):
-            if job.state is not JobState.RUNNING:
+            if job.state not in (JobState.RUNNING, JobState.SCALED_TO_ZERO):
                 continue
             try:
                 await self._look(job)
@@ -82,9 +82,8 @@ class Sizes:
             and machine.state is MachineState.ACTIVE
             and machine.name not in job.machines
         ]
-        wants_more = (
-            limits.grow and job.spec.elastic is not None and job.spec.machines < job.spec.elastic.want
-        )
+        grows = limits.grow and job.state is JobState.RUNNING
+        wants_more = grows and job.spec.elastic is not None and job.spec.machines < job.spec.elastic.want
         if not (left or wants_more) or not await self._is_settled(job):
             return
         if left:
@@ -105,7 +104,7 @@ class Sizes:
             (e for e in await asyncio.to_thread(ledger.epochs, job.name) if e.epoch == fresh.epoch), None
         )
         settled = epoch is not None and now - epoch.opened_at >= self._site.policy.elastic.settled_s
-        return settled and fresh.state is JobState.RUNNING and fresh.spec == job.spec
+        return settled and fresh.state is job.state and fresh.spec == job.spec
 
     async def _usable(self) -> list[str]:
         site = self._site

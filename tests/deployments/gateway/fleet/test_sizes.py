@@ -91,6 +91,15 @@ async def test_it_does_not_grow_beyond_what_it_wants_or_without_a_machine(kit: K
     assert asked(kit) == []
 
 
+async def test_a_job_at_zero_keeps_no_machine(kit: Kit) -> None:
+    """Its playbook was killed between the last step into S3 and the machines' release."""
+    await elastic(kit, standbys=0)
+    kit.ledger.set_job(JOB, state=JobState.SCALED_TO_ZERO, machines=())
+    await look(kit)
+    assert len(kit.ledger.machines(state=MachineState.STANDBY)) == 2
+    assert asked(kit) == []
+
+
 async def test_machines_without_a_slot_go_back_to_the_pool(kit: Kit) -> None:
     """What a smaller size has no use for, or an attempt claimed and was killed. Not while an incident is worked on."""
     await elastic(kit, machines=3, want=2, standbys=0)
