@@ -170,7 +170,7 @@ class Elastic(Frozen):
     def _in_order(self) -> Elastic:
         if not self.min <= self.want <= self.max:
             raise ValueError(
-                f"machines: min = {self.min}, want = {self.want}, max = {self.max}: expected min <= want <= max"
+                f"min = {self.min}, want = {self.want}, max = {self.max}: expected min <= want <= max"
             )
         return self
 
@@ -179,7 +179,7 @@ def _sizes(value: Any) -> Any:
     """Read ``machines: {min: 5, want: 8, max: 8}``; ``max`` is ``want`` where it is left out."""
     if not isinstance(value, Mapping) or not isinstance(sizes := value.get("machines"), Mapping):
         return value
-    want = sizes.get("want")
+    want = sizes.get("want", sizes.get("min"))  # one that is missing is reported once
     return {**value, "machines": want, "elastic": {"max": want, **sizes}}
 
 
