@@ -20,6 +20,7 @@ from holdfast import private, tls
 from holdfast.agent import server, wire
 from holdfast.agent.checkpoints.disk import DiskTier
 from holdfast.agent.checkpoints.memory import Memory
+from holdfast.agent.checkpoints.other_sizes import OtherSizes
 from holdfast.agent.checkpoints.proofs import proofs
 from holdfast.agent.checkpoints.prover import Prover
 from holdfast.agent.checkpoints.replication import Replicator
@@ -158,6 +159,7 @@ class Agent:
             prover=self._prover,
             setbacks=setbacks,
             compare_every=policy.replicas.every_steps,
+            other_sizes=OtherSizes(self.memory),
         )
         self._supply = Staging(
             self._carrier, self.memory, self.folder, secret, objects.arguments(settings), tls=self._tls

@@ -57,7 +57,7 @@ async def give_back(ctx: Context, job: Job, machines: Sequence[Machine]) -> None
     """Give machines that serve a job without need back to the standby pool: see :func:`free_machines`.
 
     Raises:
-        StaleError: the job has not ended, and one of them has a slot in it.
+        StaleError: the job has not ended, and is being changed or has a slot for one of them.
         HoldfastError: an unfit machine could not be taken out; the others are where they belong.
     """
 

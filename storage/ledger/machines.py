@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from holdfast.errors import AnewError, NoStandbyError, StaleError, UnknownError
 from holdfast.models.agent import Register
 from holdfast.models.incarnation import same_unit, unit_of, why_another
-from holdfast.models.job import ENDED
+from holdfast.models.job import ENDED, JobState
 from holdfast.models.machine import OUT, Machine, MachineState, Scope
 from holdfast.storage.ledger.connection import Connection, repeat_on_conflict
 from holdfast.storage.ledger.jobs import job_row
@@ -20,6 +20,8 @@ from holdfast.storage.ledger.repairs import under_repair
 from holdfast.storage.ledger.schema import MachineRow
 
 _NAMED_AT_ONCE = 500
+_AT_REST = (JobState.RUNNING, JobState.SCALED_TO_ZERO)
+"""A job that nobody is about to give machines to: a playbook that claims some sets it recovering first."""
 _COMES_BACK_AS_STANDBY = frozenset({MachineState.PROVISIONING, MachineState.GONE})
 
 
@@ -257,17 +259,19 @@ class Machines(Connection):
                 )
 
     def give_back(self, names: Sequence[str], job: str) -> None:
-        """Make standbys of machines whose job ended or has no slot for them, in one transaction.
+        """Make standbys of machines whose job ended, or is at rest without a slot for them, in one transaction.
 
         Those that no longer serve it are left alone.
 
         Raises:
-            StaleError: the job has not ended (any more), and one of them has a slot in it.
+            StaleError: the job has not ended (any more), and is being changed or has a slot for one of them.
         """
         with self._write() as session:
             row = job_row(session, job, lock=True)
-            if row.state not in ENDED and (placed := sorted({*names}.intersection(row.machines))):
-                raise StaleError(f"job {job} is {row.state}: {placed[0]} stays with it")
+            if row.state not in ENDED:
+                placed = {*names}.intersection(row.machines)
+                if row.state not in _AT_REST or placed:
+                    raise StaleError(f"job {job} is {row.state}: its machines stay with it")
             for at in range(0, len(names), _NAMED_AT_ONCE):
                 mine = MachineRow.name.in_(names[at : at + _NAMED_AT_ONCE]) & (MachineRow.job == job)
                 session.execute(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import shutil
+from collections.abc import Collection
 from pathlib import Path
 
 from holdfast import private
@@ -215,6 +216,24 @@ class Memory:
         """Forget shards beyond ``step``: training continues from there without them."""
         for folder in (self.own(job), self.peer(job), self.disk(job)):
             buffers.discard_newer(folder, step)
+
+    def drop_other_sizes(self, job: str, epoch: int, world_size: int, ranks: Collection[int]) -> list[Path]:
+        """Remove shards that another number of ranks saved before ``epoch``; return their paths.
+
+        The slots of this machine's own ``ranks`` stay: those have them mapped, and overwrite them.
+        """
+        own = self.own(job)
+        dropped = [
+            path
+            for folder in (own, self.peer(job))
+            for path, header in buffers.inventory(folder)
+            if header.epoch < epoch
+            and header.world_size != world_size
+            and not (folder == own and header.rank in ranks)
+        ]
+        for path in dropped:
+            path.unlink(missing_ok=True)
+        return dropped
 
     def forget(self, job: str) -> None:
         """Drop every shard of ``job``."""

@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.agent.checkpoints.comparisons import Comparisons
 from holdfast.agent.checkpoints.disk import DiskTier
+from holdfast.agent.checkpoints.other_sizes import OtherSizes
 from holdfast.agent.checkpoints.prover import Prover
 from holdfast.agent.checkpoints.rehearsals import Rehearsals
 from holdfast.agent.checkpoints.replication import Replicator
@@ -47,6 +48,7 @@ class Watch:
         prover: Prover,
         setbacks: Setbacks | None = None,
         compare_every: int = 0,
+        other_sizes: OtherSizes | None = None,
     ) -> None:
         self.machine = machine
         self.incarnation = incarnation
@@ -58,6 +60,7 @@ class Watch:
         self.setbacks = setbacks or Setbacks()
         self.rehearsals = Rehearsals(prover, self.unrestorable)
         self.comparisons = Comparisons(prover, self.holds, metrics, compare_every)
+        self.other_sizes = other_sizes
 
     def told(self, run: Run) -> dict[str, Any]:
         """Return the heartbeats' fields on a run's saves."""
@@ -178,6 +181,8 @@ class RunEvents:
             self._watch.disk.saved(self._run, rank, step, path)
             self._watch.rehearsals.saved(self._run, rank, path)
             self._watch.comparisons.saved(self._run, rank, step, path)
+            if self._watch.other_sizes:
+                self._watch.other_sizes.common(self._run, time.monotonic())
 
     def save_failed(self, rank: int, step: int, reason: str) -> None:
         """Count it, and report it: in heartbeats, and in the log now and then."""

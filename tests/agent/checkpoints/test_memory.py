@@ -94,3 +94,16 @@ def test_a_machine_without_a_disk_for_it_refuses_such_a_job(tmp_path: Path) -> N
         Memory("m0", tmp_path).place("toy", FirstTier.DISK)
     with pytest.raises(CheckpointError, match="is no folder on this machine"):
         Memory("m0", tmp_path, nvme=tmp_path / "nowhere" / "home" / "m0").place("toy", FirstTier.DISK)
+
+
+def test_shards_of_another_number_of_ranks_are_freed(memory: Memory) -> None:
+    """Those of earlier epochs; slots of ranks that run here stay: they have them mapped."""
+    mine = write_shard(memory.own("toy"), rank=0, epoch=1)
+    elsewhere = write_shard(memory.own("toy"), rank=1, epoch=1)
+    copy = write_shard(memory.peer("toy"), rank=0, epoch=1)
+    newer = write_shard(memory.peer("toy"), rank=2, epoch=2)
+    assert {*memory.drop_other_sizes("toy", 2, 3, (0,))} == {elsewhere, copy}
+    assert {shard.epoch for shard in memory.shards()} == {1, 2}
+    assert mine.exists()
+    assert newer.exists()
+    assert memory.drop_other_sizes("toy", 3, 2, (0,)) == []
