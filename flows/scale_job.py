@@ -1,7 +1,7 @@
 """Playbook: a person, a schedule or machines that came back change the number of machines of a job.
 
 Machines are claimed while the job trains. Then it is held at a step boundary, restarted at its new size from the state
-in memory, and no step is done again. To zero: its newest step goes to S3, and its machines to the standby pool.
+in memory. To zero: its newest step goes to S3, and its machines to the standby pool.
 """
 
 from holdfast.tasks.case import Case

@@ -150,6 +150,8 @@ _TELL: Mapping[str, Callable[[Action], str]] = {
     "approve": _approve,
     "evict": lambda action: f"evicted for the {action.result.get('scope')}: {action.result.get('reason')}",
     "swap": lambda action: f"{action.result.get('to')} in its place",
+    "shrink": lambda action: f"{action.result.get('to')} machines go on, of {action.result.get('from')}",
+    "resize": lambda action: f"{action.result.get('to')} machines instead of {action.result.get('from')}",
     "rollback": lambda action: f"{action.result.get('from')} to {action.result.get('to')}",
     "start": lambda action: f"epoch {action.result.get('epoch')} from step {action.result.get('step')}",
     "verify": lambda action: (

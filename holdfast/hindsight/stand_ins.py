@@ -20,10 +20,10 @@ from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
 from holdfast.storage.ledger.waits import AGAIN
 
-DECIDED = frozenset({"rung", "evict", "swap", "rollback", "skip", "update", "suspect"})
+CHANGING = frozenset({"evict", "swap", "shrink", "claim", "resize", "rollback", "skip", "update", "suspect"})
+"""Kinds of actions that change which machines, code and states the job starts with."""
+DECIDED = CHANGING | {"rung"}
 """Kinds of actions that are done again, in the copy: the policy or the ledger decides their outcome."""
-CHANGING = frozenset({"evict", "swap", "rollback", "skip", "update", "suspect"})
-"""Those of them that change which machines, code and states the job starts with."""
 _NOBODY = Verdict().model_dump(mode="json")
 _UNKNOWN: Mapping[str, dict[str, Any]] = {
     "pause": {"unreachable": [], "silent": []},

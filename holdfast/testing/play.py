@@ -215,6 +215,7 @@ async def _stage(scenario: Scenario, kit: Kit) -> World:
         name=JOB,
         script="train.py",
         machines=setup.machines,
+        elastic=setup.elastic,
         ranks_per_machine=setup.ranks,
         parallelism=Parallelism(tp=setup.tp, pp=setup.pp),
         mode=setup.mode,

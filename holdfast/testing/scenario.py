@@ -11,7 +11,7 @@ from pydantic import Field
 from holdfast.models.agent import Vitals
 from holdfast.models.alert import IncidentState, RecordedClass
 from holdfast.models.base import Frozen
-from holdfast.models.job import JobState, Mode
+from holdfast.models.job import Elastic, JobState, Mode
 from holdfast.models.machine import MachineState, Scope
 
 
@@ -19,6 +19,7 @@ class Setup(Frozen):
     """The job and its past."""
 
     machines: int = 4
+    elastic: Elastic | None = None
     ranks: int = 2
     tp: int = 1
     pp: int = 1

@@ -102,8 +102,15 @@ class World:
     def checkpoint(self, step: int) -> RemoteCheckpoint:
         """Return the checkpoint in S3 of one step."""
         key = manifests.checkpoint_key(self.job, step, self.first_epoch)
-        size = self.now_job().spec.world_size
-        return RemoteCheckpoint(job=self.job, step=step, epoch=self.first_epoch, world_size=size, key=key)
+        return RemoteCheckpoint(
+            job=self.job, step=step, epoch=self.first_epoch, world_size=self.saved_by, key=key
+        )
+
+    @property
+    def saved_by(self) -> int:
+        """Number of ranks that saved what machines and S3 hold."""
+        spec = self.now_job().spec
+        return len(self.first_machines) * spec.ranks_per_machine or spec.world_size
 
 
 class ScriptedAgent:
@@ -174,6 +181,7 @@ class ScriptedAgent:
                 tier=tier,
                 nbytes=1,
                 digest="d",
+                world_size=self._world.saved_by,
             )
             for owner, tier in held.items()
             for rank in range(machines.index(owner) * per, (machines.index(owner) + 1) * per)
