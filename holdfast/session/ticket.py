@@ -40,7 +40,7 @@ def redeem(
     order = _wait_for(ticket)
     waited_s = time.perf_counter() - begun
     remote = partial(_in_store, order) if order["key"] else None
-    others = None if order["paths"] is None else [*map(Path, order["paths"])]
+    others = None if order.get("paths") is None else [*map(Path, order["paths"])]
     arrived(others or [])
     if others is not None:
         found = recover_from_ranks(state, rank, others, remote=remote)
