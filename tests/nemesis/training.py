@@ -24,6 +24,7 @@ class RankProcess(Watched):
         self.host, self.rank, self.run = host, rank, run
         self.agent = host.agent
         self.pid = host.site.next_pid()
+        self.family = {self.pid}
         self.expected, self.exit_code = False, None
         self.alive, self.stopped, self.cpu_s = True, False, 0.0
         self.why = ""
