@@ -6,7 +6,6 @@ from prefect.logging import get_run_logger
 
 from holdfast.errors import HoldfastError, LimitError, NoStandbyError
 from holdfast.models.alert import BESIDE_TRAINING
-from holdfast.models.machine import MachineState
 from holdfast.models.missing import Missing
 from holdfast.models.wait import Wait
 from holdfast.policies.escalate import waits
@@ -64,7 +63,7 @@ async def _in_place(case: Case) -> str:
     """Have the job run on the machines that it has; return how. Empty: it does not."""
     if not case.round and not any(action.key == f"pause:{case.life}" for action in case.done("pause")):
         return "the job was not stopped"
-    if any(m.state is not MachineState.ACTIVE or m.job != case.job for m in case.machines_now()):
+    if not all(machine.serves(case.job) for machine in case.machines_now()):
         return ""
     try:
         resumed = await resume(case)

@@ -9,7 +9,6 @@ from prefect.logging import get_run_logger
 
 from holdfast.errors import HoldfastError, NoStandbyError, RefusedError
 from holdfast.models.job import JobState
-from holdfast.models.machine import MachineState
 from holdfast.operations import resize
 from holdfast.operations.provision import provision_for_now
 from holdfast.operations.swap import at_hand
@@ -25,7 +24,7 @@ def wanted(case: Case) -> int:
     Raises:
         RefusedError: it names none, or the job cannot have so many.
     """
-    asked = _asked(case)
+    asked = case.incident.machines_asked
     if not isinstance(asked, int) or asked < 0:
         raise RefusedError(
             f"job {case.job}: machines = {asked!r}: expected a whole number, 0 or more: `holdfast scale {case.job} N`"
@@ -33,12 +32,6 @@ def wanted(case: Case) -> int:
     if asked:
         resize.spec_for(case.job_now(), asked)
     return asked
-
-
-def _asked(case: Case) -> object:
-    """Return the number of machines that the newest alert names; None: no alert does."""
-    asked = [alert.evidence["machines"] for alert in case.incident.alerts if "machines" in alert.evidence]
-    return asked[-1] if asked else None
 
 
 async def take_up(case: Case) -> tuple[int | None, str]:
@@ -61,16 +54,10 @@ async def shrink(case: Case) -> None:
     job = case.job_now()
     if job.spec.elastic is None:
         return
-    lacking = {
-        slot: m.name for slot, m in enumerate(case.machines_now()) if not _serves(m.state, m.job, case)
-    }
+    lacking = {slot: m.name for slot, m in enumerate(case.machines_now()) if not m.serves(case.job)}
     smaller = elastic.shrink(job.spec, frozenset(lacking), at_hand(case.ctx, list(lacking.values())))
     if smaller is not None:
         await _drop(case, smaller, sorted(lacking.values()))
-
-
-def _serves(state: MachineState, job: str | None, case: Case) -> bool:
-    return state is MachineState.ACTIVE and job == case.job
 
 
 @task(task_run_name="shrink {case.job} to {smaller.machines} machines")
@@ -113,10 +100,10 @@ async def place(case: Case, machines: int) -> str:
     """Give the stopped job its new number of slots; return what was done."""
 
     async def act() -> dict[str, Any]:
-        before = case.job_now().spec.machines
-        grown = any(alert.evidence.get("grown") for alert in case.incident.alerts)
-        resize.place(case.ledger, case.job_now(), machines, wanted=not grown and machines == _asked(case))
-        return {"from": before, "to": machines}
+        job, incident = case.job_now(), case.incident
+        grown = any(alert.evidence.get("grown") for alert in incident.alerts)
+        resize.place(case.ledger, job, machines, wanted=not grown and machines == incident.machines_asked)
+        return {"from": job.spec.machines, "to": machines}
 
     done = await case.once("resize", case.life, {"machines": machines}, act)
     return f"{done['to']} machines instead of {done['from']}"
@@ -134,7 +121,7 @@ async def to_zero(case: Case) -> str:
 
 
 def size_before(case: Case) -> int:
-    """Return the number of machines before this incident changed it, as far as they still serve the job."""
+    """Return the number of machines before this incident changed it."""
     before = next((int(action.result["from"]) for action in case.done("resize") if action.result), None)
     return case.job_now().spec.machines if before is None else before
 

@@ -8,7 +8,6 @@ from prefect import task
 from prefect.logging import get_run_logger
 
 from holdfast.errors import HoldfastError
-from holdfast.models.machine import MachineState
 from holdfast.operations.provision import make_ready, provision_shortfall
 from holdfast.operations.swap import claim
 from holdfast.policies.join_names import join_names
@@ -34,8 +33,7 @@ async def swap_in(case: Case) -> dict[str, str]:
         swapped[name] = await _swap(case, int(action.intent["slot"]), name)
     await shrink(case)
     for slot, name in enumerate(case.job_now().machines):
-        machine = case.ctx.ledger.machine(name)
-        if machine.state is MachineState.ACTIVE and machine.job == case.job:
+        if case.ctx.ledger.machine(name).serves(case.job):
             continue
         swapped[name] = await _swap(case, slot, name)
         get_run_logger().info("slot %d: %s takes over from %s", slot, swapped[name], name)
@@ -46,8 +44,9 @@ async def _swap(case: Case, slot: int, old: str) -> str:
     async def act() -> dict[str, Any]:
         ledger = case.ledger
         machines = list(ledger.job(case.job).machines)
-        if old not in machines[slot : slot + 1]:  # filled already; or the job has shrunk since
-            return {"slot": slot, "from": old, "to": (machines[slot : slot + 1] or [""])[0]}
+        there = machines[slot] if slot < len(machines) else ""  # the job may have shrunk since
+        if there != old:
+            return {"slot": slot, "from": old, "to": there}
         asked_at = case.ctx.clock.now()
         new = await claim(case.ctx, ledger, case.job, machines, old)
         waited_s = round(case.ctx.clock.now() - asked_at, 3)

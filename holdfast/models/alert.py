@@ -135,6 +135,12 @@ class Incident(Frozen):
     """Newest step that may be restored (NaN, corruption); None: no bound."""
     summary: str = ""
 
+    @property
+    def machines_asked(self) -> object:
+        """The number of machines that the newest alert with one asks for, as it was given; None: no alert has one."""
+        asked = [alert.evidence["machines"] for alert in self.alerts if "machines" in alert.evidence]
+        return asked[-1] if asked else None
+
 
 class Finding(Frozen):
     """One result of one check on one machine (or pair of machines)."""

@@ -45,3 +45,7 @@ class Machine(Frozen):
     cordon_reason: str | None = None
     seen_at: float = 0.0
     registered_at: float = 0.0
+
+    def serves(self, job: str) -> bool:
+        """Return whether it is in service for ``job``."""
+        return self.state is MachineState.ACTIVE and self.job == job

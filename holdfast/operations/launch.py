@@ -16,6 +16,7 @@ from holdfast.models.machine import Machine, MachineState
 from holdfast.operations import flaps, fleet, restore
 from holdfast.operations.context import Context
 from holdfast.operations.provision import make_ready
+from holdfast.operations.resize import unplaced
 from holdfast.policies.join_names import join_names
 from holdfast.policies.restore import placement, restore_plan
 from holdfast.storage.ledger import Ledger
@@ -248,12 +249,7 @@ async def _settle(ctx: Context, machines: Sequence[Machine], job: Job) -> dict[s
 
 async def _settle_leaving(ctx: Context, ledger: Ledger, job: Job) -> list[AgentState]:
     """Return the states of machines that serve the job and have no slot any more: they may hold shards of its state."""
-    left = [
-        machine
-        for machine in ledger.machines(state=MachineState.ACTIVE, job=job.name)
-        if machine.name not in job.machines
-    ]
-    settled = fleet.answered(await fleet.settle(ctx, left, job.name, job.epoch))
+    settled = fleet.answered(await fleet.settle(ctx, unplaced(ledger, job), job.name, job.epoch))
     return [each.state for each in settled.values()]
 
 

@@ -16,12 +16,13 @@ an older one: beyond the step from which the newer one started, the older one's 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.models.checkpoint import RemoteCheckpoint, RestorePlan, Shard, ShardSource, SkippedStep, Tier
 from holdfast.policies.join_names import join_names
+from holdfast.policies.restore.readers import Readers
 
 Generation = tuple[int, int, int]
 """(epoch, step, number of the call that saved): only shards with all three alike belong together."""
@@ -240,28 +241,15 @@ def _from_other_ranks(
 ) -> RestorePlan:
     """Give each shard to a rank on the machine that has it, or else to the rank with the fewest."""
     epoch, step, _ = generation
-    size, on = found.other, set(homes)
-    given: Counter[int] = Counter()
+    size, readers = found.other, Readers(homes)
     sources: list[ShardSource] = []
     fallbacks: list[ShardSource] = []
     for rank, shards in sorted(found.others[size].items()):
-        ordered = sorted(shards, key=lambda each: (each.machine not in on, *_cost(each, each.machine)))
-        first = ordered[0]
-        there = [reader for reader, home in enumerate(homes) if home == first.machine] or range(len(homes))
-        reader = min(there, key=lambda each: (given[each], each))
-        given[reader] += 1
-        of_rank = [
-            ShardSource(
-                rank=rank,
-                machine=shard.machine,
-                tier=shard.tier,
-                reason=_why_this(shard, homes[reader], first),
-                reader=reader,
-            )
-            for shard in ordered
-        ]
-        sources.append(of_rank[0])
-        fallbacks += of_rank[1:]
+        ordered = sorted(shards, key=lambda each: (not readers.on(each.machine), *_cost(each, each.machine)))
+        reader = readers.take(ordered[0].machine)
+        first, *others = _shard_sources(rank, ordered, homes[reader], reader)
+        sources.append(first)
+        fallbacks += others
     reasons.append(
         f"step {step} of epoch {epoch} is on machines for all {size} ranks that saved it; {len(homes)} ranks read it"
     )
@@ -282,17 +270,26 @@ def _sources(
     rank: int, shards: Iterable[Shard], home: str, remote: RemoteCheckpoint | None
 ) -> list[ShardSource]:
     """Return every source of one rank, cheapest first; S3 only if the whole checkpoint lies there at that step."""
-    ordered = sorted(shards, key=lambda shard: _cost(shard, home))
-    sources = [
-        ShardSource(
-            rank=rank, machine=shard.machine, tier=shard.tier, reason=_why_this(shard, home, ordered[0])
-        )
-        for shard in ordered
-    ]
+    sources = _shard_sources(rank, sorted(shards, key=lambda shard: _cost(shard, home)), home)
     if remote is not None:
         why = "if the machines' shards are refused" if sources else "no machine has its shard of this step"
         sources.append(ShardSource(rank=rank, machine="", tier=Tier.S3, reason=why))
     return sources
+
+
+def _shard_sources(
+    rank: int, ordered: Sequence[Shard], home: str, reader: int | None = None
+) -> list[ShardSource]:
+    return [
+        ShardSource(
+            rank=rank,
+            machine=shard.machine,
+            tier=shard.tier,
+            reason=_why_this(shard, home, ordered[0]),
+            reader=reader,
+        )
+        for shard in ordered
+    ]
 
 
 _ORDER = {Tier.MEMORY: 0, Tier.PEER: 1, Tier.DISK: 2}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from holdfast.deployments.gateway.fleet.facts import gather
 from holdfast.deployments.gateway.intake.correlate import Correlator
 from holdfast.deployments.gateway.intake.outcome import Outcome, What
 from holdfast.deployments.gateway.site import Site, log
@@ -43,8 +44,7 @@ class Sizes:
             resize.spec_for(job, machines)
         if machines == len(job.machines) and machines in (0, job.spec.machines):
             return Outcome(outcome=What.IGNORED, message=f"job {job.name} has {machines} machines already")
-        standing_by = len(await self._usable())
-        if not job.machines and standing_by < machines:
+        if not job.machines and (standing_by := len(await self._usable())) < machines:
             raise NoStandbyError(f"job {job.name} wants {machines} machines, {standing_by} stand by")
         now = self._site.clock.now()
         return await self._correlator.accept(
@@ -78,9 +78,7 @@ class Sizes:
         left = [
             machine.name
             for machine in site.fleet.machines.values()
-            if machine.job == job.name
-            and machine.state is MachineState.ACTIVE
-            and machine.name not in job.machines
+            if machine.serves(job.name) and machine.name not in job.machines
         ]
         grows = limits.grow and job.state is JobState.RUNNING
         wants_more = grows and job.spec.elastic is not None and job.spec.machines < job.spec.elastic.want
@@ -96,15 +94,10 @@ class Sizes:
 
     async def _is_settled(self, job: Job) -> bool:
         """Return whether it runs for long enough at its present size, and no incident of it is worked on."""
-        ledger, now = self._site.ledger, self._site.clock.now()
-        if await asyncio.to_thread(ledger.acting, job.name):
-            return False
-        fresh = await asyncio.to_thread(ledger.job, job.name)
-        epoch = next(
-            (e for e in await asyncio.to_thread(ledger.epochs, job.name) if e.epoch == fresh.epoch), None
-        )
-        settled = epoch is not None and now - epoch.opened_at >= self._site.policy.elastic.settled_s
-        return settled and fresh.state is job.state and fresh.spec == job.spec
+        facts = await asyncio.to_thread(gather, self._site.ledger, job.name, None)
+        since = self._site.clock.now() - self._site.policy.elastic.settled_s
+        same = (facts.job.state, facts.job.spec) == (job.state, job.spec)
+        return same and facts.acting is None and 0 < facts.epoch_opened_at <= since
 
     async def _usable(self) -> list[str]:
         site = self._site

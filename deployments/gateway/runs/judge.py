@@ -81,8 +81,8 @@ def why_moot(incident: Incident, job: Job, versions: Sequence[CodeVersion]) -> s
         bad = next((known for known in versions if known.version == wanted and known.bad), None)
         return f"version {wanted} is bad: {bad.bad_reason}" if bad else ""
     if incident.incident_class is IncidentClass.SCALE_JOB:
-        asked = [a.evidence["machines"] for a in incident.alerts if "machines" in a.evidence]
-        return f"it has {asked[-1]} machines already" if asked and asked[-1] == job.spec.machines else ""
+        same = incident.machines_asked == job.spec.machines
+        return f"it has {job.spec.machines} machines already" if same else ""
     if incident.machine and incident.machine in job.machines:
         return ""
     return f"the job runs again since epoch {job.epoch}"

@@ -147,7 +147,7 @@ class Waiting:
         site, ledger = self._site, self._site.ledger
         machines = {each.name: each for each in await asyncio.to_thread(ledger.machines)}
         mine = [machines[name] for name in job.machines if name in machines]
-        gone = [each.name for each in mine if each.state is not MachineState.ACTIVE or each.job != job.name]
+        gone = [each.name for each in mine if not each.serves(job.name)]
         back = [each.name for each in mine if each.registered_at > wait.since]
         return waits.Facts(
             now=site.clock.now(),

@@ -40,7 +40,6 @@ held = torch.zeros(1000).share_memory_()
 loader = DataLoader(Rows(), batch_size=4, num_workers=1)
 batches = iter(loader)
 batch = next(batches)
-time.sleep(0.5)
 note = Path(sys.argv[1])
 note.with_suffix(".new").write_text(" ".join(map(str, [os.getpid(), *(w.pid for w in batches._workers)])))
 note.with_suffix(".new").rename(note)
@@ -56,7 +55,7 @@ def shared(note: Path) -> list[int]:
     """Pids of a rank and of its loader's worker, once both have tensors in shared memory."""
     until(note.exists, 30, f"{note.name} to have shared tensors")
     pids = [int(pid) for pid in note.read_text().split()]
-    assert all(of([pid]) for pid in pids), "control: each has tensors by name"
+    until(lambda: all(of([pid]) for pid in pids), 30, "control: each to have tensors by name")
     return pids
 
 
