@@ -8,6 +8,7 @@
     ├── RefusedError           the request is understood and will not be done
     │   ├── StaleError         an old epoch, incarnation or attempt
     │   │   └── AnewError      the machine that was meant is gone: another one has its name
+    │   ├── AheadError         ranks that were to be started ahead do not wait: they are forked instead
     │   ├── NotFiringError     the alert is resolved, duplicate or too old
     │   ├── LimitError         a budget, breaker or mode forbids it
     │   └── StoppedError       the playbook decided to stop the job
@@ -58,6 +59,10 @@ class StaleError(RefusedError):
 
 class AnewError(StaleError):
     """The unit of the machine that was meant (its pod, allocation or process tree) is gone; a new one has its name."""
+
+
+class AheadError(RefusedError):
+    """The ranks that a start is to hand the state to do not wait on this machine: start them without that."""
 
 
 class NotFiringError(RefusedError):

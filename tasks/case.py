@@ -14,6 +14,7 @@ from holdfast.models.job import Job
 from holdfast.models.machine import Machine
 from holdfast.models.names import IncidentId, JobName, MachineName, Rank
 from holdfast.operations.context import Context
+from holdfast.policies.escalate import waits
 from holdfast.storage.ledger import Ledger
 from holdfast.tasks.context import context
 
@@ -82,6 +83,11 @@ class Case(Frozen):
     def incident(self) -> Incident:
         """The incident as it stands in the ledger now."""
         return self.ctx.ledger.incident(self.incident_id)
+
+    @property
+    def beside(self) -> bool:
+        """Whether the job trains on whatever comes of the incident."""
+        return waits.beside(self.incident_class, self.job_now().state)
 
     @property
     def values(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from prefect.logging import get_run_logger
 
 from holdfast.errors import HoldfastError, LimitError, NoStandbyError
 from holdfast.models.alert import BESIDE_TRAINING
+from holdfast.models.machine import MachineState
 from holdfast.models.missing import Missing
 from holdfast.models.wait import Wait
 from holdfast.policies.escalate import waits
@@ -19,7 +20,7 @@ async def met(case: Case, limit: LimitError | NoStandbyError) -> None:
     missing, again_at = Missing.STANDBY, None
     if isinstance(limit, LimitError):
         missing, again_at = limit.missing, limit.again_at
-    if case.incident_class in BESIDE_TRAINING:
+    if case.beside:
         await ask_human(case, str(limit))
         return
     runs = waits.may_run_on(case.incident_class, missing, case.round)

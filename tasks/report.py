@@ -10,7 +10,7 @@ from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 from prefect.states import Completed
 
-from holdfast.models.alert import BESIDE_TRAINING, Incident, IncidentState, Verdict
+from holdfast.models.alert import Incident, IncidentState, Verdict
 from holdfast.models.history import Action
 from holdfast.models.job import JobState
 from holdfast.operations.fence import halt
@@ -33,7 +33,7 @@ async def ask_human(case: Case, summary: str, verdict: Verdict | None = None) ->
 
     A job that the incident leaves running runs on: only the incident waits for the person.
     """
-    if case.incident_class not in BESIDE_TRAINING:
+    if not case.beside:
         await halt(case.ctx, case.job)
     get_run_logger().error("needs a human: %s", summary)
     await _close(case, IncidentState.NEEDS_HUMAN, summary, verdict)
@@ -83,7 +83,7 @@ async def _close(
     ledger, now = case.ledger, case.ctx.clock.now()
     incident, actions = case.incident, ledger.actions(case.incident_id)
     await _publish(incident, actions, summary, verdict or Verdict(), now)
-    stands = not runs_on and case.incident_class not in BESIDE_TRAINING
+    stands = not runs_on and not case.beside
     if state is IncidentState.NEEDS_HUMAN and stands:
         ledger.give_up(case.incident_id, summary, now)
     else:

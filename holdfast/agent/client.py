@@ -100,6 +100,14 @@ class AgentClient:
         """Start this machine's ranks for one epoch; return once they are forked."""
         return await self._call("POST", "/v1/start", command, list[wire.RankState], 60.0)
 
+    async def start_ahead(self, command: wire.Ahead) -> wire.Waiting:
+        """Start this machine's ranks of the next epoch beside the present ones; return whether they wait already."""
+        return await self._call("POST", "/v1/ahead", command, wire.Waiting, 60.0)
+
+    async def mirror(self, command: wire.Mirror) -> None:
+        """Have what ranks save sent to one more machine."""
+        await self._call("POST", "/v1/mirror", command, type(None))
+
     async def hold(self, command: wire.Hold) -> None:
         """Hold the ranks at a step boundary, or let them go."""
         await self._call("POST", "/v1/hold", command, type(None))

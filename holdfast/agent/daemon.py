@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -20,6 +21,7 @@ from holdfast import private, tls
 from holdfast.agent import server, wire
 from holdfast.agent.checkpoints.disk import DiskTier
 from holdfast.agent.checkpoints.memory import Memory
+from holdfast.agent.checkpoints.mirror import Mirrors
 from holdfast.agent.checkpoints.other_sizes import OtherSizes
 from holdfast.agent.checkpoints.proofs import proofs
 from holdfast.agent.checkpoints.prover import Prover
@@ -47,7 +49,7 @@ from holdfast.agent.ranks.watch import RunEvents, Watch
 from holdfast.agent.uplink.contact import Standing
 from holdfast.agent.uplink.lease import Lease
 from holdfast.agent.uplink.reporter import Reporter
-from holdfast.errors import StaleError, UnavailableError
+from holdfast.errors import RefusedError, StaleError, UnavailableError
 from holdfast.guarded_http import guarded
 from holdfast.listen import KEEP_ALIVE_S, listen
 from holdfast.models import agent as messages
@@ -134,6 +136,7 @@ class Agent:
         self._bench = Bench(self.forks.run, self.memory.root)
         self._ranks = _RANKS
         self._replicator = Replicator(secret, self.metrics, self._tls)
+        self._mirrors = Mirrors(secret, self._tls)
         limits = UploadLimits(
             settings.s3_upload_s, settings.s3_parts_s, settings.s3_object_mib << 20, settings.s3_tidy_s
         )
@@ -153,6 +156,7 @@ class Agent:
             incarnation=self.incarnation,
             report=self._reporter.report,
             replicator=self._replicator,
+            mirrors=self._mirrors,
             uploads=self._uploads,
             disk=DiskTier(self.memory, settings.disk_mib << 20, self.metrics, setbacks),
             metrics=self.metrics,
@@ -164,21 +168,23 @@ class Agent:
         self._supply = Staging(
             self._carrier, self.memory, self.folder, secret, objects.arguments(settings), tls=self._tls
         )
+        make_run = functools.partial(
+            Run,
+            machine=machine,
+            folder=self.folder,
+            memory=self.memory,
+            limits=policy.metrics,
+            remains=self._remains,
+            scratch=self._scratch,
+        )
         self.jobs = Jobs(
             forks=self.forks,
             memory=self.memory,
             supply=self._supply,
             metrics=self.metrics,
             host=host,
-            make_run=lambda start: Run(
-                start,
-                machine,
-                self.folder,
-                self.memory,
-                policy.metrics,
-                remains=self._remains,
-                scratch=self._scratch,
-            ),
+            make_run=make_run,
+            make_ahead=functools.partial(make_run, ahead=True),
             events=lambda run: RunEvents(self._watch, run),
             on_exit=self._watch.exited,
         )
@@ -232,6 +238,7 @@ class Agent:
             await self._end_remains()
             self._carrier.close()
             self._replicator.close()
+            self._mirrors.close()
             self._port.close()
             await self._reporter.close()
 
@@ -278,6 +285,26 @@ class Agent:
         self._check(command.incarnation)
         self._ranks = len(command.ranks)
         return await self.jobs.start(command)
+
+    async def start_ahead(self, command: messages.Ahead) -> messages.Waiting:
+        """Start ranks of the next epoch beside the present ones.
+
+        Raises:
+            RefusedError: their models would take GPU memory that training needs.
+        """
+        self._check(command.start.incarnation)
+        if not command.on_gpus and self._vitals().gpu_busy is not None:
+            raise RefusedError(
+                f"machine {self.machine} has GPUs: two epochs' models beside one another may not fit "
+                "(planned_move.ahead_on_gpus)"
+            )
+        return await self.jobs.start_ahead(command)
+
+    async def mirror(self, command: messages.Mirror) -> None:
+        """Send what the ranks save to one more machine."""
+        self._check(command.incarnation)
+        self.jobs.run(command.job, command.epoch)
+        self._mirrors.order(command)
 
     async def hold(self, command: messages.Hold) -> None:
         """Hold ranks at a boundary, or let them go."""

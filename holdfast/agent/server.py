@@ -55,6 +55,8 @@ def build(agent: Agent) -> Starlette:
             command("/v1/rendezvous", wire.OpenRendezvous, agent.open_rendezvous),
             Route("/v1/code/{job}/{version}", api.guarded(api.code)),
             command("/v1/start", wire.Start, agent.start),
+            command("/v1/ahead", wire.Ahead, agent.start_ahead),
+            command("/v1/mirror", wire.Mirror, agent.mirror),
             command("/v1/hold", wire.Hold, agent.hold),
             command("/v1/persist", wire.Persist, agent.persist),
             command("/v1/prove", wire.Prove, agent.prove),

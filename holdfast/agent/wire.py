@@ -135,6 +135,7 @@ class Sender:
 #   common    {"step", "path"}               all ranks have that shard
 #   kept      {"step", "path"}               with a single buffer: what the peer should have, repeated until it does
 #   skipped   {"step", "skipped"}            a save was left out (the one before was not done), so many so far
+#   waits     {}  at its restore, until it knows where its state is; now and then
 #   restored  {"tier", "step", "s", and from S3 "requests", "read_nbytes", "received_nbytes", "amplification",
 #             from all ranks' shards "from_ranks": true, "received_nbytes"}
 #   allows    {"names"}                      classes that the script allows in checkpoints, as it restores

@@ -125,6 +125,13 @@ class Gateway:
         body = {"machines": machines, "note": note, "by": _person()}
         return _outcome(self._call("POST", f"/v1/jobs/{job}/scale", body))
 
+    def move(
+        self, job: str, machine: str, *, to: str = "", reason: str = "", deadline_s: float | None = None
+    ) -> str:
+        """Have a job leave a machine that works; returns what becomes of it."""
+        body = {"machine": machine, "to": to, "reason": reason, "deadline_s": deadline_s, "by": _person()}
+        return _outcome(self._call("POST", f"/v1/jobs/{job}/move", body))
+
     def machines(self) -> list[Machine]:
         """Return all machines."""
         return [Machine.model_validate(row) for row in self._call("GET", "/v1/machines")]

@@ -1,4 +1,4 @@
-"""``pause``, ``resume``, ``stop``, ``update`` and ``scale``: commands to one job."""
+"""``pause``, ``resume``, ``stop``, ``update``, ``scale`` and ``move``: commands to one job."""
 
 from __future__ import annotations
 
@@ -70,6 +70,22 @@ def scale(
     with context.gateway() as gateway:
         outcome = gateway.scale(job, machines, note)
     tell(as_json, f"{job}: {machines} machines: {outcome}.", job=job, machines=machines, outcome=outcome)
+
+
+def move(  # noqa: PLR0917
+    job: JobName,
+    machine: Annotated[str, typer.Argument(help="Machine that the job is to leave; it may still work.")],
+    to: Annotated[str, typer.Option(help="Standby that takes over (default: the policy's choice).")] = "",
+    reason: Annotated[str, typer.Option(help="Why, for whoever reads it later.")] = "",
+    within: Annotated[
+        float | None, typer.Option(min=0.001, help="Seconds until the machine is gone (default: it stays).")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Move a job off a machine at a step boundary: a standby is brought up beside the training first."""
+    with context.gateway() as gateway:
+        outcome = gateway.move(job, machine, to=to, reason=reason, deadline_s=within)
+    tell(as_json, f"{job}: leaves {machine}: {outcome}.", job=job, machine=machine, outcome=outcome)
 
 
 def _command(as_json: bool, job: str, verb: str, outcome: str, body: object = None) -> None:

@@ -63,6 +63,7 @@ for command in (
     approve.wait,
     jobs.update,
     jobs.scale,
+    jobs.move,
     pool.pool,
     simulate.simulate,
     inject.inject,

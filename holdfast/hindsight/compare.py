@@ -169,7 +169,9 @@ def _end(record: Record, replayed: Replayed) -> Iterator[Row]:
     if was.state is IncidentState.OPEN:
         yield Row(step="ends", recorded="still open", replayed=_ended(now, replayed), same=False)
         return
-    same = was.state is now.state and was.summary == now.summary
+    # Another incident came first: the replay, which does not know of it, comes as far and no further.
+    cut_off = was.state is IncidentState.DISMISSED and now.state is IncidentState.OPEN
+    same = cut_off or (was.state is now.state and was.summary == now.summary)
     yield Row(step="ends", recorded=_ended(was), replayed=_ended(now, replayed), same=same)
     before, after = _wait(record.wait), _wait(replayed.wait)
     if before or after:

@@ -125,6 +125,8 @@ class Hindsight(Context):
         reached = self._copy.max_step(job.name)
         result = dict(known.result) if known and known.result else {}
         epoch = self._copy.next_epoch(job.name)
+        while epoch < int(result.get("epoch", 0)):  # the start gave up epochs before this one
+            epoch = self._copy.next_epoch(job.name)
         step = int(result.get("step", reached))
         self._copy.open_epoch(
             job.name, epoch, step, job.code_version, job.machines, "hindsight", incident_id=action.incident_id

@@ -302,6 +302,46 @@ class Start(Frozen):
     stop_grace_s: float = Field(0.0, ge=0, le=MAX_GRACE_S)
     """As :attr:`Fence.grace_s`, when the agent itself is asked to end."""
     replay: Replay | None = None
+    ahead: bool = False
+    """Only by taking over the ranks that were started ahead: refused where they are not there."""
+
+
+class Ahead(Frozen):
+    """Start ranks of the next epoch beside those that train, up to their restore; there they wait for their state.
+
+    Sent again for the same start it keeps them for longer. A :class:`Start` that is the same but for what is restored
+    takes them over; a fence of their epoch, or the end of the time, ends them.
+    """
+
+    start: Start
+    keep_s: float = Field(gt=0, le=3600)
+    on_gpus: bool = False
+    """Also on a machine with GPUs: what a script makes before its restore takes memory there, beside the training's."""
+
+
+def store_ahead(job: str) -> str:
+    """Return the name of the store where ranks that are started ahead meet: it outlives the present epoch's."""
+    return f"{job}~ahead"
+
+
+class Waiting(Frozen):
+    """Ranks that were started ahead."""
+
+    ready: bool = False
+    """All of them wait for their state."""
+    why_not: str = ""
+    """Why they will not come to wait; empty: they may."""
+
+
+class Mirror(Frozen):
+    """Send each shard that this machine's ranks save to one more machine, besides the peer, for a while."""
+
+    job: RunName
+    epoch: int
+    incarnation: Incarnation
+    address: str
+    """Data address of that machine."""
+    keep_s: float = Field(gt=0, le=3600)
 
 
 class Hold(Frozen):

@@ -34,10 +34,27 @@ __all__ = [
     "Incident",
     "IncidentClass",
     "IncidentState",
+    "MoveSource",
     "RecordedClass",
     "Rung",
     "Verdict",
 ]
+
+
+class MoveSource(StrEnum):
+    """Who or what asks for a planned move."""
+
+    BY_HAND = "by_hand"
+    """A person: rebalancing, a visit to the rack."""
+    MAINTENANCE = "maintenance"
+    """A notice of the cloud: the host will be rebooted or migrated."""
+    PREEMPTION = "preemption"
+    """A notice of the cloud: the machine will be taken away."""
+    DRAIN = "drain"
+    """The scheduler drains the node."""
+    PRECURSOR = "precursor"
+    """A sign that the machine will fail."""
+
 
 _VERSION = TypeAdapter(Version)
 

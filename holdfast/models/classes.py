@@ -26,14 +26,17 @@ class IncidentClass(OpenEnum):
     EXTERNAL_SERVICE = "external_service"
     CHECKPOINT_UNRESTORABLE = "checkpoint_unrestorable"
     SCALE_JOB = "scale_job"
+    PLANNED_MOVE = "planned_move"
 
 
-ON_PURPOSE = frozenset({IncidentClass.CODE_UPDATE, IncidentClass.SCALE_JOB})
+ON_PURPOSE = frozenset({IncidentClass.CODE_UPDATE, IncidentClass.SCALE_JOB, IncidentClass.PLANNED_MOVE})
 """Asked for, of a healthy job: no attempt to recover it."""
 
 
-BESIDE_TRAINING = frozenset({IncidentClass.CHECKPOINT_UNRESTORABLE})
-"""Incidents of a job that runs on: their playbooks never stop it, and yield to any other incident of it."""
+BESIDE_TRAINING = frozenset({IncidentClass.CHECKPOINT_UNRESTORABLE, IncidentClass.PLANNED_MOVE})
+"""Incidents of a job that runs on: their playbooks work beside the training, and yield to any other incident of it.
+
+A planned move stops the ranks only to start them again at once; until then the job counts as recovering."""
 
 
 def _recorded(value: Any) -> Any:

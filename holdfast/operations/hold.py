@@ -35,8 +35,10 @@ async def hold(ctx: Context, job_name: str, at_step: int | None) -> int | None:
     return held
 
 
-async def hold_ranks(ctx: Context, job: Job, at_step: int | None) -> int | None:
+async def hold_ranks(ctx: Context, job: Job, at_step: int | None, *, every: int = 1) -> int | None:
     """Hold the ranks, or let them go; leave the job's state alone.
+
+    ``at_step`` 0 is the earliest boundary ahead of all ranks whose step is a multiple of ``every``.
 
     Ranks are at most one step apart, so the boundary after the next one is ahead of all of them, unless they passed it
     before the order reached all machines. Then some are held there, while others wait for them in the middle of a
@@ -47,9 +49,10 @@ async def hold_ranks(ctx: Context, job: Job, at_step: int | None) -> int | None:
         await _tell_hold(ctx, job, machines, None)
         return None
     ahead = HOLD_AHEAD
-    at_step = at_step or _furthest(await _ranks(ctx, machines, job.name)) + ahead
+    at_step = at_step or _multiple(_furthest(await _ranks(ctx, machines, job.name)) + ahead, every)
     await _tell_hold(ctx, job, machines, at_step)
-    deadline = ctx.clock.now() + HOLD_TIMEOUT_S
+    limit_s = HOLD_TIMEOUT_S * every if every > 1 else HOLD_TIMEOUT_S
+    deadline = ctx.clock.now() + limit_s
     while ctx.clock.now() < deadline:
         ranks = await _ranks(ctx, machines, job.name)
         if any(rank.phase is RankPhase.EXITED for rank in ranks):
@@ -59,11 +62,11 @@ async def hold_ranks(ctx: Context, job: Job, at_step: int | None) -> int | None:
             return held_at.pop()
         if _furthest(ranks) > at_step:
             ahead *= 2
-            at_step = _furthest(ranks) + ahead
+            at_step = _multiple(_furthest(ranks) + ahead, every)
             await _tell_hold(ctx, job, machines, at_step)
         await asyncio.sleep(0.02)
     await _tell_hold(ctx, job, machines, None)
-    raise RefusedError(f"job {job.name} did not reach step {at_step} in {HOLD_TIMEOUT_S:.0f} s; it goes on")
+    raise RefusedError(f"job {job.name} did not reach step {at_step} in {limit_s:.0f} s; it goes on")
 
 
 async def _tell_hold(ctx: Context, job: Job, machines: list[Machine], at_step: int | None) -> None:
@@ -71,6 +74,11 @@ async def _tell_hold(ctx: Context, job: Job, machines: list[Machine], at_step: i
         return Hold(job=job.name, epoch=job.epoch, incarnation=machine.incarnation, at_step=at_step)
 
     fleet.all_or_raise(await fleet.ask(ctx, machines, lambda agent, machine: agent.hold(order(machine))))
+
+
+def _multiple(step: int, every: int) -> int:
+    """Return the first multiple of ``every`` that is not before ``step``."""
+    return -(-step // every) * every
 
 
 def _furthest(ranks: Sequence[RankState]) -> int:

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-from holdfast.errors import CheckpointError, DamagedError, RecoveryError, RefusedError, UnavailableError
+from holdfast.agent.client import AgentClient
+from holdfast.errors import (
+    AheadError,
+    CheckpointError,
+    DamagedError,
+    RecoveryError,
+    RefusedError,
+    UnavailableError,
+)
 from holdfast.models.agent import AgentState, OpenRendezvous, RankPhase, RankState, Rendezvous, Settled, Start
 from holdfast.models.base import Frozen
 from holdfast.models.checkpoint import Choice, RestoreOrder, RestorePlan, ShardSource, Tier
@@ -20,6 +29,8 @@ from holdfast.operations.resize import unplaced
 from holdfast.policies.join_names import join_names
 from holdfast.policies.restore import placement, restore_plan
 from holdfast.storage.ledger import Ledger
+
+_log = logging.getLogger(__name__)
 
 # A job submitted under a name that was used before does not inherit that one's state.
 _SCRATCH = RestorePlan(step=0, tier=None, reasons=("submitted anew: from scratch",))
@@ -75,6 +86,8 @@ async def launch(
     choice: Choice | None = None,
     waited_s: float = 0.0,
     ledger: Ledger | None = None,
+    ahead: Rendezvous | None = None,
+    settled: Mapping[str, Settled] | None = None,
 ) -> Launched:
     """Start the next epoch of a job on its machines (for a new job: on standbys); do not wait for steps.
 
@@ -89,6 +102,8 @@ async def launch(
         choice: the state that a person wants it to be restored from; None: the newest usable state.
         waited_s: how long the caller waited for S3 already.
         ledger: where it is recorded; None: the site's, even if another run acts on the job.
+        ahead: where ranks of the next epoch that were started ahead have met; ranks are forked where they have not.
+        settled: machines that the caller saw without ranks of the newest epoch just now.
 
     Raises:
         StaleError: another run acts on the job; nothing was started.
@@ -110,8 +125,21 @@ async def launch(
     new = _is_new(ledger, ledger.job(job_name))
     while True:
         try:
-            return await _launch(ctx, ledger, job_name, reason, incident_id=incident_id, make_plan=plan)
+            return await _launch(
+                ctx,
+                ledger,
+                job_name,
+                reason,
+                incident_id=incident_id,
+                make_plan=plan,
+                ahead=ahead,
+                known=settled or {},
+            )
+        except AheadError as error:
+            _log.warning("%s; ranks are forked as ever", error)
+            ahead = settled = None
         except CheckpointError as error:
+            ahead = settled = None
             refused.append(str(error))
             if len(refused) > _MOST_REFUSED:
                 raise
@@ -125,6 +153,8 @@ async def _launch(
     *,
     incident_id: str | None,
     make_plan: MakePlan,
+    ahead: Rendezvous | None,
+    known: Mapping[str, Settled],
 ) -> Launched:
     job = _with_machines(ctx, ledger.job(job_name))
     machines = ledger.machines_named(job.machines)
@@ -134,9 +164,12 @@ async def _launch(
     meet = OpenRendezvous(
         job=job_name, epoch=job.epoch + 1, incarnation=first.incarnation, world_size=job.spec.world_size
     )
-    settled, rendezvous, leaving = await asyncio.gather(
-        _settle(ctx, machines, job), ctx.agent(first).open_rendezvous(meet), _settle_leaving(ctx, ledger, job)
+    meeting = _there(ahead) if ahead else ctx.agent(first).open_rendezvous(meet)
+    unseen = [machine for machine in machines if machine.name not in known]
+    found, rendezvous, leaving = await asyncio.gather(
+        _settle(ctx, unseen, job), meeting, _settle_leaving(ctx, ledger, job)
     )
+    settled = {machine.name: found.get(machine.name) or known[machine.name] for machine in machines}
     job = _merge_pending_update(ledger, job)
     plan = await make_plan(job, [*(each.state for each in settled.values()), *leaving])
     epoch = ledger.next_epoch(job_name)
@@ -153,7 +186,8 @@ async def _launch(
         at=ctx.clock.now(),
     )
     await _prepare_code(ctx, job, machines, settled)
-    await _start_ranks(ctx, ledger.job(job_name), machines, plan, rendezvous)
+    orders = start_orders(ctx, ledger.job(job_name), epoch, machines, plan, rendezvous)
+    await _start_ranks(ctx, machines, orders, ahead=ahead is not None)
     if incident_id is None:
         ledger.set_job(job_name, state=JobState.RUNNING)
         await make_ready(ctx, job)
@@ -261,10 +295,20 @@ async def _prepare_code(
     fleet.all_or_raise(await fleet.prepare_code(ctx, job, job.code_version, lacking))
 
 
-async def _start_ranks(
-    ctx: Context, job: Job, machines: Sequence[Machine], plan: RestorePlan, rendezvous: Rendezvous
-) -> None:
-    epoch = job.epoch
+async def _there(rendezvous: Rendezvous) -> Rendezvous:
+    return rendezvous
+
+
+def start_orders(  # noqa: PLR0917
+    ctx: Context,
+    job: Job,
+    epoch: int,
+    machines: Sequence[Machine],
+    plan: RestorePlan,
+    rendezvous: Rendezvous,
+) -> dict[str, Start]:
+    """Return the order for each of a job's machines, by slot, to start its ranks of ``epoch``."""
+    job = job.model_copy(update={"machines": tuple(machine.name for machine in machines)})
     backup = placement.backups(len(machines), job.spec.ranks_per_machine, job.spec.parallelism)
     holders = ctx.ledger.machines_named(list(restore_plan.machines(plan)))
     address_of = {machine.name: machine.data_address for machine in holders}
@@ -316,4 +360,20 @@ async def _start_ranks(
             stop_grace_s=job.spec.stop_grace_s,
         )
 
-    fleet.all_or_raise(await fleet.ask(ctx, machines, lambda agent, machine: agent.start(order(machine))))
+    return {machine.name: order(machine) for machine in machines}
+
+
+async def _start_ranks(
+    ctx: Context, machines: Sequence[Machine], orders: Mapping[str, Start], *, ahead: bool
+) -> None:
+    """Have all ranks started; with ``ahead`` only by those that wait already.
+
+    Raises:
+        AheadError: on some machine they do not wait (any more).
+    """
+
+    def start(agent: AgentClient, machine: Machine) -> Awaitable[list[RankState]]:
+        return agent.start(orders[machine.name].model_copy(update={"ahead": ahead}))
+
+    answers = await fleet.ask(ctx, machines, start)
+    fleet.all_or_raise(answers)

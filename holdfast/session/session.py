@@ -76,12 +76,15 @@ class Session:
         keep_the_scripts()  # also of a script that made them, or more, after its session
         if context and context.restore.ticket:
             tree = self._saver.tree_of(state)
-            cost, shard, kept = redeem(context.restore.ticket, tree, context.rank, self._saver.take_over)
+            cost, shard, kept = redeem(
+                context.restore.ticket, tree, context.rank, self._saver.take_over, self._wait_at_restore
+            )
             if kept is not None:
                 self._saver.keep(kept)
             if self._reporter:
                 self._reporter.send("restored", **cost)
-            self._step = self._start = context.restore.step
+            # Ranks that were started ahead learn the step only from their ticket.
+            self._step = self._start = int(cost["step"])
         elif context and context.restore.path:
             shard = context.restore.path
             self._saver.take_over()
@@ -184,6 +187,9 @@ class Session:
             return
         step = self._step
         if context.replay_steps is None and self._due(context, step):
+            if self._boundary.must_hold(step):
+                # The state of the boundary itself is wanted: its save is not left out for one that is under way.
+                self._saver.flush(self._boundary.longest_s)
             everything, began = overlap == "all", time.perf_counter()
             self._saver.save(
                 state,
@@ -276,6 +282,10 @@ class Session:
         if self._boundary.must_hold(self._step):
             self._saver.flush(self._boundary.longest_s)
         self._boundary.hold(self._step)
+
+    def _wait_at_restore(self) -> None:
+        if self._reporter:
+            self._reporter.send("waits")
 
     def _end_replay(self, *, ok: bool, detail: str = "") -> None:
         if self._reporter:

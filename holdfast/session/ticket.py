@@ -18,14 +18,20 @@ from holdfast.storage.checkpoints.save.buffers import Saved
 
 LONGEST_S = 900.0
 """Longest wait for shards on their way; the agent gives up a transfer long before."""
+SAY_AGAIN_S = 0.5
 
 
 def redeem(
-    ticket: Path, state: State, rank: int, arrived: Callable[[Sequence[Path]], None]
+    ticket: Path,
+    state: State,
+    rank: int,
+    arrived: Callable[[Sequence[Path]], None],
+    waits: Callable[[], object],
 ) -> tuple[dict[str, Any], Path | None, Saved | None]:
     """Load ``state`` from where ``ticket`` points, once it is there; call ``arrived`` before any byte is read.
 
-    ``arrived`` is given the shards of other ranks that this one reads.
+    ``arrived`` is given the shards of other ranks that this one reads; ``waits`` is called now and then until the
+    ticket is there.
 
     Returns:
         The cost, for the agent; the shard file that all of the state came from, if it was one; and the save that the
@@ -37,7 +43,7 @@ def redeem(
         UnavailableError: S3 does not answer.
     """
     begun = time.perf_counter()
-    order = _wait_for(ticket)
+    order = _wait_for(ticket, waits)
     waited_s = time.perf_counter() - begun
     remote = partial(_in_store, order) if order["key"] else None
     others = None if order.get("paths") is None else [*map(Path, order["paths"])]
@@ -64,12 +70,15 @@ def _in_store(order: dict[str, Any], alone: bool) -> RemoteReader:
     )
 
 
-def _wait_for(ticket: Path) -> dict[str, Any]:
-    deadline, pause = time.monotonic() + LONGEST_S, 0.0005
-    while time.monotonic() < deadline:
+def _wait_for(ticket: Path, waits: Callable[[], object]) -> dict[str, Any]:
+    deadline, pause, said = time.monotonic() + LONGEST_S, 0.0005, 0.0
+    while (now := time.monotonic()) < deadline:
         try:
             told: dict[str, Any] = json.loads(ticket.read_text())
         except FileNotFoundError:
+            if now - said > SAY_AGAIN_S:  # a datagram may be lost
+                waits()
+                said = now
             time.sleep(pause)
             pause = min(pause * 1.2, 0.01)
         else:

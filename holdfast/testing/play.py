@@ -175,7 +175,7 @@ async def _play(scenario: Scenario, kit: Kit, own: Mapping[str, Playbook]) -> Pl
     outcomes: list[str] = []
     for signal in scenario.signals:
         if signal.after_rest:
-            await _until_quiet(scenario, kit, own)
+            await _until_quiet(scenario, kit, world, own)
             # Playbooks take no time here, so the reconciler never saw these open.
             for ended in (one for one in kit.incidents() if one.closed_at is not None):
                 kit.gateway.correlator.memory.closed(ended.id, ended.closed_at or 0.0)
@@ -184,7 +184,7 @@ async def _play(scenario: Scenario, kit: Kit, own: Mapping[str, Playbook]) -> Pl
         if signal.reached:
             _reach(kit, world, signal.reached)
         outcomes += await _send(kit, signal, before)
-    await _until_quiet(scenario, kit, own)
+    await _until_quiet(scenario, kit, world, own)
     took_s = time.perf_counter() - began
     incidents = [incident for incident in kit.incidents() if incident.id not in known]
     return Played(
@@ -390,7 +390,19 @@ def _rank(beats: Beats, rank: int, step_at: float, passed: float) -> RankState:
     )
 
 
-async def _until_quiet(scenario: Scenario, kit: Kit, own: Mapping[str, Playbook]) -> None:
+async def _report_lost(kit: Kit, world: World) -> None:
+    """Report machines that died while a playbook ran, as the gateway finds them a moment later."""
+    for name in world.lost:
+        machine = kit.ledger.machine(name)
+        found = Alert(
+            kind=AlertKind.MACHINE_LOST, machine=name, incarnation=machine.incarnation, at=kit.clock.now()
+        )
+        await kit.http.post("/v1/alerts", json=found.model_dump(mode="json"))
+        await kit.settled()
+    world.lost.clear()
+
+
+async def _until_quiet(scenario: Scenario, kit: Kit, world: World, own: Mapping[str, Playbook]) -> None:
     """Let alerts settle, and run each playbook that was started, with the reconciler's rounds between."""
     ran = kit.ran
     for _ in range(ROUNDS):
@@ -401,6 +413,7 @@ async def _until_quiet(scenario: Scenario, kit: Kit, own: Mapping[str, Playbook]
         for key in due:
             ran.add(key)
             await _run(scenario, kit, key, own)
+            await _report_lost(kit, world)
         open_ones = kit.ledger.incidents(state=IncidentState.OPEN)
         if not due and not open_ones and not kit.gateway.correlator.settles:
             return

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.clock import FakeClock
 from holdfast.drivers.base import Supplied
-from holdfast.errors import SilentError, UnavailableError, UnknownError
+from holdfast.errors import AheadError, RefusedError, SilentError, UnavailableError, UnknownError
 from holdfast.models import agent as wire
 from holdfast.models.alert import Finding
 from holdfast.models.checkpoint import RemoteCheckpoint, Shard, Tier
@@ -78,6 +78,18 @@ class World:
     """S3 does not answer for so long."""
     changed: dict[str, list[list[int]]] = field(default_factory=dict)
     """File -> first and last line of what the newest code version changed in it."""
+    holds: bool = False
+    """Ranks come to the boundary at which they are held, and those that are started ahead wait."""
+    dies_at: dict[str, str] = field(default_factory=dict)
+    """Command, or command@machine -> machine that is lost when the first such command comes."""
+    lost: list[str] = field(default_factory=list)
+    """Machines that died so, of which nothing was reported yet."""
+    held: int = 0
+    """Step at which all ranks are held; 0: none."""
+    waiting: dict[str, wire.Start] = field(default_factory=dict)
+    """Starts of ranks that were started ahead, by machine."""
+    mirrors: dict[str, str] = field(default_factory=dict)
+    """Machine that saves are sent from -> the data address that they are sent to."""
     step: int = 20
     started: dict[str, wire.Start] = field(default_factory=dict)
     replays: dict[str, set[str]] = field(default_factory=dict)
@@ -121,8 +133,11 @@ class ScriptedAgent:
         self._machine = machine
 
     def _told(self, command: str) -> None:
-        name = self._machine.name
+        name, deaths = self._machine.name, self._world.dies_at
         self._world.commands.append((command, name))
+        if dies := deaths.pop(f"{command}@{name}", "") or deaths.pop(command, ""):
+            self._world.dead.add(dies)
+            self._world.lost.append(dies)
         if name in self._world.silent:
             raise SilentError(f"agent at {self._machine.address}: ConnectTimeout")
         if name in self._world.dead or self._is_out():
@@ -138,13 +153,34 @@ class ScriptedAgent:
         self._told("state")
         world, job = self._world, self._world.now_job()
         start = world.started.get(self._machine.name)
-        jobs = () if start is None else (self._run(start),)
+        jobs = (self._run(start),) if start is not None else (self._held(job),) if self._trains(job) else ()
         return wire.AgentState(
             machine=self._machine.name,
             incarnation=self._machine.incarnation,
             jobs=jobs,
             shards=self._shards(job),
         )
+
+    def _trains(self, job: Job) -> bool:
+        """Return whether the epoch that the scenario began with still has its ranks here."""
+        world, name = self._world, self._machine.name
+        stopped = ("fence", name) in world.commands
+        return world.holds and job.epoch == world.first_epoch and name in job.machines and not stopped
+
+    def _held(self, job: Job) -> wire.JobOnMachine:
+        held = self._world.held
+        ranks = tuple(
+            wire.RankState(
+                rank=rank,
+                pid=100 + rank,
+                phase=wire.RankPhase.RUNNING,
+                step=held or self._world.step,
+                steps_done=1,
+                paused=bool(held),
+            )
+            for rank in job.ranks_of(self._machine.name)
+        )
+        return wire.JobOnMachine(job=job.name, epoch=job.epoch, ranks=ranks)
 
     def _run(self, start: wire.Start) -> wire.JobOnMachine:
         refused = ""
@@ -167,9 +203,12 @@ class ScriptedAgent:
     def _shards(self, job: Job) -> tuple[Shard, ...]:
         """Return own shards and the left neighbour's copies, at two steps."""
         machines, name = self._world.first_machines, self._machine.name
-        if name not in machines or self._world.memory_lost:
+        sent = [left for left, to in self._world.mirrors.items() if to == self._machine.data_address]
+        if (name not in machines and not sent) or self._world.memory_lost:
             return ()
-        held = {name: Tier.MEMORY, machines[machines.index(name) - 1]: Tier.PEER}
+        held = dict.fromkeys(sent, Tier.PEER)
+        if name in machines:
+            held |= {name: Tier.MEMORY, machines[machines.index(name) - 1]: Tier.PEER}
         per = job.spec.ranks_per_machine
         return tuple(
             Shard(
@@ -203,6 +242,9 @@ class ScriptedAgent:
 
     async def start(self, command: wire.Start) -> list[wire.RankState]:
         self._told("start")
+        waits = self._world.waiting.pop(self._machine.name, None)
+        if command.ahead and (waits is None or waits.epoch != command.epoch):
+            raise AheadError(f"job {command.job!r} epoch {command.epoch}: its ranks were not started ahead")
         if command.replay is None:
             self._world.started[self._machine.name] = command
         else:
@@ -218,7 +260,21 @@ class ScriptedAgent:
 
     async def hold(self, command: wire.Hold) -> None:
         self._told("hold")
-        raise UnavailableError("ranks are not held in a script")
+        if not self._world.holds:
+            raise UnavailableError("ranks are not held in a script")
+        self._world.held = command.at_step or 0
+        self._world.step = command.at_step or self._world.step
+
+    async def start_ahead(self, command: wire.Ahead) -> wire.Waiting:
+        self._told("start_ahead")
+        if not self._world.holds:
+            raise RefusedError("ranks are not started ahead in a script")
+        self._world.waiting[self._machine.name] = command.start
+        return wire.Waiting(ready=True)
+
+    async def mirror(self, command: wire.Mirror) -> None:
+        self._told("mirror")
+        self._world.mirrors[self._machine.name] = command.address
 
     async def prepare_code(self, command: wire.PrepareCode) -> None:
         self._told("prepare_code")
@@ -240,7 +296,7 @@ class ScriptedAgent:
         }
         return [Rehearsal.model_validate(known | {"rank": rank}) for rank in command.ranks or (None,)]
 
-    async def forget(self, job: str) -> None:
+    async def forget(self, command: wire.Fence) -> None:
         self._told("forget")
 
     async def diagnose(self, command: wire.Diagnose) -> list[Finding]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from holdfast.models.alert import BESIDE_TRAINING, IncidentState
+from holdfast.models.alert import BESIDE_TRAINING, IncidentClass, IncidentState
 from holdfast.models.job import JobState
 from holdfast.policies.accounting.lost_time import Phase, Span
 
@@ -34,7 +34,7 @@ PHASES: Mapping[str, Phase] = {
     "verify": Phase.RESTARTING,
 }
 """Phase of each kind of action. A kind that is not listed is work on the cause: ``diagnosing``."""
-ASIDE = frozenset({"replenish", "report"})
+ASIDE = frozenset({"replenish", "report", "choose", "bring", "hand_back"})
 """Actions beside or after the recovery, which does not wait for them."""
 
 _AFTER = {"start": Phase.RESTARTING, "verify": Phase.RECOMPUTING}
@@ -208,7 +208,7 @@ def spans(  # noqa: PLR0917
     for action in actions:
         by_incident.setdefault(action.incident_id, []).append(action)
     opened = sorted(row.opened_at for row in epochs)
-    stopped = (row for row in incidents if row.incident_class not in BESIDE_TRAINING)
+    stopped = (row for row in incidents if _stops(row, by_incident.get(row.id, ())))
     for order, incident in enumerate(sorted(stopped, key=lambda row: row.detected_at)):
         since = min(incident.detected_at, ended.get(incident.epoch, incident.detected_at))
         # After the playbooks gave up, the next start is a person's.
@@ -217,6 +217,13 @@ def spans(  # noqa: PLR0917
             until = next((at for at in opened if at > incident.closed_at), now)
         found += incident_phases(incident, by_incident.get(incident.id, ()), since, until, order)
     return found
+
+
+def _stops(incident: IncidentLike, actions: Iterable[ActionLike]) -> bool:
+    """Return whether time without steps is the incident's: of a planned move, once it began to switch."""
+    if incident.incident_class == IncidentClass.PLANNED_MOVE:
+        return any(action.kind == "hold" for action in actions)
+    return incident.incident_class not in BESIDE_TRAINING
 
 
 class _Part:

@@ -7,7 +7,7 @@ depend on the order in which alerts arrived, nor on duplicates.
 The meaning of each kind is a table (:mod:`holdfast.policies.classify.meaning`); here is what takes precedence, and
 why: a human's report; a machine that is surely gone; a number that is not finite (an assertion on it is an echo); a
 process that died by itself, for the reason found beside it; no progress, likewise; what playbooks of other packages
-wait for; what else acts alone or came again; a code update (it can wait).
+wait for; what else acts alone or came again; a code update and a planned move (they can wait).
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from holdfast.policies.config.policy import Policy
 from holdfast.policies.detect import switches
 from holdfast.policies.escalate import repeated
 from holdfast.policies.join_names import join_names
+from holdfast.policies.pool import planned_move
 
 _OF_ALL = frozenset({IncidentClass.NAN_LOSS, IncidentClass.EXTERNAL_SERVICE})
 """Numbers are of all ranks and services are outside, so the first reporter is no evidence."""
@@ -105,6 +106,7 @@ def classify(alerts: Sequence[Alert], context: JobContext, policy: Policy | None
         or _of_packages(kept, context, policy)
         or _other(kept, context, policy)
         or _update(kept, context)
+        or _move(kept, context, policy)
         or _echoes(kept, context, policy)
     )
     if isinstance(decision, Classification):
@@ -396,6 +398,24 @@ def _update(alerts: Sequence[Alert], context: JobContext) -> Classification | No
         confidence=1.0,
         reasons=(f"update to {newest.evidence.get('version')} ({newest.evidence.get('when', 'now')})",),
         root=newest.key,
+    )
+
+
+def _move(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Classification | None:
+    """Classify a request to leave a machine of the job, or a sign that it will fail, where the policy acts on it."""
+    kinds = {AlertKind.PLANNED_MOVE, *policy.planned_move.precursors}
+    wanted = [each for each in alerts if each.kind in kinds and each.machine in context.job.machines]
+    if not wanted:
+        return None
+    # What is asked for outweighs a sign.
+    found = min(wanted, key=lambda each: each.kind is not AlertKind.PLANNED_MOVE)
+    request = planned_move.of(found)
+    return Classification(
+        incident_class=IncidentClass.PLANNED_MOVE,
+        confidence=1.0,
+        machine=found.machine,
+        reasons=(f"asked to leave {found.machine}, {request.said}",),
+        root=found.key,
     )
 
 

@@ -25,6 +25,8 @@ class IntervalsPolicy(Frozen):
     storage_s: float = Seconds
     disk_s: float = Seconds
     rank_log_s: float = Seconds
+    notices_s: float = Seconds
+    drains_s: float = Seconds
     repeat_s: float = Field(ge=0)
     recent_s: float = Seconds
     stalled_s: float = Seconds

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.models.alert import IncidentClass
+from holdfast.models.alert import BESIDE_TRAINING, IncidentClass
 from holdfast.models.base import Frozen
 from holdfast.models.job import JobState
 from holdfast.models.missing import Missing
@@ -48,6 +48,15 @@ _NEEDS: Mapping[Missing, tuple[str, str]] = {
 RUNS_ON = frozenset({IncidentClass.FAIL_SLOW, IncidentClass.SILENT_CORRUPTION, IncidentClass.SCALE_JOB})
 """Classes whose jobs train: slow, perhaps wrongly, or at another size than asked for. They are not stopped for an act
 that is forbidden then."""
+
+
+def beside(incident_class: IncidentClass, job_state: JobState) -> bool:
+    """Return whether the job trains on whatever comes of the incident.
+
+    A planned move that has begun its switch has stopped the ranks: it ends as a recovery does.
+    """
+    switching = incident_class is IncidentClass.PLANNED_MOVE and job_state is JobState.RECOVERING
+    return incident_class in BESIDE_TRAINING and not switching
 
 
 class Facts(Frozen):

@@ -61,7 +61,7 @@ class FakeGateway:
                 return [job.model_dump(mode="json") for job in self.jobs.values()]
             case ["POST", "jobs"]:
                 return self._submit(JobSpec.model_validate(body["spec"])).model_dump(mode="json")
-            case ["POST", "jobs", name, "update"] if name in self.jobs:
+            case ["POST", "jobs", name, "update" | "move"] if name in self.jobs:
                 return {"outcome": "opened", "incident": f"{name}-1"}
             case ["GET" | "POST", "jobs", name, *_]:
                 if name not in self.jobs:

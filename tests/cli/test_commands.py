@@ -182,6 +182,17 @@ def test_update_ships_a_new_version(
     assert {"version": "v1", "when": "lazy", "note": "smaller batch"}.items() <= body.items()
 
 
+def test_move_names_the_machine_and_what_is_wished(cli: Cli, gateway: FakeGateway) -> None:
+    """The standby, the reason and the time left are optional."""
+    gateway.add_job(SPEC)
+    assert cli("move", "gpt", "m0").status == 0
+    assert cli("move", "gpt", "m0", "--to", "m7", "--reason", "new fan", "--within", "120").status == 0
+    (path, plain), (_, wished) = gateway.calls
+    assert path == "/v1/jobs/gpt/move"
+    assert {"machine": "m0", "to": "", "reason": "", "deadline_s": None}.items() <= plain.items()
+    assert {"machine": "m0", "to": "m7", "reason": "new fan", "deadline_s": 120}.items() <= wished.items()
+
+
 @pytest.mark.parametrize("verb", ["pause", "resume", "stop"])
 def test_job_commands_reach_the_gateway(cli: Cli, gateway: FakeGateway, verb: str) -> None:
     """One command, one call."""

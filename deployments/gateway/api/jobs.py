@@ -14,11 +14,12 @@ from holdfast.deployments.gateway.fleet.launch import seat, start, submit
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.intake.outcome import Outcome, What
 from holdfast.errors import RefusedError
-from holdfast.models.alert import Alert, AlertKind, IncidentState
+from holdfast.models.alert import Alert, AlertKind, IncidentState, MoveSource
 from holdfast.models.base import Frozen
 from holdfast.models.checkpoint import Choice
 from holdfast.models.job import Job, JobSpec, JobState
-from holdfast.models.names import JobName, Version
+from holdfast.models.machine import MachineState
+from holdfast.models.names import JobName, MachineName, MachineOrNone, Version
 
 Result = TypeVar("Result")
 
@@ -34,6 +35,19 @@ class Pause(Frozen):
     """Where to hold; 0: as soon as possible."""
 
     at_step: int = Field(0, ge=0)
+
+
+class Move(Frozen):
+    """A machine that the job is to leave."""
+
+    machine: MachineName
+    to: MachineOrNone = ""
+    """The standby that is wanted; empty: any."""
+    source: MoveSource = MoveSource.BY_HAND
+    reason: str = Field("", max_length=2000)
+    deadline_s: float | None = Field(None, gt=0)
+    """Seconds until the machine is gone; None: it stays."""
+    by: str = Field("", max_length=200)
 
 
 class Update(Frozen):
@@ -91,6 +105,13 @@ def routes(gateway: Gateway) -> APIRouter:
     async def stop(request: Request, name: JobName) -> Job:
         await site.job(name)
         return await done(who(request).asks("stop", name), lambda: _stop(gateway, name))
+
+    @router.post("/jobs/{name}/move")
+    async def move(request: Request, name: JobName, body: Move) -> Outcome:
+        job = await site.job(name)
+        reason = f"off {body.machine} ({body.source.value}) {body.reason}".strip()
+        asked = who(request, body.by).asks("move", name, reason)
+        return await done(asked, lambda: _move(gateway, job, body))
 
     @router.post("/jobs/{name}/update")
     async def update(request: Request, name: JobName, body: Update) -> Outcome:
@@ -159,6 +180,37 @@ async def _must_be_idle(gateway: Gateway, job: Job) -> None:
         raise RefusedError(
             f"incident {acting.id} of job {job.name} is being worked on: wait until it is closed"
         )
+
+
+async def _move(gateway: Gateway, job: Job, wanted: Move) -> Outcome:
+    now = gateway.site.clock.now()
+    if wanted.machine not in job.machines:
+        serving = ", ".join(job.machines) or "none"
+        raise RefusedError(
+            f"machine {wanted.machine} does not serve job {job.name}: its machines are {serving}"
+        )
+    if job.state is not JobState.RUNNING:
+        raise RefusedError(f"job {job.name} is {job.state}: only a running job is moved")
+    if wanted.to:
+        known = await gateway.site.machine(wanted.to)
+        if known.state is not MachineState.STANDBY:
+            raise RefusedError(f"machine {wanted.to} is {known.state}, not a standby: it cannot take over")
+    deadline = {} if wanted.deadline_s is None else {"deadline_at": now + wanted.deadline_s}
+    alert = Alert(
+        kind=AlertKind.PLANNED_MOVE,
+        job=job.name,
+        machine=wanted.machine,
+        at=now,
+        fingerprint=f"planned_move:{wanted.machine}:{now:.6f}",
+        evidence={
+            "source": wanted.source.value,
+            "text": wanted.reason,
+            "by": wanted.by,
+            "to": wanted.to,
+            **deadline,
+        },
+    )
+    return await gateway.correlator.accept(alert)
 
 
 async def _update(gateway: Gateway, job: Job, update: Update) -> Outcome:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from holdfast.models.alert import BESIDE_TRAINING, Incident, IncidentState
+from holdfast.models.alert import BESIDE_TRAINING, Incident, IncidentClass, IncidentState
 from holdfast.models.history import Epoch
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine
@@ -38,6 +38,13 @@ def give_way(ledger: Ledger, job: str, to: str) -> None:
     acting = ledger.acting(job, evidence=False)
     if acting is not None and acting.incident_class in BESIDE_TRAINING:
         found = "; ".join(acting.reasons)
+        if acting.incident_class is IncidentClass.PLANNED_MOVE:
+            ledger.set_incident(
+                acting.id,
+                state=IncidentState.DISMISSED,
+                summary=f"{found}. Not moved: {to} came first. `holdfast move` asks again",
+            )
+            return
         summary = f"{found}. Not looked into further: {to} came first. `holdfast doctor {job}` tells more"
         ledger.set_incident(acting.id, state=IncidentState.NEEDS_HUMAN, summary=summary)
 

@@ -7,12 +7,15 @@ from collections import deque
 
 from holdfast.deployments.gateway.intake.outcome import Outcome, What
 from holdfast.deployments.gateway.site import Site, log
-from holdfast.models.alert import Alert, AlertKind
+from holdfast.models.alert import Alert, AlertKind, MoveSource
 from holdfast.models.machine import Machine, MachineState
 from holdfast.policies.classify import sure_signs
 from holdfast.policies.escalate import breaker
 
 IN_POOL = (MachineState.STANDBY, MachineState.PROVISIONING)
+
+LEAVES = (MoveSource.MAINTENANCE, MoveSource.PREEMPTION, MoveSource.DRAIN)
+"""Whatever announces that a machine will be taken away: a job must not be moved to it."""
 
 
 class Spares:
@@ -63,6 +66,8 @@ class Spares:
             return (
                 f"{alert.evidence.get('by', 'somebody')}: {alert.evidence.get('text') or 'no reason given'}"
             )
+        if alert.kind is AlertKind.PLANNED_MOVE and alert.evidence.get("source") in LEAVES:
+            return str(alert.evidence.get("text") or alert.evidence["source"])
         signs = sure_signs.find([alert], self._site.policy.classify)
         return signs.get(alert.machine or "", "")
 

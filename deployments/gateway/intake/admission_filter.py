@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.errors import NotFiringError, StaleError, UnknownError
-from holdfast.models.alert import HUMAN_KINDS, MACHINE_KINDS, Alert, IncidentState
+from holdfast.models.alert import HUMAN_KINDS, MACHINE_KINDS, Alert, AlertKind, IncidentState
 from holdfast.models.job import ENDED, Job, JobState
 from holdfast.models.machine import Machine
 
@@ -76,7 +76,9 @@ def why_ignored(alert: Alert, job: Job, last: IncidentState | None) -> str:
     """
     if job.state in ENDED:
         return f"job {job.name} is {job.state}"
-    if alert.kind in HUMAN_KINDS:
+    if alert.kind in HUMAN_KINDS and (
+        alert.kind is not AlertKind.PLANNED_MOVE or job.state is JobState.RECOVERING
+    ):
         return ""
     if job.state is JobState.PAUSED:
         return f"job {job.name} is paused: its ranks are held or stopped on purpose"

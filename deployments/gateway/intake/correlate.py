@@ -158,7 +158,7 @@ class Correlator:
         facts = await asyncio.to_thread(gather, self._site.ledger, name, alert.machine)
         admission_filter.must_be_present(alert, facts.machine)
         admission_filter.must_be_of_job(alert, facts.job, facts.machine)
-        if alert.kind is not AlertKind.UNRESTORABLE:
+        if alert.kind not in (AlertKind.UNRESTORABLE, AlertKind.PLANNED_MOVE):
             facts = facts.of_what_stops()
         acting = facts.acting
         if owner := self.memory.owner(alert.key, received_at):

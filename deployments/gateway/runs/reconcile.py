@@ -15,9 +15,10 @@ from holdfast.deployments.gateway.runs.stillness import Stillness
 from holdfast.deployments.gateway.runs.waiting import Waiting
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import HoldfastError, StaleError, UnavailableError
-from holdfast.models.alert import BESIDE_TRAINING, Incident, IncidentClass, IncidentState
+from holdfast.models.alert import Incident, IncidentClass, IncidentState
 from holdfast.models.history import Action
 from holdfast.models.lease import JOB_LEASE_S
+from holdfast.policies.escalate import waits
 
 AWAY_FACTOR = 2
 """Factor on ``offline_after_s``: a run that shows no sign for so long is started again without Prefect."""
@@ -166,7 +167,8 @@ class Reconciler:
         A job that the incident leaves running runs on.
         """
         log.error("%s: %s", incident.id, why)
-        if incident.incident_class in BESIDE_TRAINING:
+        job = await asyncio.to_thread(self._site.ledger.job, incident.job)
+        if waits.beside(incident.incident_class, job.state):
             await asyncio.to_thread(
                 self._site.ledger.set_incident,
                 incident.id,

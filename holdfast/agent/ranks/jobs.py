@@ -12,6 +12,7 @@ from pathlib import Path
 from holdfast.agent.checkpoints.memory import Memory, base_job
 from holdfast.agent.metrics import Metrics
 from holdfast.agent.ranks import rendezvous
+from holdfast.agent.ranks.ahead import AheadRuns
 from holdfast.agent.ranks.forkserver import ForkServer
 from holdfast.agent.ranks.processes import Watched, stop
 from holdfast.agent.ranks.rank_table import RankEvents
@@ -19,6 +20,7 @@ from holdfast.agent.ranks.run import Run
 from holdfast.agent.ranks.staging import Staging
 from holdfast.errors import StaleError, UnknownError
 from holdfast.models.agent import (
+    Ahead,
     Fence,
     Hold,
     OpenRendezvous,
@@ -26,6 +28,8 @@ from holdfast.models.agent import (
     RankState,
     Rendezvous,
     Start,
+    Waiting,
+    store_ahead,
 )
 
 _log = logging.getLogger(__name__)
@@ -45,7 +49,9 @@ class Jobs:
         make_run: Callable[[Start], Run],
         events: Callable[[Run], RankEvents],
         on_exit: Callable[[Run, Watched], None],
+        make_ahead: Callable[[Start], Run] | None = None,
     ) -> None:
+        """``make_ahead`` makes a run whose ranks wait at their restore; None: as ``make_run``."""
         self.runs: dict[str, Run] = {}
         self.fences: dict[str, int] = {}
         self._stores: dict[str, tuple[int, Watched, int]] = {}  # job -> epoch, process, port
@@ -58,6 +64,8 @@ class Jobs:
         self._make_run = make_run
         self._events = events
         self._on_exit = on_exit
+        self._make_ahead = make_ahead or make_run
+        self.ahead = AheadRuns(self._launch_ahead, self._end_ahead, self._forget_unused)
 
     async def fence(self, command: Fence) -> list[int]:
         """Stop every rank up to the epoch and wait until they are gone; return those that still ran.
@@ -69,6 +77,7 @@ class Jobs:
             self.fences[command.job] = max(self.fences.get(command.job, 0), command.epoch)
         async with self._locks[command.job]:
             stopped = await self._end(command.job, command.epoch, command.grace_s)
+            await self.ahead.fence(command.job, command.epoch)
             for name in [name for name in self._stores if base_job(name) == command.job]:
                 await self._end_store(name, command.epoch)  # where machines met for checks
         self._metrics.fence_seconds.observe(time.perf_counter() - begun)
@@ -102,15 +111,29 @@ class Jobs:
             await self._end(command.job, command.epoch - 1)
             if command.replay is None:
                 await self._end_replays(command.job)
+            waiting = await self.ahead.take(command) if command.replay is None else None
             if command.replay is None:
                 self._memory.place(command.job, command.first_tier)
                 self._memory.resume_after(command.job, command.restore.step)
                 self._memory.accept_from[command.job] = command.epoch
-            run = self._make_run(command)
-            await self._launch(run, code)
+            if waiting is not None:
+                run = waiting
+                await self._take_over(run, command)
+            else:
+                run = self._make_run(command)
+                await self._launch(run, code)
             self.runs[command.job] = run
         self._metrics.start_seconds.observe(time.perf_counter() - begun)
         return list(run.states())
+
+    async def start_ahead(self, command: Ahead) -> Waiting:
+        """Fork this machine's ranks of the next epoch beside those of the present one, and have them wait."""
+        start = command.start
+        self.refuse_stale(start.job, start.epoch)
+        if (running := self._same(start)) is not None:
+            raise StaleError(f"job {start.job!r}: epoch {running.start.epoch} runs here already")
+        self._memory.place(start.job, start.first_tier)
+        return await self.ahead.keep(command)
 
     def hold(self, command: Hold) -> None:
         """Hold the ranks after a step, or let them go."""
@@ -188,6 +211,7 @@ class Jobs:
         stores = [process for _, process, _ in self._stores.values()]
         ended = await asyncio.gather(
             stop(stores),
+            self.ahead.stop_all(),
             *(run.stop(grace_s=run.start.stop_grace_s) for run in self.runs.values()),
             return_exceptions=True,
         )
@@ -215,6 +239,40 @@ class Jobs:
             await run.stop(alone=self._alone(run.start.job))
             raise
 
+    async def _take_over(self, run: Run, command: Start) -> None:
+        """Hand the state to ranks that wait for it; when it cannot be had, leave no rank.
+
+        Raises:
+            CheckpointError: a rank's state is not available from any source.
+        """
+        run.begin(command, self._on_exit)
+        store = self._stores.pop(store_ahead(command.job), None)
+        if store is not None:
+            self._stores[command.job] = store
+        try:
+            found = await asyncio.gather(*(self._supply.restored(command, rank) for rank in command.ranks))
+            for rank, restored in zip(command.ranks, found, strict=True):
+                run.hand_over(rank, restored)
+        except BaseException:
+            await run.stop(alone=self._alone(command.job))
+            raise
+
+    async def _launch_ahead(self, start: Start, on_exit: Callable[[Run, Watched], None]) -> Run:
+        code = await self._supply.code(start.job, start.code_version)
+        run = self._make_ahead(start)
+        await run.launch(self._forks, code, self._events(run), on_exit)
+        return run
+
+    async def _end_ahead(self, run: Run) -> None:
+        await run.stop()
+        await self._end_store(store_ahead(run.start.job), run.start.epoch)
+
+    async def _forget_unused(self, job: str) -> None:
+        """Drop the copies that a machine was sent for ranks that never took over, unless the job is here otherwise."""
+        # A machine that ever stopped ranks of the job has a fence, and perhaps shards that its recovery needs.
+        if job not in self.runs and job not in self.ahead and job not in self.fences:
+            await asyncio.to_thread(self._memory.forget, job)
+
     def _same(self, command: Start) -> Run | None:
         run = self.runs.get(command.job)
         return run if run is not None and run.start.epoch == command.epoch else None
@@ -230,7 +288,7 @@ class Jobs:
 
     def _alone(self, job: str) -> bool:
         """Return whether all ranks of this machine are of ``job``, its replays counted in."""
-        return all(base_job(name) == base_job(job) for name in self.runs)
+        return base_job(job) not in self.ahead and all(base_job(name) == base_job(job) for name in self.runs)
 
     async def _end_store(self, job: str, epoch: int | None) -> None:
         """End the job's store if it is of ``epoch`` or older (None: of any)."""

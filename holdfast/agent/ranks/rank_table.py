@@ -98,6 +98,8 @@ class RankStatus:
     shard_nbytes: int = 0
     """Size of its newest shard."""
     saved_step: int = 0
+    waits: bool = False
+    """Whether it has come to its restore."""
     restored: dict[str, Any] | None = None
     """How it got its state, and what that cost."""
     failed: dict[str, Any] | None = None
@@ -268,6 +270,9 @@ class RankTable:
 
     def _on_skipped(self, row: RankStatus, message: dict[str, Any]) -> None:
         self._events.skipped(row.rank, int(message["step"]))
+
+    def _on_waits(self, row: RankStatus, _message: dict[str, Any]) -> None:
+        row.waits = True
 
     def _on_restored(self, row: RankStatus, message: dict[str, Any]) -> None:
         row.restored = message

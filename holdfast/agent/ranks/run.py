@@ -63,7 +63,9 @@ class Run:
         *,
         remains: Remains | None = None,
         scratch: Scratch | None = None,
+        ahead: bool = False,
     ) -> None:
+        """``ahead``: the ranks wait for the place of their state, whatever ``start`` says of it."""
         self.start = start
         self.machine = machine
         self.folder = folder
@@ -75,6 +77,7 @@ class Run:
         self._limits = limits
         self._remains = remains
         self._scratch = scratch
+        self._ahead = ahead
         # Made once, not for each rank.
         self._logs = folder / "logs" / start.job
         self._controls = str(memory.root / "control" / f"{self.name}-r")
@@ -84,6 +87,7 @@ class Run:
         self.since = time.time()
         self._left: set[int] = set()
         """Pids of what its ranks left behind and was ended."""
+        self._on_exit: Callable[[Run, Watched], None] = lambda _run, _process: None
 
     @property
     def name(self) -> str:
@@ -113,6 +117,7 @@ class Run:
         """
         if self._remains is not None:
             await self._remains.clear()
+        self._on_exit = on_exit
         socket = self._memory.root / "sock" / self.name
         self.board = RankTable(socket, self.start.epoch, self.start.ranks, events, self._limits)
         for folder in (self.flight_folder, os.path.dirname(self._controls), self._shards):
@@ -122,11 +127,19 @@ class Run:
             for rank in self.start.ranks:
                 order = self._order(rank, code, group)
                 process = await forks.run_soon(run_rank, (order,))
-                self.processes[rank] = watched = Watched(process, rank, lambda ended: on_exit(self, ended))
+                self.processes[rank] = watched = Watched(process, rank, self._exited)
                 watched.gone.add_done_callback(self._ended)
         except BaseException:
             await self.stop()
             raise
+
+    def begin(self, start: Start, on_exit: Callable[[Run, Watched], None]) -> None:
+        """Make ranks that were started ahead those of ``start``: from now on they count as just started."""
+        self.start = start
+        self.since = time.time()
+        self._on_exit = on_exit
+        for row in self.board.rows.values() if self.board else ():
+            row.step_at = self.since
 
     def hand_over(self, rank: int, restored: Restored) -> None:
         """Write a waiting rank the ticket with its state's place. May hold a secret: readable by its owner only."""
@@ -208,6 +221,9 @@ class Run:
         return all(
             board.rows[rank].steps_done or process.exit_code == 0 for rank, process in self.processes.items()
         )
+
+    def _exited(self, process: Watched) -> None:
+        self._on_exit(self, process)
 
     def _ended(self, _gone: asyncio.Future[int]) -> None:
         if self.board is not None:
@@ -297,7 +313,7 @@ class Run:
 
     def _environment_of(self, rank: int) -> dict[str, str]:
         restore = self.start.restore
-        ticket = self._ticket_path(rank) if restore.tier else ""
+        ticket = self._ticket_path(rank) if restore.tier or self._ahead else ""
         return {
             wire.ENV_CONTROL: self._control_path(rank),
             wire.ENV_RESTORE: json.dumps({"step": restore.step, "ticket": ticket}),

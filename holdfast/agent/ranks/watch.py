@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.agent.checkpoints.comparisons import Comparisons
 from holdfast.agent.checkpoints.disk import DiskTier
+from holdfast.agent.checkpoints.mirror import Mirrors
 from holdfast.agent.checkpoints.other_sizes import OtherSizes
 from holdfast.agent.checkpoints.prover import Prover
 from holdfast.agent.checkpoints.rehearsals import Rehearsals
@@ -47,6 +48,7 @@ class Watch:
         metrics: Metrics,
         prover: Prover,
         setbacks: Setbacks | None = None,
+        mirrors: Mirrors | None = None,
         compare_every: int = 0,
         other_sizes: OtherSizes | None = None,
     ) -> None:
@@ -58,6 +60,7 @@ class Watch:
         self.disk = disk
         self.metrics = metrics
         self.setbacks = setbacks or Setbacks()
+        self.mirrors = mirrors
         self.rehearsals = Rehearsals(prover, self.unrestorable)
         self.comparisons = Comparisons(prover, self.holds, metrics, compare_every)
         self.other_sizes = other_sizes
@@ -166,6 +169,8 @@ class RunEvents:
         """Copy the shard to the peer, if it lacks it."""
         if not self._silent and self._run.start.peer:
             self._watch.replicator.saved(self._run, rank, step, path)
+        if not self._silent and self._watch.mirrors is not None:
+            self._watch.mirrors.saved(self._run, rank, step, path)
 
     def common(self, rank: int, step: int, path: Path) -> None:
         """Handle a save that all ranks have.

@@ -92,6 +92,7 @@ class AlertKind(StrEnum):
     EXTERNAL_SERVICE = of_outside.EXTERNAL_SERVICE
     MANUAL = of_outside.MANUAL
     CODE_UPDATE = of_outside.CODE_UPDATE
+    PLANNED_MOVE = of_outside.PLANNED_MOVE
 
 
 def of_scope(*scopes: Scope) -> frozenset[AlertKind]:

@@ -33,3 +33,12 @@ CODE_UPDATE = Kind(
     precedence=950,
     unless="`code_update`, at once or with the next restart",
 )
+PLANNED_MOVE = Kind(
+    "planned_move",
+    Scope.PERSON,
+    "A job is asked to leave a machine that works.",
+    evidence="source, text, by, to (standby that is wanted), deadline_at (Unix seconds)",
+    meaning=NEVER,
+    precedence=960,
+    unless="`planned_move`, at once",
+)

@@ -1,0 +1,198 @@
+"""The acts of a planned move: a job's next epoch is brought up on other machines while it trains, then switched to."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Awaitable, Iterable
+
+from holdfast.agent.client import AgentClient
+from holdfast.errors import HoldfastError, RefusedError, UnavailableError
+from holdfast.models.agent import AgentState, Ahead, Mirror, OpenRendezvous, Rendezvous, Waiting, store_ahead
+from holdfast.models.base import Frozen
+from holdfast.models.checkpoint import FirstTier, RestorePlan
+from holdfast.models.job import Job
+from holdfast.models.machine import Machine
+from holdfast.operations import fleet
+from holdfast.operations.context import Context
+from holdfast.operations.hold import hold_ranks
+from holdfast.operations.launch import start_orders
+
+LOOK_S = 0.1
+_LONGEST_HOLD_S = 10.0
+_BOUNDARIES = 3
+"""Boundaries at which the ranks are held until the step of one is saved by all."""
+KEEP_S = 60.0
+"""Ranks that were started ahead, and copies, are given up so long after the last look at them."""
+_NOTHING_YET = RestorePlan(step=0, tier=None, reasons=("not known before the switch",))
+
+
+class Brought(Frozen):
+    """The next epoch, as far as it is there."""
+
+    epoch: int
+    rendezvous: Rendezvous | None = None
+    """Where its ranks have met; None: they are forked at the switch."""
+    why_not: str = ""
+    """Why its ranks were not started ahead."""
+
+
+def after_move(ctx: Context, job: Job, leaves: str, joins: str) -> list[Machine]:
+    """Return the job's machines as they are after the move, by slot."""
+    return ctx.ledger.machines_named([joins if name == leaves else name for name in job.machines])
+
+
+async def bring(ctx: Context, job: Job, leaves: str, joins: str) -> Brought:
+    """Bring code, newest shards and the ranks of the next epoch to where they will be needed. May be repeated.
+
+    Training is not touched. Ranks ahead are a gain of time, and no condition: without them the move takes longer.
+
+    Raises:
+        HoldfastError: the code cannot be brought to the machine that joins.
+    """
+    (joining,) = ctx.ledger.machines_named([joins])
+    fleet.all_or_raise(await fleet.prepare_code(ctx, job, job.code_version, [joining]))
+    await mirror(ctx, job, leaves, joining)
+    epoch = job.epoch + 1
+    if not ctx.policy.planned_move.ahead:
+        return Brought(epoch=epoch, why_not="the policy does not want it (planned_move.ahead)")
+    machines = after_move(ctx, job, leaves, joins)
+    first = machines[0]
+    meet = OpenRendezvous(
+        job=store_ahead(job.name),
+        epoch=epoch,
+        incarnation=first.incarnation,
+        world_size=job.spec.world_size,
+    )
+    try:
+        rendezvous = await ctx.agent(first).open_rendezvous(meet)
+    except HoldfastError as error:
+        return Brought(epoch=epoch, why_not=str(error))
+    return Brought(epoch=epoch, rendezvous=rendezvous)
+
+
+async def mirror(ctx: Context, job: Job, leaves: str, joining: Machine) -> None:
+    """Have the machine that is left send what its ranks save to the one that joins; a failure costs only time."""
+    if job.spec.checkpoint.first_tier is not FirstTier.MEMORY:
+        return
+    order = Mirror(
+        job=job.name,
+        epoch=job.epoch,
+        incarnation=ctx.ledger.machine(leaves).incarnation,
+        address=joining.data_address,
+        keep_s=KEEP_S,
+    )
+    await fleet.ask(ctx, ctx.ledger.machines_named([leaves]), lambda agent, _: agent.mirror(order))
+
+
+async def wait_ahead(  # noqa: PLR0917
+    ctx: Context, job: Job, leaves: str, joins: str, brought: Brought, until: float
+) -> Brought:
+    """Wait until all ranks of the next epoch wait at their restore; without a rendezvous when they will not.
+
+    Keeps them, and the copies, alive meanwhile.
+
+    Raises:
+        UnavailableError: the machine that joins does not answer.
+    """
+    machines = after_move(ctx, job, leaves, joins)
+    (joining,) = ctx.ledger.machines_named([joins])
+    if brought.rendezvous is None:
+        return brought
+    orders = start_orders(ctx, job, brought.epoch, machines, _NOTHING_YET, brought.rendezvous)
+
+    def ask(agent: AgentClient, machine: Machine) -> Awaitable[Waiting]:
+        on_gpus = ctx.policy.planned_move.ahead_on_gpus
+        return agent.start_ahead(Ahead(start=orders[machine.name], keep_s=KEEP_S, on_gpus=on_gpus))
+
+    while True:
+        answers = await fleet.ask(ctx, machines, ask)
+        waiting = fleet.answered(answers)
+        if isinstance(lost := answers[joins], UnavailableError):
+            raise lost
+        failed = [str(error) for error in answers.values() if isinstance(error, HoldfastError)]
+        failed += [each.why_not for each in waiting.values() if each.why_not]
+        if failed:
+            return brought.model_copy(update={"rendezvous": None, "why_not": failed[0]})
+        if all(each.ready for each in waiting.values()):
+            return brought
+        if ctx.clock.now() > until:
+            return brought.model_copy(
+                update={"rendezvous": None, "why_not": "not all ranks came to wait in time"}
+            )
+        await mirror(ctx, job, leaves, joining)
+        await ctx.clock.sleep(LOOK_S)
+
+
+class Held(Frozen):
+    """All ranks wait at one boundary."""
+
+    step: int
+    copied: bool
+    """Whether the machine that joins has the state of that step already; else it comes from the peer."""
+    at: float
+    """When the last of them completed it."""
+    step_s: float = 0.0
+    """How long a step takes, about."""
+
+
+async def hold_saved(ctx: Context, job: Job, leaves: str, joins: str) -> Held:
+    """Hold all ranks at one boundary whose very step is saved by all. When that cannot be, they go on.
+
+    On a busy host a rank may have left out the save of that step, or hears of the boundary late: then a later one is
+    tried.
+
+    Raises:
+        RefusedError: they did not come to one boundary, or its step is not saved by all.
+        UnavailableError: a machine does not answer.
+    """
+    try:
+        for _ in range(_BOUNDARIES):
+            step = await hold_ranks(ctx, job, 0, every=job.spec.checkpoint.memory_every_steps)
+            assert step is not None
+            if (held := await _wait_saved(ctx, job, leaves, joins, step)) is not None:
+                return held
+    except HoldfastError:
+        with contextlib.suppress(HoldfastError):
+            await hold_ranks(ctx, job, None)
+        raise
+    await hold_ranks(ctx, job, None)
+    raise RefusedError(f"step {step}, at which the job was held, is not saved by all ranks")
+
+
+async def _wait_saved(ctx: Context, job: Job, leaves: str, joins: str, step: int) -> Held | None:
+    """Wait, bounded, until all have saved ``step``, and the machine that joins has it; None: some have not."""
+    machines, everyone = ctx.ledger.machines_named([*job.machines, joins]), set(range(job.spec.world_size))
+    moving = set(job.ranks_of(leaves)) if job.spec.checkpoint.first_tier is FirstTier.MEMORY else set()
+    until = ctx.clock.now() + ctx.policy.planned_move.copy_s
+    while True:
+        answers = await fleet.ask(ctx, machines, lambda agent, _: agent.state())
+        joining = answers.pop(joins)
+        states = fleet.all_or_raise(answers)
+        saved = _ranks_with(states.values(), job, step)
+        copied = (
+            isinstance(joining, AgentState) and bool(moving) and moving <= _ranks_with([joining], job, step)
+        )
+        over = ctx.clock.now() >= until or not moving or isinstance(joining, HoldfastError)
+        if saved >= everyone and (copied or over):
+            return _held(step, copied, states.values(), job, ctx.clock.now())
+        if ctx.clock.now() >= until:
+            return None
+        await ctx.clock.sleep(0.01)
+
+
+def _ranks_with(states: Iterable[AgentState], job: Job, step: int) -> set[int]:
+    """Return the ranks whose shard of ``step``, saved by the present epoch, is among ``states``."""
+    return {
+        shard.rank
+        for state in states
+        for shard in state.shards
+        if (shard.job, shard.epoch, shard.step) == (job.name, job.epoch, step)
+    }
+
+
+def _held(step: int, copied: bool, states: Iterable[AgentState], job: Job, now: float) -> Held:
+    ranks = [rank for state in states for run in state.jobs if run.job == job.name for rank in run.ranks]
+    at = max((rank.step_at for rank in ranks), default=now)
+    # By the machines' clock, which may be off.
+    at = at if now - _LONGEST_HOLD_S < at <= now else now
+    return Held(step=step, copied=copied, at=at, step_s=max((rank.step_s for rank in ranks), default=0.0))

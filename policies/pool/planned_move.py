@@ -1,0 +1,117 @@
+"""Planned moves: what is asked for, which standby takes over, whether there is time, what becomes of the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from holdfast.models.alert import MACHINE_KINDS, Alert, AlertKind, Incident, MoveSource
+from holdfast.models.base import Frozen
+from holdfast.policies.config.planned_move import PlannedMovePolicy
+from holdfast.policies.detect import switches
+
+
+class Asked(Frozen):
+    """A request to leave a machine."""
+
+    machine: str
+    source: MoveSource = MoveSource.BY_HAND
+    text: str = ""
+    to: str = ""
+    """The standby that is wanted; empty: any."""
+    deadline_at: float | None = None
+    """When the machine will be gone (Unix seconds); None: not known."""
+
+    @property
+    def said(self) -> str:
+        """In words."""
+        why = self.source.value.replace("_", " ")
+        return f"{why}: {self.text}" if self.text else why
+
+
+def of(alert: Alert) -> Asked:
+    """Return the request of one alert: it asks for a move, is of a person, or is a sign that the machine will fail."""
+    found, kind = alert.evidence, alert.kind
+    if kind in MACHINE_KINDS:
+        text = str(found.get("detail") or kind.value.replace("_", " "))
+        return Asked(machine=alert.machine or "", source=MoveSource.PRECURSOR, text=text)
+    deadline = found.get("deadline_at") if kind is AlertKind.PLANNED_MOVE else None
+    return Asked(
+        machine=alert.machine or "",
+        source=MoveSource(found.get("source") or MoveSource.BY_HAND),
+        text=str(found.get("text") or ""),
+        to=str(found.get("to") or ""),
+        deadline_at=float(deadline) if deadline else None,
+    )
+
+
+def asked(incident: Incident) -> Asked | None:
+    """Return the request that an incident was opened for; None: it names no machine.
+
+    Of several alerts the newest request counts, and the earliest deadline; without one, a sign or a person's alert.
+    """
+    if incident.machine is None:
+        return None
+    mine = [each for each in incident.alerts if each.machine == incident.machine]
+    told = [each for each in mine if each.kind is AlertKind.PLANNED_MOVE] or mine[:1]
+    if not told:
+        return Asked(machine=incident.machine)
+    requests = [of(each) for each in told]
+    deadlines = [each.deadline_at for each in requests if each.deadline_at is not None]
+    return requests[-1].model_copy(update={"deadline_at": min(deadlines, default=None)})
+
+
+class Targets(Frozen):
+    """Standbys to try, best first; none: why."""
+
+    names: tuple[str, ...] = ()
+    why: str = ""
+
+
+def targets(
+    request: Asked,
+    standbys: Sequence[str],
+    excluded: Collection[str],
+    most: int,
+    below: Mapping[str, Sequence[str]] | None = None,
+) -> Targets:
+    """Choose the standbys that may take over.
+
+    Args:
+        request: what is asked for.
+        standbys: names of machines that stand by.
+        excluded: those that cannot take this place: of another group, or that come and go.
+        most: how many are tried.
+        below: shell patterns of machine names by switch. A standby below the switch of the machine that is left comes
+            first: the job's paths stay as they are.
+    """
+    usable = [name for name in standbys if name not in excluded and name != request.machine]
+    if request.to:
+        if request.to in usable:
+            return Targets(names=(request.to,))
+        return Targets(why=f"{request.to} does not stand by, or cannot take the place of {request.machine}")
+    if not usable:
+        return Targets(why=f"no standby can take the place of {request.machine}")
+    here = switches.of(request.machine, (), below or {})
+
+    def order(name: str) -> tuple[bool, int, str]:
+        return bool(here) and switches.of(name, (), below or {}) != here, len(name), name
+
+    return Targets(names=tuple(sorted(usable, key=order)[:most]))
+
+
+def hurried(request: Asked, now: float, policy: PlannedMovePolicy) -> bool:
+    """Return whether there is time only for the short checks."""
+    return request.deadline_at is not None and request.deadline_at - now < policy.hurried_s
+
+
+def too_late(request: Asked, now: float, policy: PlannedMovePolicy) -> str:
+    """Return why the switch is not begun any more; empty: there is time."""
+    if request.deadline_at is None:
+        return ""
+    left_s = request.deadline_at - now
+    if left_s >= policy.margin_s:
+        return ""
+    return (
+        f"{request.machine} goes in {max(0.0, left_s):.0f} s, less than the margin of {policy.margin_s:.0f} s: when it "
+        "is gone, the job recovers as from a lost machine"
+    )
