@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Literal
 
 from dotenv import dotenv_values
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
@@ -176,6 +177,13 @@ class Settings(BaseSettings):
     ticket_webhook: SecretStr = Field(
         SecretStr(""),
         description="Address that a ticket is posted to when a machine needs hands; empty: its run says so.",
+    )
+    cloud_notices: Literal["", "ec2", "gce", "azure"] = Field(
+        "",
+        description="Cloud whose metadata service agents ask for notices (maintenance, preemption); empty: none.",
+    )
+    cloud_metadata_url: str = Field(
+        "", description="That service elsewhere, such as http://10.0.0.1; empty: the cloud's usual address."
     )
     heartbeat_s: float = Field(0.5, gt=0, le=60, description="Seconds between an agent's heartbeats.")
     kernel_log: str = Field(

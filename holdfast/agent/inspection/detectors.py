@@ -9,6 +9,7 @@ from pathlib import Path
 from holdfast import plugins
 from holdfast.agent.inspection.activity import Activity
 from holdfast.agent.inspection.base import Detector
+from holdfast.agent.inspection.cloud_notice import CloudNotices, cloud
 from holdfast.agent.inspection.dcgm import DcgmHealth
 from holdfast.agent.inspection.driver_counters import DriverCounters
 from holdfast.agent.inspection.gpu import GpuHealth
@@ -70,6 +71,7 @@ def detectors(
             on_command=False,
         ),
         *_of_tools(machine, policy, roots),
+        *_notices(machine, settings, every.notices_s),
         *plugins.make(Group.DETECTORS, machine, home, settings).values(),
     )
     return made, lambda: activity.vitals
@@ -89,3 +91,9 @@ def _of_tools(machine: str, policy: DetectPolicy, roots: Roots) -> tuple[Detecto
         Steady(machine, adapters, every.network_s, blocking=True),
         Steady(machine, smart, every.disk_s, blocking=True, on_command=False),
     )
+
+
+def _notices(machine: str, settings: Settings, interval_s: float) -> tuple[Detector, ...]:
+    if not settings.cloud_notices:
+        return ()
+    return (CloudNotices(machine, cloud(settings.cloud_notices, settings.cloud_metadata_url), interval_s),)

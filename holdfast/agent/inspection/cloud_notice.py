@@ -1,0 +1,169 @@
+"""Notices of the cloud, asked of the metadata service of this very machine."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import httpx
+
+from holdfast.models.alert import Alert, AlertKind, Finding
+from holdfast.policies.classify import cloud_notice
+from holdfast.policies.classify.cloud_notice import Notice
+
+_log = logging.getLogger(__name__)
+_TIMEOUT_S = 2.0
+_TOKEN_S = 300
+_AGAIN_S = 600.0
+_TRIES = 10
+"""A notice is told again after this part of the time that is left."""
+_QUIET_S = 600.0
+"""Between two lines about the same problem."""
+
+
+class Notices(Protocol):
+    """One cloud."""
+
+    def read(self) -> list[Notice]:
+        """Return what is announced for this machine now.
+
+        Raises:
+            ValueError: an answer is not as documented.
+            httpx.HTTPError: the metadata service does not answer.
+        """
+        ...
+
+
+class Ec2:
+    """EC2's instance metadata, with a session token (IMDSv2)."""
+
+    def __init__(self, http: httpx.Client) -> None:
+        self._http = http
+
+    def read(self) -> list[Notice]:
+        """Return interruptions of a Spot instance and scheduled events."""
+        put = self._http.put(
+            "/latest/api/token", headers={"X-aws-ec2-metadata-token-ttl-seconds": f"{_TOKEN_S}"}
+        )
+        token = {"X-aws-ec2-metadata-token": put.raise_for_status().text}
+        spot = self._get("spot/instance-action", token)
+        events = self._get("events/maintenance/scheduled", token)
+        return (cloud_notice.ec2_spot(spot) if spot else []) + (
+            cloud_notice.ec2_events(events) if events else []
+        )
+
+    def _get(self, path: str, token: dict[str, str]) -> str:
+        answer = self._http.get(f"/latest/meta-data/{path}", headers=token)
+        return "" if answer.status_code == 404 else answer.raise_for_status().text
+
+
+class Gce:
+    """Compute Engine's metadata server."""
+
+    def __init__(self, http: httpx.Client) -> None:
+        self._http = http
+
+    def read(self) -> list[Notice]:
+        """Return a stop for maintenance, and a preemption."""
+        return cloud_notice.gce_maintenance(self._get("maintenance-event")) + cloud_notice.gce_preempted(
+            self._get("preempted")
+        )
+
+    def _get(self, name: str) -> str:
+        path = f"/computeMetadata/v1/instance/{name}"
+        return self._http.get(path, headers={"Metadata-Flavor": "Google"}).raise_for_status().text
+
+
+class Azure:
+    """Azure's instance metadata service."""
+
+    def __init__(self, http: httpx.Client) -> None:
+        self._http = http
+        self._name = ""
+
+    def read(self) -> list[Notice]:
+        """Return scheduled events of this virtual machine."""
+        if not self._name:
+            found = self._get("instance/compute/name", {"api-version": "2021-02-01", "format": "text"})
+            self._name = found.strip()
+        return cloud_notice.azure(self._get("scheduledevents", {"api-version": "2020-07-01"}), self._name)
+
+    def _get(self, path: str, asked: dict[str, str]) -> str:
+        answer = self._http.get(f"/metadata/{path}", params=asked, headers={"Metadata": "true"})
+        return answer.raise_for_status().text
+
+
+CLOUDS: dict[str, tuple[Callable[[httpx.Client], Notices], str]] = {
+    "ec2": (Ec2, "http://169.254.169.254"),
+    "gce": (Gce, "http://metadata.google.internal"),
+    "azure": (Azure, "http://169.254.169.254"),
+}
+"""By the name in the settings: the reader, and where the metadata service is."""
+
+
+def cloud(name: str, address: str = "") -> Notices:
+    """Return the reader of a cloud; ``address`` is for a metadata service elsewhere."""
+    make, usual = CLOUDS[name]
+    # Never through a proxy: it would be asked about itself.
+    return make(httpx.Client(base_url=address or usual, timeout=_TIMEOUT_S, trust_env=False))
+
+
+class CloudNotices:
+    """The detector. An answer that is not understood, or none, is logged and asks for nothing."""
+
+    name = "cloud_notice"
+    blocking = True
+
+    def __init__(
+        self, machine: str, notices: Notices, interval_s: float, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.interval_s = interval_s
+        self._machine = machine
+        self._notices = notices
+        self._clock = clock
+        self._said: dict[str, float] = {}
+        self._told: dict[str, float] = {}
+
+    def poll(self) -> list[Alert]:
+        """Return an alert for each notice that is new, or is due to be told again."""
+        now = self._clock()
+        try:
+            found = self._notices.read()
+        except (httpx.HTTPError, ValueError) as error:
+            self._say(f"{type(error).__name__}: {error}", now)
+            return []
+        self._told = {each.id: self._told[each.id] for each in found if each.id in self._told}
+        due = [each for each in found if now - self._told.get(each.id, -math.inf) >= _again_s(each, now)]
+        self._told |= {each.id: now for each in due}
+        return [self._alert(notice, now) for notice in due]
+
+    def inspect(self) -> list[Finding]:
+        """Return nothing: a notice says nothing about the machine's health."""
+        return []
+
+    def _alert(self, notice: Notice, now: float) -> Alert:
+        evidence: dict[str, object] = {"source": notice.source.value, "text": notice.text}
+        if notice.deadline_at is not None:
+            evidence["deadline_at"] = notice.deadline_at
+        return Alert(
+            kind=AlertKind.PLANNED_MOVE,
+            machine=self._machine,
+            at=now,
+            fingerprint=f"planned_move:{self._machine}:{notice.id}"[:200],
+            evidence=evidence,
+        )
+
+    def _say(self, problem: str, now: float) -> None:
+        if now - self._said.get(problem, -_QUIET_S) >= _QUIET_S:
+            self._said = {problem: now}
+            _log.warning("notices of the cloud: %s", problem)
+
+
+def _again_s(notice: Notice, now: float) -> float:
+    """Return after how long a notice that stands is told again: what came to nothing may be tried, not all the time."""
+    if notice.deadline_at is None:
+        return _AGAIN_S
+    return max(0.0, notice.deadline_at - now) / _TRIES

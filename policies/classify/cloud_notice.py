@@ -1,0 +1,191 @@
+"""Notices of clouds that a machine will be rebooted, stopped or taken away: documented bodies in, one meaning out.
+
+Sources: EC2, "Spot Instance interruption notices" and "View scheduled events that affect your instances" (instance
+metadata); Compute Engine, "Query metadata: maintenance-event and preempted"; Azure, "Scheduled Events for Linux VMs".
+A body that is not as documented is an error, never a notice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from holdfast.models.alert import MoveSource
+from holdfast.models.base import Frozen
+
+
+class Notice(Frozen):
+    """One announcement about a machine."""
+
+    id: str
+    """The same for the same announcement."""
+    source: MoveSource
+    text: str
+    deadline_at: float | None = None
+    """When it takes effect, at the earliest (Unix seconds); None: not told."""
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+class _SpotAction(_Body):
+    action: Literal["terminate", "stop", "hibernate"]
+    time: str
+
+
+class _Ec2Event(_Body):
+    code: str = Field(alias="Code")
+    not_before: str = Field(alias="NotBefore")
+    event_id: str = Field(alias="EventId")
+    state: str = Field(alias="State")
+    description: str = Field("", alias="Description")
+
+
+class _AzureEvent(_Body):
+    event_id: str = Field(alias="EventId")
+    event_type: Literal["Freeze", "Reboot", "Redeploy", "Preempt", "Terminate"] = Field(alias="EventType")
+    status: Literal["Scheduled", "Started"] = Field(alias="EventStatus")
+    resources: list[str] = Field(alias="Resources")
+    not_before: str = Field(alias="NotBefore")
+    description: str = Field("", alias="Description")
+
+
+class _AzureEvents(_Body):
+    incarnation: Annotated[int, Field(alias="DocumentIncarnation")]
+    events: list[_AzureEvent] = Field(alias="Events")
+
+
+_EC2_EVENTS = TypeAdapter(list[_Ec2Event])
+_EC2_CODES: Mapping[str, str] = {
+    "instance-reboot": "the instance is rebooted",
+    "system-reboot": "the host is rebooted",
+    "system-maintenance": "the host's network or power is maintained",
+    "instance-retirement": "the instance is retired",
+    "instance-stop": "the instance is stopped",
+}
+Parsed = TypeVar("Parsed")
+
+
+def ec2_spot(body: str) -> list[Notice]:
+    """Read ``spot/instance-action``.
+
+    Raises:
+        ValueError: it is not as documented.
+    """
+    found = _read(lambda: _SpotAction.model_validate_json(body), body)
+    at = _iso(found.time)
+    return [
+        Notice(
+            id=f"spot:{found.action}:{found.time}",
+            source=MoveSource.PREEMPTION,
+            text=f"EC2 will {found.action} this Spot instance at {found.time}",
+            deadline_at=at,
+        )
+    ]
+
+
+def ec2_events(body: str) -> list[Notice]:
+    """Read ``events/maintenance/scheduled``; completed and cancelled events are none.
+
+    Raises:
+        ValueError: it is not as documented.
+    """
+    notices = []
+    for event in _read(lambda: _EC2_EVENTS.validate_json(body), body):
+        if event.state != "active":
+            continue
+        if event.code not in _EC2_CODES:
+            raise ValueError(f"unknown event code {event.code!r}")
+        told = f"EC2: {_EC2_CODES[event.code]} from {event.not_before}"
+        notices.append(
+            Notice(
+                id=event.event_id,
+                source=MoveSource.MAINTENANCE,
+                text=f"{told} ({event.description})" if event.description else told,
+                deadline_at=_ec2_time(event.not_before),
+            )
+        )
+    return notices
+
+
+def gce_maintenance(body: str) -> list[Notice]:
+    """Read ``instance/maintenance-event``. A live migration stops an instance for moments, and is no notice.
+
+    Raises:
+        ValueError: it is not as documented.
+    """
+    match body.strip():
+        case "NONE" | "MIGRATE_ON_HOST_MAINTENANCE":
+            return []
+        case "TERMINATE_ON_HOST_MAINTENANCE":
+            text = "Compute Engine will stop this instance for maintenance of its host"
+            return [Notice(id="maintenance-event", source=MoveSource.MAINTENANCE, text=text)]
+    raise ValueError(f"unknown maintenance event {body.strip()[:80]!r}")
+
+
+def gce_preempted(body: str) -> list[Notice]:
+    """Read ``instance/preempted``.
+
+    Raises:
+        ValueError: it is not as documented.
+    """
+    match body.strip():
+        case "FALSE":
+            return []
+        case "TRUE":
+            text = "Compute Engine preempts this instance"
+            return [Notice(id="preempted", source=MoveSource.PREEMPTION, text=text)]
+    raise ValueError(f"expected TRUE or FALSE, got {body.strip()[:80]!r}")
+
+
+def azure(body: str, name: str) -> list[Notice]:
+    """Read ``scheduledevents``: events of the virtual machine ``name``, except a freeze, which lasts for seconds.
+
+    Raises:
+        ValueError: it is not as documented.
+    """
+    notices = []
+    for event in _read(lambda: _AzureEvents.model_validate_json(body), body).events:
+        if name not in event.resources or event.event_type == "Freeze":
+            continue
+        preempts = event.event_type == "Preempt"
+        told = f"Azure: {event.event_type.lower()} of this machine"
+        notices.append(
+            Notice(
+                id=event.event_id,
+                source=MoveSource.PREEMPTION if preempts else MoveSource.MAINTENANCE,
+                text=f"{told} ({event.description})" if event.description else told,
+                # Empty once it has started.
+                deadline_at=_rfc(event.not_before) if event.not_before else None,
+            )
+        )
+    return notices
+
+
+def _read(parse: Callable[[], Parsed], body: str) -> Parsed:
+    try:
+        return parse()
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "body"
+        raise ValueError(f"{where}: {first['msg']} in {body[:120]!r}") from None
+
+
+def _iso(text: str) -> float:
+    at = datetime.fromisoformat(text)
+    if at.tzinfo is None:
+        raise ValueError(f"time {text!r} names no zone")
+    return at.timestamp()
+
+
+def _ec2_time(text: str) -> float:
+    return datetime.strptime(text, "%d %b %Y %H:%M:%S %Z").replace(tzinfo=UTC).timestamp()
+
+
+def _rfc(text: str) -> float:
+    return parsedate_to_datetime(text).timestamp()
