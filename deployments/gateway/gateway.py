@@ -7,9 +7,11 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+from holdfast import drivers
 from holdfast.clock import Clock
 from holdfast.deployments.gateway.api.approvals import Approvals
 from holdfast.deployments.gateway.detectors.clocks import Clocks
+from holdfast.deployments.gateway.detectors.drains import DrainedMachines
 from holdfast.deployments.gateway.detectors.exits import UnheardExits
 from holdfast.deployments.gateway.detectors.hang import Hangs
 from holdfast.deployments.gateway.detectors.heartbeats import SilentMachines
@@ -109,6 +111,7 @@ class Gateway:
         self.replicas = Replicas(self.site, self.correlator)
         self.switches = Switches(self.site, self.correlator)
         self.correlator.heard = self.switches.observe
+        self.drains = DrainedMachines(self.site, self.correlator, lambda: drivers.from_settings(settings))
         self.times = Times(self.site)
         self.step_times = StepTimes()
         self.releases = Releases(self.site, acts.free)
@@ -156,6 +159,7 @@ class Gateway:
             Loop("throughput", self.throughput.tick, detect.throughput.every_s),
             Loop("stragglers", self.stragglers.tick, detect.straggler.every_s),
             Loop("switches", self.switches.tick, detect.intervals.network_s),
+            Loop("drains", self.drains.tick, detect.intervals.drains_s),
             Loop("rehearsals", self.rehearsals.tick, REHEARSALS_S),
             Loop("replicas", self.replicas.tick, 1.0),
             Loop("clocks", self.clocks.tick, detect.intervals.network_s),

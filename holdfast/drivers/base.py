@@ -100,3 +100,24 @@ class Reboots(Protocol):
             UnavailableError: it did not come up in time.
         """
         ...
+
+
+class Leaving(Frozen):
+    """A machine that its engine is to lose, and that still works."""
+
+    name: str
+    reason: str
+    """As whoever drains it gave it."""
+
+
+@runtime_checkable
+class Drains(Protocol):
+    """Drivers that know which machines others drain, besides what :class:`Driver` asks of all."""
+
+    def leaving(self) -> list[Leaving]:
+        """Return machines in service that somebody else than Holdfast drains or is about to take away.
+
+        Raises:
+            UnavailableError: the engine does not answer.
+        """
+        ...

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.drivers import from_settings
+from holdfast.drivers.base import Drains
 from holdfast.drivers.slurm import SlurmDriver, listing
 from holdfast.drivers.slurm.commands import Answer, Commands
 from holdfast.errors import HoldfastError, RefusedError, SettingsError, UnavailableError, UnknownError
@@ -267,6 +268,24 @@ def test_a_node_is_set_down_last_and_keeps_the_word_of_others(tmp_path: Path) ->
         "scancel --batch --signal=USR1 1",
         "scancel 1",
         "scontrol update nodename=node1 state=down reason=bad DIMM; holdfast: gpt-1: gone",
+    ]
+
+
+def test_nodes_that_others_drain_are_told_with_their_reason(tmp_path: Path) -> None:
+    """Not those that we drained, nor evicted ones, nor those that are well."""
+    queue = Queue()
+    run = queue.runner()
+    asked = driver(tmp_path, run)
+    assert asked.leaving() == []
+    asked.provision(4)
+    states = (
+        "node1|draining|rack 4 moves\nnode2|drained|holdfast: gpt-1: gone\nnode3|mixed|none\nnode4|drng|\n"
+    )
+    run.answers["sinfo"] = lambda _: Answer(status=0, out=states.replace("drng", "draining@"))
+    assert isinstance(asked, Drains)
+    assert [(each.name, each.reason) for each in asked.leaving()] == [
+        ("node1", "Slurm: rack 4 moves"),
+        ("node4", "Slurm: no reason given"),
     ]
 
 

@@ -169,3 +169,18 @@ def test_node_comes_back_as_an_administrator_left_it(
         assert ("holdfast.dev/evicted" in now["metadata"]["labels"]) is (left > 0)
     now["metadata"].pop("annotations", None)
     assert now == before
+
+
+def test_nodes_that_others_take_away_are_told() -> None:
+    """A cordon that is not ours, and the taints of autoscalers and clouds; an eviction of ours is none."""
+    assert bodies.leaves(node()) == ""
+    assert bodies.leaves(node(unschedulable=True)) == "node n1 is cordoned"
+    taint = {"key": "ToBeDeletedByClusterAutoscaler", "value": "1700000000", "effect": "NoSchedule"}
+    assert "autoscaler" in bodies.leaves(node(taints=[taint]))
+    assert bodies.leaves(node(taints=[taint | {"effect": "PreferNoSchedule"}])) == ""
+    assert bodies.leaves(node(taints=[{"key": "gpu", "effect": "NoSchedule"}])) == ""
+    ours = merged(node(), bodies.node_taken_out(node(), "m3", Scope.CLUSTER) or {})
+    assert bodies.leaves(ours) == ""
+    cordoned = node(unschedulable=True)
+    both = merged(cordoned, bodies.node_taken_out(cordoned, "m3", Scope.CLUSTER) or {})
+    assert bodies.leaves(both) == "node n1 is cordoned"

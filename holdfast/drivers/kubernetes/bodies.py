@@ -204,6 +204,31 @@ def node_given_back(node: Object, name: str) -> Object | None:
     return patch
 
 
+LEAVING = {
+    "ToBeDeletedByClusterAutoscaler": "the cluster autoscaler removes the node",
+    "karpenter.sh/disrupted": "Karpenter replaces the node",
+    "cloud.google.com/impending-node-termination": "Compute Engine stops the node",
+    "node.cloudprovider.kubernetes.io/shutdown": "the cloud shut the node down",
+    "aws-node-termination-handler/spot-itn": "EC2 takes the Spot instance away",
+    "aws-node-termination-handler/scheduled-maintenance": "EC2 maintains the instance",
+}
+"""Taints of nodes that will be gone soon, by key, and what they mean."""
+
+
+def leaves(node: Object) -> str:
+    """Return why a node is about to be taken away by somebody else than Holdfast; empty: it is not.
+
+    A cordon is the first act of ``kubectl drain``.
+    """
+    metadata, spec = node["metadata"], node["spec"]
+    for taint in spec.get("taints") or []:
+        if taint["key"] in LEAVING and taint.get("effect") in ("NoSchedule", "NoExecute"):
+            return f"node {metadata['name']}: {LEAVING[taint['key']]}"
+    if not spec.get("unschedulable") or (metadata.get("annotations") or {}).get(CORDONED):
+        return ""
+    return f"node {metadata['name']} is cordoned"
+
+
 def is_ready(node: Object) -> bool:
     """Return whether a node's kubelet reports the node as ready."""
     conditions = (node.get("status") or {}).get("conditions") or []

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
 
-from holdfast.drivers.base import Supplied, require_unit
+from holdfast.drivers.base import Leaving, Supplied, require_unit
 from holdfast.drivers.kubernetes import bodies, pods
 from holdfast.drivers.kubernetes.api import Api, ConflictError, Object, now
 from holdfast.drivers.kubernetes.bodies import Evicted
@@ -74,6 +74,23 @@ class KubernetesDriver:
         odd = any(bodies.evicted(each) or not _runs(found.get(name)) for name, each in sets.items())
         nodes = self._nodes.all() if odd else None
         return [_supplied(name, each, found.get(name), nodes) for name, each in sets.items()]
+
+    def leaving(self) -> list[Leaving]:
+        """Return machines whose node somebody else cordoned, or that the cluster is about to take away.
+
+        Raises:
+            UnauthorizedError: the service account may not; the message names verb and resource.
+            UnavailableError: the API server does not answer.
+        """
+        sets = self._api_sets()
+        here = {
+            name: pods.node_of(pod)
+            for name, pod in (self._pods.all() if sets else {}).items()
+            if name in sets and not bodies.evicted(sets[name]) and not pods.is_ending(pod)
+        }
+        nodes = self._nodes.all() if any(here.values()) else {}
+        why = {name: bodies.leaves(nodes[node]) for name, node in here.items() if node in nodes}
+        return [Leaving(name=name, reason=reason) for name, reason in why.items() if reason]
 
     def provision(self, n: int, group: str = "") -> list[str]:
         """Make ``n`` machines from the PodTemplate ``holdfast-machine`` (of a group: ``holdfast-machine-GROUP``).

@@ -18,7 +18,7 @@ from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 
-from holdfast.drivers.base import Supplied, require_unit
+from holdfast.drivers.base import Leaving, Supplied, require_unit
 from holdfast.drivers.slurm import listing
 from holdfast.drivers.slurm.commands import Commands, Runner, run_here
 from holdfast.drivers.slurm.listing import Allocation, Node
@@ -92,6 +92,21 @@ class SlurmDriver:
         return [
             _supplied(name, held, jobs.get(held.job), nodes.get(name))
             for name, held in record.machines.items()
+        ]
+
+    def leaving(self) -> list[Leaving]:
+        """Return our nodes that others drain, with the reason that they gave Slurm.
+
+        Raises:
+            UnavailableError: slurmctld does not answer.
+        """
+        record, _ = self._look()
+        serving = [name for name, held in record.machines.items() if held.evicted is None]
+        found = self._nodes.known(serving)
+        return [
+            Leaving(name=name, reason=f"Slurm: {node.reason or 'no reason given'}")
+            for name, node in found.items()
+            if node.drained and not node.reason.startswith(MARK)
         ]
 
     def provision(self, n: int, group: str = "") -> list[str]:

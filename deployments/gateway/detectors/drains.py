@@ -1,0 +1,76 @@
+"""Machines that their engine drains (Slurm, Kubernetes): their jobs are asked to leave them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from holdfast.deployments.gateway.intake.correlate import Correlator
+from holdfast.deployments.gateway.site import Site, log
+from holdfast.drivers.base import Drains, Driver, Leaving
+from holdfast.errors import HoldfastError
+from holdfast.models.alert import Alert, AlertKind, MoveSource
+from holdfast.models.job import JobState
+from holdfast.models.machine import Machine, MachineState
+
+
+class DrainedMachines:
+    """Asks the driver now and then. A drain that lasts is one request, until something has changed for its job."""
+
+    def __init__(self, site: Site, correlator: Correlator, driver: Callable[[], Driver]) -> None:
+        self._site = site
+        self._correlator = correlator
+        self._make = driver
+        self._driver: Driver | None = None
+        self._asked: set[str] = set()
+        self._said = ""
+
+    async def tick(self) -> None:
+        """Run one round."""
+        try:
+            self._driver = self._driver or await asyncio.to_thread(self._make)
+            if not isinstance(self._driver, Drains):
+                return
+            leaving = await asyncio.to_thread(self._driver.leaving)
+        except HoldfastError as error:
+            # A gateway without Slurm's commands, or an engine that is away: a drain is seen later, or not here.
+            if str(error) != self._said:
+                log.warning("drains are not seen: %s", error)
+            self._said = str(error)
+            return
+        self._said = ""
+        due = [alert for each in leaving if (alert := self._alert(each)) is not None]
+        keys = {alert.fingerprint for alert in due}
+        fresh = [alert for alert in due if alert.fingerprint not in self._asked]
+        self._asked = keys
+        await self._correlator.accept_all(fresh)
+
+    def _alert(self, leaving: Leaving) -> Alert | None:
+        machine = self._site.fleet.machines.get(leaving.name)
+        if machine is None or machine.state not in (MachineState.ACTIVE, MachineState.STANDBY):
+            return None
+        job = self._site.fleet.jobs.get(machine.job or "")
+        if machine.state is MachineState.ACTIVE and (
+            job is None or job.state is not JobState.RUNNING or machine.name not in job.machines
+        ):
+            return None
+        return Alert(
+            kind=AlertKind.PLANNED_MOVE,
+            job=job.name if job else None,
+            machine=machine.name,
+            epoch=job.epoch if job else None,
+            incarnation=machine.incarnation,
+            at=self._site.clock.now(),
+            fingerprint=self._fingerprint(machine, job.epoch if job else 0),
+            evidence={"source": MoveSource.DRAIN.value, "text": leaving.reason},
+        )
+
+    def _fingerprint(self, machine: Machine, epoch: int) -> str:
+        """Return what is new in another epoch, and when there is a standby where there was none."""
+        spare = any(
+            each.state is MachineState.STANDBY and each.name != machine.name
+            for each in self._site.fleet.machines.values()
+        )
+        return (
+            f"planned_move:{machine.name}:{machine.incarnation}:drain:e{epoch}:{'spare' if spare else 'none'}"
+        )
