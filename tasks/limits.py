@@ -5,8 +5,6 @@ from __future__ import annotations
 from prefect.logging import get_run_logger
 
 from holdfast.errors import HoldfastError, LimitError, NoStandbyError
-from holdfast.models.alert import BESIDE_TRAINING
-from holdfast.models.machine import MachineState
 from holdfast.models.missing import Missing
 from holdfast.models.wait import Wait
 from holdfast.policies.escalate import waits

@@ -84,7 +84,7 @@ class Run:
         self._shards = memory.own(start.job)
         self.flight_folder = self._logs / f"e{start.epoch}-flight"
         """Folder of the ranks' flight recordings, named by their rank."""
-        self.since = time.time()
+        self.since = self._made_at = time.time()
         self._left: set[int] = set()
         """Pids of what its ranks left behind and was ended."""
         self._on_exit: Callable[[Run, Watched], None] = lambda _run, _process: None
@@ -168,7 +168,7 @@ class Run:
 
     def _remove_files(self) -> None:
         pids = self._left.union(*(process.family for process in self.processes.values()))
-        torch_files.remove(pids, self.since)
+        torch_files.remove(pids, self._made_at)
         if self._scratch is not None:
             self._scratch.remove(self.name)
 

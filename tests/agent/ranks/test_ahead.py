@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from holdfast.agent.ranks import torch_files
 from holdfast.agent.ranks.ahead import AheadRuns
+from holdfast.agent.ranks.run import Run
 from holdfast.errors import AheadError
 from holdfast.models.agent import Ahead, Rendezvous, Start, Waiting
 from holdfast.models.checkpoint import RestoreOrder, Tier
@@ -137,3 +140,19 @@ async def test_ranks_that_are_not_wanted_in_time_end() -> None:
     async with asyncio.timeout(10):
         await runs.over.wait()
     assert (runs.ended, runs.unused) == (runs.launched, ["toy"])
+
+
+async def test_what_they_made_while_they_waited_is_removed_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A data loader may share tensors before the ranks take over: these are no older epoch's."""
+    asked: list[float] = []
+    monkeypatch.setattr(torch_files, "remove", lambda _pids, since: asked.append(since))
+    memory: Any = SimpleNamespace(root=tmp_path, own=lambda job: tmp_path / job)
+    run = Run(START, "m1", tmp_path, memory, ahead=True)
+    made_at = run.since
+    await asyncio.sleep(0.01)
+    run.begin(RESTORED, lambda _run, _process: None)
+    await run.stop()
+    assert asked == [made_at]
+    assert run.since > made_at
