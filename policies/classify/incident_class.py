@@ -29,7 +29,7 @@ from holdfast.models.alert_kinds.meaning import Acts, Beside
 from holdfast.models.base import Frozen
 from holdfast.models.job import Job
 from holdfast.policies.classify import exits, sure_signs, suspects
-from holdfast.policies.classify.meaning import CAUSES, meaning
+from holdfast.policies.classify.meaning import CAUSES, harmless, meaning
 from holdfast.policies.classify.roots import OWN_CAUSES, separate
 from holdfast.policies.classify.screening import screen
 from holdfast.policies.config import declared
@@ -404,7 +404,11 @@ def _update(alerts: Sequence[Alert], context: JobContext) -> Classification | No
 def _move(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Classification | None:
     """Classify a request to leave a machine of the job, or a sign that it will fail, where the policy acts on it."""
     kinds = {AlertKind.PLANNED_MOVE, *policy.planned_move.precursors}
-    wanted = [each for each in alerts if each.kind in kinds and each.machine in context.job.machines]
+    wanted = [
+        each
+        for each in alerts
+        if each.kind in kinds and each.machine in context.job.machines and not harmless(each)
+    ]
     if not wanted:
         return None
     # What is asked for outweighs a sign.
