@@ -11,6 +11,7 @@ from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_va
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from holdfast.errors import SettingsError
+from holdfast.models import location
 
 HOME_NAME = ".holdfast"
 
@@ -114,6 +115,11 @@ class Settings(BaseSettings):
     policy_file: Path | None = Field(
         None, description="Thresholds, ladders and limits; empty: the packaged default.yaml."
     )
+    location: str = Field(
+        "",
+        description="Failure domains of an agent's machine, nearest first, such as `nvlink=n7,switch=leaf-3,rack=r12`; "
+        "empty: Slurm's `SLURM_TOPOLOGY_ADDR` where it is set.",
+    )
     driver: str = Field(
         "local",
         description="Who supplies machines: `local`, `slurm`, `kubernetes`, or a driver of another package by its "
@@ -203,6 +209,12 @@ class Settings(BaseSettings):
         return (
             value.expanduser().absolute() if isinstance(value, Path) and info.field_name != "home" else value
         )
+
+    @field_validator("location")
+    @classmethod
+    def _location_can_be_read(cls, value: str) -> str:
+        location.parse(value)
+        return value
 
     @property
     def gateways(self) -> tuple[str, ...]:

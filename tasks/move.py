@@ -55,9 +55,7 @@ async def choose(case: Case) -> str:
         ctx, policy = case.ctx, case.ctx.policy.planned_move
         standbys = {each.name: each for each in ctx.ledger.machines(state=MachineState.STANDBY)}
         excluded = swap.excluded(ctx, asked.machine)
-        found = planned_move.targets(
-            asked, sorted(standbys), excluded, policy.most_tried, ctx.policy.detect.network.switches
-        )
+        found = planned_move.targets(asked, swap.nearest(ctx, asked.machine), excluded, policy.most_tried)
         failed = [found.why] if found.why else []
         tiers = (
             policy.checks_hurried if planned_move.hurried(asked, ctx.clock.now(), policy) else policy.checks

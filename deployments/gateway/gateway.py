@@ -23,6 +23,7 @@ from holdfast.deployments.gateway.detectors.stragglers import Stragglers
 from holdfast.deployments.gateway.detectors.switches import Switches
 from holdfast.deployments.gateway.detectors.throughput import Throughput
 from holdfast.deployments.gateway.fleet.acts import Acts, while_sure
+from holdfast.deployments.gateway.fleet.locations import Locations
 from holdfast.deployments.gateway.fleet.progress import Progress
 from holdfast.deployments.gateway.fleet.release import Releases
 from holdfast.deployments.gateway.fleet.sizes import Sizes
@@ -112,6 +113,7 @@ class Gateway:
         self.switches = Switches(self.site, self.correlator)
         self.correlator.heard = self.switches.observe
         self.drains = DrainedMachines(self.site, self.correlator, lambda: drivers.from_settings(settings))
+        self.locations = Locations(self.site, lambda: drivers.from_settings(settings))
         self.times = Times(self.site)
         self.step_times = StepTimes()
         self.releases = Releases(self.site, acts.free)
@@ -160,6 +162,7 @@ class Gateway:
             Loop("stragglers", self.stragglers.tick, detect.straggler.every_s),
             Loop("switches", self.switches.tick, detect.intervals.network_s),
             Loop("drains", self.drains.tick, detect.intervals.drains_s),
+            Loop("locations", self.locations.tick, detect.intervals.drains_s),
             Loop("rehearsals", self.rehearsals.tick, REHEARSALS_S),
             Loop("replicas", self.replicas.tick, 1.0),
             Loop("clocks", self.clocks.tick, detect.intervals.network_s),

@@ -22,12 +22,12 @@ from holdfast.agent import server, wire
 from holdfast.agent.checkpoints.disk import DiskTier
 from holdfast.agent.checkpoints.memory import Memory
 from holdfast.agent.checkpoints.mirror import Mirrors
-from holdfast.agent.checkpoints.other_sizes import OtherSizes
 from holdfast.agent.checkpoints.proofs import proofs
 from holdfast.agent.checkpoints.prover import Prover
 from holdfast.agent.checkpoints.replication import Replicator
 from holdfast.agent.checkpoints.setbacks import Setbacks
 from holdfast.agent.checkpoints.shard_port import ShardPort
+from holdfast.agent.checkpoints.strays import Strays
 from holdfast.agent.checkpoints.transfer_process import TransferProcess
 from holdfast.agent.checkpoints.uploads import UploadLimits, Uploads
 from holdfast.agent.diagnostics import flight_files
@@ -53,7 +53,7 @@ from holdfast.errors import RefusedError, StaleError, UnavailableError
 from holdfast.guarded_http import guarded
 from holdfast.listen import KEEP_ALIVE_S, listen
 from holdfast.models import agent as messages
-from holdfast.models import incarnation
+from holdfast.models import incarnation, location
 from holdfast.models.alert import Alert, AlertKind, Finding
 from holdfast.models.checkpoint import RemoteCheckpoint
 from holdfast.models.rehearsal import Rehearsal
@@ -163,7 +163,7 @@ class Agent:
             prover=self._prover,
             setbacks=setbacks,
             compare_every=policy.replicas.every_steps,
-            other_sizes=OtherSizes(self.memory),
+            strays=Strays(self.memory),
         )
         self._supply = Staging(
             self._carrier, self.memory, self.folder, secret, objects.arguments(settings), tls=self._tls
@@ -439,6 +439,7 @@ class Agent:
             data_address=self._port.address,
             pid=os.getpid(),
             checks=tuple(await self._inspector.self_check()),
+            location=location.of_machine(self._settings.location, os.environ),
         )
         try:
             await self._reporter.run(message, self._settings.heartbeat_s, self._heartbeat, self._delivered)

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 from holdfast.errors import AnewError
 from holdfast.models.base import Frozen
 from holdfast.models.incarnation import why_another
+from holdfast.models.location import Location
 from holdfast.models.machine import Scope
 
 
@@ -108,6 +109,19 @@ class Leaving(Frozen):
     name: str
     reason: str
     """As whoever drains it gave it."""
+
+
+@runtime_checkable
+class Locates(Protocol):
+    """Drivers that know where machines are, besides what :class:`Driver` asks of all."""
+
+    def locations(self) -> dict[str, Location]:
+        """Return the failure domains of machines in service, by name; those without any are left out.
+
+        Raises:
+            UnavailableError: the engine does not answer.
+        """
+        ...
 
 
 @runtime_checkable

@@ -18,6 +18,7 @@ from holdfast.models.checkpoint import (
     Shard,
     Tier,
 )
+from holdfast.models.location import Location
 from holdfast.models.names import (
     Incarnation,
     KeyOrNone,
@@ -161,6 +162,8 @@ class Register(Frozen):
     pid: int
     checks: tuple[Finding, ...] = ()
     """Results of the self-checks that a standby passes before it may join."""
+    location: Location = Field(default_factory=dict)
+    """Its failure domains by level."""
 
 
 class Vitals(Frozen):
@@ -287,6 +290,8 @@ class Start(Frozen):
     peer: str = ""
     """``host:port`` (data address) of the machine that keeps copies of this machine's shards."""
     peer_machine: MachineOrNone = ""
+    keeps_ranks: tuple[Rank, ...] | None = None
+    """Ranks whose copies this machine keeps; None: not said (a gateway that is a release older)."""
     s3_every_steps: int = 0
     """0: no checkpoints in S3."""
     disk_every_steps: int = 0

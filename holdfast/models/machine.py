@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from pydantic import Field
+
 from holdfast.models.base import Frozen
+from holdfast.models.location import Location
 from holdfast.models.names import Incarnation, JobName, MachineName
 
 
@@ -45,6 +48,8 @@ class Machine(Frozen):
     cordon_reason: str | None = None
     seen_at: float = 0.0
     registered_at: float = 0.0
+    location: Location = Field(default_factory=dict)
+    """As its agent reported it; the policy file's patterns go before it."""
 
     def serves(self, job: str) -> bool:
         """Return whether it is in service for ``job``."""

@@ -27,6 +27,7 @@ from holdfast.operations.context import Context
 from holdfast.operations.provision import make_ready
 from holdfast.operations.resize import unplaced
 from holdfast.policies.join_names import join_names
+from holdfast.policies.pool import topology
 from holdfast.policies.restore import placement, restore_plan
 from holdfast.storage.ledger import Ledger
 
@@ -309,7 +310,11 @@ def start_orders(  # noqa: PLR0917
 ) -> dict[str, Start]:
     """Return the order for each of a job's machines, by slot, to start its ranks of ``epoch``."""
     job = job.model_copy(update={"machines": tuple(machine.name for machine in machines)})
-    backup = placement.backups(len(machines), job.spec.ranks_per_machine, job.spec.parallelism)
+    where = topology.locations(machines, ctx.policy)
+    backup = placement.backups(len(machines), job.spec.ranks_per_machine, job.spec.parallelism, where)
+    if backup.in_domain and job.spec.checkpoint.peer:
+        _log.warning("job %s: %s; when that is lost, S3 has the state", job.name, backup.reason)
+    kept_by = {peer: own for own, peer in backup.mapping.items()} if job.spec.checkpoint.peer else {}
     holders = ctx.ledger.machines_named(list(restore_plan.machines(plan)))
     address_of = {machine.name: machine.data_address for machine in holders}
 
@@ -350,6 +355,7 @@ def start_orders(  # noqa: PLR0917
             ),
             peer=peer.data_address if peer else "",
             peer_machine=peer.name if peer else "",
+            keeps_ranks=tuple(job.ranks_of(machines[kept_by[slot]].name)) if slot in kept_by else (),
             s3_every_steps=job.spec.checkpoint.s3_every_steps,
             disk_every_steps=job.spec.checkpoint.disk_every_steps,
             skip_steps=skip_steps,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.errors import NoStandbyError
+from holdfast.errors import NoStandbyError, UnknownError
 from holdfast.models.machine import Machine, MachineState
 from holdfast.operations import flaps
 from holdfast.operations.context import Context
 from holdfast.operations.provision import provision_for_now
+from holdfast.policies.pool import topology
 from holdfast.policies.pool.machine_groups import group_of
 from holdfast.storage.ledger import Ledger
 
@@ -23,14 +24,18 @@ async def claim(ctx: Context, ledger: Ledger, job: str, taken: list[str], old: s
             return machine
     # A machine that the job released as innocent stands by with its own slot to return to.
     others = [name for name in taken if name != old]
+
+    def one() -> Machine:
+        return ledger.claim_standbys(job, 1, [*excluded(ctx, old), *others], nearest(ctx, old))[0]
+
     try:
-        return ledger.claim_standbys(job, 1, [*excluded(ctx, old), *others])[0]
+        return one()
     except NoStandbyError:
         await provision_for_now(ctx, group_of(old, ctx.policy.spare_pool))
     deadline = ctx.clock.now() + ctx.policy.standby.wait_s
     while True:
         try:
-            return ledger.claim_standbys(job, 1, [*excluded(ctx, old), *others])[0]
+            return one()
         except NoStandbyError:
             if ctx.clock.now() > deadline:
                 raise NoStandbyError(
@@ -49,6 +54,16 @@ def at_hand(ctx: Context, lacking: Sequence[str]) -> int:
             left.discard(usable[0])
             found += 1
     return found
+
+
+def nearest(ctx: Context, old: str) -> list[str]:
+    """Return the standbys by how near they are to ``old``, as far as that is known."""
+    standbys = ctx.ledger.machines(state=MachineState.STANDBY)
+    try:
+        here = ctx.ledger.machine(old)
+    except UnknownError:
+        return [each.name for each in standbys]  # it was given back for good
+    return topology.nearest_first(here, standbys, ctx.policy)
 
 
 def excluded(ctx: Context, old: str) -> list[str]:

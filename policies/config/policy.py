@@ -19,6 +19,7 @@ from holdfast.policies.config.planned_move import PlannedMovePolicy
 from holdfast.policies.config.policy_file import PolicyFile, merge, parse, validate
 from holdfast.policies.config.repair_policy import RepairPolicy
 from holdfast.policies.config.thresholds import DetectPolicy
+from holdfast.policies.config.topology import TopologyPolicy
 from holdfast.policies.diagnose.pace import PaceLimits
 
 DEFAULT_FILE = Path(__file__).parents[1] / "default.yaml"
@@ -398,6 +399,7 @@ class Policy(Frozen):
     elastic: ElasticPolicy
     standby: StandbyPolicy
     planned_move: PlannedMovePolicy
+    topology: TopologyPolicy
     repair: RepairPolicy
     spare_pool: SparePoolPolicy
     ettr: EttrPolicy

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
 from holdfast.models.alert import MACHINE_KINDS, Alert, AlertKind, Incident, MoveSource
 from holdfast.models.base import Frozen
 from holdfast.policies.config.planned_move import PlannedMovePolicy
-from holdfast.policies.detect import switches
 
 
 class Asked(Frozen):
@@ -72,17 +71,14 @@ def targets(
     standbys: Sequence[str],
     excluded: Collection[str],
     most: int,
-    below: Mapping[str, Sequence[str]] | None = None,
 ) -> Targets:
     """Choose the standbys that may take over.
 
     Args:
         request: what is asked for.
-        standbys: names of machines that stand by.
+        standbys: names of machines that stand by, best first.
         excluded: those that cannot take this place: of another group, or that come and go.
         most: how many are tried.
-        below: shell patterns of machine names by switch. A standby below the switch of the machine that is left comes
-            first: the job's paths stay as they are.
     """
     usable = [name for name in standbys if name not in excluded and name != request.machine]
     if request.to:
@@ -91,12 +87,7 @@ def targets(
         return Targets(why=f"{request.to} does not stand by, or cannot take the place of {request.machine}")
     if not usable:
         return Targets(why=f"no standby can take the place of {request.machine}")
-    here = switches.of(request.machine, (), below or {})
-
-    def order(name: str) -> tuple[bool, int, str]:
-        return bool(here) and switches.of(name, (), below or {}) != here, len(name), name
-
-    return Targets(names=tuple(sorted(usable, key=order)[:most]))
+    return Targets(names=tuple(usable[:most]))
 
 
 def hurried(request: Asked, now: float, policy: PlannedMovePolicy) -> bool:

@@ -1,14 +1,19 @@
 """Placement of copies: the machine that keeps the copy of each machine's shards.
 
 After BR section 6: the copy lies outside every TP, PP and DP group of the rank, so that evicting a whole
-parallel group loses nothing; with a single kind of group (plain data parallelism), on the neighbour.
+parallel group loses nothing; with a single kind of group (plain data parallelism), on the neighbour. Where the
+machines' racks, switches or NVLink domains are known, it lies in another one first of all
+(:mod:`holdfast.policies.restore.apart`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from holdfast.errors import RefusedError
 from holdfast.models.base import Frozen
 from holdfast.models.job import Parallelism
+from holdfast.models.location import Location
 from holdfast.policies.diagnose.groups import groups, slots
 
 
@@ -20,10 +25,20 @@ class Backup(Frozen):
     crosses_groups: bool
     """Every copy lies outside all parallel groups of its ranks."""
     reason: str
+    in_domain: int = 0
+    """Number of copies in a rack, switch or NVLink domain of their machine, as far as these are known: lost with it."""
 
 
-def backups(machines: int, ranks_per_machine: int, parallelism: Parallelism) -> Backup:
+def backups(
+    machines: int, ranks_per_machine: int, parallelism: Parallelism, locations: Sequence[Location] = ()
+) -> Backup:
     """Place the copies of ``machines`` slots.
+
+    Args:
+        machines: number of slots.
+        ranks_per_machine: ranks of each.
+        parallelism: how the ranks share the model.
+        locations: domains of the slots' machines, by slot; empty: none is known.
 
     Raises:
         RefusedError: a count is below one.
@@ -36,6 +51,8 @@ def backups(machines: int, ranks_per_machine: int, parallelism: Parallelism) -> 
     if machines == 1:
         return Backup(mapping={}, crosses_groups=False, reason="a single machine has no peer: no copies")
     related = _related(machines, ranks_per_machine, parallelism)
+    if any(locations):
+        return _apart(related, locations)
     if (shift := _shift(machines, related)) is not None:
         return Backup(
             mapping={slot: (slot + shift) % machines for slot in range(machines)},
@@ -45,6 +62,23 @@ def backups(machines: int, ranks_per_machine: int, parallelism: Parallelism) -> 
     if all(len(others) == machines for others in related):
         return _neighbour(machines)
     return _assigned(machines, related)
+
+
+def _apart(related: list[set[int]], locations: Sequence[Location]) -> Backup:
+    from holdfast.policies.restore.apart import place  # noqa: PLC0415  (numpy: a tenth of a second)
+
+    peers, in_domain, inside = place(related, locations)
+    where = (
+        "in another domain than the machine"
+        if not in_domain
+        else f"{in_domain} of {len(peers)} copies have to lie in a domain of their machine"
+    )
+    return Backup(
+        mapping=dict(enumerate(peers)),
+        crosses_groups=not inside,
+        in_domain=in_domain,
+        reason=f"{where}; {len(peers) - inside} of {len(peers)} outside every TP, PP and DP group of the ranks",
+    )
 
 
 def _related(machines: int, per: int, parallelism: Parallelism) -> list[set[int]]:

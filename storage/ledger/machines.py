@@ -12,6 +12,7 @@ from holdfast.errors import AnewError, NoStandbyError, StaleError, UnknownError
 from holdfast.models.agent import Register
 from holdfast.models.incarnation import same_unit, unit_of, why_another
 from holdfast.models.job import ENDED, JobState
+from holdfast.models.location import Location
 from holdfast.models.machine import OUT, Machine, MachineState, Scope
 from holdfast.storage.ledger.connection import Connection, repeat_on_conflict
 from holdfast.storage.ledger.jobs import job_row
@@ -63,6 +64,8 @@ class Machines(Connection):
             row.incarnation = register.incarnation
             row.address = register.address
             row.data_address = register.data_address
+            # What the driver found stays where the agent itself knows nothing.
+            row.location = dict(register.location) or row.location
             row.seen_at = now
             if row.state in _COMES_BACK_AS_STANDBY:
                 _clear(row)
@@ -258,6 +261,12 @@ class Machines(Connection):
                     update(table).where(mine, newer).values(seen_at=bindparam("at")), noted
                 )
 
+    def locate(self, found: Mapping[str, Location]) -> None:
+        """Record where machines are, by name; unknown ones are left out."""
+        with self._write() as session:
+            for row in session.scalars(select(MachineRow).where(MachineRow.name.in_(found))):
+                row.location = dict(found[row.name])
+
     def give_back(self, names: Sequence[str], job: str) -> None:
         """Make standbys of machines whose job ended, or is at rest without a slot for them, in one transaction.
 
@@ -280,8 +289,16 @@ class Machines(Connection):
                     .values(state=MachineState.STANDBY, job=None, cordon_scope=None, cordon_reason=None)
                 )
 
-    def claim_standbys(self, job: str, n: int, excluding: Collection[str] = ()) -> list[Machine]:
+    def claim_standbys(
+        self, job: str, n: int, excluding: Collection[str] = (), preferred: Sequence[str] = ()
+    ) -> list[Machine]:
         """Take ``n`` standbys for ``job``, all or none: they become active under it.
+
+        Args:
+            job: who takes them.
+            n: how many.
+            excluding: names of standbys that will not do.
+            preferred: names, best first; others follow in their natural order.
 
         Raises:
             NoStandbyError: there are fewer; none was taken.
@@ -303,9 +320,11 @@ class Machines(Connection):
                     f"{f' (besides {len(excluding)} excluded)' if excluding else ''}. "
                     "Release a cordoned machine (`holdfast release MACHINE`) or provision more."
                 )
-            for row in rows[:n]:
+            rank = {name: index for index, name in enumerate(preferred)}
+            taken = sorted(rows, key=lambda row: rank.get(row.name, len(rank)))[:n]
+            for row in taken:
                 row.state, row.job = MachineState.ACTIVE, job
-            return [row.to(Machine) for row in rows[:n]]
+            return [row.to(Machine) for row in taken]
 
     def withdraw(self, name: str) -> bool:
         """Take a standby out of the pool, to drain; False when it is none any more (a job has it, it is gone)."""

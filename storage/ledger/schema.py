@@ -27,7 +27,7 @@ from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState, Scope
 from holdfast.models.repair import Ask, RepairState
 
-HEAD = "0008"
+HEAD = "0009"
 """The newest migration (`migrations/versions`): what the tables below are."""
 
 
@@ -109,6 +109,7 @@ class MachineRow(Base):
     cordon_reason: Mapped[str | None]
     seen_at: Mapped[float] = mapped_column(default=0.0)
     registered_at: Mapped[float] = mapped_column(default=0.0)
+    location: Mapped[dict[str, Any]] = mapped_column(default=dict)
 
 
 class VersionRow(Base):

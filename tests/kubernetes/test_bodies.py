@@ -184,3 +184,20 @@ def test_nodes_that_others_take_away_are_told() -> None:
     cordoned = node(unschedulable=True)
     both = merged(cordoned, bodies.node_taken_out(cordoned, "m3", Scope.CLUSTER) or {})
     assert bodies.leaves(both) == "node n1 is cordoned"
+
+
+def test_labels_of_a_node_say_where_it_is() -> None:
+    """Those of NVIDIA, clouds and the site's own; of labels that are no location nothing."""
+    labels = {
+        "nvidia.com/gpu.clique": "7b6a3d1e-b2a4-4c0e-9a53-1c2b0c6a6a11.32766",
+        "topology.kubernetes.io/zone": "us-east-1a",
+        "topology.holdfast.dev/rack": "r12",
+        "kubernetes.io/hostname": "n1",
+    }
+    assert bodies.location({"metadata": {"name": "n1", "labels": labels}}) == {
+        "nvlink": "7b6a3d1e-b2a4-4c0e-9a53-1c2b0c6a6a11.32766",
+        "zone": "us-east-1a",
+        "rack": "r12",
+    }
+    assert bodies.location({"metadata": {"name": "n1"}}) == {}
+    assert bodies.location({"metadata": {"labels": {"topology.holdfast.dev/Rack 4": "r"}}}) == {}

@@ -15,6 +15,7 @@ from holdfast.models.alert import Alert, Incident
 from holdfast.models.job import Job, JobSpec, Parallelism
 from holdfast.policies.detect import phase_times
 from holdfast.policies.diagnose.groups import groups_of, place_of
+from holdfast.policies.pool import topology
 from holdfast.policies.restore import placement
 
 STATES = ("silent", "starting", "running", "paused", "done", "failed", "stopped")
@@ -83,7 +84,7 @@ def rank_view(gateway: Gateway, name: str, rank: int) -> dict[str, Any]:
     found = next((state for _, state in gateway.site.fleet.ranks(job) if state.rank == rank), None)
     slot = rank // spec.ranks_per_machine
     machine = job.machines[slot] if slot < len(job.machines) else None
-    keeps = peers(spec.machines, spec.ranks_per_machine, spec.parallelism) if spec.checkpoint.peer else {}
+    keeps = _peers_of(gateway, job) if spec.checkpoint.peer else {}
     run = gateway.site.fleet.run_of(job, machine) if machine else None
     error = last_errors(gateway, job).get(rank)
     return {
@@ -160,10 +161,25 @@ def text_of(alert: Alert) -> str:
     return f"{alert.kind.value}: {told}" if told else alert.kind.value
 
 
+def _peers_of(gateway: Gateway, job: Job) -> dict[int, int]:
+    known, policy = gateway.site.fleet.machines, gateway.site.policy
+    where = [
+        topology.locate(name, known[name].location if name in known else {}, policy) for name in job.machines
+    ]
+    domains = tuple(tuple(sorted(each.items())) for each in where)
+    return peers(job.spec.machines, job.spec.ranks_per_machine, job.spec.parallelism, domains)
+
+
 @lru_cache(maxsize=32)
-def peers(machines: int, per_machine: int, parallelism: Parallelism) -> dict[int, int]:
-    """Map each machine slot to the slot that keeps its copy."""
-    return placement.backups(machines, per_machine, parallelism).mapping
+def peers(
+    machines: int,
+    per_machine: int,
+    parallelism: Parallelism,
+    domains: tuple[tuple[tuple[str, str], ...], ...] = (),
+) -> dict[int, int]:
+    """Map each machine slot to the slot that keeps its copy; ``domains`` are the location of each, as pairs."""
+    where = [dict(each) for each in domains] if len(domains) == machines else []
+    return placement.backups(machines, per_machine, parallelism, where).mapping
 
 
 def _times(known: Sequence[RankState | None]) -> tuple[list[str], list[np.ndarray[Any, Any]]]:

@@ -217,19 +217,34 @@ class Memory:
         for folder in (self.own(job), self.peer(job), self.disk(job)):
             buffers.discard_newer(folder, step)
 
-    def drop_other_sizes(self, job: str, epoch: int, world_size: int, ranks: Collection[int]) -> list[Path]:
-        """Remove shards that another number of ranks saved before ``epoch``; return their paths.
+    def drop_strays(
+        self,
+        job: str,
+        epoch: int,
+        world_size: int,
+        ranks: Collection[int],
+        keeps: Collection[int] | None,
+    ) -> list[Path]:
+        """Remove shards of before ``epoch`` that another number of ranks saved, or that are kept elsewhere now.
 
-        The slots of this machine's own ``ranks`` stay: those have them mapped, and overwrite them.
+        Returns their paths. The slots of this machine's own ``ranks`` stay: those have them mapped, and overwrite
+        them. ``keeps``: ranks whose copies this machine keeps; None: not known, so that copies of this number of ranks
+        stay.
         """
-        own = self.own(job)
+        own, peer = self.own(job), self.peer(job)
+        kept = {own: ranks, peer: keeps}
+
+        def stray(folder: Path, header: buffers.ShardHeader) -> bool:
+            if folder == own and header.rank in ranks:
+                return False
+            here = kept[folder]
+            return header.world_size != world_size or (here is not None and header.rank not in here)
+
         dropped = [
             path
-            for folder in (own, self.peer(job))
+            for folder in (own, peer)
             for path, header in buffers.inventory(folder)
-            if header.epoch < epoch
-            and header.world_size != world_size
-            and not (folder == own and header.rank in ranks)
+            if header.epoch < epoch and stray(folder, header)
         ]
         for path in dropped:
             path.unlink(missing_ok=True)

@@ -11,11 +11,11 @@ from typing import Any
 from holdfast.agent.checkpoints.comparisons import Comparisons
 from holdfast.agent.checkpoints.disk import DiskTier
 from holdfast.agent.checkpoints.mirror import Mirrors
-from holdfast.agent.checkpoints.other_sizes import OtherSizes
 from holdfast.agent.checkpoints.prover import Prover
 from holdfast.agent.checkpoints.rehearsals import Rehearsals
 from holdfast.agent.checkpoints.replication import Replicator
 from holdfast.agent.checkpoints.setbacks import Setbacks
+from holdfast.agent.checkpoints.strays import Strays
 from holdfast.agent.checkpoints.uploads import Uploads
 from holdfast.agent.metrics import Metrics
 from holdfast.agent.ranks import exits
@@ -50,7 +50,7 @@ class Watch:
         setbacks: Setbacks | None = None,
         mirrors: Mirrors | None = None,
         compare_every: int = 0,
-        other_sizes: OtherSizes | None = None,
+        strays: Strays | None = None,
     ) -> None:
         self.machine = machine
         self.incarnation = incarnation
@@ -63,7 +63,7 @@ class Watch:
         self.mirrors = mirrors
         self.rehearsals = Rehearsals(prover, self.unrestorable)
         self.comparisons = Comparisons(prover, self.holds, metrics, compare_every)
-        self.other_sizes = other_sizes
+        self.strays = strays
 
     def told(self, run: Run) -> dict[str, Any]:
         """Return the heartbeats' fields on a run's saves."""
@@ -186,8 +186,8 @@ class RunEvents:
             self._watch.disk.saved(self._run, rank, step, path)
             self._watch.rehearsals.saved(self._run, rank, path)
             self._watch.comparisons.saved(self._run, rank, step, path)
-            if self._watch.other_sizes:
-                self._watch.other_sizes.common(self._run, time.monotonic())
+            if self._watch.strays:
+                self._watch.strays.common(self._run, time.monotonic())
 
     def save_failed(self, rank: int, step: int, reason: str) -> None:
         """Count it, and report it: in heartbeats, and in the log now and then."""

@@ -19,6 +19,7 @@ from typing import Any
 
 from holdfast.drivers.kubernetes.api import Object
 from holdfast.errors import SettingsError
+from holdfast.models import location as locations
 from holdfast.models.base import Frozen
 from holdfast.models.incarnation import ENV_UNIT
 from holdfast.models.machine import Scope
@@ -215,6 +216,20 @@ LEAVING = {
 """Taints of nodes that will be gone soon, by key, and what they mean."""
 
 
+LOCATION_LABELS = {
+    "nvidia.com/gpu.clique": "nvlink",
+    "topology.k8s.aws/network-node-layer-3": "switch",
+    "topology.k8s.aws/network-node-layer-2": "switch-2",
+    "topology.k8s.aws/network-node-layer-1": "switch-3",
+    "cloud.google.com/gce-topology-subblock": "rack",
+    "cloud.google.com/gce-topology-block": "block",
+    "topology.kubernetes.io/zone": "zone",
+}
+"""Labels that NVIDIA's feature discovery and clouds put on nodes, and the level that each is of."""
+LOCATION_PREFIX = f"topology.{DOMAIN}/"
+"""Labels of a site's own: ``topology.holdfast.dev/rack: r12``."""
+
+
 def leaves(node: Object) -> str:
     """Return why a node is about to be taken away by somebody else than Holdfast; empty: it is not.
 
@@ -227,6 +242,18 @@ def leaves(node: Object) -> str:
     if not spec.get("unschedulable") or (metadata.get("annotations") or {}).get(CORDONED):
         return ""
     return f"node {metadata['name']} is cordoned"
+
+
+def location(node: Object) -> dict[str, str]:
+    """Return the failure domains that a node's labels name, by level."""
+    labels = node["metadata"].get("labels") or {}
+    found = {level: str(labels[label]) for label, level in LOCATION_LABELS.items() if labels.get(label)}
+    found |= {
+        label.removeprefix(LOCATION_PREFIX): str(value)
+        for label, value in labels.items()
+        if label.startswith(LOCATION_PREFIX) and value
+    }
+    return locations.usable(found)
 
 
 def is_ready(node: Object) -> bool:

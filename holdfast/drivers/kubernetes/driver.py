@@ -15,6 +15,7 @@ from holdfast.drivers.kubernetes.pods import Pods
 from holdfast.drivers.kubernetes.roster import Roster
 from holdfast.errors import SettingsError, UnknownError
 from holdfast.models.incarnation import unit_of
+from holdfast.models.location import Location
 from holdfast.models.machine import Scope
 from holdfast.settings import Settings
 
@@ -82,6 +83,21 @@ class KubernetesDriver:
             UnauthorizedError: the service account may not; the message names verb and resource.
             UnavailableError: the API server does not answer.
         """
+        why = {name: bodies.leaves(node) for name, node in self._serving().items()}
+        return [Leaving(name=name, reason=reason) for name, reason in why.items() if reason]
+
+    def locations(self) -> dict[str, Location]:
+        """Return the failure domains of machines in service, from labels of their nodes.
+
+        Raises:
+            UnauthorizedError: the service account may not; the message names verb and resource.
+            UnavailableError: the API server does not answer.
+        """
+        found = {name: bodies.location(node) for name, node in self._serving().items()}
+        return {name: where for name, where in found.items() if where}
+
+    def _serving(self) -> dict[str, Object]:
+        """Return the nodes of machines in service, by machine."""
         sets = self._api_sets()
         here = {
             name: pods.node_of(pod)
@@ -89,8 +105,7 @@ class KubernetesDriver:
             if name in sets and not bodies.evicted(sets[name]) and not pods.is_ending(pod)
         }
         nodes = self._nodes.all() if any(here.values()) else {}
-        why = {name: bodies.leaves(nodes[node]) for name, node in here.items() if node in nodes}
-        return [Leaving(name=name, reason=reason) for name, reason in why.items() if reason]
+        return {name: nodes[node] for name, node in here.items() if node in nodes}
 
     def provision(self, n: int, group: str = "") -> list[str]:
         """Make ``n`` machines from the PodTemplate ``holdfast-machine`` (of a group: ``holdfast-machine-GROUP``).

@@ -102,8 +102,20 @@ def test_shards_of_another_number_of_ranks_are_freed(memory: Memory) -> None:
     elsewhere = write_shard(memory.own("toy"), rank=1, epoch=1)
     copy = write_shard(memory.peer("toy"), rank=0, epoch=1)
     newer = write_shard(memory.peer("toy"), rank=2, epoch=2)
-    assert {*memory.drop_other_sizes("toy", 2, 3, (0,))} == {elsewhere, copy}
+    assert {*memory.drop_strays("toy", 2, 3, (0,), None)} == {elsewhere, copy}
     assert {shard.epoch for shard in memory.shards()} == {1, 2}
     assert mine.exists()
     assert newer.exists()
-    assert memory.drop_other_sizes("toy", 3, 2, (0,)) == []
+    assert memory.drop_strays("toy", 3, 2, (0,), None) == []
+
+
+def test_copies_that_another_machine_keeps_now_are_freed(memory: Memory) -> None:
+    """Of earlier epochs, of the same number of ranks; not where the gateway does not say what is kept here."""
+    mine = write_shard(memory.own("toy"), rank=0, epoch=1)
+    kept = write_shard(memory.peer("toy"), rank=1, epoch=1)
+    stray = write_shard(memory.peer("toy"), rank=0, epoch=1)
+    assert memory.drop_strays("toy", 2, 2, (0,), None) == []
+    assert memory.drop_strays("toy", 1, 2, (0,), (1,)) == []
+    assert memory.drop_strays("toy", 2, 2, (0,), (1,)) == [stray]
+    assert mine.exists()
+    assert kept.exists()

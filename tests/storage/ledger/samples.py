@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from holdfast.models.agent import Register
 from holdfast.models.alert import Alert, AlertKind, Classification, Finding, Incident, IncidentClass
 from holdfast.models.job import Job, JobSpec, JobState
@@ -19,7 +21,11 @@ def running_job(ledger: Ledger, name: str = "gpt") -> Job:
 
 
 def register(
-    ledger: Ledger, name: str, incarnation: str = "i1", checks: tuple[Finding, ...] = ()
+    ledger: Ledger,
+    name: str,
+    incarnation: str = "i1",
+    checks: tuple[Finding, ...] = (),
+    location: Mapping[str, str] | None = None,
 ) -> tuple[Machine, Machine | None]:
     return ledger.register(
         Register(
@@ -29,6 +35,7 @@ def register(
             data_address="127.0.0.1:2",
             pid=1,
             checks=checks,
+            location=location or {},
         )
     )
 

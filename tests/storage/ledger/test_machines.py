@@ -162,3 +162,21 @@ def test_a_removed_machine_is_forgotten(ledger: Ledger) -> None:
     ledger.remove_machine("m0")
     with pytest.raises(UnknownError):
         ledger.machine("m0")
+
+
+def test_preferred_standbys_are_claimed_first(ledger: Ledger) -> None:
+    """Then the others in their order; a name that does not stand by is no matter."""
+    for name in ("m0", "m1", "m2", "m10"):
+        register(ledger, name)
+    claimed = ledger.claim_standbys("gpt", 3, excluding=["m2"], preferred=["m2", "m10", "m7"])
+    assert [machine.name for machine in claimed] == ["m10", "m0", "m1"]
+
+
+def test_a_location_stays_until_another_is_known(ledger: Ledger) -> None:
+    """The driver's is not lost when an agent that knows nothing registers again; the agent's own goes before it."""
+    register(ledger, "m0")
+    assert ledger.machine("m0").location == {}
+    ledger.locate({"m0": {"rack": "r1"}, "nowhere": {"rack": "r2"}})
+    assert register(ledger, "m0", "i2")[0].location == {"rack": "r1"}
+    assert register(ledger, "m0", "i3", location={"switch": "s1"})[0].location == {"switch": "s1"}
+    assert ledger.machines()[0].location == {"switch": "s1"}

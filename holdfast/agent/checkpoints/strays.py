@@ -1,6 +1,7 @@
-"""Shards that another number of ranks saved: their memory is freed once the ranks that read them have saves too.
+"""Shards that no rank needs here any more: their memory is freed once those that replace them are saved.
 
-After a job shrank or grew, machines hold slots of ranks that run elsewhere now, beside those of the present ranks.
+After a job shrank or grew, or its copies were placed anew, machines hold slots of ranks that run, or are copied,
+elsewhere now, beside those of the present ranks.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ KEPT_S = 10.0
 """They stay for so long after the first save that all ranks have: the peers' copies of it may be late."""
 
 
-class OtherSizes:
+class Strays:
     """One for all runs of an agent."""
 
     def __init__(self, memory: Memory) -> None:
@@ -28,7 +29,7 @@ class OtherSizes:
     def common(self, run: Run, now: float) -> None:
         """Handle a save that all ranks have, at ``now`` (monotonic seconds)."""
         start = run.start
-        if not start.restore.saved_by or start.replay is not None:
+        if start.replay is not None or (not start.restore.saved_by and start.keeps_ranks is None):
             return
         since = self._since.setdefault((start.job, start.epoch), now)
         if now - since <= KEPT_S:
@@ -42,9 +43,17 @@ class OtherSizes:
         start = run.start
         try:
             dropped = await asyncio.to_thread(
-                self._memory.drop_other_sizes, start.job, start.epoch, start.world_size, start.ranks
+                self._memory.drop_strays,
+                start.job,
+                start.epoch,
+                start.world_size,
+                start.ranks,
+                start.keeps_ranks,
             )
         except OSError as error:
-            _log.warning("job %s: shards of another number of ranks stay: %s", start.job, error)
+            _log.warning("job %s: shards that are not needed here any more stay: %s", start.job, error)
         else:
-            _log.info("job %s: %d shards of another number of ranks are freed", start.job, len(dropped))
+            if dropped:
+                _log.info(
+                    "job %s: %d shards that are not needed here any more are freed", start.job, len(dropped)
+                )
