@@ -22,8 +22,8 @@ help:
 	@echo 'make e2e-slurm  a job on a real Slurm cluster of six nodes (apt-get install slurm-wlm munge), and three faults'
 	@echo 'make e2e-kubernetes  the same on a real Kubernetes control plane (built once from Debian sources: minutes)'
 	@echo 'make scenarios  scripted faults, and what must not act: recall, precision, wrong actions (must be 0)'
-	@echo 'make check  format, lint and types'
-	@echo 'make fmt    format and mend what ruff can mend'
+	@echo 'make check  format, lint, words and types'
+	@echo 'make fmt    format, and fix what ruff can fix'
 	@echo 'make bench  measurements beside other launchers (10 runs each; bench-quick: 2; BENCH_ARGS=--write-docs)'
 	@echo 'make lock   write constraints.txt from what is installed, and the locks with hashes that the images install'
 	@echo 'make prefect-schema  write the schema that new sites take, from the migrations of the installed Prefect'
@@ -95,6 +95,8 @@ scenarios: $(STAMP)
 check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/codespell
+	$(BIN)/python -m tests.words
 	$(BIN)/mypy -p holdfast
 
 fmt: $(STAMP)

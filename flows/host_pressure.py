@@ -14,12 +14,12 @@ from holdfast.tasks.resume import resume
 from holdfast.tasks.standby import replenish, swap_in
 
 
-@playbook(would="stop the job, look at the host, and retry in place; evict it when it comes again")
+@playbook(would="stop the job, inspect the host, and retry in place; evict the host if it happens again")
 async def host_pressure(case: Case) -> Recovered:
     """Recover a job whose host ran out of memory or processors."""
     await pause(case)
     verdict = await diagnose(case)
-    tried = await escalate(case, verdict, "is under pressure still")
+    tried = await escalate(case, verdict, "is still under pressure")
 
     await evict(case, tried.verdict.suspects, tried.did)
     await swap_in(case)

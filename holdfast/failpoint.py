@@ -36,15 +36,15 @@ STEPS = {
 POINTS: dict[str, str] = {
     **{f"{file}.{step}": f"{what}: {how}" for file, what in FILES.items() for step, how in STEPS.items()},
     "ledger.flushed": "all statements of a transaction were sent, none is committed",
-    "ledger.committed": "a transaction is committed, nobody was told",
+    "ledger.committed": "a transaction is committed, its caller does not know yet",
     "header.text": "a shard's header is written, its state still says that it is not complete",
     "header.complete": "a shard's state says that it is complete",
     "s3.file": "a file of a rank's part is in S3, the rank's list of files is not",
     "s3.part": "a rank's list of files is in S3",
     "s3.boxes": "the compact metadata is in S3",
     "s3.metadata": "the stock metadata is in S3, the manifest is not",
-    "s3.manifest": "the manifest is in S3, nobody was told",
-    "s3.code": "the archive of a code version is in S3, nobody was told",
+    "s3.manifest": "the manifest is in S3, its caller does not know yet",
+    "s3.code": "the archive of a code version is in S3, its caller does not know yet",
     "tidy.manifests": "manifests of checkpoints that go are deleted, their files are not",
     "tidy.files": "so are their files; unfinished uploads are not",
 }

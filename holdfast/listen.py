@@ -48,10 +48,10 @@ def require_tls(settings: Settings, host: str, named: str) -> None:
     """
     if settings.tls_cert is None and not settings.allow_plaintext and not is_loopback(host):
         raise SettingsError(
-            f"{named} = {host} is an address of a network, and there is no certificate: whoever listens in there reads "
+            f"{named} = {host} is an address of a network, and there is no certificate: anyone on it can read "
             "the shared secret and may then run code on every machine. Set HOLDFAST_TLS_CERT, HOLDFAST_TLS_KEY and "
-            "HOLDFAST_TLS_CA (docs/security.md, TLS); or listen on 127.0.0.1; or, on a network where nobody listens "
-            "in, set HOLDFAST_ALLOW_PLAINTEXT=true."
+            "HOLDFAST_TLS_CA (docs/security.md, TLS); or listen on 127.0.0.1; or, on a network that you trust, "
+            "set HOLDFAST_ALLOW_PLAINTEXT=true."
         )
 
 

@@ -38,8 +38,8 @@ def folder(path: Path, *, or_roots: bool = False) -> Path:
         _require_ours(path, found, "a folder")
         if found.st_mode & stat.S_IWOTH:
             raise SettingsError(
-                f"{path}: anybody may write to this folder ({stat.filemode(found.st_mode)}), so what lies in it may be "
-                "anybody's; expected mode 0700. Look at what is in it, then remove it, or chmod 700 it."
+                f"{path}: every user may write to this folder ({stat.filemode(found.st_mode)}), so its content may be "
+                "anyone's; expected mode 0700. Look at what is in it, then remove it, or chmod 700 it."
             )
         if found.st_mode & _OTHERS:
             os.fchmod(descriptor, stat.S_IMODE(found.st_mode) & ~_OTHERS)

@@ -110,7 +110,7 @@ class Settings(BaseSettings):
     allow_plaintext: bool = Field(
         False,
         description="`true`: gateway, agents and the embedded Prefect server may listen on addresses other than "
-        "loopback without TLS, on a network where nobody listens in.",
+        "loopback without TLS, on a network that you trust.",
     )
     policy_file: Path | None = Field(
         None, description="Thresholds, ladders and limits; empty: the packaged default.yaml."
@@ -182,7 +182,7 @@ class Settings(BaseSettings):
     )
     ticket_webhook: SecretStr = Field(
         SecretStr(""),
-        description="Address that a ticket is posted to when a machine needs hands; empty: its run says so.",
+        description="Address that a ticket is posted to when a machine needs manual repair; empty: its run reports it.",
     )
     cloud_notices: Literal["", "ec2", "gce", "azure"] = Field(
         "",

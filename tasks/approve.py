@@ -30,7 +30,7 @@ class Approval(RunInput):
     """The answer, which the UI shows as a form."""
 
     approve: bool = Field(False, description="Yes: do it. No: leave it to a person.")
-    by: str = Field("", max_length=200, description="Who says so.")
+    by: str = Field("", max_length=200, description="Your name.")
     reason: str = Field("", max_length=2000, description="Why; goes into the incident report.")
 
 
@@ -76,7 +76,7 @@ async def _ask(case: Case, whom: str, target: str, what: tuple[int, Scope]) -> N
     )
     answer = await _answer(case, target, approval.question(known, why))
     verb = "approved" if answer.get("approve") else "refused"
-    told = f"eviction of {whom} {verb} by {answer.get('by') or 'somebody'}: {answer.get('reason')}"
+    told = f"eviction of {whom} {verb} by {answer.get('by') or 'an unnamed person'}: {answer.get('reason')}"
     get_run_logger().info("%s", told)
     if not answer.get("approve"):
         raise LimitError(told, Missing.APPROVAL)
@@ -105,7 +105,11 @@ async def _answer(case: Case, target: str, question: str) -> dict[str, Any]:
         # Without a deployment of a server that stays (Prefect is away) there is nothing to suspend.
         get_run_logger().info("not suspended (%s): waiting here", error)
         return await _wait(case, key)
-    answer = {"approve": given.approve, "by": given.by or "somebody in the UI", "reason": given.reason}
+    answer = {
+        "approve": given.approve,
+        "by": given.by or "a person in the Prefect UI",
+        "reason": given.reason,
+    }
     return ledger.finish(case.incident_id, key, answer).result
 
 
@@ -127,4 +131,4 @@ def deadline(action: Action) -> float:
 def by_default(action: Action) -> dict[str, Any]:
     """Return the answer that counts when no person gave one."""
     approve = action.intent["default"] == "approve"
-    return {"approve": approve, "by": "the policy file", "reason": "nobody answered before the deadline"}
+    return {"approve": approve, "by": "the policy file", "reason": "no answer before the deadline"}

@@ -27,7 +27,7 @@ class Request(Frozen):
     job: JobName | None = Field(None, description="Job, when there is no incident yet.")
     machine: MachineName | None = Field(None, description="Suspected machine, if you have one.")
     rank: Rank | None = Field(None, description="Suspected rank, if you have one.")
-    reason: str = Field("", description="Why you start this by hand; goes into the incident report.")
+    reason: str = Field("", description="Why you start this; goes into the incident report.")
     last_good_step: int | None = Field(None, ge=0, description="Restore nothing newer than this step.")
     machines: int | None = Field(
         None, ge=0, description="Number of machines, where the playbook changes it (scale-job); 0: to zero."

@@ -124,7 +124,7 @@ def _open(ctx: Context, request: Request, incident_class: IncidentClass, now: fl
         raise UnknownError(
             f"incident.machine = {request.machine!r}: not in job {job.name} ({', '.join(job.machines)})"
         )
-    reason = request.reason or "started by hand"
+    reason = request.reason or "started manually"
     return ctx.ledger.open_incident(
         job.name,
         Classification(

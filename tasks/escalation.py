@@ -78,7 +78,7 @@ async def _act(case: Case, verdict: Verdict, rung: Rung) -> EscalationResult:
             return EscalationResult(did=f"{spared}; retried in place{also}", verdict=verdict)
         case Rung.SKIP_DATA:
             step = await skip_data(case)
-            told = f"no machine at fault; {suspect_data(case)}; the data of step {step} is passed over"
+            told = f"no machine at fault; {suspect_data(case)}; the data of step {step} is skipped"
             return EscalationResult(did=told, verdict=verdict)
         case Rung.OLDER_STATE:
             return EscalationResult(
@@ -96,11 +96,11 @@ async def _act(case: Case, verdict: Verdict, rung: Rung) -> EscalationResult:
         case Rung.REPLAY:
             return await _replay(case)
         case Rung.STOP:
-            raise StoppedError("all rungs of the ladder are spent")
+            raise StoppedError("all rungs of the ladder are used up")
         case _:
             data = f"{data}; " if (data := suspect_data(case)) else ""
             raise LimitError(
-                f"{data}all rungs of the ladder are spent: " + "; ".join(attempts_in_words(case))
+                f"{data}all rungs of the ladder are used up: " + "; ".join(attempts_in_words(case))
             )
 
 
@@ -200,7 +200,7 @@ def circumstances(case: Case, common_cause: bool = False) -> ladder.Circumstance
         can_rollback=can_rollback,
         code_changed_s_ago=None if changed_at is None else max(0.0, case.incident.detected_at - changed_at),
         accused=accused,
-        # A network fault that came twice within its window is evicted at once (BR), as is a repeat offender.
+        # A network fault that came twice within its window is evicted at once (ByteRobust), as is a repeat offender.
         # So is one that flaps, and one that stands out in hangs again, whatever progress the job made between them.
         offenders=offences.offenders(weights, policy.ladder.offender)
         | again

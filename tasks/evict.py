@@ -146,7 +146,7 @@ async def _until_its_lease_is_over(case: Case, machine: str, drained_at: float) 
     left_s = drained_at + KNOWN_S + lease_s - ctx.clock.now()
     if left_s > 0:
         get_run_logger().info(
-            "%s may run on where nobody reaches it: its lease ends in %.1f s", machine, left_s
+            "%s cannot be reached and may still run ranks: its lease ends in %.1f s", machine, left_s
         )
         await ctx.clock.sleep(left_s)
 

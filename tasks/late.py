@@ -38,4 +38,4 @@ def verdict(case: Case) -> Verdict | None:
 
 def told(found: dict[str, str]) -> tuple[str, ...]:
     """Describe each for the report: the machine, the reason, and that it was not known at first."""
-    return tuple(f"{name}: {why}, told after the incident was opened" for name, why in found.items())
+    return tuple(f"{name}: {why}, reported after the incident was opened" for name, why in found.items())

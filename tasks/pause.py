@@ -60,7 +60,7 @@ def _must_be_few(case: Case, silent: Sequence[str]) -> None:
     if len(silent) > limit:
         raise LimitError(
             f"{join_names(silent)} do not answer, more than the over-eviction limit of {limit}: the network between "
-            "them and the playbook worker may be cut. Nothing was evicted; mend it, then `holdfast resume`",
+            "them and the playbook worker may be cut. Nothing was evicted; fix the network, then `holdfast resume`",
             Missing.CONTACT,
         )
 

@@ -27,7 +27,7 @@ async def leave_behind(case: Case) -> str:
     async def act() -> dict[str, object]:
         found = finding(case)
         if found.leave is None:  # an earlier attempt has marked it
-            return {"said": "its state was left behind already"}
+            return {"said": "its state was abandoned already"}
         why = f"{case.incident_id}: {found.leave.why}"
         marked = await choose.give_up_state(case.ctx, case.job, found.leave.step, why)
         return {"said": found.leave.why, "step": found.leave.step, "in_s3": marked}

@@ -30,7 +30,7 @@ from holdfast.tasks.story import escape
 class Repairing(Frozen):
     """Parameters of the repair flow."""
 
-    repair: int | None = Field(None, description="Which one; empty: all that are due and nobody does.")
+    repair: int | None = Field(None, description="Which one; empty: all that are due and not under way.")
 
 
 class Held(Frozen):

@@ -109,12 +109,10 @@ async def _by_command(ctx: Context, policy: RepairPolicy, repair: Repair, at_mos
     if not done.ok:
         return failed(f"{command[0]}: {done.said}")
     if not policy.shell:
-        return worked(f"{command[0]} said so; without repair.shell nobody looked")
+        return worked(f"{command[0]} reported a restart; not verified, as repair.shell is empty")
     while (now := await boot()) in ("", before):
         if left.seconds <= _POLL_S:
-            return failed(
-                f"{command[0]} said that it restarts, and no other boot was seen in {at_most_s:g} s"
-            )
+            return failed(f"{command[0]} reported a restart, but no new boot was seen within {at_most_s:g} s")
         await ctx.clock.sleep(_POLL_S)
     return worked(f"boot {now}, before {before or 'it did not answer'}")
 
@@ -209,7 +207,7 @@ async def ticket(ctx: Context, repair: Repair, why: str, at_most_s: float) -> Re
     if not address:
         return worked(f"{why} (no HOLDFAST_TICKET_WEBHOOK: the run says so)")
     body = {
-        "text": f"Machine {repair.machine} needs hands: {why}",
+        "text": f"Machine {repair.machine} needs manual repair: {why}",
         "machine": repair.machine,
         "incident": repair.incident_id,
         "repair": repair.id,

@@ -12,7 +12,7 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.unauthorized = self._counter("unauthorized", "Requests with a missing or wrong secret.", "route")
         self.heartbeats = self._counter("heartbeats", "Heartbeats by outcome.", "outcome")
-        self.alerts = self._counter("alerts", "Alerts by kind and what became of them.", "kind", "outcome")
+        self.alerts = self._counter("alerts", "Alerts by kind and outcome.", "kind", "outcome")
         self.truncated = self._counter(
             "alertmanager_truncated_alerts", "Alerts that Alertmanager left out of a group."
         )
@@ -30,7 +30,7 @@ class Metrics:
         self.loop_errors = self._counter("loop_errors", "Failed rounds of a background loop.", "loop")
         self.accept_s = self._histogram("alert_accept_seconds", "Alert received to incident in the ledger.")
         self.dispatch_s = self._histogram("dispatch_seconds", "Incident opened to flow run created.")
-        self.alone = self._gauge("gateway_alone", "1 while no machine is heard: then none is accused.")
+        self.alone = self._gauge("gateway_alone", "1 while no machine answers: then none is accused.")
         self.deployments_missing = self._gauge(
             "prefect_deployments_missing", "Deployments of playbooks that Prefect does not have."
         )

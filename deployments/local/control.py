@@ -61,7 +61,7 @@ def up(
         )
     if is_up(settings.home):
         running = load(settings.home)
-        progress(f"services of {running.home} are up already: gateway {running.gateway}")
+        progress(f"services of {running.home} are running already: gateway {running.gateway}")
         if port not in (None, running.port):
             progress(f"--port {port}: the port is not changed while they run; `holdfast down` first")
         local_machines.have(running, machines, progress, threading.Event())

@@ -503,7 +503,7 @@ class Agent:
         for task in background:
             error = task.exception() if task.done() and not task.cancelled() else None
             if isinstance(error, StaleError):
-                _log.error("the gateway gave this machine up (%s): stopping its ranks and leaving", error)
+                _log.error("the gateway gave up this machine (%s): it stops its ranks and leaves", error)
                 return EXIT_STALE
             if error is not None:
                 raise error

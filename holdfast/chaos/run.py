@@ -60,7 +60,7 @@ class Run:
                         self._strike_all(striker, watch, ledger, begun)
                         self._settle(watch, ledger)
                 except KeyboardInterrupt:
-                    self._say("interrupted: what was stopped goes on")
+                    self._say("interrupted: stopped processes continue")
                 return self._report(ledger, watch, begun)
 
     def _strike_all(self, striker: Striker, watch: Watch, ledger: Ledger, begun: float) -> None:

@@ -211,7 +211,7 @@ def prune(
 def pin(
     job: JobName,
     step: Annotated[int, typer.Argument(help="Step of the checkpoint.")],
-    reason: Annotated[str, typer.Option(help="Why; is kept beside it.")] = "by hand",
+    reason: Annotated[str, typer.Option(help="Why; is kept beside it.")] = "manual",
     remove: Annotated[bool, typer.Option("--remove", help="Leave it to the retention again.")] = False,
     as_json: AsJson = False,
 ) -> None:

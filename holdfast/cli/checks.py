@@ -99,7 +99,10 @@ def py_spy() -> Check:
             )
         except subprocess.TimeoutExpired:
             return Check(
-                name="py-spy", ok=False, found="does not answer", advice="run py-spy dump by hand to see why"
+                name="py-spy",
+                ok=False,
+                found="does not answer",
+                advice="run `py-spy dump` yourself to see why",
             )
         finally:
             child.kill()

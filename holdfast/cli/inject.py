@@ -59,7 +59,7 @@ def inject(  # noqa: PLR0917  (typer)
         tell(as_json, f"undone: {', '.join(undone) or 'nothing was left'}.", undone=undone)
         return
     if not fault:
-        raise SettingsError("say which fault; `holdfast inject --help` lists them")
+        raise SettingsError("name a fault; `holdfast inject --help` lists them")
     chosen = machine or target.any_machine(home)
     watch = "Watch it with `holdfast status` and `holdfast incidents`."
     if fault not in lasting.LASTING:

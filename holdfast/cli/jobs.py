@@ -45,7 +45,7 @@ def update(
         Path | None, typer.Option("--code", help="Folder with the new code (default: the job file's).")
     ] = None,
     lazy: Annotated[bool, typer.Option(help="Wait for the next restart instead of making one.")] = False,
-    note: Annotated[str, typer.Option(help="What changes, for whoever reads it later.")] = "",
+    note: Annotated[str, typer.Option(help="Note on what changes, kept with the code version.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Ship a code change; it is kept as a new code version and rolled back if it breaks the job."""

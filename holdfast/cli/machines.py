@@ -45,7 +45,7 @@ def evict(
     machine: MachineName,
     reason: Annotated[str, typer.Option(help="Why; kept with the cordon and in the incident.")],
     scope: Annotated[
-        Scope, typer.Option(help="Whom it is kept from: its job, or everybody.")
+        Scope, typer.Option(help="Keep it from its job only, or from the whole cluster.")
     ] = Scope.CLUSTER,
     as_json: AsJson = False,
 ) -> None:

@@ -103,7 +103,7 @@ def s3_rights(settings: Settings, store: Callable[[Settings], ObjectStore] = obj
         advice = (
             f"bucket {settings.s3_bucket!r}: allow s3:PutObject, GetObject, ListBucket and DeleteObject to "
         )
-        advice += f"{settings.s3_access_key!r}, or mend HOLDFAST_S3_* (docs/settings.md)"
+        advice += f"{settings.s3_access_key!r}, or fix HOLDFAST_S3_* (docs/settings.md)"
         return Check(name="s3 rights", ok=False, found=f"cannot {doing}: {error}", advice=advice)
     return Check(name="s3 rights", ok=True, found=f"write, read, list and delete in {settings.s3_bucket!r}")
 
@@ -132,7 +132,7 @@ def plug_ins() -> list[Check]:
     for group in plugins.Group:
         loaded, broken = plugins.load(group)
         for plugin in broken:
-            advice = f"mend or uninstall the package {plugin.package}"
+            advice = f"fix or uninstall the package {plugin.package}"
             checks.append(Check(name="plug-in", ok=False, found=f"{plugin}: {plugin.error}", advice=advice))
         checks += [Check(name="plug-in", ok=True, found=f"{group} {name!r}") for name in loaded]
     return checks

@@ -39,7 +39,7 @@ def check_script(code: Path, script: str) -> None:
         place = f"{path}, line {line}" if line else str(path)
         raise SettingsError(
             f"script = {script!r} is not valid Python ({place}): {getattr(error, 'msg', error)}. "
-            "Nothing was submitted; mend it and try again."
+            "Nothing was submitted; fix it and submit again."
         ) from None
 
 

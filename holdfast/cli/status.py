@@ -129,7 +129,7 @@ def _restores(facts: Mapping[str, Any]) -> None:
             say(f"{job['name']}: {restore['told']}")
         if skipped := job.get("skipped_steps"):
             steps = ", ".join(map(str, skipped))
-            say(f"{job['name']}: passes over the data of step {steps}, at which it fell again and again")
+            say(f"{job['name']}: skips the data of step {steps}, where it failed repeatedly")
         for each in job.get("unsaved", ()):
             say(f"{job['name']}: {each['told']} (since {ago(each['since'])})")
 

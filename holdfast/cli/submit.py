@@ -100,7 +100,7 @@ def _raise_if_script_failed(gateway: Gateway, spec: JobSpec, since: float) -> No
         if reason := script_error(incident):
             gateway.command(spec.name, "stop")
             raise RecoveryError(
-                f"{spec.script} failed before its first step, and the job was stopped: {reason}. Mend the "
+                f"{spec.script} failed before its first step, and the job was stopped: {reason}. Fix the "
                 f"script and submit again; `holdfast incident {incident.id} --json` has the traceback."
             )
 

@@ -117,7 +117,7 @@ def _told(action: Action) -> str:
 def _check(action: Action) -> str:
     findings: Sequence[Mapping[str, Any]] = action.result.get("findings", ())
     bad = sorted({f"{each['machine']} ({each['check']})" for each in findings if not each["ok"]})
-    return f"against {', '.join(bad)}" if bad else f"{len(findings)} findings, nothing against anybody"
+    return f"against {', '.join(bad)}" if bad else f"{len(findings)} findings, no machine accused"
 
 
 def _rung(action: Action) -> str:
@@ -137,7 +137,7 @@ def _verdict(action: Action) -> str:
 
 def _approve(action: Action) -> str:
     verb = "approved" if action.result.get("approve") else "refused"
-    return f"eviction of {action.intent.get('target', '')}: {verb} by {action.result.get('by') or 'somebody'}"
+    return f"eviction of {action.intent.get('target', '')}: {verb} by {action.result.get('by') or 'an unnamed person'}"
 
 
 _TELL: Mapping[str, Callable[[Action], str]] = {

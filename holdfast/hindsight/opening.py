@@ -53,7 +53,7 @@ def decide(record: Record, job: Job, policy: Policy) -> Opening:
             return Opening(None, (*told, f"no incident: {decision.reason}"))
         told.append(_waits(decision, context))
         context = context.model_copy(update={"now": max(decision.until_s, context.now + 0.001)})
-    return Opening(None, (*told, "waits for a root that never comes"))
+    return Opening(None, (*told, "waits for a root cause that never comes"))
 
 
 def _heard(record: Record, now: float) -> Sequence[Alert]:

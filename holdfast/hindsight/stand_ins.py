@@ -151,11 +151,11 @@ class Hindsight(Context):
         known = self._record.action(key)
         if known is not None and known.state is ActionState.DONE:
             return known.result
-        self.assumed[key] = "not recorded: nobody was asked; the policy's default is taken"
+        self.assumed[key] = "not recorded: no person was asked; the policy's default is taken"
         return {
             "approve": intent["default"] == "approve",
             "by": "the policy file",
-            "reason": "nobody answered before the deadline",
+            "reason": "no answer before the deadline",
         }
 
     def pass_time(self, at: float | None) -> None:

@@ -142,7 +142,7 @@ def any_machine(home: Path) -> str:
     jobs = [job for job in _call(known, "GET", f"{known.gateway}/v1/jobs") if job["state"] == "running"]
     if len(jobs) != 1:
         names = ", ".join(job["spec"]["name"] for job in jobs) or "none"
-        raise RefusedError(f"say on which machine (--machine): running jobs are {names}, expected one")
+        raise RefusedError(f"name the machine (--machine): running jobs are {names}, expected one")
     return str(jobs[0]["machines"][-1])
 
 

@@ -31,7 +31,7 @@ def why_another(machine: str, meant: str, unit: str) -> str:
     """Return why ``unit``, now named ``machine``, is not that of the incarnation ``meant``; else empty."""
     if unit and unit_of(meant) and unit_of(meant) != unit:
         return (
-            f"machine {machine} was started anew: {unit_of(meant)} is gone, and {unit} has its name. "
+            f"machine {machine} was restarted: {unit_of(meant)} is gone, and {unit} has its name. "
             "It is left alone."
         )
     return ""

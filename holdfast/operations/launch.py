@@ -34,7 +34,7 @@ from holdfast.storage.ledger import Ledger
 _log = logging.getLogger(__name__)
 
 # A job submitted under a name that was used before does not inherit that one's state.
-_SCRATCH = RestorePlan(step=0, tier=None, reasons=("submitted anew: from scratch",))
+_SCRATCH = RestorePlan(step=0, tier=None, reasons=("submitted again: from scratch",))
 
 
 _MOST_REFUSED = 4
@@ -175,7 +175,7 @@ async def _launch(
     plan = await make_plan(job, [*(each.state for each in settled.values()), *leaving])
     epoch = ledger.next_epoch(job_name)
     if epoch != meet.epoch:
-        raise RefusedError(f"job {job_name}: epoch {epoch - 1} was started by somebody else")
+        raise RefusedError(f"job {job_name}: epoch {epoch - 1} was started by another process")
     ledger.open_epoch(
         job_name,
         epoch,

@@ -65,7 +65,7 @@ async def by_hand(search: Search, choice: Choice) -> RestorePlan:
         setting = job.spec.checkpoint.from_scratch or ctx.policy.restore.from_scratch
         if setting is FromScratch.NEVER:
             raise RefusedError(
-                f"job {job.name}: from_scratch is never, so it does not start from zero by hand either: name a step "
+                f"job {job.name}: from_scratch is never, so it cannot start from zero manually either: name a step "
                 f"(`holdfast resume {job.name} --step N`), or submit it under another name"
             )
         return RestorePlan(step=0, tier=None, reasons=("a person asked for a start from zero",))

@@ -72,9 +72,7 @@ class Found:
 
     def broken(self, error: str) -> Plugin:
         """Log the error and return the plug-in with it."""
-        _log.error(
-            "plug-in %s is broken and left out: %s. Mend or uninstall the package.", self.plugin, error
-        )
+        _log.error("plug-in %s is broken and left out: %s. Fix or uninstall the package.", self.plugin, error)
         return self.plugin.model_copy(update={"error": error})
 
 
@@ -136,7 +134,7 @@ def make_one(group: Group, name: str, *arguments: Any, beside: Collection[str] =
         return known[name].entry.load()(*arguments)
     except (Exception, SystemExit) as error:
         raise SettingsError(
-            f"plug-in {known[name].plugin} is broken: {said(error)}. Mend or uninstall the package."
+            f"plug-in {known[name].plugin} is broken: {said(error)}. Fix or uninstall the package."
         ) from error
 
 

@@ -142,7 +142,7 @@ class Group:
             _until(work.is_completed, ended)
             work.wait()
         except (RuntimeError, ValueError) as error:
-            raise CheckpointError(f"ranks cannot tell each other of their saves: {error}") from error
+            raise CheckpointError(f"ranks cannot agree on their saves: {error}") from error
         missing, uncopied, saved, skipped, failed, needs_plan, rejects, calls, *highest = told.tolist()
         same, equal = _alike(highest[:6]), _alike(highest[6:])
         return Result(

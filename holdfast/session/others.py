@@ -51,23 +51,23 @@ class OtherPart:
         self._quiet = self._quiet or encoder.stock.many or (names is not None and names != self._names)
         return Encoded.by(encoder, nodes, stock=not self._quiet)
 
-    def want(self, known: Known, told: Sequence[tuple[int, Node]]) -> None:
+    def want(self, known: Known, trees: Sequence[tuple[int, Node]]) -> None:
         """Make room for what the checkpoint holds of the object.
 
         Args:
             known: the checkpoint.
-            told: the trees to restore from: of this rank alone, or of all ranks that saved it.
+            trees: those to restore from: of this rank alone, or of all ranks that saved it.
 
         Raises:
             CheckpointError: it differs from rank to rank, and nothing defines which rank gets what now.
         """
-        self._nodes = [node for _, node in told]
-        if len(told) > 1 and _all_alike(self._nodes):
+        self._nodes = [node for _, node in trees]
+        if len(trees) > 1 and _all_alike(self._nodes):
             self._nodes = self._nodes[:1]
         if len(self._nodes) > 1 and (self._part.merge is None or self._part.split is None):
             raise CheckpointError(
-                f"state {self.name!r} differs from rank to rank, and was saved by {len(told)} ranks, not by as many as "
-                f"now: say what belongs to whom with holdfast.Part(..., merge=..., split=...) in its place"
+                f"state {self.name!r} differs from rank to rank, and was saved by {len(trees)} ranks, not by as many "
+                f"as now: declare what belongs to which rank with holdfast.Part(..., merge=..., split=...) in its place"
             )
         live = self._distributed()
         for node in self._nodes:

@@ -155,7 +155,7 @@ class Planner:
         """Return the error to raise: the rank that met ``error`` reports it, the others that it was another rank."""
         if error is None:
             return CheckpointError(
-                f"step {step}: the state cannot be saved on another rank; its log says why"
+                f"step {step}: the state cannot be saved on another rank; see the log of that rank"
             )
         if isinstance(error, HoldfastError):
             return error

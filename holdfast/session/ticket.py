@@ -84,5 +84,5 @@ def _wait_for(ticket: Path, waits: Callable[[], object]) -> dict[str, Any]:
         else:
             return told
     raise CheckpointError(
-        f"no word from the agent in {LONGEST_S:.0f} s where this rank's state is ({ticket})"
+        f"the agent did not report within {LONGEST_S:.0f} s where this rank's state is ({ticket})"
     )

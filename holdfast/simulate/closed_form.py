@@ -8,9 +8,9 @@ from holdfast.models.base import Frozen
 from holdfast.policies.pool import spare_pool
 
 REQUEUE_S = {128: 454.0, 256: 545.0, 512: 635.0, 1024: 768.0}
-"""BR section 6: requeueing, by machines of 16 GPUs."""
+"""ByteRobust section 6: requeueing, by machines of 16 GPUs."""
 HOT_UPDATE_S = {128: 46.0, 256: 51.0, 512: 54.0, 1024: 65.0}
-"""BR section 6: restart in place."""
+"""ByteRobust section 6: restart in place."""
 PUBLISHED_REQUEUE, PUBLISHED_RESCHEDULE, PUBLISHED_ORACLE = 10.87, 5.36, 0.0519
 CATASTROPHE_WEIGHT, SWITCH = 0.01, 32
 

@@ -48,7 +48,7 @@ class DriverConformance:
         raise NotImplementedError
 
     def crash(self, driver: Driver, name: str) -> None:
-        """Make the machine die without telling the driver."""
+        """Make the machine die without a call of the driver."""
         raise NotImplementedError
 
     def provision_one(self, driver: Driver) -> str:

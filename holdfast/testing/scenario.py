@@ -143,7 +143,7 @@ class Scenario(Frozen):
 
     name: str
     covers: tuple[str, ...] = ()
-    """Rows of BR table 1, or triggers of the reference, in its words."""
+    """Rows of ByteRobust table 1, or triggers of the reference, in its words."""
     setup: Setup = Setup()
     world: dict[str, Any] = Field(default_factory=dict)
     signals: tuple[Signal, ...]

@@ -1,4 +1,4 @@
-"""Effective training time ratio: productive time / wall-clock time (BR section 8, MS; arXiv 2410.21680).
+"""Effective training time ratio: productive time / wall-clock time (ByteRobust section 8, MegaScale; arXiv 2410.21680).
 
 Productive is the time in which steps were done for the first time. What is left is lost, to one phase and one
 cause each (:mod:`holdfast.policies.accounting.lost_time`); productive and lost time add up to the wall-clock time

@@ -21,7 +21,7 @@ _OF_SETTINGS = frozenset(
 _NOT_RUN = ("busy or unavailable", "out of memory", "Unable to allocate")
 
 
-def of_hardware(test: str, said: str = "", severity: int | None = None) -> bool:
+def of_hardware(test: str, message: str = "", severity: int | None = None) -> bool:
     """Return whether a failure of the test proves a broken GPU.
 
     Its severity decides. Without one (before DCGM 3.3), a failed test of settings proves nothing, nor does one that
@@ -29,9 +29,9 @@ def of_hardware(test: str, said: str = "", severity: int | None = None) -> bool:
 
     Args:
         test: its name.
-        said: message of the tool.
+        message: of the tool.
         severity: of the gravest of its warnings.
     """
     if severity is not None:
         return severity in OF_HARDWARE
-    return test.lower() not in _OF_SETTINGS and not any(words in said for words in _NOT_RUN)
+    return test.lower() not in _OF_SETTINGS and not any(words in message for words in _NOT_RUN)

@@ -44,7 +44,7 @@ def judge(machine: str, told: Any) -> list[Finding]:
         if status == "fail"
     ]
     if failed or not tests:
-        return failed or [_unsure(machine, "dcgmi diag told of no test")]
+        return failed or [_unsure(machine, "dcgmi diag reported no test")]
     return [Finding(check="vendor", machine=machine, ok=True, detail=f"{len(tests)} results of dcgmi diag")]
 
 

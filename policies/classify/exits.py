@@ -94,7 +94,7 @@ def _crash(
     if len(roots) > 1:
         reasons.append(f"{len(roots)} ranks report a cause of their own")
     if echoes := sum(is_cascade(alert) for alert in alerts):
-        reasons.append(f"{echoes} ranks lost a peer and followed")
+        reasons.append(f"{echoes} ranks ended because they lost a peer")
     reasons += [f"{sure_signs.describe(alert)} on the same machine" for alert in _gpu_errors(roots, alerts)]
     return Classification(
         incident_class=IncidentClass.JOB_CRASH,

@@ -112,7 +112,7 @@ def classify(alerts: Sequence[Alert], context: JobContext, policy: Policy | None
     if isinstance(decision, Classification):
         named = suspects.named(kept, decision.machine, context.job)
         return decision.model_copy(update={"reasons": (*decision.reasons, *dropped), "suspects": named})
-    running = [f"version {context.job.code_version} runs already" for each in kept if _is_update(each)]
+    running = [f"version {context.job.code_version} is running already" for each in kept if _is_update(each)]
     return decision or NoAction(reason="; ".join((*running, *_observations(kept), *dropped)))
 
 
@@ -130,11 +130,11 @@ def _manual(alerts: Sequence[Alert]) -> Classification | None:
     if manual is None:
         return None
     wanted = IncidentClass(manual.evidence.get("class") or IncidentClass.JOB_CRASH)
-    said = f"{manual.evidence.get('by') or 'somebody'} asked for {wanted.value}"
+    said = f"{manual.evidence.get('by') or 'an unnamed person'} asked for {wanted.value}"
     reasons = [f"{said}: {manual.evidence['text']}" if manual.evidence.get("text") else said]
     if wanted is IncidentClass.MACHINE_FAULT and manual.machine is None:
         wanted = IncidentClass.JOB_CRASH
-        reasons.append("no machine was named, so it is looked for as after a crash")
+        reasons.append("no machine was named, so it is diagnosed as a crash")
     return Classification(
         incident_class=wanted,
         confidence=1.0,
@@ -236,7 +236,7 @@ def _by_cause(found: Classification, root: Alert) -> Classification:
     cause = str(root.evidence.get("cause") or "")
     if cause not in CAUSES:
         return found
-    means, told = CAUSES[cause], f"its last words speak of {cause.replace('_', ' ')}"
+    means, told = CAUSES[cause], f"the end of its log points to {cause.replace('_', ' ')}"
     changed: dict[str, Any] = {"incident_class": means, "reasons": (*found.reasons, told)}
     if means in _OF_ALL:
         changed |= {"machine": None, "rank": None}
@@ -263,7 +263,7 @@ def _explaining(
 
 def _told(alert: Alert) -> str:
     where = f" on {alert.machine}" if alert.machine else ""
-    return f"beside it{where}: {sure_signs.describe(alert)}"
+    return f"at the same time{where}: {sure_signs.describe(alert)}"
 
 
 def _unreachable(alerts: Sequence[Alert], context: JobContext) -> Classification | None:
@@ -388,7 +388,7 @@ def _switch_may_explain(
 
 
 def _update(alerts: Sequence[Alert], context: JobContext) -> Classification | None:
-    """Classify a code update. One to the version that runs already is none: the job is not restarted for it."""
+    """Classify a code update. One to the version that is running already is none: the job is not restarted for it."""
     updates = [alert for alert in alerts if _is_update(alert)]
     if not updates or _runs_already(updates[-1], context):
         return None

@@ -42,5 +42,5 @@ def must_be_in_time(shared: str, now: float, deadline: float) -> None:
     """
     if now > deadline:
         raise LimitError(
-            f"{shared} does not come back; mend it, then `holdfast resume` the job", Missing.SERVICE
+            f"{shared} is still not available; fix it, then `holdfast resume` the job", Missing.SERVICE
         )

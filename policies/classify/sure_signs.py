@@ -1,4 +1,4 @@
-"""Signs that prove a machine fault by themselves: no diagnosis needed, evict at once (BR section 4)."""
+"""Signs that prove a machine fault by themselves: no diagnosis needed, evict at once (ByteRobust section 4)."""
 
 from __future__ import annotations
 

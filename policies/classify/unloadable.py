@@ -26,15 +26,15 @@ _OF_TORCH = "loading state_dict"
 _NO_ANSWER = ("UnavailableError", "SilentError")
 
 
-def reason(said: Mapping[str, Any] | None) -> str:
+def reason(report: Mapping[str, Any] | None) -> str:
     """Return why the state could not be loaded, in the rank's words; empty when it ended for another reason.
 
     A store that does not answer, or a peer that is gone, is no evidence about the state.
 
     Args:
-        said: last error of the rank: ``error_type``, ``message``, ``restoring`` (it was inside ``Session.restore``).
+        report: last error of the rank: ``error_type``, ``message``, ``restoring`` (it was inside ``Session.restore``).
     """
-    known = said or {}
+    known = report or {}
     kind, message = str(known.get("error_type") or ""), str(known.get("message") or "")
     if kind in _ANYWHERE:
         return message

@@ -105,11 +105,15 @@ class ClassLadder(Frozen):
     def _rungs_are_attempts(cls, rungs: tuple[Rung, ...]) -> tuple[Rung, ...]:
         ends = [rung.value for rung in rungs if rung in ENDS]
         if ends:
-            raise ValueError(f"{ends[0]} is no attempt: it belongs into `end`, after all rungs")
+            raise ValueError(f"{ends[0]} is not an attempt: put it into `end`, after all rungs")
         if Rung.SKIP_DATA in rungs:
-            raise ValueError("skip_data is no attempt of a list: `skip_bad_batches` of a job file allows it")
+            raise ValueError(
+                "skip_data cannot be listed as an attempt: `skip_bad_batches` of a job file allows it"
+            )
         if Rung.OLDER_STATE in rungs:
-            raise ValueError("older_state is no attempt of a list: `restore.poisoned` says when it is due")
+            raise ValueError(
+                "older_state cannot be listed as an attempt: `restore.poisoned` says when it is due"
+            )
         return rungs
 
     @field_validator("end")

@@ -149,7 +149,7 @@ def _explain(model: type[BaseModel], error: Mapping[str, Any]) -> str:
     location = tuple(part for part in error["loc"] if part != "[key]")
     name = _dotted(location)
     if error["type"] == "extra_forbidden":
-        return f"{name} is no known key. Allowed here: {', '.join(_keys_beside(model, location))}."
+        return f"{name} is not a known key. Allowed here: {', '.join(_keys_beside(model, location))}."
     if error["type"] == "missing":
         return f"{name} is missing; give it a value."
     allowed = _allowed(model, location, key="[key]" in error["loc"])

@@ -1,6 +1,6 @@
 """Settings of the detectors: intervals and thresholds, the ``detect`` section of the policy file.
 
-Intervals are those of BR (arXiv 2509.16293): host 2 s, GPU 10 s, network 30 s.
+Intervals are those of ByteRobust (arXiv 2509.16293): host 2 s, GPU 10 s, network 30 s.
 """
 
 from __future__ import annotations

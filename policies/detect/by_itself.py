@@ -1,7 +1,7 @@
 """Signals of GPUs and ports that are a hang by themselves, with no second one beside them.
 
-Sources: BG: no RDMA traffic, GPUs fully utilised and SMs nearly idle, for five seconds; BR (arXiv 2509.16293) and MS
-(MegaScale): no RDMA traffic for ten minutes, or tensor cores that do nothing.
+Sources: Baige: no RDMA traffic, GPUs fully utilised and SMs nearly idle, for five seconds; ByteRobust (arXiv
+2509.16293) and MegaScale (arXiv 2402.15627): no RDMA traffic for ten minutes, or tensor cores that do nothing.
 
 Other causes of each of them are ruled out first. Evaluation, checkpoints, compilation and the first step have limits
 of their own, before which nothing counts. Data that is read, or an evaluation that was not declared, shows in
@@ -23,7 +23,7 @@ def overdue(silent_s: float, ranks: Sequence[HangFacts], policy: HangPolicy) -> 
 
 
 def spins(ranks: Sequence[HangFacts], silent_s: float, policy: HangPolicy) -> bool:
-    """Return whether all machines wait inside a collective (BG). Only after a step: before, the pattern is unknown."""
+    """Return whether all machines wait in a collective (Baige). Only after a step: before, the pattern is unknown."""
     return (
         all(rank.spins_s >= policy.spin_s and rank.steps_done > 0 for rank in ranks)
         and silent_s >= policy.spin_s

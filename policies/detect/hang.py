@@ -1,6 +1,6 @@
 """Hang detection: a vote of four signals in one window, calibrated on the job's own steps and starts.
 
-Source: BG (Baidu Baige), "at least 2 of 4 signals inactive in one window", with exemptions for the first step,
+Source: Baidu Baige, "at least 2 of 4 signals inactive in one window", with exemptions for the first step,
 evaluation and checkpointing; here also for the last ranks of a job, once others have ended. The signals here, from
 what agents see without a GPU:
 
@@ -234,7 +234,7 @@ def _signals(ranks: Sequence[HangFacts], silent: float, limit: float, policy: Ha
 
 
 def spinning(ranks: Sequence[HangFacts], policy: HangPolicy) -> bool:
-    """Return whether GPUs are fully utilised without traffic: kernels that wait for a peer look busy (BG)."""
+    """Return whether GPUs are fully utilised without traffic: kernels that wait for a peer look busy (Baige)."""
     return all(
         rank.gpu_busy is not None
         and rank.traffic_bytes_s is not None

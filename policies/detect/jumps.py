@@ -1,4 +1,4 @@
-"""Detection of jumps in loss or gradient norm. BR: a jump of 5x is treated as a fault signal."""
+"""Detection of jumps in loss or gradient norm. ByteRobust: a jump of 5x is treated as a fault signal."""
 
 from __future__ import annotations
 

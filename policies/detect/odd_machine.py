@@ -1,4 +1,4 @@
-"""Two signs of the odd machine in a hang (BG): GPUs that do nothing among busy ones, and a log that ended first."""
+"""Two signs of the odd machine in a hang (Baige): GPUs that do nothing among busy ones, and a log that ended first."""
 
 from __future__ import annotations
 

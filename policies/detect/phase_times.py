@@ -1,6 +1,6 @@
 """Ranks that take unusually long for a part of a step. Marks for people to look at; nothing acts on them.
 
-MS section 5.2 draws the heat map by which slow machines are seen; what counts as an outlier here is the usual
+MegaScale section 5.2 draws the heat map by which slow machines are seen; what counts as an outlier here is the usual
 robust rule: far from the median in units of the median absolute deviation.
 """
 

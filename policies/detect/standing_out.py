@@ -59,14 +59,14 @@ def weigh(
     if elsewhere := _habit(now, past):
         return Weighed(
             spared=f"ranks {join_names(now.ranks)} stood out on {join_names(elsewhere)} before: "
-            f"a habit of the job, no fault of {named}"
+            f"it comes from the job, not from {named}"
         )
     recent = [each for each in past if now.at - policy.window_s < each.at]
     fresh = [name for name in now.machines if _times(name, recent) + 1 < policy.accusations]
     if fresh:
         return Weighed(
             spared=f"{join_names(fresh)} stands out {_times(fresh[0], recent) + 1} of {policy.accusations} times "
-            f"within {policy.window_s / 3600:g} h, and nothing else speaks against it"
+            f"within {policy.window_s / 3600:g} h, and there is no other evidence against it"
         )
     gone = sum(now.at - policy.window_s < at for at in evicted_at)
     most = policy.limit(job_size)

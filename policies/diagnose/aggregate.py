@@ -1,7 +1,7 @@
 """Aggregation analysis: from the stacks of a hanging job to the machines to evict.
 
-Source: BR section 5 (group stacks by text, dominant groups are healthy, evict the parallel group that the
-outliers share) and BG ("the rank that completes in no process group while others only wait").
+Source: ByteRobust section 5 (group stacks by text, dominant groups are healthy, evict the parallel group that the
+outliers share) and Baige ("the rank that completes in no process group while others only wait").
 
 Ranks of different pipeline stages are compared only with their own stage. The answer goes from sure to
 statistical: a stopped process; the ranks that do not wait while all others do; the machine, else the smallest

@@ -1,7 +1,7 @@
 """Comparison of machines: those that compute something else (for those that are slower:
 :mod:`holdfast.policies.diagnose.pace`).
 
-Bit-wise alignment is of BR section 5: every machine runs the same small model with fixed weights and input for one
+Bit-wise alignment (ByteRobust section 5): every machine runs the same small model with fixed weights and input for one
 step, and the odd one is evicted.
 """
 
@@ -31,13 +31,13 @@ def odd_digests(findings: Iterable[Finding]) -> tuple[set[str], list[str]]:
             continue
         (winner, votes), *_ = counts.most_common()
         if 2 * votes <= len(members):
-            told.append(f"{check} ({kind}): {_sides(members, counts)}: no majority, so nobody is accused")
+            told.append(f"{check} ({kind}): {_sides(members, counts)}: no majority, so no machine is accused")
             continue
         accused = {member.machine for member in members if member.digest != winner}
         odd |= accused
         told.append(
             f"{check} ({kind}): {votes} of {len(members)} processes agree; {', '.join(sorted(accused))} "
-            f"computed something else"
+            f"computed another result"
         )
     return odd, told
 

@@ -2,9 +2,9 @@
 
 PyTorch's flight recorder keeps the last collectives of every rank, by process group and number. In a group all members
 must issue the same numbers in the same order. A rank whose collective is not complete waits for those members that have
-not come to it; a chain of such waits ends at the cause (BG: "the rank that completes in no process group while others
-only wait"). Where starts are recorded (``TORCH_NCCL_ENABLE_TIMING``) a rank comes to a collective when its GPU does,
-not when its program issued it: a GPU that died with kernels queued has issued what it never came to.
+not come to it; such a chain of waits ends at the cause (Baige, "the rank that completes in no process group while
+others only wait"). Where starts are recorded (``TORCH_NCCL_ENABLE_TIMING``) a rank comes to a collective when its GPU
+does, not when its program issued it: a GPU that died with kernels queued has issued what it never came to.
 
 Missing proof accuses no machine: gloo records no point-to-point operations, so ranks that wait in one look as if they
 waited for none. Their stacks decide (``waiting``); else several such ranks are as likely as one another.

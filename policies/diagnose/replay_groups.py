@@ -1,6 +1,6 @@
 """Dual-phase replay: find a faulty machine by running the job in two different groupings.
 
-Source: BR section 4. Machines 0..M-1. Phase 1 replays horizontal groups x // m, phase 2 vertical groups
+Source: ByteRobust section 4. Machines 0..M-1. Phase 1 replays horizontal groups x // m, phase 2 vertical groups
 x mod n; a machine is suspect when its group failed in both. With m <= n every pair of groups shares at most
 one machine, because m consecutive numbers have m different remainders. m = k * pp for a whole k, so that a
 group still holds whole pipelines.
@@ -112,7 +112,9 @@ def decide(  # noqa: PLR0911  (a table)
         case _ if repeats_left > 0:
             return ReplayDecision(next=Next.AGAIN, reason=f"{verdict.outcome.value}: once more")
         case Outcome.FLAKY:
-            return ReplayDecision(next=Next.NOBODY, reason="comes and goes: nobody is surely at fault")
+            return ReplayDecision(
+                next=Next.NOBODY, reason="intermittent: no machine is certain to be at fault"
+            )
         case _:
             return ReplayDecision(next=Next.NOBODY, reason="not reproduced")
 
@@ -196,10 +198,10 @@ def alone(odd: Collection[int]) -> ReplayVerdict:
     """Return the verdict when each machine was its own group, and ``odd`` ones computed something else each time."""
     found = tuple(sorted(odd))
     if not found:
-        why = "played alone, no machine computes something else than most, twice"
+        why = "replayed alone twice, no machine computes other results than most"
         return ReplayVerdict(outcome=Outcome.FLAKY, reasons=(why,))
     outcome = Outcome.FOUND if len(found) == 1 else Outcome.SEVERAL
-    why = f"played alone, machines {list(found)} compute something else than all others, twice"
+    why = f"replayed alone, machines {list(found)} compute other results than all others, twice"
     return ReplayVerdict(outcome=outcome, suspects=found, confidence=0.95 / len(found), reasons=(why,))
 
 
@@ -218,7 +220,7 @@ def _degenerate(replay: ReplayPlan, h: list[int], v: list[int]) -> tuple[Outcome
         return Outcome.NOT_REPRODUCED, "no group failed: not reproduced"
     if not h or not v:
         phase = "vertical" if v else "horizontal"
-        return Outcome.FLAKY, f"only the {phase} phase failed: the fault comes and goes, replay again"
+        return Outcome.FLAKY, f"only the {phase} phase failed: the fault is intermittent, replay again"
     if len(h) < len(replay.horizontal) or len(v) < len(replay.vertical):
         return None
     if len(replay.vertical) == 1:

@@ -1,4 +1,4 @@
-"""Fail-slow: the parallel group that lags most often over several looks (BR section 5).
+"""Fail-slow: the parallel group that lags most often over several looks (ByteRobust section 5).
 
 Every few seconds all stacks are taken and grouped; the group of ranks with most outliers gets a vote. After the last
 round the group with most votes is evicted, if it was flagged in more than half of the rounds: one slow step is no
@@ -49,7 +49,7 @@ def decide(rounds: Sequence[Aggregation], job: Job, policy: AggregatePolicy) -> 
     told = ", ".join(f"{group} {times}x" for group, times in votes.most_common(4))
     reasons = (f"stood out in {len(rounds)} looks: {told}",)
     if 2 * count <= len(rounds) or (others and others[0][1] == count):
-        return SlowVote(reasons=(*reasons, "none in more than half of them: nobody is accused"))
+        return SlowVote(reasons=(*reasons, "none in more than half of them: no machine is accused"))
     machines = _machines(name, job)
     limit = policy.limit(len(job.machines))
     if len(machines) > limit:

@@ -55,7 +55,7 @@ def code_cleared(facts: Facts, suspect_s: float) -> str:
     if for_code(facts, suspect_s):
         return ""
     days = (facts.version_age_s or 0.0) / _DAY_S
-    return f"version {facts.version} ran for {days:.1f} days, and nothing else speaks against it"
+    return f"version {facts.version} ran for {days:.1f} days, and there is no other evidence against it"
 
 
 def arithmetic_cleared(facts: Facts) -> str:
@@ -63,8 +63,8 @@ def arithmetic_cleared(facts: Facts) -> str:
     if facts.incident_class in _OF_ARITHMETIC or facts.state_suspected:
         return ""
     if facts.signature.from_outside:
-        return f"{facts.signature.what} comes from outside: no replay can show it"
-    return "" if facts.again else "it did not come again: nothing speaks for wrong arithmetic or a bad state"
+        return f"{facts.signature.what} has a cause outside the job: a replay cannot reproduce it"
+    return "" if facts.again else "it happened once: no evidence of wrong arithmetic or a bad state"
 
 
 def no_retry(facts: Facts, changed_s: float, can_rollback: bool) -> str:

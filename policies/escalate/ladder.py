@@ -1,4 +1,4 @@
-"""The ladder of escalation: the next attempt when no check names a culprit (BR section 5).
+"""The ladder of escalation: the next attempt when no check names a culprit (ByteRobust section 5).
 
 Each class has its own ladder in the policy file. A rung that did not bring progress is not tried again: an entry of
 the list is one attempt without progress, not a restart, and progress refills them all. Only the same failure coming
@@ -117,7 +117,7 @@ def order(
     if repeat and not seen.switch:
         rungs = [Rung.EVICT, *(rung for rung in rungs if rung is not Rung.EVICT)]
         why += [f"{name}: {seen.flapping[name]}" for name in repeat if name in seen.flapping]
-        why.append(f"{', '.join(repeat)}: accused often of late, so evicted before anything is tried again")
+        why.append(f"{', '.join(repeat)}: accused often recently, so evicted before anything is tried again")
     changed = seen.code_changed_s_ago is not None and seen.code_changed_s_ago <= code_changed_s
     if (changed or seen.common_cause) and Rung.ROLLBACK in rungs and seen.can_rollback:
         rungs = [Rung.ROLLBACK, *(rung for rung in rungs if rung is not Rung.ROLLBACK)]
@@ -162,7 +162,7 @@ def _skip(decision: RungDecision, data: str, seen: Circumstances) -> RungDecisio
     step, left = (seen.signature.position.step or 0) + 1, seen.may_skip - len(seen.skipped)
     if not data or decision.rung not in _AFTER_DATA or left < 1 or step in seen.skipped:
         return None
-    told = f"the data of step {step} is passed over: the job file allows {left} more"
+    told = f"the data of step {step} is skipped: the job file allows {left} more"
     return RungDecision(rung=Rung.SKIP_DATA, reasons=(*decision.reasons, told), data=data, skip=step)
 
 
@@ -202,7 +202,7 @@ def _choose(  # noqa: PLR0917
     if more := seen.once_more or seen.waited:
         return RungDecision(rung=Rung.RETRY, reasons=(*reasons, more))
     what = "a human decides" if ladder.end is Rung.HUMAN else "the job is stopped"
-    return RungDecision(rung=ladder.end, reasons=(*reasons, f"all rungs are spent: {what}"))
+    return RungDecision(rung=ladder.end, reasons=(*reasons, f"all rungs are used up: {what}"))
 
 
 def _cleared(rung: Rung, seen: Circumstances) -> str:
@@ -247,7 +247,7 @@ def _attempts(past: PastIncident) -> tuple[Rung, ...]:
     """Return the rungs that an incident used up.
 
     A playbook that evicted and restarted without a rung was a retry: "crashes again after an eviction" leads
-    to the rollback (BR section 5). An engineer's update or another size is no attempt to recover.
+    to the rollback (ByteRobust section 5). An engineer's update or another size is no attempt to recover.
     """
     if past.rungs or past.incident_class in ON_PURPOSE:
         return past.rungs
@@ -258,7 +258,7 @@ def _summary(
     fruitless: Sequence[PastIncident], history: Sequence[PastIncident], enough: int, seen: Circumstances
 ) -> str:
     other = sum(not same(past.signature, seen.signature) for past in history)
-    beside = f"; {other} other failures count apart" if other else ""
+    beside = f"; {other} other failures are counted separately" if other else ""
     what = f" of {seen.signature.said}" if seen.signature.what else ""
     if not fruitless:
         return f"no earlier incident{what} without progress ({enough} new steps){beside}"

@@ -1,4 +1,4 @@
-"""Signals that count only when they come again: a network fault at the second within five minutes (BR section 4)."""
+"""Signals that count when repeated: a network fault at the second within five minutes (ByteRobust section 4)."""
 
 from __future__ import annotations
 

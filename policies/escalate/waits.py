@@ -26,7 +26,7 @@ _NEEDS: Mapping[Missing, tuple[str, str]] = {
         "`holdfast resume {job}` starts on the machines it has",
     ),
     Missing.CONTACT: (
-        "the network between them and the playbook worker: acted on when they are heard again",
+        "the network between them and the playbook worker: the next attempt starts when they answer again",
         "`holdfast resume {job}` tries it now",
     ),
     Missing.STATE: (
@@ -138,7 +138,7 @@ def _appeared(wait: Wait, seen: Facts) -> str:
     enough = max(1, seen.lacking) <= seen.standbys
     found = {
         Missing.STANDBY: f"{seen.standbys} machines stand by" if enough else "",
-        Missing.CONTACT: "" if seen.silent else "all machines of the job are heard again",
+        Missing.CONTACT: "" if seen.silent else "all machines of the job answer again",
         Missing.STATE: f"machine {seen.back} is back" if seen.back else "",
         Missing.APPROVAL: f"{seen.resolved} was resolved" if seen.resolved else "",
     }

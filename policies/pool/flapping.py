@@ -70,7 +70,7 @@ def kept_out(
     if good and max(good) - min(good) >= policy.checks_pass_s:
         return ""
     seen = f"checks passed for {max(good) - min(good):.0f} s since" if good else "no checks passed since"
-    return f"it flapped, and {seen} (wanted: {policy.checks_pass_s:g} s)"
+    return f"it flapped, and {seen} (required: {policy.checks_pass_s:g} s)"
 
 
 def apart(times: Iterable[float], apart_s: float) -> list[float]:

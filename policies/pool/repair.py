@@ -133,7 +133,7 @@ def _after(step: Step) -> Move | None:
         case Step.RESET_GPU | Step.RESTART_MACHINE:
             return Move(step=Step.DIAGNOSE, why="to see whether it worked")
         case Step.DIAGNOSE:
-            return Move(step=Step.RETURN, why="nothing speaks against it")
+            return Move(step=Step.RETURN, why="there is no evidence against it")
         case Step.RETURN:
             return Move(step=Step.CHECK, why="before any job may have it")
         case Step.CHECK:

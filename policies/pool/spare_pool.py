@@ -1,8 +1,8 @@
-"""Number of standbys to keep: enough for all but one replenish time in a hundred (BR section 6).
+"""Number of standbys to keep: enough for all but one replenish time in a hundred (ByteRobust section 6).
 
 Machines that fail while a used standby is being replaced are Binomial(machines, p) in number, with p the
 probability that one machine fails within that time; the pool holds its 99th percentile. A whole switch is not
-covered by that: it is shown beside it (BR weights it 1 %).
+covered by that: it is shown beside it (ByteRobust weights it 1 %).
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def estimate_rate(
     """Estimate the failures per machine and day, from history and a prior; at most 1.
 
     The posterior mean under a Gamma prior with mean ``prior_rate`` and the weight of ``prior_machine_days`` of
-    history. The default mean, 0.0012, is the rate for which the sizing rule gives BR table 5; the default weight
+    history. The default mean, 0.0012, is the rate for which the sizing gives ByteRobust table 5; the default weight
     makes the shape 0.5, that of Jeffreys' prior for a rate. So no history gives a sane rate, not zero, and a few
     hundred machine-days outweigh the prior.
 

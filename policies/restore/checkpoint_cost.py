@@ -112,7 +112,7 @@ def _not_protected(policy: CheckpointPolicy, copies: Copies) -> tuple[str, ...]:
         )
     if copies.peer == 1:
         found.append(
-            "A machine lost while a copy of it is under way: the peer's only copy is torn, and the job goes back to "
+            "A machine lost while its copy is under way: the peer's only copy is incomplete, and the job goes back to "
             + (f"the disks, or to {s3}." if policy.disk_every_steps else f"{s3}.")
         )
     if policy.first_tier is FirstTier.DISK and not policy.disk_every_steps:

@@ -1,6 +1,6 @@
 """Placement of copies: the machine that keeps the copy of each machine's shards.
 
-After BR section 6: the copy lies outside every TP, PP and DP group of the rank, so that evicting a whole
+After ByteRobust section 6: the copy lies outside every TP, PP and DP group of the rank, so that evicting a whole
 parallel group loses nothing; with a single kind of group (plain data parallelism), on the neighbour. Where the
 machines' racks, switches or NVLink domains are known, it lies in another one first of all
 (:mod:`holdfast.policies.restore.apart`).

@@ -105,12 +105,12 @@ def find(runs: Sequence[Run], limits: PoisonedPolicy) -> Finding:
         f"{times} restore{'s' if times > 1 else ''}"
     )
     if times < limits.restores:
-        return Finding(once_more=f"{what}: restored once more before it is left behind")
+        return Finding(once_more=f"{what}: restored once more before it is abandoned")
     before = _left_before(stretch, newest, limits)
     if len(before) >= limits.most:
         steps = ", ".join(map(str, before))
-        return Finding(spent=f"{what}; {len(before)} states were left behind already (steps {steps})")
-    why = f"{what}: left behind, an older state is taken ({len(before) + 1} of at most {limits.most})"
+        return Finding(spent=f"{what}; {len(before)} states were abandoned already (steps {steps})")
+    why = f"{what}: abandoned, an older state is used ({len(before) + 1} of at most {limits.most})"
     return Finding(leave=LeftBehind(step=newest.start_step, to_epoch=newest.epoch, why=why))
 
 

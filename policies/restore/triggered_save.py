@@ -1,6 +1,6 @@
 """State worth saving to S3 when ranks died or a stop was ordered, and the machines that upload it.
 
-After BG: on a failure signal the state in memory is persisted, although no checkpoint was due. Only a step that all
+After Baige: on a failure signal the state in memory is persisted, although no checkpoint was due. Only a step that all
 ranks have, and only if it is newer than the checkpoints in S3.
 """
 

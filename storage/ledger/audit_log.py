@@ -42,7 +42,7 @@ class AuditLog(Connection):
         with self._write() as session:
             row = session.get(ByHandRow, number)
             if row is None:
-                raise UnknownError(f"no request {number} by hand")
+                raise UnknownError(f"no manual request {number}")
             row.state, row.outcome, row.done_at = state, outcome, self._clock.now()
             return row.to(ByHand)
 

@@ -155,7 +155,7 @@ class Leases(Connection):
             query = select(LeaderRow.holder).where(LeaderRow.name == name).with_for_update(read=True)
             leading = session.scalars(query).first()
             if leading != holder:
-                raise UnavailableError(f"{name} {holder} does not lead: {leading or 'nobody'} does")
+                raise UnavailableError(f"{name} {holder} does not lead: {leading or 'no gateway'} does")
 
         self._guard = guard
 
@@ -174,7 +174,7 @@ def must_hold(session: Session, job: str, holder: str) -> JobLeaseRow:
     """
     row = session.get(JobLeaseRow, job, with_for_update=True)
     if row is None or row.holder != holder:
-        by = f"run {row.run} ({row.holder}) does" if row else "nobody does"
+        by = f"run {row.run} ({row.holder}) does" if row else "no run does"
         raise StaleError(f"job {job!r}: {holder} may not act on it any more, {by}. This run must end.")
     return row
 

@@ -174,7 +174,7 @@ class Machines(Connection):
             if row.state is MachineState.DRAINING:
                 row.state, row.job = MachineState.CORDONED, None
             elif row.state not in OUT:
-                raise StaleError(f"machine {name} is {row.state} now: somebody put it into service again")
+                raise StaleError(f"machine {name} is {row.state} now: it was put into service again")
 
     def let_go(self, name: str, incarnation: str, job: str, holder: str = "") -> None:
         """Release a machine that ``job`` was to lose: it was replaced since, and no fault of the new one is known.

@@ -148,7 +148,7 @@ class Repairs(Connection):
             row = _held(session, repair_id, holder)
             machine = _unused(session, row, _ALLOWED[Step.ADMIT])
             if machine.incarnation != row.incarnation:
-                raise StaleError(f"machine {row.machine} began anew since it was checked")
+                raise StaleError(f"machine {row.machine} restarted since it was checked")
             machine.state, machine.cordon_scope, machine.cordon_reason = MachineState.STANDBY, None, None
             return self._closed(session, row, RepairState.REPAIRED, outcome)
 
@@ -227,5 +227,5 @@ def _unused(session: Session, row: RepairRow, allowed: Sequence[MachineState]) -
         raise StaleError(f"machine {row.machine} is {machine.state.value} now: it is left alone")
     returned = any(done["step"] == Step.RETURN for done in row.steps)
     if not returned and not same_unit(machine.incarnation, row.incarnation):
-        raise StaleError(f"machine {row.machine} was started anew since its eviction: it is left alone")
+        raise StaleError(f"machine {row.machine} was restarted since its eviction: it is left alone")
     return machine

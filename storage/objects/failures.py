@@ -37,7 +37,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def explain(error: Exception, endpoint: str, bucket: str, key: str) -> HoldfastError:
-    """Return the same failure from our error tree, saying what is wrong and what to do."""
+    """Return the same failure from our error tree, with what is wrong and what to do."""
     code = code_of(error)
     status = _status(error)
     if code == "NoSuchBucket":

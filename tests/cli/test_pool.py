@@ -12,7 +12,7 @@ from tests.cli.fake_gateway import FakeGateway
 
 @pytest.mark.parametrize(("machines", "standbys"), [(128, 2), (256, 2), (512, 3), (1024, 4)])
 def test_the_published_table_from_the_command_line(cli: Cli, machines: int, standbys: int) -> None:
-    """BR table 5 at its rate, without any site."""
+    """ByteRobust table 5 at its rate, without any site."""
     result = cli("pool", "--machines", str(machines), "--rate", "0.0012", "--json")
     assert result.status == 0, result.err
     assert json.loads(result.out)["plans"][0]["computed"] == standbys

@@ -379,7 +379,7 @@ def test_a_restart_counts_when_another_boot_was_seen(tmp_path: Path, monkeypatch
         driver.reboot("node1", "x", "", 5)
     monkeypatch.setattr(driver, "_end", lambda *_: None)
     driver.evict("node1", Scope.CLUSTER, "broken")
-    with pytest.raises(HoldfastError, match="started anew"):
+    with pytest.raises(HoldfastError, match="was restarted"):
         driver.reboot("node1", "x", "a@7", 5)
     assert "booted at 2026-11-24T12:00:00, before at 2026-11-01" in driver.reboot("node1", "Xid 79", "", 5)
     (asked,) = [command for command in run.asked if command[:2] == ["scontrol", "reboot"]]

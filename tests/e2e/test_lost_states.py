@@ -79,7 +79,7 @@ def test_a_state_that_crashes_whenever_it_is_restored_is_left_behind(
 
     incident = site.wait_recovered(name, timeout_s=240)
     assert incident.incident_class is IncidentClass.JOB_CRASH
-    assert "left behind" in incident.summary, site.told(name)
+    assert "abandoned" in incident.summary, site.told(name)
     *lit, good = [each.start_step for each in site.epochs(name)][1:]
     assert good == 10, site.told(name)
     assert lit == [20, 20], site.told(name)

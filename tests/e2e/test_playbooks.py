@@ -171,7 +171,7 @@ def test_a_batch_at_which_the_job_fell_twice_is_passed_over(site: Site, name: st
     newest = site.ledger.incidents(job=name)[0]
     assert newest.incident_class is IncidentClass.JOB_CRASH, site.told(name)
     assert "came after step 11 2 times" in newest.summary
-    assert "the data of step 12 is passed over" in newest.summary
+    assert "the data of step 12 is skipped" in newest.summary
     assert site.ledger.skipped_steps(name) == (12,)
     assert site.job(name).machines == before
     assert site.evicted() == set()

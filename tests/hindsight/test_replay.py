@@ -81,7 +81,7 @@ async def test_a_question_that_nobody_was_asked_gets_the_default(tmp_path: Path)
     found = await compared(tmp_path, "gpt-1", "approval: {rules: [{scope: cluster}]}")
     asked = row(found, "approve")
     assert asked.recorded == ""
-    assert asked.note == "not recorded: nobody was asked; the policy's default is taken"
+    assert asked.note == "not recorded: no person was asked; the policy's default is taken"
 
 
 async def test_what_an_older_ledger_lacks_is_said(tmp_path: Path) -> None:

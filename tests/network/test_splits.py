@@ -50,7 +50,7 @@ def test_a_gateway_that_is_cut_off_accuses_nobody(cluster: Cluster) -> None:
     wait_for("training goes on", lambda: cluster.last_word("unheard") > two_leases_later)
     cluster.wires.plug(CONTROL)
 
-    wait_for("it hears again", lambda: cluster.gateway_said("machines are heard again"))
+    wait_for("it hears again", lambda: cluster.gateway_said("machines answer again"))
     cluster.site.wait_more_steps("unheard", STEPS_AFTER)
     after = cluster.site.counts()
     assert after == before

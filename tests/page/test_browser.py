@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.timeout(180)]
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>\'"&\u202e</script>'
 VIEWS = {
     "#/": "Most lost to",
-    "#/machines": "Done by hand",
+    "#/machines": "Manual actions",
     "#/machines/m3": "Agent",
     "#/incidents": "Summary",
     "#/incidents/gpt-1": "Why this class",

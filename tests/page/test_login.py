@@ -249,7 +249,11 @@ async def test_who_is_that_of_the_login_whatever_the_request_says(kit: Kit) -> N
         "machine m0 is cordoned already (smells of smoke)",
     )
     assert (release.act, release.reason, release.outcome) == ("release", "new fan", "now provisioning")
-    assert (release_api.via, release_api.by, release_api.state) == ("api", "somebody", ActionState.FAILED)
+    assert (release_api.via, release_api.by, release_api.state) == (
+        "api",
+        "an unnamed person",
+        ActionState.FAILED,
+    )
 
 
 async def test_an_eviction_of_a_working_machine_names_who_asked(kit: Kit) -> None:

@@ -54,7 +54,7 @@ def test_the_set_is_large_enough() -> None:
 
 
 def test_every_row_of_the_table_of_failures_is_covered() -> None:
-    """BR table 1 (arXiv 2509.16293), each row by a scenario that must act."""
+    """ByteRobust table 1 (arXiv 2509.16293), each row by a scenario that must act."""
     covered = {row for one in SCENARIOS if not one.quiet for row in one.covers}
     assert set(TABLE_1) <= covered
 

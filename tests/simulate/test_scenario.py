@@ -13,7 +13,7 @@ from tests.simulate.make import DEFAULT
 
 
 def test_the_packaged_mix_is_the_published_one() -> None:
-    """BR table 1, and the three root-cause splits of table 2."""
+    """ByteRobust table 1, and the three root-cause splits of table 2."""
     counts = {name: row.count for name, row in DEFAULT.symptoms.items()}
     assert sum(counts.values()) == 55_365
     assert (counts["cuda_error"], counts["job_hang"], counts["code_or_data_adjustment"]) == (
@@ -42,7 +42,7 @@ def test_a_file_changes_only_what_it_names(tmp_path: Path) -> None:
     ("text", "parts"),
     [
         ("machines: none\n", ["line 1", "machines = 'none'"]),
-        ("costs:\n  humans: 3\n", ["line 2", "costs.humans is no known key", "human_s"]),
+        ("costs:\n  humans: 3\n", ["line 2", "costs.humans is not a known key", "human_s"]),
         (
             "variants:\n  - {strategy: magic}\n",
             ["line 2", "strategy = 'magic'", "'requeue', 'reschedule', 'pool' or 'unlimited'"],

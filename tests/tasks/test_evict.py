@@ -150,7 +150,7 @@ async def test_a_machine_that_its_engine_replaced_already_is_let_go(
     machine = ctx.ledger.machine("m1")
     assert (machine.state, machine.job) == (MachineState.STANDBY, None)
     (action,) = case.done("evict")
-    assert "was started anew" in (action.result or {})["reason"]
+    assert "was restarted" in (action.result or {})["reason"]
 
 
 async def test_an_agent_that_starts_anew_is_no_other_machine(

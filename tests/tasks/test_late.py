@@ -57,7 +57,7 @@ def test_a_sure_sign_that_joins_accuses(case: Case) -> None:
     found = late.verdict(case)
     assert found is not None
     assert (found.suspects, found.confidence) == (("m3",), 1.0)
-    assert "told after the incident was opened" in found.evidence[0]
+    assert "reported after the incident was opened" in found.evidence[0]
 
 
 def test_what_is_not_sure_or_of_a_former_life_accuses_nobody(case: Case) -> None:

@@ -112,7 +112,7 @@ def routes(gateway: Gateway) -> APIRouter:
 
 def _restarted(machine: Machine, now: float) -> Alert:
     """Return the alert by which restarts of a machine's agent are counted."""
-    evidence = {"check": flapping.RESTARTED, "detail": "its agent began anew"}
+    evidence = {"check": flapping.RESTARTED, "detail": "its agent restarted"}
     return Alert(
         kind=AlertKind.HOST_FAULT,
         machine=machine.name,

@@ -6,7 +6,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
-from holdfast.deployments.gateway.api.audit import SOMEBODY, audited, told, who
+from holdfast.deployments.gateway.api.audit import UNNAMED, audited, told, who
 from holdfast.deployments.gateway.api.sanitize import tidy
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.intake import alertmanager
@@ -24,7 +24,7 @@ def routes(gateway: Gateway) -> APIRouter:
     async def alert(request: Request, body: Alert) -> Outcome:
         alert = tidy(body)
         asker = who(request, str(alert.evidence.get("by") or ""))
-        if asker.by == SOMEBODY:  # tools give no name
+        if asker.by == UNNAMED:  # tools give no name
             return await gateway.correlator.accept(alert)
         asked = asker.asks(
             "alert", alert.job or alert.machine or "", f"{alert.kind.value} {alert.fingerprint}"

@@ -56,7 +56,7 @@ class Approvals:
             await self._give(incident, question, answer)
         elif self._site.clock.now() > float(question.intent["deadline"]):
             approve = question.intent["default"] == "approve"
-            reason = "nobody answered before the deadline"
+            reason = "no answer before the deadline"
             await self._give(
                 incident, question, {"approve": approve, "by": "the policy file", "reason": reason}
             )

@@ -18,7 +18,7 @@ from holdfast.errors import HoldfastError
 from holdfast.models.base import Frozen
 from holdfast.models.history import BY_HEADER, ActionState
 
-SOMEBODY = "somebody"
+UNNAMED = "an unnamed person"
 _NAME_CHARS = 200
 
 Result = TypeVar("Result")
@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 class Asked(Frozen):
     """Requester and reason. The name of a person logged in on the status page is that of the login."""
 
-    by: str = Field(SOMEBODY, max_length=_NAME_CHARS)
+    by: str = Field(UNNAMED, max_length=_NAME_CHARS)
     reason: str = Field("", max_length=2000)
 
 
@@ -64,8 +64,8 @@ def who(request: Request, named: str = "") -> Asker:
     if session:
         return Asker(by=clean(session.by), via="page", source=source)
     header = unquote(request.headers.get(BY_HEADER, ""))[:_NAME_CHARS]
-    by = named if named not in ("", SOMEBODY) else header
-    return Asker(by=clean(by).strip() or SOMEBODY, via="api", source=source)
+    by = named if named not in ("", UNNAMED) else header
+    return Asker(by=clean(by).strip() or UNNAMED, via="api", source=source)
 
 
 async def audited(

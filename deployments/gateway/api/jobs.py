@@ -166,7 +166,9 @@ async def _stop(gateway: Gateway, name: str) -> Job:
 def _resumed(choice: Choice | None) -> str:
     if choice is None:
         return "resumed"
-    return "resumed by hand from zero" if choice.from_scratch else f"resumed by hand from step {choice.step}"
+    return (
+        "resumed manually from zero" if choice.from_scratch else f"resumed manually from step {choice.step}"
+    )
 
 
 async def _must_be_idle(gateway: Gateway, job: Job) -> None:

@@ -23,7 +23,7 @@ class Evict(Asked):
     """Reason for which a machine is taken out, and scope of its cordon."""
 
     scope: Scope = Scope.CLUSTER
-    reason: str = Field("asked for by hand", max_length=2000)
+    reason: str = Field("requested by an operator", max_length=2000)
 
 
 class Answer(Asked):
@@ -73,7 +73,7 @@ def routes(gateway: Gateway) -> APIRouter:
         async def act() -> Machine:
             if machine.state not in OUT:
                 raise RefusedError(f"machine {name} is {machine.state}: only an evicted one can be released")
-            why = f"{body.by or 'somebody'} released it"
+            why = f"{body.by or 'an unnamed person'} released it"
             await asyncio.to_thread(ledger.cancel_repairs, name, why)
             await _release(gateway, machine)
             return await site.machine(name)

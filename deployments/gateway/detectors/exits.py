@@ -56,7 +56,7 @@ class UnheardExits:
             at=self._site.clock.now(),
             evidence={
                 "error_type": "AgentRestarted",
-                "message": f"the agent began anew ({before.incarnation} -> {machine.incarnation}); "
+                "message": f"the agent restarted ({before.incarnation} -> {machine.incarnation}); "
                 "ranks end with their agent",
                 "cascade": False,
             },

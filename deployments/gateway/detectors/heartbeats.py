@@ -1,6 +1,6 @@
 """Detect machines that went silent: heartbeats are missing, and a probe confirms that the agent is gone.
 
-MS (MegaScale): a missed heartbeat starts recovery. Here it does so only together with a failed probe: an agent that
+MegaScale: a missed heartbeat starts recovery. Here it does so only together with a failed probe: an agent that
 cannot reach the gateway, or a gateway that was busy, must not cost a machine. And when no machine is heard, it is the
 gateway that has lost its network.
 """
@@ -115,9 +115,9 @@ class SilentMachines:
         self._site.metrics.alone.set(alone)
         if alone and not before:
             log.error(
-                "no machine is heard: this gateway's own network is taken for cut off, nobody is accused"
+                "no machine answers: this gateway's own network seems to be cut off, no machine is accused"
             )
         elif before and not alone:
             # The others come back one after the other: heartbeats missing meanwhile accuse none of them.
             self._site.fleet.grace(self._site.clock.now())
-            log.warning("machines are heard again")
+            log.warning("machines answer again")

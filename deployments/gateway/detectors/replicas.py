@@ -143,7 +143,7 @@ class _Telling:
         for rank in found.odd:
             by_machine[self.job.machine_of(rank)].append(rank)
         if not by_machine:
-            what = "replicas hold different bits, and nobody can say which is right"
+            what = "replicas hold different bits, and no majority shows which is right"
             return [self._alert(what, found.split, None, [])]
         return [
             self._alert(

@@ -1,4 +1,4 @@
-"""A switch that is down, inferred from its machines: enough of them lost their network, in two rounds in a row (BR)."""
+"""A switch that is down, inferred from its machines: enough of them lost their network, twice in a row (ByteRobust)."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Progress:
                     await self._site.clock.sleep(AGAIN_S)
                     continue
                 except Exception:
-                    log.exception("%s: what its machines said cannot be written", job_name)
+                    log.exception("%s: the reports of its machines cannot be written", job_name)
                 if waiting and waiting[0] is said:
                     waiting.popleft()
         finally:

@@ -63,9 +63,7 @@ class Spares:
 
     def _unfit(self, alert: Alert) -> str:
         if alert.kind is AlertKind.MANUAL:
-            return (
-                f"{alert.evidence.get('by', 'somebody')}: {alert.evidence.get('text') or 'no reason given'}"
-            )
+            return f"{alert.evidence.get('by', 'an unnamed person')}: {alert.evidence.get('text') or 'no reason given'}"
         if alert.kind is AlertKind.PLANNED_MOVE and alert.evidence.get("source") in LEAVES:
             return str(alert.evidence.get("text") or alert.evidence["source"])
         signs = sure_signs.find([alert], self._site.policy.classify)

@@ -82,7 +82,7 @@ def _kind(labels: dict[str, str]) -> AlertKind:
             return AlertKind(kind)
     known = ", ".join(kind.value for kind in AlertKind)
     raise SettingsError(
-        f"alert {named[:80]!r}: no kind of ours. Give the rule a label `kind` with one of: {known}."
+        f"alert {named[:80]!r}: not a kind that Holdfast knows. Give the rule a label `kind` with one of: {known}."
     )
 
 

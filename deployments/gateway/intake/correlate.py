@@ -148,7 +148,7 @@ class Correlator:
             async with self._turns.of_other(job, received_at):
                 return await self._correlate(alert, received_at)
         if self._turns.echo_crowded(job):
-            return Outcome(outcome=What.SUPPRESSED, message="more echoes at once than anybody reads")
+            return Outcome(outcome=What.SUPPRESSED, message="more lost peers at once than are recorded")
         async with self._turns.of_echo(job):
             return await self._correlate(alert, received_at)
 
@@ -179,7 +179,7 @@ class Correlator:
             return await self._decide(facts, alone)
         settling = self._settling.setdefault(name, CorrelationWindow(received_at))
         if not settling.add(alert, self._weigh(alert)):
-            return Outcome(outcome=What.SETTLING, message="known, or more than anybody reads")
+            return Outcome(outcome=What.SETTLING, message="known, or more than are recorded")
         if exits.is_cascade(alert):
             self._look_for_the_dead(facts.job, settling)
         return await self._decide(facts, settling, alert)
@@ -205,7 +205,7 @@ class Correlator:
             return Outcome(incident=incident.id, outcome=What.SUPPRESSED, message="it has evidence enough")
         settling = self._settling.get(alert.job or "")
         if settling and settling.full and exits.is_cascade(alert):
-            return Outcome(outcome=What.SUPPRESSED, message="more echoes than anybody reads")
+            return Outcome(outcome=What.SUPPRESSED, message="more lost peers than are recorded")
         return None
 
     async def _decide(
@@ -215,7 +215,7 @@ class Correlator:
         job, now = facts.job, self._site.clock.now()
         alerts = list(settling.alerts.values())
         if self._root_may_wait(job.name, settling):
-            return Outcome(outcome=What.SETTLING, message="the root may be among the alerts that wait")
+            return Outcome(outcome=What.SETTLING, message="the root cause may be among the alerts that wait")
         context = JobContext(
             job=job,
             now=now,

@@ -50,7 +50,7 @@ def routes(gateway: Gateway, sessions: Sessions) -> APIRouter:
     @router.post("/ui/login")
     async def login(request: Request, body: Login, response: Response) -> Session:
         try:
-            cookie, session = sessions.login(body.secret, clean(body.by).strip() or "somebody")
+            cookie, session = sessions.login(body.secret, clean(body.by).strip() or "an unnamed person")
         except UnauthorizedError:
             gateway.site.metrics.unauthorized.labels("ui").inc()
             raise
@@ -79,7 +79,7 @@ def routes(gateway: Gateway, sessions: Sessions) -> APIRouter:
     async def session(request: Request) -> Session:
         found = sessions.read(request.cookies.get(sessions.cookie))
         if found is None:
-            raise UnauthorizedError("nobody is logged in")
+            raise UnauthorizedError("not logged in")
         return found
 
     @router.get("/ui/{path:path}")

@@ -30,7 +30,7 @@ def why_again(
     if run.phase in (Phase.FAILED, Phase.ENDED):
         return f"its run ended ({run.state}) and the incident is open"
     if run.phase is Phase.WAITING and now - run.since > patience_s(incident, actions, policy):
-        return f"nobody has started its run for {now - run.since:.0f} s ({run.state})"
+        return f"no worker has started its run for {now - run.since:.0f} s ({run.state})"
     if run.phase is not Phase.RUNNING:
         return ""
     if run.alive is False and now - run.since > DEAD_AFTER_S:

@@ -61,7 +61,7 @@ class TransferProcess:
         except TimeoutError:
             raise errors.UnavailableError(f"{operation}: not done within {timeout_s:.0f} s") from None
         except OSError as error:
-            raise errors.UnavailableError(f"{operation}: carrier process died ({error})") from None
+            raise errors.UnavailableError(f"{operation}: transfer process died ({error})") from None
         finally:
             self._open.pop(number, None)
 
@@ -76,7 +76,7 @@ class TransferProcess:
             while self._connection is not None and self._connection.poll():
                 self._settle(*self._connection.recv())
         except (EOFError, OSError):
-            _log.warning("carrier process ended; the next call starts another")
+            _log.warning("transfer process ended; the next call starts another")
             self._lost()
 
     def _settle(self, number: int, ok: bool, result: Any) -> None:
@@ -97,4 +97,4 @@ class TransferProcess:
         self._connection = self._process = None
         for future in self._open.values():
             if not future.done():
-                future.set_exception(errors.UnavailableError("carrier process ended"))
+                future.set_exception(errors.UnavailableError("transfer process ended"))

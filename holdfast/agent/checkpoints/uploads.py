@@ -222,12 +222,12 @@ class Uploads:
                 return None
             folder = self._memory.transfers_on_disk(part_copy.nbytes(loan.header))
             if folder is None:
-                _log.warning("%s is lent until it is uploaded, and no step is saved meanwhile", loan.slot)
+                _log.warning("%s is pinned until it is uploaded; no step is saved meanwhile", loan.slot)
                 return None
         try:
             return await asyncio.to_thread(part_copy.take, loan.name, loan.header, folder)
         except OSError as error:
-            _log.info("%s is lent, not copied: %s", loan.slot, error)
+            _log.info("%s is pinned, not copied: %s", loan.slot, error)
             return None
 
     async def _reserve(self, loan: _Loan) -> None:
@@ -269,7 +269,7 @@ class Uploads:
                 "tidy_up", _TIDY_S, job=job, rules=rules, grace_s=self._limits.grace_s
             )
         except HoldfastError as error:
-            _log.warning("checkpoints of job %s are not tidied up: %s", job, error)
+            _log.warning("old checkpoints of job %s are not deleted: %s", job, error)
             return
         if tidied.objects or tidied.uploads:
             _log.info("job %s: deleted %d objects, %d bytes", job, tidied.objects, tidied.nbytes)

@@ -1,4 +1,4 @@
-"""RDMA through each adapter of the machine, by the vendors' own tool (MS, section 5: loopback bandwidth of each NIC).
+"""RDMA through each adapter of the machine, by the vendors' own tool (MegaScale section 5: loopback bandwidth).
 
 ``ib_write_bw`` (perftest) writes from the adapter to itself: through PCIe and the adapter, not through memory alone.
 Data that a host sends to its own address over Ethernet never leaves the kernel, and does not test the interface: such
@@ -92,7 +92,7 @@ async def _write_bandwidth(tool: str, adapter: str, timeout_s: float) -> float:
     said = client.out + client.err
     found = _RESULT.findall(said)
     if client.status or not found:
-        last = said.strip().splitlines()[-1:] or ["it said nothing"]
+        last = said.strip().splitlines()[-1:] or ["no output"]
         raise ValueError(f"{Path(tool).name}: status {client.status}, {last[0][:200]}")
     return float(found[-1])
 

@@ -2,7 +2,7 @@
 
 Its processes end by themselves: each is killed at its deadline, by the caller that waits and by its own alarm.
 
-EUD was seen to lower the clocks and leave them so (BR): the state is read before and after, changes are reverted,
+EUD may lower the clocks and leave them so (ByteRobust): the state is read before and after, changes are reverted,
 and a change that cannot be reverted is a finding.
 """
 

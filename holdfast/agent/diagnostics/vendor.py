@@ -1,7 +1,7 @@
 """The vendor's own diagnostics: ``dcgmi diag`` at its quickest level, where it is installed.
 
 Levels 2 and up take minutes to hours: they belong to a machine's own later inspection, not to a recovery. EUD
-finds about 70 % of silent corruption (BR), so a pass proves nothing.
+finds about 70 % of silent corruption (ByteRobust), so a pass proves nothing.
 """
 
 from __future__ import annotations

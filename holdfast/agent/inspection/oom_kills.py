@@ -40,7 +40,7 @@ class OomKills:
         return Sign(
             kind=AlertKind.OOM_KILL,
             ok=False,
-            detail=f"{kills} processes of the {device} were killed for want of memory",
+            detail=f"{kills} processes of the {device} were killed for lack of memory",
             device=device,
             value=kills,
             limit=0,

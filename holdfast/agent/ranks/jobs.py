@@ -162,7 +162,7 @@ class Jobs:
             elif run is not None:
                 if run.running:
                     raise StaleError(
-                        f"job {job!r}: epoch {run.start.epoch} runs here: say which one has ended"
+                        f"job {job!r}: epoch {run.start.epoch} runs here: name the epoch that has ended"
                     )
                 self.fences[job] = max(self.fences.get(job, 0), run.start.epoch)
             ended = self.fences.get(job, 0)

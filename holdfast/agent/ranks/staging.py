@@ -82,7 +82,7 @@ class Staging:
             return True
         found = versions.look(version, folder)
         if found.broken:
-            _log.warning("code %s is broken (%s): it is made anew", folder, found.broken)
+            _log.warning("code %s is broken (%s): it is made again", folder, found.broken)
             if not versions.mend(version, folder):
                 return False
             found = versions.look(version, folder)

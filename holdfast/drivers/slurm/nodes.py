@@ -67,7 +67,7 @@ class Nodes:
             return
         if node.drained and not node.reason.startswith(MARK):
             raise RefusedError(
-                f"machine {machine} is drained in Slurm by somebody else ({node.reason or 'no reason given'}): "
+                f"machine {machine} is drained in Slurm, not by Holdfast ({node.reason or 'no reason given'}): "
                 f"resume it there first (`scontrol update nodename={machine} state=resume`)."
             )
         self._update(machine, "resume", "")

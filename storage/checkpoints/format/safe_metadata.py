@@ -60,7 +60,7 @@ class _Restricted(pickle.Unpickler):
         if module == "torch" and isinstance(found := getattr(torch, name, None), torch.dtype):
             return found
         raise pickle.UnpicklingError(
-            f"it refers to {module}.{name}, which no checkpoint's metadata needs: somebody may have tampered with it"
+            f"it refers to {module}.{name}, which no checkpoint's metadata needs: it may have been tampered with"
         )
 
 
@@ -68,7 +68,7 @@ def _member(kind: object, name: str) -> enum.Enum:
     """Stand in for ``getattr``: return only members of an enumeration, which itself had to be allowed."""
     if not (isinstance(kind, enum.EnumType) and name in kind.__members__):
         raise pickle.UnpicklingError(
-            f"it asks for {name!r} of {kind!r}, and no checkpoint's metadata does: somebody may have tampered with it"
+            f"it asks for {name!r} of {kind!r}, and no checkpoint's metadata does: it may have been tampered with"
         )
     found: enum.Enum = kind.__members__[name]
     return found

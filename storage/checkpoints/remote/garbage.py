@@ -132,8 +132,8 @@ def _manifests(store: ObjectStore, objects: Collection[str]) -> dict[str, Manife
             return manifests.read_manifest(store, prefix)
         except CheckpointError as error:
             raise CheckpointError(
-                f"nothing is tidied up, for what {prefix} consists of cannot be told: {error} "
-                "Delete or mend its manifest."
+                f"nothing is deleted, as it is not known which objects belong to {prefix}: {error} "
+                "Delete or repair its manifest."
             ) from error
 
     with ThreadPoolExecutor(_READERS, thread_name_prefix="manifests") as readers:

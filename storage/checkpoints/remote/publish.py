@@ -226,7 +226,7 @@ def read_parts(store: ObjectStore, key: str, rank: int) -> Parts:
     try:
         return Parts.model_validate_json(store.get(where))
     except (UnknownError, ValidationError) as error:
-        raise CheckpointError(f"{where}: what rank {rank} uploaded cannot be told: {error}") from error
+        raise CheckpointError(f"{where}: what rank {rank} uploaded is not known: {error}") from error
 
 
 def _header_of(buf: mmap.mmap, shard: Path, key: str) -> buffers.ShardHeader:

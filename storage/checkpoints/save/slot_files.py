@@ -167,7 +167,7 @@ def lend(path: Path, step: int, name: Path) -> buffers.ShardHeader:
         os.link(path, name)
     except OSError as error:
         raise CheckpointError(
-            f"shard {path} cannot be lent as {name} ({error.strerror}): step {step} stays in memory only"
+            f"shard {path} cannot be pinned as {name} ({error.strerror}): step {step} stays in memory only"
         ) from error
     header = buffers.read_header(name)
     if header is None or header.step != step:

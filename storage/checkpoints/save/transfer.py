@@ -2,7 +2,7 @@
 
 In host memory a thread copies in the order of the file, so that it can take the digest of each stretch while it
 is still in the cache; a thread that has to wait for the copy helps from the other end. From CUDA devices the copy runs
-on a stream of its own into pinned pages (BR section 7: copies on their own stream during the next forward and
+on a stream of its own into pinned pages (ByteRobust section 7: copies on their own stream during the next forward and
 backward; the optimizer step waits only for the own rank's copy).
 """
 

@@ -187,7 +187,7 @@ class ShardWriter:
             CheckpointError: the slot is lent, and no room was reserved for another file.
         """
         if slot_files.is_lent(path) and not slot_files.is_reserved(path):
-            raise CheckpointError(f"shard {path} is lent, and a second one is not wanted")
+            raise CheckpointError(f"shard {path} is pinned, and a second copy is not allowed")
         other = self._other(path)
         self._slots.pop(other, None)
         other.unlink(missing_ok=True)

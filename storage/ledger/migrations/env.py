@@ -1,4 +1,4 @@
-"""What alembic runs: on the connection that it is given, or (by hand, for a new migration) on the site's ledger."""
+"""Entry point of alembic: on the connection that it is given, or (for a new migration) on the site's ledger."""
 
 from __future__ import annotations
 

@@ -57,8 +57,11 @@ def test_an_empty_file_is_the_default(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("hang:\n  votes: 2\n  vots: 3\n", ["line 3", "hang.vots is no known key", "Allowed here:", "votes"]),
-        ("hung: {}\n", ["line 1", "hung is no known key", "hang", "ladder"]),
+        (
+            "hang:\n  votes: 2\n  vots: 3\n",
+            ["line 3", "hang.vots is not a known key", "Allowed here:", "votes"],
+        ),
+        ("hung: {}\n", ["line 1", "hung is not a known key", "hang", "ladder"]),
         ("\n\nhang:\n  votes: 9\n", ["line 4", "hang.votes = 9", "less than or equal to 4"]),
         ("hang: {votes: many}\n", ["line 1", "hang.votes = 'many'", "integer"]),
         ("modes:\n  default: maybe\n", ["line 2", "modes.default = 'maybe'", "observe, canary, act"]),
@@ -68,14 +71,17 @@ def test_an_empty_file_is_the_default(tmp_path: Path, text: str) -> None:
             "ladder:\n  classes:\n    job_crash:\n      rungs:\n        - retry\n        - retrie\n",
             ["line 6", "retrie", "rollback"],
         ),
-        ("ladder:\n  classes: {job_crash: {rungs: [human]}}\n", ["line 2", "human is no attempt", "`end`"]),
+        (
+            "ladder:\n  classes: {job_crash: {rungs: [human]}}\n",
+            ["line 2", "human is not an attempt", "`end`"],
+        ),
         ("ladder:\n  classes: {job_crash: {end: retry}}\n", ["line 2", "human or stop"]),
         ("ladder:\n  classes:\n    job_chrash: {}\n", ["line 3", "job_chrash", "job_crash", "fail_slow"]),
         ("ladder:\n  classes:\n    job_crash:\n      tiers: [xray]\n", ["line 4", "xray", "bitwise"]),
         ("ladder:\n  classes:\n    job_crash:\n      scope: room\n", ["line 4", "room", "cluster"]),
         (
             "ladder:\n  classes:\n    job_crash:\n      rung: []\n",
-            ["line 4", "rung is no known key", "rungs"],
+            ["line 4", "rung is not a known key", "rungs"],
         ),
         ("approval:\n  rules:\n    - {machines_ower: 1}\n", ["line 3", "machines_ower", "machines_over"]),
         ("approval:\n  default: maybe\n", ["line 2", "maybe", "refuse", "approve"]),

@@ -13,8 +13,8 @@ from holdfast.policies.config.policy import Policy
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("detect:\n  gpu:\n    mises: 3\n", ["line 3", "detect.gpu.mises is no known key", "misses"]),
-        ("detect:\n  gpus: {}\n", ["line 2", "detect.gpus is no known key", "network"]),
+        ("detect:\n  gpu:\n    mises: 3\n", ["line 3", "detect.gpu.mises is not a known key", "misses"]),
+        ("detect:\n  gpus: {}\n", ["line 2", "detect.gpus is not a known key", "network"]),
         (
             "detect:\n  gpu:\n    misses: 0\n",
             ["line 3", "detect.gpu.misses = 0", "greater than or equal to 1"],

@@ -123,7 +123,7 @@ def hanging(number: int, **changes: Any) -> HangFacts:
 
 
 def test_the_machine_with_idle_gpus_among_spinning_ones_is_named() -> None:
-    """BG's third: its GPU came to no kernel of the collective."""
+    """Baige's third: its GPU came to no kernel of the collective."""
     listed = [hanging(n, gpu_busy=0.0 if n in (4, 5) else 1.0) for n in range(8)]
     assert vote(listed, HANG).suspects == (4, 5)
     for other in (None, 0.5):
@@ -132,7 +132,7 @@ def test_the_machine_with_idle_gpus_among_spinning_ones_is_named() -> None:
 
 
 def test_the_rank_whose_log_ended_first_is_named() -> None:
-    """BG's fourth; not where one rank alone writes, or where ranks write at different times anyway."""
+    """Baige's fourth; not where one rank alone writes, or where ranks write at different times anyway."""
     listed = [hanging(n, log_silent_s=200.0 if n == 3 else 90.0 + n) for n in range(8)]
     assert vote(listed, HANG).suspects == (3,)
     alone = [hanging(n, log_silent_s=90.0 if n == 0 else 5000.0) for n in range(8)]

@@ -148,7 +148,7 @@ RECV = ("batch_isend_irecv", "torch/distributed/distributed_c10d.py")
 
 
 def figure_7(pipeline: int, of: Job) -> list[StackDump]:
-    """The paper's (BR figure 7): machines gather; those of one pipeline send and receive, but its last one gathers too.
+    """ByteRobust figure 7: machines gather; those of one pipeline send and receive, but its last one gathers too.
 
     Two ranks of a tensor-parallel group on each machine, four stages, four pipelines.
     """

@@ -149,7 +149,7 @@ def test_another_failure_has_a_ladder_of_its_own() -> None:
     mixed = [of(killed(1), Rung.RETRY), of(killed(5), Rung.RETRY)]
     decision = decide(mixed, seen=seen)
     assert decision.rung is Rung.ROLLBACK
-    assert "1 other failures count apart" in decision.reasons[0]
+    assert "1 other failures are counted separately" in decision.reasons[0]
 
 
 def test_what_nothing_speaks_for_is_a_retry_instead() -> None:
@@ -197,7 +197,7 @@ def test_data_at_which_the_job_fell_twice_is_passed_over_where_its_file_allows_i
     seen = Circumstances(signature=killed(3, 20, "OSError"), may_skip=2)
     assert (found := decide(history, seen=seen)).rung is Rung.SKIP_DATA
     assert found.skip == 21
-    assert "the data of step 21 is passed over: the job file allows 2 more" in found.reasons[-1]
+    assert "the data of step 21 is skipped: the job file allows 2 more" in found.reasons[-1]
     for changes in ({"may_skip": 0}, {"skipped": (21,)}, {"skipped": (5, 9)}, {"signature": killed(3, 20)}):
         assert decide(history, seen=seen.model_copy(update=changes)).rung is not Rung.SKIP_DATA
     assert decide([], seen=seen).rung is Rung.RETRY

@@ -59,7 +59,7 @@ def test_no_wait_is_for_ever(missing: Missing, times: int) -> None:
         (Missing.STANDBY, {"lacking": 2, "standbys": 1}, ""),
         (Missing.CHANGE, {"lacking": 1, "standbys": 1}, ""),
         (Missing.CHANGE, {"new_version": "v3"}, "code version v3 came"),
-        (Missing.CONTACT, {"silent": False}, "heard again"),
+        (Missing.CONTACT, {"silent": False}, "answer again"),
         (Missing.STATE, {"back": "m1"}, "machine m1 is back"),
         (Missing.APPROVAL, {"resolved": "gpu_lost of m1"}, "gpu_lost of m1 was resolved"),
         (Missing.CHANGE, {"resolved": "gpu_lost of m1"}, ""),

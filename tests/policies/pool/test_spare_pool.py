@@ -26,7 +26,7 @@ from holdfast.policies.pool.spare_pool import (
 
 
 def test_the_published_table_follows_from_the_prior_rate() -> None:
-    """BR table 5: 2 / 2 / 3 / 4 standbys for 128 / 256 / 512 / 1,024 machines."""
+    """ByteRobust table 5: 2 / 2 / 3 / 4 standbys for 128 / 256 / 512 / 1,024 machines."""
     rate = estimate_rate(0, 0.0)
     assert rate == pytest.approx(0.0012, rel=0.01)
     assert [size(machines, rate) for machines in (128, 256, 512, 1024)] == [2, 2, 3, 4]
@@ -137,7 +137,7 @@ def test_the_interval_narrows_with_history() -> None:
 
 
 def test_the_plan_tells_size_catastrophe_and_cost() -> None:
-    """1,024 machines at the prior rate: BR's four, a switch beside it, and what four standbys bring."""
+    """1,024 machines at the prior rate: ByteRobust's four, a switch beside it, and what four standbys bring."""
     found = plan(History(machines=1024), policy_with())
     assert (found.computed, found.target) == (4, 4)
     assert found.coverage >= 0.99

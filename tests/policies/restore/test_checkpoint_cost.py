@@ -55,7 +55,7 @@ def test_bytes_are_unknown_before_the_first_save() -> None:
     [
         ({}, "A machine and the one that keeps its copies"),
         ({"peer": False}, "A lost machine"),
-        ({"peer_buffers": 1}, "the peer's only copy is torn, and the job goes back to S3"),
+        ({"peer_buffers": 1}, "the peer's only copy is incomplete, and the job goes back to S3"),
         ({"peer_buffers": 1, "disk_every_steps": 20}, "goes back to the disks, or to S3"),
         ({"buffers": 1}, "until they have the one before"),
         ({"memory_every_steps": 4}, "costs up to 3 steps"),

@@ -87,7 +87,7 @@ def test_down_the_list_and_bounded() -> None:
     history += [(80, 85, NAN)] * 2
     found = find(runs(*history), LIMITS)
     assert found.leave is None
-    assert "3 states were left behind already (steps 103, 102, 101)" in found.spent
+    assert "3 states were abandoned already (steps 103, 102, 101)" in found.spent
 
 
 def test_new_ground_begins_the_count_anew() -> None:

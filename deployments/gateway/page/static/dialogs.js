@@ -64,7 +64,7 @@ export function askEvict(machine, job) {
     title: `Evict ${machine}?`,
     text: job
       ? `Job ${job} stops, a standby takes the machine's place, and training goes on from the newest checkpoint.`
-      : "The machine leaves the standby pool and is kept out until somebody releases it.",
+      : "The machine leaves the standby pool and is kept out until it is released.",
     danger: true,
     yes: `Evict ${machine}`,
     fields: [
@@ -78,7 +78,7 @@ export function askEvict(machine, job) {
 export function askRelease(machine, because) {
   return ask({
     title: `Release ${machine}?`,
-    text: `It starts anew and becomes a standby once it passes its checks.${because ? ` It was evicted because: ${because}` : ""}`,
+    text: `It restarts and becomes a standby once it passes its checks.${because ? ` It was evicted because: ${because}` : ""}`,
     yes: `Release ${machine}`,
     fields: [reason("What was done about it? Kept in the audit.")],
     act: ({ reason }) => acted(post(`/v1/machines/${encodeURIComponent(machine)}/release`, { reason })),

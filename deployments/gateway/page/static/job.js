@@ -82,10 +82,10 @@ const jobFacts = (view) => ({ ...view, steps: null, ettr_curve: null, incidents:
 function head(view) {
   return h("dl", { class: "facts big" },
     fact("State", [state(view.state), view.mode === "act" ? "" : ` (mode ${view.mode})`]), fact("Step", count(view.step)), fact("ETTR", percent(view.ettr)),
-    fact(`ETTR, last ${seconds(view.window_s)}`, percent(view.ettr_window)), fact("Longest stretch without a step", seconds(view.worst_gap_s)),
+    fact(`ETTR, last ${seconds(view.window_s)}`, percent(view.ettr_window)), fact("Longest time without a step", seconds(view.worst_gap_s)),
     fact("Restarts", view.restarts), fact("Ranks", `${count(view.world_size)} on ${count(view.machines)} machines`), fact("TP × PP × DP", `${view.tp} × ${view.pp} × ${view.dp}`),
     fact("Epoch", view.epoch), fact("Code", view.code_version),
-    view.skipped_steps.length ? fact("Data passed over", `of step ${view.skipped_steps.join(", ")}`) : null,
+    view.skipped_steps.length ? fact("Data skipped", `of step ${view.skipped_steps.join(", ")}`) : null,
     view.state === "running" ? fact("Restore", h("span", { class: `restore ${view.restore.outcome}` }, view.restore.told)) : null,
     ...(view.state === "running" ? view.unsaved : []).map((each) => fact("Saves", h("span", { class: "restore failed" }, `${each.told}, since ${clock(each.since)}`))));
 }

@@ -48,7 +48,7 @@ export function machinesView(main, chosen = null) {
   const all = h("details", {}, h("summary", {}, "All machines as a table"));
   main.append(all);
   const list = part(all, "list");
-  const audit = part(main, "audit", "Done by hand");
+  const audit = part(main, "audit", "Manual actions");
   return {
     title: chosen ?? "Machines",
     sources: [
@@ -108,7 +108,7 @@ const LINKS = { evict: machineLink, release: machineLink, approve: incidentLink,
 const actTarget = ({ act, target }) => (LINKS[act] ?? String)(target);
 
 export function actTable(acts) {
-  return table("What people did by hand", ["When", "Who", "From", "What", "Why", "Outcome"],
+  return table("Manual actions of people", ["When", "Who", "From", "What", "Why", "Outcome"],
     acts.map((act) => [clock(act.at), `${act.by} (${act.via === "page" ? "page" : "command line"})`, act.source, [`${act.act} `, actTarget(act)], act.reason,
       [act.state === "done" ? "" : `${words(act.state === "intent" ? "under way" : act.state)}: `, act.outcome]]), "nothing yet");
 }

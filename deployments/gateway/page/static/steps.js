@@ -32,7 +32,7 @@ export class StepTimeline {
 
   #words() {
     const rows = this.view.machines.filter((row) => row.steps.length);
-    if (!rows.length) return "No step of this epoch was told yet.";
+    if (!rows.length) return "No step of this epoch was reported yet.";
     const last = rows.map((row) => ({ machine: row.machine, rank: row.rank, step: row.steps.at(-1) }));
     const slowest = last.reduce((most, row) => (row.step[2] > most.step[2] ? row : most));
     const left = this.view.left_out ? ` ${this.view.left_out} machines with faster steps are left out.` : "";

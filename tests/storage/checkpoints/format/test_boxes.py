@@ -229,7 +229,7 @@ def test_names_by_rank_take_no_room() -> None:
     metadata = opened(sharded(64, 2))
     names = metadata.state_dict_metadata
     assert "structure/63.model" in names
-    assert {"structure/64.model", "structure/063.model", "structure/63.modell", "structure/"}.isdisjoint(
+    assert {"structure/64.model", "structure/063.model", "structure/63.models", "structure/"}.isdisjoint(
         names
     )
     assert metadata.planner_data["rng/5.torch"] == ("rng/5", "torch")

@@ -68,7 +68,7 @@ def test_a_lent_slot_is_not_written_and_no_other_is_taken(tmp_path: Path) -> Non
     rank.start(1).run()
     (path, _), loan = *buffers.inventory(tmp_path), tmp_path / "lent" / "one"
     slot_files.lend(path, 1, loan)
-    with pytest.raises(CheckpointError, match="is lent"):
+    with pytest.raises(CheckpointError, match="is pinned"):
         rank.start(2)
     assert rank.writer.is_waiting_for_memory(in_place=True)
     assert rank.held == [1]
