@@ -90,7 +90,7 @@ def test_an_own_folder_that_anybody_could_write_to_is_refused(tmp_path: Path) ->
     """What lies in it may be anybody's."""
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
-    with pytest.raises(SettingsError, match=r"anybody may write to this folder.*expected mode 0700"):
+    with pytest.raises(SettingsError, match=r"every user may write to this folder.*expected mode 0700"):
         private.folder(tmp_path / "open")
 
 

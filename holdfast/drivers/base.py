@@ -108,7 +108,7 @@ class Leaving(Frozen):
 
     name: str
     reason: str
-    """As whoever drains it gave it."""
+    """As given by the one who drains it."""
 
 
 @runtime_checkable
@@ -129,7 +129,7 @@ class Drains(Protocol):
     """Drivers that know which machines others drain, besides what :class:`Driver` asks of all."""
 
     def leaving(self) -> list[Leaving]:
-        """Return machines in service that somebody else than Holdfast drains or is about to take away.
+        """Return machines in service that others than Holdfast drain or are about to take away.
 
         Raises:
             UnavailableError: the engine does not answer.

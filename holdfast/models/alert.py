@@ -42,7 +42,7 @@ __all__ = [
 
 
 class MoveSource(StrEnum):
-    """Who or what asks for a planned move."""
+    """Source of the request for a planned move."""
 
     BY_HAND = "by_hand"
     """A person: rebalancing, a visit to the rack."""

@@ -20,7 +20,7 @@ def spec_for(job: Job, machines: int, *, wanted: bool = False) -> JobSpec:
     """Return the job's spec with this number of machines; ``wanted``: as :meth:`.JobSpec.resized`.
 
     Raises:
-        RefusedError: the job cannot have so many; says why.
+        RefusedError: the job cannot have so many; the message has the reason.
     """
     if job.spec.elastic is None:
         if machines == job.spec.machines:

@@ -60,7 +60,7 @@ class Signal(Frozen):
     approves: bool = False
     """A person approves what the newest incident asked for, if it still asks."""
     machine_states: dict[str, MachineState] = Field(default_factory=dict)
-    """Machines whose state somebody else changes: another job takes one, a person releases one."""
+    """Machines whose state others change: another job takes one, a person releases one."""
     job_state: JobState | None = None
     """A person stops the job, or starts it."""
     updates_to: str = ""

@@ -26,7 +26,7 @@ class Notice(Frozen):
     source: MoveSource
     text: str
     deadline_at: float | None = None
-    """When it takes effect, at the earliest (Unix seconds); None: not told."""
+    """When it takes effect, at the earliest (Unix seconds); None: unknown."""
 
 
 class _Body(BaseModel):

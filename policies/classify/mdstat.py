@@ -23,7 +23,7 @@ _SURVIVED = {"raid4": 1, "raid5": 1, "raid6": 2}
 
 
 class State(StrEnum):
-    """What an array can still do."""
+    """State of an array: the work that it can still do."""
 
     WHOLE = "whole"
     DEGRADED = "degraded"

@@ -24,13 +24,13 @@ ATA_COUNTERS = {187: "reported_uncorrectable", 197: "pending_sectors"}
 
 
 class Disk(Frozen):
-    """What a disk reports of itself."""
+    """A disk's report of itself."""
 
     name: str = ""
     failing: bool = False
     """It predicts its own failure, for more than heat or age."""
     noted: str = ""
-    """What it warns of and goes on with: heat, a rated life that is used up."""
+    """Its warning of a condition that it goes on with: heat, a rated life that is used up."""
     why: str = ""
     errors: dict[str, int] = Field(default_factory=dict)
     """Data that it could not read or write, since it was made, by counter."""

@@ -12,7 +12,7 @@ from holdfast.models.base import Frozen
 
 
 class Fate(StrEnum):
-    """What becomes of a machine that a job was moved away from."""
+    """Next state of a machine that a job was moved away from."""
 
     STANDBY = "standby"
     """It goes back to the standby pool."""

@@ -83,7 +83,7 @@ class StorageLimits(Frozen):
 
 
 class ToolLimits(Frozen):
-    """How long a tool of the machine may take, and when what it tells counts."""
+    """How long a tool of the machine may take, and when its report counts."""
 
     timeout_s: float = Seconds
     disk_errors: int = Count

@@ -27,7 +27,7 @@ class Shrunk(Frozen):
     machines: int
     """Their number afterwards."""
     dropped: tuple[int, ...]
-    """Slots that go, in order: those that nobody can fill, then the last ones of those that were left over."""
+    """Slots that go, in order: those that no machine can fill, then the last ones of those that were left over."""
 
 
 def shrink(spec: JobSpec, lacking: frozenset[int], standbys: int) -> Shrunk | None:

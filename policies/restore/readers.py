@@ -1,4 +1,4 @@
-"""Who reads the shards of another number of ranks: a rank where a shard lies, or else the one with the fewest."""
+"""Readers of the shards of another number of ranks: a rank where a shard lies, or else the one with the fewest."""
 
 from __future__ import annotations
 

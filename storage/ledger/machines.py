@@ -22,7 +22,7 @@ from holdfast.storage.ledger.schema import MachineRow
 
 _NAMED_AT_ONCE = 500
 _AT_REST = (JobState.RUNNING, JobState.SCALED_TO_ZERO)
-"""A job that nobody is about to give machines to: a playbook that claims some sets it recovering first."""
+"""A job that no one is about to give machines to: a playbook that claims some sets it recovering first."""
 _COMES_BACK_AS_STANDBY = frozenset({MachineState.PROVISIONING, MachineState.GONE})
 
 

@@ -82,7 +82,7 @@ def test_up_twice_kill_and_down(home: Path) -> None:
     control.up(home, 1, said.append, port=settings.port + 5)
     assert any(f"--port {settings.port + 5}: the port is not changed" in line for line in said)
     assert {each.pid for each in of_home(home)} == before
-    assert any("up already" in line for line in said)
+    assert any("running already" in line for line in said)
 
     gateway = pidfile.running(home, "gateway")
     assert gateway

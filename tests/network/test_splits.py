@@ -45,7 +45,7 @@ def test_a_gateway_that_is_cut_off_accuses_nobody(cluster: Cluster) -> None:
     before = cluster.site.counts()
 
     cluster.wires.unplug(CONTROL)
-    wait_for("the gateway notices", lambda: cluster.gateway_said("no machine is heard"))
+    wait_for("the gateway notices", lambda: cluster.gateway_said("no machine answers"))
     two_leases_later = cluster.last_word("unheard") + 2 * silence.MIN_LEASE_S
     wait_for("training goes on", lambda: cluster.last_word("unheard") > two_leases_later)
     cluster.wires.plug(CONTROL)

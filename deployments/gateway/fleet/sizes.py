@@ -30,7 +30,7 @@ class Sizes:
     async def ask(self, job: Job, machines: int, by: str, note: str = "", *, grown: bool = False) -> Outcome:
         """Have a job's number of machines changed by the playbook ``scale-job``; 0: to zero.
 
-        ``grown``: nobody asked for it; else the job keeps this size until it is asked for another.
+        ``grown``: no one asked for it; else the job keeps this size until it is asked for another.
 
         Raises:
             RefusedError: the job cannot have so many, or is held or has ended.

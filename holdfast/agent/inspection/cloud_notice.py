@@ -19,7 +19,7 @@ _TIMEOUT_S = 2.0
 _TOKEN_S = 300
 _AGAIN_S = 600.0
 _TRIES = 10
-"""A notice is told again after this part of the time that is left."""
+"""A notice is reported again after this part of the time that is left."""
 _QUIET_S = 600.0
 """Between two lines about the same problem."""
 
@@ -128,7 +128,7 @@ class CloudNotices:
         self._told: dict[str, float] = {}
 
     def poll(self) -> list[Alert]:
-        """Return an alert for each notice that is new, or is due to be told again."""
+        """Return an alert for each notice that is new, or is due to be reported again."""
         now = self._clock()
         try:
             found = self._notices.read()
@@ -141,7 +141,7 @@ class CloudNotices:
         return [self._alert(notice, now) for notice in due]
 
     def inspect(self) -> list[Finding]:
-        """Return nothing: a notice says nothing about the machine's health."""
+        """Return nothing: a notice is no sign of the machine's health."""
         return []
 
     def _alert(self, notice: Notice, now: float) -> Alert:
@@ -163,7 +163,7 @@ class CloudNotices:
 
 
 def _again_s(notice: Notice, now: float) -> float:
-    """Return after how long a notice that stands is told again: what came to nothing may be tried, not all the time."""
+    """Return after how long a notice that stands is reported again: a try now and then, not always."""
     if notice.deadline_at is None:
         return _AGAIN_S
     return max(0.0, notice.deadline_at - now) / _TRIES

@@ -14,7 +14,7 @@ _AT_MOST = 1 << 20
 
 
 class Raid:
-    """A check: what the kernel log told before the agent began is seen here.
+    """A check: what the kernel logged before the agent began is seen here.
 
     ``/proc/mdstat`` is read; where members are missing, ``mdadm --detail`` is asked as well, if it is installed: it
     knows layouts that the file does not decide.

@@ -21,7 +21,7 @@ class Roots:
     machines share accuses none of them."""
     kernel_log: Path
     tools: str | None = None
-    """Search path of the machine's tools; None: the agent's own. What the tools of a shared host tell accuses no
+    """Search path of the machine's tools; None: the agent's own. What the tools of a shared host report accuses no
     machine of it, so that a machine of the local driver has a folder of its own, ``bin``."""
 
     @classmethod

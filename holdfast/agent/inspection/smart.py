@@ -19,7 +19,7 @@ class SmartDisks:
     """A check of the disks that are in use. It starts no test.
 
     A disk that fails or that loses data explains the end of a rank, and accuses no machine alone. Counters of a disk's
-    whole life accuse nobody: only what grows while it is watched counts.
+    whole life accuse no machine: only what grows while it is watched counts.
     """
 
     name = "smart"

@@ -24,7 +24,7 @@ Told = dict[tuple[str, ...], str]
 class Smi:
     """GPUs of the first source that has any: NVML, else the tool.
 
-    A tool that does not end in time, or ends in the middle, tells of no loss: what it told before is told again.
+    A tool that does not end in time, or ends in the middle, reports no loss: its last readings stand.
     """
 
     def __init__(self, nvml: Gpus, tool: Tool) -> None:
@@ -33,7 +33,7 @@ class Smi:
         self._last: list[GpuReading] | None = None
 
     def read(self) -> list[GpuReading] | None:
-        """Return one reading per GPU that is told of; None where neither source tells of any."""
+        """Return one reading per GPU that is reported; None where neither source reports any."""
         readings = self._nvml.read()
         if readings is not None or not self._tool.installed:
             return readings

@@ -31,7 +31,7 @@ class Tool:
     def ask(self, *arguments: str, errors: bool = False) -> str:
         """Return the tool's output; empty when it is missing or does not end in time. For threads, it waits.
 
-        Its exit status is not told: these tools end with one when they found a fault.
+        Its exit status is not returned: these tools end with one when they found a fault.
 
         Args:
             *arguments: of the tool.

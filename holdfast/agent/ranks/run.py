@@ -65,7 +65,7 @@ class Run:
         scratch: Scratch | None = None,
         ahead: bool = False,
     ) -> None:
-        """``ahead``: the ranks wait for the place of their state, whatever ``start`` says of it."""
+        """``ahead``: the ranks wait for the place of their state, whatever place ``start`` has."""
         self.start = start
         self.machine = machine
         self.folder = folder

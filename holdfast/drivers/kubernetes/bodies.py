@@ -231,7 +231,7 @@ LOCATION_PREFIX = f"topology.{DOMAIN}/"
 
 
 def leaves(node: Object) -> str:
-    """Return why a node is about to be taken away by somebody else than Holdfast; empty: it is not.
+    """Return why a node is about to be taken away by others than Holdfast; empty: it is not.
 
     A cordon is the first act of ``kubectl drain``.
     """

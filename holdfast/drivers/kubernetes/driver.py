@@ -77,7 +77,7 @@ class KubernetesDriver:
         return [_supplied(name, each, found.get(name), nodes) for name, each in sets.items()]
 
     def leaving(self) -> list[Leaving]:
-        """Return machines whose node somebody else cordoned, or that the cluster is about to take away.
+        """Return machines whose node others cordoned, or that the cluster is about to take away.
 
         Raises:
             UnauthorizedError: the service account may not; the message names verb and resource.

@@ -63,7 +63,7 @@ class Kind:
     unless: str = ""
     """Changes of its meaning by its evidence, for the docs."""
     accuses: bool | None = None
-    """Whether another machine would change it; None: as its scope says."""
+    """Whether another machine would change it; None: as its scope has it."""
     repeats: bool = False
     """It may pass by itself: while it lasts, it is reported again, and each time is a signal."""
     flaps: bool = False

@@ -13,7 +13,7 @@ GPU_LOST = Kind(
     Scope.GPU,
     "A GPU or its driver is gone or unavailable: fell off the bus, needs a reset, is not enumerated, does not answer.",
     evidence="error",
-    # BR (arXiv 2509.16293, section 4): an unavailable GPU is evicted without stop-time checks.
+    # ByteRobust (arXiv 2509.16293, section 4): an unavailable GPU is evicted without stop-time checks.
     meaning=alone(IncidentClass.MACHINE_FAULT, 1.0),
     precedence=110,
     thresholds=("intervals.stalled_s",),

@@ -20,7 +20,7 @@ NON_FINITE = Kind(
     Scope.JOB,
     "Loss or gradient norm of a rank is NaN or infinite.",
     evidence="step, metric, value",
-    # BR (arXiv 2509.16293, section 4): NaN and a jump of 5x are fault signals.
+    # ByteRobust (arXiv 2509.16293, section 4): NaN and a jump of 5x are fault signals.
     meaning=alone(IncidentClass.NAN_LOSS, 1.0),
     precedence=600,
 )

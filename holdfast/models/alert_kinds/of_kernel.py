@@ -49,7 +49,7 @@ DISK_FAULT = Kind(
     "disk_fault",
     Scope.HOST,
     "A disk does not read or write any more: I/O errors, controller resets, or the state folder is gone.",
-    # BR (arXiv 2509.16293, section 4): a disk fault is evicted without stop-time checks.
+    # ByteRobust (arXiv 2509.16293, section 4): a disk fault is evicted without stop-time checks.
     meaning=alone(IncidentClass.MACHINE_FAULT, 1.0),
     precedence=130,
     every=_EVERY,

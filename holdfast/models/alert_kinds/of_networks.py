@@ -8,7 +8,7 @@ from holdfast.models.classes import IncidentClass
 
 _EVERY = "intervals.network_s"
 
-# BR (arXiv 2509.16293, section 4): network alerts act at the second within five minutes.
+# ByteRobust (arXiv 2509.16293, section 4): network alerts act at the second within five minutes.
 NIC_DOWN = Kind(
     "nic_down",
     Scope.NETWORK,

@@ -96,7 +96,7 @@ def test_a_killed_rank_is_a_crash_at_once() -> None:
     found = classified(rank_exit(3, signal="SIGKILL"), *(rank_exit(r, cascade=True) for r in (0, 1, 2)))
     assert (found.incident_class, found.machine, found.rank) == (IncidentClass.JOB_CRASH, "m1", 3)
     assert "SIGKILL" in found.reasons[0]
-    assert any("3 ranks lost a peer" in reason for reason in found.reasons)
+    assert any("3 ranks ended because they lost a peer" in reason for reason in found.reasons)
 
 
 def test_a_killed_rank_outweighs_a_traceback() -> None:

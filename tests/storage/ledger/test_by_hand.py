@@ -19,5 +19,5 @@ def test_what_people_do_is_there_before_and_after(ledger: Ledger, clock: FakeClo
     assert [entry.id for entry in ledger.by_hand()] == [second.id, first.id]
     assert ledger.by_hand("m0") == [ended]
     assert ledger.by_hand(limit=1) == [second]
-    with pytest.raises(UnknownError, match="no request 99"):
+    with pytest.raises(UnknownError, match="no manual request 99"):
         ledger.end_by_hand(99, ActionState.DONE, "")

@@ -14,7 +14,7 @@ export function h(tag, attributes = {}, ...children) {
 
 const asNode = (child) => (child instanceof Node ? child : document.createTextNode(String(child)));
 
-// A part of a view that is drawn anew only when its facts changed; the focus stays where it was.
+// A part of a view that is drawn again only when its facts changed; the focus stays where it was.
 export function part(parent, name, title) {
   const body = h("div", { class: "body" });
   const section = h("section", { class: `part ${name}`, "aria-label": title ? null : name }, title ? h("h2", {}, title) : null, body);

@@ -121,6 +121,6 @@ document.querySelector(".skip").addEventListener("click", (event) => {
 });
 document.addEventListener("visibilitychange", () => document.hidden || refresh());
 document.addEventListener("holdfast:done", refresh);
-// Canvases hold colours: with other colours the view is made anew.
+// Canvases hold colours: with other colours the view is made again.
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => document.getElementById("dialog").open || open());
 start();

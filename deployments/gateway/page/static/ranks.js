@@ -104,7 +104,7 @@ function errorBox(error) {
     error.log_tail ? h("details", {}, h("summary", {}, "End of its log"), h("pre", { tabindex: "0" }, error.log_tail)) : null);
 }
 
-const stacks = new Map(); // of the rank looked at: what was taken stays on the page while its panel is drawn anew
+const stacks = new Map(); // of the rank looked at: what was taken stays on the page while its panel is drawn again
 
 function stackBox(job, rank) {
   const key = `${job} ${rank}`;

@@ -120,7 +120,7 @@ def test_nothing_goes_while_a_manifest_cannot_be_read(store: S3Store) -> None:
         complete(store, step)
     store.put(object_key(manifests.checkpoint_key("gpt", 40, 1), manifests.MANIFEST), b'{"format": 99}')
     before = keys(store)
-    with pytest.raises(CheckpointError, match=r"nothing is tidied up.*step-0000000040-e1"):
+    with pytest.raises(CheckpointError, match=r"nothing is deleted.*step-0000000040-e1"):
         later(store)
     assert keys(store) == before
 
