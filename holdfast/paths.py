@@ -8,6 +8,8 @@ from pathlib import Path
 SHM = Path("/dev/shm")
 ENV_MACHINE_DIR = "HOLDFAST_MACHINE_DIR"
 """Variable of every process of a machine (its folder), so that a driver finds them all."""
+ENV_AGENT = "HOLDFAST_AGENT"
+"""In the environment of all that an agent starts: its machine's folder and its incarnation, see :func:`of_agent`."""
 
 
 def machine_dir(home: Path, machine: str) -> Path:
@@ -23,6 +25,11 @@ def shm_root(home: Path) -> Path:
 def shm_dir(home: Path, machine: str) -> Path:
     """Return the machine's memory for checkpoint shards. Gone when the machine is."""
     return shm_root(home) / machine
+
+
+def of_agent(folder: Path, incarnation: str) -> str:
+    """Return the value of :data:`ENV_AGENT`."""
+    return f"{folder}:{incarnation}"
 
 
 def run_dir(home: Path) -> Path:

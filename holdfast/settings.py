@@ -217,6 +217,11 @@ class Settings(BaseSettings):
         return value
 
     @property
+    def preload_modules(self) -> tuple[str, ...]:
+        """Names of the modules that fork servers load before ranks start."""
+        return tuple(name.strip() for name in self.preload.split(",") if name.strip())
+
+    @property
     def gateways(self) -> tuple[str, ...]:
         """Base URLs of all gateways; a client that is refused by one on standby asks the next."""
         named = tuple(url.strip().rstrip("/") for url in self.gateway_url.split(",") if url.strip())

@@ -38,7 +38,7 @@ from holdfast.agent.inspection.roots import Roots
 from holdfast.agent.metrics import Metrics
 from holdfast.agent.ranks import scratch
 from holdfast.agent.ranks.epoch_groups import EpochGroups, parent_of_groups
-from holdfast.agent.ranks.forkserver import ForkServer
+from holdfast.agent.ranks.forkserver import ForkServer, Given
 from holdfast.agent.ranks.jobs import Jobs
 from holdfast.agent.ranks.rank_logs import RankLogs
 from holdfast.agent.ranks.remains import Remains
@@ -103,7 +103,8 @@ class Agent:
 
     def __init__(self, machine: str, home: Path, settings: Settings, secret: str | Keys, host: str) -> None:
         self.machine = machine
-        self.incarnation = incarnation.fresh()
+        given = Given.taken()
+        self.incarnation = given.incarnation if given else incarnation.fresh()
         self.secret = secret = keys(secret)
         self._tls = tls.of(settings)
         self.metrics = Metrics()
@@ -117,7 +118,7 @@ class Agent:
             machine, shm, self.folder / "ckpt", None if nvme is None else nvme / shm.relative_to(SHM)
         )
         self._prepare_process()
-        self.forks = ForkServer([name.strip() for name in settings.preload.split(",") if name.strip()])
+        self.forks = ForkServer(settings.preload_modules, given)
         groups = EpochGroups(self.folder, parent_of_groups(os.environ))
         self._remains = Remains(
             self.memory.root / "control", self.folder, self.incarnation, self.forks, groups

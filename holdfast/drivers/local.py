@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
 
 from holdfast import durable, paths, private
 from holdfast.drivers import processes
+from holdfast.drivers.agent_starter import ROOM, AgentStarter, start_alone, starting_together
 from holdfast.drivers.base import Supplied, require_unit
 from holdfast.drivers.roster import RosterFile, locked
 from holdfast.errors import RefusedError, SettingsError, UnavailableError, UnknownError
@@ -28,6 +30,7 @@ __all__ = ["Evicted", "LocalDriver", "machine_dir", "shm_dir"]
 # A playbook's own process must not shine through into the machines that it starts.
 _NOT_INHERITED = "PREFECT_"
 _UNIT = "unit"
+_AGENT = (sys.executable, "-P", "-m", "holdfast.agent")
 
 
 class Evicted(Frozen):
@@ -59,7 +62,7 @@ class LocalDriver:
         self.home = home.resolve()
         self._chosen = environment
         self._host = host
-        self._agent = tuple(agent) or (sys.executable, "-P", "-m", "holdfast.agent")
+        self._agent = tuple(agent) or _AGENT
         self._roster = RosterFile(self.home)
 
     def machines(self) -> list[Supplied]:
@@ -80,14 +83,15 @@ class LocalDriver:
                 f"provision: group = {group!r}, but the local driver has one kind of machine. "
                 "Take the group out of spare_pool.groups in the policy file."
             )
-        names = self._roster.add(n) if n else []
-        try:
-            for name in names:
-                self._boot(name)
-        except UnavailableError:
-            for name in names:
-                self.retire(name)
-            raise
+        with self._starter(n) as starter:
+            names = self._roster.add(n) if n else []
+            try:
+                for name in names:
+                    self._boot(name, starter)
+            except UnavailableError:
+                for name in names:
+                    self.retire(name)
+                raise
         return names
 
     def withdraw(self) -> None:
@@ -162,29 +166,27 @@ class LocalDriver:
         except OSError:
             return None
 
-    def _boot(self, name: str) -> None:
+    @contextlib.contextmanager
+    def _starter(self, n: int) -> Iterator[AgentStarter]:
+        """Yield what starts ``n`` agents: together, if they are ours and more than one."""
+        if n < 2 or self._agent != _AGENT:
+            yield start_alone
+            return
+        with starting_together(self.home, self._environment(Path(ROOM))) as starter:
+            yield starter
+
+    def _boot(self, name: str, start: AgentStarter = start_alone) -> None:
         folder = self._folder(name)
         private.folder(folder)
         for memory in (paths.shm_root(self.home), shm_dir(self.home, name)):
             private.folder(memory)
         durable.sync(folder.parent)
         durable.write(folder / _UNIT, uuid.uuid4().hex[:8], "machine")
-        arguments = ["--machine", name, "--home", str(self.home), "--host", self._host]
-        with (folder / "agent.log").open("ab") as log:
-            try:
-                # `setsid --fork` gives the agent its own session and init as parent: no zombie of ours.
-                subprocess.run(
-                    ["setsid", "--fork", *self._agent, *arguments],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    cwd=folder,
-                    env={**self._environment(folder), ENV_UNIT: self._unit(name)},
-                    check=True,
-                    timeout=10,
-                )
-            except (OSError, subprocess.SubprocessError) as error:
-                raise UnavailableError(f"machine {name}: its agent did not start: {error}") from None
+        command = [*self._agent, "--machine", name, "--home", str(self.home), "--host", self._host]
+        try:
+            start(command, folder, {**self._environment(folder), ENV_UNIT: self._unit(name)})
+        except (OSError, subprocess.SubprocessError) as error:
+            raise UnavailableError(f"machine {name}: its agent did not start: {error}") from None
 
     def _environment(self, folder: Path) -> Mapping[str, str]:
         kept = {key: value for key, value in os.environ.items() if not key.startswith(_NOT_INHERITED)}

@@ -2,8 +2,8 @@
 
 A process whose parent has died is given to the nearest ancestor that is a *subreaper*, and to init where there is
 none. With the fork server as the subreaper everything that a rank started stays below it in the tree of processes:
-none. With the fork server as the subreaper everything that a rank started stays below it in the tree of processes:
 other sessions, daemons that forked twice, and those that gave up their environment. So it can be found and checked to
+be gone (:mod:`holdfast.agent.ranks.remains`).
 """
 
 import ctypes

@@ -13,10 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import json
 import math
 import multiprocessing
 import multiprocessing.forkserver
 import multiprocessing.process
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -30,13 +34,18 @@ from holdfast.agent.ranks import proc, rank_main
 
 ForkFn = Callable[[Callable[..., None], tuple[Any, ...]], ForkServerProcess]
 
+_UNKNOWN_PYTHON = (3, 14)
+"""From here on ``multiprocessing`` authenticates its clients to its fork server."""
 _PAUSE_S = 0.1
 _FULL_PAUSE_S = 1.0
 # After the last use: a recovery goes on for a while, and its first steps should have the cores.
 _CALM_S = 3.0
 _REMEMBERED = 512
 """Processes that ended are forgotten when there are so many."""
-_ADOPTING = "holdfast.agent.ranks.adopting"
+ADOPTING = "holdfast.agent.ranks.adopting"
+ENV_GIVEN = "HOLDFAST_FORK_SERVER"
+ADDRESS = "forks.sock"
+"""Socket of a fork server that the agent was started with, in the machine's folder, where the agent runs."""
 # Needed by every rank, and by the carrier, so that neither imports anything after its fork.
 _OWN_PRELOAD = (
     "holdfast.agent.ranks.rank_main",
@@ -70,14 +79,54 @@ class Spare:
             return False
 
 
+@dataclass(frozen=True)
+class Given:
+    """The fork server that an agent was started with (:mod:`holdfast.agent.starter`): a child of the agent's own."""
+
+    pid: int
+    alive: int
+    """File descriptor: the server ends when its last copy is closed."""
+    loaded: tuple[str, ...]
+    incarnation: str
+    """The agent's: what forks of the server start is found by it, as all that an agent starts."""
+
+    def dumped(self) -> str:
+        """Return the value of :data:`ENV_GIVEN`."""
+        return json.dumps(dataclasses.astuple(self))
+
+    @classmethod
+    def taken(cls) -> Given | None:
+        """Return the server that this agent was started with, once; None: it was started alone."""
+        if not (dumped := os.environ.pop(ENV_GIVEN, "")):
+            return None
+        pid, alive, loaded, incarnation = json.loads(dumped)
+        os.set_inheritable(alive, False)
+        return cls(pid, alive, tuple(loaded), incarnation)
+
+    def used(self, wanted: Sequence[str]) -> bool:
+        """Let ``multiprocessing`` fork from it; False, and its end, where it is of no use."""
+        if self.loaded != tuple(wanted) or sys.version_info >= _UNKNOWN_PYTHON:
+            os.close(self.alive)
+            return False
+        server: Any = multiprocessing.forkserver._forkserver
+        server._forkserver_address, server._forkserver_alive_fd = ADDRESS, self.alive
+        server._forkserver_pid = self.pid
+        return True
+
+
+def modules(preload: Sequence[str]) -> list[str]:
+    """Return the names of all modules that a fork server loads, where jobs want ``preload``."""
+    # The Session needs torch; a machine whose jobs do not preload that is not made to.
+    return [*preload, *_OWN_PRELOAD, *(_SESSION_PRELOAD if "torch" in preload else ())]
+
+
 class ForkServer:
     """Forks processes; safe to use from several threads."""
 
-    def __init__(self, preload: Sequence[str]) -> None:
+    def __init__(self, preload: Sequence[str], given: Given | None = None) -> None:
         self._context = multiprocessing.get_context("forkserver")
-        # The Session needs torch; a machine whose jobs do not preload that is not made to.
-        session = _SESSION_PRELOAD if "torch" in preload else ()
-        self._context.set_forkserver_preload([_ADOPTING, *preload, *_OWN_PRELOAD, *session])
+        self._context.set_forkserver_preload([ADOPTING, *modules(preload)])
+        self._given = given is not None and given.used(modules(preload))
         self._lock = threading.Lock()
         # Of its own: forks must not queue behind transfers in the event loop's default executor.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fork")
@@ -103,7 +152,9 @@ class ForkServer:
 
         Takes milliseconds once warm, and as long as loading the libraries before: not for the event loop.
         """
-        process = self._context.Process(target=rank_main.bootstrap, args=(target, args))
+        # A server that we did not start has not our environment.
+        environment = dict(os.environ) if self._given else None
+        process = self._context.Process(target=rank_main.bootstrap, args=(target, args, environment))
         with self._lock:
             process.start()
             # Otherwise the next start() would poll this one's status pipe from its thread, racing with

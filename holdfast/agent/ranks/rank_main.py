@@ -50,13 +50,17 @@ class RankOrder:
     """The file by which it joins its epoch's control group."""
 
 
-def bootstrap(target: Callable[..., None], args: tuple[Any, ...]) -> None:
-    """Settle a freshly forked process, then run ``target(*args)`` in it."""
+def bootstrap(
+    target: Callable[..., None], args: tuple[Any, ...], environment: dict[str, str] | None = None
+) -> None:
+    """Settle a freshly forked process, in ``environment`` if given, then run ``target(*args)`` in it."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() == 1:
         os._exit(1)  # the fork server died before the line above
     os.setpgid(0, 0)
     os.nice(NICE)
+    if environment is not None:
+        _adopt(environment)
     _leave_fork_server()
     trackers.leave_fork_servers()
     _leave_finalizers()
@@ -141,6 +145,13 @@ def _touch() -> None:
         rehearsal.rehearse()
     except Exception:  # only time is lost; a rank run by this process will report what is wrong
         traceback.print_exc()
+
+
+def _adopt(environment: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    if "TMPDIR" in environment:
+        scratch.enter(environment["TMPDIR"])
 
 
 def _leave_fork_server() -> None:

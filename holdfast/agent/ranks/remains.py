@@ -25,11 +25,10 @@ from holdfast.agent.ranks.epoch_groups import EpochGroups
 from holdfast.agent.ranks.forkserver import ForkServer
 from holdfast.agent.ranks.proc import Known
 from holdfast.errors import UnavailableError
+from holdfast.paths import ENV_AGENT, of_agent
 
 _log = logging.getLogger(__name__)
 
-ENV_AGENT = "HOLDFAST_AGENT"
-"""In the environment of all that an agent starts: its machine's folder and its incarnation."""
 GONE_S = 3.0
 """After SIGKILL; a process that takes longer is stuck in the kernel."""
 TIDY_S = 1.0
@@ -62,7 +61,7 @@ class Remains:
         self._clear = False
         # A pool of its own: a start must not queue behind transfers in the event loop's default executor.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="remains")
-        os.environ[ENV_AGENT] = f"{folder}:{incarnation}"
+        os.environ[ENV_AGENT] = of_agent(folder, incarnation)
 
     def open(self, run: str) -> str:
         """Make a group for ``run``, if there may be one; return the file by which its ranks join it, or nothing."""

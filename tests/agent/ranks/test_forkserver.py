@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -100,3 +101,36 @@ async def test_a_spare_that_is_taken_meanwhile_does_not_wait(forks: ForkServer, 
     process = await forks.run_soon(say_pid, (str(tmp_path / "pid"),))
     assert not spare.waits
     await asyncio.to_thread(process.join)
+
+
+def say_environment(path: str) -> None:
+    """Body of the test's processes."""
+    Path(path).write_text(f"{os.environ.get('ADDED')} {os.environ.get('REMOVED')} {tempfile.gettempdir()}")
+
+
+async def test_forks_of_a_given_server_have_the_agents_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the environment of the process was that loaded the libraries for several agents."""
+    monkeypatch.setenv("REMOVED", "before")
+    server = ForkServer([])
+    await server.warm_up()
+    monkeypatch.setattr(server, "_given", True)
+    monkeypatch.delenv("REMOVED")
+    monkeypatch.setenv("ADDED", "since")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    process = await server.fork_soon(say_environment, (str(tmp_path / "said"),))
+    await asyncio.to_thread(process.join)
+    assert (tmp_path / "said").read_text() == f"since None {tmp_path}"
+
+
+def test_a_server_with_other_modules_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end is asked for: the agent starts one of its own."""
+    here, there = os.pipe()
+    monkeypatch.setenv(forkserver.ENV_GIVEN, forkserver.Given(1, there, ("json",), "life@unit").dumped())
+    given = forkserver.Given.taken()
+    assert given == forkserver.Given(1, there, ("json",), "life@unit")
+    assert not given.used(["json", "wave"])
+    assert os.read(here, 1) == b""
+    os.close(here)
+    assert forkserver.ENV_GIVEN not in os.environ

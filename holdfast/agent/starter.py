@@ -1,0 +1,150 @@
+"""Start the agents of several machines on one host, with the training libraries loaded once.
+
+A fork server loads torch and what belongs to it: two to three seconds of a processor, a quarter of a gigabyte. Where
+machines are process trees of one host, each would do so side by side. This program loads the same modules once, and for
+each line of its input (:class:`Order`) forks a process that forks the machine's fork server and then executes the
+agent. So the fork server is the agent's own child, and its pages are shared until they are written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import multiprocessing.forkserver
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from holdfast import settings
+from holdfast.agent.ranks.forkserver import ADDRESS, ADOPTING, ENV_GIVEN, Given, modules
+from holdfast.models import incarnation
+from holdfast.paths import ENV_AGENT, ENV_MACHINE_DIR, of_agent
+
+READY = b"ready\n"
+_BACKLOG = 128
+_ENV_START = 47
+"""Place of ``env_start`` in /proc/PID/stat, counted from the process state."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """One agent to start."""
+
+    command: list[str]
+    folder: str
+    """The machine's, in which the agent runs and writes its log."""
+    log: str
+    environment: dict[str, str]
+
+
+def main() -> None:
+    """Load, say so, and start agents until the input ends; each is answered by its pid."""
+    parser = argparse.ArgumentParser("holdfast.agent.starter", description=__doc__)
+    parser.add_argument("--home", required=True, type=Path)
+    names = modules(settings.load(parser.parse_args().home).preload_modules)
+    for name in names:
+        # As the fork server does: a missing module is met by the rank that needs it.
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    gc.collect()
+    gc.freeze()
+    os.write(1, READY)
+    for line in _lines():
+        os.write(1, b"%d\n" % _start(Order(**json.loads(line)), names))
+
+
+def _lines() -> Iterator[bytes]:
+    """Read without a buffer, which every fork would inherit."""
+    rest = b""
+    while more := os.read(0, 1 << 16):
+        *whole, rest = (rest + more).split(b"\n")
+        yield from whole
+
+
+def _start(order: Order, names: Sequence[str]) -> int:
+    if pid := os.fork():
+        return pid
+    try:
+        os.setsid()
+        _redirect(order.log)
+        os.chdir(order.folder)
+        life = incarnation.fresh(order.environment)
+        tag({ENV_MACHINE_DIR: order.folder, ENV_AGENT: of_agent(Path(order.folder), life)})
+        given = _fork_server(names, life)
+        os.execve(order.command[0], order.command, order.environment | {ENV_GIVEN: given.dumped()})
+    except BaseException:  # it must never return into the loop above
+        traceback.print_exc()
+        os._exit(1)
+
+
+def _redirect(log: str) -> None:
+    nothing, output = (
+        os.open(os.devnull, os.O_RDONLY),
+        os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+    )
+    os.dup2(nothing, 0)
+    for descriptor in (1, 2):
+        os.dup2(output, descriptor)
+
+
+def tag(variables: Mapping[str, str]) -> None:
+    """Have ``/proc/PID/environ`` of this process and its forks show these variables.
+
+    It shows the memory that held the environment when the program was executed. The driver left room there: it finds a
+    machine's processes by its folder, and an agent those of the agents before it.
+    """
+    begin = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[_ENV_START])
+    for name, value in variables.items():
+        content = b"\0" + Path("/proc/self/environ").read_bytes()
+        at = content.index(b"\0" + (start := os.fsencode(f"{name}=")))
+        room = content.index(b"\0", at + 1) - at - 1
+        entry = start + os.fsencode(value)
+        if len(entry) > room:
+            raise ValueError(
+                f"{name}={value}: longer than the {room} bytes that the starter was given for it."
+            )
+        ctypes.memmove(begin + at, entry.ljust(room, b"\0"), room)
+        os.environ[name] = value
+
+
+def _fork_server(names: Sequence[str], life: str) -> Given:
+    """Fork this machine's server, as ``multiprocessing`` would have started it; the agent inherits the rest."""
+    alive_r, alive_w = os.pipe()
+    with socket.socket(socket.AF_UNIX) as listener:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(ADDRESS)
+        listener.bind(ADDRESS)
+        os.chmod(ADDRESS, 0o600)
+        listener.listen(_BACKLOG)
+        if not (pid := os.fork()):
+            os.close(alive_w)
+            _serve(listener.detach(), alive_r)
+    os.close(alive_r)
+    os.set_inheritable(alive_w, True)
+    return Given(pid, alive_w, tuple(names), life)
+
+
+def _serve(listener: int, alive: int) -> Any:
+    status = 1
+    try:
+        multiprocessing.forkserver.main(listener, alive, [ADOPTING])
+    except SystemExit:
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    os._exit(status)
+
+
+if __name__ == "__main__":
+    main()
+    sys.stdout.flush()
+    os._exit(0)
