@@ -221,6 +221,7 @@ async def test_the_first_tier_on_a_disk_takes_no_memory(pair: list[AgentProcess]
     running = Running(pair, "nvme")
     await running.launch("own", copies=Copies(own=2, peer=1), first_tier=FirstTier.DISK)
     await running.replicated(4)
+    await running.rehearsed()
     nvme = _nvme(pair[0])
     assert copies(pair[0].shm, "nvme") == 0
     found = await running.counted(nvme, 4)
