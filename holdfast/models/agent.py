@@ -291,7 +291,7 @@ class Start(Frozen):
     """``host:port`` (data address) of the machine that keeps copies of this machine's shards."""
     peer_machine: MachineOrNone = ""
     keeps_ranks: tuple[Rank, ...] | None = None
-    """Ranks whose copies this machine keeps; None: not said (a gateway that is a release older)."""
+    """Ranks whose copies this machine keeps; None: not stated (a gateway that is a release older)."""
     s3_every_steps: int = 0
     """0: no checkpoints in S3."""
     disk_every_steps: int = 0

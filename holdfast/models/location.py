@@ -52,7 +52,7 @@ def of_machine(setting: str, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def of_slurm(address: str, pattern: str) -> dict[str, str]:
-    """Return the switches above a node, from what Slurm tells a step; empty: it says nothing of use.
+    """Return the switches above a node, from the variables that Slurm sets for a step; empty: they name none.
 
     Args:
         address: ``SLURM_TOPOLOGY_ADDR``: names from the top switch down to the node, with periods between.
@@ -73,7 +73,7 @@ def of_slurm(address: str, pattern: str) -> dict[str, str]:
 
 
 def usable(found: Mapping[str, str]) -> dict[str, str]:
-    """Return what an engine says of a machine, if it is a location; else nothing."""
+    """Return what an engine reports of a machine, if it is a location; else nothing."""
     try:
         return dict(_CHECK.validate_python(dict(found)))
     except ValidationError:

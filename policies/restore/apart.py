@@ -28,7 +28,7 @@ class Penalty:
     def __init__(self, related: Sequence[set[int]], locations: Sequence[Location]) -> None:
         self.size = len(related)
         self._domains = _codes(locations)
-        # In plain data parallelism all are of one group: nothing tells them apart.
+        # In plain data parallelism all are of one group: none is better than another.
         self._related = None if all(len(others) == self.size for others in related) else related
 
     def of(self, slots: Slots, peers: Slots) -> Slots:

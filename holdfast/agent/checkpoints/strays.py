@@ -1,6 +1,6 @@
 """Shards that no rank needs here any more: their memory is freed once those that replace them are saved.
 
-After a job shrank or grew, or its copies were placed anew, machines hold slots of ranks that run, or are copied,
+After a job shrank or grew, or its copies went to other peers, machines hold slots of ranks that run, or are copied,
 elsewhere now, beside those of the present ranks.
 """
 
