@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from holdfast.models.base import Frozen
 from holdfast.models.names import JobName, KeyOrNone, MachineName, MachineOrNone, ObjectKey, Rank
+from holdfast.models.start_from import StartFrom
 
 
 class Tier(StrEnum):
@@ -144,6 +145,8 @@ class RestorePlan(Frozen):
     """The checkpoint of this step in S3, when it is read or may have to be."""
     saved_by: int = 0
     """Ranks whose shards the ``sources`` are, when another number of ranks resumes from them; else 0."""
+    start_from: StartFrom | None = None
+    """The source of a job that has no state of its own, when ``tier`` is None."""
     skipped: tuple[SkippedStep, ...] = ()
     """Newer steps, newest first."""
     reasons: tuple[str, ...] = ()
@@ -191,5 +194,12 @@ class RestoreOrder(Frozen):
     """Further sources for these ranks, per rank cheapest first."""
     key: KeyOrNone = ""
     """S3 prefix, when ``tier`` or the tier of a source is ``s3``."""
+    start_from: StartFrom | None = None
+    """As in :class:`RestorePlan`."""
     saved_by: int = 0
     """As in :class:`RestorePlan`: then each rank reads the sources that name it as their reader, and all exchange."""
+
+    @property
+    def has_state(self) -> bool:
+        """Whether ranks are given a state; else they start from zero."""
+        return self.tier is not None or self.start_from is not None

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from holdfast.models.base import MAX_GRACE_S, Frozen
 from holdfast.models.checkpoint import Copies, FirstTier, Retention
 from holdfast.models.names import JobName, MachineName, Version
+from holdfast.models.start_from import StartFrom
 
 
 class JobState(StrEnum):
@@ -199,6 +200,9 @@ class JobSpec(Frozen):
     parallelism: Parallelism = Parallelism()
     env: dict[str, str] = Field(default_factory=dict)
     checkpoint: CheckpointPolicy = CheckpointPolicy()
+    start_from: StartFrom | None = Field(
+        None, description="The checkpoint from which the job starts while it has none of its own."
+    )
     stop_grace_s: float = Field(
         2.0,
         ge=0,
@@ -226,6 +230,14 @@ class JobSpec(Frozen):
             raise ValueError(
                 "checkpoint.buffers = 1 with machines = 1: no other machine keeps a copy while a rank saves. "
                 "Set buffers: 2."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _starts_from_another(self) -> JobSpec:
+        if self.start_from is not None and self.start_from.job == self.name:
+            raise ValueError(
+                f"start_from.job = {self.name}: it is this job itself. Resume it, or submit it under another name"
             )
         return self
 

@@ -61,7 +61,9 @@ def restore_remote(state: State, source: RemoteReader, rank: int) -> LoadReport:
     return source.report
 
 
-def restore_with(load: Load, state: State, rank: int, *, own: bool = False, alone: bool = False) -> None:
+def restore_with(
+    load: Load, state: State, rank: int, *, own: bool = False, alone: bool = False, random: bool = True
+) -> None:
     """Load into ``state`` and the process's random state: first the trees that were saved, then what they name.
 
     At another world size a rank without random state of its own derives one from that of ``rank % saved``.
@@ -72,12 +74,13 @@ def restore_with(load: Load, state: State, rank: int, *, own: bool = False, alon
         rank: this one.
         own: whether the source is the rank's own shard, which has nothing of the other ranks.
         alone: whether this rank reads for itself; else all ranks read together.
+        random: whether the random state is taken.
 
     Raises:
         CheckpointError: what was saved does not fit; names the path.
     """
     tree = state if isinstance(state, StateTree) else StateTree(state, rank)
-    loading = _Loading(tree, rank, own, alone or own)
+    loading = _Loading(tree, rank, own, alone or own, random=random)
     trees = load(loading.trees)
     if not loading.structured:
         unstructured.load(tree, trees)
@@ -95,8 +98,8 @@ def restore_with(load: Load, state: State, rank: int, *, own: bool = False, alon
 class _Loading:
     """The two requests of one restore."""
 
-    def __init__(self, tree: StateTree, rank: int, own: bool, alone: bool) -> None:
-        self.tree, self.rank, self.own = tree, rank, own
+    def __init__(self, tree: StateTree, rank: int, own: bool, alone: bool, *, random: bool = True) -> None:
+        self.tree, self.rank, self.own, self._takes_random = tree, rank, own, random
         self._exchange = Exchange(alone=alone)
         self.world_size = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
         self.structured = True
@@ -105,7 +108,8 @@ class _Loading:
     def trees(self, metadata: Metadata) -> dict[str, Any]:
         """Return the items that describe how the state was made; of another program's checkpoint, all of it."""
         names = metadata.state_dict_metadata
-        self.random_of = rng.source(self.rank, rng.saved_ranks(names))
+        if self._takes_random:
+            self.random_of = rng.source(self.rank, rng.saved_ranks(names))
         saved = structure.saved_ranks(names)
         if not saved:
             self.structured = False

@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import CheckpointError
+from holdfast.models.start_from import StartFrom
 from holdfast.session.recovery import Recovered, recover, recover_from_ranks, told
 from holdfast.session.restore import State, restore_remote
+from holdfast.session.start_from import start_from
+from holdfast.session.state import StateTree
 from holdfast.storage import objects
 from holdfast.storage.checkpoints.remote.remote_reader import RemoteReader
 from holdfast.storage.checkpoints.save.buffers import Saved
@@ -48,7 +51,12 @@ def redeem(
     remote = partial(_in_store, order) if order["key"] else None
     others = None if order.get("paths") is None else [*map(Path, order["paths"])]
     arrived(others or [])
-    if others is not None:
+    if order.get("start_from"):
+        source = StartFrom.model_validate(order["start_from"])
+        found = start_from(
+            source, state.state if isinstance(state, StateTree) else state, rank, order["store"]
+        )
+    elif others is not None:
         found = recover_from_ranks(state, rank, others, remote=remote)
     elif order["path"] or order["alone"]:
         path = Path(order["path"]) if order["path"] else None

@@ -229,7 +229,7 @@ class Jobs:
         async def bring(rank: int) -> None:
             run.hand_over(rank, await self._supply.restored(run.start, rank))
 
-        ranks = run.start.ranks if run.start.restore.tier is not None else ()
+        ranks = run.start.ranks if run.start.restore.has_state else ()
         bringing = asyncio.gather(*(bring(rank) for rank in ranks))
         try:
             await run.launch(self._forks, code, self._events(run), self._on_exit)

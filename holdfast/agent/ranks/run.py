@@ -48,6 +48,8 @@ class Restored:
     """Whether this rank reads it by itself, while others have their shards."""
     store: Mapping[str, str] = field(default_factory=dict)
     """Settings with which to reach S3."""
+    start_from: Mapping[str, Any] | None = None
+    """The source of a job that has no state of its own (:class:`.StartFrom`)."""
 
 
 class Run:
@@ -313,7 +315,7 @@ class Run:
 
     def _environment_of(self, rank: int) -> dict[str, str]:
         restore = self.start.restore
-        ticket = self._ticket_path(rank) if restore.tier or self._ahead else ""
+        ticket = self._ticket_path(rank) if restore.has_state or self._ahead else ""
         return {
             wire.ENV_CONTROL: self._control_path(rank),
             wire.ENV_RESTORE: json.dumps({"step": restore.step, "ticket": ticket}),

@@ -132,6 +132,8 @@ class Staging:
             CheckpointError: every source was refused; names them.
         """
         order = start.restore
+        if (source := order.start_from) is not None:
+            return Restored(order.step, "", start_from=source.model_dump(), store=self._store)
         assert order.tier is not None
         if order.tier is Tier.S3:
             return self._in_store(start, alone=False)

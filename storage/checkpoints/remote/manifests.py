@@ -63,6 +63,10 @@ class RemoteFile(Frozen):
         return self.name.rpartition("/")[2]
 
 
+class ForeignFile(RemoteFile):
+    """One file of a checkpoint that another program wrote: nothing says which bytes it should have."""
+
+
 class Part(Frozen):
     """One file of a rank: a piece of the rank's part of the checkpoint."""
 

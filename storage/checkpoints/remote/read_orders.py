@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from holdfast.storage.checkpoints.format.blocks import block_nbytes_for
-from holdfast.storage.checkpoints.remote.manifests import RemoteFile
+from holdfast.storage.checkpoints.remote.manifests import ForeignFile, RemoteFile
 from holdfast.storage.checkpoints.remote.read_plan import Needs, ReadPlan, plan_reads
 
 PIECE_BYTES = 16 << 20
@@ -31,8 +31,9 @@ class Orders:
 
 
 def block_nbytes(file: RemoteFile) -> int:
-    """Size of the blocks whose digests are known; without them the whole file is one block."""
-    return block_nbytes_for(file.nbytes) if file.part else max(1, file.nbytes)
+    """Size of the blocks whose digests are known; without them the whole file is one block, if it has a digest."""
+    in_blocks = file.part or isinstance(file, ForeignFile)
+    return block_nbytes_for(file.nbytes) if in_blocks else max(1, file.nbytes)
 
 
 def deal(tables: list[Any], files: list[RemoteFile], size: int) -> list[tuple[Orders, int]]:

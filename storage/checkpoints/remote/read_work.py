@@ -19,7 +19,7 @@ from torch import Tensor
 from holdfast.errors import CheckpointError, DamagedError, HoldfastError, UnknownError
 from holdfast.storage.checkpoints.format.blocks import BlockCheck, Blocks
 from holdfast.storage.checkpoints.load.located import Located, Span
-from holdfast.storage.checkpoints.remote.manifests import RemoteFile
+from holdfast.storage.checkpoints.remote.manifests import ForeignFile, RemoteFile
 from holdfast.storage.checkpoints.remote.read_orders import Orders, block_nbytes
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
@@ -181,6 +181,8 @@ class Work:
 
     def _bad(self, file: int, start: int, block: bytes) -> bool:
         described = self._files[file]
+        if isinstance(described, ForeignFile):
+            return False
         with self._locks[file]:
             if file not in self._checks:
                 self._checks[file] = self._check(described)

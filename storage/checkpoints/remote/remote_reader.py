@@ -67,7 +67,7 @@ class LoadReport(Frozen):
 
 
 @dataclass(frozen=True)
-class _Opening:
+class Opening:
     """The result of rank 0's reads, for all ranks."""
 
     manifest: Manifest
@@ -95,7 +95,7 @@ class RemoteReader(StorageReader):
         self._key = key
         self._expected = (job, step)
         self._exchange, self.alone = Exchange(alone=alone), alone
-        self._opening: _Opening | None = None
+        self._opening: Opening | None = None
         self._metadata: Metadata | None = None
         self._counting = threading.Lock()
         self._counted = 0
@@ -132,19 +132,19 @@ class RemoteReader(StorageReader):
         self._metadata = self._metadata or self._stock(self._opening)
         return self._metadata
 
-    def _compact(self, opening: _Opening) -> Metadata:
+    def _compact(self, opening: Opening) -> Metadata:
         boxes = self._boxes(opening.manifest)
         assert boxes is not None
         names = [file.name for file in manifests.data_files(opening.manifest)]
 
         def stock() -> Metadata:
-            return self._stock(_Opening(opening.manifest, self._read_stock(opening.manifest), False, {}))
+            return self._stock(Opening(opening.manifest, self._read_stock(opening.manifest), False, {}))
 
         return CompactMetadata(
             Boxes(opening.metadata, self.name), names, partial(boxes.fetch, opening.metadata), stock
         )
 
-    def _stock(self, opening: _Opening) -> Metadata:
+    def _stock(self, opening: Opening) -> Metadata:
         return load_metadata(opening.metadata, self.name)
 
     def _boxes(self, manifest: Manifest) -> BoxesReader | None:
@@ -232,19 +232,19 @@ class RemoteReader(StorageReader):
         with self._counting:
             self._counted += 1
 
-    def _open(self) -> tuple[_Opening | None, HoldfastError | None]:
+    def _open(self) -> tuple[Opening | None, HoldfastError | None]:
         try:
             manifest = manifests.read_manifest(self._store, self._key)
             _check_owner(manifest, self._key, *self._expected)
             if (leading := self._open_boxes(manifest)) is not None:
                 files = {file.name: file for file in manifests.data_files(manifest)}
-                return _Opening(manifest, leading, True, files), None
+                return Opening(manifest, leading, True, files), None
             metadata = self._read_stock(manifest)
             listed = {file.name: file for file in manifest.files}
             paths = {info.relative_path for info in load_metadata(metadata, self._key).storage_data.values()}
             if missing := sorted(paths - listed.keys()):
                 raise DamagedError(f"checkpoint {self._key}: its manifest does not list {missing[0]}.")
-            return _Opening(manifest, metadata, False, {name: listed[name] for name in paths}), None
+            return Opening(manifest, metadata, False, {name: listed[name] for name in paths}), None
         except UnknownError as error:
             return None, DamagedError(f"checkpoint {self._key}: {error}")
         except HoldfastError as error:

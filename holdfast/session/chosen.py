@@ -1,0 +1,151 @@
+"""The parts of a state that come from another checkpoint, under their names there.
+
+What the model has must be there with its shape and type, and what is there under the name of a part must be in the
+model: a start that takes less than it seems to is worse than none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+from holdfast.errors import CheckpointError
+from holdfast.models.start_from import StartFrom
+from holdfast.session.known import Known
+from holdfast.session.modules import ModulePart
+from holdfast.session.optimizers import OptimizerPart
+from holdfast.session.others import OtherPart
+from holdfast.session.state import StateTree
+from holdfast.storage.checkpoints.format.structure import Node
+from holdfast.storage.checkpoints.load.exchange import Exchange
+
+
+class Chosen(StateTree):
+    """The state of a job whose parts have the names that they have in the source."""
+
+    def __init__(self, state: Mapping[str, Any], rank: int, source: StartFrom) -> None:
+        """Rename the parts of ``state`` that ``source`` takes.
+
+        Raises:
+            CheckpointError: the state has no such part.
+        """
+        parts = source.parts
+        if parts is not None and (unknown := sorted(parts.keys() - state.keys())):
+            raise CheckpointError(
+                f"start_from.parts: {unknown[0]!r}: the state given to Session.restore() has no such part (it has "
+                f"{', '.join(sorted(state)) or 'none'})"
+            )
+        names = {each: each if parts is None else parts.get(each, f"left out {each}") for each in state}
+        super().__init__({names[each]: part for each, part in state.items()}, rank)
+        self._source = source
+        self._taken = {names[each] for each in (state if parts is None else parts)} - self.dropped
+
+    def modules(self) -> Iterator[tuple[str, ModulePart]]:
+        """Yield the modules that are taken, by name."""
+        return (each for each in super().modules() if each[0] in self._taken)
+
+    def optimizers(self) -> Iterator[tuple[str, OptimizerPart]]:
+        """Yield the optimizers that are taken, by name."""
+        return (each for each in super().optimizers() if each[0] in self._taken)
+
+    def others(self) -> Iterator[tuple[str, OtherPart]]:
+        """Yield the other parts that are taken, by name."""
+        return (each for each in super().others() if each[0] in self._taken)
+
+    def nested(self) -> dict[str, Any]:
+        """Return what is taken as stock torch sees it; to ask the other optimizers for their state would change it."""
+        nested: dict[str, Any] = {name: each.state() for name, each in self.modules()}
+        for name, each in self.optimizers():
+            nested[name] = get_optimizer_state_dict(each.module, each.optimizer)
+        return nested | {name: each.value.state_dict() for name, each in self.others()}
+
+    def want(self, known: Known, trees: Mapping[str, Node], source: int) -> None:
+        """Make room for the parts that are taken.
+
+        Raises:
+            CheckpointError: one is missing or does not fit; names the path.
+        """
+        for name, module in self.modules():
+            for key, value in module.state().items():
+                if known.has(f"{name}.{key}"):
+                    self._require_fit(known.metadata, f"{name}.{key}", value)
+        super().want(known, trees, source)
+
+    def _check_parts(self, saved: Mapping[str, str]) -> None:
+        if self._source.parts is None:
+            super()._check_parts(saved)
+            return
+        now = self._told()["parts"]
+        self._absent = now.keys() - (self._taken & saved.keys())
+        for name in sorted(self._taken):
+            if name not in saved and name not in self._lenient:
+                raise CheckpointError(
+                    f"start_from.parts: {self._source.said} has no part {name!r} (it has {', '.join(sorted(saved))})"
+                )
+            if name in saved and now[name] != saved[name]:
+                raise CheckpointError(
+                    f"start_from.parts: {self._source.said} has {name!r} as {saved[name]}, this job as {now[name]}"
+                )
+
+    def found_in(self, metadata: Metadata, wanted: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what a checkpoint without trees has of ``wanted``, by the names there. Collective.
+
+        Raises:
+            CheckpointError: something is missing, does not fit, or is there and not wanted; on every rank.
+        """
+        saved, exchange = metadata.state_dict_metadata, Exchange(alone=False)
+        found = {there(name): value for name, value in wanted.items() if there(name) in saved}
+        with exchange.together(self._source.said):
+            for name, value in wanted.items():
+                if there(name) in saved:
+                    self._require_fit(metadata, there(name), value)
+                elif not name.startswith(tuple(f"{part}." for part in self._lenient)):
+                    raise CheckpointError(
+                        f"{there(name)}: the state has it, and {self._source.said} does not (it has "
+                        f"{_beginnings(saved)}). Name the parts as they are there (start_from.parts), or give "
+                        "holdfast.Part(..., strict=False) to leave it as it is"
+                    )
+        self._require_all_taken(metadata, found, exchange)
+        return found
+
+    def _require_all_taken(self, metadata: Metadata, found: Mapping[str, Any], exchange: Exchange) -> None:
+        """Refuse a source whose module has more than all ranks' models together."""
+        strict = tuple(f"{name}." for name, _ in self.modules() if name not in self._lenient)
+        theirs = {
+            name
+            for name, each in metadata.state_dict_metadata.items()
+            if isinstance(each, TensorStorageMetadata) and (name.startswith(strict) or "." in strict)
+        }
+        if not exchange.any(bool(left := theirs - found.keys())):
+            return
+        if lost := left.difference(*exchange.everywhere(set(found))):
+            raise CheckpointError(
+                f"{min(lost)}: {self._source.said} has it, and the model does not ({len(lost)} such names). Give "
+                "holdfast.Part(..., strict=False) to leave it out"
+            )
+
+    def _require_fit(self, metadata: Metadata, name: str, value: Any) -> None:
+        saved = metadata.state_dict_metadata.get(name)
+        if not isinstance(saved, TensorStorageMetadata) or not isinstance(value, Tensor):
+            return
+        size, dtype = saved.size, saved.properties.dtype
+        if value.shape != size or value.dtype != dtype:
+            raise CheckpointError(
+                f"{name}: {self._source.said} has a tensor {list(size)} of {dtype}, the state one "
+                f"{list(value.shape)} of {value.dtype}"
+            )
+
+
+def there(name: str) -> str:
+    """Return the item's name in the source: a part whose name there is empty has its items at the top."""
+    return name.removeprefix(".")
+
+
+def _beginnings(names: Mapping[str, Any]) -> str:
+    """Return the first parts of names, a few, for an error."""
+    found = sorted({name.partition(".")[0] for name in names})
+    return ", ".join(found[:8]) + (" ..." if len(found) > 8 else "")

@@ -1,0 +1,184 @@
+"""A state that comes from another job's checkpoint, or from one of stock torch: the parts that are named, no others."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
+
+from holdfast import Part, Session
+from holdfast.agent import wire
+from holdfast.agent.ranks.run import Restored
+from holdfast.errors import CheckpointError
+from holdfast.models.start_from import StartFrom
+from holdfast.session.start_from import start_from
+from tests.session.conftest import MakeAgent
+from tests.session.small import run, seed, session_of, train, training
+from tests.storage.checkpoints.publish import publish
+
+pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.*assuming the intent")]
+
+
+def trained(steps: int = 3) -> dict[str, Any]:
+    state = training()
+    for _ in range(steps):
+        train(state)
+    return state
+
+
+def stock(state: dict[str, Any], folder: Path, *, top: bool = False, prefix: str = "model") -> StartFrom:
+    """What stock torch saves of a model and its optimizer; ``top``: the model's names alone."""
+    model = get_model_state_dict(state["model"])
+    optimizer = get_optimizer_state_dict(state["model"], state["optimizer"])
+    saved = model if top else {prefix: model, "optimizer": optimizer}
+    dcp.save(saved, checkpoint_id=folder, no_dist=True)
+    return StartFrom(path=str(folder))
+
+
+def begin(source: StartFrom, parts: Any, state: dict[str, Any]) -> None:
+    chosen = StartFrom.model_validate({"path": source.path, "parts": parts})
+    start_from(chosen, state, 0, {})
+
+
+def weights(state: dict[str, Any]) -> dict[str, Any]:
+    return {name: each.clone() for name, each in state["model"].state_dict().items()}
+
+
+def require_equal(left: dict[str, Any], right: dict[str, Any]) -> None:
+    assert left.keys() == right.keys()
+    for name, each in left.items():
+        assert torch.equal(each, right[name]), name
+
+
+def test_only_the_named_part_comes_from_a_folder_of_stock_torch(tmp_path: Path) -> None:
+    """The optimizer is as the script made it: not even its state is."""
+    seed(1)
+    there = trained()
+    source = stock(there, tmp_path / "ckpt")
+    seed(2)
+    here = training()
+    begin(source, ["model"], here)
+    require_equal(weights(here), weights(there))
+    assert not here["optimizer"].state
+    assert here["counter"].value == 0
+
+
+def test_parts_may_have_other_names_there(tmp_path: Path) -> None:
+    """Deeper ones, and none at all: a checkpoint of the bare model."""
+    there = trained()
+    nested = stock(there, tmp_path / "nested", prefix="app.model")
+    bare = stock(there, tmp_path / "bare", top=True)
+    for source, name in ((nested, "app.model"), (bare, "")):
+        here = training()
+        begin(source, {"model": name}, here)
+        require_equal(weights(here), weights(there))
+
+
+def test_the_optimizer_comes_along_if_it_is_named(tmp_path: Path) -> None:
+    """Its averages and counts of steps, too."""
+    there = trained()
+    source = stock(there, tmp_path / "ckpt")
+    here = training()
+    begin(source, ["model", "optimizer"], here)
+    theirs, ours = (get_optimizer_state_dict(each["model"], each["optimizer"]) for each in (there, here))
+    for name, values in theirs["state"].items():
+        require_equal(dict(values), dict(ours["state"][name]))
+
+
+def other(kind: str) -> dict[str, Any]:
+    state = training()
+    if kind == "shape":
+        state["model"][0] = nn.Linear(5, 4)
+    if kind == "type":
+        state["model"].to(torch.bfloat16)
+    if kind == "more here":
+        state["model"].append(nn.Linear(1, 1))
+    if kind == "more there":
+        state["model"] = state["model"][:3]
+    state["optimizer"] = torch.optim.AdamW(state["model"].parameters())
+    return state
+
+
+@pytest.mark.parametrize("form", ["stock", "own"])
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [
+        ("shape", r"model\.0\.weight: .*\[4, 3\] of torch.float32, the state one \[4, 5\]"),
+        ("type", r"model\.0\.weight: .* of torch.float32, the state one .* of torch.bfloat16"),
+        ("more here", r"model\.4\.\w+: the (state|model) has it"),
+        ("more there", r"model\.3\.\w+: .* has it, and the model does not"),
+    ],
+)
+def test_what_does_not_fit_is_named(
+    form: str, kind: str, named: str, make_agent: MakeAgent, tmp_path: Path
+) -> None:
+    """Shape, type, and names that only one side has; the same of both kinds of checkpoints."""
+    source = stock(trained(), tmp_path / "ckpt")
+    if form == "own":
+        agent = make_agent()
+        run(session_of(agent), training(), 3)
+        source = StartFrom(path=str(publish(agent.shards, 3, tmp_path / "own")))
+    with pytest.raises(CheckpointError, match=named):
+        begin(source, ["model"], other(kind))
+
+
+def test_a_lenient_part_takes_what_there_is(tmp_path: Path) -> None:
+    """A model with a new head."""
+    there = trained()
+    source, here = stock(there, tmp_path / "ckpt"), other("more here")
+    fresh = here["model"][4].weight.clone()
+    begin(source, ["model"], {**here, "model": Part(here["model"], strict=False)})
+    assert torch.equal(here["model"][0].weight, there["model"][0].weight)
+    assert torch.equal(here["model"][4].weight, fresh)
+
+
+def test_missing_parts_and_folders_are_named(tmp_path: Path) -> None:
+    """A part that the script lacks, one that the source lacks, and a folder that is none."""
+    source = stock(trained(), tmp_path / "ckpt")
+    with pytest.raises(CheckpointError, match=r"'modle': .* has no such part \(it has counter, model"):
+        begin(source, ["modle"], training())
+    with pytest.raises(CheckpointError, match=r"policy\.0\.weight: .* does not \(it has model, optimizer\)"):
+        begin(source, {"model": "policy"}, training())
+    with pytest.raises(CheckpointError, match=r"it has no \.metadata"):
+        begin(StartFrom(path=str(tmp_path)), ["model"], training())
+
+
+def test_a_folder_of_ours_gives_single_parts(make_agent: MakeAgent, tmp_path: Path) -> None:
+    """Also a counter that lies in the tree alone; random states and all else stay as they are."""
+    agent, there = make_agent(), training()
+    run(session_of(agent), there, 3)
+    folder = publish(agent.shards, 3, tmp_path / "own")
+    seed(7)
+    here = training()
+    before = torch.get_rng_state()
+    begin(StartFrom(path=str(folder)), ["model", "counter"], here)
+    require_equal(weights(here), weights(there))
+    assert here["counter"].value == 3
+    assert not here["optimizer"].state
+    assert torch.equal(torch.get_rng_state(), before)
+    with pytest.raises(CheckpointError, match=r"has no part 'ema' \(it has counter, model, optimizer"):
+        begin(StartFrom(path=str(folder)), {"model": "ema"}, training())
+
+
+def test_without_parts_the_whole_state_goes_on(make_agent: MakeAgent, tmp_path: Path) -> None:
+    """As if the job had never had another name."""
+    agent = make_agent()
+    seed(1)
+    whole = run(session_of(agent), training(), 6)
+    seed(1)
+    first = run(session_of(agent), training(), 3)
+    folder = publish(agent.shards, 3, tmp_path / "own")
+    ticket = tmp_path / "ticket"
+    agent.epoch += 1
+    ticket.write_text(json.dumps(asdict(Restored(3, "", start_from={"path": str(folder)}))))
+    order = {wire.ENV_RESTORE: json.dumps({"step": 3, "ticket": str(ticket)})}
+    seed(5)
+    rest = run(Session(agent.environ(0, **order)), training(), 6)
+    assert first + rest == whole
