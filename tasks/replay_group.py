@@ -10,6 +10,7 @@ from holdfast.errors import HoldfastError
 from holdfast.models.agent import Fence, OpenRendezvous, RankResult, Replay, Start
 from holdfast.models.base import Frozen
 from holdfast.models.checkpoint import RemoteCheckpoint, RestoreOrder, Tier
+from holdfast.models.job import Job
 from holdfast.models.machine import Machine
 from holdfast.operations import fleet
 from holdfast.policies.diagnose.agreement import Played
@@ -84,7 +85,7 @@ async def _start(
             restore=(
                 RestoreOrder(step=checkpoint.step, tier=Tier.S3, key=checkpoint.key)
                 if checkpoint
-                else RestoreOrder()
+                else _beginning(job)
             ),
             replay=Replay(group=group, steps=case.ctx.policy.replay.steps),
         )
@@ -93,6 +94,12 @@ async def _start(
     fleet.all_or_raise(
         await fleet.ask(case.ctx, machines, lambda agent, machine: agent.start(orders[machine.name]))
     )
+
+
+def _beginning(job: Job) -> RestoreOrder:
+    """Return the order for a job without a checkpoint: what it starts from, or zero."""
+    source = job.spec.start_from
+    return RestoreOrder(step=source.first_step, start_from=source) if source else RestoreOrder()
 
 
 def checkpoint_of(case: Case) -> RemoteCheckpoint | None:

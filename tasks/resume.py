@@ -135,7 +135,11 @@ async def _give_up_state(case: Case, epoch: int, why: str) -> None:
 
     Raises:
         RecoveryError: the code was switched since the state was saved: that comes first.
+        LimitError: the job has no state of its own: what it starts from cannot be loaded.
     """
+    source = case.job_now().spec.start_from
+    if source is not None and not case.ctx.ledger.ever_saved(case.job):
+        raise LimitError(f"{source.said}, from which job {case.job} starts, cannot be loaded: {_short(why)}")
     epochs = {each.epoch: each for each in case.ctx.ledger.epochs(case.job)}
     now, before = epochs[epoch], epochs.get(epoch - 1)
     if before is not None and before.code_version != now.code_version:

@@ -41,7 +41,9 @@ def submit(
             checkpoint_cost.show(cost)
         job = gateway.submit(spec.model_copy(update={"code": str(code)}), version)
         where = f" on {', '.join(job.machines)}" if job.machines else ""
-        line = f"{job.name}: submitted with code {version}{where}."
+        source = job.spec.start_from
+        begins = f" It starts from {source.said}." if source else ""
+        line = f"{job.name}: submitted with code {version}{where}.{begins}"
         step = 0
         if wait_s:
             progress(as_json)(line)
@@ -56,6 +58,7 @@ def submit(
             code_version=version,
             machines=job.machines,
             step=step,
+            start_from=source.model_dump(mode="json") if source else None,
             checkpoint=checkpoint_cost.as_json(cost),
         )
 

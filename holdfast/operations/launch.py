@@ -22,7 +22,7 @@ from holdfast.models.base import Frozen
 from holdfast.models.checkpoint import Choice, RestoreOrder, RestorePlan, ShardSource, Tier
 from holdfast.models.job import Job, JobState
 from holdfast.models.machine import Machine, MachineState
-from holdfast.operations import flaps, fleet, restore
+from holdfast.operations import flaps, fleet, restore, start_from
 from holdfast.operations.context import Context
 from holdfast.operations.provision import make_ready
 from holdfast.operations.resize import unplaced
@@ -118,9 +118,10 @@ async def launch(
 
     async def plan(job: Job, states: Sequence[AgentState]) -> RestorePlan:
         if new:
-            return _SCRATCH
+            return await start_from.begun(ctx, job, _SCRATCH)
         search = restore.Search(ctx, job, states, bound, refused, waited_s)
-        return await (restore.by_hand(search, choice) if choice else restore.plan(search))
+        made = await (restore.by_hand(search, choice) if choice else restore.plan(search))
+        return await start_from.begun(ctx, job, made)
 
     ledger = ledger or ctx.ledger
     new = _is_new(ledger, ledger.job(job_name))
@@ -351,6 +352,7 @@ def start_orders(  # noqa: PLR0917
                 sources=tuple(sources[machine.name]),
                 fallbacks=tuple(fallbacks[machine.name]),
                 key=plan.remote.key if plan.remote else "",
+                start_from=plan.start_from,
                 saved_by=plan.saved_by,
             ),
             peer=peer.data_address if peer else "",

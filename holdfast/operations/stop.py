@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Sequence
 
 from holdfast.agent.client import AgentClient
-from holdfast.errors import AnewError, HoldfastError, StaleError
+from holdfast.errors import AnewError, HoldfastError, StaleError, UnavailableError
 from holdfast.models.agent import Fence
 from holdfast.models.job import ENDED, Job, JobState
 from holdfast.models.machine import Machine, MachineState, Scope
-from holdfast.operations import fleet
+from holdfast.operations import fleet, start_from
 from holdfast.operations.context import Context
 from holdfast.operations.evict import take_out
 from holdfast.operations.fence import fence
@@ -50,6 +51,8 @@ async def free_machines(ctx: Context, job_name: str) -> None:
     job = ctx.ledger.job(job_name)
     if job.state not in ENDED:
         raise StaleError(f"job {job_name} is {job.state}: its machines stay with it")
+    with contextlib.suppress(UnavailableError):
+        await start_from.give_back(ctx, job)
     await give_back(ctx, job, ctx.ledger.machines(state=MachineState.ACTIVE, job=job_name))
 
 

@@ -131,6 +131,10 @@ class FakeActs:
         self.launch_error: HoldfastError | None = None
         self.during_launch: Any = None
 
+    async def resolve(self, spec: JobSpec) -> JobSpec:
+        self.calls.append(("resolve", spec.name))
+        return spec
+
     async def launch(self, job: str, reason: str, choice: Choice | None = None) -> None:
         self.choices.append(choice)
         self.calls.append(("launch", job, reason))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import exists, select
 
+from holdfast.models.start_from import StartFrom
 from holdfast.storage.ledger.connection import Connection, repeat_on_conflict
 from holdfast.storage.ledger.jobs import job_row
 from holdfast.storage.ledger.schema import CheckpointRow, EpochRow, MetaRow
@@ -30,11 +31,13 @@ class Saves(Connection):
             UnknownError: no such job.
         """
         with self._read() as session:
-            since = job_row(session, job).submitted_epoch
+            row = job_row(session, job)
+            since, source = row.submitted_epoch, row.spec.get("start_from")
+            begun_at = StartFrom.model_validate(source).first_step if source else 0
             told = session.get(MetaRow, _key(job))
             if told is not None and int(told.value) > since:
                 return True
-            restored = (EpochRow.job == job) & (EpochRow.epoch > since) & (EpochRow.start_step > 0)
+            restored = (EpochRow.job == job) & (EpochRow.epoch > since) & (EpochRow.start_step > begun_at)
             in_s3 = (CheckpointRow.job == job) & (CheckpointRow.epoch > since)
             return bool(session.scalar(select(exists().where(restored) | exists().where(in_s3))))
 

@@ -19,6 +19,7 @@ from holdfast.agent.ranks.run import Restored
 from holdfast.errors import CheckpointError
 from holdfast.models.start_from import StartFrom
 from holdfast.session.start_from import start_from
+from holdfast.storage.checkpoints.format.names_only import has_part, names_in, parts_of
 from tests.session.conftest import MakeAgent
 from tests.session.small import run, seed, session_of, train, training
 from tests.storage.checkpoints.publish import publish
@@ -165,6 +166,16 @@ def test_a_folder_of_ours_gives_single_parts(make_agent: MakeAgent, tmp_path: Pa
     assert torch.equal(torch.get_rng_state(), before)
     with pytest.raises(CheckpointError, match=r"has no part 'ema' \(it has counter, model, optimizer"):
         begin(StartFrom(path=str(folder)), {"model": "ema"}, training())
+
+
+def test_parts_of_a_folder_of_ours_are_known_by_its_names(make_agent: MakeAgent, tmp_path: Path) -> None:
+    """Also a counter, which is no item of its own: it lies in a tree alone."""
+    agent = make_agent()
+    run(session_of(agent), training(), 2)
+    folder = publish(agent.shards, 2, tmp_path / "own")
+    names = names_in((folder / ".metadata").read_bytes(), "it")
+    assert parts_of(names) == ["counter", "model", "optimizer", "scheduler"]
+    assert has_part(names, "counter")
 
 
 def test_without_parts_the_whole_state_goes_on(make_agent: MakeAgent, tmp_path: Path) -> None:

@@ -9,13 +9,18 @@ from typing import Any, Protocol, cast
 
 from holdfast.models.agent import StackDump
 from holdfast.models.checkpoint import Choice
+from holdfast.models.job import JobSpec
 from holdfast.models.machine import Machine, Scope
-from holdfast.operations import evict, fence, hold, launch, resize, stop
+from holdfast.operations import evict, fence, hold, launch, resize, start_from, stop
 from holdfast.operations.context import Context
 
 
 class Acts(Protocol):
     """All of them are safe to repeat; errors are from :mod:`holdfast.errors`."""
+
+    async def resolve(self, spec: JobSpec) -> JobSpec:
+        """Return the spec with the very checkpoint that the job starts from; refuse one that is not there."""
+        ...
 
     async def launch(self, job: str, reason: str, choice: Choice | None = None) -> None:
         """Start the job's next epoch, from what a person chose (None: the newest usable state)."""
@@ -79,6 +84,10 @@ class Operations:
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
+
+    async def resolve(self, spec: JobSpec) -> JobSpec:
+        """Return the spec with the very checkpoint that the job starts from; refuse one that is not there."""
+        return await start_from.resolve(self._ctx, spec)
 
     async def launch(self, job: str, reason: str, choice: Choice | None = None) -> None:
         """Start the job's next epoch, from what a person chose (None: the newest usable state)."""

@@ -19,10 +19,12 @@ async def submit(gateway: Gateway, spec: JobSpec, code_version: str) -> Job:
 
     Raises:
         NoStandbyError: too few machines stand by; nothing was recorded.
-        RefusedError: a job of that name has not ended.
+        RefusedError: a job of that name has not ended, or what it starts from is not there; nothing was recorded.
         HoldfastError: it could not be started; it is recorded as failed and holds no machine.
     """
     ledger = gateway.site.ledger
+    if spec.start_from is not None:
+        spec = await gateway.acts.resolve(spec)
     standing_by = await asyncio.to_thread(ledger.machines, MachineState.STANDBY)
     if size := elastic.largest(spec, min(spec.machines, len(standing_by))):
         spec = spec.resized(size)  # an elastic job starts with what is there, and grows

@@ -17,7 +17,7 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.errors import CheckpointError
 from holdfast.models.base import Frozen
 from holdfast.models.checkpoint import RemoteCheckpoint
-from holdfast.storage.checkpoints.remote import manifests
+from holdfast.storage.checkpoints.remote import claims, manifests
 from holdfast.storage.checkpoints.remote.manifests import MANIFEST, PINNED, SUSPECT, Manifest, object_key
 from holdfast.storage.objects import ObjectInfo, ObjectStore
 
@@ -83,7 +83,9 @@ def tidy(
     found = _manifests(store, objects)
     checkpoints = [_described(key, manifest, objects) for key, manifest in found.items()]
     pinned = [key for key in found if object_key(key, PINNED) in objects]
+    claimed, ended = claims.claimed(store, found, objects)
     kept = keep(checkpoints, pinned=pinned, now=now, grace_s=grace_s)
+    kept |= dict.fromkeys(claimed - kept.keys(), "a job starts from it")
     complete = {key: _named(key, manifest) for key, manifest in found.items()}
     settled = _settled(objects.values(), now - grace_s)
     gone = [key for key in unreferenced(objects.keys(), complete, kept) if _folder(key) in settled]
@@ -94,7 +96,7 @@ def tidy(
         if upload.active_at <= now - grace_s
     ]
     if not dry_run:
-        store.delete_many(object_key(key, MANIFEST) for key in dropped)
+        store.delete_many([*ended, *(object_key(key, MANIFEST) for key in dropped)])
         failpoint.here("tidy.manifests")
         store.delete_many(gone)
         failpoint.here("tidy.files")

@@ -11,7 +11,7 @@ from holdfast.clock import FakeClock
 from holdfast.errors import CheckpointError
 from holdfast.models.checkpoint import RemoteCheckpoint, Retention
 from holdfast.policies.restore.retention import keep
-from holdfast.storage.checkpoints.remote import manifests
+from holdfast.storage.checkpoints.remote import claims, manifests
 from holdfast.storage.checkpoints.remote.garbage import Collected, tidy, unreferenced
 from holdfast.storage.checkpoints.remote.manifests import Manifest, RemoteFile, object_key
 from holdfast.storage.objects.s3 import S3Store
@@ -67,6 +67,24 @@ def test_old_checkpoints_go_whole(store: S3Store) -> None:
     assert later(store).objects == 0
     manifests.unpin(store, made[10])
     assert later(store).dropped == (made[10].key,)
+
+
+def test_what_a_job_starts_from_stays_until_it_has_a_checkpoint_of_its_own(store: S3Store) -> None:
+    """An older submission's checkpoint of that job does not count, and a claim may be taken back."""
+    made = {step: complete(store, step) for step in (10, 20, 30, 40)}
+    complete(store, 5, job="tuned")
+    assert claims.claim(store, made[10].key, "tuned", 1)
+    assert claims.claim(store, made[20].key, "other", 0)
+    claims.release(store, made[20].key, "other")
+    done = later(store)
+    assert (done.dropped, done.kept[made[10].key]) == ((made[20].key,), "a job starts from it")
+    manifest = manifests.read_manifest(store, manifests.checkpoint_key("tuned", 5, 1))
+    own = manifest.model_copy(update={"epoch": 2, "files": ()})
+    where = object_key(manifests.checkpoint_key("tuned", 5, 2), manifests.MANIFEST)
+    store.put(where, own.model_dump_json().encode())
+    assert later(store).dropped == (made[10].key,)
+    assert not [key for key in keys(store) if key.startswith(made[10].key)]
+    assert not claims.claim(store, made[10].key, "tuned", 2)
 
 
 def test_what_a_kept_checkpoint_refers_to_stays(store: S3Store) -> None:
