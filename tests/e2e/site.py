@@ -22,6 +22,7 @@ from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.history import Epoch
 from holdfast.models.job import CheckpointPolicy, Elastic, Job, JobSpec, JobState, Mode, Parallelism
 from holdfast.models.machine import MachineState
+from holdfast.models.start_from import StartFrom
 from holdfast.paths import log_dir, shm_dir
 from holdfast.settings import Settings
 from holdfast.storage import objects
@@ -112,6 +113,7 @@ class Site:
         parallelism: Parallelism = Parallelism(),  # noqa: B008  (frozen)
         every_step: bool = False,
         skip_bad_batches: int = 0,
+        start_from: StartFrom | None = None,
         **choices: Any,
     ) -> Job:
         """Submit the example at a tiny size, once there are machines for it and ``spare`` standbys more.
@@ -135,6 +137,7 @@ class Site:
             checkpoint=CheckpointPolicy(s3_every_steps=s3_every, disk_every_steps=disk_every, **choices),
             mode=mode,
             skip_bad_batches=skip_bad_batches,
+            start_from=start_from,
         )
         version = versions.store(self.store, name, code_dir)
         answer = self.http.post(
