@@ -102,8 +102,11 @@ async def place(case: Case, machines: int) -> str:
     async def act() -> dict[str, Any]:
         job, incident = case.job_now(), case.incident
         grown = any(alert.evidence.get("grown") for alert in incident.alerts)
-        resize.place(case.ledger, job, machines, wanted=not grown and machines == incident.machines_asked)
-        return {"from": job.spec.machines, "to": machines}
+        wished = not grown and machines == incident.machines_asked
+        resize.place(case.ledger, job, machines, wanted=wished)
+        want = job.spec.elastic.want if job.spec.elastic else job.spec.machines
+        # What was wanted before: the time at this size is accounted by it.
+        return {"from": job.spec.machines, "to": machines} | ({"want": want} if wished else {})
 
     done = await case.once("resize", case.life, {"machines": machines}, act)
     return f"{done['to']} machines instead of {done['from']}"

@@ -51,9 +51,12 @@ class Metrics:
         self.job_productive_s = self._gauge(
             "job_productive_seconds", "Time in which new steps were made.", "job"
         )
+        self.job_zero_s = self._gauge(
+            "job_scaled_to_zero_seconds", "Time for which a job was scaled to zero by wish: not lost.", "job"
+        )
         self.job_lost_s = self._gauge(
             "job_lost_seconds",
-            "Time lost, by phase and incident class; with the productive time it adds up to the wall-clock time.",
+            "Time lost, by phase and incident class; productive time, that at zero and this are the wall-clock time.",
             "job",
             "phase",
             "incident_class",

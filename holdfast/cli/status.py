@@ -60,6 +60,11 @@ def _jobs(facts: Mapping[str, Any]) -> None:
         for job in facts["jobs"]
         for row in sorted(job.get("lost", ()), key=lambda row: -row["seconds"])
     ]
+    lost += [
+        (job["name"], "scaled to zero", "by wish: not lost", seconds(job["scaled_to_zero_s"]))
+        for job in facts["jobs"]
+        if job.get("scaled_to_zero_s")
+    ]
     if lost:
         print_table("Lost time", ("JOB", "PHASE", "INCIDENT CLASS", "LOST"), lost, "")
 

@@ -160,3 +160,5 @@ class History(Frozen):
     incidents: tuple[Incident, ...] = ()
     actions: tuple[Action, ...] = ()
     states: tuple[StateChange, ...] = ()
+    want: int = 0
+    """Machines that the job wants now; 0: unknown."""

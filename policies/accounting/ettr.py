@@ -1,8 +1,8 @@
 """Effective training time ratio: productive time / wall-clock time (ByteRobust section 8, MegaScale; arXiv 2410.21680).
 
-Productive is the time in which steps were done for the first time. What is left is lost, to one phase and one
-cause each (:mod:`holdfast.policies.accounting.lost_time`); productive and lost time add up to the wall-clock time
-exactly.
+Productive is the time in which steps were done for the first time, by the share of the wanted machines that did them.
+What is left is lost, to one phase and one cause each (:mod:`holdfast.policies.accounting.lost_time`), but for the time
+for which the job was scaled to zero by wish; the three add up to the wall-clock time exactly.
 """
 
 from __future__ import annotations
@@ -36,7 +36,9 @@ class Ettr(Frozen):
     recompute_s: float
     restarts: int
     worst_gap_s: float
-    """Longest stretch without a new step."""
+    """Longest stretch without a new step while any was wanted."""
+    zero_s: float = 0.0
+    """Scaled to zero by wish: not part of the ratio."""
     account: Account
     """Every microsecond of it, by phase and incident class."""
 
@@ -50,6 +52,7 @@ def ettr(
     incidents: Sequence[IncidentLike] = (),
     actions: Sequence[ActionLike] = (),
     states: Sequence[StateLike] = (),
+    want: int = 0,
 ) -> Ettr:
     """Compute the ETTR of one job.
 
@@ -62,13 +65,14 @@ def ettr(
         incidents: of this job.
         actions: of these incidents.
         states: the job's states, oldest first.
+        want: machines that it wants now; 0: all sizes count in full.
     """
     rows = sorted(epochs, key=lambda row: row.epoch)
     if not rows:
         return _result(rows, Account(wall_us=0, productive_us=0))
     begin = min(row.opened_at for row in rows) if since is None else since
     end = max(begin, _end(rows, incidents, states, now))
-    found = timeline.spans(rows, stretches, incidents, actions, states, end)
+    found = timeline.spans(rows, stretches, incidents, actions, states, end, want)
     return _result(rows, account(found, begin, end))
 
 
@@ -82,6 +86,7 @@ def measure(history: History, now: float, since: float | None = None) -> Ettr:
         incidents=history.incidents,
         actions=history.actions,
         states=history.states,
+        want=history.want,
     )
 
 
@@ -153,5 +158,6 @@ def _result(rows: Sequence[EpochLike], found: Account) -> Ettr:
         recompute_s=sum(row.us for row in found.lost if row.phase is Phase.RECOMPUTING) / US,
         restarts=max(0, len(rows) - 1),
         worst_gap_s=found.worst_us / US,
+        zero_s=found.zero_us / US,
         account=found,
     )

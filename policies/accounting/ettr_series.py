@@ -16,7 +16,7 @@ class Point(Frozen):
     at: float
     """Unix seconds."""
     total: float
-    """Productive share of the time from the begin until here."""
+    """Productive share of the time from the begin until here, as the ETTR counts it."""
     interval: float
     """Productive share of the time since the point before."""
 
@@ -32,15 +32,16 @@ def series(history: History, until: float, points: int = 60) -> list[Point]:
         return []
     epochs = sorted(history.epochs, key=lambda row: row.epoch)
     spans = timeline.spans(
-        epochs, history.stretches, history.incidents, history.actions, history.states, until
+        epochs, history.stretches, history.incidents, history.actions, history.states, until, history.want
     )
     width = (until - begin) / points
-    found, productive = [], 0
+    found, productive, zero = [], 0, 0
     for number, touching in enumerate(_by_interval(spans, begin, width, points), start=1):
         at = begin + number * width
         part = account(touching, at - width, at)
-        productive += part.productive_us
-        found.append(Point(at=at, total=_share(productive / US, at - begin), interval=part.ratio))
+        productive, zero = productive + part.productive_us, zero + part.zero_us
+        total = _share(productive / US, at - begin - zero / US)
+        found.append(Point(at=at, total=total, interval=part.ratio))
     return found
 
 

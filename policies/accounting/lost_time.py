@@ -33,6 +33,10 @@ class Phase(StrEnum):
     CHECKPOINTING = "checkpoint_stalls"
     WAITING = "waiting"
     """Waiting for people or for machines."""
+    SMALLER = "smaller_size"
+    """New steps were made, on fewer machines than wanted: the share that was missing."""
+    ZERO = "scaled_to_zero"
+    """A person or a schedule wants no steps: no time is lost, and none is made."""
 
 
 class Span(NamedTuple):
@@ -43,11 +47,13 @@ class Span(NamedTuple):
     phase: Phase | None
     """None: new steps were made."""
     cause: str = ""
-    """Incident class; empty: no incident."""
+    """Incident class; empty: no incident. Of a productive span: why it ran on fewer machines."""
     priority: tuple[float, ...] = (0.0,)
     """Where spans overlap, the greatest counts; compared only with tuples of the same length or another begin."""
     stall_s: float = 0.0
     """Of a productive span: how much of it training stood still for checkpoints, spread evenly."""
+    share: float = 1.0
+    """Of a productive span: the share of the wanted machines that it ran on."""
 
 
 class Lost(Frozen):
@@ -66,18 +72,21 @@ class Lost(Frozen):
 
 
 class Account(Frozen):
-    """The wall-clock time in full: ``productive_us`` and all of ``lost`` add up to ``wall_us``."""
+    """The wall-clock time in full: ``productive_us``, ``zero_us`` and all of ``lost`` add up to ``wall_us``."""
 
     wall_us: int
     productive_us: int
     lost: tuple[Lost, ...] = ()
     worst_us: int = 0
-    """Longest stretch without a new step."""
+    """Longest stretch without a new step while any was wanted."""
+    zero_us: int = 0
+    """Scaled to zero by wish: neither productive nor lost."""
 
     @property
     def ratio(self) -> float:
-        """Productive share; 0 for no time at all."""
-        return self.productive_us / self.wall_us if self.wall_us else 0.0
+        """Productive share of the time in which steps were wanted; 0 for no time at all, 1 where none was wanted."""
+        wanted = self.wall_us - self.zero_us
+        return self.productive_us / wanted if wanted else float(self.wall_us > 0)
 
     def by_phase(self) -> dict[str, float]:
         """Return seconds by phase, in the order of :class:`Phase`; phases without any are left out."""
@@ -95,12 +104,18 @@ def account(spans: Iterable[Span], begin: float, end: float) -> Account:
     low = _us(begin)
     high = max(low, _us(end))
     spent: dict[tuple[Phase | None, str], int] = defaultdict(int)
-    stalled = worst = gap = 0
+    stalled = worst = gap = zero = 0
     for label, length in _labelled(spans, low, high):
         if label is not None and label.phase is None:
             stall = _stall(label, length)
             stalled += stall
-            spent[None, ""] += length - stall
+            made = round((length - stall) * label.share)
+            spent[None, ""] += made
+            spent[Phase.SMALLER, label.cause] += length - stall - made
+            gap = 0
+            continue
+        if label is not None and label.phase is Phase.ZERO:
+            zero += length
             gap = 0
             continue
         gap += length
@@ -116,6 +131,7 @@ def account(spans: Iterable[Span], begin: float, end: float) -> Account:
         productive_us=productive,
         lost=tuple(sorted(lost, key=lambda row: (order.index(row.phase), row.cause))),
         worst_us=worst,
+        zero_us=zero,
     )
 
 

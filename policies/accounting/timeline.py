@@ -8,11 +8,12 @@ already closed; then spans that follow from the epochs alone.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from holdfast.models.alert import BESIDE_TRAINING, IncidentClass, IncidentState
 from holdfast.models.job import JobState
 from holdfast.policies.accounting.lost_time import Phase, Span
+from holdfast.policies.accounting.sizes import Share, shares
 
 # Priorities, greatest first.
 _PEOPLE, _STEPS, _ACTING, _TAIL, _EPOCH = 5.0, 4.0, 3.0, 2.0, 1.0
@@ -57,6 +58,8 @@ class EpochLike(Protocol):
     def last_step(self) -> int | None: ...  # noqa: D102
     @property
     def last_step_at(self) -> float | None: ...  # noqa: D102
+    @property
+    def machines(self) -> Sequence[str]: ...  # noqa: D102
 
 
 class StretchLike(Protocol):
@@ -108,6 +111,8 @@ class ActionLike(Protocol):
     def done_at(self) -> float | None: ...  # noqa: D102
     @property
     def waited_s(self) -> float: ...  # noqa: D102
+    @property
+    def result(self) -> Mapping[str, Any]: ...  # noqa: D102
 
 
 class StateLike(Protocol):
@@ -120,7 +125,10 @@ class StateLike(Protocol):
 
 
 def work(
-    epochs: Sequence[EpochLike], stretches: Sequence[StretchLike], causes: Mapping[str, str]
+    epochs: Sequence[EpochLike],
+    stretches: Sequence[StretchLike],
+    causes: Mapping[str, str],
+    sizes: Mapping[int, Share] | None = None,
 ) -> list[Span]:
     """Return spans in which steps were made, both new ones and ones that had been made before.
 
@@ -128,6 +136,7 @@ def work(
         epochs: by number.
         stretches: from step reports; an epoch without any is taken as one even stretch.
         causes: incident id to class.
+        sizes: of epochs, the share of the wanted machines that they ran on; those left out had all.
     """
     told: dict[int, list[StretchLike]] = {}
     for stretch in stretches:
@@ -143,9 +152,18 @@ def work(
         ]
         rows = rows or _whole(row, typical)
         for part in rows:
-            spans += part.spans(reached, cause)
+            spans += part.spans(reached, cause, (sizes or {}).get(row.epoch, Share()))
         reached = max([reached, *(part.last for part in rows)])
     return spans
+
+
+def zeros(states: Sequence[StateLike], now: float) -> list[Span]:
+    """Return spans in which the job was scaled to zero."""
+    return [
+        Span(change.at, following.at if following else now, Phase.ZERO, "", (_PEOPLE,))
+        for change, following in zip(states, [*states[1:], None], strict=False)
+        if change.state is JobState.SCALED_TO_ZERO
+    ]
 
 
 def waits(states: Sequence[StateLike], now: float, cause: str = "") -> list[Span]:
@@ -198,12 +216,13 @@ def spans(  # noqa: PLR0917
     actions: Sequence[ActionLike],
     states: Sequence[StateLike],
     now: float,
+    want: int = 0,
 ) -> list[Span]:
     """Return everything known of one job, as overlapping spans with priorities."""
     causes = {incident.id: str(incident.incident_class) for incident in incidents}
-    steps = work(epochs, stretches, causes)
+    steps = work(epochs, stretches, causes, shares(epochs, actions, causes, want))
     ended = {row.epoch: row.opened_at if row.last_step_at is None else row.last_step_at for row in epochs}
-    found = [*steps, *waits(states, now), *_between(epochs, steps, causes, now)]
+    found = [*steps, *waits(states, now), *zeros(states, now), *_between(epochs, steps, causes, now)]
     by_incident: dict[str, list[ActionLike]] = {}
     for action in actions:
         by_incident.setdefault(action.incident_id, []).append(action)
@@ -232,7 +251,7 @@ class _Part:
     def __init__(self, first: int, last: int, begin: float, end: float, stall_s: float = 0.0) -> None:
         self.first, self.last, self.begin, self.end, self.stall_s = first, last, begin, end, stall_s
 
-    def spans(self, reached: int, cause: str) -> Iterator[Span]:
+    def spans(self, reached: int, cause: str, size: Share) -> Iterator[Span]:
         """Split the part into spans; steps up to ``reached`` had been made before."""
         count = self.last - self.first + 1
         again = min(count, max(0, reached - self.first + 1))
@@ -241,7 +260,7 @@ class _Part:
             yield Span(self.begin, turn, Phase.RECOMPUTING, cause, (_STEPS, 0.0))
         if again < count:
             stall = self.stall_s * (count - again) / count
-            yield Span(turn, self.end, None, "", (_STEPS, 1.0), stall)
+            yield Span(turn, self.end, None, size.cause, (_STEPS, 1.0), stall, size.share)
 
 
 def _whole(row: EpochLike, typical: float) -> list[_Part]:

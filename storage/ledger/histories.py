@@ -37,6 +37,7 @@ class Histories(Connection):
                 ),
                 actions=tuple(a.to(Action) for a in session.scalars(actions.order_by(ActionRow.id))),
                 states=tuple(c.to(StateChange) for c in session.scalars(states.order_by(StateChangeRow.id))),
+                want=int((row.spec.get("elastic") or {}).get("want") or row.spec.get("machines") or 0),
             )
 
 

@@ -30,6 +30,7 @@ def of(site: Site, job: Job) -> dict[str, Any]:
         "window_s": site.policy.ettr.window_s,
         "wall_s": total.wall_s,
         "productive_s": total.productive_s,
+        "scaled_to_zero_s": total.zero_s,
         "worst_gap_s": total.worst_gap_s,
         "restarts": total.restarts,
         "steps_recomputed": total.steps_recomputed,
@@ -63,5 +64,6 @@ def publish(metrics: Metrics, job: str, total: Ettr, window: Ettr) -> None:
     metrics.job_ettr.labels(job, "window").set(window.ettr)
     metrics.job_wall_s.labels(job).set(total.wall_s)
     metrics.job_productive_s.labels(job).set(total.productive_s)
+    metrics.job_zero_s.labels(job).set(total.zero_s)
     for row in total.account.lost:
         metrics.job_lost_s.labels(job, row.phase.value, row.cause or "none").set(row.seconds)

@@ -47,7 +47,8 @@ export function jobView(main, name) {
           asks.draw(view.ask ? [view.ask] : [], asksBox);
           facts.draw(jobFacts(view), head);
           chart.set(view);
-          time.draw([view.productive_s, view.lost_by_phase_s], () => lostStack(view.productive_s, view.lost_by_phase_s, "Wall-clock time"));
+          const spent = view.scaled_to_zero_s ? { ...view.lost_by_phase_s, scaled_to_zero: view.scaled_to_zero_s } : view.lost_by_phase_s;
+          time.draw([view.productive_s, spent], () => lostStack(view.productive_s, spent, "Wall-clock time"));
           incidents.draw(view.incidents, (rows) => incidentTable([...rows].reverse()));
           epochs.draw(view.epochs, epochTable);
         },
@@ -77,7 +78,7 @@ export function jobView(main, name) {
   };
 }
 
-const jobFacts = (view) => ({ ...view, steps: null, ettr_curve: null, incidents: null, epochs: null, until: null, lost: null, wall_s: Math.round(view.wall_s) });
+const jobFacts = (view) => ({ ...view, steps: null, ettr_curve: null, incidents: null, epochs: null, until: null, lost: null, scaled_to_zero_s: null, wall_s: Math.round(view.wall_s) });
 
 function head(view) {
   return h("dl", { class: "facts big" },
