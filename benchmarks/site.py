@@ -22,7 +22,7 @@ from holdfast.cli import sources
 from holdfast.cli.gateway import Gateway
 from holdfast.deployments.local import control
 from holdfast.models.alert import Incident, IncidentState
-from holdfast.models.job import CheckpointPolicy, JobSpec, JobState, Mode
+from holdfast.models.job import CheckpointPolicy, Elastic, JobSpec, JobState, Mode
 from holdfast.models.machine import MachineState
 from holdfast.paths import run_dir
 from holdfast.secret import Keys
@@ -70,8 +70,12 @@ class Site:
         script: str = SCRIPT,
         args: tuple[str, ...] = TRAIN_ARGS,
         env: Mapping[str, str] = MappingProxyType({}),
+        least: int = 0,
     ) -> Iterator[RunningJob]:
-        """A new job that has made some steps; stopped afterwards, its machines free again."""
+        """A new job that has made some steps; stopped afterwards, its machines free again.
+
+        ``least``: it may go on with so few machines; 0: with all only.
+        """
         folder = self.folder()
         self.wait_for_standbys(machines)
         spec = JobSpec(
@@ -80,6 +84,7 @@ class Site:
             args=args,
             code=str(self.code),
             machines=machines,
+            elastic=Elastic(min=least, want=machines, max=machines) if least else None,
             ranks_per_machine=ranks_per_machine,
             env={"BENCH_STEPS": str(folder / "steps.jsonl"), "BENCH_SLOW": str(slow_s), **env},
             checkpoint=CheckpointPolicy(s3_every_steps=100),
