@@ -48,7 +48,7 @@ def shares(
 
     Args:
         epochs: by number.
-        actions: of all incidents; those of kind ``resize`` tell what was wished when.
+        actions: of all incidents; those of kind ``resize`` show which size was wanted when.
         causes: incident id to class.
         want: machines that the job wants now; 0: unknown, all epochs count in full.
     """

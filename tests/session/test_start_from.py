@@ -143,8 +143,8 @@ def test_a_lenient_part_takes_what_there_is(tmp_path: Path) -> None:
 def test_missing_parts_and_folders_are_named(tmp_path: Path) -> None:
     """A part that the script lacks, one that the source lacks, and a folder that is none."""
     source = stock(trained(), tmp_path / "ckpt")
-    with pytest.raises(CheckpointError, match=r"'modle': .* has no such part \(it has counter, model"):
-        begin(source, ["modle"], training())
+    with pytest.raises(CheckpointError, match=r"'weights': .* has no such part \(it has counter, model"):
+        begin(source, ["weights"], training())
     with pytest.raises(CheckpointError, match=r"policy\.0\.weight: .* does not \(it has model, optimizer\)"):
         begin(source, {"model": "policy"}, training())
     with pytest.raises(CheckpointError, match=r"it has no \.metadata"):

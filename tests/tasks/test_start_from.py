@@ -41,7 +41,7 @@ def ctx(tmp_path: Path, endpoint: str) -> Context:
     store.ensure_bucket()
     ctx.__dict__["store"] = store
     ctx.ledger.create()
-    ctx.ledger.add_job(JobSpec(**{**FILE, "name": "llama"}), "v1")  # type: ignore[arg-type]
+    ctx.ledger.add_job(JobSpec(**{**FILE, "name": "lgemma"}), "v1")  # type: ignore[arg-type]
     ctx.ledger.next_epoch("llama")
     ctx.ledger.open_epoch("llama", 1, 0, "v1", ["m1"], "new")
     for step in (20, 40, 60):
@@ -81,12 +81,12 @@ async def test_the_newest_step_is_fixed_at_submission(ctx: Context) -> None:
 @pytest.mark.parametrize(
     ("source", "named"),
     [
-        ({"job": "lama"}, "start_from.job = lama: job lama has no checkpoint in S3"),
+        ({"job": "gemma"}, "start_from.job = gemma: job gemma has no checkpoint in S3"),
         ({"job": "llama", "step": 30}, r"step = 30: job llama has no such .* it has steps 20, 40, 60"),
         ({"job": "llama", "step": 40, "epoch": 2}, "step = 40 of epoch 2: job llama has no such"),
         (
-            {"job": "llama", "parts": ["modle"]},
-            "job llama step 60 .*: no part 'modle' there; it has loader, model, opt",
+            {"job": "llama", "parts": ["weights"]},
+            "job llama step 60 .*: no part 'weights' there; it has loader, model, opt",
         ),
         ({"path": "/nowhere/ckpt"}, r"start_from.path = /nowhere/ckpt: no checkpoint .* No such file"),
     ],

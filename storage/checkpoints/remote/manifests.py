@@ -64,7 +64,7 @@ class RemoteFile(Frozen):
 
 
 class ForeignFile(RemoteFile):
-    """One file of a checkpoint that another program wrote: nothing says which bytes it should have."""
+    """One file of a checkpoint that another program wrote: nothing records which bytes it should have."""
 
 
 class Part(Frozen):
