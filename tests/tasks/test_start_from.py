@@ -41,7 +41,7 @@ def ctx(tmp_path: Path, endpoint: str) -> Context:
     store.ensure_bucket()
     ctx.__dict__["store"] = store
     ctx.ledger.create()
-    ctx.ledger.add_job(JobSpec(**{**FILE, "name": "lgemma"}), "v1")  # type: ignore[arg-type]
+    ctx.ledger.add_job(JobSpec(**{**FILE, "name": "llama"}), "v1")  # type: ignore[arg-type]
     ctx.ledger.next_epoch("llama")
     ctx.ledger.open_epoch("llama", 1, 0, "v1", ["m1"], "new")
     for step in (20, 40, 60):
