@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from holdfast.models.base import MAX_GRACE_S, Frozen
 from holdfast.models.checkpoint import Copies, FirstTier, Retention
 from holdfast.models.names import JobName, MachineName, Version
+from holdfast.models.roles import TRAINER, RoleName, RoleSpec, no_room, problem
 from holdfast.models.start_from import StartFrom
 
 
@@ -218,6 +219,9 @@ class JobSpec(Frozen):
         "`session.skips(step)`. 0: none.",
     )
     mode: Mode = Mode.ACT
+    roles: dict[RoleName, RoleSpec] = Field(
+        default_factory=dict, description="Kinds of process beside the ranks, by name."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -240,6 +244,27 @@ class JobSpec(Frozen):
                 f"start_from.job = {self.name}: it is this job itself. Resume it, or submit it under another name"
             )
         return self
+
+    def _roles_can_start(self) -> JobSpec:
+        if wrong := problem(self.roles):
+            raise ValueError(wrong)
+        return self
+
+    def with_role(self, name: str, replicas: int) -> JobSpec:
+        """Return the spec with this number of replicas of a role.
+
+        Raises:
+            ValueError: it has no such role, or no room for so many.
+        """
+        if name not in self.roles or name == TRAINER:
+            known = ", ".join(sorted({*self.roles} - {TRAINER})) or "none"
+            raise ValueError(
+                f"job {self.name} has no role {name!r} that can be scaled so: its roles are {known}"
+            )
+        role = RoleSpec.model_validate({**self.roles[name].model_dump(), "replicas": replicas})
+        if wrong := replicas and no_room({name: role}, self.machines):
+            raise ValueError(wrong)
+        return self.model_copy(update={"roles": {**self.roles, name: role}})
 
     @property
     def sizes(self) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from holdfast.storage.ledger.jobs import Jobs
 from holdfast.storage.ledger.leases import Leases
 from holdfast.storage.ledger.machines import Machines
 from holdfast.storage.ledger.pending import PendingUpdates
+from holdfast.storage.ledger.places import Places
 from holdfast.storage.ledger.pool import Pools
 from holdfast.storage.ledger.repairs import Repairs
 from holdfast.storage.ledger.rewind import Rewinds
@@ -27,6 +28,7 @@ class Ledger(
     Machines,
     Versions,
     PendingUpdates,
+    Places,
     Alerts,
     Incidents,
     Actions,

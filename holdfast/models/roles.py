@@ -1,0 +1,256 @@
+"""Roles of a job beside its ranks: what they run, by which rules their replicas restart, and what they report.
+
+The role ``trainer`` is the job itself: rigid, all its ranks start together. Every other role is a number of replicas,
+processes that agents start on the job's machines and restart one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field, model_validator
+
+from holdfast.models.base import MAX_GRACE_S, Duration, Finite, Frozen
+from holdfast.models.names import JobName, Version
+
+TRAINER = "trainer"
+"""The role of the job's ranks."""
+RoleName = Annotated[str, Field(pattern="^[a-z0-9][a-z0-9-]{0,31}$")]
+MOST_REPLICAS = 10_000
+
+
+class RoleKind(StrEnum):
+    """How the replicas of a role start."""
+
+    RIGID = "rigid"
+    """All together; a fault of one restarts all. The trainer is."""
+    DYNAMIC = "dynamic"
+    """Each by itself, at any time."""
+    ORDERED = "ordered"
+    """As dynamic; a role that needs it starts once all of its replicas have announced their address."""
+
+
+class RestartWhen(StrEnum):
+    """Ends of a replica after which it starts again."""
+
+    ALWAYS = "always"
+    ON_FAILURE = "on_failure"
+    """A replica that ends with status 0 is done."""
+    NEVER = "never"
+
+
+class WithTrainer(StrEnum):
+    """What replicas do when the trainer starts again."""
+
+    STAY = "stay"
+    RESTART = "restart"
+
+
+class Restart(Frozen):
+    """Restart rule of a role.
+
+    A run of a replica was *good* when it announced its address, or lasted ``good_after_s``. Failures are counted from
+    the last good run on, so a replica that others kill again and again is restarted without end.
+    """
+
+    when: RestartWhen = RestartWhen.ON_FAILURE
+    pause_s: Duration = Field(
+        0.2, description="Seconds before the first restart; doubled after each bad run."
+    )
+    longest_pause_s: Duration = Field(30.0, description="The longest pause.")
+    good_after_s: Duration = Field(60.0, description="A run that lasted so long was a good one.")
+    failures: int = Field(
+        5, ge=1, description="Bad runs in a row on one machine; then the replica is placed on another one."
+    )
+    moves: int = Field(
+        2, ge=0, description="Machines that it is tried on after the first; then a person is asked."
+    )
+    per_hour: int = Field(0, ge=0, description="Restarts of one replica within an hour; 0: any number.")
+
+    @model_validator(mode="after")
+    def _pauses_grow(self) -> Restart:
+        if self.longest_pause_s < self.pause_s:
+            raise ValueError(
+                f"longest_pause_s = {self.longest_pause_s:g} is shorter than pause_s = {self.pause_s:g}"
+            )
+        return self
+
+
+class RoleSpec(Frozen):
+    """One role, as the job file has it below ``roles``."""
+
+    kind: RoleKind = RoleKind.DYNAMIC
+    script: str = Field("", description="Path of its script inside the code directory.")
+    args: tuple[str, ...] = ()
+    replicas: int = Field(1, ge=0, le=MOST_REPLICAS, description="Number of its processes.")
+    machines: int = Field(0, ge=0, description="Most of the job's machines that it may use; 0: all.")
+    per_machine: int = Field(0, ge=0, description="Most replicas on one machine; 0: any number.")
+    cpus: int = Field(1, ge=1, description="Threads that a replica computes with (OMP_NUM_THREADS).")
+    gpus: tuple[int, ...] | None = Field(
+        None, description="Indices of the machine's GPUs that its replicas see; none: all."
+    )
+    env: dict[str, str] = Field(default_factory=dict)
+    needs: tuple[RoleName, ...] = Field((), description="Roles that must be ready before it starts.")
+    restart: Restart = Restart()
+    with_trainer: WithTrainer = WithTrainer.STAY
+    stop_grace_s: float = Field(
+        1.0, ge=0, le=MAX_GRACE_S, description="Seconds between SIGTERM and SIGKILL when it is stopped."
+    )
+
+
+def problem(roles: Mapping[str, RoleSpec]) -> str:
+    """Return the first thing that is wrong with a job's roles, whatever its size; empty: nothing."""
+    wrong = (_wrong(name, role, roles) for name, role in roles.items())
+    return next(filter(None, wrong), "") or _cycle(roles)
+
+
+def no_room(roles: Mapping[str, RoleSpec], machines: int) -> str:
+    """Return why a job of this size cannot start with these roles; empty: it can.
+
+    Not part of what a role is: a job that is scaled later keeps its roles, and replicas without room wait.
+    """
+    for name, role in roles.items():
+        if name == TRAINER:
+            continue
+        if not role.replicas:
+            return f"roles.{name}.replicas = 0: expected at least 1 (`holdfast scale` may take it to 0 later)"
+        if role.machines > machines:
+            return f"roles.{name}.machines = {role.machines}: the job has {machines}"
+        room = (role.machines or machines) * role.per_machine
+        if role.per_machine and role.replicas > room:
+            return (
+                f"roles.{name}.replicas = {role.replicas}: there is room for {room} "
+                f"({role.per_machine} per machine on {role.machines or machines})"
+            )
+    return ""
+
+
+def _wrong(name: str, role: RoleSpec, roles: Mapping[str, RoleSpec]) -> str:
+    for needed in role.needs:
+        if needed not in roles and needed != TRAINER:
+            known = ", ".join(sorted({*roles, TRAINER}))
+            return f"roles.{name}.needs = {needed!r}: there is no such role. Roles: {known}"
+    if name == TRAINER:
+        own = RoleSpec(kind=role.kind, needs=role.needs)
+        if role != own or role.kind not in (RoleKind.RIGID, RoleKind.DYNAMIC):
+            return (
+                f"roles.{TRAINER}: the trainer is the job itself (`script`, `machines` and the rest at the top of the "
+                "job file); only `needs` may stand here"
+            )
+        return ""
+    if role.kind is RoleKind.RIGID:
+        return f"roles.{name}.kind = rigid: a job has one rigid role, its trainer. Take dynamic or ordered"
+    if not role.script:
+        return f"roles.{name}.script: missing; expected the path of the script that its replicas run"
+    return ""
+
+
+def _cycle(roles: Mapping[str, RoleSpec]) -> str:
+    """Return a cycle in the order of the roles, as a message; empty: there is none."""
+    done: set[str] = set()
+    for start in roles:
+        if found := _walk(start, roles, done, []):
+            return f"roles: {' needs '.join(found)}: a cycle, none of them could start first"
+    return ""
+
+
+def _walk(name: str, roles: Mapping[str, RoleSpec], done: set[str], path: list[str]) -> Sequence[str]:
+    if name in path:
+        return [*path[path.index(name) :], name]
+    if name in done or name not in roles:
+        return ()
+    for needed in roles[name].needs:
+        if found := _walk(needed, roles, done, [*path, name]):
+            return found
+    done.add(name)
+    return ()
+
+
+class Place(Frozen):
+    """Where one replica belongs. A replica of an older generation is stale."""
+
+    role: RoleName
+    index: int = Field(ge=0)
+    machine: str
+    generation: int = Field(ge=1)
+    epoch: int = Field(0, ge=0)
+    """The trainer's epoch when it was placed."""
+    tried: tuple[str, ...] = ()
+    """Machines on which it failed too often, since its last good run."""
+    asked: str = ""
+    """Why a person is asked about it; it is not started again by itself."""
+
+
+class Replica(Frozen):
+    """One replica that an agent is to run."""
+
+    role: RoleName
+    index: int = Field(ge=0)
+    generation: int = Field(ge=1)
+    script: str
+    args: tuple[str, ...] = ()
+    cpus: int = Field(1, ge=1)
+    gpus: tuple[int, ...] | None = None
+    env: dict[str, str] = Field(default_factory=dict)
+    restart: Restart = Restart()
+    stop_grace_s: float = Field(1.0, ge=0, le=MAX_GRACE_S)
+
+
+class Member(Frozen):
+    """A process of a role that can be reached."""
+
+    role: RoleName
+    index: int = Field(ge=0)
+    generation: int = Field(ge=0)
+    address: str
+
+
+class RolesOfJob(Frozen):
+    """What one agent is to run of a job's roles, and who can be reached."""
+
+    job: JobName
+    code_version: Version
+    replicas: tuple[Replica, ...] = ()
+    members: tuple[Member, ...] = ()
+
+
+class Plan(Frozen):
+    """All replicas of one machine; whatever is not in it ends."""
+
+    version: str = ""
+    """Digest of the content; empty: nothing is to run, and nobody is to be known."""
+    jobs: tuple[RolesOfJob, ...] = ()
+
+
+class ReplicaPhase(StrEnum):
+    """Life of a replica as its agent sees it."""
+
+    RUNNING = "running"
+    PAUSING = "pausing"
+    """It ended, and starts again after its pause."""
+    DONE = "done"
+    """It ended as it should, and stays so."""
+    FAILED = "failed"
+    """Its failure limit or its budget is passed: it does not start again here."""
+
+
+class ReplicaState(Frozen):
+    """One replica, in a heartbeat."""
+
+    job: JobName
+    role: RoleName
+    index: int = Field(ge=0)
+    generation: int = Field(ge=0)
+    phase: ReplicaPhase
+    pid: int = 0
+    address: str = ""
+    """Where it can be reached; empty: it did not announce one."""
+    restarts: int = Field(0, ge=0)
+    failures: int = Field(0, ge=0)
+    """Bad runs since the last good one."""
+    since: Finite = 0.0
+    """When this run of it began (Unix seconds)."""
+    why: str = ""
+    """How its last run ended."""

@@ -1,0 +1,86 @@
+"""Roles in a job file: what they may be, and one message for what they may not."""
+
+import pytest
+from pydantic import ValidationError
+
+from holdfast.models.job import JobSpec
+from holdfast.models.roles import RoleKind, no_room
+
+JOB = {"name": "rl", "script": "train.py", "machines": 2, "ranks_per_machine": 1}
+
+
+def job(**roles: object) -> JobSpec:
+    return JobSpec.model_validate(
+        {**JOB, "roles": {name.replace("_", "-"): role for name, role in roles.items()}}
+    )
+
+
+def test_a_job_without_roles_is_as_before() -> None:
+    """Old job files, and jobs that older releases recorded."""
+    assert JobSpec.model_validate(JOB).roles == {}
+
+
+def test_roles_have_defaults() -> None:
+    """A script and a number suffice; the trainer's needs stand under its name."""
+    spec = job(
+        trainer={"needs": ["cache"]},
+        cache={"kind": "ordered", "script": "cache.py"},
+        rollout={"script": "rollout.py", "replicas": 4},
+    )
+    assert spec.roles["rollout"].kind is RoleKind.DYNAMIC
+    assert spec.roles["trainer"].needs == ("cache",)
+    assert JobSpec.model_validate_json(spec.model_dump_json()) == spec
+
+
+@pytest.mark.parametrize(
+    ("roles", "told"),
+    [
+        ({"a": {"script": "a.py", "needs": ["b"]}}, "there is no such role. Roles: a, trainer"),
+        (
+            {"a": {"script": "a.py", "needs": ["b"]}, "b": {"script": "b.py", "needs": ["a"]}},
+            "a needs b needs a: a cycle",
+        ),
+        ({"a": {"script": "a.py", "needs": ["a"]}}, "a needs a: a cycle"),
+        ({"a": {"kind": "rigid", "script": "a.py"}}, "a job has one rigid role, its trainer"),
+        ({"a": {}}, "roles.a.script: missing"),
+        ({"trainer": {"script": "train.py"}}, "the trainer is the job itself"),
+        (
+            {"a": {"script": "a.py", "restart": {"pause_s": 9, "longest_pause_s": 1}}},
+            "longest_pause_s = 1 is shorter than pause_s = 9",
+        ),
+    ],
+)
+def test_bad_roles_are_refused_with_one_message(roles: dict[str, object], told: str) -> None:
+    """It names the role and what was expected."""
+    with pytest.raises(ValidationError) as raised:
+        JobSpec.model_validate({**JOB, "roles": roles})
+    assert told in str(raised.value)
+    assert raised.value.error_count() == 1
+
+
+@pytest.mark.parametrize(
+    ("role", "told"),
+    [
+        ({"replicas": 0}, "replicas = 0: expected at least 1"),
+        ({"machines": 3}, "machines = 3: the job has 2"),
+        ({"replicas": 5, "per_machine": 2}, "there is room for 4 (2 per machine on 2)"),
+    ],
+)
+def test_roles_without_room_are_refused_at_submission(role: dict[str, object], told: str) -> None:
+    """A job that is scaled later keeps its roles."""
+    spec = job(a={"script": "a.py", **role})
+    assert told in no_room(spec.roles, spec.machines)
+
+
+def test_a_role_is_scaled_by_itself() -> None:
+    """Down to none; never one that is not there, and never beyond its room."""
+    spec = job(a={"script": "a.py", "replicas": 2, "per_machine": 2})
+    assert spec.with_role("a", 4).roles["a"].replicas == 4
+    assert JobSpec.model_validate(spec.with_role("a", 0).model_dump()).roles["a"].replicas == 0
+    for name, replicas, told in (
+        ("b", 1, "its roles are a"),
+        ("a", 5, "room for 4"),
+        ("trainer", 1, "its roles are a"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            spec.with_role(name, replicas)
