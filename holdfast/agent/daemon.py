@@ -46,6 +46,9 @@ from holdfast.agent.ranks.run import Run
 from holdfast.agent.ranks.scratch import Scratch
 from holdfast.agent.ranks.staging import Staging
 from holdfast.agent.ranks.watch import RunEvents, Watch
+from holdfast.agent.roles.files import RoleFiles
+from holdfast.agent.roles.replica import Means
+from holdfast.agent.roles.supervisor import Supervisor
 from holdfast.agent.uplink.contact import Standing
 from holdfast.agent.uplink.lease import Lease
 from holdfast.agent.uplink.reporter import Reporter
@@ -131,7 +134,12 @@ class Agent:
         self._port = ShardPort(self.memory, secret, host, self._tls)
         self.standing = Standing()
         self._reporter = Reporter(
-            ",".join(settings.gateways), secret, self.metrics, tls=self._tls, standing=self.standing
+            ",".join(settings.gateways),
+            secret,
+            self.metrics,
+            tls=self._tls,
+            standing=self.standing,
+            heard=self._heard,
         )
         self._carrier = TransferProcess(self.forks, settings)
         self._bench = Bench(self.forks.run, self.memory.root)
@@ -169,6 +177,7 @@ class Agent:
         self._supply = Staging(
             self._carrier, self.memory, self.folder, secret, objects.arguments(settings), tls=self._tls
         )
+        files = RoleFiles(self.folder, host)
         make_run = functools.partial(
             Run,
             machine=machine,
@@ -177,6 +186,7 @@ class Agent:
             limits=policy.metrics,
             remains=self._remains,
             scratch=self._scratch,
+            role_of=files.environment,
         )
         self.jobs = Jobs(
             forks=self.forks,
@@ -189,6 +199,17 @@ class Agent:
             events=lambda run: RunEvents(self._watch, run),
             on_exit=self._watch.exited,
         )
+        means = Means(
+            machine,
+            self.folder,
+            self.memory.root / "control",
+            self.forks,
+            self._remains,
+            self._scratch,
+            files,
+            self._reporter.hurry,
+        )
+        self.roles = Supervisor(means, self._supply.code, self.jobs.live)
         roots = Roots.of(home, machine, settings)
         looking, self._vitals = detectors(machine, home, settings, policy, roots)
         self._inspector = Inspector(machine, looking, policy.intervals, self._emit)
@@ -197,7 +218,7 @@ class Agent:
             self.standing,
             secret,
             knock=lambda patience_s: self._reporter.knock(self._heartbeat(), patience_s),
-            runs=lambda: any(run.running for run in self.jobs.runs.values()),
+            runs=lambda: self.roles.running or any(run.running for run in self.jobs.runs.values()),
             stop=self._stop_cut_off,
             tls=self._tls,
         )
@@ -235,7 +256,7 @@ class Agent:
             await asyncio.gather(*background, return_exceptions=True)
             self._watch.rehearsals.close()
             self._watch.comparisons.close()
-            await self.jobs.stop_all()
+            await asyncio.gather(self.jobs.stop_all(), self.roles.stop_all())
             await self._end_remains()
             self._carrier.close()
             self._replicator.close()
@@ -256,7 +277,7 @@ class Agent:
     async def forget(self, command: messages.Fence) -> None:
         """Drop all that is left of a job that ended with an epoch."""
         self._check(command.incarnation)
-        await self.jobs.forget(command.job, command.epoch)
+        await asyncio.gather(self.jobs.forget(command.job, command.epoch), self.roles.forget(command.job))
 
     async def settle(self, command: messages.Fence) -> messages.Settled:
         """Fence, then return what the next start is planned from, in one answer: there may be a thousand machines."""
@@ -266,7 +287,8 @@ class Agent:
     async def _stop_cut_off(self, why: str) -> None:
         """End all ranks, refuse their epochs from now on, and report it when the gateway is back."""
         self.metrics.cut_off.inc()
-        await asyncio.gather(*(self._end_cut_off(run, why) for run in list(self.jobs.runs.values())))
+        ranks = (self._end_cut_off(run, why) for run in list(self.jobs.runs.values()))
+        await asyncio.gather(self.roles.stop_all(), *ranks)
 
     async def _end_cut_off(self, run: Run, why: str) -> None:
         start = run.start
@@ -433,6 +455,7 @@ class Agent:
         await self.forks.warm_up()
         await self._carrier.start()
         spares = asyncio.create_task(self.forks.keep_spares(self._spares_wanted))
+        roles = asyncio.create_task(self.roles.run())
         message = messages.Register(
             machine=self.machine,
             incarnation=self.incarnation,
@@ -446,6 +469,7 @@ class Agent:
             await self._reporter.run(message, self._settings.heartbeat_s, self._heartbeat, self._delivered)
         finally:
             spares.cancel()
+            roles.cancel()
 
     def _spares_wanted(self) -> int:
         """Return the need of a recovery: the ranks, those of the checks inside and between machines, two stores."""
@@ -462,7 +486,12 @@ class Agent:
             at=time.time(),
             jobs=self._snapshots(),
             vitals=self._vitals(),
+            replicas=self.roles.states(),
+            plan=self.roles.version,
         )
+
+    def _heard(self, heard: messages.Heard) -> None:
+        self.roles.take(heard.plan)
 
     def _delivered(self, beat: messages.Heartbeat) -> None:
         for sent in beat.jobs:

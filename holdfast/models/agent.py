@@ -32,6 +32,7 @@ from holdfast.models.names import (
 from holdfast.models.open_enum import OpenEnum
 from holdfast.models.rehearsal import Rehearsed
 from holdfast.models.replica import StateDigests
+from holdfast.models.roles import Plan, ReplicaState
 from holdfast.models.setback import Setback
 
 
@@ -187,6 +188,10 @@ class Heartbeat(Frozen):
     at: Finite
     jobs: tuple[JobOnMachine, ...] = ()
     vitals: Vitals | None = None
+    replicas: tuple[ReplicaState, ...] = ()
+    """Of roles; and ranks that announced an address."""
+    plan: str = ""
+    """Version of the plan for its replicas that it goes by."""
 
 
 class Witness(Frozen):
@@ -206,6 +211,8 @@ class Heard(Frozen):
     """False: the machine is being evicted; what it was granted before is not prolonged."""
     witnesses: tuple[Witness, ...] = ()
     """Machines elsewhere in the fleet."""
+    plan: Plan | None = None
+    """Replicas that it is to run; None: as before."""
 
 
 class Contact(Frozen):

@@ -245,6 +245,7 @@ class JobSpec(Frozen):
             )
         return self
 
+    @model_validator(mode="after")
     def _roles_can_start(self) -> JobSpec:
         if wrong := problem(self.roles):
             raise ValueError(wrong)

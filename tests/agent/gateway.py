@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from holdfast.models.agent import Heartbeat, Register, Report
 from holdfast.models.alert import Alert, AlertKind
+from holdfast.models.roles import Plan
 from tests.e2e.waiting import wait_for
 
 Found = TypeVar("Found")
@@ -30,6 +31,8 @@ class FakeGateway:
         self.heartbeats: list[Heartbeat] = []
         self.stale: set[str] = set()
         """Machines whose heartbeats are answered 409."""
+        self.plans: dict[str, Plan] = {}
+        """Replicas that machines are to run."""
         app = Starlette(routes=[Route("/v1/agents/{what}", self._take, methods=["POST"])])
         config = uvicorn.Config(app, port=0, log_config=None, access_log=False, lifespan="off")
         self._server = uvicorn.Server(config)
@@ -60,6 +63,9 @@ class FakeGateway:
             self.heartbeats.append(beat)
             if beat.machine in self.stale:
                 return JSONResponse({"error": "StaleError", "message": "replaced"}, 409)
+            plan = self.plans.get(beat.machine)
+            if plan is not None and plan.version != beat.plan:
+                return JSONResponse({"ok": True, "plan": plan.model_dump(mode="json")})
         else:
             self.reports.append(Report.model_validate_json(body))
         return JSONResponse({"ok": True})

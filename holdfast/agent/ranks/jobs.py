@@ -194,6 +194,12 @@ class Jobs:
             raise StaleError(f"job {job!r}: epoch {found.start.epoch} is here, not {epoch}")
         return found
 
+    def live(self, job: str) -> list[tuple[int, int]]:
+        """Return the live ranks of a job, each with its epoch."""
+        run = self.runs.get(job)
+        alive = run.processes.values() if run is not None else ()
+        return [(process.rank, run.start.epoch) for process in alive if run and not process.gone.done()]
+
     def refuse_stale(self, job: str, epoch: int) -> None:
         """Refuse a command for an epoch that was fenced off or overtaken.
 

@@ -25,7 +25,9 @@ from holdfast.agent.ranks.rank_table import RankEvents, RankTable
 from holdfast.agent.ranks.remains import Remains
 from holdfast.agent.ranks.scratch import Scratch
 from holdfast.models.agent import JobOnMachine, RankResult, RankState, Start
+from holdfast.models.roles import TRAINER
 from holdfast.policies.config.thresholds import MetricLimits
+from holdfast.roles import ENV_INDEX
 
 
 @dataclass(frozen=True)
@@ -66,8 +68,10 @@ class Run:
         remains: Remains | None = None,
         scratch: Scratch | None = None,
         ahead: bool = False,
+        role_of: Callable[[str, str, int, int], Mapping[str, str]] | None = None,
     ) -> None:
-        """``ahead``: the ranks wait for the place of their state, whatever place ``start`` has."""
+        """``ahead``: the ranks wait for the place of their state, whatever place ``start`` has; ``role_of`` returns
+        the variables by which a process knows its job's roles."""
         self.start = start
         self.machine = machine
         self.folder = folder
@@ -80,6 +84,7 @@ class Run:
         self._remains = remains
         self._scratch = scratch
         self._ahead = ahead
+        self._role_of = role_of
         # Made once, not for each rank.
         self._logs = folder / "logs" / start.job
         self._controls = str(memory.root / "control" / f"{self.name}-r")
@@ -317,6 +322,7 @@ class Run:
         restore = self.start.restore
         ticket = self._ticket_path(rank) if restore.has_state or self._ahead else ""
         return {
+            ENV_INDEX: str(rank),
             wire.ENV_CONTROL: self._control_path(rank),
             wire.ENV_RESTORE: json.dumps({"step": restore.step, "ticket": ticket}),
         }
@@ -337,6 +343,8 @@ class Run:
             wire.ENV_COPIES: start.copies.model_dump_json(),
             wire.ENV_PEER: "1" if start.peer and start.replay is None else "0",
         }
+        if self._role_of is not None and start.replay is None:
+            env |= self._role_of(start.job, TRAINER, 0, start.epoch)
         env |= flight_files.environment(self.flight_folder, start.env)
         if start.replay is not None:
             env[wire.ENV_REPLAY_STEPS] = start.replay.steps

@@ -26,6 +26,8 @@ _log = logging.getLogger(__name__)
 
 _BUFFER = 1000  # events kept while the gateway is away; the oldest go first
 _TIMEOUT_S = 3.0
+_HURRY_S = 0.1
+"""Between heartbeats at least, however much changes."""
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 0.05, 2.0
 
 
@@ -44,10 +46,13 @@ class Reporter:
         tls: Tls = PLAIN,
         *,
         standing: Standing | None = None,
+        heard: Callable[[Heard], None] = lambda _heard: None,
     ) -> None:
-        """``standing`` records every heartbeat that was answered."""
+        """``standing`` records every heartbeat that was answered; ``heard`` takes the answers."""
         self._tls = tls
         self._standing = standing or Standing()
+        self._take = heard
+        self._hurry = asyncio.Event()
         self._http = http or httpx.AsyncClient(
             timeout=_TIMEOUT_S,
             # One connection for all heartbeats: a new one for each costs the gateway a handshake.
@@ -69,6 +74,10 @@ class Reporter:
             self._metrics.reports_dropped.inc()
         self._events.append(report)
         self._more.set()
+
+    def hurry(self) -> None:
+        """Have the next heartbeat sent at once."""
+        self._hurry.set()
 
     async def run(
         self,
@@ -125,6 +134,7 @@ class Reporter:
         loop = asyncio.get_running_loop()
         due = loop.time()
         while True:
+            self._hurry.clear()
             beat = heartbeat()
             try:
                 await self._say(beat)
@@ -137,7 +147,11 @@ class Reporter:
                 self._metrics.heartbeats_failed.inc()
                 _log.debug("heartbeat: %s", error)
             due = max(due + interval_s, loop.time())
-            await asyncio.sleep(due - loop.time())
+            await asyncio.sleep(min(_HURRY_S, due - loop.time()))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(due):
+                    await self._hurry.wait()
+                    due = loop.time()
 
     async def _say(self, beat: Heartbeat, http: httpx.AsyncClient | None = None, url: str = "") -> None:
         asked_at = time.monotonic()
@@ -151,7 +165,9 @@ class Reporter:
             # It refuses the heartbeat, but it is there and accepts this machine's secret.
             self._standing.contacted(asked_at)
             raise
-        self._standing.answered(asked_at, _heard(answer))
+        heard = _heard(answer)
+        self._standing.answered(asked_at, heard)
+        self._take(heard)
 
     async def _send(self, http: httpx.AsyncClient, url: str, beat: Heartbeat) -> httpx.Response:
         headers = {"Authorization": self._secret.header, "Content-Type": "application/json"}

@@ -1,0 +1,57 @@
+"""Files between the agent and the processes of a job: who can be reached, and who announced an address."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from holdfast import roles
+from holdfast.models.roles import Member
+
+
+class RoleFiles:
+    """The files of one machine, a folder per job. :mod:`holdfast.roles` is their other side."""
+
+    def __init__(self, folder: Path, host: str) -> None:
+        """``folder`` is the machine's; the others reach it at ``host``."""
+        self._root = folder / "roles"
+        self._host = host
+
+    def clear(self) -> None:
+        """Remove all: the processes of an earlier agent are gone."""
+        shutil.rmtree(self._root, ignore_errors=True)
+
+    def environment(self, job: str, role: str, index: int, generation: int) -> dict[str, str]:
+        """Return the variables by which a process knows its role."""
+        return {
+            roles.ENV_ROLE: role,
+            roles.ENV_INDEX: str(index),
+            roles.ENV_GENERATION: str(generation),
+            roles.ENV_FOLDER: str(self._root / job),
+            roles.ENV_HOST: self._host,
+        }
+
+    def show(self, job: str, members: Sequence[Member]) -> None:
+        """Let the processes of a job see who can be reached."""
+        told = {"members": [member.model_dump() for member in members]}
+        roles.written(self._root / job / roles.MEMBERS, told)
+
+    def address(self, job: str, role: str, index: int, generation: int) -> str:
+        """Return the address that a process announced; empty: none."""
+        told = roles.read(self._announcement(job, role, index, generation))
+        port = told.get("port") if isinstance(told, dict) else None
+        return f"{self._host}:{port}" if isinstance(port, int) else ""
+
+    def withdraw(self, job: str, role: str, index: int, generation: int) -> None:
+        """Remove the announcement of a process that ended."""
+        with contextlib.suppress(OSError):
+            self._announcement(job, role, index, generation).unlink()
+
+    def _announcement(self, job: str, role: str, index: int, generation: int) -> Path:
+        return self._root / job / roles.ANNOUNCED / f"{role}-{index}-{generation}.json"
+
+    def forget(self, job: str) -> None:
+        """Remove the files of a job."""
+        shutil.rmtree(self._root / job, ignore_errors=True)

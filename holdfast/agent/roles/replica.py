@@ -1,0 +1,198 @@
+"""One replica on this machine: its process, started again by its role's rule until it is to end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.agent import wire
+from holdfast.agent.ranks.forkserver import ForkServer
+from holdfast.agent.ranks.processes import Watched, stop
+from holdfast.agent.ranks.rank_main import RankOrder, run_rank
+from holdfast.agent.ranks.remains import Remains
+from holdfast.agent.ranks.scratch import Scratch
+from holdfast.agent.roles.files import RoleFiles
+from holdfast.errors import HoldfastError
+from holdfast.models.roles import Replica, ReplicaPhase, ReplicaState
+from holdfast.policies.roles import restart
+
+_log = logging.getLogger(__name__)
+_REMEMBERED = 1000
+"""Restarts that a budget may count."""
+
+
+@dataclass(frozen=True)
+class Means:
+    """What replicas are run with; as ranks are, so that they are cleaned up as ranks are."""
+
+    machine: str
+    folder: Path
+    """The machine's folder."""
+    controls: Path
+    """Folder of the marks by which processes are recognised (:mod:`holdfast.agent.ranks.remains`)."""
+    forks: ForkServer
+    remains: Remains
+    scratch: Scratch
+    files: RoleFiles
+    changed: Callable[[], None]
+    """Called when a replica's state changed: it should not wait for the next heartbeat."""
+
+
+class Supervised:
+    """A replica from its first start until :meth:`end`."""
+
+    def __init__(self, job: str, order: Replica, code: Path, means: Means) -> None:
+        self.job = job
+        self.order = order
+        self.phase = ReplicaPhase.RUNNING
+        self.failures = 0
+        self.why = ""
+        self.code = code
+        """Checkout that its next run is of."""
+        self._means = means
+        self._process: Watched | None = None
+        self._since = time.time()
+        self._restarts: deque[float] = deque(maxlen=_REMEMBERED)
+        self._restarted = 0
+        self._to_end = asyncio.Event()
+        self._life = asyncio.create_task(self._live(), name=self.name)
+
+    @property
+    def name(self) -> str:
+        """For files and marks: no run of ranks has such a name."""
+        order = self.order
+        return f"{self.job}+{order.role}-{order.index}-g{order.generation}"
+
+    @property
+    def running(self) -> bool:
+        """Whether its process is there."""
+        return self._process is not None and not self._process.gone.done()
+
+    @property
+    def address(self) -> str:
+        """Where it can be reached."""
+        order = self.order
+        if not self.running:
+            return ""
+        return self._means.files.address(self.job, order.role, order.index, order.generation)
+
+    def state(self) -> ReplicaState:
+        """Return its state, for a heartbeat."""
+        return ReplicaState(
+            job=self.job,
+            role=self.order.role,
+            index=self.order.index,
+            generation=self.order.generation,
+            phase=self.phase,
+            pid=self._process.pid if self._process is not None and self.running else 0,
+            address=self.address,
+            restarts=self._restarted,
+            failures=self.failures,
+            since=self._since,
+            why=self.why,
+        )
+
+    async def end(self) -> None:
+        """End it, with all that it started; nothing of it is left then.
+
+        Raises:
+            UnavailableError: something of it does not die.
+        """
+        self._to_end.set()
+        if self._process is not None:
+            await stop([self._process], self.order.stop_grace_s)
+        await self._life
+        await self._clean()
+
+    async def _live(self) -> None:
+        while not self._to_end.is_set():
+            try:
+                ended = await self._run()
+                await self._clean()
+            except (HoldfastError, OSError) as error:
+                _log.warning("%s: %s", self.name, error)
+                ended = restart.Ended(0.0, 1)
+                self.why = str(error)
+            if self._to_end.is_set() or not await self._again(ended):
+                return
+
+    async def _again(self, ended: restart.Ended) -> bool:
+        """Decide what follows, and wait for it; return whether it is to start again."""
+        rule, now = self.order.restart, time.monotonic()
+        after = restart.after(ended, rule, self.failures, self._restarts, now)
+        self.failures = after.failures
+        if after.pause_s is None:
+            self.phase = ReplicaPhase.FAILED if after.failed else ReplicaPhase.DONE
+            self.why = f"{self.why}; {after.failed}" if after.failed else self.why
+            self._means.changed()
+            return False
+        self.phase = ReplicaPhase.PAUSING
+        self._means.changed()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._to_end.wait(), after.pause_s)
+            return False
+        self._restarts.append(time.monotonic())
+        self._restarted += 1
+        return True
+
+    async def _run(self) -> restart.Ended:
+        """Run its process once."""
+        order, means = self.order, self._means
+        means.files.withdraw(self.job, order.role, order.index, order.generation)
+        group = means.remains.open(self.name)
+        forked = await means.forks.run_soon(run_rank, (self._order_of_process(group),))
+        began = time.monotonic()
+        self._since = time.time()
+        self._process = process = Watched(forked, order.index)
+        self.phase = ReplicaPhase.RUNNING
+        means.changed()
+        if self._to_end.is_set():
+            await stop([process])
+        status = await process.gone
+        announced = bool(means.files.address(self.job, order.role, order.index, order.generation))
+        self.why = f"signal {-status}" if status < 0 else f"exit status {status}"
+        return restart.Ended(time.monotonic() - began, status, announced)
+
+    async def _clean(self) -> None:
+        """End what the process left behind, and withdraw its address."""
+        order, means = self.order, self._means
+        means.files.withdraw(self.job, order.role, order.index, order.generation)
+        await means.remains.end(self.name, alone=False)
+        await asyncio.to_thread(means.scratch.remove, self.name)
+
+    def _order_of_process(self, group: str) -> RankOrder:
+        order, means = self.order, self._means
+        logs = means.folder / "logs" / self.job
+        logs.mkdir(parents=True, exist_ok=True)
+        return RankOrder(
+            rank=order.index,
+            epoch=order.generation,
+            script=order.script,
+            args=order.args,
+            cwd=str(self.code),
+            log=str(logs / f"{order.role}-{order.index}-g{order.generation}.log"),
+            socket="",
+            env=dict(self._environment()),
+            group=group,
+        )
+
+    def _environment(self) -> Mapping[str, str]:
+        order, means = self.order, self._means
+        own = {"OMP_NUM_THREADS": str(order.cpus)}
+        if order.gpus is not None:
+            own["CUDA_VISIBLE_DEVICES"] = ",".join(map(str, order.gpus))
+        given = {**own, **order.env}
+        return {
+            **given,
+            **means.scratch.open(self.name, given),
+            wire.ENV_JOB: self.job,
+            wire.ENV_MACHINE: means.machine,
+            wire.ENV_CONTROL: str(means.controls / f"{self.name}-r0"),
+            **means.files.environment(self.job, order.role, order.index, order.generation),
+        }

@@ -1,0 +1,161 @@
+"""All replicas of this machine, kept as the gateway's plan has them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+
+from holdfast.agent.roles.replica import Means, Supervised
+from holdfast.errors import HoldfastError
+from holdfast.models.roles import TRAINER, Plan, Replica, ReplicaPhase, ReplicaState, RolesOfJob
+
+_log = logging.getLogger(__name__)
+
+LOOK_S = 0.2
+"""Between looks for new announcements, where there are replicas or others to be known."""
+AGAIN_S = 1.0
+"""Before a plan is tried again that could not be carried out."""
+Key = tuple[str, str, int]
+"""Job, role, index."""
+
+
+class Supervisor:
+    """Carries out plans; the newest counts. Used on the event loop."""
+
+    def __init__(
+        self,
+        means: Means,
+        code: Callable[[str, str], Awaitable[Path]],
+        ranks: Callable[[str], Iterable[tuple[int, int]]],
+    ) -> None:
+        """``code`` checks out a version of a job's code; ``ranks`` returns live ranks with their epoch."""
+        self._means = means
+        self._code = code
+        self._ranks = ranks
+        self._plan = Plan()
+        self._replicas: dict[Key, Supervised] = {}
+        self._generations: dict[Key, int] = {}
+        self._news = asyncio.Event()
+        self._turns = asyncio.Lock()
+        self._shown: dict[tuple[str, str, int], str] = {}
+
+    @property
+    def version(self) -> str:
+        """The plan that this machine goes by."""
+        return self._plan.version
+
+    @property
+    def running(self) -> bool:
+        """Whether any replica's process is there."""
+        return any(replica.running for replica in self._replicas.values())
+
+    def take(self, plan: Plan | None) -> None:
+        """Go by ``plan`` from now on (None: by the present one); returns at once."""
+        if plan is None or plan == self._plan:
+            return
+        self._plan = plan
+        for job in plan.jobs:
+            self._means.files.show(job.job, job.members)
+        self._news.set()
+
+    def states(self) -> tuple[ReplicaState, ...]:
+        """Return the state of every replica, and of ranks that announced an address."""
+        return (*(replica.state() for replica in self._replicas.values()), *self._trainers())
+
+    async def run(self) -> None:
+        """Carry out plans and look for announcements, without end."""
+        self._means.files.clear()
+        while True:
+            idle = not self._plan.jobs and not self._replicas
+            try:
+                async with asyncio.timeout(None if idle else LOOK_S):
+                    await self._news.wait()
+            except TimeoutError:
+                self._look()
+                continue
+            self._news.clear()
+            if not await self._settle():
+                await asyncio.sleep(AGAIN_S)
+                self._news.set()
+
+    async def forget(self, job: str) -> None:
+        """End the replicas of a job that has ended, whatever the plan says."""
+        left = tuple(each for each in self._plan.jobs if each.job != job)
+        self._plan = self._plan.model_copy(update={"jobs": left})
+        async with self._turns:
+            await self._end([key for key in self._replicas if key[0] == job])
+        self._means.files.forget(job)
+
+    async def stop_all(self) -> None:
+        """End every replica, as when the agent ends or is cut off; the next plan starts them again."""
+        self._plan = Plan()
+        async with self._turns:
+            await self._end([*self._replicas])
+
+    async def _settle(self) -> bool:
+        """Make the replicas those of the plan; return whether that was done."""
+        async with self._turns:
+            wanted = {
+                (job.job, order.role, order.index): (job, order)
+                for job in self._plan.jobs
+                for order in job.replicas
+                if order.generation >= self._generations.get((job.job, order.role, order.index), 0)
+            }
+            over = [
+                key
+                for key, replica in self._replicas.items()
+                if key not in wanted or replica.order != wanted[key][1]
+            ]
+            done = await self._end(over)
+            for key, (job, order) in wanted.items():
+                done = await self._start(key, job, order) and done
+        return done
+
+    async def _start(self, key: Key, job: RolesOfJob, order: Replica) -> bool:
+        try:
+            code = await self._code(job.job, job.code_version)
+        except HoldfastError as error:
+            _log.warning("replica %s: %s", "/".join(map(str, key)), error)
+            return False
+        if (present := self._replicas.get(key)) is not None:
+            present.code = code
+            return True
+        self._generations[key] = order.generation
+        self._replicas[key] = Supervised(job.job, order, code, self._means)
+        return True
+
+    async def _end(self, keys: Iterable[Key]) -> bool:
+        known = [(key, self._replicas[key]) for key in keys]
+        ended = await asyncio.gather(*(replica.end() for _, replica in known), return_exceptions=True)
+        done = True
+        for (key, _), error in zip(known, ended, strict=True):
+            if isinstance(error, HoldfastError):
+                _log.error("replica %s: %s", "/".join(map(str, key)), error)
+                done = False
+            elif isinstance(error, BaseException):
+                raise error
+            else:
+                del self._replicas[key]
+        return done
+
+    def _trainers(self) -> Iterable[ReplicaState]:
+        for job in self._plan.jobs:
+            for rank, epoch in self._ranks(job.job):
+                if address := self._means.files.address(job.job, TRAINER, rank, epoch):
+                    yield ReplicaState(
+                        job=job.job,
+                        role=TRAINER,
+                        index=rank,
+                        generation=epoch,
+                        phase=ReplicaPhase.RUNNING,
+                        address=address,
+                    )
+
+    def _look(self) -> None:
+        """Have announcements that are new, or are withdrawn, reported at once."""
+        now = {(each.job, each.role, each.index): each.address for each in self.states() if each.address}
+        if now != self._shown:
+            self._shown = now
+            self._means.changed()
