@@ -8,6 +8,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from holdfast.errors import SettingsError
 from holdfast.models.names import Incarnation, IncidentId, JobName, MachineName, RunName, Version
+from holdfast.models.roles import RoleName
 
 _LETTERS = "letters, digits, '.', '_' and '-' behind a letter or digit, at most"
 
@@ -21,6 +22,7 @@ JOB = checker(JobName, "job", "lower-case letters, digits and '-' behind a lette
 RUN = checker(RunName, "job", "as a job's name, with '~' and a word behind it for a replay or check")
 VERSION = checker(Version, "code version", f"{_LETTERS} 64")
 MACHINE = checker(MachineName, "machine", f"{_LETTERS} 63")
+ROLE = checker(RoleName, "role", "lower-case letters, digits and '-' behind a letter or digit, at most 32")
 INCIDENT = checker(IncidentId, "incident", f"{_LETTERS} 100")
 INCARNATION = checker(Incarnation, "incarnation", f"{_LETTERS} 256, also ':' and '@'")
 

@@ -26,6 +26,7 @@ from holdfast.deployments.gateway.fleet.acts import Acts, while_sure
 from holdfast.deployments.gateway.fleet.locations import Locations
 from holdfast.deployments.gateway.fleet.progress import Progress
 from holdfast.deployments.gateway.fleet.release import Releases
+from holdfast.deployments.gateway.fleet.roles import TICK_S, Roles
 from holdfast.deployments.gateway.fleet.sizes import Sizes
 from holdfast.deployments.gateway.fleet.step_times import StepTimes
 from holdfast.deployments.gateway.fleet.times import Times
@@ -118,6 +119,7 @@ class Gateway:
         self.step_times = StepTimes()
         self.releases = Releases(self.site, acts.free)
         self.sizes = Sizes(self.site, self.correlator, acts.release_unplaced)
+        self.roles = Roles(self.site)
         self.resuming: list[Callable[[], Awaitable[None]]] = []
         """Callbacks of other parts, run when this gateway begins to lead."""
         self._loops: list[asyncio.Task[None]] = []
@@ -129,6 +131,7 @@ class Gateway:
         """Show a heartbeat of an admitted machine to all who go by them."""
         now = self.site.clock.now()
         self.site.fleet.observe(beat, now)
+        self.roles.observe(beat)
         try:
             self.step_times.observe(beat, self.site.fleet.jobs, now)
             for detector in (self.hangs, self.throughput, self.clocks):
@@ -141,6 +144,7 @@ class Gateway:
         """Take up what was going on when the last gateway ended. Silence counts from now on."""
         self.site.listening_since = self.site.clock.now()
         await self.site.refresh()
+        await self.roles.resume()
         for take_up in self.resuming:
             await take_up()
         self.site.fleet.grace(self.site.clock.now())
@@ -173,6 +177,7 @@ class Gateway:
             Loop("admissions", self.admissions.tick, 1.0),
             Loop("repairs", self.repairs.tick, 1.0),
             Loop("release", self.releases.tick, 2.0),
+            Loop("roles", self.roles.tick, TICK_S),
             Loop("sizes", self.sizes.tick, 2.0),
             Loop("times", self.times.tick, TIMES_S),
         ):

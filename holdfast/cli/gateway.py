@@ -125,6 +125,11 @@ class Gateway:
         body = {"machines": machines, "note": note, "by": _person()}
         return _outcome(self._call("POST", f"/v1/jobs/{job}/scale", body))
 
+    def scale_role(self, job: str, role: str, replicas: int, note: str) -> Job:
+        """Change the number of replicas of one role of a job."""
+        body = {"replicas": replicas, "note": note, "by": _person()}
+        return Job.model_validate(self._call("POST", f"/v1/jobs/{job}/roles/{role}/scale", body))
+
     def move(
         self, job: str, machine: str, *, to: str = "", reason: str = "", deadline_s: float | None = None
     ) -> str:

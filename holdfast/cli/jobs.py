@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast import names
 from holdfast.cli import context, sources
 from holdfast.cli.arguments import JobName
 from holdfast.cli.output import AsJson, tell
@@ -53,7 +54,7 @@ def update(
     with context.gateway() as gateway:
         spec = gateway.job(job).spec
         folder = sources.folder(str(code_dir or spec.code), Path.cwd())
-        sources.check_script(folder, spec.script)
+        sources.check_scripts(folder, spec)
         version = sources.store(settings, job, folder)
         outcome = gateway.update(job, version, lazy=lazy, note=note)
     line = f"{job}: code version {version} is stored: {outcome}."
@@ -62,14 +63,25 @@ def update(
 
 def scale(
     job: JobName,
-    machines: Annotated[int, typer.Argument(min=0, help="Number of machines; 0: none, its state in S3.")],
+    number: Annotated[
+        int,
+        typer.Argument(min=0, metavar="N", help="Machines, or replicas of the role; 0: none (state in S3)."),
+    ],
+    role: Annotated[str, typer.Option(help="Role whose replicas are meant (default: the machines).")] = "",
     note: Annotated[str, typer.Option(help="Why, for whoever reads it later.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Change a job's number of machines, within the sizes of its job file, or to zero and back."""
+    """Change a job's number of machines, within the sizes of its job file, or to zero and back; or that of a role."""
+    if role:
+        names.require(names.ROLE, role, "--role: ")
+        with context.gateway() as gateway:
+            gateway.scale_role(job, role, number, note)
+        line = f"{job}: {number} replicas of {role}; the ranks are left alone."
+        tell(as_json, line, job=job, role=role, replicas=number)
+        return
     with context.gateway() as gateway:
-        outcome = gateway.scale(job, machines, note)
-    tell(as_json, f"{job}: {machines} machines: {outcome}.", job=job, machines=machines, outcome=outcome)
+        outcome = gateway.scale(job, number, note)
+    tell(as_json, f"{job}: {number} machines: {outcome}.", job=job, machines=number, outcome=outcome)
 
 
 def move(  # noqa: PLR0917

@@ -6,6 +6,8 @@ import ast
 from pathlib import Path
 
 from holdfast.errors import SettingsError
+from holdfast.models.job import JobSpec
+from holdfast.models.roles import TRAINER
 from holdfast.settings import Settings
 
 
@@ -21,8 +23,20 @@ def folder(code: str, base: Path) -> Path:
     return path
 
 
-def check_script(code: Path, script: str) -> None:
-    """Check that the training script is there and is Python, before anything is shipped.
+def check_scripts(code: Path, spec: JobSpec) -> None:
+    """Check the training script of a job, and those of its roles.
+
+    Raises:
+        SettingsError: see :func:`check_script`.
+    """
+    check_script(code, spec.script)
+    for name, role in spec.roles.items():
+        if name != TRAINER:
+            check_script(code, role.script, f"roles.{name}.script")
+
+
+def check_script(code: Path, script: str, field: str = "script") -> None:
+    """Check that a script is there and is Python, before anything is shipped.
 
     Raises:
         SettingsError: it is missing, outside the code directory, or does not parse.
@@ -30,7 +44,7 @@ def check_script(code: Path, script: str) -> None:
     path = (code / script).resolve()
     if not path.is_relative_to(code) or not path.is_file():
         raise SettingsError(
-            f"script = {script!r}: no such file in {code}; expected a path inside the code directory."
+            f"{field} = {script!r}: no such file in {code}; expected a path inside the code directory."
         )
     try:
         ast.parse(path.read_bytes(), filename=str(path))
@@ -38,7 +52,7 @@ def check_script(code: Path, script: str) -> None:
         line = getattr(error, "lineno", None)
         place = f"{path}, line {line}" if line else str(path)
         raise SettingsError(
-            f"script = {script!r} is not valid Python ({place}): {getattr(error, 'msg', error)}. "
+            f"{field} = {script!r} is not valid Python ({place}): {getattr(error, 'msg', error)}. "
             "Nothing was submitted; fix it and submit again."
         ) from None
 

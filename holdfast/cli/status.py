@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.cli import context
+from holdfast.cli import context, roles
 from holdfast.cli.checkpoint_cost import told
 from holdfast.cli.output import AsJson, ago, print_json, print_table, say, seconds, state
 
@@ -21,6 +21,7 @@ def status(as_json: AsJson = False) -> None:
     _checkpoints(facts)
     _machines(facts)
     _ranks(facts)
+    roles.show(facts["jobs"])
     _incidents(facts)
     for repair in facts.get("repairs", ()):
         say(f"repair of {repair['machine']}: {repair['told']}")

@@ -11,9 +11,10 @@ import typer
 from holdfast.cli import checkpoint_cost, context, jobfile, sources
 from holdfast.cli.gateway import Gateway
 from holdfast.cli.output import AsJson, progress, tell
-from holdfast.errors import RecoveryError, RefusedError
+from holdfast.errors import RecoveryError, RefusedError, SettingsError
 from holdfast.models.alert import AlertKind, Incident, IncidentClass
 from holdfast.models.job import ENDED, JobSpec, JobState
+from holdfast.models.roles import no_room
 
 # A script that fails before its first step will fail again wherever it runs: no playbook can fix it.
 _SCRIPT_FAILED = {IncidentClass.USER_CODE_ERROR, IncidentClass.JOB_CRASH}
@@ -31,7 +32,9 @@ def submit(
     """Store the job's code, start the job on free machines, and wait for its first step."""
     spec = jobfile.read(job_file)
     code = sources.folder(spec.code, job_file.resolve().parent)
-    sources.check_script(code, spec.script)
+    sources.check_scripts(code, spec)
+    if wrong := no_room(spec.roles, spec.machines):
+        raise SettingsError(f"job file {job_file}: {wrong}")
     settings = context.settings()
     with Gateway.open(settings) as gateway:
         refuse_running(gateway, spec.name)

@@ -180,7 +180,31 @@ class Place(Frozen):
     tried: tuple[str, ...] = ()
     """Machines on which it failed too often, since its last good run."""
     asked: str = ""
-    """Why a person is asked about it; it is not started again by itself."""
+    """Why a person is asked about it: it failed too often, wherever it was tried."""
+    asked_at: Finite = 0.0
+    """When that was; some time later it is tried once more."""
+    incident: str = ""
+    """The incident by which a person is asked, until it works again."""
+
+
+class PlacesOfJob(Frozen):
+    """Where the replicas of a job belong. Generations only rise, also over submissions under the same name."""
+
+    places: tuple[Place, ...] = ()
+    generations: dict[str, dict[int, int]] = Field(default_factory=dict)
+    """By role and index."""
+
+    def with_role(self, role: str, places: tuple[Place, ...]) -> PlacesOfJob:
+        """Return it with these places of one role instead of those it had."""
+        others = tuple(each for each in self.places if each.role != role)
+        highest = dict(self.generations.get(role, {}))
+        for each in places:
+            highest[each.index] = max(highest.get(each.index, 0), each.generation)
+        return PlacesOfJob(places=(*others, *places), generations={**self.generations, role: highest})
+
+    def of(self, role: str) -> tuple[Place, ...]:
+        """Return the places of one role."""
+        return tuple(each for each in self.places if each.role == role)
 
 
 class Replica(Frozen):

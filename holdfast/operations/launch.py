@@ -244,6 +244,8 @@ def _stepped(ranks: Sequence[RankState] | None) -> bool:
 
 def _is_new(ledger: Ledger, job: Job) -> bool:
     """Return whether it was never launched; one that was scaled to zero holds no machine either, and has a state."""
+    if not ledger.was_launched(job.name):
+        return True
     return not job.machines and not ledger.max_step(job.name) and not ledger.ever_saved(job.name)
 
 

@@ -63,16 +63,18 @@ def place(  # noqa: PLR0917
                 generation=generations.get(index, 0) + 1,
                 epoch=epoch,
                 tried=old.tried if old else (),
+                incident=old.incident if old else "",
             )
         )
     return Placed(tuple(sorted(kept, key=lambda each: each.index)), tuple(unplaced))
 
 
-def after_failure(place: Place, role: RoleSpec, why: str) -> Place:
+def after_failure(place: Place, role: RoleSpec, why: str, now: float) -> Place:
     """Return the place of a replica that passed its failure limit where it is: to be moved, or a person is asked."""
     tried = (*place.tried, place.machine)
     if len(tried) > role.restart.moves:
-        return place.model_copy(update={"tried": tried, "asked": why or "its failure limit is passed"})
+        failed = f"{why} on {', '.join(dict.fromkeys(tried))}"
+        return place.model_copy(update={"tried": tried, "asked": failed, "asked_at": now})
     return place.model_copy(update={"tried": tried})
 
 

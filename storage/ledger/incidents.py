@@ -53,8 +53,11 @@ class Incidents(Connection):
         *,
         flow_run_id: str | None = None,
         last_good_step: int | None = None,
+        asks: str = "",
     ) -> Incident:
         """Open the job's next incident, called ``<job>-<n>``; with ``flow_run_id``, one that has its run already.
+
+        ``asks``: it needs a person from the beginning, with this summary; no playbook works on it.
 
         Raises:
             UnknownError: no such job.
@@ -67,7 +70,7 @@ class Incidents(Connection):
                 job=job,
                 n=owner.incidents,
                 incident_class=classification.incident_class,
-                state=IncidentState.OPEN,
+                state=IncidentState.NEEDS_HUMAN if asks else IncidentState.OPEN,
                 epoch=epoch,
                 attempt=1,
                 machine=classification.machine,
@@ -79,7 +82,7 @@ class Incidents(Connection):
                 opened_at=self._clock.now(),
                 flow_run_id=flow_run_id,
                 last_good_step=last_good_step,
-                summary="",
+                summary=asks,
             )
             session.add(row)
             session.flush()

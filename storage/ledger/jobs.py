@@ -94,6 +94,16 @@ class Jobs(Connection):
                 row.done_at = self._clock.now()
             return row.to(Job)
 
+    def was_launched(self, name: str) -> bool:
+        """Return whether an epoch was begun since the job was submitted.
+
+        Raises:
+            UnknownError: no such job.
+        """
+        with self._read() as session:
+            row = job_row(session, name)
+            return row.epoch > row.submitted_epoch
+
     def state_changes(self, job: str, since: float = 0.0) -> list[StateChange]:
         """Return every state that the job entered after ``since`` (Unix seconds), oldest first."""
         query = select(StateChangeRow).where(StateChangeRow.job == job, StateChangeRow.at >= since)

@@ -2,32 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
-
-from holdfast.models.base import Frozen
-from holdfast.models.roles import Place
+from holdfast.models.roles import PlacesOfJob
 from holdfast.storage.ledger.connection import Connection, repeat_on_conflict
 from holdfast.storage.ledger.schema import MetaRow
-
-
-class PlacesOfJob(Frozen):
-    """Where the replicas of a job belong. Generations only rise, also over submissions under the same name."""
-
-    places: tuple[Place, ...] = ()
-    generations: dict[str, dict[int, int]] = Field(default_factory=dict)
-    """By role and index."""
-
-    def with_role(self, role: str, places: tuple[Place, ...]) -> PlacesOfJob:
-        """Return it with these places of one role instead of those it had."""
-        others = tuple(each for each in self.places if each.role != role)
-        highest = dict(self.generations.get(role, {}))
-        for each in places:
-            highest[each.index] = max(highest.get(each.index, 0), each.generation)
-        return PlacesOfJob(places=(*others, *places), generations={**self.generations, role: highest})
-
-    def of(self, role: str) -> tuple[Place, ...]:
-        """Return the places of one role."""
-        return tuple(each for each in self.places if each.role == role)
 
 
 class Places(Connection):

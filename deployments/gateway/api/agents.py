@@ -89,6 +89,7 @@ def routes(gateway: Gateway) -> APIRouter:
             lease_s=site.lease_s,
             renews=machine.state is not MachineState.DRAINING,
             witnesses=site.fleet.witnesses(body.machine),
+            plan=gateway.roles.plan_for(body),
         )
 
     @router.post("/events")

@@ -20,6 +20,7 @@ from holdfast.models.checkpoint import Choice
 from holdfast.models.job import Job, JobSpec, JobState
 from holdfast.models.machine import MachineState
 from holdfast.models.names import JobName, MachineName, MachineOrNone, Version
+from holdfast.models.roles import MOST_REPLICAS, RoleName
 
 Result = TypeVar("Result")
 
@@ -63,6 +64,14 @@ class Scale(Frozen):
     """Another number of machines; 0: none, until it is scaled again."""
 
     machines: int = Field(ge=0)
+    note: str = Field("", max_length=2000)
+    by: str = Field("", max_length=200)
+
+
+class ScaleRole(Frozen):
+    """Another number of replicas of a role; 0: none, until it is scaled again."""
+
+    replicas: int = Field(ge=0, le=MOST_REPLICAS)
     note: str = Field("", max_length=2000)
     by: str = Field("", max_length=200)
 
@@ -125,6 +134,13 @@ def routes(gateway: Gateway) -> APIRouter:
         job = await site.job(name)
         asked = who(request, body.by).asks("scale", name, f"{body.machines} machines {body.note}".strip())
         return await done(asked, lambda: gateway.sizes.ask(job, body.machines, body.by, body.note))
+
+    @router.post("/jobs/{name}/roles/{role}/scale")
+    async def scale_role(request: Request, name: JobName, role: RoleName, body: ScaleRole) -> Job:
+        job = await site.job(name)
+        reason = f"{role}: {body.replicas} replicas {body.note}".strip()
+        asked = who(request, body.by).asks("scale", name, reason)
+        return await done(asked, lambda: gateway.roles.scale(job, role, body.replicas))
 
     return router
 

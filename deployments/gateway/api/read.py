@@ -152,6 +152,7 @@ def _job(gateway: Gateway, job: Job) -> dict[str, Any]:
         "submitted_at": job.submitted_at,
         "done_at": job.done_at,
         "ranks": ranks,
+        "roles": gateway.roles.view(job),
         "skipped_steps": site.skipped_steps(job),
         "checkpoint": _checkpoint_cost(gateway, job),
         "restore": of_job(site, job).model_dump(mode="json"),

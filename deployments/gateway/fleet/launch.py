@@ -6,10 +6,11 @@ import asyncio
 
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.site import Site, log
-from holdfast.errors import NoStandbyError
+from holdfast.errors import NoStandbyError, RefusedError
 from holdfast.models.checkpoint import Choice
 from holdfast.models.job import Job, JobSpec, JobState
 from holdfast.models.machine import MachineState
+from holdfast.models.roles import TRAINER, no_room
 from holdfast.operations import flaps
 from holdfast.policies.pool import elastic
 
@@ -23,6 +24,8 @@ async def submit(gateway: Gateway, spec: JobSpec, code_version: str) -> Job:
         HoldfastError: it could not be started; it is recorded as failed and holds no machine.
     """
     ledger = gateway.site.ledger
+    if wrong := no_room(spec.roles, spec.machines):
+        raise RefusedError(wrong)
     if spec.start_from is not None:
         spec = await gateway.acts.resolve(spec)
     standing_by = await asyncio.to_thread(ledger.machines, MachineState.STANDBY)
@@ -42,6 +45,8 @@ async def submit(gateway: Gateway, spec: JobSpec, code_version: str) -> Job:
     await asyncio.to_thread(ledger.add_version, spec.name, code_version, key, "submitted")
     await asyncio.to_thread(ledger.set_pending_version, spec.name, None)
     try:
+        if TRAINER in spec.roles:
+            await _seat_all(gateway.site, spec)
         await start(gateway, spec.name, "submitted")
     except Exception:
         await _undo(gateway, spec.name)
@@ -51,12 +56,13 @@ async def submit(gateway: Gateway, spec: JobSpec, code_version: str) -> Job:
 
 async def start(gateway: Gateway, name: str, reason: str, choice: Choice | None = None) -> None:
     """Start the job's next epoch; what its ranks report meanwhile is looked at afterwards."""
-    gateway.correlator.launching(name)
-    try:
-        await gateway.acts.launch(name, reason, choice)
-    finally:
-        await gateway.site.job(name)
-        await gateway.correlator.launched(name)
+    async with gateway.roles.before_trainer(await gateway.site.job(name)):
+        gateway.correlator.launching(name)
+        try:
+            await gateway.acts.launch(name, reason, choice)
+        finally:
+            await gateway.site.job(name)
+            await gateway.correlator.launched(name)
 
 
 async def seat(site: Site, job: Job) -> None:
@@ -75,6 +81,19 @@ async def seat(site: Site, job: Job) -> None:
     for slot, machine in zip(empty, claimed, strict=True):
         machines[slot] = machine.name
     await asyncio.to_thread(site.ledger.set_job, job.name, machines=machines)
+
+
+async def _seat_all(site: Site, spec: JobSpec) -> None:
+    """Give a job that was never launched its machines: roles that its ranks need start there first.
+
+    Raises:
+        NoStandbyError: too few stand by; nothing was changed.
+    """
+    flapping = await asyncio.to_thread(flaps.of_the_pool, site.ledger, site.clock, site.policy)
+    claimed = await asyncio.to_thread(site.ledger.claim_standbys, spec.name, spec.machines, flapping)
+    names = [machine.name for machine in claimed]
+    await asyncio.to_thread(site.ledger.set_job, spec.name, machines=names)
+    await site.refresh()
 
 
 async def _undo(gateway: Gateway, name: str) -> None:

@@ -81,12 +81,12 @@ def test_a_replica_is_tried_elsewhere_before_a_person_is_asked() -> None:
     """On other machines first; the one that is asked about keeps its place and is started no more."""
     role = RoleSpec(script="r.py", restart=Restart(moves=1))
     first = place("r", role, ["m0", "m1"], (), {}, 1).places[0]
-    failed = after_failure(first, role, "5 failures")
+    failed = after_failure(first, role, "5 failures", 7.0)
     assert not failed.asked
     moved = place("r", role, ["m0", "m1"], (failed,), {0: 1}, 1).places[0]
     assert (moved.machine, moved.generation) == ("m1", 2)
-    asked = after_failure(moved, role, "5 failures")
-    assert asked.asked == "5 failures"
+    asked = after_failure(moved, role, "5 failures", 7.0)
+    assert asked.asked == "5 failures on m0, m1"
     assert place("r", role, ["m0"], (asked,), {0: 2}, 2).places == (asked,)
 
 

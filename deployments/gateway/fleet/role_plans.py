@@ -1,0 +1,57 @@
+"""What each machine is to run of all jobs' roles, and whom it is to know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import xxhash
+
+from holdfast.models.job import Job
+from holdfast.models.roles import Place, Plan, Replica, RolesOfJob
+from holdfast.policies.roles.decide import Decided
+
+
+def plans(jobs: Iterable[tuple[Job, Decided]]) -> dict[str, Plan]:
+    """Return the plan of every machine of these jobs. Members, the long part, are digested once per job."""
+    parts: dict[str, list[RolesOfJob]] = {}
+    digests: dict[str, str] = {}
+    for job, decided in jobs:
+        digests[job.name] = _digest(*(each.model_dump_json() for each in decided.members))
+        mine: dict[str, list[Replica]] = {}
+        for place in decided.places.places:
+            if not place.asked:
+                mine.setdefault(place.machine, []).append(_order(job, place))
+        for machine in job.machines:
+            part = RolesOfJob(
+                job=job.name,
+                code_version=job.code_version,
+                replicas=tuple(mine.get(machine, ())),
+                members=decided.members,
+            )
+            parts.setdefault(machine, []).append(part)
+    return {machine: _plan(found, digests) for machine, found in parts.items()}
+
+
+def _plan(parts: list[RolesOfJob], digests: dict[str, str]) -> Plan:
+    told = (each.model_dump_json(exclude={"members"}) + digests[each.job] for each in parts)
+    return Plan(version=_digest(*told), jobs=tuple(parts))
+
+
+def _order(job: Job, place: Place) -> Replica:
+    spec = job.spec.roles[place.role]
+    return Replica(
+        role=place.role,
+        index=place.index,
+        generation=place.generation,
+        script=spec.script,
+        args=spec.args,
+        cpus=spec.cpus,
+        gpus=spec.gpus,
+        env={**job.spec.env, **spec.env},
+        restart=spec.restart,
+        stop_grace_s=spec.stop_grace_s,
+    )
+
+
+def _digest(*texts: str) -> str:
+    return xxhash.xxh3_64_hexdigest("\n".join(texts).encode())

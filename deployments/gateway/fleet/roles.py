@@ -1,0 +1,242 @@
+"""Roles of jobs: where replicas belong, who can be reached, and what each machine is to run.
+
+Places are in the ledger before an agent hears of them; heartbeats are answered from memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from holdfast.deployments.gateway.fleet import role_incidents
+from holdfast.deployments.gateway.fleet.role_plans import plans
+from holdfast.deployments.gateway.site import Site, log
+from holdfast.errors import RefusedError, UnavailableError
+from holdfast.models.agent import Heartbeat
+from holdfast.models.job import ENDED, Job, JobState
+from holdfast.models.roles import TRAINER, PlacesOfJob, Plan, ReplicaState
+from holdfast.policies.roles.decide import Decided, Facts, decide
+from holdfast.policies.roles.order import waits_for
+
+TICK_S = 0.2
+READY_S = 20.0
+"""A trainer waits so long for the roles that it needs: the person who submits it waits too."""
+_NOTHING = Plan()
+
+
+class Roles:
+    """Looks at what is, not at what happened: a gateway that was away catches up."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._reports: dict[str, tuple[str, tuple[ReplicaState, ...]]] = {}
+        self._places: dict[str, PlacesOfJob] = {}
+        self._decided: dict[str, Decided] = {}
+        self._plans: dict[str, Plan] = {}
+        self._planned: dict[str, tuple[Job, Decided]] = {}
+        self._holding: set[str] = set()
+        """Machines whose replicas run on as they are, until their job was looked at."""
+        self._looked = False
+        self._starting: set[str] = set()
+        self._ruling = asyncio.Lock()
+
+    async def resume(self) -> None:
+        """Read the ledger again: another gateway may have led meanwhile."""
+        self._places.clear()
+        self._decided.clear()
+        self._plans, self._planned = {}, {}
+        self._looked = False
+
+    def observe(self, beat: Heartbeat) -> None:
+        """Take what an admitted machine reports of its replicas."""
+        if beat.replicas or beat.machine in self._reports:
+            self._reports[beat.machine] = (beat.incarnation, beat.replicas)
+
+    def plan_for(self, beat: Heartbeat) -> Plan | None:
+        """Return the plan of a machine, if it goes by another one; None: it has the newest, or none is known yet."""
+        if not self._looked or beat.machine in self._holding:
+            return None
+        plan = self._plans.get(beat.machine, _NOTHING)
+        return plan if plan.version != beat.plan else None
+
+    async def tick(self) -> None:
+        """Run one round."""
+        async with self._ruling:
+            fleet = self._site.fleet
+            jobs = [job for job in fleet.jobs.values() if job.spec.roles and self._runs(job)]
+            for name in self._decided.keys() - {job.name for job in jobs}:
+                del self._decided[name]
+            for job in jobs:
+                if self._settled(job):
+                    await self._rule(job)
+            decided = {job.name: (job, self._decided[job.name]) for job in jobs if job.name in self._decided}
+            self._holding = {name for job in jobs if job.name not in decided for name in job.machines}
+            if decided != self._planned:
+                self._plans, self._planned = plans(decided.values()), decided
+            self._looked = True
+            for name in self._reports.keys() - fleet.machines.keys():
+                del self._reports[name]
+
+    async def scale(self, job: Job, role: str, replicas: int) -> Job:
+        """Give a role another number of replicas.
+
+        Raises:
+            RefusedError: the job has ended, or has no such role, or no room for so many.
+        """
+        if job.state in ENDED:
+            raise RefusedError(f"job {job.name} is {job.state}: only a job that has not ended is scaled")
+        try:
+            spec = job.spec.with_role(role, replicas)
+        except ValueError as error:
+            raise RefusedError(str(error)) from None
+        await asyncio.to_thread(self._site.ledger.set_job, job.name, spec=spec)
+        return await self._site.job(job.name)
+
+    @contextlib.asynccontextmanager
+    async def before_trainer(self, job: Job) -> AsyncIterator[None]:
+        """Start the roles that a job's ranks need, and wait until they are ready; inside, its ranks are started.
+
+        Raises:
+            UnavailableError: they were not in time.
+        """
+        if TRAINER not in job.spec.roles:
+            yield
+            return
+        self._starting.add(job.name)
+        try:
+            await self._until_ready(job.name)
+            yield
+            await self._site.job(job.name)
+        finally:
+            self._starting.discard(job.name)
+
+    async def _until_ready(self, name: str) -> None:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + READY_S
+        while left := await self._trainer_waits(name):
+            if loop.time() > end:
+                raise UnavailableError(
+                    f"job {name}: its trainer needs {', '.join(left)}, which did not announce their addresses within "
+                    f"{READY_S:g} s; their logs say why. Nothing of the trainer was started"
+                )
+            await asyncio.sleep(TICK_S)
+
+    async def _trainer_waits(self, name: str) -> list[str]:
+        await self.tick()
+        decided = self._decided.get(name)
+        roles = self._site.fleet.jobs[name].spec.roles
+        return waits_for(roles, TRAINER, decided.ready if decided is not None else ())
+
+    def view(self, job: Job) -> list[dict[str, Any]]:
+        """Return the roles of a job as people see them."""
+        decided, found = self._decided.get(job.name), []
+        for name, role in job.spec.roles.items():
+            if name == TRAINER:
+                continue
+            rows = [
+                _row(
+                    each.machine,
+                    each.asked,
+                    self._report(each.machine, job, name, each.index, each.generation),
+                )
+                | {"index": each.index, "generation": each.generation}
+                for each in (decided.places.of(name) if decided is not None else ())
+            ]
+            found.append(
+                {
+                    "name": name,
+                    "kind": role.kind.value,
+                    "replicas": role.replicas,
+                    "running": sum(1 for row in rows if row["phase"] == "running"),
+                    "ready": decided is not None and name in decided.ready,
+                    "restarts": sum(row["restarts"] for row in rows),
+                    "waits_for": list(decided.waits.get(name, ())) if decided is not None else [],
+                    "unplaced": len(decided.unplaced.get(name, ())) if decided is not None else 0,
+                    "places": rows,
+                }
+            )
+        return found
+
+    def _runs(self, job: Job) -> bool:
+        if job.name in self._starting:
+            return True
+        return job.state not in ENDED and job.state is not JobState.SCALED_TO_ZERO and job.epoch > 0
+
+    def _settled(self, job: Job) -> bool:
+        """Return whether its machines had time to report, since this gateway began to listen."""
+        if job.name in self._decided or job.name in self._starting:
+            return True
+        site = self._site
+        since = site.clock.now() - site.listening_since
+        return since > site.window_s or all(site.fleet.heard_at(name) for name in job.machines)
+
+    async def _rule(self, job: Job) -> None:
+        ledger = self._site.ledger
+        if job.name not in self._places:
+            self._places[job.name] = await asyncio.to_thread(ledger.places, job.name)
+        before = self._places[job.name]
+        decided = decide(self._facts(job), before)
+        if decided.places != before:
+            await asyncio.to_thread(ledger.set_places, job.name, decided.places)
+            self._places[job.name] = decided.places
+            changed = await asyncio.to_thread(role_incidents.record, ledger, job, before, decided.places)
+            if changed != decided.places:
+                await asyncio.to_thread(ledger.set_places, job.name, changed)
+                self._places[job.name] = changed
+            _log_changes(job, before, decided.places)
+        self._decided[job.name] = decided
+
+    def _facts(self, job: Job) -> Facts:
+        site = self._site
+        machines = [name for name in job.machines if name in site.fleet.machines]
+        serving = [name for name in machines if site.fleet.machines[name].serves(job.name)]
+        return Facts(
+            roles=job.spec.roles,
+            machines=serving,
+            epoch=job.epoch,
+            reports={name: self._reported(name, job.name) for name in serving},
+            trained=any(rank.steps_done for _, run in site.fleet.runs(job) for rank in run.ranks),
+            now=site.clock.now(),
+        )
+
+    def _reported(self, machine: str, job: str) -> Sequence[ReplicaState]:
+        """Return the newest report of a machine's present incarnation."""
+        incarnation, states = self._reports.get(machine, ("", ()))
+        known = self._site.fleet.machines.get(machine)
+        if known is None or known.incarnation != incarnation:
+            return ()
+        return [each for each in states if each.job == job]
+
+    def _report(self, machine: str, job: Job, role: str, index: int, generation: int) -> ReplicaState | None:
+        wanted = (role, index, generation)
+        reported = self._reported(machine, job.name)
+        return next((each for each in reported if (each.role, each.index, each.generation) == wanted), None)
+
+
+def _row(machine: str, asked: str, report: ReplicaState | None) -> dict[str, Any]:
+    phase = "failed" if asked else report.phase.value if report is not None else "starting"
+    return {
+        "machine": machine,
+        "phase": phase,
+        "pid": report.pid if report is not None else 0,
+        "address": report.address if report is not None else "",
+        "restarts": report.restarts if report is not None else 0,
+        "why": asked or (report.why if report is not None else ""),
+    }
+
+
+def _log_changes(job: Job, before: PlacesOfJob, after: PlacesOfJob) -> None:
+    known = set(before.places)
+    for each in after.places:
+        if each not in known:
+            log.info(
+                "job %s: %s %d belongs on %s (generation %d)%s",
+                job.name,
+                each.role,
+                each.index,
+                each.machine,
+                each.generation,
+                f": a person is asked: {each.asked}" if each.asked else "",
+            )

@@ -1,0 +1,41 @@
+"""Roles of jobs, as ``status`` prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from holdfast.cli.output import print_table, say
+
+
+def show(jobs: Iterable[Mapping[str, Any]]) -> None:
+    """Print the roles of all jobs that have any, and a line for each replica that needs a person."""
+    rows = [(job["name"], role) for job in jobs for role in job.get("roles", ())]
+    if not rows:
+        return
+    columns = ("JOB", "ROLE", "KIND", "RUNNING", "RESTARTS", "STATE")
+    lines = [
+        (
+            name,
+            role["name"],
+            role["kind"],
+            f"{role['running']} of {role['replicas']}",
+            role["restarts"],
+            state(role),
+        )
+        for name, role in rows
+    ]
+    print_table("Roles", columns, lines, "")
+    for name, role in rows:
+        for place in role["places"]:
+            if place["phase"] == "failed":
+                say(f"{name}: {role['name']} {place['index']} needs a person: {place['why']}")
+
+
+def state(role: Mapping[str, Any]) -> str:
+    """Return the state of a role in a few words."""
+    if role["waits_for"]:
+        return f"waits for {', '.join(role['waits_for'])}"
+    if role["unplaced"]:
+        return f"no room for {role['unplaced']}"
+    return "ready" if role["ready"] else "running" if role["running"] else "starting"

@@ -1,0 +1,158 @@
+"""What becomes of a job's replicas, by its roles, the machines in service and what agents report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from holdfast.models.roles import (
+    TRAINER,
+    Member,
+    Place,
+    PlacesOfJob,
+    ReplicaPhase,
+    ReplicaState,
+    RoleSpec,
+)
+from holdfast.policies.roles.order import all_ready, may_start, waits_for
+from holdfast.policies.roles.placement import after_failure, place
+
+RETRY_S = 600.0
+"""A replica about which a person is asked is tried once more after so long: nothing is given up for good."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A job's roles at one moment."""
+
+    roles: Mapping[str, RoleSpec]
+    machines: Sequence[str]
+    """Machines of the job that are in service, by slot."""
+    epoch: int
+    reports: Mapping[str, Sequence[ReplicaState]]
+    """The newest report of each of these machines."""
+    trained: bool
+    """A rank made a step, or announced an address, in this epoch."""
+    now: float
+
+
+@dataclass(frozen=True)
+class Decided:
+    """Where every replica belongs, who can be reached, and what cannot start."""
+
+    places: PlacesOfJob
+    members: tuple[Member, ...]
+    ready: frozenset[str]
+    waits: Mapping[str, tuple[str, ...]]
+    """Roles that wait for others to be ready."""
+    unplaced: Mapping[str, tuple[int, ...]]
+    """Replicas for which there is no room."""
+
+
+def decide(facts: Facts, before: PlacesOfJob) -> Decided:
+    """Return where the replicas belong from now on."""
+    reports = _by_place(facts)
+    known = [_judged(each, facts, reports) for each in before.places if each.role in facts.roles]
+    members = (*_members(known, reports), *_trainers(facts))
+    ready = _ready(facts, members)
+    started = {each.role for each in known}
+    result, unplaced = before, {}
+    for gone in {each.role for each in before.places} - facts.roles.keys():
+        result = result.with_role(gone, ())
+    load = Counter(each.machine for each in known)
+    for name in may_start(facts.roles, ready, started=started):
+        own = [each for each in known if each.role == name and not _due(each, facts.now)]
+        own += [_anew(each) for each in known if each.role == name and _due(each, facts.now)]
+        others = {
+            machine: load[machine] - sum(1 for each in own if each.machine == machine) for machine in load
+        }
+        placed = place(
+            name,
+            facts.roles[name],
+            facts.machines,
+            own,
+            before.generations.get(name, {}),
+            facts.epoch,
+            others,
+        )
+        load = Counter(others) + Counter(each.machine for each in placed.places)
+        result = result.with_role(name, placed.places)
+        if placed.unplaced:
+            unplaced[name] = placed.unplaced
+    waits = {
+        name: tuple(waits_for(facts.roles, name, ready))
+        for name in facts.roles
+        if not result.of(name) and waits_for(facts.roles, name, ready)
+    }
+    present = {(each.role, each.index, each.generation) for each in result.places}
+    stay = tuple(
+        each
+        for each in members
+        if each.role == TRAINER or (each.role, each.index, each.generation) in present
+    )
+    return Decided(result, stay, ready, waits, unplaced)
+
+
+Reports = Mapping[tuple[str, int, int, str], ReplicaState]
+
+
+def _by_place(facts: Facts) -> Reports:
+    return {
+        (each.role, each.index, each.generation, machine): each
+        for machine, reports in facts.reports.items()
+        for each in reports
+    }
+
+
+def _report(place: Place, reports: Reports) -> ReplicaState | None:
+    return reports.get((place.role, place.index, place.generation, place.machine))
+
+
+def _judged(place: Place, facts: Facts, reports: Reports) -> Place:
+    """Return the place with what its agent says of the replica taken into account."""
+    report = _report(place, reports)
+    if report is None or place.asked or place.machine in place.tried:
+        return place
+    if report.phase is ReplicaPhase.FAILED:
+        return after_failure(place, facts.roles[place.role], report.why, facts.now)
+    if report.address and (place.tried or place.incident):
+        return place.model_copy(update={"tried": (), "incident": ""})
+    return place
+
+
+def _due(place: Place, now: float) -> bool:
+    return bool(place.asked) and now - place.asked_at >= RETRY_S
+
+
+def _anew(place: Place) -> Place:
+    """Return a place that no machine has, so that its replica is placed anew, on any machine."""
+    return place.model_copy(update={"tried": (), "asked": "", "machine": ""})
+
+
+def _members(places: Sequence[Place], reports: Reports) -> list[Member]:
+    found = []
+    for each in places:
+        report = _report(each, reports)
+        if report is not None and report.address and not each.asked:
+            found.append(
+                Member(role=each.role, index=each.index, generation=each.generation, address=report.address)
+            )
+    return found
+
+
+def _trainers(facts: Facts) -> list[Member]:
+    return [
+        Member(role=TRAINER, index=each.index, generation=each.generation, address=each.address)
+        for machine in facts.machines
+        for each in facts.reports.get(machine, ())
+        if each.role == TRAINER and each.generation == facts.epoch and each.address
+    ]
+
+
+def _ready(facts: Facts, members: Sequence[Member]) -> frozenset[str]:
+    announced = Counter(each.role for each in members)
+    ready = {
+        name for name, role in facts.roles.items() if name != TRAINER and all_ready(role, announced[name])
+    }
+    return frozenset(ready | ({TRAINER} if facts.trained or announced[TRAINER] else set()))

@@ -1,0 +1,240 @@
+"""Roles at the gateway: places, plans in heartbeats' answers, members, scaling, and what happens when machines go."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from holdfast.models.agent import Heartbeat
+from holdfast.models.alert import IncidentState
+from holdfast.models.job import JobState
+from holdfast.models.machine import MachineState
+from holdfast.models.roles import PlacesOfJob, Plan, ReplicaPhase, ReplicaState, RoleSpec
+from holdfast.testing.gateway_kit import JOB, Kit
+
+ROLLOUT = RoleSpec(script="rollout.py", replicas=2)
+
+
+class Machines:
+    """Agents that do as their plans say."""
+
+    def __init__(self, kit: Kit) -> None:
+        self.kit = kit
+        self.plans: dict[str, Plan] = {}
+        self.states: dict[str, tuple[ReplicaState, ...]] = {}
+
+    async def beat(self, *names: str, incarnation: str = "i1") -> None:
+        """Heartbeats, with a round of the gateway after them."""
+        for name in names:
+            mine = self.plans.get(name, Plan())
+            body = Heartbeat(
+                machine=name,
+                incarnation=incarnation,
+                at=self.kit.clock.now(),
+                replicas=self.states.get(name, ()),
+                plan=mine.version,
+            )
+            answer = await self.kit.post("/v1/agents/heartbeat", body.model_dump(mode="json"))
+            if answer["plan"] is not None:
+                self.plans[name] = Plan.model_validate(answer["plan"])
+        await self.look()
+
+    async def look(self) -> None:
+        await self.kit.gateway.site.refresh()
+        await self.kit.gateway.roles.tick()
+
+    def run(self, name: str, phase: ReplicaPhase = ReplicaPhase.RUNNING, **changes: Any) -> None:
+        """All replicas of the machine's plan run, and have announced an address."""
+        self.states[name] = tuple(
+            ReplicaState.model_validate(
+                {
+                    "job": job.job,
+                    "role": each.role,
+                    "index": each.index,
+                    "generation": each.generation,
+                    "phase": phase,
+                    "pid": 7,
+                    "address": f"{name}:{4000 + each.index}" if phase is ReplicaPhase.RUNNING else "",
+                    **changes,
+                }
+            )
+            for job in self.plans[name].jobs
+            for each in job.replicas
+        )
+
+    def on(self, name: str) -> list[tuple[str, int, int]]:
+        """What a machine is to run: role, index and generation."""
+        jobs = self.plans.get(name, Plan()).jobs
+        return [(each.role, each.index, each.generation) for job in jobs for each in job.replicas]
+
+    def members(self, name: str) -> dict[tuple[str, int], str]:
+        """Whom a machine knows."""
+        return {(m.role, m.index): m.address for job in self.plans[name].jobs for m in job.members}
+
+
+async def with_roles(kit: Kit, **roles: RoleSpec) -> Machines:
+    """A running job on m0 and m1 with these roles; each machine has its first plan."""
+    job = await kit.running_job()
+    kit.ledger.set_job(JOB, spec=job.spec.model_copy(update={"roles": roles}))
+    machines = Machines(kit)
+    await machines.beat("m0", "m1", "m2")
+    await machines.beat("m0", "m1", "m2")
+    return machines
+
+
+async def test_replicas_are_spread_and_found(kit: Kit) -> None:
+    """One on each machine of the job, none on standbys; addresses reach every machine."""
+    machines = await with_roles(kit, rollout=ROLLOUT)
+    assert machines.on("m0") == [("rollout", 0, 1)]
+    assert machines.on("m1") == [("rollout", 1, 1)]
+    assert machines.on("m2") == []
+    machines.run("m1")
+    await machines.beat("m1")
+    await machines.beat("m0")
+    assert machines.members("m0") == {("rollout", 1): "m1:4001"}
+
+
+async def test_a_plan_is_sent_once(kit: Kit) -> None:
+    """An agent that goes by it is sent nothing."""
+    machines = await with_roles(kit, rollout=ROLLOUT)
+    body = Heartbeat(machine="m0", incarnation="i1", at=0.0, plan=machines.plans["m0"].version)
+    assert (await kit.post("/v1/agents/heartbeat", body.model_dump(mode="json")))["plan"] is None
+
+
+async def test_replicas_of_an_evicted_machine_are_placed_elsewhere(kit: Kit) -> None:
+    """In a newer generation; the address of the old one is withdrawn at once; the other replica stays."""
+    machines = await with_roles(kit, rollout=ROLLOUT)
+    machines.run("m0")
+    machines.run("m1")
+    await machines.beat("m0", "m1")
+    kit.ledger.set_machine("m0", state=MachineState.CORDONED)
+    await machines.look()
+    await machines.beat("m1")
+    assert machines.on("m1") == [("rollout", 0, 2), ("rollout", 1, 1)]
+    assert machines.members("m1") == {("rollout", 1): "m1:4001"}
+    assert kit.incidents() == []
+
+
+async def test_another_gateway_goes_on_with_the_places(kit: Kit) -> None:
+    """Replicas run on while it has not heard their machines, and stay where they are then."""
+    machines = await with_roles(kit, rollout=ROLLOUT)
+    machines.run("m0")
+    machines.run("m1")
+    await machines.beat("m0", "m1")
+    await machines.beat("m0", "m1")
+    before = dict(machines.plans)
+    await kit.restart()
+    await machines.beat("m0")
+    assert machines.plans == before
+    await machines.beat("m1")
+    await machines.beat("m0", "m1")
+    assert machines.plans == before
+
+
+async def test_a_role_waits_for_what_it_needs(kit: Kit) -> None:
+    """Until each replica of that is announced."""
+    cache = RoleSpec(kind="ordered", script="cache.py", replicas=1)
+    machines = await with_roles(kit, cache=cache, rollout=ROLLOUT.model_copy(update={"needs": ("cache",)}))
+    view = kit.gateway.roles.view(kit.ledger.job(JOB))
+    assert [(row["name"], row["waits_for"]) for row in view] == [("cache", []), ("rollout", ["cache"])]
+    assert [*machines.on("m0"), *machines.on("m1")] == [("cache", 0, 1)]
+    machines.run("m0")
+    await machines.beat("m0")
+    await machines.beat("m0", "m1")
+    assert sorted([*machines.on("m0"), *machines.on("m1")]) == [
+        ("cache", 0, 1),
+        ("rollout", 0, 1),
+        ("rollout", 1, 1),
+    ]
+
+
+async def test_a_replica_that_fails_everywhere_asks_a_person_and_nothing_else(kit: Kit) -> None:
+    """One incident, no run of a playbook; the job runs on; it closes when the replica works again."""
+    machines = await with_roles(kit, rollout=RoleSpec(script="rollout.py", restart={"moves": 1}))
+    for name in ("m0", "m1"):
+        machines.run(name, ReplicaPhase.FAILED, why="exit status 3; 5 failures in a row")
+        await machines.beat(name)
+        await machines.beat("m0", "m1")
+    (incident,) = kit.incidents()
+    assert incident.state is IncidentState.NEEDS_HUMAN
+    assert "rollout 0: exit status 3; 5 failures in a row on m0, m1" in incident.summary
+    assert kit.runs.created == []
+    assert kit.ledger.job(JOB).state is JobState.RUNNING
+    assert kit.gateway.roles.view(kit.ledger.job(JOB))[0]["places"][0]["phase"] == "failed"
+    assert machines.on("m0") == machines.on("m1") == []
+    kit.clock.advance(601)
+    await machines.beat("m0", "m1")
+    await machines.beat("m0", "m1")
+    assert machines.on("m0") == [("rollout", 0, 3)]
+    machines.run("m0")
+    await machines.beat("m0", "m1")
+    await machines.beat("m0", "m1")
+    (incident,) = kit.incidents()
+    assert (incident.state, incident.summary) == (IncidentState.RECOVERED, "rollout 0 works again")
+
+
+async def test_a_role_is_scaled_by_itself(kit: Kit) -> None:
+    """Up, down to none, and never one that is not there."""
+    machines = await with_roles(kit, rollout=ROLLOUT)
+    for replicas in (3, 0):
+        await kit.post(f"/v1/jobs/{JOB}/roles/rollout/scale", {"replicas": replicas})
+        await machines.look()
+        await machines.beat("m0", "m1")
+        assert len([*machines.on("m0"), *machines.on("m1")]) == replicas
+    told = await kit.post(f"/v1/jobs/{JOB}/roles/cache/scale", {"replicas": 1}, status=409)
+    assert "its roles are rollout" in str(told)
+    assert kit.runs.created == []
+
+
+async def test_replicas_end_with_their_job(kit: Kit) -> None:
+    """Their generations go on counting in a job of the same name."""
+    machines = await with_roles(kit, rollout=ROLLOUT)
+    kit.ledger.set_job(JOB, state=JobState.STOPPED)
+    await machines.look()
+    await machines.beat("m0", "m1")
+    assert machines.on("m0") == machines.on("m1") == []
+    assert kit.ledger.places(JOB).generations == {"rollout": {0: 1, 1: 1}}
+
+
+async def test_places_are_as_they_were_written(kit: Kit) -> None:
+    """And none were for a job that never had any."""
+    assert kit.ledger.places("none") == PlacesOfJob()
+
+
+async def test_ranks_start_after_the_roles_that_they_need(kit: Kit) -> None:
+    """Those have the job's machines already; nothing of the trainer runs before they are ready."""
+    for name in ("m0", "m1"):
+        await kit.register(name)
+    machines = Machines(kit)
+    spec = {
+        "name": JOB,
+        "script": "train.py",
+        "machines": 2,
+        "ranks_per_machine": 1,
+        "roles": {"trainer": {"needs": ["cache"]}, "cache": {"kind": "ordered", "script": "cache.py"}},
+    }
+    await kit.gateway.site.refresh()
+    submitted = asyncio.create_task(kit.post("/v1/jobs", {"spec": spec, "code_version": "v1"}))
+    async with asyncio.timeout(20):
+        while not machines.on("m0"):
+            await machines.beat("m0", "m1")
+            await asyncio.sleep(0.01)
+        assert not kit.acts.calls
+        machines.run("m0")
+        await machines.beat("m0")
+        assert (await submitted)["spec"]["name"] == JOB
+    assert machines.on("m0") == [("cache", 0, 1)]
+
+
+async def test_a_job_without_room_for_its_roles_is_refused(kit: Kit) -> None:
+    """Nothing is recorded."""
+    spec = {
+        "name": JOB,
+        "script": "train.py",
+        "machines": 2,
+        "ranks_per_machine": 1,
+        "roles": {"rollout": {"script": "rollout.py", "replicas": 0}},
+    }
+    told = await kit.post("/v1/jobs", {"spec": spec, "code_version": "v1"}, status=409)
+    assert "roles.rollout.replicas = 0: expected at least 1" in str(told)
+    assert kit.ledger.jobs() == []
