@@ -1,0 +1,61 @@
+"""What the processes of the example share: a small policy, and messages over HTTP."""
+
+import io
+import threading
+import urllib.request
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from holdfast import roles
+
+WIDTH, ACTIONS = 8, 4
+
+
+def policy() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(WIDTH, 32), nn.Tanh(), nn.Linear(32, ACTIONS))
+
+
+def packed(value: Any) -> bytes:
+    file = io.BytesIO()
+    torch.save(value, file)
+    return file.getvalue()
+
+
+def unpacked(data: bytes) -> Any:
+    return torch.load(io.BytesIO(data), weights_only=True)
+
+
+def serve(answer: Callable[[bytes], bytes]) -> None:
+    """Answer requests on a thread of its own, and announce the port to the other roles."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            told = answer(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(told)))
+            self.end_headers()
+            self.wfile.write(told)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer((roles.host(), 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    roles.announce(server.server_port)
+
+
+def ask(address: str, value: Any) -> Any:
+    """Send a value, return the answer. Raises OSError when nobody answers."""
+    with urllib.request.urlopen(f"http://{address}", data=packed(value), timeout=5) as answer:
+        return unpacked(answer.read())
+
+
+def best_actions(states: Tensor) -> Tensor:
+    """What the reward worker rewards."""
+    hidden = torch.randn(WIDTH, ACTIONS, generator=torch.Generator().manual_seed(1))
+    return (states @ hidden).argmax(1)

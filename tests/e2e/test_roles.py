@@ -1,0 +1,159 @@
+"""The RL example on a real site, while its rollout workers are killed: the trainer loses no step."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+import signal
+import statistics
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.cli import jobfile
+from holdfast.models.machine import MachineState
+from holdfast.storage.code import versions
+from tests.e2e.site import EXAMPLES, Site
+from tests.e2e.waiting import wait_for
+
+_log = logging.getLogger(__name__)
+
+
+def submit(site: Site, name: str, example: str) -> None:
+    """Submit an example with roles as it is, without an end."""
+    folder: Path = EXAMPLES / example
+    spec = jobfile.read(folder / "job.yaml")
+    site.have_standbys(spec.machines + 1)
+    spec = spec.model_copy(update={"name": name, "code": str(folder), "args": ("--steps", "100000")})
+    body = {
+        "spec": spec.model_dump(mode="json"),
+        "code_version": versions.store(site.store, name, folder),
+    }
+    answer = site.http.post("/v1/jobs", json=body)
+    assert answer.is_success, answer.text
+
+
+class Roles:
+    """A job's ranks and replicas, as the status has them."""
+
+    def __init__(self, site: Site, name: str) -> None:
+        self.site, self.name = site, name
+
+    def status(self) -> dict[str, Any]:
+        found: list[dict[str, Any]] = self.site.http.get("/v1/status").json()["jobs"]
+        return next(job for job in found if job["name"] == self.name)
+
+    def role(self, name: str) -> dict[str, Any]:
+        found: list[dict[str, Any]] = self.status()["roles"]
+        return next(role for role in found if role["name"] == name)
+
+    def all_run(self, role: str) -> bool:
+        """Whether each replica runs and has announced its address."""
+        found = self.role(role)
+        there = [place for place in found["places"] if place["phase"] == "running" and place["address"]]
+        return len(there) == found["replicas"]
+
+    def trainer(self) -> list[tuple[int, int]]:
+        return [(rank["rank"], rank["pid"]) for rank in self.status()["ranks"]]
+
+    def step(self) -> int:
+        return int(self.status()["step"])
+
+    def kill_one(self, role: str, turn: int) -> int:
+        """SIGKILL one replica; return its pid, or 0 when there was none to be killed."""
+        pids = [place["pid"] for place in self.role(role)["places"] if place["pid"]]
+        with suppress(ProcessLookupError, IndexError, ZeroDivisionError):
+            os.kill(pid := pids[turn % len(pids)], signal.SIGKILL)
+            return int(pid)
+        return 0
+
+    def told(self) -> str:
+        return str({key: self.status()[key] for key in ("state", "epoch", "step", "roles")})
+
+
+def kill_rollouts(roles: Roles, seconds: float, every_s: float) -> int:
+    """Kill one after the other; return how many processes were."""
+    killed, end = set(), time.monotonic() + seconds
+    for turn in itertools.count():
+        if time.monotonic() > end:
+            break
+        killed.add(roles.kill_one("rollout", turn))
+        time.sleep(every_s)
+    return len(killed - {0})
+
+
+def require_the_trainer_went_on(roles: Roles, before: list[tuple[int, int]], name: str) -> None:
+    assert roles.trainer() == before
+    assert roles.status()["epoch"] == 1
+    assert roles.site.ledger.incidents(job=name) == []
+
+
+def test_killed_rollouts_cost_the_trainer_no_step(site: Site, name: str) -> None:
+    """Its processes stay, no incident is opened, steps go on, and each worker is back after it was killed."""
+    submit(site, name, "rl")
+    roles = Roles(site, name)
+    wait_for(
+        roles.told, lambda: roles.step() >= 3 and roles.all_run("rollout") and roles.role("reward")["ready"]
+    )
+    before, at_step = roles.trainer(), roles.step()
+    kills = kill_rollouts(roles, 15.0, 1.0)
+    assert kills >= 5, roles.told()
+    wait_for(roles.told, lambda: roles.all_run("rollout"))
+    wait_for(roles.told, lambda: roles.step() > at_step + 50)
+    wait_for(roles.told, lambda: roles.role("rollout")["restarts"] >= kills)
+    require_the_trainer_went_on(roles, before, name)
+    answer = site.http.post(f"/v1/jobs/{name}/roles/rollout/scale", json={"replicas": 2})
+    assert answer.is_success, answer.text
+    wait_for(roles.told, lambda: len(roles.role("rollout")["places"]) == 2 and roles.all_run("rollout"))
+    require_the_trainer_went_on(roles, before, name)
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1800)
+def test_ten_minutes_of_killed_rollouts_do_not_slow_the_trainer(site: Site, name: str) -> None:
+    """Its step time is that of a quiet stretch before, and every worker is back at the end."""
+    submit(site, name, "rl")
+    roles = Roles(site, name)
+    wait_for(roles.told, lambda: roles.step() >= 20 and roles.all_run("rollout"))
+    before, quiet = roles.trainer(), pace(roles, 60.0)
+    paces, kills = [], 0
+    for _ in range(10):
+        began, at_step = time.monotonic(), roles.step()
+        kills += kill_rollouts(roles, 60.0, 3.0)
+        paces.append((roles.step() - at_step) / (time.monotonic() - began))
+    _log.warning("steps/s: %.2f quiet, %.2f with %d kills; %s", quiet, statistics.median(paces), kills, paces)
+    assert kills >= 100
+    require_the_trainer_went_on(roles, before, name)
+    wait_for(roles.told, lambda: roles.all_run("rollout"))
+
+
+def pace(roles: Roles, seconds: float) -> float:
+    began, at_step = time.monotonic(), roles.step()
+    time.sleep(seconds)
+    return (roles.step() - at_step) / (time.monotonic() - began)
+
+
+@pytest.mark.thorough
+def test_replicas_of_a_lost_machine_are_placed_on_others(site: Site, name: str) -> None:
+    """The trainer recovers as ever; workers elsewhere keep their processes."""
+    submit(site, name, "rl")
+    roles = Roles(site, name)
+    wait_for(roles.told, lambda: roles.step() >= 3 and roles.all_run("rollout"))
+    lost = site.job(name).machines[1]
+    kept = {p["index"]: p["pid"] for p in roles.role("rollout")["places"] if p["machine"] != lost}
+    answer = site.http.post(f"/v1/machines/{lost}/evict", json={"reason": "test"})
+    assert answer.is_success, answer.text
+    wait_for(roles.told, lambda: site.ledger.machine(lost).state is MachineState.CORDONED)
+    wait_for(
+        roles.told,
+        lambda: (
+            roles.all_run("rollout") and all(p["machine"] != lost for p in roles.role("rollout")["places"])
+        ),
+    )
+    now = {p["index"]: p["pid"] for p in roles.role("rollout")["places"]}
+    assert {index: now[index] for index in kept} == kept
+    assert {p["generation"] for p in roles.role("rollout")["places"] if p["index"] not in kept} == {2}
