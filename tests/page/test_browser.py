@@ -10,6 +10,7 @@ import pytest
 from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
 from holdfast.models.history import ActionState
 from holdfast.models.machine import MachineState
+from holdfast.models.roles import RoleSpec
 from holdfast.testing.gateway_kit import JOB, Kit
 from tests.page.served import log_in, served
 from tests.page.tab import DESKTOP, PHONE, Tab, browser
@@ -292,3 +293,22 @@ async def test_an_incident_is_told_in_words(kit: Kit, tmp_path: Path) -> None:
         await tab.sees("copied")
         assert await tab.run("navigator.clipboard.readText()") == incident.id
         assert tab.errors == []
+
+
+async def test_roles_of_a_job_are_shown(site: tuple[Kit, Tab, str]) -> None:
+    """Each replica with its machine and state, and what the role waits for; no such part for a job without roles."""
+    kit, tab, _ = site
+    await go(tab, f"#/jobs/{JOB}", "of step 35, 70")
+    assert await tab.run("document.querySelector('.part.roles').hidden")
+    job = kit.ledger.job(JOB)
+    roles = {
+        "rollout": RoleSpec(script="rollout.py", replicas=2),
+        "reward": RoleSpec(script="reward.py", needs=("rollout",)),
+    }
+    kit.ledger.set_job(JOB, spec=job.spec.model_copy(update={"roles": roles}))
+    await kit.gateway.site.refresh()
+    await kit.gateway.roles.tick()
+    await tab.sees("rollout (dynamic)")
+    await tab.sees("for rollout")
+    assert await tab.run("document.querySelectorAll('.part.roles tbody tr').length") == 2
+    assert tab.errors == []

@@ -7,6 +7,7 @@ import { incidentTable } from "./incidents.js";
 import { fact } from "./machines.js";
 import { RankMap, rankPanel } from "./ranks.js";
 import { HeatMap } from "./heat.js";
+import { rolesPart } from "./roles.js";
 import { StepTimeline } from "./steps.js";
 
 const SLOW = 1000; // ranks from which on the maps are asked for less often
@@ -35,6 +36,8 @@ export function jobView(main, name) {
   const heat = new HeatMap(warm.body, choose);
   const line = part(main, "steps", "Steps by phase");
   const steps = new StepTimeline(line.body);
+  const roles = part(main, "roles", "Roles");
+  roles.section.hidden = true;
   const incidents = part(main, "incidents", "Incidents");
   const epochs = part(main, "epochs", "Epochs");
   return {
@@ -47,6 +50,8 @@ export function jobView(main, name) {
           asks.draw(view.ask ? [view.ask] : [], asksBox);
           facts.draw(jobFacts(view), head);
           chart.set(view);
+          roles.section.hidden = !view.roles.length;
+          roles.draw(view.roles, rolesPart);
           const spent = view.scaled_to_zero_s ? { ...view.lost_by_phase_s, scaled_to_zero: view.scaled_to_zero_s } : view.lost_by_phase_s;
           time.draw([view.productive_s, spent], () => lostStack(view.productive_s, spent, "Wall-clock time"));
           incidents.draw(view.incidents, (rows) => incidentTable([...rows].reverse()));
@@ -78,7 +83,7 @@ export function jobView(main, name) {
   };
 }
 
-const jobFacts = (view) => ({ ...view, steps: null, ettr_curve: null, incidents: null, epochs: null, until: null, lost: null, scaled_to_zero_s: null, wall_s: Math.round(view.wall_s) });
+const jobFacts = (view) => ({ ...view, steps: null, ettr_curve: null, incidents: null, epochs: null, roles: null, until: null, lost: null, scaled_to_zero_s: null, wall_s: Math.round(view.wall_s) });
 
 function head(view) {
   return h("dl", { class: "facts big" },

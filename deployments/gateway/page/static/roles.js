@@ -1,0 +1,16 @@
+// The roles of a job: how many of their replicas run, and where each is.
+
+import { count, h, state, table } from "./dom.js";
+import { fact } from "./machines.js";
+
+export function rolesPart(roles) {
+  return roles.flatMap((role) => [
+    h("dl", { class: "facts" },
+      fact("Role", `${role.name} (${role.kind})`), fact("Running", `${count(role.running)} of ${count(role.replicas)}`),
+      fact("Restarts", count(role.restarts)), waiting(role) ? fact("Waits", waiting(role)) : null),
+    table(`Replicas of ${role.name}`, ["#Replica", "State", "Machine", "Address", "#Restarts", "Last end"],
+      role.places.map((each) => [each.index, state(each.phase), each.machine, each.address, count(each.restarts), h("span", { class: "long" }, each.why)]), "none placed"),
+  ]);
+}
+
+const waiting = (role) => (role.waits_for.length ? `for ${role.waits_for.join(", ")}` : role.unplaced ? `no room for ${count(role.unplaced)}` : "");
