@@ -124,7 +124,8 @@ async def launch(
         return await start_from.begun(ctx, job, made)
 
     ledger = ledger or ctx.ledger
-    new = _is_new(ledger, ledger.job(job_name))
+    job = ledger.job(job_name)
+    new = _is_new(ledger, job) and (choice is None or not job.machines)
     while True:
         try:
             return await _launch(

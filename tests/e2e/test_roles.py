@@ -157,3 +157,26 @@ def test_replicas_of_a_lost_machine_are_placed_on_others(site: Site, name: str) 
     now = {p["index"]: p["pid"] for p in roles.role("rollout")["places"]}
     assert {index: now[index] for index in kept} == kept
     assert {p["generation"] for p in roles.role("rollout")["places"] if p["index"] not in kept} == {2}
+
+
+@pytest.mark.thorough
+def test_a_parameter_server_that_is_killed_is_filled_again(site: Site, name: str) -> None:
+    """Its workers are killed too; the trainer goes on, and the loss falls on."""
+    submit(site, name, "parameter_server")
+    roles = Roles(site, name)
+    wait_for(roles.told, lambda: roles.step() >= 20 and roles.all_run("worker"))
+    before = roles.trainer()
+    log = site.home / "machines" / site.job(name).machines[0] / "logs" / name / "e1-r0.log"
+    filled = log.read_text().count("filled with")
+    assert filled == 2  # as they were started
+    for turn in range(6):
+        assert roles.kill_one("worker", turn)
+        time.sleep(0.5)
+    assert roles.kill_one("server", 0)
+    wait_for(log.read_text, lambda: log.read_text().count("filled with") > filled)
+    at_step = roles.step()
+    wait_for(roles.told, lambda: roles.all_run("worker") and roles.all_run("server"))
+    wait_for(roles.told, lambda: roles.step() > at_step + 40)
+    require_the_trainer_went_on(roles, before, name)
+    losses = [float(line.split()[-1]) for line in log.read_text().splitlines() if "loss" in line]
+    assert losses[-1] < losses[0] / 2, losses

@@ -55,6 +55,7 @@ class Supervised:
         self.why = ""
         self.code = code
         """Checkout that its next run is of."""
+        self.code_version = ""
         self._means = means
         self._process: Watched | None = None
         self._since = time.time()

@@ -114,16 +114,19 @@ class Supervisor:
         return done
 
     async def _start(self, key: Key, job: RolesOfJob, order: Replica) -> bool:
+        """Start a replica that is not there; give one that is there the code for its next run."""
+        present = self._replicas.get(key)
+        if present is not None and present.code_version == job.code_version:
+            return True
         try:
             code = await self._code(job.job, job.code_version)
         except HoldfastError as error:
             _log.warning("replica %s: %s", "/".join(map(str, key)), error)
             return False
-        if (present := self._replicas.get(key)) is not None:
-            present.code = code
-            return True
-        self._generations[key] = order.generation
-        self._replicas[key] = Supervised(job.job, order, code, self._means)
+        if present is None:
+            self._generations[key] = order.generation
+            present = self._replicas[key] = Supervised(job.job, order, code, self._means)
+        present.code, present.code_version = code, job.code_version
         return True
 
     async def _end(self, keys: Iterable[Key]) -> bool:

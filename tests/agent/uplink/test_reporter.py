@@ -12,7 +12,7 @@ from holdfast.agent.metrics import Metrics
 from holdfast.agent.uplink import reporter as module
 from holdfast.agent.uplink.reporter import Reporter
 from holdfast.errors import StaleError, UnauthorizedError
-from holdfast.models.agent import Heartbeat, Register, Report
+from holdfast.models.agent import Heard, Heartbeat, Register, Report
 
 REGISTER = Register(machine="m0", incarnation="i", address="a:1", data_address="a:2", pid=1)
 Answer = Callable[[str, int], httpx.Response]
@@ -172,3 +172,19 @@ async def test_of_several_gateways_the_one_that_leads_is_kept_to() -> None:
     await until(lambda: len(asked) >= 3)
     assert {host for host, _ in asked} == {"g1"}
     task.cancel()
+
+
+async def test_a_change_does_not_wait_for_the_next_heartbeat() -> None:
+    """Heartbeats an hour apart: the second one is there because it was asked for; answers are handed on."""
+    heard: list[Heard] = []
+    wire = Wire(lambda path, n: OK)
+    http = httpx.AsyncClient(transport=httpx.MockTransport(wire.handle), base_url="http://gateway")
+    reporter = Reporter("http://gateway", "s", Metrics(), http, heard=heard.append)
+    beat = Heartbeat(machine="m0", incarnation="i", at=1.0)
+    task = asyncio.create_task(reporter.run(REGISTER, 3600.0, lambda: beat, lambda _: None))
+    await wire.until(lambda: wire.count("heartbeat") == 1)
+    await asyncio.sleep(0)
+    reporter.hurry()
+    await wire.until(lambda: wire.count("heartbeat") == 2)
+    task.cancel()
+    assert heard[0] == Heard()
