@@ -18,6 +18,7 @@ from holdfast.policies.config.policy import Policy
 from holdfast.policies.detect.standing_out import Accusation
 from holdfast.policies.escalate.ladder import PastIncident
 from holdfast.simulate.decide import Judge, Judgement, pool_size
+from holdfast.simulate.elastic import Size
 from holdfast.simulate.faults import Fault, Faults
 from holdfast.simulate.saving import Progress
 from holdfast.simulate.scenario import DAY_S, Cause, Scenario, Strategy, Symptom, Variant, at_size
@@ -77,6 +78,7 @@ class _Job:
         size = pool_size(scenario, variant, policy)
         self.supply = Supply(self.env, scenario, variant.strategy, size, Random(f"{seed}:supply"))
         self.progress = Progress(scenario, variant)
+        self.size = Size(self.env, scenario, self.supply, self._machines_are_back)
         self.end = scenario.days * DAY_S
         self.found = Life(account((), 0.0, 0.0))
         self.began = 0.0
@@ -117,6 +119,9 @@ class _Job:
         while True:
             while self.pending and self._is_over(self.pending[0]):
                 self.pending.popleft()
+            if not self.pending and self.size.may_grow:
+                yield from self._grow()
+                continue
             if self.pending:
                 fault, since = self.pending.popleft(), self.env.now
             else:
@@ -125,7 +130,21 @@ class _Job:
                 fault = yield self.wake
                 self.wake = None
                 since = self._book(self.began, self.env.now)
-            yield from self._recover(fault, since)
+            if fault is None:
+                yield from self._grow()
+            else:
+                yield from self._recover(fault, since)
+
+    def _machines_are_back(self) -> None:
+        """Let the job grow at its next step boundary, or with the restart that is under way."""
+        if self.wake is not None and not self.wake.triggered:
+            self.wake.succeed(None)
+
+    def _grow(self) -> Steps[None]:
+        self.cause = IncidentClass.SCALE_JOB.value
+        yield from self._spend(Phase.PAUSING, self.costs.pause_s)
+        yield from self._spend(Phase.SWAPPING, self.costs.grow_s)
+        yield from self._resume(None)
 
     def _hit(self, fault: Fault) -> None:
         """Apply a fault: at once when the job trains, else as soon as it does again."""
@@ -153,13 +172,15 @@ class _Job:
 
     def _book(self, began: float, now: float) -> float:
         """Account for a stretch of training; returns when its last step ended."""
-        again, new = self.progress.train(now - began)
-        turn = began + again.seconds
-        done = min(now, turn + new.seconds)
+        share = self.size.share
+        again, new = self.progress.train((now - began) * share)  # the batch stays the same: steps are longer
+        turn = began + again.seconds / share
+        done = min(now, turn + new.seconds / share)
         if again.seconds:
             self.spans.append(Span(began, turn, Phase.RECOMPUTING, self.cause))
         if new.seconds:
-            self.spans.append(Span(turn, done, None, "", (0.0,), new.stall_s))
+            cause = "" if share == 1.0 else IncidentClass.MACHINE_FAULT.value
+            self.spans.append(Span(turn, done, None, cause, (0.0,), new.stall_s / share, share))
             if self.history:
                 last = self.history[-1]
                 self.history[-1] = last.model_copy(
@@ -313,6 +334,8 @@ class _Job:
         self.found.evictions += len(machines)
         yield from self._spend(Phase.SWAPPING, self.costs.evict_s)
         seconds, waiting = self.supply.swap(len(machines))
+        if waiting and self.variant.elastic and self.size.shrink(len(machines), waiting):
+            seconds, waiting = self.costs.shrink_s, 0.0
         yield from self._spend(Phase.WAITING if waiting else Phase.SWAPPING, seconds)
         for name in sorted(machines):
             slot = self.slots.pop(name)
@@ -322,6 +345,8 @@ class _Job:
             self.lost.add(slot)
 
     def _resume(self, bound: int | None) -> Steps[None]:
+        if self.size.may_grow:
+            self.size.grow()
         queue = self.supply.start()
         if queue:
             yield from self._spend(Phase.WAITING, queue)

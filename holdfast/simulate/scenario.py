@@ -88,6 +88,10 @@ class Costs(Frozen):
     """Until an outside service answers again."""
     rollback_s: float = Field(ge=0)
     evict_s: float = Field(ge=0)
+    shrink_s: float = Field(0.0, ge=0)
+    """The job is made smaller; the restart itself is apart."""
+    grow_s: float = Field(0.0, ge=0)
+    """Machines that are back are claimed and checked, while the job stands; hold, restore and restart are apart."""
     swap_s: float = Field(ge=0)
     """A standby takes the place; the restart itself is apart."""
     restart_s: dict[int, float]
@@ -176,6 +180,16 @@ class Variant(Frozen):
     rollback: bool = True
     aggregation: bool = True
     replay: bool = True
+    elastic: bool = False
+    """Without a standby the job trains on with whole replicas that are left, and grows back."""
+
+    @model_validator(mode="after")
+    def _goes_on_from_memory(self) -> Variant:
+        if self.elastic and (self.strategy is Strategy.REQUEUE or self.checkpoint_s is not None):
+            raise ValueError(
+                "elastic: expected a strategy other than requeue, and a checkpoint at every step"
+            )
+        return self
 
     @property
     def title(self) -> str:
@@ -187,7 +201,8 @@ class Variant(Frozen):
         off = [
             name for name in ("inspection", "rollback", "aggregation", "replay") if not getattr(self, name)
         ]
-        return f"{strategy}, checkpoint {saved}" + (f", no {', no '.join(off)}" if off else "")
+        grows = ", elastic" if self.elastic else ""
+        return f"{strategy}, checkpoint {saved}{grows}" + (f", no {', no '.join(off)}" if off else "")
 
 
 class Scenario(Frozen):
