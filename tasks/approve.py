@@ -15,7 +15,8 @@ from prefect.input import RunInput
 from prefect.logging import get_run_logger
 from pydantic import Field
 
-from holdfast.errors import LimitError
+from holdfast.errors import LimitError, StaleError
+from holdfast.models.alert import IncidentState
 from holdfast.models.history import Action
 from holdfast.models.machine import Scope
 from holdfast.models.missing import Missing
@@ -115,6 +116,8 @@ async def _answer(case: Case, target: str, question: str) -> dict[str, Any]:
 
 async def _wait(case: Case, key: str) -> dict[str, Any]:
     while True:
+        if case.incident.state is not IncidentState.OPEN:
+            raise StaleError(f"incident {case.incident_id} is closed ({case.incident.state}): nothing to ask")
         action = next(a for a in case.ctx.ledger.actions(case.incident_id) if a.key == key)
         if action.state == "done":
             return action.result

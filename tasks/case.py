@@ -70,6 +70,11 @@ class Case(Frozen):
         return f"r{self.round}" if self.round else ""
 
     @property
+    def stands(self) -> bool:
+        """Whether the job stands since an earlier round of this incident: none of it trains."""
+        return bool(self.round and self.done("pause"))
+
+    @property
     def ctx(self) -> Context:
         """The services of this process."""
         return context()

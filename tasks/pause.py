@@ -68,6 +68,8 @@ def _must_be_few(case: Case, silent: Sequence[str]) -> None:
 @task(task_run_name="hold {case.job} at a step boundary")
 async def hold_at_boundary(case: Case) -> None:
     """Let every rank finish its step and save it, so that nothing has to be computed again."""
+    if case.stands:
+        return
 
     async def act() -> dict[str, Any]:
         try:

@@ -11,6 +11,7 @@ from holdfast.models.machine import MachineState
 from holdfast.operations.provision import provision_for_now
 from holdfast.operations.swap import excluded
 from holdfast.policies.pool.machine_groups import group_of
+from holdfast.tasks import late
 from holdfast.tasks.approve import ask_before_evicting, ask_before_looking
 from holdfast.tasks.case import Case
 from holdfast.tasks.evict import ask_breaker
@@ -19,10 +20,14 @@ from holdfast.tasks.evict import ask_breaker
 async def permitted(case: Case, suspects: Sequence[str] = ()) -> None:
     """Ask breaker, pool and people while the job trains; without suspects for one machine that is yet to be found.
 
+    Nothing is asked where the job stands already, nor for a machine that surely fails: it cannot run on with that one.
+
     Raises:
         LimitError: the breaker or a person forbids it.
         NoStandbyError: nothing could take the machine's place.
     """
+    if case.stands or late.roots(case):
+        return
     scope = case.ctx.policy.ladder.of(case.incident_class).scope
     ask_breaker(case, suspects or case.job_now().machines[:1])
     await _replaceable(case, suspects)

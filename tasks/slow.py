@@ -20,7 +20,8 @@ from holdfast.tasks.case import Case
 async def vote_slow(case: Case) -> Verdict:
     """Look at all stacks several times while the job trains; suspects are the machines of the group that lags most.
 
-    A machine that is reported to fail surely meanwhile ends the vote: it is the suspect.
+    A machine that is reported to fail surely meanwhile ends the vote: it is the suspect. A job that stands since an
+    earlier attempt has nothing to compare.
     Method: ByteDance, arXiv 2509.16293, section 5 (every 10 s, five rounds).
     """
 
@@ -43,6 +44,8 @@ async def vote_slow(case: Case) -> Verdict:
             suspects=found.suspects, confidence=found.confidence, evidence=found.reasons
         ).model_dump(mode="json")
 
+    if case.stands:
+        return Verdict(evidence=("the job stands since an earlier attempt: its pace was compared then",))
     verdict = Verdict.model_validate(await case.once("vote", case.life, {}, act))
     for line in verdict.evidence:
         get_run_logger().info("%s", line)

@@ -152,6 +152,8 @@ async def _attempts(record: Record, services: Hindsight, playbook: Playbook) -> 
         try:
             await playbook.fn(Request(id=incident_id, attempt=incident.attempt))
         except Exception as error:  # the run failed: the next attempt, as the gateway's reconciler does
+            if ledger.incident(incident_id).state is not IncidentState.OPEN:
+                return ""
             if incident.attempt >= services.policy.gateway.max_attempts:
                 return plugins.said(error)
             ledger.next_attempt(incident_id, incident.attempt)

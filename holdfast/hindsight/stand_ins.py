@@ -8,9 +8,9 @@ from typing import Any
 from holdfast import errors
 from holdfast.clock import FakeClock
 from holdfast.drivers.base import Supplied
-from holdfast.errors import HoldfastError, LimitError, RecoveryError, UnavailableError
+from holdfast.errors import HoldfastError, LimitError, RecoveryError, StaleError, UnavailableError
 from holdfast.hindsight.record import Record
-from holdfast.models.alert import Verdict
+from holdfast.models.alert import IncidentState, Verdict
 from holdfast.models.history import Action, ActionState
 from holdfast.models.machine import MachineState, Scope
 from holdfast.models.missing import Missing
@@ -84,6 +84,7 @@ class Hindsight(Context):
         """Decide again what a policy decides; take machines' answers from the record."""
         known = self._record.action(action.key)
         self.until(known.begun_at if known else None)
+        self._may_have_ended(known)
         if action.kind == "swap" and known and self._done_in_this_round(known):
             return self._seat(known)
         if action.kind in DECIDED:
@@ -147,8 +148,20 @@ class Hindsight(Context):
         ledger.set_job(job.name, machines=machines)
         return result
 
+    def _may_have_ended(self, known: Action | None) -> None:
+        """End the incident where it was dismissed amid this action: it was handed over, or the job was stopped.
+
+        Raises:
+            StaleError: it ended there.
+        """
+        was = self._record.incident
+        if known and known.state is ActionState.INTENT and was.state is IncidentState.DISMISSED:
+            self._copy.set_incident(was.id, state=was.state, summary=was.summary)
+            raise StaleError(f"incident {was.id} was dismissed amid {known.key}")
+
     def _answer(self, key: str, intent: Mapping[str, Any]) -> dict[str, Any]:
         known = self._record.action(key)
+        self._may_have_ended(known)
         if known is not None and known.state is ActionState.DONE:
             return known.result
         self.assumed[key] = "not recorded: no person was asked; the policy's default is taken"

@@ -173,9 +173,14 @@ async def _play(scenario: Scenario, kit: Kit, own: Mapping[str, Playbook]) -> Pl
     known = {incident.id for incident in kit.incidents()}
     world.began_at, began = kit.clock.now(), time.perf_counter()
     outcomes: list[str] = []
+    asked_for = [each for each in scenario.signals if each.while_asked]
+    cast = _Cast(scenario, own, before, asked_for, world, outcomes)
+    cast.sent.set()
     for signal in scenario.signals:
+        if signal.while_asked:
+            continue
         if signal.after_rest:
-            await _until_quiet(scenario, kit, world, own)
+            await _until_quiet(cast, kit)
             # Playbooks take no time here, so the reconciler never saw these open.
             for ended in (one for one in kit.incidents() if one.closed_at is not None):
                 kit.gateway.correlator.memory.closed(ended.id, ended.closed_at or 0.0)
@@ -184,7 +189,7 @@ async def _play(scenario: Scenario, kit: Kit, own: Mapping[str, Playbook]) -> Pl
         if signal.reached:
             _reach(kit, world, signal.reached)
         outcomes += await _send(kit, signal, before)
-    await _until_quiet(scenario, kit, world, own)
+    await _until_quiet(cast, kit)
     took_s = time.perf_counter() - began
     incidents = [incident for incident in kit.incidents() if incident.id not in known]
     return Played(
@@ -402,7 +407,24 @@ async def _report_lost(kit: Kit, world: World) -> None:
     world.lost.clear()
 
 
-async def _until_quiet(scenario: Scenario, kit: Kit, world: World, own: Mapping[str, Playbook]) -> None:
+@dataclass
+class _Cast:
+    """What plays beside the gateway: the flows of other packages, and people."""
+
+    scenario: Scenario
+    own: Mapping[str, Playbook]
+    job: Job
+    """As it was before the first signal."""
+    while_asked: list[Signal]
+    """Signals to be sent when a playbook asks a person."""
+    world: World
+    outcomes: list[str]
+    """The gateway's answer to each signal."""
+    sent: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while none of them is under way."""
+
+
+async def _until_quiet(cast: _Cast, kit: Kit) -> None:
     """Let alerts settle, and run each playbook that was started, with the reconciler's rounds between."""
     ran = kit.ran
     for _ in range(ROUNDS):
@@ -412,8 +434,8 @@ async def _until_quiet(scenario: Scenario, kit: Kit, world: World, own: Mapping[
         due = [key for key in kit.runs.created if key not in ran]
         for key in due:
             ran.add(key)
-            await _run(scenario, kit, key, own)
-            await _report_lost(kit, world)
+            await _run(cast, kit, key)
+            await _report_lost(kit, cast.world)
         open_ones = kit.ledger.incidents(state=IncidentState.OPEN)
         if not due and not open_ones and not kit.gateway.correlator.settles:
             return
@@ -422,12 +444,12 @@ async def _until_quiet(scenario: Scenario, kit: Kit, world: World, own: Mapping[
     raise AssertionError(f"not quiet after {ROUNDS} rounds: {kit.incidents()}")
 
 
-async def _run(scenario: Scenario, kit: Kit, key: str, own: Mapping[str, Playbook]) -> None:
+async def _run(cast: _Cast, kit: Kit, key: str) -> None:
     """Run the playbook of one attempt, as the worker would; its question may be answered meanwhile."""
     incident_id, _, attempt = key.partition("#")
     name = kit.ledger.incident(incident_id).incident_class.value
-    flow = own.get(name) or getattr(import_module(f"holdfast.flows.{name}"), name)
-    async with _answering(scenario, kit, incident_id):
+    flow = cast.own.get(name) or getattr(import_module(f"holdfast.flows.{name}"), name)
+    async with _answering(cast, kit, incident_id):
         try:
             await flow.fn(Request(id=incident_id, attempt=int(attempt)))
         except Exception as error:  # the run failed: the reconciler starts the next attempt
@@ -438,19 +460,32 @@ async def _run(scenario: Scenario, kit: Kit, key: str, own: Mapping[str, Playboo
 
 
 @contextlib.asynccontextmanager
-async def _answering(scenario: Scenario, kit: Kit, incident_id: str) -> AsyncIterator[None]:
+async def _answering(cast: _Cast, kit: Kit, incident_id: str) -> AsyncIterator[None]:
     async def answer() -> None:
         while asked(kit.ledger.actions(incident_id)) is None:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-        if scenario.answer is None:
+        cast.sent.clear()
+        while cast.while_asked:
+            signal = cast.while_asked.pop(0)
+            kit.clock.advance(signal.after_s)
+            cast.outcomes += await _send(kit, signal, cast.job)
+            await kit.gateway.correlator.settle()
+        cast.sent.set()
+        if kit.ledger.incident(incident_id).state is not IncidentState.OPEN:
+            return
+        if cast.scenario.answer is None:
             kit.clock.advance(kit.gateway.site.policy.approval.deadline_s + 1)
             return
-        await kit.gateway.approvals.answer(incident_id, scenario.answer == "approve", "ann", "looked at it")
+        await kit.gateway.approvals.answer(
+            incident_id, cast.scenario.answer == "approve", "ann", "looked at it"
+        )
 
     task = asyncio.create_task(answer())
     try:
         yield
     finally:
+        # The answer to a signal may be that this very run is over: the gateway's work on it goes on.
+        await cast.sent.wait()
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await task

@@ -80,6 +80,8 @@ class Signal(Frozen):
     """Time that passes before it."""
     after_rest: bool = False
     """Sent after everything that earlier signals started has ended; then ``after_s`` passes."""
+    while_asked: bool = False
+    """Sent when a playbook asks a person, before any answer; ``after_s`` after the question."""
     reached: int = 0
     """The job's present epoch completed this step before it, and holds it in memory; 0: none."""
     becomes: dict[str, Any] = Field(default_factory=dict)

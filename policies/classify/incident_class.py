@@ -62,6 +62,8 @@ class JobContext(Frozen):
     """When the gateway came or took over: reports of earlier events arrive late, and in any order."""
     code_changed_at: float | None = None
     """When the running code version was switched to; None: never since the submission."""
+    meanwhile: str = ""
+    """What was worked on until then, for the report; empty: nothing was."""
     incarnations: Mapping[str, str] = Field(default_factory=dict)
     """Present incarnation of each machine; alerts of another one are stale. Empty: not checked."""
 
@@ -111,7 +113,10 @@ def classify(alerts: Sequence[Alert], context: JobContext, policy: Policy | None
     )
     if isinstance(decision, Classification):
         named = suspects.named(kept, decision.machine, context.job)
-        return decision.model_copy(update={"reasons": (*decision.reasons, *dropped), "suspects": named})
+        told = [context.meanwhile] if context.meanwhile else []
+        return decision.model_copy(
+            update={"reasons": (*decision.reasons, *told, *dropped), "suspects": named}
+        )
     running = [f"version {context.job.code_version} is running already" for each in kept if _is_update(each)]
     return decision or NoAction(reason="; ".join((*running, *_observations(kept), *dropped)))
 

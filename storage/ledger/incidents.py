@@ -54,15 +54,32 @@ class Incidents(Connection):
         flow_run_id: str | None = None,
         last_good_step: int | None = None,
         asks: str = "",
+        instead_of: tuple[str, str] | None = None,
     ) -> Incident:
         """Open the job's next incident, called ``<job>-<n>``; with ``flow_run_id``, one that has its run already.
 
-        ``asks``: it needs a person from the beginning, with this summary; no playbook works on it.
+        Args:
+            job: name of the job.
+            classification: class, machine, reasons.
+            epoch: of the job.
+            alerts: those that it was opened for.
+            detected_at: when its first alert was heard (Unix seconds).
+            injected_at: when the fault was injected, if it was.
+            flow_run_id: the run that works on it.
+            last_good_step: the newest step before it.
+            asks: it needs a person from the beginning, with this summary; no playbook works on it.
+            instead_of: an open incident that is dismissed for it, and the summary of that one.
 
         Raises:
-            UnknownError: no such job.
+            UnknownError: no such job or incident.
+            StaleError: the incident to dismiss is closed.
         """
         with self._write() as session:
+            if instead_of is not None:
+                gone = incident_row(session, instead_of[0], lock=True)
+                must_be_open(gone)
+                gone.state, gone.summary = IncidentState.DISMISSED, instead_of[1]
+                gone.closed_at = self._clock.now()
             owner = job_row(session, job, lock=True)
             owner.incidents += 1
             row = IncidentRow(

@@ -26,11 +26,17 @@ class Facts:
     """When the newest epoch was opened; 0.0 before the first."""
     code_changed_at: float | None
     """When the running code version was switched to; None: never since the submission."""
+    yields: Incident | None = None
+    """An incident of a job that trains on, worked on until what is looked at now is known to come first."""
 
     def of_what_stops(self) -> Facts:
         """Return the facts without an incident beside the training: such an incident gives way to any other."""
         beside = self.acting is not None and self.acting.incident_class in BESIDE_TRAINING
         return replace(self, acting=None, last_state=None) if beside else self
+
+    def of_what_overtakes(self) -> Facts:
+        """Return the facts with the incident that is worked on as one that yields."""
+        return replace(self, acting=None, last_state=None, yields=self.acting)
 
 
 def give_way(ledger: Ledger, job: str, to: str) -> None:

@@ -36,6 +36,7 @@ from holdfast.policies.classify import exits
 from holdfast.policies.classify.importance import Importance, importance
 from holdfast.policies.classify.incident_class import JobContext, NoAction, Wait, classify
 from holdfast.policies.classify.screening import identity
+from holdfast.policies.escalate import overtake
 from holdfast.storage.ledger.inputs import OPENED
 
 PROBE_AGAIN_S = 0.1
@@ -159,7 +160,7 @@ class Correlator:
         admission_filter.must_be_present(alert, facts.machine)
         admission_filter.must_be_of_job(alert, facts.job, facts.machine)
         if alert.kind not in (AlertKind.UNRESTORABLE, AlertKind.PLANNED_MOVE):
-            facts = facts.of_what_stops()
+            facts = await self._overtakes(facts.of_what_stops(), [alert])
         acting = facts.acting
         if owner := self.memory.owner(alert.key, received_at):
             return Outcome(incident=owner, outcome=What.DUPLICATE, message=f"{owner} has this signal already")
@@ -183,6 +184,16 @@ class Correlator:
         if exits.is_cascade(alert):
             self._look_for_the_dead(facts.job, settling)
         return await self._decide(facts, settling, alert)
+
+    async def _overtakes(self, facts: Facts, alerts: Iterable[Alert]) -> Facts:
+        """Return the facts as for a job without an open incident, where an alert may end the work on it."""
+        acting, policy = facts.acting, self._site.policy.classify
+        if acting is None or acting.incident_class not in overtake.TRAINS_ON:
+            return facts
+        actions = await asyncio.to_thread(self._site.ledger.actions, acting.id)
+        fresh = (alert for alert in alerts if not before(alert, acting))
+        ends = any(overtake.may(alert, acting, actions, policy) for alert in fresh)
+        return facts.of_what_overtakes() if ends else facts
 
     async def _join(self, alert: Alert, acting: Incident) -> Outcome:
         weight = self._weigh(alert)
@@ -225,9 +236,11 @@ class Correlator:
             doubt_s=self._site.lease_s,
             listening_since=self._site.listening_since,
             code_changed_at=facts.code_changed_at,
+            meanwhile=overtake.taken_over(facts.yields) if facts.yields else "",
         )
         known = {alert.key for alert in alerts}
-        earlier = [a for a in self._observed.of(job.name, job.epoch, now) if a.key not in known]
+        seen = [*self._observed.of(job.name, job.epoch, now), *await self._noted_by(facts.yields)]
+        earlier = [a for a in seen if a.key not in known]
         decision = classify([*earlier, *alerts], context, self._site.policy)
         if isinstance(decision, Wait):
             settling.until = decision.until_s
@@ -242,10 +255,19 @@ class Correlator:
             decision = NoAction(reason=why)
         if isinstance(decision, Classification):
             return await self._open(facts, settling, decision, earlier, context)
+        if facts.yields:
+            return [await self._join(alert, facts.yields) for alert in alerts][-1]
         self._observed.add(job.name, alerts, now)
         for alert in alerts:
             await self._record(alert, None, f"{What.IGNORED}: {decision.reason}")
         return Outcome(outcome=What.IGNORED, message=decision.reason)
+
+    async def _noted_by(self, yields: Incident | None) -> list[Alert]:
+        """Return what an incident that yields was told of machines: evidence beside what ends it."""
+        if yields is None:
+            return []
+        whole = await asyncio.to_thread(self._site.ledger.incident, yields.id)
+        return [alert for alert in whole.alerts if alert.kind in MACHINE_KINDS]
 
     def _root_may_wait(self, job: str, settling: CorrelationWindow) -> bool:
         """Return whether only echoes came so far, while another alert that came in time still waits: it decides."""
@@ -268,6 +290,7 @@ class Correlator:
         if found.incident_class not in BESIDE_TRAINING:
             await asyncio.to_thread(give_way, site.ledger, job.name, found.incident_class)
             facts = facts.of_what_stops()
+        ended = (facts.yields.id, overtake.handed_over(facts.yields, found)) if facts.yields else None
         # What was noted earlier without acting on it is part of the story: it may have decided the class.
         alerts = [*sorted(settling.alerts.values(), key=exits.is_cascade), *earlier]
         first, rest = alerts[:AT_OPENING], alerts[AT_OPENING:]
@@ -280,7 +303,12 @@ class Correlator:
                 first,
                 settling.detected_at,
                 injected_at(alerts),
+                instead_of=ended,
             )
+        except StaleError:
+            # What was worked on ended while we looked: the next look finds the job as it is.
+            self._settling.setdefault(job.name, settling).until = site.clock.now()
+            raise
         except UnavailableError:
             # Kept: the next alert, or the next look at what settles, tries again.
             self._settling.setdefault(job.name, settling).until = site.clock.now() + 1.0
@@ -319,6 +347,7 @@ class Correlator:
 
     async def _settle(self, name: str, settling: CorrelationWindow) -> None:
         facts = await asyncio.to_thread(gather, self._site.ledger, name, None)
+        facts = await self._overtakes(facts, settling.alerts.values())
         ignored = any(
             admission_filter.why_ignored(a, facts.job, facts.last_state) for a in settling.alerts.values()
         )

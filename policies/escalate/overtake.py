@@ -1,0 +1,57 @@
+"""Signals that end the work on an incident whose job trains on: what they show comes first, with its own playbook.
+
+A search for a slow machine takes minutes, and an approval hours. The job trains meanwhile; when a rank dies, everything
+waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.models.alert import Alert, AlertKind, Classification, Incident, IncidentClass
+from holdfast.models.history import Action, ActionState
+from holdfast.policies.classify import sure_signs
+from holdfast.policies.config.policy import ClassifyPolicy
+
+TRAINS_ON = frozenset({IncidentClass.FAIL_SLOW, IncidentClass.SILENT_CORRUPTION})
+"""Classes whose playbooks look, or ask a person, while the job trains."""
+_ENDS = frozenset({AlertKind.RANK_EXIT, AlertKind.HANG, AlertKind.MACHINE_LOST, AlertKind.NON_FINITE})
+"""Kinds that say that training is over, or worth nothing."""
+_CORRUPTS = frozenset({AlertKind.METRIC_JUMP, AlertKind.REPLICA_DIFFERS})
+"""Kinds that outweigh a slow pace."""
+_STOPS = frozenset({"hold", "pause"})
+"""Actions from which on the playbook stops the job and starts it again by itself."""
+
+
+def may(alert: Alert, acting: Incident, actions: Sequence[Action], policy: ClassifyPolicy) -> bool:
+    """Return whether ``alert`` may end the work on the open incident ``acting``.
+
+    Only while that incident leaves the job alone: once it stops the job, the alert is evidence beside it. A machine
+    that surely fails is evidence too, and ends the work only where a person's answer is waited for.
+    """
+    if acting.incident_class not in TRAINS_ON or any(action.kind in _STOPS for action in actions):
+        return False
+    if alert.kind in _CORRUPTS:
+        return acting.incident_class is IncidentClass.FAIL_SLOW
+    if alert.kind in _ENDS:
+        return True
+    asks = any(each.kind == "approve" and each.state is ActionState.INTENT for each in actions)
+    return asks and sure_signs.is_sure(alert, policy)
+
+
+def handed_over(acting: Incident, to: Classification) -> str:
+    """Return the summary of the incident that ends."""
+    why = to.reasons[0] if to.reasons else to.incident_class.value
+    return (
+        f"{_cause(acting)}. Handed over to a {to.incident_class.value}, since the job did not train on: {why}. "
+        "Nothing was evicted for it; a job that is slow or wrong afterwards is found again"
+    )
+
+
+def taken_over(acting: Incident) -> str:
+    """Return a line for the report of the incident that begins."""
+    return f"{acting.id} ({acting.incident_class.value}) was worked on until then: {_cause(acting)}"
+
+
+def _cause(incident: Incident) -> str:
+    return incident.reasons[0] if incident.reasons else incident.incident_class.value
