@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.models.alert import Incident, IncidentClass, IncidentState, Rung
+from holdfast.models.alert import Alert, Incident, IncidentClass, IncidentState, Rung
 from holdfast.models.history import Epoch
 from holdfast.operations.context import Context
-from holdfast.policies.classify import signature
+from holdfast.policies.classify import signature, usage_errors
 from holdfast.policies.classify.roots import separate
 from holdfast.policies.classify.signature import Position, Signature
 from holdfast.policies.escalate import evidence
@@ -56,7 +56,13 @@ def facts(ctx: Context, incident: Incident, state_suspected: bool) -> evidence.F
         ranks=_ranks(incident, mine, [each.signature for each in past]),
         again=len(since_progress(past, ctx.policy.ladder.progress_steps, mine)),
         state_suspected=state_suspected,
+        refused=bool(_refused(ctx, incident)),
     )
+
+
+def _refused(ctx: Context, incident: Incident) -> list[Alert]:
+    ranks = ctx.ledger.job(incident.job).spec.world_size
+    return usage_errors.find(separate(incident.alerts).roots, ranks)
 
 
 def fell_again(ctx: Context, incident: Incident, until: int, failed: Signature) -> int:

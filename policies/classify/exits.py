@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
 from holdfast.models.job import Job
-from holdfast.policies.classify import sure_signs
+from holdfast.policies.classify import sure_signs, usage_errors
 from holdfast.policies.classify.meaning import harmless
 from holdfast.policies.classify.roots import separate
 from holdfast.policies.config.policy import ClassifyPolicy
@@ -31,6 +31,8 @@ def root_cause(
     killed = [alert for alert in roots if alert.evidence.get("signal")]
     if killed:
         return _crash(killed[0], killed, alerts, f"was killed by {killed[0].evidence['signal']}", 0.9)
+    if refused := usage_errors.find(roots, job.spec.world_size):
+        return _refused(refused)
     wrong = [alert for alert in roots if is_user_code(alert, policy)]
     suspicious = {alert.machine for alert in _gpu_errors(roots, alerts)}
     # Raised in the same place where no GPU failed: the GPU did not raise it.
@@ -82,6 +84,20 @@ def _user_code(wrong: Sequence[Alert], job: Job, code_changed_at: float | None) 
         machine=None,
         rank=first.rank,
         reasons=tuple(reasons),
+    )
+
+
+def _refused(exits: Sequence[Alert]) -> Classification:
+    first = next((alert for alert in exits if usage_errors.said(alert)), exits[0])
+    ranks = sorted({alert.rank for alert in exits if alert.rank is not None})
+    told = f"ranks {ranks} ended with status {usage_errors.STATUS}, as for a command line that is refused"
+    said = usage_errors.said(first)
+    return Classification(
+        incident_class=IncidentClass.USER_CODE_ERROR,
+        confidence=0.9 if said else 0.8,
+        machine=None,
+        rank=first.rank,
+        reasons=(f"{said}: {told}" if said else told,),
     )
 
 

@@ -29,6 +29,8 @@ class Facts(Frozen):
     """Number of times that the same failure came before without progress since."""
     state_suspected: bool = False
     """The restored state led to the same failure before."""
+    refused: bool = False
+    """The script refused its command line (:mod:`holdfast.policies.classify.usage_errors`)."""
 
 
 def for_code(facts: Facts, suspect_s: float) -> str:
@@ -62,14 +64,21 @@ def arithmetic_cleared(facts: Facts) -> str:
     """Return why no replay is run; empty: there is evidence of wrong arithmetic or a bad state."""
     if facts.incident_class in _OF_ARITHMETIC or facts.state_suspected:
         return ""
+    if facts.refused:
+        return "the script refused its command line: no replay can show it"
     if facts.signature.from_outside:
         return f"{facts.signature.what} has a cause outside the job: a replay cannot reproduce it"
     return "" if facts.again else "it happened once: no evidence of wrong arithmetic or a bad state"
 
 
 def no_retry(facts: Facts, changed_s: float, can_rollback: bool) -> str:
-    """Return why a retry is pointless: the first version's code raised soon after submission; empty: it is not."""
+    """Return why a retry is pointless; empty: it is not.
+
+    The first version's code raised soon after submission, or the same command line was refused before.
+    """
     age_s = facts.version_age_s
+    if facts.refused and facts.again:
+        return "the script refused its command line before, and would again"
     if can_rollback or facts.incident_class is not IncidentClass.USER_CODE_ERROR:
         return ""
     if age_s is None or age_s > changed_s:

@@ -149,7 +149,7 @@ def next_rung(  # noqa: PLR0917
     """
     fruitless = since_progress(history, progress_steps, seen.signature)
     decision = _choose(history, fruitless, done_rungs, ladder, progress_steps, seen, code_changed_s)
-    data = _suspect_data(fruitless, seen.signature, seen.fell_again)
+    data = "" if seen.no_retry else _suspect_data(fruitless, seen.signature, seen.fell_again)
     return _skip(decision, data, seen) or decision.model_copy(update={"data": data})
 
 
@@ -190,7 +190,7 @@ def _choose(  # noqa: PLR0917
         if cleared := _cleared(rung, seen):
             reasons.append(f"{rung.value}: {cleared}")
             spare += budgets[rung]
-            if left < spare:
+            if left < spare and not seen.no_retry:
                 reasons.append("a retry in its place")
                 return RungDecision(rung=Rung.RETRY, reasons=tuple(reasons))
         elif impossible := _impossible(rung, seen):

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from holdfast.models.alert import Alert, AlertKind, IncidentClass
 from holdfast.models.base import Frozen
+from holdfast.policies.classify import usage_errors
 from holdfast.policies.classify.roots import separate
 from holdfast.policies.config.policy import PoisonedPolicy
 
@@ -74,7 +75,7 @@ def failure(incident_class: IncidentClass, alerts: Sequence[Alert], evicted: boo
         if numbers := sorted({str(a.evidence.get("metric", "loss")) for a in alerts if a.kind is kind}):
             return f"{numbers[-1]} {said}"
     roots = [alert for alert in separate(alerts).roots if not alert.evidence.get("unloadable")]
-    return _how(roots[0]) if roots else ""
+    return _how(roots[0]) if roots and not usage_errors.find(roots, ranks=2) else ""
 
 
 def _how(root: Alert) -> str:
