@@ -23,7 +23,7 @@ from holdfast.policies.classify import sure_signs
 from holdfast.policies.escalate import modes
 from holdfast.storage.ledger.inputs import taken_up
 from holdfast.storage.ledger.waits import AGAIN
-from holdfast.tasks import lease
+from holdfast.tasks import firing, lease
 from holdfast.tasks.case import Case, Request
 from holdfast.tasks.context import context
 
@@ -173,10 +173,8 @@ def _accused(ctx: Context, incident: Incident, rounds: int) -> tuple[str, ...]:
         return ()
     accused = dict.fromkeys([incident.machine, *sure_signs.find(incident.alerts, ctx.policy.classify)])
     if rounds:
-        recorded = ctx.ledger.alerts(incident.id)
-        over = {(each.kind, each.machine) for each in recorded if not each.firing}
-        still = {each.machine for each in incident.alerts if (each.kind, each.machine) not in over}
-        cleared = {machine for _, machine in over} - still
+        cleared = {alert.machine for alert in incident.alerts}
+        cleared -= {alert.machine for alert in firing.still(ctx, incident)}
         accused = dict.fromkeys(name for name in accused if name not in cleared)
     # Alerts may have joined since the incident was opened for the first of them.
     limit = ctx.policy.aggregate.limit(len(ctx.ledger.job(incident.job).machines))

@@ -7,7 +7,9 @@ from prefect.logging import get_run_logger
 from holdfast.errors import HoldfastError, LimitError, NoStandbyError
 from holdfast.models.missing import Missing
 from holdfast.models.wait import Wait
+from holdfast.policies.classify import unable
 from holdfast.policies.escalate import waits
+from holdfast.tasks import firing
 from holdfast.tasks.case import Case
 from holdfast.tasks.report import ask_human, left_running, report
 from holdfast.tasks.resume import resume
@@ -21,16 +23,30 @@ async def met(case: Case, limit: LimitError | NoStandbyError) -> None:
     if case.beside:
         await ask_human(case, str(limit))
         return
-    runs = waits.may_run_on(case.incident_class, missing, case.round)
+    cannot = _cannot_run(case)
+    runs = waits.may_run_on(case.incident_class, missing, case.round, unable=bool(cannot))
     said = await _in_place(case) if runs else ""
     if said and case.incident_class not in waits.RUNS_ON:
         await report(case, f"{limit}; {said}")
         return
-    told = _put(case, str(limit), missing, again_at, runs_on=bool(said))
+    why = f"{limit}; it cannot run on {cannot}" if cannot and missing is Missing.APPROVAL else str(limit)
+    told = _put(case, why, missing, again_at, runs_on=bool(said))
     if said:
         await left_running(case, f"{_cause(case)}{limit}; {said}. {told}")
     else:
-        await ask_human(case, f"{_cause(case)}{limit}. {told}")
+        await ask_human(case, f"{_cause(case)}{why}. {told}")
+
+
+def _cannot_run(case: Case) -> str:
+    """Return the machines of the job on which no rank can run, with the reasons; empty: there is none."""
+    present = case.incarnations()
+    alerts = [
+        alert
+        for alert in firing.still(case.ctx, case.incident)
+        if alert.machine in present and alert.incarnation in (None, present[alert.machine])
+    ]
+    found = unable.find(alerts, case.ctx.policy.classify)
+    return "; ".join(f"{name} ({why})" for name, why in found.items())
 
 
 def _put(case: Case, why: str, missing: Missing, again_at: float | None, *, runs_on: bool) -> str:

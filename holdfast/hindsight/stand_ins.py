@@ -163,6 +163,7 @@ class Hindsight(Context):
         known = self._record.action(key)
         self._may_have_ended(known)
         if known is not None and known.state is ActionState.DONE:
+            self.until(known.done_at)
             return known.result
         self.assumed[key] = "not recorded: no person was asked; the policy's default is taken"
         return {

@@ -84,15 +84,16 @@ class Outlook(Frozen):
     said: str
 
 
-def may_run_on(incident_class: IncidentClass, missing: Missing, rounds: int) -> bool:
+def may_run_on(incident_class: IncidentClass, missing: Missing, rounds: int, *, unable: bool = False) -> bool:
     """Return whether the job may be started on the machines that it has, although a limit forbids the intended act.
 
-    At once where it trained when the incident came, and where a person kept a machine that is only suspected. After
-    a wait always: whatever the obstacle, a job that can run is not left standing.
+    At once where it trained when the incident came, and where the answer to a question is no: unless one of its
+    machines is ``unable`` to run ranks. After a wait always: whatever the obstacle, a job that can run is not left
+    standing.
     """
     if incident_class in RUNS_ON or rounds:
         return True
-    return missing is Missing.APPROVAL and incident_class is not IncidentClass.MACHINE_FAULT
+    return missing is Missing.APPROVAL and not unable
 
 
 def pause_s(times: int, policy: AgainPolicy) -> float:

@@ -100,15 +100,23 @@ def test_a_job_that_a_person_took_over_is_left_alone() -> None:
         (IncidentClass.SILENT_CORRUPTION, Missing.APPROVAL, 0, True),
         (IncidentClass.JOB_CRASH, Missing.APPROVAL, 0, True),
         (IncidentClass.JOB_CRASH, Missing.EVICTIONS, 0, False),
-        (IncidentClass.MACHINE_FAULT, Missing.APPROVAL, 0, False),
+        (IncidentClass.MACHINE_FAULT, Missing.APPROVAL, 0, True),
+        (IncidentClass.MACHINE_FAULT, Missing.STANDBY, 0, False),
         (IncidentClass.MACHINE_FAULT, Missing.APPROVAL, 1, True),
     ],
 )
 def test_where_a_job_may_run_on(
     incident_class: IncidentClass, missing: Missing, rounds: int, expected: bool
 ) -> None:
-    """At once where it trained, or where the machine is only suspected; after a wait always."""
+    """At once where it trained, or where a person keeps the machine; after a wait always."""
     assert may_run_on(incident_class, missing, rounds) is expected
+
+
+def test_a_machine_that_cannot_run_is_waited_for_first() -> None:
+    """Started at once, the job would only fail again; after a wait it is tried all the same."""
+    assert not may_run_on(IncidentClass.MACHINE_FAULT, Missing.APPROVAL, 0, unable=True)
+    assert may_run_on(IncidentClass.MACHINE_FAULT, Missing.APPROVAL, 1, unable=True)
+    assert may_run_on(IncidentClass.FAIL_SLOW, Missing.APPROVAL, 0, unable=True)
 
 
 @pytest.mark.parametrize(("seconds", "told"), [(5, "5 s"), (119, "119 s"), (600, "10 min"), (9000, "2.5 h")])
