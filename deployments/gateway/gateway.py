@@ -32,6 +32,7 @@ from holdfast.deployments.gateway.fleet.step_times import StepTimes
 from holdfast.deployments.gateway.fleet.times import Times
 from holdfast.deployments.gateway.fleet.view import Fleet
 from holdfast.deployments.gateway.intake.correlate import Correlator
+from holdfast.deployments.gateway.intake.on_hold import OnHold
 from holdfast.deployments.gateway.intake.requeue import Requeue
 from holdfast.deployments.gateway.metrics import Metrics
 from holdfast.deployments.gateway.runs.admissions import Admissions
@@ -43,6 +44,7 @@ from holdfast.deployments.gateway.runs.waiting import Waiting
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import HoldfastError
 from holdfast.models.agent import Heartbeat
+from holdfast.models.alert import Alert
 from holdfast.policies.config.policy import Policy
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
@@ -96,7 +98,9 @@ class Gateway:
         self.carry_over = Requeue(self.site, self.correlator)
         self.waiting = Waiting(self.site, self.dispatcher)
         self.waiting.launching = self.correlator.launches
-        self.correlator.over = self.waiting.note_resolved
+        self.on_hold = OnHold(self.site, self.correlator)
+        self.correlator.over = self._over
+        self.correlator.keep = self.on_hold.keep
         self.correlator.held_back = self.waiting.held_back
         self.reconciler = Reconciler(self.site, runs, self.dispatcher, self.carry_over, acts, self.waiting)
         self.approvals = Approvals(self.site, runs)
@@ -124,6 +128,10 @@ class Gateway:
         """Callbacks of other parts, run when this gateway begins to lead."""
         self._loops: list[asyncio.Task[None]] = []
 
+    def _over(self, alert: Alert) -> None:
+        self.waiting.note_resolved(alert)
+        self.on_hold.over(alert)
+
     def _require_sure(self) -> None:
         self.may_act()
 
@@ -150,6 +158,7 @@ class Gateway:
         self.site.fleet.grace(self.site.clock.now())
         await self.carry_over.resume()
         await self.waiting.resume()
+        await self.on_hold.resume()
         await self.reconciler.tick()
 
     def start(self) -> None:
@@ -173,6 +182,7 @@ class Gateway:
             Loop("prefect", self.dispatcher.ping, 2.0),
             Loop("reconcile", self.reconciler.tick, RECONCILE_S),
             Loop("waiting", self.waiting.tick, RECONCILE_S),
+            Loop("on hold", self.on_hold.tick, 1.0),
             Loop("progress", self.progress.watch, 1.0),
             Loop("admissions", self.admissions.tick, 1.0),
             Loop("repairs", self.repairs.tick, 1.0),

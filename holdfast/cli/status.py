@@ -136,6 +136,10 @@ def _restores(facts: Mapping[str, Any]) -> None:
         if skipped := job.get("skipped_steps"):
             steps = ", ".join(map(str, skipped))
             say(f"{job['name']}: skips the data of step {steps}, where it failed repeatedly")
+        for signal in job.get("kept_signals", ()):
+            say(
+                f"{job['name']} is held: {signal}: acted on when the hold ends (`holdfast resume {job['name']}`)"
+            )
         for each in job.get("unsaved", ()):
             say(f"{job['name']}: {each['told']} (since {ago(each['since'])})")
 

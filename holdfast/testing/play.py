@@ -430,6 +430,7 @@ async def _until_quiet(cast: _Cast, kit: Kit) -> None:
     for _ in range(ROUNDS):
         await kit.gateway.correlator.settle()
         await kit.gateway.waiting.tick()
+        await kit.gateway.on_hold.tick()
         await kit.settled()
         due = [key for key in kit.runs.created if key not in ran]
         for key in due:

@@ -156,6 +156,8 @@ async def _resume(gateway: Gateway, job: Job, choice: Choice | None) -> Job:
     await _must_be_idle(gateway, job)
     if job.state in (JobState.RUNNING, JobState.DONE):
         raise RefusedError(f"job {name} is {job.state}: there is nothing to resume")
+    if job.state is JobState.PAUSED and choice is None and await gateway.on_hold.end(job):
+        return await site.job(name)  # the playbook of what came meanwhile starts it
     if job.state is JobState.PAUSED and any(site.fleet.runs(job)):
         if choice is not None:
             raise RefusedError(

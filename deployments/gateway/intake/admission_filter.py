@@ -7,6 +7,11 @@ from holdfast.models.alert import HUMAN_KINDS, MACHINE_KINDS, Alert, AlertKind, 
 from holdfast.models.job import ENDED, Job, JobState
 from holdfast.models.machine import Machine
 
+_OF_THE_PACE = frozenset(
+    {AlertKind.HANG, AlertKind.STRAGGLER, AlertKind.MFU_DECLINE, AlertKind.THROUGHPUT_DECLINE}
+)
+"""Kinds that a hold itself explains."""
+
 
 def must_fire(alert: Alert, now: float, max_age_s: float) -> None:
     """Refuse what is over.
@@ -67,6 +72,13 @@ def must_be_newest(alert: Alert, job: Job, epoch_opened_at: float) -> None:
     timeless = alert.kind in MACHINE_KINDS or alert.kind in HUMAN_KINDS
     if alert.epoch is None and not timeless and alert.at < epoch_opened_at:
         raise StaleError(f"alert {alert.key!r} is from before epoch {job.epoch} of job {job.name}")
+
+
+def why_kept(alert: Alert, job: Job) -> str:
+    """Return why the alert is to be acted on later: a person holds the job; empty: it is not."""
+    if job.state is not JobState.PAUSED or alert.kind in HUMAN_KINDS or alert.kind in _OF_THE_PACE:
+        return ""
+    return f"job {job.name} is held by a person: acted on when the hold ends"
 
 
 def why_ignored(alert: Alert, job: Job, last: IncidentState | None) -> str:

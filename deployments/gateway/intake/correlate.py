@@ -69,6 +69,8 @@ class Correlator:
         """Called with every alert that is resolved."""
         self.held_back: Callable[[str, IncidentClass], str] = lambda *_: ""
         """Why no incident of a class is opened for a job for now; empty: one is."""
+        self.keep: Callable[[Alert], bool] = lambda _: False
+        """Called with an alert that waits for the end of a person's hold; whether it is new."""
         self._spares = Spares(site)
         self._settling: dict[str, CorrelationWindow] = {}
         self._observed = Observations(site.policy.classify.network_window_s)
@@ -167,11 +169,8 @@ class Correlator:
         if acting and alert.kind not in HUMAN_KINDS and not before(alert, acting):
             return await self._join(alert, acting)
         admission_filter.must_be_newest(alert, facts.job, facts.epoch_opened_at)
-        if why := admission_filter.why_ignored(alert, facts.job, facts.last_state):
-            # A dead machine of a job that has ended is found dead again and again.
-            if not self.memory.ignored_lately(alert.key, received_at):
-                await self._record(alert, None, f"{What.IGNORED}: {why}")
-            return Outcome(outcome=What.IGNORED, message=why)
+        if aside := await self._set_aside(alert, facts, received_at):
+            return aside
         if alert.epoch is None:
             alert = alert.model_copy(update={"epoch": facts.job.epoch, "fingerprint": alert.key})
         if acting:
@@ -194,6 +193,26 @@ class Correlator:
         fresh = (alert for alert in alerts if not before(alert, acting))
         ends = any(overtake.may(alert, acting, actions, policy) for alert in fresh)
         return facts.of_what_overtakes() if ends else facts
+
+    async def _set_aside(self, alert: Alert, facts: Facts, received_at: float) -> Outcome | None:
+        """Keep or ignore an alert that the job's state forbids to act on now; None: it may be acted on."""
+        if why := admission_filter.why_kept(alert, facts.job):
+            # As one of the machine's present life, and else of the present epoch.
+            known: dict[str, object] = {"fingerprint": alert.key}
+            if facts.machine is not None:
+                known["incarnation"] = facts.machine.incarnation
+            if alert.kind not in MACHINE_KINDS:
+                known["epoch"] = alert.epoch or facts.job.epoch
+            kept = alert.model_copy(update=known)
+            if self.keep(kept):
+                await self._record(kept, None, f"{What.KEPT}: {why}")
+            return Outcome(outcome=What.KEPT, message=why)
+        if why := admission_filter.why_ignored(alert, facts.job, facts.last_state):
+            # A dead machine of a job that has ended is found dead again and again.
+            if not self.memory.ignored_lately(alert.key, received_at):
+                await self._record(alert, None, f"{What.IGNORED}: {why}")
+            return Outcome(outcome=What.IGNORED, message=why)
+        return None
 
     async def _join(self, alert: Alert, acting: Incident) -> Outcome:
         weight = self._weigh(alert)

@@ -18,6 +18,7 @@ class What(StrEnum):
     SUPPRESSED = "suppressed"  # the incident has more evidence than a person can read
     CORDONED = "cordoned"  # a standby left the pool
     PENDING = "pending"  # a code update that the next restart takes along
+    KEPT = "kept"  # the job is held by a person: acted on when the hold ends
     IGNORED = "ignored"  # nothing to act on
     REFUSED = "refused"  # unknown, stale, resolved or malformed
 

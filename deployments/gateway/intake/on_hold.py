@@ -1,0 +1,91 @@
+"""Signals about jobs that a person holds: kept, shown, and taken once the hold ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+
+from holdfast.deployments.gateway.intake.correlate import Correlator
+from holdfast.deployments.gateway.intake.outcome import What
+from holdfast.deployments.gateway.site import Site, log
+from holdfast.models.alert import Alert
+from holdfast.models.job import ENDED, Job, JobState
+from holdfast.policies.classify import sure_signs
+
+PER_JOB = 64
+LOOK_BACK = 1000
+"""Recorded alerts, newest first, among which a new gateway looks for those that its predecessor kept."""
+
+
+class OnHold:
+    """The kept signals of each job, the oldest first. Bounded; the ledger has them in its alert log too."""
+
+    def __init__(self, site: Site, correlator: Correlator) -> None:
+        self._site = site
+        self._correlator = correlator
+        self._kept: dict[str, OrderedDict[str, Alert]] = {}
+
+    def keep(self, alert: Alert) -> bool:
+        """Keep a signal of the present; returns whether it is new."""
+        kept = self._kept.setdefault(alert.job or "", OrderedDict())
+        if alert.key in kept or len(kept) >= PER_JOB:
+            return False
+        kept[alert.key] = alert
+        return True
+
+    def over(self, alert: Alert) -> None:
+        """Forget what a monitor reports as over."""
+        for kept in self._kept.values():
+            for key in [key for key, each in kept.items() if _of_one_fault(each, alert)]:
+                del kept[key]
+
+    def told(self, job: str) -> list[str]:
+        """Describe the signals that wait for the end of the hold."""
+        return [
+            f"{alert.machine or 'the job'}: {sure_signs.describe(alert)}" for alert in self._of(job).values()
+        ]
+
+    async def tick(self) -> None:
+        """Take the signals of jobs whose hold is over."""
+        for name in list(self._kept):
+            job = await self._site.job(name)
+            if job.state is JobState.PAUSED:
+                continue
+            if job.state in ENDED:
+                del self._kept[name]
+            else:
+                await self._take(name)
+
+    async def end(self, job: Job) -> bool:
+        """Take the signals before a person's resume lets the ranks go; returns whether an incident has the job now."""
+        if not self._of(job.name):
+            return False
+        await asyncio.to_thread(self._site.ledger.set_job, job.name, state=JobState.RUNNING)
+        await self._site.job(job.name)
+        await self._take(job.name)
+        return await asyncio.to_thread(self._site.ledger.acting, job.name, evidence=False) is not None
+
+    async def resume(self) -> None:
+        """Load what an earlier gateway kept."""
+        for recorded in reversed(await asyncio.to_thread(self._site.ledger.alerts, None, LOOK_BACK)):
+            if recorded.outcome.startswith(What.KEPT) and recorded.job:
+                job = await self._site.job(recorded.job)
+                if job.state is JobState.PAUSED:
+                    self.keep(Alert.model_validate(recorded.model_dump(include=set(Alert.model_fields))))
+
+    async def _take(self, name: str) -> None:
+        kept = self._kept.get(name, OrderedDict())
+        while kept:
+            # One that the ledger cannot take now stays for the next round.
+            key = next(iter(kept))
+            (outcome,) = await self._correlator.accept_all([kept[key]])
+            kept.pop(key, None)
+            log.info("%s: kept while it was held: %s %s", name, outcome.outcome, outcome.message)
+        self._kept.pop(name, None)
+
+    def _of(self, job: str) -> OrderedDict[str, Alert]:
+        return self._kept.get(job, OrderedDict())
+
+
+def _of_one_fault(one: Alert, other: Alert) -> bool:
+    return other.machine is not None and (one.kind, one.machine) == (other.kind, other.machine)
