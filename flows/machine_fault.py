@@ -1,9 +1,11 @@
 """Playbook: a machine is surely at fault (its GPU is lost, its agent or the whole machine is gone).
 
-No diagnosis: evict at once, swap in a standby, restore its shards from the peer, go on.
+No diagnosis: evict at once, swap in a standby, restore its shards from the peer, go on. One that began anew since it was
+accused stays: its faults are found again where they last. It goes when it came and went too often.
 """
 
 from holdfast.errors import LimitError
+from holdfast.tasks import returned
 from holdfast.tasks.case import Case
 from holdfast.tasks.evict import evict
 from holdfast.tasks.pause import pause
@@ -16,13 +18,13 @@ from holdfast.tasks.standby import replenish, swap_in
 async def machine_fault(case: Case) -> Recovered:
     """Recover a job whose machine is surely at fault."""
     silent = await pause(case)
-    faulty = (*case.accused, *silent)
-    if not faulty:
+    flapping = returned.flapping(case)
+    faulty = (*case.accused, *silent, *flapping)
+    if not faulty and not case.returned:
         raise LimitError("the alerts accuse no machine (any more), or more than may be evicted at once")
 
-    await evict(case, faulty, "; ".join(case.incident.reasons) or "machine fault")
+    await evict(case, faulty, "; ".join([*flapping.values(), *case.incident.reasons]) or "machine fault")
     swapped = await swap_in(case)
     resumed = await resume(case)
     await replenish(case)
-    moves = ", ".join(f"{new} for {old}" for old, new in swapped.items())
-    return Recovered(summary=f"swapped in {moves}; {resumed.said}")
+    return Recovered(summary=f"{returned.said(case, swapped)}; {resumed.said}")

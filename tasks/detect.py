@@ -76,6 +76,7 @@ async def detect(request: Request, incident_class: IncidentClass) -> Case:
             mine.set_job(job.name, state=JobState.RECOVERING)
     else:
         get_run_logger().info("observe only: %s", allowed.reason)
+    accused, returned = _accused(ctx, incident, rounds)
     return Case(
         incident_id=incident.id,
         attempt=incident.attempt,
@@ -84,7 +85,8 @@ async def detect(request: Request, incident_class: IncidentClass) -> Case:
         broken_epoch=_broken_epoch(ctx, incident),
         machine=incident.machine,
         rank=incident.rank,
-        accused=_accused(ctx, incident, rounds),
+        accused=accused,
+        returned=returned,
         last_good_step=_last_good_step(incident, request),
         observe_only=not allowed.act,
         lease=held,
@@ -164,21 +166,36 @@ def _broken_epoch(ctx: Context, incident: Incident) -> int:
     return max([incident.epoch, *fallen])
 
 
-def _accused(ctx: Context, incident: Incident, rounds: int) -> tuple[str, ...]:
-    """Return the root alert's machine and all others with a sure sign; none when the classification names none.
+def _accused(ctx: Context, incident: Incident, rounds: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the root alert's machine and all others with a sure sign, and those of them that began anew since.
 
-    After a wait those are left out whose alerts are over: a question about them is not asked once more.
+    None when the classification names none, or when they are too many. After a wait those are left out whose alerts
+    are over: a question about them is not asked once more.
     """
     if incident.machine is None:
-        return ()
+        return (), ()
     accused = dict.fromkeys([incident.machine, *sure_signs.find(incident.alerts, ctx.policy.classify)])
     if rounds:
         cleared = {alert.machine for alert in incident.alerts}
         cleared -= {alert.machine for alert in firing.still(ctx, incident)}
         accused = dict.fromkeys(name for name in accused if name not in cleared)
+    anew = _began_anew(ctx, incident)
+    still = tuple(name for name in accused if name not in anew)
     # Alerts may have joined since the incident was opened for the first of them.
     limit = ctx.policy.aggregate.limit(len(ctx.ledger.job(incident.job).machines))
-    return tuple(accused) if len(accused) <= limit else ()
+    return (still, tuple(name for name in accused if name in anew)) if len(still) <= limit else ((), ())
+
+
+def _began_anew(ctx: Context, incident: Incident) -> set[str]:
+    """Return the job's machines that registered again since their alerts, and whose eviction was not begun before."""
+    begun = {action.key for action in ctx.ledger.actions(incident.id)}
+    job = ctx.ledger.job(incident.job)
+    present = {each.name: each.incarnation for each in ctx.ledger.machines_named(job.machines)}
+    lives: dict[str, set[str | None]] = {name: set() for name in present if f"evict:{name}" not in begun}
+    for alert in incident.alerts:
+        if alert.machine in lives and sure_signs.is_sure(alert, ctx.policy.classify):
+            lives[alert.machine].add(alert.incarnation)
+    return {name for name, told in lives.items() if told and not told & {None, present[name]}}
 
 
 def _last_good_step(incident: Incident, request: Request) -> int | None:
