@@ -48,10 +48,13 @@ async def evict(case: Case, machines: Sequence[str], reason: str, scope: Scope |
         RecoveryError: a machine still lives after its eviction.
     """
     scope = scope or case.ctx.policy.ladder.of(case.incident_class).scope
-    machines = tuple(dict.fromkeys((*machines, *late.roots(case))))
-    new = _new(case, machines)
-    ask_breaker(case, new)
-    await ask_before_evicting(case, new, scope)
+    asked: tuple[str, ...] | None = None
+    # An answer may take hours, in which more machines fail.
+    while asked != (machines := tuple(dict.fromkeys((*machines, *late.roots(case))))):
+        new = _new(case, machines)
+        ask_breaker(case, new)
+        await ask_before_evicting(case, new, scope)
+        asked = machines
     await take_machines_out(case, machines, reason, scope)
 
 

@@ -8,9 +8,10 @@ from holdfast.errors import HoldfastError, LimitError, NoStandbyError
 from holdfast.models.missing import Missing
 from holdfast.models.wait import Wait
 from holdfast.policies.classify import unable
-from holdfast.policies.escalate import waits
+from holdfast.policies.escalate import overtake, waits
 from holdfast.tasks import firing
 from holdfast.tasks.case import Case
+from holdfast.tasks.pause import pause
 from holdfast.tasks.report import ask_human, left_running, report
 from holdfast.tasks.resume import resume
 
@@ -77,7 +78,9 @@ def _cause(case: Case) -> str:
 async def _in_place(case: Case) -> str:
     """Have the job run on the machines that it has; return how. Empty: it does not."""
     if not case.round and not any(action.key == f"pause:{case.life}" for action in case.done("pause")):
-        return "the job was not stopped"
+        if not overtake.ended(case.incident.alerts, case.broken_epoch):
+            return "the job was not stopped"
+        await pause(case)  # a rank of it is dead, and all others wait for it
     if not all(machine.serves(case.job) for machine in case.machines_now()):
         return ""
     try:

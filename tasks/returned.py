@@ -23,4 +23,8 @@ def said(case: Case, swapped: Mapping[str, str]) -> str:
     told = [f"swapped in {moves}"] if moves else []
     if stay:
         told.append(f"{join_names(stay)} began anew since and stays: what accused it was of its former life")
-    return "; ".join(told) or "nothing was swapped"
+    told += [
+        f"goes on with {each.result.get('to')} machines of {each.result.get('from')}"
+        for each in case.done("shrink")
+    ]
+    return "; ".join(told) or "no machine was replaced"

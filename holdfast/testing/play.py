@@ -462,24 +462,31 @@ async def _run(cast: _Cast, kit: Kit, key: str) -> None:
 
 @contextlib.asynccontextmanager
 async def _answering(cast: _Cast, kit: Kit, incident_id: str) -> AsyncIterator[None]:
-    async def answer() -> None:
-        while asked(kit.ledger.actions(incident_id)) is None:  # noqa: ASYNC110
+    async def question(after: str) -> str:
+        while (action := asked(kit.ledger.actions(incident_id))) is None or action.key == after:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-        cast.sent.clear()
-        while cast.while_asked:
-            signal = cast.while_asked.pop(0)
-            kit.clock.advance(signal.after_s)
-            cast.outcomes += await _send(kit, signal, cast.job)
-            await kit.gateway.correlator.settle()
-        cast.sent.set()
-        if kit.ledger.incident(incident_id).state is not IncidentState.OPEN:
-            return
-        if cast.scenario.answer is None:
-            kit.clock.advance(kit.gateway.site.policy.approval.deadline_s + 1)
-            return
-        await kit.gateway.approvals.answer(
-            incident_id, cast.scenario.answer == "approve", "ann", "looked at it"
-        )
+        return action.key
+
+    async def answer() -> None:
+        key = ""
+        while True:
+            key = await question(key)
+            cast.sent.clear()
+            while cast.while_asked:
+                signal = cast.while_asked.pop(0)
+                kit.clock.advance(signal.after_s)
+                vars(cast.world).update(_sets(signal.becomes))
+                cast.outcomes += await _send(kit, signal, cast.job)
+                await kit.gateway.correlator.settle()
+            cast.sent.set()
+            if kit.ledger.incident(incident_id).state is not IncidentState.OPEN:
+                return
+            if cast.scenario.answer is None:
+                kit.clock.advance(kit.gateway.site.policy.approval.deadline_s + 1)
+            else:
+                await kit.gateway.approvals.answer(
+                    incident_id, cast.scenario.answer == "approve", "ann", "looked at it"
+                )
 
     task = asyncio.create_task(answer())
     try:

@@ -6,7 +6,7 @@ waits for it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from holdfast.models.alert import Alert, AlertKind, Classification, Incident, IncidentClass
 from holdfast.models.history import Action, ActionState
@@ -37,6 +37,11 @@ def may(alert: Alert, acting: Incident, actions: Sequence[Action], policy: Class
         return True
     asks = any(each.kind == "approve" and each.state is ActionState.INTENT for each in actions)
     return asks and sure_signs.is_sure(alert, policy)
+
+
+def ended(alerts: Iterable[Alert], epoch: int) -> bool:
+    """Return whether one of an incident's alerts says that its epoch trains no more."""
+    return any(alert.kind in _ENDS and alert.epoch in (None, epoch) for alert in alerts)
 
 
 def handed_over(acting: Incident, to: Classification) -> str:

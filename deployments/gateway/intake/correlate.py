@@ -17,6 +17,7 @@ from holdfast.deployments.gateway.intake.deduplicator import Deduplicator
 from holdfast.deployments.gateway.intake.job_queue import JobQueue
 from holdfast.deployments.gateway.intake.observations import Observations
 from holdfast.deployments.gateway.intake.outcome import Outcome, What
+from holdfast.deployments.gateway.intake.refusals import why_watched
 from holdfast.deployments.gateway.intake.signs import before, injected_at
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import HoldfastError, StaleError, UnavailableError, UnknownError
@@ -270,6 +271,7 @@ class Correlator:
             del self._settling[job.name]
         if isinstance(decision, Classification) and (
             why := self.held_back(job.name, decision.incident_class)
+            or await why_watched(self._site, job.name, decision, alerts)
         ):
             decision = NoAction(reason=why)
         if isinstance(decision, Classification):
