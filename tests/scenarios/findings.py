@@ -1,0 +1,115 @@
+"""From what was once decided wrongly to the scenario, or the test with real processes, that shows it decided well."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+SCENARIOS: Mapping[str, tuple[str, ...]] = {
+    "three independent kills a few steps apart ended a job for good": (
+        "three-independent-kills-steps-apart-are-each-retried",
+        "three-kinds-of-failure-one-after-the-other-are-each-retried",
+    ),
+    "one rank's exception rolled back code that ran for ten days": (
+        "one-rank-raises-in-code-that-ran-for-days",
+        "old-code-that-raises-once-on-one-rank-is-retried",
+    ),
+    "steps computed again after a fall-back to S3 were no progress": (
+        "steps-computed-again-after-a-fall-back-to-s3-are-progress",
+    ),
+    "a job submitted anew inherited its namesake's ladder": (
+        "job-submitted-anew-owes-nothing-for-its-namesake",
+    ),
+    "a resume by hand did not reset the ladder": (
+        "a-persons-resume-starts-a-fresh-ladder",
+        "crash-minutes-after-a-persons-resume-is-a-first-one",
+    ),
+    "a machine that came after the pool was empty was not taken": (
+        "a-machine-that-registers-after-the-pool-was-empty-is-taken-at-once",
+        "an-empty-pool-is-tried-again-after-growing-pauses",
+    ),
+    "a spent ladder was never tried again": (
+        "a-spent-ladder-is-started-once-more-after-a-while",
+        "a-new-code-version-is-taken-at-once-after-a-spent-ladder",
+    ),
+    "an alert that was over while approval was asked changed nothing": (
+        "the-alert-is-resolved-while-approval-is-missing",
+        "a-refused-eviction-whose-alert-is-over-by-then-starts-the-job-at-once",
+    ),
+    "a job that wanted the last standby stayed failed": (
+        "the-last-standby-that-another-job-took-is-waited-for",
+    ),
+    "a slow or suspicious job was stopped first and left dead": (
+        "a-slow-job-is-not-stopped-to-ask-and-runs-on-when-refused",
+        "a-slow-job-is-not-stopped-when-no-machine-could-take-over",
+        "a-jump-of-the-loss-does-not-stop-the-job-when-nobody-approves",
+    ),
+    "rank 0 that prepares data was evicted again and again": (
+        "rank-0-that-tokenises-for-half-an-hour-before-the-first-step",
+        "rank-0-that-prepares-data-at-every-start-costs-one-machine-at-most",
+    ),
+    "an undeclared evaluation was a hang after 6 s": ("an-evaluation-that-nobody-declared-computes",),
+    "a job that spins was never found": ("a-job-that-spins-for-half-an-hour",),
+    "a rank that ended with status 0 left the others undetected": (
+        "a-rank-that-ends-before-the-others-is-named-and-costs-no-machine",
+    ),
+    "a machine whose agent restarts again and again was never blamed": (
+        "three-agent-restarts-on-one-machine-and-it-goes",
+        "a-lost-machine-that-came-back-three-times-goes",
+    ),
+    "a standby that flaps was swapped in": ("a-standby-that-flaps-is-not-swapped-in",),
+    "a late root was ignored until after one more restart": (
+        "xid-79-after-the-crash-that-it-caused",
+        "a-second-machine-that-is-lost-joins-the-first",
+    ),
+    "six of a job's ten machines were evicted one by one": (
+        "the-fifth-machine-of-ten-within-the-hour-is-not-evicted",
+    ),
+    "echoes from a clock that is off opened an incident after ten minutes": (
+        "echoes-alone-from-a-clock-ten-minutes-ahead-are-a-crash-in-seconds",
+    ),
+    "a port that fails again never counted where the clock is off": (
+        "a-port-that-goes-down-twice-counts-on-a-machine-whose-clock-is-ten-minutes-behind",
+    ),
+    "a rank that died beside a slow job left it hanging": (
+        "a-rank-that-is-killed-while-a-slow-machine-is-looked-for",
+        "a-rank-that-is-killed-while-a-slow-machines-eviction-awaits-approval",
+    ),
+    "a refused eviction left the job standing for a minute": (
+        "a-refused-eviction-of-a-machine-that-can-run-starts-the-job-at-once",
+    ),
+    "a signal while a person held the job was ignored": (
+        "xid-79-while-a-person-holds-the-job-is-acted-on-when-the-hold-ends",
+    ),
+    "a refused command line was replayed as wrong arithmetic": (
+        "arguments-that-are-refused-on-all-ranks-twice-are-the-users-and-a-person-reads-the-message",
+    ),
+    "a machine was evicted for the loss of its former life": (
+        "a-lost-machine-that-is-back-before-anything-was-done-stays",
+    ),
+}
+"""Decisions: names of scenarios of this folder."""
+
+TESTS: Mapping[str, tuple[str, ...]] = {
+    "children of a dead rank outlived pause and restart, with ports, shared memory and files": (
+        "tests/agent/ranks/test_remains.py::test_what_ranks_leave_is_gone_after_a_fence",
+        "tests/agent/ranks/test_remains.py::test_shared_memory_of_ranks_is_gone_after_a_fence",
+    ),
+    "processes outlived an agent": (
+        "tests/agent/ranks/test_remains.py::test_the_next_agent_ends_what_a_dead_one_left",
+        "tests/drivers/test_local.py::test_orphans_of_a_dead_agent_are_found_and_killed",
+    ),
+    "a script that handles SIGTERM was killed at once": (
+        "tests/agent/ranks/test_stop_grace.py::test_a_script_that_handles_sigterm_may_finish",
+    ),
+    "a deleted deployment was noticed by no person": (
+        "tests/deployments/gateway/runs/test_reconcile.py::"
+        "test_a_deleted_deployment_is_told_to_a_person_and_its_incident_runs_without_prefect",
+    ),
+    "a run that no worker starts (a paused deployment) was waited for": (
+        "tests/deployments/gateway/runs/test_reconcile.py::test_run_that_nobody_starts_is_followed_by_the_next_attempt",
+    ),
+    "the example playbook left clocks lowered": (
+        "examples/playbooks/tests/test_thermal_throttling.py::test_the_attempt_after_a_killed_one_lets_the_clocks_go",
+    ),
+}
+"""What takes real processes, or is no decision: tests, by file and name."""
