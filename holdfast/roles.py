@@ -7,8 +7,8 @@
     roles.wait_for("cache")                     # until one is there
     for members in roles.watch("rollout"): ...  # at each change
 
-All of it reads and writes files of the machine's agent: no call waits for the network. Without an agent nobody is
-there, and an announcement does nothing.
+All of it reads and writes files of the machine's agent: no call waits for the network. Without an agent there are
+no members, and an announcement does nothing.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Case(Frozen):
     accused: tuple[MachineName, ...] = ()
     """Machines that the alerts surely accuse; empty when they are so many that a human must look first."""
     returned: tuple[MachineName, ...] = ()
-    """Machines that the alerts surely accuse in a former life: they began anew since."""
+    """Machines that the alerts surely accuse in a former life: they restarted since."""
     observe_only: bool = False
     round: int = 0
     """Times that the incident was taken up again after a wait: every check is repeated then."""

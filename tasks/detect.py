@@ -167,7 +167,7 @@ def _broken_epoch(ctx: Context, incident: Incident) -> int:
 
 
 def _accused(ctx: Context, incident: Incident, rounds: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the root alert's machine and all others with a sure sign, and those of them that began anew since.
+    """Return the root alert's machine and all others with a sure sign, and those of them that restarted since.
 
     None when the classification names none, or when they are too many. After a wait those are left out whose alerts
     are over: a question about them is not asked once more.

@@ -1,4 +1,4 @@
-"""Machines that began anew since they were accused: which of them go all the same, and the summary of what was done."""
+"""Machines that restarted since they were accused: which of them go all the same, and the summary of what was done."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def said(case: Case, swapped: Mapping[str, str]) -> str:
     stay = [name for name in case.returned if name not in swapped]
     told = [f"swapped in {moves}"] if moves else []
     if stay:
-        told.append(f"{join_names(stay)} began anew since and stays: what accused it was of its former life")
+        told.append(f"{join_names(stay)} restarted since and stays: it was accused in its former life")
     told += [
         f"goes on with {each.result.get('to')} machines of {each.result.get('from')}"
         for each in case.done("shrink")

@@ -42,7 +42,7 @@ class RestartWhen(StrEnum):
 
 
 class WithTrainer(StrEnum):
-    """What replicas do when the trainer starts again."""
+    """Reaction of replicas to a new start of the trainer."""
 
     STAY = "stay"
     RESTART = "restart"
@@ -232,7 +232,7 @@ class Member(Frozen):
 
 
 class RolesOfJob(Frozen):
-    """What one agent is to run of a job's roles, and who can be reached."""
+    """A job's replicas that one agent runs, and the members that can be reached."""
 
     job: JobName
     code_version: Version
@@ -244,7 +244,7 @@ class Plan(Frozen):
     """All replicas of one machine; whatever is not in it ends."""
 
     version: str = ""
-    """Digest of the content; empty: nothing is to run, and nobody is to be known."""
+    """Digest of the content; empty: nothing is to run, and there are no members."""
     jobs: tuple[RolesOfJob, ...] = ()
 
 

@@ -409,7 +409,7 @@ async def _report_lost(kit: Kit, world: World) -> None:
 
 @dataclass
 class _Cast:
-    """What plays beside the gateway: the flows of other packages, and people."""
+    """Players beside the gateway: the flows of other packages, and people."""
 
     scenario: Scenario
     own: Mapping[str, Playbook]

@@ -63,7 +63,7 @@ class JobContext(Frozen):
     code_changed_at: float | None = None
     """When the running code version was switched to; None: never since the submission."""
     meanwhile: str = ""
-    """What was worked on until then, for the report; empty: nothing was."""
+    """Summary of the incident that was worked on until then, for the report; empty: there was none."""
     incarnations: Mapping[str, str] = Field(default_factory=dict)
     """Present incarnation of each machine; alerts of another one are stale. Empty: not checked."""
 

@@ -1,4 +1,4 @@
-"""Machines on which no rank can run, whoever decides what: their agent, their kernel or a GPU is gone."""
+"""Machines on which no rank can run, whatever is decided: their agent, their kernel or a GPU is gone."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def find(roots: Sequence[Alert], ranks: int) -> list[Alert]:
 
     Args:
         roots: exits with a cause of their own.
-        ranks: without a word about it, at least so many ended so; a single one says nothing.
+        ranks: without a word about it, at least so many ended so; a single one is no evidence.
     """
     refused = [alert for alert in roots if _refused(alert)]
     if not refused or len(refused) < len(roots):

@@ -40,7 +40,7 @@ def may(alert: Alert, acting: Incident, actions: Sequence[Action], policy: Class
 
 
 def ended(alerts: Iterable[Alert], epoch: int) -> bool:
-    """Return whether one of an incident's alerts says that its epoch trains no more."""
+    """Return whether one of an incident's alerts shows that its epoch trains no more."""
     return any(alert.kind in _ENDS and alert.epoch in (None, epoch) for alert in alerts)
 
 

@@ -1,4 +1,4 @@
-"""What becomes of a job's replicas, by its roles, the machines in service and what agents report."""
+"""Decisions about a job's replicas, by its roles, the machines in service and what agents report."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _report(place: Place, reports: Reports) -> ReplicaState | None:
 
 
 def _judged(place: Place, facts: Facts, reports: Reports) -> Place:
-    """Return the place with what its agent says of the replica taken into account."""
+    """Return the place with its agent's report of the replica taken into account."""
     report = _report(place, reports)
     if report is None or place.asked or place.machine in place.tried:
         return place
@@ -126,7 +126,7 @@ def _due(place: Place, now: float) -> bool:
 
 
 def _anew(place: Place) -> Place:
-    """Return a place that no machine has, so that its replica is placed anew, on any machine."""
+    """Return a place that no machine has, so that its replica is placed again, on any machine."""
     return place.model_copy(update={"tried": (), "asked": "", "machine": ""})
 
 

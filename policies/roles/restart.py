@@ -25,7 +25,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Next:
-    """What becomes of a replica: ``pause_s`` None: it does not start again."""
+    """Decision about a replica that ended: ``pause_s`` None: it does not start again."""
 
     pause_s: float | None
     failures: int

@@ -1,4 +1,4 @@
-"""What each machine is to run of all jobs' roles, and whom it is to know."""
+"""Plans for each machine: the replicas of all jobs' roles that it runs, and the members that it must reach."""
 
 from __future__ import annotations
 

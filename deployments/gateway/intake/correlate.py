@@ -284,7 +284,7 @@ class Correlator:
         return Outcome(outcome=What.IGNORED, message=decision.reason)
 
     async def _noted_by(self, yields: Incident | None) -> list[Alert]:
-        """Return what an incident that yields was told of machines: evidence beside what ends it."""
+        """Return the alerts about machines of an incident that yields: evidence beside what ends it."""
         if yields is None:
             return []
         whole = await asyncio.to_thread(self._site.ledger.incident, yields.id)

@@ -29,7 +29,7 @@ _REMEMBERED = 1000
 
 @dataclass(frozen=True)
 class Means:
-    """What replicas are run with; as ranks are, so that they are cleaned up as ranks are."""
+    """Surroundings of replicas: those of ranks, so that they are cleaned up as ranks are."""
 
     machine: str
     folder: Path

@@ -81,7 +81,7 @@ class Supervisor:
                 self._news.set()
 
     async def forget(self, job: str) -> None:
-        """End the replicas of a job that has ended, whatever the plan says."""
+        """End the replicas of a job that has ended, also where the plan still has them."""
         left = tuple(each for each in self._plan.jobs if each.job != job)
         self._plan = self._plan.model_copy(update={"jobs": left})
         async with self._turns:

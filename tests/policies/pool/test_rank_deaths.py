@@ -86,7 +86,7 @@ def test_what_its_own_code_raised_is_no_machines(evidence: dict[str, object], ra
 
 
 def test_what_an_agent_took_along_is_the_agents() -> None:
-    """It is counted as an agent that began anew."""
+    """It is counted as an agent that restarted."""
     assert died({"error_type": "AgentRestarted"}) is None
 
 
