@@ -49,11 +49,11 @@ demo: $(STAMP)
 IN_MEMORY := $(shell test -d /dev/shm -a -w /dev/shm && echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
 SLOWEST := --durations=10 --durations-min=10
 
-# Units; then tests with real processes, two at a time; then those with ranks, whole sites or browsers, one after the
-# other: beside one another they would keep each other waiting.
+# Units; then tests with real processes, two files at a time; then those of agents with ranks, whole sites or browsers, one
+# after the other: beside one another they would keep each other waiting.
 test: $(STAMP)
 	$(IN_MEMORY) $(BIN)/python -m pytest -m 'not e2e and not thorough' -n auto --dist loadfile
-	$(BIN)/python -m pytest -m 'e2e and not (torch or alone or thorough)' -n 2 --dist loadfile $(SLOWEST)
+	$(BIN)/python -m pytest -m 'e2e and not (torch or alone or thorough)' -n 2 --dist loadfile --no-loadscope-reorder $(SLOWEST)
 	$(BIN)/python -m pytest -m 'e2e and (torch or alone) and not thorough' $(SLOWEST)
 
 # What CI has no time for.

@@ -6,6 +6,8 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
+
 from holdfast import secret
 from holdfast.models.alert import Incident
 from tests.e2e.browser import shades
@@ -45,6 +47,7 @@ def test_incident_is_readable_in_the_prefect_ui(site: Site, name: str, tmp_path:
     assert "Signals" in shown
 
 
+@pytest.mark.thorough
 def test_the_pools_reasoning_is_shown_with_its_plot(site: Site, tmp_path: Path) -> None:
     """The schedule's artifact: size, why, and a plot that the browser draws."""
     run_id = site.run_deployment("resize-standby-pool", {"sizing": {"dry_run": True}})

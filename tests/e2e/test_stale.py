@@ -69,6 +69,7 @@ def test_nothing_that_is_stale_acts(site: Site, job: Job) -> None:
     assert_nothing_acts(site, before, job.name)
 
 
+@pytest.mark.thorough
 def test_resolved_webhook_does_not_act(site: Site, job: Job) -> None:
     """Alertmanager's word that an Xid is over evicts nobody, nor do unknown jobs and kinds beside it."""
     before = site.counts()
@@ -82,6 +83,7 @@ def test_resolved_webhook_does_not_act(site: Site, job: Job) -> None:
     assert_nothing_acts(site, before, job.name)
 
 
+@pytest.mark.thorough
 def test_wrong_secret_does_nothing(site: Site, job: Job) -> None:
     """Neither the gateway nor an agent obeys a stranger, and both count the attempt."""
     before = site.counts()
@@ -105,6 +107,7 @@ def test_wrong_secret_does_nothing(site: Site, job: Job) -> None:
     assert_nothing_acts(site, before, job.name)
 
 
+@pytest.mark.thorough
 def test_stale_commands_are_refused_by_the_agent(site: Site, job: Job) -> None:
     """A playbook that lost its turn cannot stop or start anything: epoch and incarnation are checked there too."""
     before = site.counts()

@@ -14,7 +14,7 @@ from tests.e2e.waiting import free_ports
 from tests.storage.checkpoints.upload import upload
 from tests.storage.conftest import ACCESS_KEY, SECRET_KEY
 
-pytestmark = [pytest.mark.e2e, pytest.mark.torch]
+pytestmark = pytest.mark.e2e
 
 SAVED = ["ddp", "fsdp", "hsdp", "tp", "tp_fsdp", "pp", "flat"]
 LOADED = [*SAVED, "pp_moved"]

@@ -13,7 +13,7 @@ from tests.storage.checkpoints.upload import upload
 
 __all__ = ["bucket"]
 
-pytestmark = [pytest.mark.e2e, pytest.mark.torch]
+pytestmark = pytest.mark.e2e
 
 LAYOUTS = ["ddp", "fsdp", "hsdp", "tp", "two_d"]
 BODIES = "tests.storage.checkpoints.resharded"
@@ -65,7 +65,7 @@ def test_a_rank_without_a_shard_gets_all_from_the_others(tmp_path: Path) -> None
     assert told[1:] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("size", [3, 6])
+@pytest.mark.parametrize("size", [3, pytest.param(6, marks=pytest.mark.thorough)])
 def test_another_number_of_ranks_loads_it(tmp_path: Path, size: int) -> None:
     """Fewer ranks hold several files each, more ranks some none: bit for bit, also into another layout."""
     layouts = ["ddp", "fsdp", "tp"]
