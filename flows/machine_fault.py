@@ -1,7 +1,7 @@
 """Playbook: a machine is surely at fault (its GPU is lost, its agent or the whole machine is gone).
 
-No diagnosis: evict at once, swap in a standby, restore its shards from the peer, go on. A machine that restarted since it
-was accused stays, unless it came and went too often: a fault that lasts is found again.
+No diagnosis: evict at once, swap in a standby, restore its shards from the peer, go on. A machine that restarted since
+it was accused stays, unless it came and went too often: a fault that lasts is found again.
 """
 
 from holdfast.errors import LimitError
