@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.session import Part, Session
+    from holdfast.session import Part, Session, run
     from holdfast.storage.checkpoints.format.flat import flat_shards
 
 __version__ = "0.1.0"
-__all__ = ["Part", "Session", "__version__", "flat_shards"]
+__all__ = ["Part", "Session", "__version__", "flat_shards", "run"]
 
 # An archive tool that flattens symbolic links leaves small text files where these folders should be.
 _LINKED = ("flows", "tasks", "policies", "storage", "deployments")
@@ -27,7 +27,7 @@ if _broken:
 
 
 def __getattr__(name: str) -> object:
-    if name in ("Part", "Session"):
+    if name in ("Part", "Session", "run"):
         from holdfast import session  # noqa: PLC0415  (kept out of `import holdfast`)
 
         return getattr(session, name)

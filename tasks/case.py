@@ -15,6 +15,7 @@ from holdfast.models.machine import Machine
 from holdfast.models.names import IncidentId, JobName, MachineName, Rank
 from holdfast.operations.context import Context
 from holdfast.policies.escalate import waits
+from holdfast.policies.restore import kept_processes
 from holdfast.storage.ledger import Ledger
 from holdfast.tasks.context import context
 
@@ -95,6 +96,11 @@ class Case(Frozen):
     def beside(self) -> bool:
         """Whether the job trains on whatever comes of the incident."""
         return waits.beside(self.incident_class, self.job_now().state)
+
+    @property
+    def keep_s(self) -> float:
+        """How long processes of ranks may wait for their next epoch; 0: all are started again."""
+        return kept_processes.wait_s(self.ctx.policy.keep_processes, self.incident_class, again=self.again)
 
     @property
     def values(self) -> dict[str, Any]:

@@ -37,7 +37,13 @@ async def pause(case: Case) -> tuple[str, ...]:
         job = case.job_now()
         allowed_s = stop_grace.grace_s(job.spec.stop_grace_s, case.incident_class)
         told = await fence(
-            case.ctx, machines, case.job, case.broken_epoch, given_up=case.accused, grace_s=allowed_s
+            case.ctx,
+            machines,
+            case.job,
+            case.broken_epoch,
+            given_up=case.accused,
+            grace_s=allowed_s,
+            keep_s=case.keep_s,
         )
         persist_soon(case.ctx, job, machines, told.states, case.last_good_step)
         case.ledger.close_epoch(

@@ -86,6 +86,7 @@ async def _patiently(case: Case, key: str) -> Launched:
                 bound=case.last_good_step,
                 waited_s=waited_s,
                 ledger=case.ledger,
+                keep_s=case.keep_s,
             )
         except WaitError as away:
             pause_s = from_zero.pause_s(len(waits), ctx.policy.restore)

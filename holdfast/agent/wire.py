@@ -42,6 +42,20 @@ CONTROL_BYTES = mmap.PAGESIZE
 NO_HOLD = -1
 
 
+END = b"end"
+"""Datagram to a rank whose process may be kept: its epoch is over."""
+
+
+def end_socket(control: str | Path) -> Path:
+    """Return where a rank with this control page listens for :data:`END`."""
+    return Path(f"{control}.keep")
+
+
+def next_order(control: str | Path) -> Path:
+    """Return the file with which the agent has a rank with this control page begin its next epoch."""
+    return Path(f"{control}.next")
+
+
 class Control:
     """The control page of one rank; the agent creates and writes it, the rank reads it."""
 
@@ -141,5 +155,8 @@ class Sender:
 #   allows    {"names"}                      classes that the script allows in checkpoints, as it restores
 #   held      {"step"} / released {}         waits at a boundary as ordered / goes on
 #   replayed  {"ok": bool, "detail": str, "digests": [StepDigest], "hardware": str}    a replay's outcome
+#   keeps     {}                             its process may be kept (holdfast.run), and listens for the epoch's end
+#   left      {"at", and if a peer was lost "error_type", "message"}    is out of the training function, and waits
+#   joined    {}                             a kept process is in this epoch
 #   failed    {"at", "error_type", "message", "traceback", "user_frame": "file:line in func" | null}
 #             an uncaught exception of the script (sent by the rank's bootstrap)

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import Field
 
 from holdfast.models.alert import Alert, Finding
-from holdfast.models.base import MAX_GRACE_S, Duration, Finite, Frozen, Step
+from holdfast.models.base import MAX_GRACE_S, MAX_KEEP_S, Duration, Finite, Frozen, Step
 from holdfast.models.checkpoint import (
     Copies,
     FirstTier,
@@ -99,6 +99,8 @@ class RankState(Frozen):
     """Read and written by it and all that it started, before its first step only."""
     exit_code: int | None = None
     paused: bool = False
+    kept: bool = False
+    """Its process was there before this epoch, and was kept."""
     reports: bool = True
     """It has a Session, which reports steps: something was reported in this epoch."""
     log_at: Finite | None = None
@@ -254,6 +256,8 @@ class Fence(Frozen):
     incarnation: Incarnation
     grace_s: float = Field(0.0, ge=0, le=MAX_GRACE_S)
     """Seconds between SIGTERM and SIGKILL for ranks that handle SIGTERM."""
+    keep_s: float = Field(0.0, ge=0, le=MAX_KEEP_S)
+    """How long processes of ranks that allow it may wait for the next epoch, out of their training; 0: none may."""
 
 
 class OpenRendezvous(Frozen):
@@ -314,6 +318,8 @@ class Start(Frozen):
     stop_grace_s: float = Field(0.0, ge=0, le=MAX_GRACE_S)
     """As :attr:`Fence.grace_s`, when the agent itself is asked to end."""
     replay: Replay | None = None
+    keep: bool = False
+    """Ranks may go on in processes that wait for this epoch."""
     ahead: bool = False
     """Only by taking over the ranks that were started ahead: refused where they are not there."""
 

@@ -13,6 +13,8 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 """A number, as JSON has them: neither NaN nor infinite."""
 Duration = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 """A number of seconds that is not negative."""
+MAX_KEEP_S = 3600.0
+"""Longest time that processes may wait for their next epoch."""
 MAX_GRACE_S = 60.0
 """Longest time between SIGTERM and SIGKILL: the caller that stops a job waits for it."""
 

@@ -31,12 +31,14 @@ async def fence(
     *,
     given_up: Collection[str] = (),
     grace_s: float = 0.0,
+    keep_s: float = 0.0,
 ) -> Fenced:
     """Stop ranks of ``job`` up to ``epoch`` on ``machines``; those ``given_up`` already are not waited for long.
 
-    Ranks that handle SIGTERM have ``grace_s`` seconds to end.
+    Ranks that handle SIGTERM have ``grace_s`` seconds to end. Processes that may be kept leave the epoch and wait
+    ``keep_s`` for the next one.
     """
-    answers = await fleet.settle(ctx, machines, job, epoch, given_up=given_up, grace_s=grace_s)
+    answers = await fleet.settle(ctx, machines, job, epoch, given_up=given_up, grace_s=grace_s, keep_s=keep_s)
     states = {name: settled.state for name, settled in fleet.answered(answers).items()}
     return Fenced(states, lost=fleet.lost(answers), silent=fleet.silent(answers))
 

@@ -105,15 +105,16 @@ async def settle(
     *,
     given_up: Collection[str] = (),
     grace_s: float = 0.0,
+    keep_s: float = 0.0,
 ) -> dict[str, Settled | HoldfastError]:
     """Stop and fence ``job`` up to ``epoch``; by machine name, what it holds once nothing of the job runs there.
 
     Those that the gateway has ``given_up`` are not waited for long. Ranks that handle SIGTERM have ``grace_s``
-    seconds to end.
+    seconds to end. Processes that may be kept wait ``keep_s`` for the next epoch.
     """
 
     def stop(agent: AgentClient, machine: Machine) -> Awaitable[Settled]:
-        command = Fence(job=job, epoch=epoch, incarnation=machine.incarnation, grace_s=grace_s)
+        command = Fence(job=job, epoch=epoch, incarnation=machine.incarnation, grace_s=grace_s, keep_s=keep_s)
         return agent.settle(command, connect_s=GIVEN_UP_S if machine.name in given_up else CONNECT_S)
 
     return await ask(ctx, machines, stop)

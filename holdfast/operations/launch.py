@@ -69,12 +69,16 @@ class Launched(Frozen):
 
     unloadable: tuple[str, ...] = ()
     """Newer states that the ranks could not load, in words."""
+    kept: int = 0
+    """Ranks that went on in their process."""
+    ranks: int = 0
 
     @property
     def said(self) -> str:
         """In words."""
         why = f" ({self.reasons[-1]})" if self.tier is None and self.reasons else ""
-        return "; ".join([*self.unloadable, f"epoch {self.epoch} from step {self.step}{why}"])
+        kept = f", {self.kept} of {self.ranks} ranks in their processes" if self.kept else ""
+        return "; ".join([*self.unloadable, f"epoch {self.epoch} from step {self.step}{why}{kept}"])
 
 
 async def launch(
@@ -89,6 +93,7 @@ async def launch(
     ledger: Ledger | None = None,
     ahead: Rendezvous | None = None,
     settled: Mapping[str, Settled] | None = None,
+    keep_s: float = 0.0,
 ) -> Launched:
     """Start the next epoch of a job on its machines (for a new job: on standbys); do not wait for steps.
 
@@ -104,6 +109,7 @@ async def launch(
         waited_s: how long the caller waited for S3 already.
         ledger: where it is recorded; None: the site's, even if another run acts on the job.
         ahead: where ranks of the next epoch that were started ahead have met; ranks are forked where they have not.
+        keep_s: how long processes that may be kept have been left to wait for this; 0: all are started again.
         settled: machines that the caller saw without ranks of the newest epoch just now.
 
     Raises:
@@ -137,6 +143,7 @@ async def launch(
                 make_plan=plan,
                 ahead=ahead,
                 known=settled or {},
+                keep_s=0.0 if refused else keep_s,
             )
         except AheadError as error:
             _log.warning("%s; ranks are forked as ever", error)
@@ -158,6 +165,7 @@ async def _launch(
     make_plan: MakePlan,
     ahead: Rendezvous | None,
     known: Mapping[str, Settled],
+    keep_s: float,
 ) -> Launched:
     job = _with_machines(ctx, ledger.job(job_name))
     machines = ledger.machines_named(job.machines)
@@ -170,7 +178,7 @@ async def _launch(
     meeting = _there(ahead) if ahead else ctx.agent(first).open_rendezvous(meet)
     unseen = [machine for machine in machines if machine.name not in known]
     found, rendezvous, leaving = await asyncio.gather(
-        _settle(ctx, unseen, job), meeting, _settle_leaving(ctx, ledger, job)
+        _settle(ctx, unseen, job, keep_s), meeting, _settle_leaving(ctx, ledger, job)
     )
     settled = {machine.name: found.get(machine.name) or known[machine.name] for machine in machines}
     job = _merge_pending_update(ledger, job)
@@ -190,12 +198,20 @@ async def _launch(
     )
     await _prepare_code(ctx, job, machines, settled)
     orders = start_orders(ctx, ledger.job(job_name), epoch, machines, plan, rendezvous)
-    await _start_ranks(ctx, machines, orders, ahead=ahead is not None)
+    started = await _start_ranks(ctx, machines, orders, ahead=ahead is not None, keep=keep_s > 0)
     if incident_id is None:
         ledger.set_job(job_name, state=JobState.RUNNING)
         await make_ready(ctx, job)
     told = restore_plan.explain(plan)
-    return Launched(epoch=epoch, step=plan.step, tier=plan.tier, reasons=plan.reasons, restore=told)
+    return Launched(
+        epoch=epoch,
+        step=plan.step,
+        tier=plan.tier,
+        reasons=plan.reasons,
+        restore=told,
+        kept=sum(rank.kept for rank in started),
+        ranks=len(started),
+    )
 
 
 async def first_steps(ctx: Context, job_name: str, epoch: int, timeout_s: float) -> None:
@@ -275,12 +291,12 @@ def _merge_pending_update(ledger: Ledger, job: Job) -> Job:
     return updated
 
 
-async def _settle(ctx: Context, machines: Sequence[Machine], job: Job) -> dict[str, Settled]:
+async def _settle(ctx: Context, machines: Sequence[Machine], job: Job, keep_s: float) -> dict[str, Settled]:
     """Return the state of the machines once nothing of the job runs there.
 
     An attempt that was killed half way may have started some ranks: none of them may go on.
     """
-    answers = await fleet.settle(ctx, machines, job.name, job.epoch)
+    answers = await fleet.settle(ctx, machines, job.name, job.epoch, keep_s=keep_s)
     if unreachable := fleet.lost(answers):
         raise UnavailableError(f"job {job.name}: no answer from {join_names(unreachable)}")
     return fleet.all_or_raise(answers)
@@ -375,8 +391,8 @@ def start_orders(  # noqa: PLR0917
 
 
 async def _start_ranks(
-    ctx: Context, machines: Sequence[Machine], orders: Mapping[str, Start], *, ahead: bool
-) -> None:
+    ctx: Context, machines: Sequence[Machine], orders: Mapping[str, Start], *, ahead: bool, keep: bool
+) -> list[RankState]:
     """Have all ranks started; with ``ahead`` only by those that wait already.
 
     Raises:
@@ -384,7 +400,7 @@ async def _start_ranks(
     """
 
     def start(agent: AgentClient, machine: Machine) -> Awaitable[list[RankState]]:
-        return agent.start(orders[machine.name].model_copy(update={"ahead": ahead}))
+        return agent.start(orders[machine.name].model_copy(update={"ahead": ahead, "keep": keep}))
 
     answers = await fleet.ask(ctx, machines, start)
-    fleet.all_or_raise(answers)
+    return [rank for ranks in fleet.all_or_raise(answers).values() for rank in ranks]

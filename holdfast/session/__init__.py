@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from holdfast.session.keep.run import run
 from holdfast.session.part import Part
 from holdfast.session.session import Session
 
-__all__ = ["Part", "Session"]
+__all__ = ["Part", "Session", "run"]

@@ -22,11 +22,18 @@ from holdfast.errors import CheckpointError
 from holdfast.session.kept_groups import keep, keep_the_scripts
 
 _opened = itertools.count()
+"""Groups made in this epoch: all ranks count alike, whatever epochs their processes have seen."""
 _NONE = -(1 << 62) - 1
 """Less than any hash, and than any negated."""
 
 TIMEOUT = timedelta(hours=12)
 """Of an exchange: ranks may be that far apart (one of them evaluates). A rank that died is noticed at once."""
+
+
+def begin_epoch() -> None:
+    """Count groups from the first again: the store of another epoch has none of them."""
+    global _opened  # noqa: PLW0603
+    _opened = itertools.count()
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,14 @@ class Background:
         with self._shared.idle:
             return self._shared.idle.wait_for(lambda: self._shared.pending == 0, timeout_s)
 
+    def end(self, timeout_s: float) -> bool:
+        """Have the thread give up what is under way; return whether it has ended within ``timeout_s``."""
+        self._shared.ended.set()
+        self._shared.waiting.put(None)
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+        return self._thread is None or not self._thread.is_alive()
+
     def finish(self, timeout_s: float = AT_EXIT_S) -> None:
         """Wait a bounded time for what is under way, then have the thread end."""
         deadline = time.monotonic() + timeout_s

@@ -6,14 +6,14 @@ import functools
 import logging
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from holdfast.errors import CheckpointError
+from holdfast.errors import CheckpointError, StaleError
 from holdfast.session.agenda import Agenda
 from holdfast.session.agreement import Group, Result, Vote
 from holdfast.session.background import Background
@@ -64,7 +64,8 @@ class Saver:
         self._planner = Planner(context, self._group, self._own)
         self._save: Save | None = None
         self._stalled_s = 0.0
-        self._hooked = False
+        self._unhook: Callable[[], object] | None = None
+        self._closed = False
         self._changing: set[str] = set()
         self._patient = True
         self._mixed = False
@@ -133,7 +134,10 @@ class Saver:
 
         Raises:
             CheckpointError: there is no plan yet, and none can be made for ``state`` on all ranks.
+            StaleError: the epoch is over.
         """
+        if self._closed:
+            raise StaleError(f"epoch {self._context.epoch} is over: step {step} is not saved")
         self.wait()
         number = self._agenda.call()
         stepped = stepped and step != self._newest
@@ -150,6 +154,13 @@ class Saver:
         if save is not None:
             self._newest = step
         self._background.submit(functools.partial(self._conclude, vote, save, len(self._planner.replicated)))
+
+    def close(self, timeout_s: float) -> bool:
+        """Give up all saves, for good: the epoch is over. Return whether nothing is written any more."""
+        self._closed = True
+        if self._unhook is not None:
+            self._unhook()
+        return self._background.end(timeout_s)
 
     def wait(self) -> None:
         """Wait until no copy is under way: then tensors may be changed. Cheap when there is none."""
@@ -224,9 +235,8 @@ class Saver:
         step: int,
         updated: frozenset[int] | None,
     ) -> Save:
-        if not self._hooked:
-            self._hooked = True
-            _before_every_update(self)
+        if self._unhook is None:
+            self._unhook = _before_every_update(self)
         self._skipped = 0
         self._save = writer.start(
             contents,
@@ -378,8 +388,8 @@ class Saver:
         return self._planner.tree_of(state)
 
 
-def _before_every_update(saver: Saver) -> None:
-    """Have every optimizer wait for the copy under way before it changes parameters."""
+def _before_every_update(saver: Saver) -> Callable[[], object]:
+    """Have every optimizer wait for the copy under way before it changes parameters; return what ends that."""
     known = weakref.ref(saver)
 
     def wait(*_: object) -> None:
@@ -387,4 +397,4 @@ def _before_every_update(saver: Saver) -> None:
             alive.wait()
 
     handle = register_optimizer_step_pre_hook(wait)
-    weakref.finalize(saver, handle.remove)
+    return weakref.finalize(saver, handle.remove)

@@ -15,6 +15,7 @@ from holdfast.session.boundary import Boundary
 from holdfast.session.context import Context
 from holdfast.session.counts import Counts
 from holdfast.session.digests import Digests
+from holdfast.session.keep import live
 from holdfast.session.kept_groups import keep_the_scripts
 from holdfast.session.phase import Phase, Phases
 from holdfast.session.recovery import recover
@@ -52,6 +53,7 @@ class Session:
             self._reporter = Reporter(Sender(context.socket), context.rank, context.epoch)
             self._boundary = Boundary(Control(context.control), self._reporter, has_peer=context.has_peer)
             self._saver = Saver(context, self._boundary, self._reporter)
+            live.add(self)
         self._digests = Digests() if context and context.replay_steps is not None else None
         self._phases = Phases(self._reporter)
         self._step = self._start = 0
@@ -215,6 +217,10 @@ class Session:
     def flush(self, timeout_s: float = 60.0) -> bool:
         """Wait until the last save is complete in memory and on the peer; False when it is not within ``timeout_s``."""
         return self._saver.flush(timeout_s) if self._context else True
+
+    def close(self, timeout_s: float) -> bool:
+        """Give up all saves: the epoch is over (:func:`holdfast.run`). Return whether nothing is written any more."""
+        return self._saver.close(timeout_s) if self._context else True
 
     def skips(self, step: SupportsIndex) -> bool:
         """Return whether the script passes over the data of ``step``: the job failed at it repeatedly.

@@ -15,6 +15,7 @@ from holdfast.models.alert import AlertKind, IncidentClass, RecordedClass, Rung
 from holdfast.models.base import Frozen
 from holdfast.models.job import FromScratch, Mode
 from holdfast.models.machine import Scope
+from holdfast.policies.config.keep_processes import KeepPolicy
 from holdfast.policies.config.planned_move import PlannedMovePolicy
 from holdfast.policies.config.policy_file import PolicyFile, merge, parse, validate
 from holdfast.policies.config.repair_policy import RepairPolicy
@@ -404,6 +405,7 @@ class Policy(Frozen):
     standby: StandbyPolicy
     planned_move: PlannedMovePolicy
     topology: TopologyPolicy
+    keep_processes: KeepPolicy
     repair: RepairPolicy
     spare_pool: SparePoolPolicy
     ettr: EttrPolicy

@@ -30,19 +30,17 @@ def start(rank: int) -> None:
 
     Otherwise the signal, whose default ends a process, would have to be kept from ranks that do not handle it.
     """
-    folder = os.environ.get(ENV_FOLDER)
     # Before any other thread is started: they inherit the mask.
     signal.pthread_sigmask(signal.SIG_BLOCK, {SIGNAL})
-    if folder:
-        target = Path(folder) / f"{rank}{SUFFIX}"
-        threading.Thread(target=_wait, args=(target,), name="holdfast-flight", daemon=True).start()
+    if os.environ.get(ENV_FOLDER):
+        threading.Thread(target=_wait, args=(rank,), name="holdfast-flight", daemon=True).start()
 
 
-def _wait(target: Path) -> None:
+def _wait(rank: int) -> None:
     while True:
         signal.sigwait({SIGNAL})
-        try:
-            write(target)
+        try:  # a process that is kept has another folder in each epoch
+            write(Path(os.environ[ENV_FOLDER]) / f"{rank}{SUFFIX}")
         except Exception as error:  # the recording is optional, never a reason to fail
             sys.stderr.write(f"holdfast: no flight recording: {error}\n")
 

@@ -55,6 +55,7 @@ _OWN_PRELOAD = (
 
 _SESSION_PRELOAD = (
     "holdfast.session",
+    "holdfast.agent.ranks.lost_peer",
     rank_main.REHEARSAL,
     "holdfast.storage.objects.ready",
     "holdfast.agent.checkpoints.prove_main",

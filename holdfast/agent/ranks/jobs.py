@@ -18,6 +18,7 @@ from holdfast.agent.ranks.processes import Watched, stop
 from holdfast.agent.ranks.rank_table import RankEvents
 from holdfast.agent.ranks.run import Run
 from holdfast.agent.ranks.staging import Staging
+from holdfast.agent.ranks.survivors import Survivors
 from holdfast.errors import StaleError, UnknownError
 from holdfast.models.agent import (
     Ahead,
@@ -31,6 +32,7 @@ from holdfast.models.agent import (
     Waiting,
     store_ahead,
 )
+from holdfast.models.base import MAX_KEEP_S
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +67,7 @@ class Jobs:
         self._events = events
         self._on_exit = on_exit
         self._make_ahead = make_ahead or make_run
+        self.survivors = Survivors(lambda run: run.stop(alone=self._alone(run.start.job)))
         self.ahead = AheadRuns(self._launch_ahead, self._end_ahead, self._forget_unused)
 
     async def fence(self, command: Fence) -> list[int]:
@@ -76,7 +79,7 @@ class Jobs:
         if base_job(command.job) == command.job:
             self.fences[command.job] = max(self.fences.get(command.job, 0), command.epoch)
         async with self._locks[command.job]:
-            stopped = await self._end(command.job, command.epoch, command.grace_s)
+            stopped = await self._end(command.job, command.epoch, command.grace_s, command.keep_s)
             await self.ahead.fence(command.job, command.epoch)
             for name in [name for name in self._stores if base_job(name) == command.job]:
                 await self._end_store(name, command.epoch)  # where machines met for checks
@@ -108,9 +111,11 @@ class Jobs:
             self.refuse_stale(command.job, command.epoch)
             if (running := self._same(command)) is not None:
                 return list(running.states())
-            await self._end(command.job, command.epoch - 1)
+            await self._end(command.job, command.epoch - 1, keep_s=MAX_KEEP_S if command.keep else 0.0)
             if command.replay is None:
                 await self._end_replays(command.job)
+            else:  # it needs the memory
+                await self.survivors.end(base_job(command.job), command.epoch)
             waiting = await self.ahead.take(command) if command.replay is None else None
             if command.replay is None:
                 self._memory.place(command.job, command.first_tier)
@@ -121,6 +126,8 @@ class Jobs:
                 await self._take_over(run, command)
             else:
                 run = self._make_run(command)
+                if (before := await self.survivors.take(command)) is not None:
+                    run.inherit(before)
                 await self._launch(run, code)
             self.runs[command.job] = run
         self._metrics.start_seconds.observe(time.perf_counter() - begun)
@@ -218,6 +225,7 @@ class Jobs:
         ended = await asyncio.gather(
             stop(stores),
             self.ahead.stop_all(),
+            self.survivors.stop_all(),
             *(run.stop(grace_s=run.start.stop_grace_s) for run in self.runs.values()),
             return_exceptions=True,
         )
@@ -283,13 +291,18 @@ class Jobs:
         run = self.runs.get(command.job)
         return run if run is not None and run.start.epoch == command.epoch else None
 
-    async def _end(self, job: str, epoch: int, grace_s: float = 0.0) -> list[int]:
+    async def _end(self, job: str, epoch: int, grace_s: float = 0.0, keep_s: float = 0.0) -> list[int]:
+        """End the ranks of epochs up to ``epoch``; processes that may be kept for ``keep_s`` only leave theirs."""
         await self._end_store(job, epoch)
+        if not keep_s:
+            await self.survivors.end(job, epoch)
         run = self.runs.get(job)
         if run is None or run.start.epoch > epoch:
             return []
-        stopped = await run.stop(alone=self._alone(job), grace_s=grace_s)
+        stopped = await run.stop(alone=self._alone(job), grace_s=grace_s, keep=keep_s > 0)
         del self.runs[job]
+        if run.outlived:
+            self.survivors.keep(job, run, keep_s)
         return stopped
 
     def _alone(self, job: str) -> bool:

@@ -58,6 +58,11 @@ class Watched:
             signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
         return True
 
+    def watch(self, on_exit: Callable[[Watched], None] | None) -> None:
+        """Report its end to ``on_exit`` from now on; None: it is expected."""
+        self.expected = on_exit is None
+        self._on_exit = on_exit
+
     def usage(self) -> tuple[float, str]:
         """Return CPU seconds used and the state letter of /proc; ``(0, "")`` once gone."""
         _, fields = proc.stat(self.pid)

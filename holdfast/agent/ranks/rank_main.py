@@ -98,8 +98,23 @@ def arm_faults() -> None:
         hook.arm(Path(folder))
 
 
+_orders: list[RankOrder] = []
+"""That of this process; its newest one, where it was kept over several epochs, is the last."""
+
+
+def go_on(told: dict[str, Any]) -> None:
+    """Become the same rank in the epoch of another order, with this process as it is. Its temporary folder stays."""
+    order = RankOrder(**told)
+    _redirect(order.log)
+    os.environ.update({name: value for name, value in order.env.items() if name != "TMPDIR"})
+    marks.mark(order.env[wire.ENV_CONTROL])
+    epoch_groups.join(order.group)
+    _orders.append(order)
+
+
 def run_rank(order: RankOrder) -> None:
     """Run the user's script as torchrun would; report an uncaught exception to the agent first."""
+    _orders.append(order)
     epoch_groups.join(order.group)
     _redirect(order.log)
     os.environ.update(order.env)
@@ -115,7 +130,7 @@ def run_rank(order: RankOrder) -> None:
     except SystemExit:
         raise
     except BaseException as error:
-        tail = _from_script(error.__traceback__)
+        tail, order = _from_script(error.__traceback__), _orders[-1]
         traceback.print_exception(type(error), error, tail)
         sys.stderr.flush()
         wire.Sender(order.socket).send(_failure(order, error, tail))

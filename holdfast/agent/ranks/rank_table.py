@@ -66,6 +66,10 @@ class RankEvents(Protocol):
         """Handle a save that was left out, since the one before was not done."""
         ...
 
+    def lost_peer(self, rank: int, message: Mapping[str, Any]) -> None:
+        """Handle that a rank lost a peer and left its training function, and that its process waits."""
+        ...
+
     def restored(self, rank: int, cost: Mapping[str, Any]) -> None:
         """Handle that a rank has its state; ``cost`` as in the message (:mod:`holdfast.agent.wire`)."""
         ...
@@ -93,6 +97,12 @@ class RankStatus:
     grad_norm: float | None = None
     step_s: float = 0.0
     paused: bool = False
+    keeps: bool = False
+    """Its process may be kept when this epoch is over."""
+    left: bool = False
+    """It is out of its training function, since the epoch is over or a peer is gone."""
+    joined: bool = False
+    """Its process was kept, and is in this epoch."""
     spoke: bool = False
     replicated_step: int = 0
     shard_nbytes: int = 0
@@ -139,6 +149,7 @@ class RankStatus:
             process_state=letter,
             exit_code=exit_code,
             paused=self.paused,
+            kept=self.joined,
             reports=self.spoke,
             damaged=self.damaged,
         )
@@ -290,6 +301,17 @@ class RankTable:
     def _on_replayed(self, row: RankStatus, message: dict[str, Any]) -> None:
         digests = [StepDigest.model_validate(each) for each in message.get("digests") or ()]
         row.replayed = {**message, "digests": digests}
+
+    def _on_keeps(self, row: RankStatus, _message: dict[str, Any]) -> None:
+        row.keeps = True
+
+    def _on_left(self, row: RankStatus, message: dict[str, Any]) -> None:
+        first, row.left = not row.left, True
+        if first and message.get("error_type"):
+            self._events.lost_peer(row.rank, message)
+
+    def _on_joined(self, row: RankStatus, _message: dict[str, Any]) -> None:
+        row.joined = True
 
     def _on_failed(self, row: RankStatus, message: dict[str, Any]) -> None:
         row.failed = message

@@ -67,17 +67,18 @@ class Remains:
         """Make a group for ``run``, if there may be one; return the file by which its ranks join it, or nothing."""
         return self._groups.open(run)
 
-    async def end(self, run: str, *, alone: bool) -> list[int]:
+    async def end(self, run: str, *, alone: bool, spared: Sequence[int] = ()) -> list[int]:
         """End what is left of the run named ``run``, none of whose ranks lives; return the pids.
 
         Args:
             run: its name, with which its control pages begin.
             alone: no other job has ranks here; a process without a mark is of this one.
+            spared: ranks that live on; all that is below them stays.
 
         Raises:
             UnavailableError: something cannot be ended.
         """
-        ended = await self._in_thread(lambda: self._left(run, alone=alone))
+        ended = await self._in_thread(lambda: self._left(run, alone=alone, spared=spared))
         self._groups.close(run)
         return ended
 
@@ -125,9 +126,11 @@ class Remains:
                 time.sleep(_AGAIN_S)
         return sorted(ended)
 
-    def _left(self, run: str, *, alone: bool) -> list[Known]:
+    def _left(self, run: str, *, alone: bool, spared: Sequence[int] = ()) -> list[Known]:
         """Return the processes of ``run`` (empty: of any), except those of whole ranks and the agent's own helpers."""
         members = {*self._groups.members(run)}
+        if members and spared:
+            members -= {*spared, *(known.pid for known in proc.descendants(spared))}
         found = [known for pid in {*self._candidates(), *members} if (known := proc.look(pid))]
         tops = [
             known

@@ -16,9 +16,10 @@ from typing import Any
 from holdfast.agent import wire
 from holdfast.agent.checkpoints.memory import Memory
 from holdfast.agent.diagnostics import flight_files
-from holdfast.agent.ranks import torch_files
+from holdfast.agent.ranks import survivors, torch_files
 from holdfast.agent.ranks.exits import LOG_TAIL_CHARS, TRACEBACK_CHARS
 from holdfast.agent.ranks.forkserver import ForkServer
+from holdfast.agent.ranks.handed import hand
 from holdfast.agent.ranks.processes import Watched, stop
 from holdfast.agent.ranks.rank_main import RankOrder, run_rank
 from holdfast.agent.ranks.rank_table import RankEvents, RankTable
@@ -92,6 +93,11 @@ class Run:
         self.flight_folder = self._logs / f"e{start.epoch}-flight"
         """Folder of the ranks' flight recordings, named by their rank."""
         self.since = self._made_at = time.time()
+        self.names = [self.name]
+        """Names of this run, and of earlier ones whose processes it has: what these left may bear any of them."""
+        self.outlived: dict[int, Watched] = {}
+        """Processes that were kept when it was stopped."""
+        self._inherited: dict[int, tuple[Watched, str]] = {}
         self._left: set[int] = set()
         """Pids of what its ranks left behind and was ended."""
         self._on_exit: Callable[[Run, Watched], None] = lambda _run, _process: None
@@ -131,14 +137,41 @@ class Run:
             os.makedirs(folder, exist_ok=True)
         group = self._remains.open(self.name) if self._remains is not None else ""
         try:
+            orders = {rank: self._order(rank, code, group) for rank in self.start.ranks}
+            kept = self._go_on(orders)
             for rank in self.start.ranks:
-                order = self._order(rank, code, group)
-                process = await forks.run_soon(run_rank, (order,))
-                self.processes[rank] = watched = Watched(process, rank, self._exited)
-                watched.gone.add_done_callback(self._ended)
+                if rank not in self.processes or self.processes[rank].gone.done():
+                    await self._fork(forks, orders[rank])
+            for rank in await survivors.late(kept, self.board.rows):
+                await stop([self.processes[rank]])
+                await self._fork(forks, orders[rank])
         except BaseException:
             await self.stop()
             raise
+
+    async def _fork(self, forks: ForkServer, order: RankOrder) -> None:
+        process = await forks.run_soon(run_rank, (order,))
+        self.processes[order.rank] = watched = Watched(process, order.rank, self._exited)
+        watched.gone.add_done_callback(self._ended)
+
+    def inherit(self, before: Run) -> None:
+        """Have the processes that outlived another run go on in this one; call it before :meth:`launch`."""
+        self._inherited = {
+            rank: (process, before._control_path(rank)) for rank, process in before.outlived.items()
+        }
+        self.processes |= before.outlived
+        self.names = [*before.names, self.name]
+        self._made_at = before._made_at
+
+    def _go_on(self, orders: Mapping[int, RankOrder]) -> dict[int, Watched]:
+        """Have inherited processes that live begin this epoch; return them."""
+        alive = {rank: each for rank, (each, _) in self._inherited.items() if not each.gone.done()}
+        for rank, (process, control) in self._inherited.items():
+            if rank in alive:
+                process.watch(self._exited)
+                process.gone.add_done_callback(self._ended)
+                survivors.order(control, orders[rank])
+        return alive
 
     def begin(self, start: Start, on_exit: Callable[[Run, Watched], None]) -> None:
         """Make ranks that were started ahead those of ``start``: from now on they count as just started."""
@@ -149,15 +182,13 @@ class Run:
             row.step_at = self.since
 
     def hand_over(self, rank: int, restored: Restored) -> None:
-        """Write a waiting rank the ticket with its state's place. May hold a secret: readable by its owner only."""
-        path = self._ticket_path(rank)
-        fresh = f"{path}.new"
-        with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(json.dumps(asdict(restored)))
-        os.rename(fresh, path)
+        """Write a waiting rank the ticket with its state's place."""
+        hand(self._ticket_path(rank), asdict(restored))
 
-    async def stop(self, *, alone: bool = False, grace_s: float = 0.0) -> list[int]:
+    async def stop(self, *, alone: bool = False, grace_s: float = 0.0, keep: bool = False) -> list[int]:
         """End every rank and all that ranks left behind; return the ranks that still ran.
+
+        With ``keep``, processes of ranks that allow it are :attr:`outlived`: they are out of their training, and wait.
 
         Args:
             alone: no other job has ranks on this machine, so a process that gave up its environment is this job's.
@@ -166,9 +197,18 @@ class Run:
         Raises:
             UnavailableError: something of it does not die; the next call tries again.
         """
-        stopped = await stop(list(self.processes.values()), grace_s)
+        running = [rank for rank, process in self.processes.items() if not process.gone.done()]
+        self.outlived = {}
+        if keep and self.board is not None:
+            self.outlived = await survivors.leave(self.processes, self.board.rows, self._control_path)
+            for process in self.outlived.values():
+                process.watch(None)
+        others = [process for rank, process in self.processes.items() if rank not in self.outlived]
+        stopped = sorted({*await stop(others, grace_s), *(rank for rank in self.outlived if rank in running)})
         if self._remains is not None:
-            self._left |= set(await self._remains.end(self.name, alone=alone))
+            spared = [process.pid for process in self.outlived.values()]
+            for name in self.names:
+                self._left |= set(await self._remains.end(name, alone=alone, spared=spared))
         await asyncio.to_thread(self._remove_files)
         self.close()
         return stopped
@@ -176,8 +216,9 @@ class Run:
     def _remove_files(self) -> None:
         pids = self._left.union(*(process.family for process in self.processes.values()))
         torch_files.remove(pids, self._made_at)
-        if self._scratch is not None:
-            self._scratch.remove(self.name)
+        if self._scratch is not None and not self.outlived:
+            for name in self.names:
+                self._scratch.remove(name)
 
     def close(self) -> None:
         """Close sockets and control pages of a run without processes."""
@@ -189,6 +230,8 @@ class Run:
             for path in (self._control_path(rank), self._ticket_path(rank)):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
+        ended = [self._control_path(rank) for rank in self.controls if rank not in self.outlived]
+        survivors.remove_files([*ended, *(control for _, control in self._inherited.values())])
 
     def allowed(self, rank: int) -> frozenset[str] | None:
         """Return classes that the rank's script allows in checkpoints; None: it did not report them."""

@@ -1,0 +1,152 @@
+"""Rank processes that outlive their epoch (``holdfast.run``), on the agent's side.
+
+When an epoch is fenced, its ranks that may be kept are told to leave their training function; who has left in time
+steps no more, and waits for the order to begin the next epoch. The others are ended. Nothing of an old epoch goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.agent import wire
+from holdfast.agent.ranks.handed import hand
+from holdfast.agent.ranks.processes import Watched
+from holdfast.agent.ranks.rank_main import RankOrder
+from holdfast.agent.ranks.rank_table import RankStatus
+from holdfast.errors import HoldfastError
+from holdfast.models.agent import Start
+from holdfast.policies.restore import kept_processes
+
+if TYPE_CHECKING:
+    from holdfast.agent.ranks.run import Run
+
+_log = logging.getLogger(__name__)
+
+LEAVE_S = 2.0
+"""A rank that is not out of its training function by then hangs in a call that cannot be broken off: it is ended."""
+JOIN_S = 2.0
+"""A kept rank that has not begun the next epoch by then is ended, and a new process takes its place."""
+_LOOK_S = 0.002
+
+
+async def leave(
+    processes: Mapping[int, Watched],
+    rows: Mapping[int, RankStatus],
+    control: Callable[[int], str],
+    within_s: float = LEAVE_S,
+) -> dict[int, Watched]:
+    """Tell ranks that their epoch is over; return those that have left their training function in time."""
+    asked = {
+        rank: process
+        for rank, process in processes.items()
+        if rows[rank].keeps and not process.gone.done() and _tell(control(rank))
+    }
+    await _until(lambda: all(rows[rank].left or asked[rank].gone.done() for rank in asked), within_s)
+    return {rank: asked[rank] for rank in asked if rows[rank].left and not asked[rank].gone.done()}
+
+
+def order(control: str, told: RankOrder) -> None:
+    """Have the kept rank that had this control page begin the epoch of an order."""
+    hand(wire.next_order(control), asdict(told))
+
+
+async def late(
+    processes: Mapping[int, Watched], rows: Mapping[int, RankStatus], within_s: float = JOIN_S
+) -> list[int]:
+    """Wait until kept ranks are in their new epoch; return those that are not in time."""
+    await _until(
+        lambda: all(rows[rank].joined or each.gone.done() for rank, each in processes.items()), within_s
+    )
+    return [rank for rank in processes if not rows[rank].joined]
+
+
+def remove_files(controls: Collection[str]) -> None:
+    """Remove what is left of the orders to ranks with these control pages."""
+    for control in controls:
+        for path in (wire.end_socket(control), wire.next_order(control)):
+            path.unlink(missing_ok=True)
+
+
+def _tell(control: str) -> bool:
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as sender:
+        sender.sendto(wire.END, os.fspath(wire.end_socket(control)))
+        return True
+    return False
+
+
+async def _until(done: Callable[[], bool], within_s: float) -> None:
+    deadline = time.monotonic() + within_s
+    while not done() and time.monotonic() < deadline:  # noqa: ASYNC110  (of several ranks, and of their processes)
+        await asyncio.sleep(_LOOK_S)
+
+
+@dataclass
+class _Waiting:
+    run: Run
+    ends: asyncio.TimerHandle
+
+
+class Survivors:
+    """Processes that wait for their next epoch, by job. Used on the event loop, under the job's lock."""
+
+    def __init__(self, end: Callable[[Run], Awaitable[object]]) -> None:
+        """``end`` ends all processes of a run."""
+        self._end = end
+        self._waiting: dict[str, _Waiting] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def __contains__(self, job: object) -> bool:
+        """Return whether processes of ``job`` wait here."""
+        return job in self._waiting
+
+    def keep(self, job: str, run: Run, wait_s: float) -> None:
+        """Keep the processes that outlived ``run``, for so long."""
+        ends = asyncio.get_running_loop().call_later(wait_s, self._over, job, run)
+        self._waiting[job] = _Waiting(run, ends)
+
+    async def take(self, start: Start) -> Run | None:
+        """Return the run whose processes go on in that of ``start``; end those that may not."""
+        if (found := self._waiting.get(start.job)) is None:
+            return None
+        if not (why := kept_processes.why_ended(found.run.start, start)):
+            found.ends.cancel()
+            del self._waiting[start.job]
+            return found.run
+        _log.info("job %s epoch %d: no process is kept: %s", start.job, start.epoch, why)
+        await self.end(start.job, start.epoch)
+        return None
+
+    async def end(self, job: str, epoch: int) -> None:
+        """End what waits of ``job`` and is of an epoch up to ``epoch``."""
+        found = self._waiting.get(job)
+        if found is not None and found.run.start.epoch <= epoch:
+            await self._end(found.run)
+            found.ends.cancel()
+            self._waiting.pop(job, None)
+
+    async def stop_all(self) -> None:
+        """End all of them."""
+        for job, found in list(self._waiting.items()):
+            await self.end(job, found.run.start.epoch)
+
+    def _over(self, job: str, run: Run) -> None:
+        task = asyncio.get_running_loop().create_task(self._give_up(job, run))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+
+    async def _give_up(self, job: str, run: Run) -> None:
+        if (found := self._waiting.get(job)) is None or found.run is not run:
+            return
+        _log.info("job %s: no epoch began in time: the processes that waited for it are ended", job)
+        try:
+            await self.end(job, run.start.epoch)
+        except HoldfastError as error:
+            _log.error("job %s: processes that were kept: %s", job, error)

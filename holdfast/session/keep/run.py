@@ -1,0 +1,165 @@
+"""``holdfast.run``: the training function of a process that may outlive its epoch."""
+
+from __future__ import annotations
+
+import gc
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from holdfast.agent.wire import Sender
+from holdfast.errors import CheckpointError
+from holdfast.session.context import Context
+from holdfast.session.keep import groups, live
+from holdfast.session.keep.main_thread import EpochOver, MainThread
+from holdfast.session.keep.orders import Orders
+from holdfast.session.report import Reporter
+
+Value = TypeVar("Value")
+
+ALONE_S = 15.0
+"""A rank that lost a peer waits so long for a word of its agent; then it ends, as it would without being kept."""
+CLOSE_S = 2.0
+"""Longest wait for the copy of a save that is under way."""
+_REMIND_S = 0.05
+
+
+def run(train: Callable[[], Value]) -> Value:
+    """Call ``train`` and return its result; in a recovery, call it again in the same process.
+
+    Under an agent a rank that lost a peer, or whose epoch ends, leaves ``train`` by an exception, and when the job goes
+    on ``train`` is called again: it makes its process group, model and ``Session`` as in a new process, and restores
+    from there. What the process holds outside of ``train`` stays: imports, compiled code, caches, data. An error of
+    ``train`` itself ends the process, as ever. Where a process cannot be kept the agent ends it and starts a new one.
+
+    Without an agent, or in a replay, ``train`` is called once.
+
+    Raises:
+        ValueError: this is not the main thread.
+    """
+    context = Context.read(os.environ)
+    if context is None or context.replay_steps is not None:
+        return train()
+    main = MainThread()
+    while True:
+        done = _epoch(train, main)
+        if isinstance(done, _Done):
+            return done.value
+
+
+@dataclass(frozen=True)
+class _Done(Generic[Value]):
+    value: Value
+
+
+def _epoch(train: Callable[[], Value], main: MainThread) -> _Done[Value] | None:
+    """Call ``train`` in the epoch that the environment names; None: it is over, and the next one has begun."""
+    context = Context.read(os.environ)
+    assert context is not None
+    reporter = Reporter(Sender(context.socket), context.rank, context.epoch)
+    try:
+        orders = Orders(context.control, lambda: main.drive_out(context.epoch, groups.break_off))
+    except OSError as error:
+        sys.stderr.write(f"holdfast: this process cannot be kept: {error}\n")
+        return _Done(train())
+    try:
+        reporter.send("keeps")
+        left = _left(train, main, orders, context.epoch)
+        if isinstance(left, _Done):
+            return left
+        _leave()
+        _await_next(orders, reporter, left.lost)
+        return None
+    finally:
+        orders.close()
+
+
+@dataclass(frozen=True)
+class _Left:
+    lost: Exception | None
+    """The error with which it lost a peer; None: it was told that its epoch is over."""
+
+
+def _left(train: Callable[[], Value], main: MainThread, orders: Orders, epoch: int) -> _Done[Value] | _Left:
+    """Call ``train``; return how it ended.
+
+    Raises:
+        Exception: an error of its own.
+    """
+    try:
+        try:
+            main.enter(epoch)
+            value = train()
+            main.leave()
+            return _Done(value)
+        except Exception as error:
+            main.leave()
+            if orders.over.is_set():
+                return _Left(None)
+            if not _lost_a_peer(error):
+                raise
+            traceback.print_exception(error)
+            return _Left(error.with_traceback(None))
+        finally:
+            main.leave()
+    except EpochOver:  # also in the middle of another exception
+        main.leave()
+        return _Left(None)
+
+
+def _lost_a_peer(error: Exception) -> bool:
+    from holdfast.agent.ranks import lost_peer  # noqa: PLC0415  (reads the patterns; ranks of an agent have it loaded)
+
+    return lost_peer.explains(error)
+
+
+def _leave() -> None:
+    """Give up what belongs to the epoch that is over.
+
+    Raises:
+        CheckpointError: a copy of its state is still under way: this process may not go on.
+    """
+    groups.break_off()
+    if not live.close_all(CLOSE_S):
+        raise CheckpointError(f"a save of the epoch that is over is still under way after {CLOSE_S:g} s")
+    groups.forget()
+
+
+def _await_next(orders: Orders, reporter: Reporter, lost: Exception | None) -> None:
+    """Return when the agent has ordered the next epoch and this process is in it.
+
+    Raises:
+        Exception: ``lost``, when no word came from the agent.
+    """
+    from holdfast.agent.ranks import rank_main  # noqa: PLC0415  (a rank has it loaded)
+
+    told = {} if lost is None else {"error_type": type(lost).__name__, "message": str(lost)[:1000]}
+    began, said, pause, idle = time.monotonic(), -_REMIND_S, 0.0005, True
+    while (order := orders.next()) is None:
+        now = time.monotonic()
+        if now - said > _REMIND_S:  # a datagram may be lost
+            reporter.send("left", at=time.time(), **told)
+            said = now
+        if idle:
+            idle = False
+            _free_memory()
+        if lost is not None and not orders.over.is_set() and now - began > ALONE_S:
+            raise lost
+        time.sleep(pause)
+        pause = min(pause * 1.2, 0.005)
+    rank_main.go_on(order)
+    context = Context.read(os.environ)
+    assert context is not None
+    Reporter(Sender(context.socket), context.rank, context.epoch).send("joined")
+
+
+def _free_memory() -> None:
+    """Free what the training function left: its model may be made again."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()

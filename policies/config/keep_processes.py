@@ -1,0 +1,17 @@
+"""The section of the policy file on processes that outlive their epoch."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from holdfast.models.base import MAX_KEEP_S, Frozen
+from holdfast.models.classes import IncidentClass
+
+
+class KeepPolicy(Frozen):
+    """When ranks whose script allows it (``holdfast.run``) keep their process in a recovery."""
+
+    classes: tuple[IncidentClass, ...]
+    """Incidents in which they may."""
+    wait_s: float = Field(gt=0, le=MAX_KEEP_S)
+    """Seconds that they wait for their next epoch, while the job is diagnosed."""

@@ -1,0 +1,87 @@
+"""Ranks keep their processes when another dies (``holdfast.run``), on a real site."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from holdfast.models.alert import Incident, IncidentClass
+from tests.e2e.site import Site
+from tests.e2e.test_playbooks import digest
+from tests.e2e.waiting import wait_for
+
+SCRIPT = "train_gpt_kept.py"
+
+
+def submitted(site: Site, name: str, *args: str, **choices: Any) -> dict[int, int]:
+    """Submit a job whose ranks may keep their process; return their pids."""
+    site.submit(name, *args, script=SCRIPT, machines=2, **choices)
+    return site.pids(name)
+
+
+def kill(pid: int) -> None:
+    """SIGKILL, from outside."""
+    os.kill(pid, signal.SIGKILL)
+
+
+def recovered(site: Site, name: str, expected: IncidentClass) -> Incident:
+    """The one incident, which its first attempt recovered in one new epoch."""
+    incident = site.wait_recovered(name)
+    assert incident.incident_class is expected, site.told(name)
+    assert [epoch.epoch for epoch in site.epochs(name)] == [1, 2], site.told(name)
+    return incident
+
+
+def test_all_other_ranks_keep_their_processes_bit_for_bit(site: Site, name: str, tmp_path: Path) -> None:
+    """Eight ranks, one killed: seven processes go on, and the weights are those of a run that was left alone."""
+    faulty, calm = tmp_path / "faulty.pt", tmp_path / "calm.pt"
+    long: dict[str, Any] = {"steps": 60, "ranks_per_machine": 4}
+    before = submitted(site, name, "--out", str(faulty), "--step-seconds", "0.2", **long)
+    kill(before[5])
+    incident = recovered(site, name, IncidentClass.JOB_CRASH)
+    after = site.pids(name)
+    assert {rank for rank in before if before[rank] != after[rank]} == {5}
+    assert "7 of 8 ranks in their processes" in incident.summary, incident.summary
+    site.wait_done(name)
+    site.submit(f"{name}-calm", "--out", str(calm), script=SCRIPT, **long)
+    site.wait_done(f"{name}-calm")
+    assert digest(faulty) == digest(calm)
+
+
+def test_the_machine_where_ranks_met_is_lost(site: Site, name: str) -> None:
+    """The first machine hosts the rendezvous: the others' processes meet elsewhere."""
+    before = submitted(site, name, ranks_per_machine=2, every_step=True)
+    site.fault("kill-machine", site.job(name).machines[0])
+    incident = recovered(site, name, IncidentClass.MACHINE_FAULT)
+    after = site.pids(name)
+    assert (after[2], after[3]) == (before[2], before[3]), site.told(name)
+    assert "2 of 4 ranks in their processes" in incident.summary, incident.summary
+
+
+def test_a_process_that_cannot_be_stopped_in_time_is_replaced(site: Site, name: str) -> None:
+    """Of two survivors one is stopped: nothing breaks off what it is in."""
+    before = submitted(site, name, ranks_per_machine=2, every_step=True)
+    os.kill(before[2], signal.SIGSTOP)
+    kill(before[3])
+    recovered(site, name, IncidentClass.JOB_CRASH)
+    after = site.pids(name)
+    assert (after[0], after[1]) == (before[0], before[1]), site.told(name)
+    assert after[2] != before[2]
+    assert not psutil.pid_exists(before[2])
+
+
+def test_a_second_death_while_the_first_is_recovered(site: Site, name: str) -> None:
+    """A process that was kept is as good a rank as any: it may die, too."""
+    before = submitted(site, name, ranks_per_machine=2, every_step=True)
+    kill(before[0])
+    site.wait_recovered(name)
+    kill(before[3])
+    wait_for(lambda: f"a second recovery: {site.told(name)}", lambda: len(site.epochs(name)) == 3)
+    site.wait_recovered(name, 2)
+    after = site.pids(name)
+    assert (after[1], after[2]) == (before[1], before[2]), site.told(name)
+    assert site.epochs(name)[-1].epoch == 3
