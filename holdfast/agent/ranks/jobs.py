@@ -67,7 +67,9 @@ class Jobs:
         self._events = events
         self._on_exit = on_exit
         self._make_ahead = make_ahead or make_run
-        self.survivors = Survivors(lambda run: run.stop(alone=self._alone(run.start.job)))
+        self.survivors = Survivors(
+            lambda run: run.stop(alone=self._alone(run.start.job)), lambda job: self._locks[job]
+        )
         self.ahead = AheadRuns(self._launch_ahead, self._end_ahead, self._forget_unused)
 
     async def fence(self, command: Fence) -> list[int]:

@@ -97,9 +97,9 @@ class _Waiting:
 class Survivors:
     """Processes that wait for their next epoch, by job. Used on the event loop, under the job's lock."""
 
-    def __init__(self, end: Callable[[Run], Awaitable[object]]) -> None:
-        """``end`` ends all processes of a run."""
-        self._end = end
+    def __init__(self, end: Callable[[Run], Awaitable[object]], lock: Callable[[str], asyncio.Lock]) -> None:
+        """``end`` ends all processes of a run; ``lock`` returns a job's."""
+        self._end, self._lock = end, lock
         self._waiting: dict[str, _Waiting] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -128,9 +128,9 @@ class Survivors:
         """End what waits of ``job`` and is of an epoch up to ``epoch``."""
         found = self._waiting.get(job)
         if found is not None and found.run.start.epoch <= epoch:
-            await self._end(found.run)
+            await self._end(found.run)  # may fail: then they are still here, and the next call tries again
             found.ends.cancel()
-            self._waiting.pop(job, None)
+            del self._waiting[job]
 
     async def stop_all(self) -> None:
         """End all of them."""
@@ -143,10 +143,11 @@ class Survivors:
         task.add_done_callback(self._ending.discard)
 
     async def _give_up(self, job: str, run: Run) -> None:
-        if (found := self._waiting.get(job)) is None or found.run is not run:
-            return
-        _log.info("job %s: no epoch began in time: the processes that waited for it are ended", job)
-        try:
-            await self.end(job, run.start.epoch)
-        except HoldfastError as error:
-            _log.error("job %s: processes that were kept: %s", job, error)
+        async with self._lock(job):
+            if (found := self._waiting.get(job)) is None or found.run is not run:
+                return
+            _log.info("job %s: no epoch began in time: the processes that waited for it are ended", job)
+            try:
+                await self.end(job, run.start.epoch)
+            except HoldfastError as error:
+                _log.error("job %s: processes that were kept: %s", job, error)

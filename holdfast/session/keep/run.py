@@ -25,6 +25,8 @@ ALONE_S = 15.0
 """A rank that lost a peer waits so long for a word of its agent; then it ends, as it would without being kept."""
 CLOSE_S = 2.0
 """Longest wait for the copy of a save that is under way."""
+MOST_EPOCHS = 32
+"""After so many a process ends with its epoch: threads and descriptors of the groups of each are left in it."""
 _REMIND_S = 0.05
 
 
@@ -45,10 +47,11 @@ def run(train: Callable[[], Value]) -> Value:
     if context is None or context.replay_steps is not None:
         return train()
     main = MainThread()
-    while True:
+    for _ in range(MOST_EPOCHS):
         done = _epoch(train, main)
         if isinstance(done, _Done):
             return done.value
+    return train()
 
 
 @dataclass(frozen=True)

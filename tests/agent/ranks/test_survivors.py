@@ -1,0 +1,143 @@
+"""Processes that outlive their epoch, under a real agent: kept, taken up, ended."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from holdfast.models.agent import RankState
+from holdfast.models.checkpoint import RestoreOrder, Tier
+from tests.agent.gateway import FakeGateway, until
+from tests.agent.scripts import fence
+from tests.agent.site import AgentProcess
+
+pytestmark = [pytest.mark.e2e, pytest.mark.torch]
+
+KEEPS = """
+import os, subprocess, time
+import holdfast
+helper = subprocess.Popen(["sleep", "600"], start_new_session=True)
+calls = []
+def main():
+    calls.append(1)
+    print("up", os.environ["HOLDFAST_EPOCH"], "call", len(calls), "helper", helper.pid, flush=True)
+    while True:
+        time.sleep(600)
+holdfast.run(main)
+"""
+FROM_S3 = RestoreOrder(step=3, epoch=1, tier=Tier.S3, key="there")
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def agent(home: Path, gateway: FakeGateway) -> Iterator[AgentProcess]:
+    """One whose fork server has torch loaded: a Session needs it."""
+    started = AgentProcess(home, "m0", gateway)
+    try:
+        yield started.ready(150)
+    finally:
+        started.stop()
+
+
+class KeptJob:
+    """One job whose ranks may be kept, under one agent."""
+
+    def __init__(self, agent: AgentProcess) -> None:
+        self.agent, self.name, self.epoch = agent, f"keeps{next(_numbers)}", 0
+        agent.script(self.name, KEEPS)
+
+    async def start(self, *, keep: bool = True, call: int = 1, **changes: Any) -> list[int]:
+        """Start the next epoch; return the ranks' pids once all are in ``main``, for the ``call``-th time."""
+        self.epoch += 1
+        told = {"restore": FROM_S3 if self.epoch > 1 else RestoreOrder(), "keep": keep} | changes
+        async with self.agent.client as client:
+            ranks = await client.start(self.agent.start(self.name, self.epoch, **told))
+        for rank in ranks:
+            until(lambda: f"up {self.epoch} " in self.log(rank.rank), 60, f"{rank} in main")  # noqa: B023
+        self.states: list[RankState] = sorted(ranks, key=lambda rank: rank.rank)
+        assert all(f"up {self.epoch} call {call}" in self.log(rank.rank) for rank in ranks if rank.kept)
+        return [rank.pid for rank in self.states]
+
+    async def fence(self, keep_s: float) -> list[int]:
+        """End the epoch; processes may be kept for so long."""
+        async with self.agent.client as client:
+            command = fence(self.agent, self.name, self.epoch).model_copy(update={"keep_s": keep_s})
+            return await client.fence(command)
+
+    def log(self, rank: int) -> str:
+        """Output of a rank in this epoch."""
+        return self.agent.log(self.name, rank, self.epoch)
+
+    def helpers(self) -> list[int]:
+        """Processes that the ranks started, as their output of this epoch names them."""
+        return [int(self.log(rank).rsplit(" ", 1)[1]) for rank in (0, 1)]
+
+
+def lives(pid: int) -> bool:
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+async def test_processes_and_what_they_started_go_on_in_the_next_epoch(agent: AgentProcess) -> None:
+    """And end, with all that they started in any epoch, in one that does not keep them."""
+    job = KeptJob(agent)
+    pids = await job.start()
+    assert await job.fence(60) == [0, 1]
+    helpers = job.helpers()
+    assert all(map(lives, [*pids, *helpers]))
+    assert await job.start(call=2) == pids
+    assert [rank.kept for rank in job.states] == [True, True]
+    assert job.helpers() == helpers
+    assert await job.fence(0) == [0, 1]
+    assert not any(map(lives, [*pids, *helpers]))
+
+
+@pytest.mark.parametrize(
+    "other", [{"keep": False}, {"args": ("1",)}, {"restore": RestoreOrder()}], ids=["keep", "args", "scratch"]
+)
+async def test_a_start_that_they_do_not_fit_ends_them(agent: AgentProcess, other: dict[str, Any]) -> None:
+    job = KeptJob(agent)
+    pids = await job.start()
+    await job.fence(60)
+    fresh = await job.start(**other)
+    assert not {*pids} & {*fresh}
+    assert not any(map(lives, pids))
+    await job.fence(0)
+
+
+async def test_they_wait_no_longer_than_they_may(agent: AgentProcess) -> None:
+    job = KeptJob(agent)
+    pids = await job.start()
+    await job.fence(0.5)
+    until(lambda: not any(map(lives, pids)), 30, "processes that nobody wanted to end")
+
+
+async def test_a_second_fence_that_keeps_nothing_ends_them(agent: AgentProcess) -> None:
+    job = KeptJob(agent)
+    pids = await job.start()
+    await job.fence(60)
+    assert await job.fence(0) == []
+    assert not any(map(lives, pids))
+
+
+async def test_a_rank_that_cannot_leave_in_time_is_ended_alone(agent: AgentProcess) -> None:
+    """It is stopped; so is another one later, while it waits for its next epoch."""
+    job = KeptJob(agent)
+    pids = await job.start()
+    os.kill(pids[0], signal.SIGSTOP)
+    await job.fence(60)
+    assert [lives(pid) for pid in pids] == [False, True]
+    second = await job.start(call=2)
+    assert second[1] == pids[1]
+    await job.fence(60)
+    os.kill(second[1], signal.SIGSTOP)
+    third = await job.start(call=2)
+    assert third[0] == second[0]
+    assert not lives(second[1])
+    await job.fence(0)
