@@ -32,6 +32,7 @@ from tests.e2e.waiting import free_ports
 
 HERE = Path(__file__).parent
 SCRIPT, SMALL_STEPS = "timed_train.py", "small_steps.py"
+KEPT_SCRIPT = "timed_kept.py"
 KILL_LOOP = ("kill_loop_train.py", "torchft_train.py")
 MACHINES, STANDBYS = 4, 2
 STEP_S = 0.05
@@ -165,7 +166,7 @@ def site(*, keep: bool = False) -> Iterator[Site]:
     os.environ["HOLDFAST_HOME"] = str(home)
     code = home / "bench" / "code"
     code.mkdir(parents=True)
-    for script in (SCRIPT, SMALL_STEPS, *KILL_LOOP):
+    for script in (SCRIPT, KEPT_SCRIPT, SMALL_STEPS, *KILL_LOOP):
         shutil.copy(HERE / script, code)
     shutil.copy(HERE.parent / "examples" / "train_gpt.py", code)
     began, done = time.monotonic(), False

@@ -77,7 +77,9 @@ class Steps:
     def wait_for_new(
         self, since: float, timeout_s: float, alive: Callable[[], str | None], *, beyond: bool
     ) -> float:
-        """Wait for the first step that a process started after ``since`` completes; returns when it did.
+        """Wait for the first step that a rank which began after ``since`` completes; returns when it did.
+
+        It may be in a process that began before that, too.
 
         Args:
             since: when the fault was injected.
@@ -87,14 +89,16 @@ class Steps:
         """
         found: list[float] = []
 
-        def new() -> bool:
+        def there() -> bool:
             lines = self.lines()
-            old = {line.pid for line in lines if line.step == 0 and line.at <= since}
-            reached = max((line.step for line in lines if line.pid in old), default=0) if beyond else 0
-            found[:] = [line.at for line in lines if line.pid not in old and line.step > reached]
+            again = {line.pid: at for at, line in enumerate(lines) if line.step == 0 and line.at > since}
+            old = [line for at, line in enumerate(lines) if at < again.get(line.pid, len(lines))]
+            new = [line for at, line in enumerate(lines) if at > again.get(line.pid, len(lines))]
+            reached = max((line.step for line in old), default=0) if beyond else 0
+            found[:] = [line.at for line in new if line.step > reached]
             return bool(found)
 
-        wait(new, timeout_s, f"a new step in {self.path}", alive)
+        wait(there, timeout_s, f"a new step in {self.path}", alive)
         return min(found)
 
 
