@@ -32,6 +32,7 @@ _PRELOAD = [
     "torch.optim",
     "torch._dynamo",
     "holdfast.session",
+    "holdfast.agent.ranks.lost_peer",
 ]
 
 _forks = multiprocessing.get_context("forkserver")

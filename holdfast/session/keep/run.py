@@ -47,6 +47,7 @@ def run(train: Callable[[], Value]) -> Value:
     if context is None or context.replay_steps is not None:
         return train()
     main = MainThread()
+    gc.freeze()  # what was made before stays: when an epoch is over, only what it made is looked through
     for _ in range(MOST_EPOCHS):
         done = _epoch(train, main)
         if isinstance(done, _Done):
