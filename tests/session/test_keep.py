@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.session.keeping import KeepingAgent
 
@@ -58,10 +59,15 @@ def killed(agent: KeepingAgent) -> list[int]:
     return pids
 
 
+def go_on(agent: KeepingAgent, script: Path, args: list[str], kept: set[int]) -> None:
+    """Begin the next epoch from the common step."""
+    step = agent.common_step()
+    agent.go_on(script, args, kept, lambda rank: (step, agent.shard(rank, step)))
+
+
 def resumed(agent: KeepingAgent, args: list[object], kept: set[int]) -> str:
     """Go on from the common step; return the digest of the final weights."""
-    step = agent.common_step()
-    agent.go_on(SCRIPT, list(map(str, args)), kept, lambda rank: (step, agent.shard(rank, step)))
+    go_on(agent, SCRIPT, list(map(str, args)), kept)
     assert agent.join() == [0] * RANKS, agent.output()
     return digest(agent)
 
@@ -80,6 +86,24 @@ def test_survivors_go_on_in_their_processes_bit_for_bit(agent: KeepingAgent) -> 
     assert {each["rank"] for each in agent.of("joined")} == SURVIVORS
     assert [rank.pid for rank in agent.ranks if rank.pid in pids] == [pids[rank] for rank in (0, 1, 3)]
     assert "call 2" in agent.output()
+
+
+def test_shards_over_a_device_mesh_go_on_too(agent: KeepingAgent, tmp_path: Path) -> None:
+    """FSDP2: groups that a mesh made, in a process that then makes them again."""
+    script, steps = SCRIPT.with_name("keeping_fsdp.py"), "100"
+    calm, faulty = tmp_path / "calm", tmp_path / "faulty"
+    for folder in (calm, faulty):
+        folder.mkdir()
+        agent.start(script, [steps, str(folder)], OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo")
+        if folder == faulty:
+            agent.wait_for(lambda: saved(agent, 20))
+            killed(agent)
+            agent.wait_for(lambda: agent.left() == SURVIVORS, 20)
+            go_on(agent, script, [steps, str(folder)], SURVIVORS)
+        assert agent.join() == [0] * RANKS, agent.output()
+    for rank in range(RANKS):
+        expected, found = (torch.load(folder / f"{rank}.pt") for folder in (calm, faulty))
+        assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
 @pytest.mark.parametrize("how", ["sleeps", "computes", "catches"])
