@@ -1,6 +1,6 @@
 """Rank processes that outlive their epoch (``holdfast.run``), on the agent's side.
 
-When an epoch is fenced, its ranks that may be kept are told to leave their training function; who has left in time
+When an epoch is fenced, its ranks that may be kept are ordered to leave their training function; one that has left in time
 steps no more, and waits for the order to begin the next epoch. The others are ended. Nothing of an old epoch goes on.
 """
 
@@ -43,7 +43,7 @@ async def leave(
     control: Callable[[int], str],
     within_s: float = LEAVE_S,
 ) -> dict[int, Watched]:
-    """Tell ranks that their epoch is over; return those that have left their training function in time."""
+    """Order ranks to leave their epoch; return those that have left their training function in time."""
     asked = {
         rank: process
         for rank, process in processes.items()

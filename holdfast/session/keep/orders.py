@@ -27,7 +27,7 @@ class Orders:
             OSError: the socket cannot be made (a path that is too long).
         """
         self.over = threading.Event()
-        """The agent said that the epoch is over."""
+        """The agent's order that the epoch is over."""
         self._next = wire.next_order(control)
         self._path = wire.end_socket(control)
         self._on_end = on_end

@@ -85,7 +85,7 @@ def _epoch(train: Callable[[], Value], main: MainThread) -> _Done[Value] | None:
 @dataclass(frozen=True)
 class _Left:
     lost: Exception | None
-    """The error with which it lost a peer; None: it was told that its epoch is over."""
+    """The error with which it lost a peer; None: its agent ordered it to leave."""
 
 
 def _left(train: Callable[[], Value], main: MainThread, orders: Orders, epoch: int) -> _Done[Value] | _Left:
