@@ -1,4 +1,4 @@
-"""Connections of Gloo's groups in this process, found and shut down: a rank that waits for their other end gets an error.
+"""Connections of Gloo's groups in this process, found and shut down: a rank that waits for a peer gets an error.
 
 Gloo has no abort (torch 2.13: ``ProcessGroupGloo.abort`` does nothing), and a rank that waits in a collective returns
 when the connection to the rank that it waits for is closed, on either side. A group cannot be released while it is in
