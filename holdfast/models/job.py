@@ -167,12 +167,19 @@ class Elastic(Frozen):
     min: int = Field(ge=1, description="Fewest machines that it trains on.")
     want: int = Field(ge=1, description="Machines that it starts with, and grows back to.")
     max: int = Field(ge=1, description="Most machines that it can be scaled to.")
+    start: int | None = Field(
+        None, ge=1, description="Machines that it begins with, before it grows to `want`; none: with `want`."
+    )
 
     @model_validator(mode="after")
     def _in_order(self) -> Elastic:
         if not self.min <= self.want <= self.max:
             raise ValueError(
                 f"min = {self.min}, want = {self.want}, max = {self.max}: expected min <= want <= max"
+            )
+        if self.start is not None and not self.min <= self.start <= self.want:
+            raise ValueError(
+                f"start = {self.start}: expected {self.min} to {self.want}, from min to want: it begins small and grows"
             )
         return self
 
@@ -271,7 +278,9 @@ class JobSpec(Frozen):
     def sizes(self) -> tuple[int, ...]:
         """The numbers of machines that the job file names."""
         known = self.elastic
-        return (known.min, known.want, known.max) if known else (self.machines,)
+        if known is None:
+            return (self.machines,)
+        return (known.min, known.want, known.max, *(() if known.start is None else (known.start,)))
 
     @property
     def world_size(self) -> int:
@@ -295,7 +304,7 @@ class JobSpec(Frozen):
         """
         changed = {**self.model_dump(), "machines": machines}
         if wanted and self.elastic is not None:
-            changed["elastic"] = {**changed["elastic"], "want": machines}
+            changed["elastic"] = {**changed["elastic"], "want": machines, "start": None}
         return JobSpec.model_validate(changed)
 
     @model_validator(mode="after")

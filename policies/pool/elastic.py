@@ -21,6 +21,12 @@ def largest(spec: JobSpec, at_most: int) -> int:
     return next(fits, 0)
 
 
+def first(spec: JobSpec, standbys: int) -> int:
+    """Return the number of machines that a job begins with, of ``standbys``; 0: there are too few."""
+    begins = spec.elastic.start if spec.elastic else None
+    return largest(spec, min(spec.machines, begins or spec.machines, standbys))
+
+
 class Shrunk(Frozen):
     """The slots of a job that shrinks."""
 

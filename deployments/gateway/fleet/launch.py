@@ -29,8 +29,10 @@ async def submit(gateway: Gateway, spec: JobSpec, code_version: str) -> Job:
     if spec.start_from is not None:
         spec = await gateway.acts.resolve(spec)
     standing_by = await asyncio.to_thread(ledger.machines, MachineState.STANDBY)
-    if size := elastic.largest(spec, min(spec.machines, len(standing_by))):
-        spec = spec.resized(size)  # an elastic job starts with what is there, and grows
+    if size := elastic.first(spec, len(standing_by)):
+        spec = spec.resized(
+            size
+        )  # an elastic job begins with what is there, or small if it says so, and grows
     else:
         coming = await asyncio.to_thread(ledger.machines, MachineState.PROVISIONING)
         more = (

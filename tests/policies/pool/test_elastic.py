@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from holdfast.models.job import JobSpec
-from holdfast.policies.pool.elastic import Shrunk, grown, largest, shrink
+from holdfast.policies.pool.elastic import Shrunk, first, grown, largest, shrink
 
 
 def job(machines: Any, per: int = 2, **parallelism: int) -> JobSpec:
@@ -40,6 +40,8 @@ def test_the_job_file_names_the_sizes() -> None:
         ({"want": 4}, "elastic.min"),
         ({"min": 1, "want": 3, "most": 3}, "elastic.most"),
         ({"min": 3, "want": 4}, "does not divide the 6 ranks"),
+        ({"min": 2, "want": 4, "start": 3}, "does not divide the 6 ranks"),
+        ({"min": 2, "want": 4, "max": 6, "start": 6}, "start = 6: expected 2 to 4, from min to want"),
     ],
 )
 def test_wrong_sizes_are_refused(sizes: dict[str, int], words: str) -> None:
@@ -50,6 +52,19 @@ def test_wrong_sizes_are_refused(sizes: dict[str, int], words: str) -> None:
 def test_a_size_outside_of_those_in_the_job_file_is_refused() -> None:
     with pytest.raises(ValueError, match="machines = 1: expected 2 to 4, as the job file says"):
         job({"min": 2, "want": 4}).resized(1)
+
+
+def test_a_slow_start_begins_small_and_grows() -> None:
+    """With what stands by where that is less; a size that a person asks for ends it."""
+    spec = job({"min": 1, "want": 4, "start": 2})
+    assert JobSpec.model_validate(spec.model_dump(mode="json")) == spec
+    assert [first(spec, standbys) for standbys in (0, 1, 2, 9)] == [0, 1, 2, 2]
+    assert first(job({"min": 1, "want": 4}), 9) == 4
+    assert first(job(4), 3) == 0
+    begun = spec.resized(2)
+    assert grown(begun, standbys=1) == 3
+    assert grown(begun, standbys=9) == 4
+    assert grown(begun.resized(1, wanted=True), standbys=9) == 1
 
 
 def test_a_size_that_is_asked_for_is_the_wanted_one() -> None:

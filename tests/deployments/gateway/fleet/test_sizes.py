@@ -112,3 +112,19 @@ async def test_machines_without_a_slot_go_back_to_the_pool(kit: Kit) -> None:
     kit.ledger.set_job(JOB, state=JobState.RUNNING)
     await look(kit)
     assert [machine.name for machine in kit.ledger.machines(state=MachineState.STANDBY)] == [job.machines[2]]
+
+
+async def test_a_slow_start_takes_few_machines_then_the_others(kit: Kit) -> None:
+    """It begins with two of four, and grows once it has settled."""
+    for name in ("m0", "m1", "m2", "m3"):
+        await kit.register(name)
+    spec = {
+        "name": JOB,
+        "script": "train.py",
+        "machines": {"min": 1, "want": 4, "start": 2},
+        "ranks_per_machine": 1,
+    }
+    job = await kit.post("/v1/jobs", {"spec": spec, "code_version": "v1"})
+    assert (job["machines"], job["spec"]["machines"]) == (["m0", "m1"], 2)
+    await look(kit)
+    assert asked(kit) == [4]
