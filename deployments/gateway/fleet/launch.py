@@ -32,7 +32,7 @@ async def submit(gateway: Gateway, spec: JobSpec, code_version: str) -> Job:
     if size := elastic.first(spec, len(standing_by)):
         spec = spec.resized(
             size
-        )  # an elastic job begins with what is there, or small if it says so, and grows
+        )  # an elastic job begins with what is there, or with `start` of its file, and grows
     else:
         coming = await asyncio.to_thread(ledger.machines, MachineState.PROVISIONING)
         more = (
