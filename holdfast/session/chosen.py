@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
-from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
 
 from holdfast.errors import CheckpointError
 from holdfast.models.start_from import StartFrom
@@ -58,7 +58,7 @@ class Chosen(StateTree):
 
     def nested(self) -> dict[str, Any]:
         """Return what is taken as stock torch sees it; to ask the other optimizers for their state would change it."""
-        nested: dict[str, Any] = {name: each.state() for name, each in self.modules()}
+        nested: dict[str, Any] = {name: get_model_state_dict(each.module) for name, each in self.modules()}
         for name, each in self.optimizers():
             nested[name] = get_optimizer_state_dict(each.module, each.optimizer)
         return nested | {name: each.value.state_dict() for name, each in self.others()}
