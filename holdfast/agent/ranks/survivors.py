@@ -1,7 +1,8 @@
 """Rank processes that outlive their epoch (``holdfast.run``), on the agent's side.
 
 When an epoch is fenced, its ranks that may be kept are ordered to leave their training function. One that left in
-time steps no more, and waits for the order to begin the next epoch. The others are ended. Nothing of an old epoch goes on.
+time steps no more, and waits for the order to begin the next epoch. The others are ended. Nothing of an old epoch goes
+on.
 """
 
 from __future__ import annotations
