@@ -64,9 +64,7 @@ def decide(facts: Facts, before: PlacesOfJob) -> Decided:
     for name in may_start(facts.roles, ready, started=started):
         own = [each for each in known if each.role == name and not _due(each, facts.now)]
         own += [_anew(each) for each in known if each.role == name and _due(each, facts.now)]
-        others = {
-            machine: load[machine] - sum(1 for each in own if each.machine == machine) for machine in load
-        }
+        others = load - Counter(each.machine for each in own)
         placed = place(
             name,
             facts.roles[name],
@@ -76,7 +74,7 @@ def decide(facts: Facts, before: PlacesOfJob) -> Decided:
             facts.epoch,
             others,
         )
-        load = Counter(others) + Counter(each.machine for each in placed.places)
+        load = others + Counter(each.machine for each in placed.places)
         result = result.with_role(name, placed.places)
         if placed.unplaced:
             unplaced[name] = placed.unplaced

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.models.roles import Place, RoleSpec, WithTrainer
@@ -37,36 +38,33 @@ def place(  # noqa: PLR0917
         epoch: the trainer's epoch.
         load: replicas of other roles on each machine; the emptier one is taken.
     """
-    known = {each.index: each for each in before}
-    kept = [
-        each
+    known, serving = {each.index: each for each in before}, frozenset(machines)
+    kept = {
+        index: each
         for index in range(role.replicas)
-        if (each := known.get(index)) is not None and (each.asked or _stays(each, role, machines, epoch))
-    ]
-    taken = Counter(each.machine for each in kept if each.machine in machines)
-    of_others = load or {}
+        if (each := known.get(index)) is not None and (each.asked or _stays(each, role, serving, epoch))
+    }
+    missing = [index for index in range(role.replicas) if index not in kept]
+    if not missing:
+        return Placed(tuple(kept.values()))
+    room = _Room(role, machines, (each.machine for each in kept.values()), load or {})
     unplaced = []
-    for index in range(role.replicas):
-        if any(each.index == index for each in kept):
-            continue
+    for index in missing:
         old = known.get(index)
-        machine = _emptiest(role, machines, taken, of_others, old.tried if old else ())
-        if machine is None:
+        tried = old.tried if old else ()
+        if (machine := room.take(tried)) is None:
             unplaced.append(index)
             continue
-        taken[machine] += 1
-        kept.append(
-            Place(
-                role=name,
-                index=index,
-                machine=machine,
-                generation=generations.get(index, 0) + 1,
-                epoch=epoch,
-                tried=old.tried if old else (),
-                incident=old.incident if old else "",
-            )
+        kept[index] = Place(
+            role=name,
+            index=index,
+            machine=machine,
+            generation=generations.get(index, 0) + 1,
+            epoch=epoch,
+            tried=tried,
+            incident=old.incident if old else "",
         )
-    return Placed(tuple(sorted(kept, key=lambda each: each.index)), tuple(unplaced))
+    return Placed(tuple(kept[index] for index in sorted(kept)), tuple(unplaced))
 
 
 def after_failure(place: Place, role: RoleSpec, why: str, now: float) -> Place:
@@ -78,34 +76,55 @@ def after_failure(place: Place, role: RoleSpec, why: str, now: float) -> Place:
     return place.model_copy(update={"tried": tried})
 
 
-def _stays(place: Place, role: RoleSpec, machines: Collection[str], epoch: int) -> bool:
-    if place.machine not in machines or place.machine in place.tried:
+def _stays(place: Place, role: RoleSpec, serving: Collection[str], epoch: int) -> bool:
+    if place.machine not in serving or place.machine in place.tried:
         return False
     return role.with_trainer is WithTrainer.STAY or place.epoch == epoch
 
 
-def _emptiest(
-    role: RoleSpec,
-    machines: Sequence[str],
-    taken: Mapping[str, int],
-    of_others: Mapping[str, int],
-    tried: Collection[str],
-) -> str | None:
-    """Return the machine with the fewest replicas of this role, then of others; one where it failed only if need be."""
-    open_to = [
-        machine for machine in machines if not role.per_machine or taken.get(machine, 0) < role.per_machine
-    ]
-    used = {machine for machine, number in taken.items() if number}
-    if role.machines and len(used) >= role.machines:
-        open_to = [machine for machine in open_to if machine in used]
-    order = {machine: at for at, machine in enumerate(machines)}
-    return min(
-        open_to,
-        key=lambda machine: (
-            machine in tried,
-            taken.get(machine, 0),
-            of_others.get(machine, 0),
-            order[machine],
-        ),
-        default=None,
-    )
+class _Room:
+    """Machines by how full they are: the one with the fewest replicas of this role first, then of others."""
+
+    def __init__(
+        self, role: RoleSpec, machines: Sequence[str], taken: Iterable[str], of_others: Mapping[str, int]
+    ) -> None:
+        self._role = role
+        self._machines = machines
+        self._taken = Counter(dict.fromkeys(machines, 0))
+        self._taken.update(machine for machine in taken if machine in self._taken)
+        self._others = of_others
+        self._used = sum(1 for number in self._taken.values() if number)
+        self._heap = [self._entry(at) for at in range(len(machines))]
+        heapq.heapify(self._heap)
+
+    def take(self, tried: Collection[str]) -> str | None:
+        """Take the emptiest machine; one that was ``tried`` only if there is no other. None: there is no room."""
+        passed: list[tuple[int, int, int]] = []
+        found: tuple[int, int, int] | None = None
+        while self._heap:
+            entry = heapq.heappop(self._heap)
+            passed.append(entry)
+            if not self._is_full(entry) and self._machines[entry[2]] not in tried:
+                found = entry
+                break
+        if found is None:  # the first of those that were tried
+            found = next((entry for entry in passed if not self._is_full(entry)), None)
+        for entry in passed:
+            if entry is not found and not self._is_full(entry):
+                heapq.heappush(self._heap, entry)
+        if found is None:
+            return None
+        machine = self._machines[found[2]]
+        self._used += not self._taken[machine]
+        self._taken[machine] += 1
+        heapq.heappush(self._heap, self._entry(found[2]))
+        return machine
+
+    def _entry(self, at: int) -> tuple[int, int, int]:
+        machine = self._machines[at]
+        return self._taken[machine], self._others.get(machine, 0), at
+
+    def _is_full(self, entry: tuple[int, int, int]) -> bool:
+        """Whether it has no room for this role any more."""
+        limit, most = self._role.per_machine, self._role.machines
+        return bool(limit and entry[0] >= limit) or bool(most and self._used >= most and not entry[0])

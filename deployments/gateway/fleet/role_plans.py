@@ -22,7 +22,8 @@ def plans(jobs: Iterable[tuple[Job, Decided]]) -> dict[str, Plan]:
             if not place.asked:
                 mine.setdefault(place.machine, []).append(_order(job, place))
         for machine in job.machines:
-            part = RolesOfJob(
+            # Not checked again for each machine: there may be a thousand, with a thousand members.
+            part = RolesOfJob.model_construct(
                 job=job.name,
                 code_version=job.code_version,
                 replicas=tuple(mine.get(machine, ())),
@@ -34,7 +35,7 @@ def plans(jobs: Iterable[tuple[Job, Decided]]) -> dict[str, Plan]:
 
 def _plan(parts: list[RolesOfJob], digests: dict[str, str]) -> Plan:
     told = (each.model_dump_json(exclude={"members"}) + digests[each.job] for each in parts)
-    return Plan(version=_digest(*told), jobs=tuple(parts))
+    return Plan.model_construct(version=_digest(*told), jobs=tuple(parts))
 
 
 def _order(job: Job, place: Place) -> Replica:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from holdfast.deployments.gateway.fleet import role_incidents
@@ -34,6 +35,8 @@ class Roles:
         self._reports: dict[str, tuple[str, tuple[ReplicaState, ...]]] = {}
         self._places: dict[str, PlacesOfJob] = {}
         self._decided: dict[str, Decided] = {}
+        self._seen: dict[str, tuple[Facts, PlacesOfJob]] = {}
+        """What was decided on last."""
         self._plans: dict[str, Plan] = {}
         self._planned: dict[str, tuple[Job, Decided]] = {}
         self._holding: set[str] = set()
@@ -46,6 +49,7 @@ class Roles:
         """Read the ledger again: another gateway may have led meanwhile."""
         self._places.clear()
         self._decided.clear()
+        self._seen.clear()
         self._plans, self._planned = {}, {}
         self._looked = False
 
@@ -176,8 +180,12 @@ class Roles:
         ledger = self._site.ledger
         if job.name not in self._places:
             self._places[job.name] = await asyncio.to_thread(ledger.places, job.name)
-        before = self._places[job.name]
-        decided = decide(self._facts(job), before)
+        before, facts = self._places[job.name], self._facts(job)
+        same = replace(facts, now=0.0)
+        waits = any(each.asked for each in before.places)  # for a time
+        if job.name in self._decided and self._seen.get(job.name) == (same, before) and not waits:
+            return
+        decided = decide(facts, before)
         if decided.places != before:
             await asyncio.to_thread(ledger.set_places, job.name, decided.places)
             self._places[job.name] = decided.places
@@ -187,6 +195,8 @@ class Roles:
                 self._places[job.name] = changed
             _log_changes(job, before, decided.places)
         self._decided[job.name] = decided
+        # Once more, if something was changed: members are then those of the new places.
+        self._seen[job.name] = (same, before)
 
     def _facts(self, job: Job) -> Facts:
         site = self._site
