@@ -72,6 +72,7 @@ class Roles:
             jobs = [job for job in fleet.jobs.values() if job.spec.roles and self._runs(job)]
             for name in self._decided.keys() - {job.name for job in jobs}:
                 del self._decided[name]
+                self._seen.pop(name, None)
             for job in jobs:
                 if self._settled(job):
                     await self._rule(job)
@@ -82,6 +83,15 @@ class Roles:
             self._looked = True
             for name in self._reports.keys() - fleet.machines.keys():
                 del self._reports[name]
+
+    async def submitted(self, name: str) -> None:
+        """Drop the places that a former job of this name left; generations go on counting."""
+        async with self._ruling:
+            known = await asyncio.to_thread(self._site.ledger.places, name)
+            for role in {each.role for each in known.places}:
+                known = known.with_role(role, ())
+            await asyncio.to_thread(self._site.ledger.set_places, name, known)
+            self._places[name] = known
 
     async def scale(self, job: Job, role: str, replicas: int) -> Job:
         """Give a role another number of replicas.

@@ -193,7 +193,13 @@ async def test_replicas_end_with_their_job(kit: Kit) -> None:
     await machines.look()
     await machines.beat("m0", "m1")
     assert machines.on("m0") == machines.on("m1") == []
-    assert kit.ledger.places(JOB).generations == {"rollout": {0: 1, 1: 1}}
+    spec = kit.ledger.job(JOB).spec.model_dump(mode="json")
+    kit.ledger.give_back(["m0", "m1"], JOB)
+    await kit.post("/v1/jobs", {"spec": spec, "code_version": "v1"})
+    await machines.look()
+    await machines.beat("m0", "m1", "m2")
+    placed = [each for name in ("m0", "m1", "m2") for each in machines.on(name)]
+    assert sorted(placed) == [("rollout", 0, 2), ("rollout", 1, 2)]
 
 
 async def test_places_are_as_they_were_written(kit: Kit) -> None:
