@@ -61,6 +61,8 @@ class FakeGateway:
                 return [job.model_dump(mode="json") for job in self.jobs.values()]
             case ["POST", "jobs"]:
                 return self._submit(JobSpec.model_validate(body["spec"])).model_dump(mode="json")
+            case ["POST", "jobs", name, "roles", _, "scale"] if name in self.jobs:
+                return self.jobs[name].model_dump(mode="json")
             case ["POST", "jobs", name, "update" | "move"] if name in self.jobs:
                 return {"outcome": "opened", "incident": f"{name}-1"}
             case ["GET" | "POST", "jobs", name, *_]:

@@ -9,6 +9,8 @@ import pytest
 from holdfast.cli import roles, sources
 from holdfast.errors import SettingsError
 from holdfast.models.job import JobSpec
+from tests.cli.conftest import Cli
+from tests.cli.fake_gateway import FakeGateway
 
 ROW = {"waits_for": [], "unplaced": 0, "ready": False, "running": 0}
 
@@ -53,3 +55,31 @@ def test_an_unknown_script_of_a_role_is_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(SettingsError, match=r"roles.rollout.script = 'rollout.py': no such file"):
         sources.check_scripts(tmp_path, spec)
+
+
+def test_a_role_is_scaled(cli: Cli, gateway: FakeGateway) -> None:
+    """By its name; a word that is none is refused before anything is sent."""
+    gateway.add_job(JobSpec(name="rl", script="train.py", machines=1, ranks_per_machine=1))
+    done = cli("scale", "rl", "8", "--role", "rollout", "--note", "more samples")
+    assert (done.status, done.out) == (0, "rl: 8 replicas of rollout; the ranks are left alone.\n")
+    path, body = gateway.calls[-1]
+    assert (path, body["replicas"], body["note"]) == ("/v1/jobs/rl/roles/rollout/scale", 8, "more samples")
+    wrong = cli("scale", "rl", "8", "--role", "../x")
+    assert wrong.status != 0
+    assert "--role: role '../x' is not a role's name" in wrong.err
+    assert len(gateway.calls) == 1
+
+
+def test_a_role_without_room_is_refused_before_its_code_is_stored(
+    cli: Cli, gateway: FakeGateway, project: Path
+) -> None:
+    """One message that names the field and what there is."""
+    (project / "train.py").write_text("")
+    (project / "job.yaml").write_text(
+        "name: rl\nscript: train.py\nmachines: 1\nranks_per_machine: 1\n"
+        "roles: {rollout: {script: train.py, replicas: 3, per_machine: 2}}\n"
+    )
+    refused = cli("submit", "job.yaml")
+    assert refused.status != 0
+    assert "roles.rollout.replicas = 3: there is room for 2 (2 per machine on 1)" in refused.err
+    assert gateway.calls == []
