@@ -226,3 +226,9 @@ class Gateway:
             metrics.machines.labels(machine.state).inc()
         for job in fleet.jobs.values():
             metrics.job_epoch.labels(job.name).set(job.epoch)
+        metrics.role_replicas.clear()
+        metrics.role_running.clear()
+        for job in fleet.jobs.values():
+            for role in self.roles.view(job):
+                metrics.role_replicas.labels(job.name, role["name"]).set(role["replicas"])
+                metrics.role_running.labels(job.name, role["name"]).set(role["running"])

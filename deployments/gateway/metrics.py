@@ -41,6 +41,8 @@ class Metrics:
         )
         self.job_step = self._gauge("job_step", "Newest step of a job.", "job")
         self.job_epoch = self._gauge("job_epoch", "Newest epoch of a job.", "job")
+        self.role_replicas = self._gauge("role_replicas", "Replicas that a role is to have.", "job", "role")
+        self.role_running = self._gauge("role_running", "Replicas of a role that run.", "job", "role")
         self.job_ettr = self._gauge(
             "job_ettr",
             "Productive over wall-clock time: of the job's life, and in the window.",

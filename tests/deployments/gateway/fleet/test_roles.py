@@ -92,6 +92,10 @@ async def test_replicas_are_spread_and_found(kit: Kit) -> None:
     await machines.beat("m1")
     await machines.beat("m0")
     assert machines.members("m0") == {("rollout", 1): "m1:4001"}
+    await kit.gateway._refresh()
+    shown = kit.gateway.site.metrics.render().decode()
+    assert f'holdfast_role_replicas{{job="{JOB}",role="rollout"}} 2.0' in shown
+    assert f'holdfast_role_running{{job="{JOB}",role="rollout"}} 1.0' in shown
 
 
 async def test_a_plan_is_sent_once(kit: Kit) -> None:
