@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import signal
 import statistics
@@ -20,7 +19,7 @@ from holdfast.storage.code import versions
 from tests.e2e.site import EXAMPLES, Site
 from tests.e2e.waiting import wait_for
 
-_log = logging.getLogger(__name__)
+MINUTES = 10
 
 
 def submit(site: Site, name: str, example: str) -> None:
@@ -121,12 +120,14 @@ def test_ten_minutes_of_killed_rollouts_do_not_slow_the_trainer(site: Site, name
     wait_for(roles.told, lambda: roles.step() >= 20 and roles.all_run("rollout"))
     before, quiet = roles.trainer(), pace(roles, 60.0)
     paces, kills = [], 0
-    for _ in range(10):
+    for _ in range(MINUTES):
         began, at_step = time.monotonic(), roles.step()
         kills += kill_rollouts(roles, 60.0, 3.0)
         paces.append((roles.step() - at_step) / (time.monotonic() - began))
-    _log.warning("steps/s: %.2f quiet, %.2f with %d kills; %s", quiet, statistics.median(paces), kills, paces)
-    assert kills >= 100
+    told = f"{quiet:.2f} steps/s quiet, {statistics.median(paces):.2f} with {kills} kills: {paces}"
+    (site.home / "paces.txt").write_text(told)
+    assert kills >= 10 * MINUTES, told
+    assert statistics.median(paces) > 0.8 * quiet, told  # the host is shared: 5 % is what a quiet one shows
     require_the_trainer_went_on(roles, before, name)
     wait_for(roles.told, lambda: roles.all_run("rollout"))
 
