@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from holdfast.models.alert import Incident, IncidentClass
 from tests.e2e.site import Site
@@ -62,6 +63,7 @@ def test_the_machine_where_ranks_met_is_lost(site: Site, name: str) -> None:
     assert "2 of 4 ranks in their processes" in incident.summary, incident.summary
 
 
+@pytest.mark.thorough
 def test_a_process_that_cannot_be_stopped_in_time_is_replaced(site: Site, name: str) -> None:
     """Of two survivors one is stopped: nothing breaks off what it is in."""
     before = submitted(site, name, ranks_per_machine=2, every_step=True)
@@ -74,6 +76,7 @@ def test_a_process_that_cannot_be_stopped_in_time_is_replaced(site: Site, name: 
     assert not psutil.pid_exists(before[2])
 
 
+@pytest.mark.thorough
 def test_a_second_death_while_the_first_is_recovered(site: Site, name: str) -> None:
     """A process that was kept is as good a rank as any: it may die, too."""
     before = submitted(site, name, ranks_per_machine=2, every_step=True)
