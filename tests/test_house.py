@@ -50,7 +50,8 @@ MAY_IMPORT = {
     "storage": BASE | {"storage"},
     "drivers": BASE | {"drivers", "plugins"},
     # The catalogue of Xids is a policy; faults are imported by ranks of machines that were armed for them.
-    "agent": BASE | {"agent", "storage", "session", "inject", "policies", "plugins"},
+    # `roles` is for the processes that it starts, as `session` is.
+    "agent": BASE | {"agent", "storage", "session", "roles", "inject", "policies", "plugins"},
     "session": BASE | {"session", "storage", "agent"},
     "operations": BELOW_TASKS | {"operations"},
     "tasks": BELOW_TASKS | {"operations", "tasks"},

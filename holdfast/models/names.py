@@ -25,6 +25,8 @@ MachineOrNone = Annotated[str, Field(pattern=f"^({_MACHINE})?$")]
 """As :data:`MachineName`; empty: none."""
 Version = Annotated[str, Field(pattern=f"^{_PLAIN}{{0,63}}$")]
 """Of a job's code: the folder of its checkout, part of its archive's key."""
+VersionOrNone = Annotated[str, Field(pattern=f"^({_PLAIN}{{0,63}})?$")]
+"""As :data:`Version`; empty: none."""
 IncidentId = Annotated[str, Field(pattern=f"^{_PLAIN}{{0,99}}$")]
 """Of an incident: ``<job>-<number>``."""
 Incarnation = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._:@-]{0,255})?$")]

@@ -13,7 +13,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from holdfast.models.base import MAX_GRACE_S, Duration, Finite, Frozen
-from holdfast.models.names import JobName, Version
+from holdfast.models.names import JobName, MachineName, MachineOrNone, Version, VersionOrNone
 
 TRAINER = "trainer"
 """The role of the job's ranks."""
@@ -173,11 +173,11 @@ class Place(Frozen):
 
     role: RoleName
     index: int = Field(ge=0)
-    machine: str
+    machine: MachineOrNone
     generation: int = Field(ge=1)
     epoch: int = Field(0, ge=0)
     """The trainer's epoch when it was placed."""
-    tried: tuple[str, ...] = ()
+    tried: tuple[MachineName, ...] = ()
     """Machines on which it failed too often, since its last good run."""
     asked: str = ""
     """Why a person is asked about it: it failed too often, wherever it was tried."""
@@ -243,7 +243,7 @@ class RolesOfJob(Frozen):
 class Plan(Frozen):
     """All replicas of one machine; whatever is not in it ends."""
 
-    version: str = ""
+    version: VersionOrNone = ""
     """Digest of the content; empty: nothing is to run, and there are no members."""
     jobs: tuple[RolesOfJob, ...] = ()
 

@@ -15,6 +15,7 @@ SHORT_LIVED = {
     "holdfast/agent/checkpoints/prove_main.py": "an answer of a process that runs",
     "holdfast/agent/ranks/rendezvous.py": "an answer of a process that runs",
     "holdfast/agent/ranks/handed.py": "an order to a rank that runs",
+    "holdfast/roles.py": "addresses of processes that run",
     "holdfast/inject/target.py": "a fault for processes that run",
     "storage/code/versions.py": "a checkout found broken, out of the way of a whole one",
     "storage/checkpoints/save/slot_files.py": "an empty slot, before anything is saved in it",

@@ -39,7 +39,7 @@ NAMED = {
 }
 """Fields of such names carry names from outside, in whatever model; and these, whose name says less:"""
 ALSO = {("JobSpec", "name"), ("Machine", "name"), ("Witness", "name"), ("Incident", "id"), ("Request", "id")}
-COUNTS = {("JobSpec", "machines"), ("Request", "machines")}
+COUNTS = {("JobSpec", "machines"), ("Request", "machines"), ("RoleSpec", "machines")}
 OWN_WORDS = {("Action", "key")}
 """A key that the playbook makes of its own words."""
 

@@ -36,7 +36,7 @@ class Roles:
         self._places: dict[str, PlacesOfJob] = {}
         self._decided: dict[str, Decided] = {}
         self._seen: dict[str, tuple[Facts, PlacesOfJob]] = {}
-        """What was decided on last."""
+        """Facts and places of the last decision."""
         self._plans: dict[str, Plan] = {}
         self._planned: dict[str, tuple[Job, Decided]] = {}
         self._holding: set[str] = set()
