@@ -48,6 +48,8 @@ class RankOrder:
     env: dict[str, str] = field(default_factory=dict)
     group: str = ""
     """The file by which it joins its epoch's control group."""
+    nicer: int = 0
+    """By how much it gives way to ranks of its machine."""
 
 
 def bootstrap(
@@ -116,6 +118,7 @@ def run_rank(order: RankOrder) -> None:
     """Run the user's script as torchrun would; report an uncaught exception to the agent first."""
     _orders.append(order)
     epoch_groups.join(order.group)
+    os.nice(order.nicer)
     _redirect(order.log)
     os.environ.update(order.env)
     marks.mark(order.env[wire.ENV_CONTROL])

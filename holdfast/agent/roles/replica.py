@@ -23,6 +23,8 @@ from holdfast.models.roles import Replica, ReplicaPhase, ReplicaState
 from holdfast.policies.roles import restart
 
 _log = logging.getLogger(__name__)
+NICER = 5
+"""Replicas give way to the ranks beside them, also while they start."""
 _REMEMBERED = 1000
 """Restarts that a budget may count."""
 
@@ -181,6 +183,7 @@ class Supervised:
             socket="",
             env=dict(self._environment()),
             group=group,
+            nicer=NICER,
         )
 
     def _environment(self) -> Mapping[str, str]:
