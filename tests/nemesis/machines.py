@@ -120,6 +120,26 @@ class Nothing:
         return lambda *_args, **_named: None
 
 
+class Roles(Nothing):
+    """The supervisor of a machine whose jobs have no roles beside their ranks."""
+
+    running, version = False, ""
+
+    def states(self) -> tuple[wire.ReplicaState, ...]:
+        """There is no replica."""
+        return ()
+
+    async def run(self) -> None:
+        """Wait for a plan that never comes."""
+        await asyncio.get_running_loop().create_future()
+
+    async def forget(self, _job: str) -> None:
+        """There is nothing of it."""
+
+    async def stop_all(self) -> None:
+        """All are."""
+
+
 class Memory(Nothing):
     """The machine's shared memory, as a table."""
 
@@ -293,6 +313,7 @@ class SimAgent(Agent):
             events=lambda run: RunEvents(self._watch, run),
             on_exit=self._watch.exited,
         )
+        self.roles = Roles()  # type: ignore[assignment]
         self._vitals = wire.Vitals
         self._lease = Lease(
             self.standing,
