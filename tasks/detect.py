@@ -179,14 +179,14 @@ def _accused(ctx: Context, incident: Incident, rounds: int) -> tuple[tuple[str, 
         cleared = {alert.machine for alert in incident.alerts}
         cleared -= {alert.machine for alert in firing.still(ctx, incident)}
         accused = dict.fromkeys(name for name in accused if name not in cleared)
-    anew = _began_anew(ctx, incident)
-    still = tuple(name for name in accused if name not in anew)
+    again = _registered_again(ctx, incident)
+    still = tuple(name for name in accused if name not in again)
     # Alerts may have joined since the incident was opened for the first of them.
     limit = ctx.policy.aggregate.limit(len(ctx.ledger.job(incident.job).machines))
-    return (still, tuple(name for name in accused if name in anew)) if len(still) <= limit else ((), ())
+    return (still, tuple(name for name in accused if name in again)) if len(still) <= limit else ((), ())
 
 
-def _began_anew(ctx: Context, incident: Incident) -> set[str]:
+def _registered_again(ctx: Context, incident: Incident) -> set[str]:
     """Return the job's machines that registered again since their alerts, and whose eviction was not begun before."""
     begun = {action.key for action in ctx.ledger.actions(incident.id)}
     job = ctx.ledger.job(incident.job)
