@@ -20,6 +20,7 @@
     ├── CheckpointError        a checkpoint is torn, short, foreign or missing
     │   ├── DamagedError       its bytes are not those that were saved: another source or an older step is taken
     │   └── UncoveredError     it lacks elements that the state has now: other ranks' shards or S3 are taken
+    ├── SourceError            training data is missing, was changed after it was listed, or cannot be read
     ├── NoStandbyError         the pool is empty
     └── RecoveryError          a playbook acted, and the job did not come back
 """
@@ -125,6 +126,12 @@ class UncoveredError(CheckpointError):
         """Note that ``missing`` of the ``needed`` elements of ``path`` are nowhere in the data that would be read."""
         super().__init__(message)
         self.path, self.missing, self.needed = path, missing, needed
+
+
+class SourceError(HoldfastError):
+    """Training data is missing, cannot be read, or is no longer what the listing of the run holds: names the path."""
+
+    status = 410
 
 
 class NoStandbyError(HoldfastError):

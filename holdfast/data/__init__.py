@@ -1,8 +1,43 @@
-"""Data order that survives restarts and resizes: :class:`ElasticSampler` and :class:`ElasticLoader`."""
+"""Training data in an order that survives restarts and resizes: sources, mixes, `Dataset`; `ElasticSampler`."""
 
 from __future__ import annotations
 
-from holdfast.data.loader import ElasticLoader
-from holdfast.data.sampler import ElasticSampler
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["ElasticLoader", "ElasticSampler"]
+from holdfast.data.dataset import Dataset
+from holdfast.data.files import File
+from holdfast.data.partitions import between
+from holdfast.data.places import Place
+from holdfast.data.sources import Mix, Source, align, folder, mix, source
+
+if TYPE_CHECKING:
+    from holdfast.data.loader import ElasticLoader
+    from holdfast.data.sampler import ElasticSampler
+
+__all__ = [
+    "Dataset",
+    "ElasticLoader",
+    "ElasticSampler",
+    "File",
+    "Mix",
+    "Place",
+    "Source",
+    "align",
+    "between",
+    "folder",
+    "mix",
+    "source",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what needs torch only where it is used: workers that read data start without it."""
+    if name == "ElasticLoader":
+        from holdfast.data.loader import ElasticLoader  # noqa: PLC0415
+
+        return ElasticLoader
+    if name == "ElasticSampler":
+        from holdfast.data.sampler import ElasticSampler  # noqa: PLC0415
+
+        return ElasticSampler
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -17,19 +17,19 @@ def shuffled(places: NDArray[np.int64], size: int, seed: int) -> NDArray[np.int6
     """Return the sample at each of ``places`` (each in 0..size-1) in the order that ``seed`` gives."""
     half = _U(max(1, -(-(size - 1).bit_length() // 2)))
     mask = _U((1 << int(half)) - 1)
-    keys = _mix(np.arange(_ROUNDS, dtype=_U) + _mix(np.array([seed % 2**64], dtype=_U)))
+    keys = mixed_bits(np.arange(_ROUNDS, dtype=_U) + mixed_bits(np.array([seed % 2**64], dtype=_U)))
     found = places.astype(_U)
     outside = np.ones(len(found), dtype=bool)
     while outside.any():
         left, right = found[outside] >> half, found[outside] & mask
         for key in keys:
-            left, right = right, left ^ (_mix(right ^ key) & mask)
+            left, right = right, left ^ (mixed_bits(right ^ key) & mask)
         found[outside] = (left << half) | right
         outside = found >= size
     return found.astype(np.int64)
 
 
-def _mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def mixed_bits(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Apply splitmix64's finaliser (Steele, Lea, Flood 2014)."""
     value = value + _U(0x9E3779B97F4A7C15)
     value = (value ^ (value >> _U(30))) * _U(0xBF58476D1CE4E5B9)

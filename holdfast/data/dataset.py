@@ -1,0 +1,291 @@
+"""A data set whose position is one number: exactly once, at any number of ranks."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from holdfast.data.agree import Agreement, agreement
+from holdfast.data.deal import picks, share
+from holdfast.data.files import File, Indexed
+from holdfast.data.formats import format_of
+from holdfast.data.listing import Catalog, Listing
+from holdfast.data.plan import Part, Plan
+from holdfast.data.reader import Reader
+from holdfast.data.rows import Rows, cut
+from holdfast.data.sources import Mix, Source, as_mix
+from holdfast.errors import SettingsError
+
+
+class Dataset:
+    """Batches of one order of samples that all ranks share, to be put into the state given to the Session.
+
+    The order follows from the listing, the weights and the seed; its state is the number of samples that all ranks
+    have taken together, and the listing. Both are equal on all ranks: the state is loaded at any number of ranks.
+    """
+
+    def __init__(
+        self,
+        source: Source | Mix,
+        batch: int,
+        *,
+        seed: int = 0,
+        epochs: int | None = 1,
+        lanes: int = 8,
+        drop_last: bool = False,
+        rank: int | None = None,
+        ranks: int | None = None,
+        threads: int = 4,
+        poll_s: float = 5.0,
+        waiting: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        agree: Agreement | None = None,
+    ) -> None:
+        """Define it; files are listed at the first batch.
+
+        Args:
+            source: a source, or a mix of some.
+            batch: samples of a step, of all ranks together.
+            seed: of all shuffles.
+            epochs: passes through the data; None: without end. No matter where a source repeats or is followed.
+            lanes: the order is dealt to so many readers; best a multiple of the largest number of ranks. Must stay.
+            drop_last: leave out the samples at the end that do not fill a batch.
+            rank: data-parallel rank; default that of the process group.
+            ranks: their number.
+            threads: that read ahead.
+            poll_s: seconds between listings while a followed source has nothing new.
+            waiting: entered while it waits so, such as ``lambda: session.phase("eval")``: no step is expected then.
+            agree: default the process group's ranks.
+
+        Raises:
+            SettingsError: a number is out of range.
+        """
+        for name, value in (("batch", batch), ("lanes", lanes), ("threads", threads), ("epochs", epochs)):
+            if value is not None and value < 1:
+                raise SettingsError(f"Dataset: {name} = {value}: expected 1 or more")
+        if (rank is None) != (ranks is None) or (rank is not None and not 0 <= rank < (ranks or 0)):
+            raise SettingsError(
+                f"Dataset: rank = {rank}, ranks = {ranks}: expected a rank below their number, or neither"
+            )
+        self.mix, self.batch, self.seed, self.epochs, self.lanes = as_mix(source), batch, seed, epochs, lanes
+        self.taken = 0
+        """Samples that all ranks together have taken."""
+        self.listing = Listing()
+        self._drop_last, self._threads, self._poll_s, self._waiting = drop_last, threads, poll_s, waiting
+        self._rank, self._ranks, self._agree = rank, ranks, agree
+        self._plan: Plan | None = None
+        self._catalogs: dict[str, Catalog] = {}
+        self._reader: Reader | None = None
+
+    def prepare(self) -> None:
+        """List the files now, together with all ranks, rather than at the first batch: what is wrong shows here."""
+        assert self.plan
+
+    @property
+    def plan(self) -> Plan:
+        """The order; lists the files at the first use, together with all ranks.
+
+        Raises:
+            SourceError: a place or a file is missing or cannot be read.
+            SettingsError: a file is of no known format; there is no sample at all.
+        """
+        if self._plan is None:
+            if not self.listing.groups:
+                self._grow()
+            self._set_plan()
+        assert self._plan is not None
+        if not self._follows and self._plan.per_epoch == 0:
+            places = ", ".join(each.place.name for each in self.mix.sources.values())
+            raise SettingsError(f"{places}: no sample in any file that counts")
+        return self._plan
+
+    def __iter__(self) -> Iterator[Rows]:
+        """Go on from the position; each batch counts as taken from the moment it is handed out."""
+        return self
+
+    def __next__(self) -> Rows:
+        """Return this rank's rows of the next step."""
+        size = self._next_size()
+        if not size:
+            raise StopIteration
+        low, high = share(size, *self._place())
+        rows = self._rows(self.taken, size, low, high)
+        self.taken += size
+        return rows
+
+    def read(self, samples: range, batch: int | None = None) -> Rows:
+        """Return samples by their places, such as ``session.share(step, batch).samples``; the step counts as taken.
+
+        Args:
+            samples: within one batch.
+            batch: samples of every step; default that of the data set.
+
+        Raises:
+            SettingsError: they are not within one batch, or past the end.
+        """
+        batch = batch or self.batch
+        first = samples.start - samples.start % batch
+        if not samples or samples.step != 1 or samples.stop > first + batch:
+            raise SettingsError(f"read({samples}): expected consecutive samples within a batch of {batch}")
+        self._wait_for(first + batch)
+        total = self.plan.total
+        if total is not None and samples.stop > total:
+            raise SettingsError(
+                f"read({samples}): the data ends after {total} samples (epochs = {self.epochs})"
+            )
+        size = batch if total is None else min(batch, total - first)
+        rows = self._rows(first, size, samples.start - first, samples.stop - first)
+        self.taken = first + size
+        return rows
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position, the listing, and what must not change for them to mean the same."""
+        return {"taken": self.taken, "order": self._order(), "listing": self._packed()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from a position, in the order of the listing that was saved with it.
+
+        Raises:
+            SettingsError: it is one of another order.
+        """
+        saved, now = json.loads(state["order"]), json.loads(self._order())
+        for name in sorted(saved | now):
+            if saved.get(name) != now.get(name):
+                raise SettingsError(
+                    f"Dataset: {name} is {now.get(name)}, the restored position has {saved.get(name)}: samples would "
+                    "be skipped or repeated"
+                )
+        self.listing = Listing.unpacked(state["listing"]) if state["listing"] else Listing()
+        self._kept = (self.listing, state["listing"])
+        self.taken = int(state["taken"])
+        self._plan = self._reader = None
+
+    def close(self) -> None:
+        """End the threads that read ahead."""
+        if self._reader is not None:
+            self._reader.close()
+            self._reader = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what a worker process makes for itself."""
+        return {**self.__dict__, "_reader": None}
+
+    _kept: tuple[Listing, bytes] = (Listing(), b"")
+
+    def _packed(self) -> bytes:
+        if self._kept[0] is not self.listing:
+            self._kept = (self.listing, self.listing.packed())
+        return self._kept[1]
+
+    def _order(self) -> str:
+        """Return all that the order follows from, but for the listing."""
+        told: dict[str, Any] = {"seed": self.seed, "lanes": self.lanes}
+        several = len(self.mix.sources) > 1
+        if several:
+            told["sources"] = list(self.mix.sources)
+        for name, each in self.mix.sources.items():
+            of = f" of {name}" if name else ""
+            told |= {f"by{of}": each.by, f"window{of}": each.window, f"shuffle{of}": each.shuffle}
+            told[f"repeat{of}"] = each.repeat
+            if several:  # a single one may be followed from its end on, where it was not before
+                told |= {f"share{of}": self.mix.quotas[name], f"follow{of}": each.follow}
+        return json.dumps(told, sort_keys=True)
+
+    @property
+    def _follows(self) -> bool:
+        return any(each.follow for each in self.mix.sources.values())
+
+    def _agreement(self) -> Agreement:
+        if self._agree is None:
+            self._agree = agreement()
+        return self._agree
+
+    def _place(self) -> tuple[int, int]:
+        if self._rank is not None and self._ranks is not None:
+            return self._rank, self._ranks
+        return self._agreement().rank, self._agreement().ranks
+
+    def _next_size(self) -> int:
+        """Return the samples of the next step; waits for them where a source is followed."""
+        self._wait_for(self.taken + self.batch)
+        total = self.plan.total
+        left = self.batch if total is None else min(self.batch, total - self.taken)
+        return 0 if self._drop_last and left < self.batch else left
+
+    def _wait_for(self, count: int) -> None:
+        if not self._follows or self.plan.has(count):
+            return
+        with self._waiting():
+            while not self.plan.has(count):
+                if not self._grow():
+                    time.sleep(self._poll_s)
+
+    def _grow(self) -> bool:
+        """List again, together with all ranks; return whether there is anything new."""
+        agree = self._agreement()
+        fresh = agree.one(self._news)
+        if not any(fresh.values()):
+            return False
+        flat = [
+            (name, file)
+            for name, files in fresh.items()
+            for file in sorted(files, key=lambda each: each.path)
+        ]
+        parts = agree.each(lambda: self._indexed(flat[agree.rank :: agree.ranks]))
+        more: dict[str, list[Indexed]] = {name: [] for name in fresh}
+        for number, (name, _) in enumerate(flat):
+            more[name].append(parts[number % agree.ranks][number // agree.ranks])
+        self.listing = self.listing.grown({name: tuple(files) for name, files in more.items()})
+        self._set_plan()
+        return True
+
+    def _news(self) -> dict[str, list[File]]:
+        first = not self.listing.groups
+        found = {name: each.listing() for name, each in self.mix.sources.items() if first or each.follow}
+        return self.listing.news(self.mix, found)
+
+    def _indexed(self, files: list[tuple[str, File]]) -> list[Indexed]:
+        formats = {name: each.formats() for name, each in self.mix.sources.items()}
+
+        def index(given: tuple[str, File]) -> Indexed:
+            name, file = given
+            source = self.mix.sources[name]
+            path = f"{source.place.name.rstrip('/')}/{file.path}"
+            with source.place.open(file) as opened:
+                splits = formats[name][format_of(path, source.format)].index(opened, path)
+            return Indexed(file, tuple(splits))
+
+        with ThreadPoolExecutor(self._threads) as pool:
+            return list(pool.map(index, files))
+
+    def _set_plan(self) -> None:
+        self._catalogs = self.listing.catalogs(self.mix)
+        parts = [
+            Part(
+                name,
+                self._catalogs[name].windows,
+                each.shuffle,
+                self.mix.quotas[name],
+                repeat=each.repeat,
+                grows=each.follow,
+            )
+            for name, each in self.mix.sources.items()
+        ]
+        self._plan = Plan(parts, seed=self.seed, lanes=self.lanes, epochs=self.epochs)
+        if self._reader is not None:
+            self._hand_over(self._reader)
+
+    def _hand_over(self, reader: Reader) -> None:
+        assert self._plan is not None
+        reader.plan(self._plan, list(self._catalogs.values()), -(-self.lanes // self._place()[1]) + 1)
+
+    def _rows(self, first: int, size: int, low: int, high: int) -> Rows:
+        if self._reader is None:
+            self._reader = Reader(list(self.mix.sources.values()), self._threads)
+            self._hand_over(self._reader)
+        if low == high:  # at the end, fewer samples than ranks: no rows, of the right kind
+            return cut(self._reader.rows(picks(first, size, 0, 1, self.lanes)), 0, 0)
+        return self._reader.rows(picks(first, size, low, high, self.lanes))

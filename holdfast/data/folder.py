@@ -1,0 +1,51 @@
+"""A local folder (or one on a shared file system)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from holdfast.data.files import File
+from holdfast.data.places import changed
+from holdfast.errors import SourceError
+
+
+@dataclass(frozen=True)
+class FolderPlace:
+    """All files below a folder, but those whose name, or whose folder's, begins with ``.`` or ``_``."""
+
+    name: str
+
+    def files(self) -> Iterator[File]:
+        """Walk it."""
+        root = Path(self.name)
+        if not root.is_dir():
+            raise SourceError(f"{root}: no such folder")
+        for folder, below, names in os.walk(root, followlinks=True):
+            below[:] = [each for each in below if each[0] not in "._"]
+            for name in names:
+                if name[0] in "._":
+                    continue
+                path = Path(folder) / name
+                try:
+                    found = path.stat()
+                except FileNotFoundError:  # taken away since
+                    continue
+                yield File(path.relative_to(root).as_posix(), found.st_size, str(found.st_mtime_ns))
+
+    def open(self, file: File) -> BinaryIO:
+        """Open it, and compare."""
+        try:
+            opened = (Path(self.name) / file.path).open("rb")
+        except OSError as error:
+            raise SourceError(changed(self.name, file, f"{error.strerror}")) from None
+        found = os.fstat(opened.fileno())
+        if (found.st_size, str(found.st_mtime_ns)) != (file.nbytes, file.version):
+            opened.close()
+            raise SourceError(
+                changed(self.name, file, f"it has {found.st_size} bytes and version {found.st_mtime_ns}")
+            )
+        return opened

@@ -1,0 +1,181 @@
+"""File formats: in which splits a file is read, and how a split becomes rows."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator
+from typing import Any, BinaryIO, Protocol
+
+from holdfast.data.files import Split
+from holdfast.data.rows import Rows
+from holdfast.errors import SettingsError, SourceError
+
+LINES_NBYTES = 4 << 20
+"""A split of lines is about so large."""
+
+
+class Format(Protocol):
+    """One file format, for one source: paths are those of one place. Any thread may call it."""
+
+    def index(self, file: BinaryIO, path: str) -> list[Split]:
+        """Return the splits of a file, with their numbers of rows."""
+        ...
+
+    def read(self, file: BinaryIO, path: str, split: Split) -> Rows:
+        """Return the rows of a split."""
+        ...
+
+
+class Lines:
+    """Lines of text, as ``str`` without their ends. A file that ends in ``.gz`` is one split."""
+
+    def index(self, file: BinaryIO, path: str) -> list[Split]:
+        """Count lines."""
+        if path.endswith(".gz"):
+            count, last = 0, b"\n"
+            with gzip.open(file) as inner:
+                while chunk := inner.read(LINES_NBYTES):
+                    count, last = count + chunk.count(b"\n"), chunk
+            return [Split(count + (not last.endswith(b"\n")), 0, 0)]
+        return list(_ranges(file))
+
+    def read(self, file: BinaryIO, path: str, split: Split) -> Rows:
+        """Read a range of lines."""
+        if path.endswith(".gz"):
+            with gzip.open(file) as inner:
+                content = inner.read()
+        else:
+            file.seek(split.start)
+            content = file.read(split.nbytes)
+        if content.endswith(b"\n"):
+            content = content[:-1]
+        try:
+            lines = content.decode().split("\n") if split.rows else []
+        except UnicodeDecodeError as error:
+            raise SourceError(f"{path}: no UTF-8 text at byte {split.start + error.start}") from None
+        if len(lines) != split.rows:
+            raise SourceError(
+                f"{path}: {len(lines)} lines from byte {split.start} on, {split.rows} when it was listed"
+            )
+        return lines
+
+
+class JsonLines(Lines):
+    """One JSON value per line."""
+
+    def read(self, file: BinaryIO, path: str, split: Split) -> Rows:
+        """Read a range of values."""
+        found = []
+        for line in super().read(file, path, split):
+            try:
+                found.append(json.loads(line))
+            except ValueError as error:
+                raise SourceError(
+                    f"{path}: line {len(found) + 1} after byte {split.start} is no JSON: {error}"
+                ) from None
+        return found
+
+
+class Parquet:
+    """Apache Parquet, a row group at a time, as a ``pyarrow.Table``."""
+
+    def __init__(self, columns: list[str] | None = None) -> None:
+        """Read ``columns``; None: all."""
+        self._columns = columns
+        self._metadata: dict[str, Any] = {}
+
+    def index(self, file: BinaryIO, path: str) -> list[Split]:
+        """Read the footer."""
+        metadata = self._open(file, path).metadata
+        groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
+        return [Split(each.num_rows, number, each.total_byte_size) for number, each in enumerate(groups)]
+
+    def read(self, file: BinaryIO, path: str, split: Split) -> Rows:
+        """Read a row group."""
+        return self._open(file, path).read_row_group(split.start, columns=self._columns, use_threads=False)
+
+    def _open(self, file: BinaryIO, path: str) -> Any:
+        pa = _pyarrow(path)
+        import pyarrow.parquet as pq  # noqa: PLC0415  (an extra)
+
+        known = self._metadata.get(path)
+        try:
+            opened = pq.ParquetFile(file, metadata=known, pre_buffer=True)
+        except pa.ArrowInvalid as error:
+            raise SourceError(f"{path}: no Parquet file: {error}") from None
+        if known is None:
+            if len(self._metadata) > 256:
+                self._metadata.clear()
+            self._metadata[path] = opened.metadata
+        return opened
+
+
+class Arrow:
+    """Arrow IPC files (Feather), a record batch at a time, as a ``pyarrow.Table``."""
+
+    def index(self, file: BinaryIO, path: str) -> list[Split]:
+        """Read the record batches' lengths."""
+        opened = self._open(file, path)
+        return [
+            Split((batch := opened.get_batch(number)).num_rows, number, batch.nbytes)
+            for number in range(opened.num_record_batches)
+        ]
+
+    def read(self, file: BinaryIO, path: str, split: Split) -> Rows:
+        """Read a record batch."""
+        return _pyarrow(path).Table.from_batches([self._open(file, path).get_batch(split.start)])
+
+    def _open(self, file: BinaryIO, path: str) -> Any:
+        pa = _pyarrow(path)
+        try:
+            return pa.ipc.open_file(file)
+        except pa.ArrowInvalid as error:
+            raise SourceError(f"{path}: no Arrow file: {error}") from None
+
+
+FORMATS: dict[str, type[Lines | JsonLines | Parquet | Arrow]] = {
+    "parquet": Parquet,
+    "arrow": Arrow,
+    "feather": Arrow,
+    "jsonl": JsonLines,
+    "ndjson": JsonLines,
+    "txt": Lines,
+    "lines": Lines,
+}
+"""By name, which is also the end of a file's name."""
+
+
+def format_of(path: str, named: str = "") -> str:
+    """Return the name of a file's format.
+
+    Raises:
+        SettingsError: it is none that is known.
+    """
+    name = named or path.removesuffix(".gz").rpartition("/")[2].rpartition(".")[2].lower()
+    if name not in FORMATS:
+        asked = f"format = {named!r}" if named else f"{path}: unknown format by its name"
+        raise SettingsError(f"{asked}: expected one of {', '.join(FORMATS)} (or give format=)")
+    return name
+
+
+def _ranges(file: BinaryIO) -> Iterator[Split]:
+    """Yield ranges of whole lines."""
+    start = at = rows = 0
+    while chunk := file.read(LINES_NBYTES):
+        end = chunk.rfind(b"\n") + 1
+        rows += chunk.count(b"\n")
+        if end:
+            yield Split(rows, start, at + end - start)
+            start, rows = at + end, 0
+        at += len(chunk)
+    if at > start:
+        yield Split(1, start, at - start)
+
+
+def _pyarrow(path: str) -> Any:
+    try:
+        import pyarrow as pa  # noqa: PLC0415  (an extra)
+    except ImportError:
+        raise SettingsError(f"{path}: needs pyarrow: pip install 'holdfast[data]'") from None
+    return pa

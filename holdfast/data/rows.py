@@ -1,0 +1,55 @@
+"""Rows of a batch: a list, or a pyarrow Table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import Any
+
+from holdfast.data.source_order import Numbers
+from holdfast.errors import SettingsError
+
+Rows = Any
+"""A list of anything, or a ``pyarrow.Table``."""
+
+
+def cut(rows: Rows, first: int, last: int) -> Rows:
+    """Return the rows from ``first`` to ``last``."""
+    if isinstance(rows, list):
+        return rows if (first, last) == (0, len(rows)) else rows[first:last]
+    return rows.slice(first, last - first)
+
+
+def take(rows: Rows, order: Numbers | None) -> Rows:
+    """Return the rows in the given order."""
+    if order is None:
+        return rows
+    if isinstance(rows, list):
+        return list(map(rows.__getitem__, order.tolist()))
+    return rows.combine_chunks().take(order)
+
+
+def concat(parts: Sequence[Rows]) -> Rows:
+    """Return the rows of all parts, one after the other.
+
+    Raises:
+        SettingsError: some are lists and others tables, or tables' columns have types that do not go together.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    if all(isinstance(each, list) for each in parts):
+        return list(chain.from_iterable(parts))
+    if any(isinstance(each, list) for each in parts):
+        raise SettingsError(
+            "some sources have tables and others lists of rows: give each of them a decode= that returns the same"
+        )
+    import pyarrow as pa  # noqa: PLC0415  (an extra)
+
+    if all(each.schema.equals(parts[0].schema) for each in parts):
+        return pa.concat_tables(parts)
+    try:
+        return pa.concat_tables(parts, promote_options="default")
+    except pa.ArrowInvalid as error:
+        raise SettingsError(
+            f"tables of one batch do not go together: {error}. Give the sources a decode= that makes columns alike"
+        ) from None

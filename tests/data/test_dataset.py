@@ -1,0 +1,273 @@
+"""Batches of files: each sample once relative to the restored step, at any number of ranks."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast import data
+from holdfast.errors import SettingsError, SourceError
+from tests.data.files import ids, write
+
+FORMATS = ("parquet", "arrow", "jsonl", "txt")
+
+
+class Ranks:
+    """Data sets of several ranks in one process; each lists for itself, and finds the same."""
+
+    def __init__(self, source: Any, count: int, state: Any = None, **options: Any) -> None:
+        given = {"batch": 12, "lanes": 4, "seed": 3, "poll_s": 0.01, "threads": 1, **options}
+        self.each = [data.Dataset(source, rank=rank, ranks=count, **given) for rank in range(count)]
+        for one in self.each:
+            if state is not None:
+                one.load_state_dict(state)
+
+    def step(self) -> list[int]:
+        return [sample for one in self.each for sample in ids(next(one, []))]
+
+    @property
+    def state(self) -> dict[str, Any]:
+        found = [one.state_dict() for one in self.each]
+        assert all(one == found[0] for one in found), "equal on all ranks: saved once, loaded at any number"
+        return found[0]
+
+    def close(self) -> None:
+        for one in self.each:
+            one.close()
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four hours in each format, 23 samples each; the ids say the format and hour."""
+    root = tmp_path_factory.mktemp("web")
+    for kind, ending in enumerate(FORMATS):
+        for hour in range(4):
+            first = kind * 1000 + hour * 100
+            write(
+                root / ending / f"dt=2026-11-24/hour={hour:02}" / f"a.{ending}",
+                list(range(first, first + 13)),
+            )
+            write(
+                root / ending / f"dt=2026-11-24/hour={hour:02}" / f"b.{ending}",
+                list(range(first + 13, first + 23)),
+            )
+    return root
+
+
+def wanted(kind: int) -> list[int]:
+    return [kind * 1000 + hour * 100 + at for hour in range(4) for at in range(23)]
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_each_sample_comes_once_per_epoch(web: Path, ending: str) -> None:
+    """In every format, in another order in each epoch."""
+    ranks = Ranks(data.folder(web / ending, window=2, shuffle=8), 2, epochs=2, batch=4)
+    steps = []
+    while step := ranks.step():
+        steps += step
+    assert Counter(steps) == Counter(wanted(FORMATS.index(ending)) * 2)
+    half = len(steps) // 2
+    assert sorted(steps[:half]) == sorted(steps[half:])
+    assert steps[:half] != steps[half:]
+    ranks.close()
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 5), st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=8),
+    st.sampled_from([0, 5, 100]),
+    st.integers(1, 4),
+    st.booleans(),
+)
+def test_crashes_and_resizes_leave_each_sample_once(
+    web: Path, lives: list[tuple[int, int, int]], shuffle: int, window: int, mixed: bool
+) -> None:
+    """Lives of some ranks: steps that are saved, then steps that are lost with the crash."""
+    parts = {name: data.folder(web / name, window=window, shuffle=shuffle) for name in ("jsonl", "txt")}
+    source: Any = data.mix(
+        {
+            name: data.Source(each.place, decode=ids, window=window, shuffle=shuffle)
+            for name, each in parts.items()
+        },
+        weights={"jsonl": 0.7, "txt": 0.3},
+    )
+    kinds = [2, 3]
+    if not mixed:
+        source, kinds = parts["jsonl"], [2]
+    used: list[int] = []
+    state: Any = None
+
+    def told(rows: Sequence[Any]) -> list[int]:
+        return [each if isinstance(each, int) else each["id"] for each in rows]
+
+    for count, saved, lost in [*lives, (2, 1000, 0)]:
+        ranks = Ranks(source, count, state)
+        for _ in range(saved):
+            step = [sample for one in ranks.each for sample in told(next(one, []))]
+            if not step:
+                break
+            used += step
+        state = ranks.state
+        for _ in range(lost):
+            for one in ranks.each:
+                next(one, None)
+        ranks.close()
+    whole = Ranks(source, 1)
+    alone: list[int] = []
+    for rows in whole.each[0]:
+        alone += told(rows)
+    whole.close()
+    assert used == alone, "the same order at any number of ranks"
+    assert Counter(used) == Counter(sample for kind in kinds for sample in wanted(kind))
+
+
+def test_a_step_can_be_asked_for_by_its_share(web: Path) -> None:
+    """As session.share gives it, in parts for gradient accumulation."""
+    source = data.folder(web / "jsonl", shuffle=16)
+    [one] = Ranks(source, 1, batch=10).each
+    steps = [ids(rows) for rows in one]
+    [other] = Ranks(source, 1, batch=10).each
+    assert ids(other.read(range(20, 24))) + ids(other.read(range(24, 30))) == steps[2]
+    assert other.taken == 30
+    assert ids(next(other)) == steps[3]
+    with pytest.raises(SettingsError, match="within a batch of 10"):
+        other.read(range(5, 15))
+    with pytest.raises(SettingsError, match="the data ends after 92 samples"):
+        other.read(range(90, 100))
+
+
+def test_new_partitions_are_noticed_and_join_the_order(tmp_path: Path) -> None:
+    """A batch run that goes over into a stream; after a restore the order is that of the saved listing."""
+    write(tmp_path / "2026/11/24/00/a.jsonl", list(range(30)))
+    source = data.folder(tmp_path, follow=True, shuffle=4)
+    ranks = Ranks(source, 2)
+    used = ranks.step() + ranks.step()
+    write(tmp_path / "2026/11/24/01/a.jsonl", list(range(100, 130)))
+    before = ranks.state
+    first = ranks.step()
+    state = ranks.state
+    ranks.close()
+    write(tmp_path / "2026/11/24/01/b.jsonl", list(range(200, 214)))
+    write(tmp_path / "2026/11/23/09/late.jsonl", list(range(300, 310)))
+    again = Ranks(source, 3, state)
+    more = [sample for _ in range(4) for sample in again.step()]
+    again.close()
+    assert Counter(used + first + more) == Counter(
+        [*range(30), *range(100, 130), *range(200, 214), *range(300, 310)]
+    )
+    from_before = Ranks(source, 1, before)
+    known = [[each for each in step if each < 30] for step in (from_before.step(), first)]
+    assert known[0] == known[1], (
+        "what was listed when it was saved comes as it did; only what follows may differ"
+    )
+    from_before.close()
+
+
+def test_a_finished_run_goes_over_into_a_stream(tmp_path: Path) -> None:
+    """Its position, of a run without follow, holds in the run with it."""
+    write(tmp_path / "2026-11-24/00/a.txt", list(range(24)))
+    finite = Ranks(data.folder(tmp_path), 2)
+    used = finite.step() + finite.step()
+    assert finite.step() == []
+    write(tmp_path / "2026-11-24/01/a.txt", list(range(50, 62)))
+    stream = Ranks(data.folder(tmp_path, follow=True), 3, finite.state)
+    assert sorted(used + stream.step()) == [*range(24), *range(50, 62)]
+
+
+def test_a_partition_counts_when_all_sources_have_it(tmp_path: Path) -> None:
+    for hour, names in enumerate([("web", "code"), ("web",), ("code", "web"), ("code",)]):
+        for name in names:
+            start = 1000 * (name == "code") + hour * 10
+            write(tmp_path / name / f"20261124/{hour:02}/x.txt", list(range(start, start + 3)))
+    source = data.mix(data.align({name: data.folder(tmp_path / name) for name in ("web", "code")}))
+    [one] = Ranks(source, 1).each
+    assert sorted(sample for rows in one for sample in ids(rows)) == [
+        *range(3),
+        *range(20, 23),
+        *range(1000, 1003),
+        *range(1020, 1023),
+    ]
+
+
+def test_filters_and_closed_partitions(tmp_path: Path) -> None:
+    for day in (23, 24, 25):
+        write(tmp_path / f"dt=2026-11-{day}" / "x.txt", [day])
+    write(tmp_path / "_temporary" / "x.txt", [1])
+    between = data.folder(tmp_path, where=data.between("2026-11-24", "2026-11-25"))
+    assert Ranks(between, 1).step() == [24]
+    assert sorted(Ranks(data.folder(tmp_path, only_closed=True), 1).step()) == [23, 24]
+
+
+def test_bad_input_is_one_clear_message(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"/nowhere: no such folder"):
+        next(data.Dataset(data.folder("/nowhere"), 1))
+    with pytest.raises(SettingsError, match="no sample in any file"):
+        next(data.Dataset(data.folder(tmp_path), 1))
+    write(tmp_path / "a.xyz", [1])
+    with pytest.raises(SettingsError, match=r"/a\.xyz: unknown format .* expected one of parquet, arrow"):
+        next(data.Dataset(data.folder(tmp_path), 1))
+    (tmp_path / "a.xyz").rename(tmp_path / "a.parquet")
+    with pytest.raises(SourceError, match=r"/a\.parquet: no Parquet file"):
+        next(data.Dataset(data.folder(tmp_path), 1))
+    (tmp_path / "a.parquet").rename(tmp_path / "a.jsonl")
+    with pytest.raises(SourceError, match=r"/a\.jsonl: line 1 after byte 0 is no JSON"):
+        next(data.Dataset(data.folder(tmp_path), 1))
+    with pytest.raises(SettingsError, match="format = 'csv': expected one of"):
+        data.folder(tmp_path, format="csv")
+    with pytest.raises(SettingsError, match="weights: code: expected one for each of web"):
+        data.mix({"web": data.folder(tmp_path)}, {"web": 1, "code": 1})
+    with pytest.raises(SettingsError, match="batch = 0"):
+        data.Dataset(data.folder(tmp_path), 0)
+    with pytest.raises(SettingsError, match="no package has a place for gs://"):
+        data.source("gs://bucket/x")
+
+
+@pytest.mark.parametrize("ending", FORMATS)
+def test_a_file_that_changes_while_it_is_read_is_named(tmp_path: Path, ending: str) -> None:
+    """Another size, or the same size at another time; gone altogether."""
+    for name in "ab":
+        write(tmp_path / f"{name}.{ending}", list(range(20)))
+    ranks = Ranks(data.folder(tmp_path, shuffle=0), 1, lanes=1, batch=2)
+    ranks.step()
+    state = ranks.state
+    changed = tmp_path / f"b.{ending}"
+    status = changed.stat()
+    os.utime(changed, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    with pytest.raises(
+        SourceError, match=rf"/b\.{ending} is not the file that was listed: it has \d+ bytes and version"
+    ):
+        for _ in Ranks(data.folder(tmp_path, shuffle=0), 1, state, lanes=1, batch=2).each[0]:
+            pass
+    changed.unlink()
+    with pytest.raises(SourceError, match=rf"/b\.{ending} is not the file that was listed: No such file"):
+        for _ in Ranks(data.folder(tmp_path, shuffle=0), 1, state, lanes=1, batch=2).each[0]:
+            pass
+
+
+def test_another_order_is_refused(web: Path) -> None:
+    """Naming what differs."""
+    state = Ranks(data.folder(web / "txt"), 1).state
+    for wrong, options in (("seed", {"seed": 4}), ("lanes", {"lanes": 2})):
+        with pytest.raises(SettingsError, match=f"{wrong} is .*, the restored position has"):
+            Ranks(data.folder(web / "txt"), 1, state, **options)
+    with pytest.raises(SettingsError, match="shuffle is 9, the restored position has 10000"):
+        Ranks(data.folder(web / "txt", shuffle=9), 1, state)
+
+
+def test_more_ranks_than_samples_at_the_end(tmp_path: Path) -> None:
+    """Some ranks have no rows then, of the same kind; drop_last leaves that step out."""
+    write(tmp_path / "a.parquet", list(range(14)))
+    ranks = Ranks(data.folder(tmp_path), 4)
+    ranks.step()
+    assert [next(one).num_rows for one in ranks.each] == [0, 1, 0, 1]
+    assert ranks.step() == []
+    dropping = Ranks(data.folder(tmp_path), 4, drop_last=True)
+    assert len(dropping.step()) == 12
+    assert dropping.step() == []
