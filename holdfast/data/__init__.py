@@ -8,7 +8,7 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.files import File
 from holdfast.data.partitions import between
 from holdfast.data.places import Place
-from holdfast.data.sources import Mix, Source, align, folder, mix, source
+from holdfast.data.sources import Mix, Source, align, folder, fsspec, http, mix, s3, source
 
 if TYPE_CHECKING:
     from holdfast.data.loader import ElasticLoader
@@ -25,7 +25,10 @@ __all__ = [
     "align",
     "between",
     "folder",
+    "fsspec",
+    "http",
     "mix",
+    "s3",
     "source",
 ]
 

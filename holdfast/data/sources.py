@@ -9,10 +9,13 @@ from typing import Any
 from holdfast.data.files import File
 from holdfast.data.folder import FolderPlace
 from holdfast.data.formats import FORMATS, Format, Parquet, format_of
+from holdfast.data.fsspec_place import FsspecPlace
+from holdfast.data.http_listing import HttpPlace
 from holdfast.data.mixing import ROW, quotas
 from holdfast.data.partitions import By, closed, placed
 from holdfast.data.places import Place, plugged
 from holdfast.data.rows import Rows
+from holdfast.data.s3_prefix import S3Place
 from holdfast.errors import SettingsError
 
 
@@ -88,6 +91,33 @@ class Mix:
 def folder(path: Any, **options: Any) -> Source:
     """Return a local folder as a source; ``options`` are the fields of :class:`Source`."""
     return Source(FolderPlace(str(path)), **options)
+
+
+def s3(address: str, *, endpoint: str | None = None, **options: Any) -> Source:
+    """Return a prefix of an S3 bucket as a source; credentials are those that boto3 finds.
+
+    Args:
+        address: ``s3://bucket/prefix/``.
+        endpoint: of another store than Amazon's; None: ``AWS_ENDPOINT_URL``.
+        options: fields of :class:`Source`.
+    """
+    return Source(S3Place(address, endpoint), **options)
+
+
+def http(address: str, *, headers: Mapping[str, str] | None = None, **options: Any) -> Source:
+    """Return the files of a listing over HTTP as a source.
+
+    Args:
+        address: of the listing; files are below it.
+        headers: of every request, such as ``Authorization``.
+        options: fields of :class:`Source`.
+    """
+    return Source(HttpPlace(address, tuple((headers or {}).items())), **options)
+
+
+def fsspec(address: str, *, storage_options: Mapping[str, Any] | None = None, **options: Any) -> Source:
+    """Return what fsspec finds at an address (``gs://bucket/x``) as a source; ``options`` as of :func:`folder`."""
+    return Source(FsspecPlace(address, storage_options or {}), **options)
 
 
 def source(place: Place | str, **options: Any) -> Source:

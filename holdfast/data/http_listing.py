@@ -1,0 +1,188 @@
+"""A listing over HTTP: a page of links, a JSON list or a plain list of paths, with the files beside it."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from typing import Any, BinaryIO
+from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
+
+import httpx
+
+from holdfast.data.files import File
+from holdfast.data.places import changed
+from holdfast.data.ranges import opened
+from holdfast.errors import SettingsError, SourceError, UnavailableError
+
+MOST_PAGES = 100_000
+AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class HttpPlace:
+    """Files that a listing names, below its address; a page's links that end in ``/`` are pages of more.
+
+    Known are pages of links (Apache, nginx, ``python -m http.server``), JSON (a list of paths, or nginx's), and text
+    with a path per line.
+    """
+
+    name: str
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        if urlsplit(self.name).scheme not in ("http", "https") or not urlsplit(self.name).netloc:
+            raise SettingsError(f"{self.name}: expected http://host/path/ or https://host/path/")
+
+    @property
+    def _base(self) -> str:
+        """The address that paths are below."""
+        return urljoin(self.name, ".")
+
+    def files(self) -> Iterator[File]:
+        """Read the listing's pages, and ask for each file's size and version."""
+        pages, seen, urls = [self.name], {self.name}, dict[str, None]()
+        while pages:
+            page = pages.pop()
+            for url in self._links(page):
+                path = url[len(self._base) :]
+                if (
+                    not url.startswith(self._base)
+                    or not path
+                    or any(p[:1] in "._" for p in path.split("/") if p)
+                ):
+                    continue
+                if not path.endswith("/"):
+                    urls[url] = None
+                elif url not in seen:
+                    seen.add(url)
+                    pages.append(url)
+            if len(seen) > MOST_PAGES:
+                raise SourceError(f"{self.name}: more than {MOST_PAGES} pages of links")
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            yield from pool.map(self._file, urls)
+
+    def open(self, file: File) -> BinaryIO:
+        """Open it; a server that knows no ranges sends all of it, once."""
+        return opened(file.nbytes, _Bringer(self, file))
+
+    def _links(self, page: str) -> list[str]:
+        answer = self._ask("GET", page)
+        if answer.status_code != 200:
+            raise self._failed(page, answer)
+        kind = answer.headers.get("content-type", "").partition(";")[0].strip()
+        if kind == "application/json":
+            return [urljoin(page, each) for each in _json_paths(page, answer)]
+        if kind == "text/html":
+            parser = _Links()
+            parser.feed(answer.text)
+            return [
+                urlunsplit(urlsplit(urljoin(page, each))._replace(query="", fragment=""))
+                for each in parser.found
+            ]
+        if kind.startswith("text/") or kind in ("", "application/octet-stream"):
+            lines = (line.strip() for line in answer.text.splitlines())
+            return [urljoin(page, line) for line in lines if line and not line.startswith("#")]
+        raise SourceError(f"{page}: no listing: content type {kind}, expected HTML, JSON or text")
+
+    def _file(self, url: str) -> File:
+        answer = self._ask("HEAD", url)
+        if answer.status_code != 200:
+            raise self._failed(url, answer)
+        if "content-length" not in answer.headers:
+            raise SourceError(f"{url}: the server does not say its size (Content-Length)")
+        return File(
+            unquote(url[len(self._base) :]), int(answer.headers["content-length"]), version_of(answer)
+        )
+
+    def _url(self, file: File) -> str:
+        return urljoin(self._base, httpx.URL("").copy_with(path="/" + file.path).raw_path.decode()[1:])
+
+    def _ask(self, method: str, url: str, **headers: str) -> httpx.Response:
+        last: Exception | None = None
+        for _ in range(3):
+            try:
+                answer = _client_of(os.getpid()).request(
+                    method, url, headers={**dict(self.headers), **headers}
+                )
+            except httpx.HTTPError as error:
+                last = error
+                continue
+            if answer.status_code < 500:
+                return answer
+            last = RuntimeError(f"status {answer.status_code}")
+        raise UnavailableError(f"{url}: the server does not answer: {last}")
+
+    def _failed(self, url: str, answer: httpx.Response) -> SourceError:
+        return SourceError(f"{url}: the server answers {answer.status_code} {answer.reason_phrase}")
+
+
+class _Bringer:
+    """Brings ranges of one file."""
+
+    def __init__(self, place: HttpPlace, file: File) -> None:
+        self._place, self._file, self._whole = place, file, b""
+
+    def __call__(self, start: int, stop: int) -> bytes:
+        if self._whole:
+            return self._whole[start:stop]
+        place, file = self._place, self._file
+        answer = place._ask("GET", place._url(file), Range=f"bytes={start}-{stop - 1}")
+        if answer.status_code in (404, 410, 416):
+            raise SourceError(changed(place.name, file, f"the server answers {answer.status_code}"))
+        if answer.status_code not in (200, 206):
+            raise place._failed(place._url(file), answer)
+        content = answer.content
+        whole = int(answer.headers.get("content-range", "/0").rpartition("/")[2] or 0)
+        nbytes = len(content) if answer.status_code == 200 else whole
+        if (nbytes, version_of(answer)) != (file.nbytes, file.version):
+            raise SourceError(
+                changed(place.name, file, f"it has {nbytes} bytes and version {version_of(answer)}")
+            )
+        if answer.status_code == 200:
+            self._whole = content
+            return content[start:stop]
+        if len(content) != stop - start:
+            raise UnavailableError(f"{place._url(file)}: {len(content)} bytes came of {stop - start}")
+        return content
+
+
+class _Links(HTMLParser):
+    """The addresses that a page links to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note one."""
+        if tag == "a":
+            self.found += [value for name, value in attrs if name == "href" and value]
+
+
+def version_of(answer: httpx.Response) -> str:
+    """Return what changes with the content: the ETag, or the time of modification."""
+    return str(answer.headers.get("etag") or answer.headers.get("last-modified") or "")
+
+
+def _json_paths(page: str, answer: httpx.Response) -> list[str]:
+    wrong = SourceError(f"{page}: expected a JSON list of paths, or of objects with a name")
+    try:
+        told: Any = answer.json()
+        if not isinstance(told, list):
+            raise wrong
+        return [
+            each if isinstance(each, str) else each["name"] + "/" * (each.get("type") == "directory")
+            for each in told
+        ]
+    except (ValueError, TypeError, KeyError):
+        raise wrong from None
+
+
+@functools.cache
+def _client_of(_pid: int) -> httpx.Client:
+    """Return the client of a process. Compressed answers would have other sizes than the files."""
+    return httpx.Client(timeout=60, follow_redirects=True, headers={"accept-encoding": "identity"})

@@ -1,0 +1,223 @@
+"""Files from afar: S3, listings over HTTP, fsspec, and places of other packages."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import fsspec
+import pytest
+
+from holdfast import data
+from holdfast.data import places
+from holdfast.data.folder import FolderPlace
+from holdfast.errors import SettingsError, SourceError, UnavailableError
+from holdfast.storage.objects.s3 import S3Store
+from tests.data.files import ids, write
+from tests.storage.conftest import (
+    ACCESS_KEY,
+    SECRET_KEY,
+    MakeStore,
+    make_store,
+    moto_endpoint,
+    rclone_endpoint,
+    store,
+)
+
+__all__ = ["make_store", "moto_endpoint", "rclone_endpoint", "store"]
+FILES = {"dt=2026-11-24/hour=00/a b.parquet": range(20), "dt=2026-11-24/hour=01/c.jsonl": range(20, 50)}
+
+
+def lists(source: Any, **more: Any) -> list[int]:
+    dataset = data.Dataset(source, 5, threads=2, lanes=2, **more)
+    found = [sample for rows in dataset for sample in ids(rows)]
+    dataset.close()
+    return found
+
+
+def both(make: Any) -> list[int]:
+    """Of the Parquet file and of the JSON lines."""
+    parquet = lists(make(where=lambda file: file.path.endswith("parquet")))
+    return parquet + lists(make(where=lambda file: file.path.endswith("jsonl")))
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (
+        ("ACCESS_KEY_ID", ACCESS_KEY),
+        ("SECRET_ACCESS_KEY", SECRET_KEY),
+        ("DEFAULT_REGION", "us-east-1"),
+    ):
+        monkeypatch.setenv(f"AWS_{name}", value)
+
+
+@pytest.mark.usefixtures("aws")
+def test_an_s3_prefix_is_read(store: S3Store, tmp_path: Path) -> None:
+    """At each S3 implementation; what is not below the prefix or begins with _ does not count."""
+    for path, samples in FILES.items():
+        store.put(f"code/{path}", write(tmp_path / path, list(samples)).read_bytes())
+    store.put("code/_SUCCESS", b"")
+    store.put("codes/other.jsonl", b"{}")
+    source = functools.partial(data.s3, f"s3://{store.bucket}/code", endpoint=store.endpoint)
+    assert sorted(both(source)) == list(range(50))
+
+
+@pytest.mark.usefixtures("aws")
+def test_an_object_that_changes_is_named(store: S3Store, tmp_path: Path) -> None:
+    store.put("x/a.jsonl", write(tmp_path / "a.jsonl", list(range(10))).read_bytes())
+    source = data.s3(f"s3://{store.bucket}/x/", endpoint=store.endpoint)
+    dataset = data.Dataset(source, 5)
+    dataset.prepare()
+    store.put("x/a.jsonl", (tmp_path / "a.jsonl").read_bytes().replace(b"1", b"2"))
+    with pytest.raises(
+        SourceError, match=rf"s3://{store.bucket}/x/a\.jsonl is not the file that was listed: it has .*ETag"
+    ):
+        next(dataset)
+    store.delete("x/a.jsonl")
+    with pytest.raises(SourceError, match=r"a\.jsonl is not the file that was listed: it is gone"):
+        next(dataset)
+
+
+@pytest.mark.usefixtures("aws")
+def test_what_is_not_in_s3_is_named(make_store: MakeStore) -> None:
+    store = make_store()
+    with pytest.raises(SourceError, match=rf"s3://{store.bucket}/x/: no such bucket"):
+        next(data.Dataset(data.s3(f"s3://{store.bucket}/x/", endpoint=store.endpoint), 1))
+    store.ensure_bucket()
+    with pytest.raises(SourceError, match="no object has this prefix"):
+        next(data.Dataset(data.s3(f"s3://{store.bucket}/x/", endpoint=store.endpoint), 1))
+    with pytest.raises(SettingsError, match="expected s3://bucket/prefix/"):
+        data.s3("bucket/x")
+
+
+class Ranged(SimpleHTTPRequestHandler):
+    """As nginx: ETags and ranges; its own listing, or a file that says it is one."""
+
+    ranges = True
+    asked: list[str] = []  # noqa: RUF012
+
+    def end_headers(self) -> None:
+        path = Path(self.translate_path(self.path))
+        if path.is_file() and path.name != "listing.json":
+            status = path.stat()
+            self.send_header("ETag", f'"{status.st_mtime_ns}-{status.st_size}"')
+        super().end_headers()
+
+    def do_GET(self) -> None:
+        path = Path(self.translate_path(self.path))
+        wanted = self.headers.get("Range")
+        if not (self.ranges and wanted and path.is_file()):
+            super().do_GET()
+            return
+        start, stop = map(int, wanted.removeprefix("bytes=").split("-"))
+        content = path.read_bytes()
+        type(self).asked.append(wanted)
+        self.send_response(206)
+        self.send_header("Content-Range", f"bytes {start}-{stop}/{len(content)}")
+        self.send_header("Content-Length", str(stop + 1 - start))
+        self.end_headers()
+        self.wfile.write(content[start : stop + 1])
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.fixture(params=["ranges", "plain"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """A server of a folder: one that knows ranges, and Python's own, which does not."""
+    root = tmp_path / "served"
+    for path, samples in FILES.items():
+        write(root / path, list(samples))
+    handler = Ranged if request.param == "ranges" else type("Plain", (Ranged,), {"ranges": False})
+    Ranged.asked.clear()
+    serving = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=str(root)))
+    thread = threading.Thread(target=serving.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{serving.server_port}", root
+    serving.shutdown()
+    thread.join()
+    serving.server_close()
+    assert bool(Ranged.asked) == (request.param == "ranges")
+
+
+def test_pages_of_links_are_read(server: tuple[str, Path]) -> None:
+    assert sorted(both(functools.partial(data.http, f"{server[0]}/"))) == list(range(50))
+
+
+@pytest.mark.parametrize("kind", ["json", "txt"])
+def test_lists_of_paths_are_read(server: tuple[str, Path], kind: str) -> None:
+    address, root = server
+    paths = [quote(path) for path in FILES]
+    listing = (
+        "[" + ", ".join(f'"{each}"' for each in paths) + "]"
+        if kind == "json"
+        else "# paths\n" + "\n".join(paths)
+    )
+    (root / f"listing.{kind}").write_text(listing)
+    assert sorted(both(functools.partial(data.http, f"{address}/listing.{kind}"))) == list(range(50))
+
+
+def test_a_served_file_that_changes_is_named(server: tuple[str, Path]) -> None:
+    address, root = server
+    dataset = data.Dataset(data.http(f"{address}/", where=lambda file: file.path.endswith("jsonl")), 5)
+    assert len(next(dataset)) == 5
+    dataset.close()
+    state = dataset.state_dict()
+    write(root / "dt=2026-11-24/hour=01/c.jsonl", list(range(60, 90)))
+    again = data.Dataset(data.http(f"{address}/"), 5)
+    again.load_state_dict(state)
+    with pytest.raises(
+        SourceError, match=r"hour=01/c\.jsonl is not the file that was listed: it has \d+ bytes and version"
+    ):
+        next(again)
+
+
+def test_what_is_not_served_is_named(server: tuple[str, Path]) -> None:
+    address, _ = server
+    assert lists(data.http(f"{address}/dt=2026-11-24/hour=01/"))
+    with pytest.raises(SourceError, match="/nowhere/: the server answers 404"):
+        next(data.Dataset(data.http(f"{address}/nowhere/"), 1))
+
+
+def test_a_server_that_is_away_is_named() -> None:
+    with pytest.raises(UnavailableError, match="the server does not answer"):
+        next(data.Dataset(data.http("http://127.0.0.1:9/"), 1))
+    with pytest.raises(SettingsError, match="expected http://"):
+        data.http("ftp://x/")
+
+
+def test_what_fsspec_reaches_is_read(tmp_path: Path) -> None:
+    """Its memory file system stands for all others."""
+    memory = fsspec.filesystem("memory")
+    for path, samples in FILES.items():
+        memory.pipe(f"/bucket/x/{path}", write(tmp_path / path, list(samples)).read_bytes())
+    assert sorted(both(functools.partial(data.fsspec, "memory://bucket/x"))) == list(range(50))
+    dataset = data.Dataset(
+        data.fsspec("memory://bucket/x", where=lambda file: file.path.endswith("jsonl")), 5
+    )
+    dataset.prepare()
+    memory.pipe("/bucket/x/dt=2026-11-24/hour=01/c.jsonl", b"{}\n" * 30)
+    with pytest.raises(SourceError, match=r"c\.jsonl is not the file that was listed"):
+        next(dataset)
+    with pytest.raises(SourceError, match="memory://nowhere: there is nothing"):
+        next(data.Dataset(data.fsspec("memory://nowhere"), 1))
+    with pytest.raises(SettingsError, match="nosuch://x: Protocol not known"):
+        next(data.Dataset(data.fsspec("nosuch://x"), 1))
+
+
+def elsewhere(address: str) -> FolderPlace:
+    return FolderPlace(address.removeprefix("acme:/"))
+
+
+def test_a_place_of_another_package_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the scheme of its addresses."""
+    write(tmp_path / "a.txt", [1, 2, 3])
+    point = EntryPoint("acme", f"{__name__}:elsewhere", places.GROUP)
+    monkeypatch.setattr(places, "entry_points", lambda group: [point] if group == places.GROUP else [])
+    assert sorted(lists(data.source(f"acme:/{tmp_path}"))) == [1, 2, 3]
