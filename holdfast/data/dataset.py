@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from holdfast.data.agree import Agreement, agreement
+from holdfast.data.agree import Agreement, Alone, agreement
 from holdfast.data.deal import picks, share
 from holdfast.data.files import File, Indexed
 from holdfast.data.formats import format_of
@@ -84,6 +84,11 @@ class Dataset:
         """List the files now, together with all ranks, rather than at the first batch: what is wrong shows here."""
         assert self.plan
 
+    def settle(self) -> None:
+        """Keep this rank and the number of ranks: worker processes have no process group to ask."""
+        self._rank, self._ranks = self._place()
+        self._agree = Alone()
+
     @property
     def plan(self) -> Plan:
         """The order; lists the files at the first use, together with all ranks.
@@ -97,7 +102,7 @@ class Dataset:
                 self._grow()
             self._set_plan()
         assert self._plan is not None
-        if not self._follows and self._plan.per_epoch == 0:
+        if not self.follows and self._plan.per_epoch == 0:
             places = ", ".join(each.place.name for each in self.mix.sources.values())
             raise SettingsError(f"{places}: no sample in any file that counts")
         return self._plan
@@ -171,7 +176,7 @@ class Dataset:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what a worker process makes for itself."""
-        return {**self.__dict__, "_reader": None}
+        return {**self.__dict__, "_plan": None, "_reader": None}
 
     _kept: tuple[Listing, bytes] = (Listing(), b"")
 
@@ -195,7 +200,8 @@ class Dataset:
         return json.dumps(told, sort_keys=True)
 
     @property
-    def _follows(self) -> bool:
+    def follows(self) -> bool:
+        """Whether new files are waited for."""
         return any(each.follow for each in self.mix.sources.values())
 
     def _agreement(self) -> Agreement:
@@ -212,11 +218,11 @@ class Dataset:
         """Return the samples of the next step; waits for them where a source is followed."""
         self._wait_for(self.taken + self.batch)
         total = self.plan.total
-        left = self.batch if total is None else min(self.batch, total - self.taken)
+        left = self.batch if total is None else max(0, min(self.batch, total - self.taken))
         return 0 if self._drop_last and left < self.batch else left
 
     def _wait_for(self, count: int) -> None:
-        if not self._follows or self.plan.has(count):
+        if not self.follows or self.plan.has(count):
             return
         with self._waiting():
             while not self.plan.has(count):
