@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from holdfast.data.dataset import Dataset
 from holdfast.data.files import File
+from holdfast.data.lease_book import LeaseBook
+from holdfast.data.leased import LeasedSplits
 from holdfast.data.partitions import between
 from holdfast.data.places import Place
 from holdfast.data.sources import Mix, Source, align, folder, fsspec, http, mix, s3, source
 
 if TYPE_CHECKING:
+    from holdfast.data.lease_server import LeaseServer
     from holdfast.data.loader import ElasticLoader
     from holdfast.data.sampler import ElasticSampler
 
@@ -19,6 +23,9 @@ __all__ = [
     "ElasticLoader",
     "ElasticSampler",
     "File",
+    "LeaseBook",
+    "LeaseServer",
+    "LeasedSplits",
     "Mix",
     "Place",
     "Source",
@@ -33,14 +40,16 @@ __all__ = [
 ]
 
 
+_LATER = {
+    "ElasticLoader": "holdfast.data.loader",
+    "ElasticSampler": "holdfast.data.sampler",
+    "LeaseServer": "holdfast.data.lease_server",
+}
+"""What needs torch or a server's libraries is imported where it is used: workers that read start without them."""
+
+
 def __getattr__(name: str) -> Any:
-    """Import what needs torch only where it is used: workers that read data start without it."""
-    if name == "ElasticLoader":
-        from holdfast.data.loader import ElasticLoader  # noqa: PLC0415
-
-        return ElasticLoader
-    if name == "ElasticSampler":
-        from holdfast.data.sampler import ElasticSampler  # noqa: PLC0415
-
-        return ElasticSampler
+    """Import what is used."""
+    if name in _LATER:
+        return getattr(importlib.import_module(_LATER[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

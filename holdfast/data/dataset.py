@@ -11,12 +11,13 @@ from typing import Any
 
 from holdfast.data.agree import Agreement, Alone, agreement
 from holdfast.data.deal import picks, share
-from holdfast.data.files import File, Indexed
+from holdfast.data.files import File, Indexed, Split
 from holdfast.data.formats import format_of
 from holdfast.data.listing import Catalog, Listing
 from holdfast.data.plan import Part, Plan
 from holdfast.data.reader import Reader
 from holdfast.data.rows import Rows, cut
+from holdfast.data.source_order import SourceOrder
 from holdfast.data.sources import Mix, Source, as_mix
 from holdfast.errors import SettingsError
 
@@ -84,6 +85,24 @@ class Dataset:
         """List the files now, together with all ranks, rather than at the first batch: what is wrong shows here."""
         assert self.plan
 
+    def splits(self) -> list[tuple[str, File, Split]]:
+        """Return all splits with their sources, in the order in which they are leased.
+
+        Each window's are shuffled; sources are mixed by their weights. Splits that are listed later come later.
+        """
+        found: list[tuple[int, float, str, File, Split]] = []
+        for name, catalog in self.listing.catalogs(self.mix).items():
+            order = SourceOrder(
+                catalog.windows, seed=f"{self.seed}/{name}", lanes=1, shuffle=self.mix.sources[name].shuffle
+            )
+            rows = 0
+            for at in order.all_splits():
+                file, split = catalog.splits[at]
+                place = (rows + split.rows / 2) / self.mix.quotas[name]
+                rows += split.rows
+                found.append((self.listing.group_of(name, file.path), place, name, file, split))
+        return [(name, file, split) for _, _, name, file, split in sorted(found, key=lambda each: each[:3])]
+
     def settle(self) -> None:
         """Keep this rank and the number of ranks: worker processes have no process group to ask."""
         self._rank, self._ranks = self._place()
@@ -99,7 +118,7 @@ class Dataset:
         """
         if self._plan is None:
             if not self.listing.groups:
-                self._grow()
+                self.grow()
             self._set_plan()
         assert self._plan is not None
         if not self.follows and self._plan.per_epoch == 0:
@@ -226,10 +245,10 @@ class Dataset:
             return
         with self._waiting():
             while not self.plan.has(count):
-                if not self._grow():
+                if not self.grow():
                     time.sleep(self._poll_s)
 
-    def _grow(self) -> bool:
+    def grow(self) -> bool:
         """List again, together with all ranks; return whether there is anything new."""
         agree = self._agreement()
         fresh = agree.one(self._news)

@@ -36,6 +36,7 @@ class Listing:
 
     groups: tuple[Listed, ...] = ()
     _files: dict[str, dict[str, File]] = field(default_factory=dict, compare=False, repr=False)
+    _groups: dict[tuple[str, str], int] = field(default_factory=dict, compare=False, repr=False)
 
     def known(self, source: str) -> dict[str, File]:
         """Return the files of a source by path."""
@@ -43,6 +44,14 @@ class Listing:
             listed = (each.file for group in self.groups for each in group.get(source, ()))
             self._files[source] = {file.path: file for file in listed}
         return self._files[source]
+
+    def group_of(self, source: str, path: str) -> int:
+        """Return the number of the group in which a file was noticed."""
+        if not self._groups:
+            for number, group in enumerate(self.groups):
+                for name, files in group.items():
+                    self._groups.update(((name, each.file.path), number) for each in files)
+        return self._groups[source, path]
 
     def news(self, mix: Mix, found: Mapping[str, Sequence[File]]) -> dict[str, list[File]]:
         """Return the files that are new in ``found`` and count.

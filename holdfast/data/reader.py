@@ -14,7 +14,6 @@ from holdfast.data.listing import Catalog
 from holdfast.data.plan import Plan, Take
 from holdfast.data.rows import Rows, concat, cut, take
 from holdfast.data.sources import Source
-from holdfast.errors import SettingsError
 
 K = TypeVar("K")
 CHUNK = 4096
@@ -106,13 +105,7 @@ class Reader:
         path = f"{of.place.name.rstrip('/')}/{file.path}"
         with of.place.open(file) as opened:
             rows = self._formats[source][format_of(path, of.format)].read(opened, path, split)
-        if of.decode is not None:
-            rows = of.decode(rows)
-            if len(rows) != split.rows:
-                raise SettingsError(
-                    f"decode: {len(rows)} rows of {split.rows} of {path}: expected as many as it was given"
-                )
-        return rows
+        return of.decoded(rows, path)
 
 
 class _Kept(Generic[K]):

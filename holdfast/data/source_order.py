@@ -128,6 +128,12 @@ class SourceOrder:
         key = self._key(block.turn, block.window, block.lane, block.number)
         return found, shuffled(np.arange(size, dtype=np.int64), size, key)
 
+    def all_splits(self) -> Iterator[int]:
+        """Yield the splits of the first turn, in its order."""
+        for window in range(len(self._windows)):
+            splits, _ = self._splits_of(0, window)
+            yield from (self._firsts[window] + int(each) for each in splits)
+
     def _before(self, place: int, lane: int) -> int:
         """Return how many of the source's first ``place`` samples are in the lane."""
         lane = (lane - self._offset) % self._lanes

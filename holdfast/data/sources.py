@@ -72,6 +72,21 @@ class Source:
             format_of(f"{self.place.name.rstrip('/')}/{each.path}", self.format)
         return found
 
+    def decoded(self, rows: Rows, path: str) -> Rows:
+        """Return the rows as ``decode`` makes them.
+
+        Raises:
+            SettingsError: they are not as many.
+        """
+        if self.decode is None:
+            return rows
+        made = self.decode(rows)
+        if len(made) != len(rows):
+            raise SettingsError(
+                f"decode: {len(made)} rows of {len(rows)} of {path}: expected as many as it was given"
+            )
+        return made
+
     def formats(self) -> dict[str, Format]:
         """Make this source's formats, by name."""
         made: dict[str, Format] = {name: kind() for name, kind in FORMATS.items()}

@@ -1,0 +1,157 @@
+"""The side of a worker: batches of leased splits, wherever it runs and however many others there are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import httpx
+import numpy as np
+
+from holdfast import errors
+from holdfast.data.files import File, Split
+from holdfast.data.formats import format_of
+from holdfast.data.order import shuffled
+from holdfast.data.rows import Rows, cut, take
+from holdfast.data.source_order import key_of
+from holdfast.data.sources import Mix, Source, as_mix
+from holdfast.errors import HoldfastError, StaleError, UnavailableError
+
+_PAUSE_S = 0.2
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What is committed once the rows were used; plain data, to be sent along with them."""
+
+    run: str
+    split: int
+    token: int
+    upto: int
+
+
+@dataclass(frozen=True)
+class LeasedRows:
+    """Rows of one split."""
+
+    rows: Rows
+    source: str
+    """Its name in the mix; empty for a single source."""
+    receipt: Receipt
+
+
+class LeasedSplits:
+    """Batches of the splits that a server leases to this worker."""
+
+    def __init__(
+        self,
+        url: str,
+        token: str,
+        source: Source | Mix,
+        *,
+        worker: str,
+        batch: int = 256,
+        seed: int = 0,
+        patience_s: float = 300.0,
+        poll_s: float = 1.0,
+        ca: str | None = None,
+    ) -> None:
+        """Connect with the first batch.
+
+        Args:
+            url: of the :class:`~holdfast.data.LeaseServer`.
+            token: of the server.
+            source: the same as the server's.
+            worker: a name that no other process has, now or earlier: host, process id and start time.
+            batch: rows of a batch, at most.
+            seed: of the shuffle within splits; the same for all workers.
+            patience_s: seconds to wait for a server that does not answer.
+            poll_s: seconds between questions when all splits are leased to others.
+            ca: file of the authority of the server's certificate.
+        """
+        self._mix, self._worker, self._batch, self._seed = as_mix(source), worker, batch, seed
+        self._patience_s, self._poll_s = patience_s, poll_s
+        self._formats = {name: each.formats() for name, each in self._mix.sources.items()}
+        self._have: tuple[int, ...] = ()
+        import ssl  # noqa: PLC0415
+
+        self._http = httpx.Client(
+            base_url=url,
+            headers={"authorization": f"Bearer {token}"},
+            timeout=30,
+            verify=ssl.create_default_context(cafile=ca) if ca else True,
+        )
+
+    def __iter__(self) -> Iterator[LeasedRows]:
+        """Yield batches until every row of the data was committed; commit each with its receipt once it was used.
+
+        A split goes on in an order that its seed gives. A split that was granted to another is left at once.
+        """
+        while (told := self._ask("grant", worker=self._worker, have=self._have)) != {"done": True}:
+            if "lease" not in told:
+                time.sleep(self._poll_s)
+                continue
+            self._have = (*self._have[-1000:], told["lease"]["token"])
+            yield from self._batches(told)
+
+    def commit(self, receipt: Receipt) -> bool:
+        """Note that rows were used, and all before them of the split; the lease goes on.
+
+        False: they are served again to another, since the lease ended or the position was restored. Then they must not
+        count.
+        """
+        try:
+            self._ask("commit", run=receipt.run, split=receipt.split, token=receipt.token, upto=receipt.upto)
+        except StaleError:
+            return False
+        return True
+
+    def give_back(self, receipt: Receipt) -> None:
+        """End the lease of a split early: the rest is served to others."""
+        self._ask("give-back", run=receipt.run, split=receipt.split, token=receipt.token)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._http.close()
+
+    def _batches(self, told: dict[str, Any]) -> Iterator[LeasedRows]:
+        lease, name = told["lease"], told["source"]
+        rows = self._rows(name, told["file"], Split(*told["split"]), lease["split"])
+        for first in range(lease["first"], len(rows), self._batch):
+            last = min(len(rows), first + self._batch)
+            receipt = Receipt(told["run"], lease["split"], lease["token"], last)
+            yield LeasedRows(cut(rows, first, last), name, receipt)
+
+    def _rows(self, name: str, file: list[Any], split: Split, number: int) -> Rows:
+        source = self._mix.sources[name]
+        listed_path, nbytes, version, when = file
+        listed = File(listed_path, nbytes, version, datetime.fromisoformat(when) if when else None)
+        path = f"{source.place.name.rstrip('/')}/{listed.path}"
+        with source.place.open(listed) as opened:
+            rows = self._formats[name][format_of(path, source.format)].read(opened, path, split)
+        if source.shuffle:
+            key = key_of(f"{self._seed}/{name}", number)
+            rows = take(rows, shuffled(np.arange(len(rows), dtype=np.int64), len(rows), key))
+        return source.decoded(rows, path)
+
+    def _ask(self, act: str, **told: Any) -> dict[str, Any]:
+        deadline = time.monotonic() + self._patience_s
+        while True:
+            try:
+                answer = self._http.post(f"/v1/{act}", json=told)
+                if answer.status_code < 500:
+                    break
+                said = f"status {answer.status_code}"
+            except httpx.HTTPError as error:
+                said = f"{type(error).__name__}: {error}"
+            if time.monotonic() > deadline:
+                raise UnavailableError(f"{self._http.base_url}: the lease server does not answer ({said})")
+            time.sleep(_PAUSE_S)
+        found: dict[str, Any] = answer.json()
+        if not answer.is_success:
+            kind = getattr(errors, str(found.get("error")), HoldfastError)
+            raise kind(f"{self._http.base_url}: {found.get('detail', answer.text)}")
+        return found

@@ -1,0 +1,155 @@
+"""Leases of splits: who reads what, up to which row, and what is served again. A pure state machine.
+
+For workers that come and go (data workers, rollouts), as against ranks that know their parts of a plan. A worker
+holds a lease of a split, *commits* how far its rows were used, and so renews the lease. A lease that ends (expired,
+given back, its worker gone) is granted again from the committed row on, under a higher token; what the old holder
+commits after that is refused. So each row is committed exactly once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from holdfast.errors import SettingsError, StaleError
+
+
+@dataclass(frozen=True)
+class Lease:
+    """Rows of a split that a worker may read until a time."""
+
+    split: int
+    token: int
+    """Higher than that of every lease before it."""
+    worker: str
+    first: int
+    """The first row to be read."""
+    rows: int
+    """Rows of the whole split."""
+    until: float
+
+
+@dataclass(frozen=True)
+class Leases:
+    """Splits that are free, leased or done. Every call returns what holds after it; nothing is changed in place."""
+
+    rows: tuple[int, ...]
+    """Of each split, in the order in which they are granted."""
+    committed: Mapping[int, int]
+    """Rows of a split that were used; none without an entry."""
+    held: Mapping[int, Lease]
+    freed: tuple[int, ...] = ()
+    """Splits that came back: granted again before new ones."""
+    next: int = 0
+    """The first split that was never granted."""
+    token: int = 0
+
+    @staticmethod
+    def of(rows: Iterable[int]) -> Leases:
+        """Return leases of splits with so many rows, none of them granted."""
+        return Leases(tuple(rows), {}, {})
+
+    def grown(self, rows: Iterable[int]) -> Leases:
+        """Return them with more splits."""
+        return replace(self, rows=(*self.rows, *rows))
+
+    @property
+    def done(self) -> bool:
+        """Whether every row was committed."""
+        return not self.held and not self.freed and self.next >= len(self.rows)
+
+    def grant(self, worker: str, now: float, length_s: float) -> tuple[Leases, Lease | None]:
+        """Lease the next split to a worker; None: there is none now."""
+        after = self.expired(now)
+        if after.freed:
+            split, after = after.freed[0], replace(after, freed=after.freed[1:])
+        else:
+            empty = (at for at in range(after.next, len(after.rows)) if after.rows[at])
+            split = next(empty, len(after.rows))
+            after = replace(after, next=min(split + 1, len(after.rows)))
+            if split == len(after.rows):
+                return after, None
+        lease = Lease(
+            split, after.token + 1, worker, after.committed.get(split, 0), after.rows[split], now + length_s
+        )
+        return replace(after, token=lease.token, held={**after.held, split: lease}), lease
+
+    def commit(self, split: int, token: int, upto: int, now: float, length_s: float) -> Leases:
+        """Note that the rows before ``upto`` were used, and renew; at its last row a split is done.
+
+        The same commit again changes nothing. A lease whose time is over is its holder's until the next grant.
+
+        Raises:
+            StaleError: another lease of the split was granted since, or this one was given back.
+            SettingsError: ``upto`` is before what was committed, or past the end.
+        """
+        before = self.committed.get(split, 0)
+        lease = self.held.get(split)
+        if lease is None or lease.token != token:
+            raise StaleError(
+                f"split {split}: token {token} is not that of its lease "
+                f"({f'{lease.token}, of {lease.worker}' if lease else 'it has none'}): its rows from {before} on are "
+                "served to others"
+            )
+        if not before <= upto <= self.rows[split]:
+            raise SettingsError(
+                f"split {split}: commit of {upto} rows: expected {before} to {self.rows[split]}"
+            )
+        committed = {**self.committed, split: upto}
+        if upto == self.rows[split]:
+            return replace(self, committed=committed, held=_without(self.held, split))
+        return replace(
+            self,
+            committed=committed,
+            held={**self.held, split: replace(lease, first=upto, until=now + length_s)},
+        )
+
+    def give_back(self, split: int, token: int) -> Leases:
+        """End a lease early; of one that has ended nothing changes."""
+        lease = self.held.get(split)
+        return self._ended([lease]) if lease is not None and lease.token == token else self
+
+    def gone(self, worker: str) -> Leases:
+        """End all leases of a worker."""
+        return self._ended(each for each in self.held.values() if each.worker == worker)
+
+    def expired(self, now: float) -> Leases:
+        """End the leases whose time is over."""
+        return self._ended(each for each in self.held.values() if each.until <= now)
+
+    def freed_all(self) -> Leases:
+        """End all leases, as after a restore: their holders belong to the run before."""
+        return self._ended(self.held.values())
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint or a journal has to keep, as plain data."""
+        return {
+            "committed": sorted([split, upto] for split, upto in self.committed.items()),
+            "held": [[each.split, each.token, each.worker, each.until] for each in self.held.values()],
+            "freed": list(self.freed),
+            "next": self.next,
+            "token": self.token,
+        }
+
+    @staticmethod
+    def restored(rows: Iterable[int], state: Mapping[str, Any]) -> Leases:
+        """Return the leases of :meth:`state`."""
+        counts = tuple(rows)
+        committed: dict[int, int] = dict(state["committed"])
+        held = {
+            split: Lease(split, token, worker, committed.get(split, 0), counts[split], until)
+            for split, token, worker, until in state["held"]
+        }
+        return Leases(counts, committed, held, tuple(state["freed"]), state["next"], state["token"])
+
+    def _ended(self, leases: Iterable[Lease]) -> Leases:
+        ended = sorted(each.split for each in leases)
+        if not ended:
+            return self
+        held = {split: lease for split, lease in self.held.items() if split not in ended}
+        return replace(self, held=held, freed=(*self.freed, *ended))
+
+
+def _without(held: Mapping[int, Lease], split: int) -> dict[int, Lease]:
+    return {each: lease for each, lease in held.items() if each != split}

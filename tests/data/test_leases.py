@@ -1,0 +1,248 @@
+"""Leases of splits: each row is committed once, whoever dies."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast import data
+from holdfast.data.lease_book import LeaseBook
+from holdfast.data.leases import Lease, Leases
+from holdfast.errors import SettingsError, StaleError, UnauthorizedError, UnavailableError
+from tests.data.files import ids, write
+from tests.data.lease_process import TOKEN
+from tests.e2e.waiting import free_ports, wait_for
+
+ACTS = st.lists(
+    st.tuples(
+        st.sampled_from(["grant", "commit", "back", "gone", "late", "restore", "save", "stale"]),
+        st.integers(0, 9),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.integers(0, 6), max_size=6), ACTS)
+def test_each_row_is_committed_once(rows: list[int], acts: list[tuple[str, int]]) -> None:
+    """Whatever workers do, however late; relative to the state that is restored."""
+    leases, now = Leases.of(rows), 0.0
+    known: list[Lease] = []  # whatever a worker ever believed to hold
+    used: Counter[tuple[int, int]] = Counter()
+    saved = leases.state(), used.copy(), len(rows)
+    for act, number in acts:
+        worker = f"w{number % 3}"
+        if act == "grant":
+            leases, lease = leases.grant(worker, now, 10)
+            if lease:
+                assert lease.token > max((each.token for each in known), default=0)
+                known.append(lease)
+        elif act in ("commit", "stale") and known:
+            lease = known[-1 - number % len(known)] if act == "stale" else known[-1]
+            before = leases.committed.get(lease.split, 0)
+            upto = min(lease.rows, before + 1 + number % 3)
+            holds = lease.split in leases.held and leases.held[lease.split].token == lease.token
+            try:
+                leases = leases.commit(lease.split, lease.token, upto, now, 10)
+                assert holds
+                used.update((lease.split, row) for row in range(before, upto))
+            except StaleError:
+                assert not holds
+        elif act == "back" and known:
+            leases = leases.give_back(known[-1].split, known[-1].token)
+        elif act == "gone":
+            leases = leases.gone(worker)
+        elif act == "late":
+            now += 11
+        elif act == "save":
+            saved = leases.state(), used.copy(), len(rows)
+        elif act == "restore":
+            leases, used = Leases.restored(rows, saved[0]).freed_all(), saved[1].copy()
+            known = []  # the book's run tells those of before apart
+        assert Leases.restored(rows, leases.state()) == leases
+    now += 100
+    while True:  # one worker that lives does the rest
+        leases, lease = leases.grant("last", now, 10)
+        if lease is None:
+            break
+        used.update((lease.split, row) for row in range(lease.first, lease.rows))
+        leases = leases.commit(lease.split, lease.token, lease.rows, now, 10)
+    assert leases.done
+    assert used == Counter((split, row) for split, count in enumerate(rows) for row in range(count))
+
+
+def test_a_commit_back_or_past_the_end_is_refused() -> None:
+    leases, lease = Leases.of([5]).grant("w", 0, 10)
+    assert lease
+    leases = leases.commit(0, lease.token, 3, 0, 10)
+    assert leases.commit(0, lease.token, 3, 0, 10) == leases
+    for wrong in (2, 6):
+        with pytest.raises(SettingsError, match=f"commit of {wrong} rows: expected 3 to 5"):
+            leases.commit(0, lease.token, wrong, 0, 10)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for hour in range(3):
+        write(tmp_path / f"data/20261124/{hour:02}/x.parquet", list(range(hour * 100, hour * 100 + 40)))
+    return tmp_path / "data"
+
+
+SAMPLES = [hour * 100 + at for hour in range(3) for at in range(40)]
+
+
+def test_a_book_goes_on_from_its_journal_cut_anywhere(folder: Path, tmp_path: Path) -> None:
+    """Each prefix of its lines is a state that it was in; a line that was cut off was never answered."""
+    journal = tmp_path / "journal"
+    book = LeaseBook(data.folder(folder), journal=journal, clock=lambda: 5.0)
+    states = [book.state_dict()]
+    lengths = [journal.stat().st_size]
+    for number in range(8):
+        found = book.grant(f"w{number}", ())
+        assert found
+        lease = found[0]
+        states.append(book.state_dict())
+        lengths.append(journal.stat().st_size)
+        book.commit(book.run, lease.split, lease.token, lease.first + number % 3)
+        states.append(book.state_dict())
+        lengths.append(journal.stat().st_size)
+    content = journal.read_bytes()
+    for length in {*range(lengths[0], len(content), 7), *lengths}:
+        journal.write_bytes(content[:length])
+        again = LeaseBook(data.folder(folder), journal=journal, clock=lambda: 5.0)
+        assert again.run == book.run
+        assert again.state_dict() == states[max(at for at, each in enumerate(lengths) if each <= length)]
+        again.close()
+    journal.write_text("[]\n")
+    with pytest.raises(SettingsError, match="no journal of leases of this data"):
+        LeaseBook(data.folder(folder), journal=journal)
+
+
+def test_a_lost_answer_is_given_again(folder: Path) -> None:
+    """A worker that never learned of its lease gets the same one."""
+    book = LeaseBook(data.folder(folder))
+    first = book.grant("w")
+    assert first
+    assert book.grant("w") == first
+    second = book.grant("w", (first[0].token,))
+    assert second
+    assert second[0].split != first[0].split
+
+
+def test_a_restored_position_refuses_leases_of_before(folder: Path) -> None:
+    book = LeaseBook(data.folder(folder))
+    found = book.grant("w")
+    assert found
+    run, lease = book.run, found[0]
+    state = book.state_dict()
+    book.commit(run, lease.split, lease.token, 2)
+    book.load_state_dict(state)
+    assert book.used == 0
+    with pytest.raises(StaleError, match="of a run before"):
+        book.commit(run, lease.split, lease.token, 3)
+
+
+def test_followed_splits_and_mixes_are_leased(folder: Path, tmp_path: Path) -> None:
+    mix = data.mix({"a": data.folder(folder, follow=True), "b": data.folder(folder)}, {"a": 3, "b": 1})
+    journal = tmp_path / "journal"
+    book = LeaseBook(mix, journal=journal)
+    names = []
+    while found := book.grant(f"w{len(names)}"):
+        names.append(found[1])
+    assert Counter(names[:8]) == {"a": 6, "b": 2}
+    assert not book.done
+    write(folder / "20261124/09/y.parquet", [1, 2, 3])
+    more = book.grant("w")
+    assert more
+    assert (more[1], more[2].path) == ("a", "20261124/09/y.parquet")
+    book.close()
+    again = LeaseBook(mix, journal=journal)
+    assert again.grant("w") == more
+
+
+def test_what_a_server_refuses(folder: Path) -> None:
+    book = LeaseBook(data.folder(folder))
+    with pytest.raises(SettingsError, match="16 characters"):
+        data.LeaseServer(book, "short")
+    with pytest.raises(SettingsError, match="without certificate="):
+        data.LeaseServer(book, TOKEN, host="0.0.0.0")
+    server = data.LeaseServer(book, TOKEN)
+    with pytest.raises(UnauthorizedError, match="missing or wrong token"):
+        next(iter(data.LeasedSplits(server.url, "another", data.folder(folder), worker="w")))
+    wrong = httpx.post(f"{server.url}/v1/grant", json={}, headers={"authorization": f"Bearer {TOKEN}"})
+    assert wrong.status_code == 422
+    worker = data.LeasedSplits(server.url, TOKEN, data.folder(folder), worker="w", patience_s=0)
+    batches = iter(worker)
+    batch = next(batches)
+    worker.give_back(batch.receipt)
+    assert not worker.commit(batch.receipt)
+    server.close()
+    with pytest.raises(UnavailableError, match="the lease server does not answer"):
+        worker.commit(batch.receipt)
+
+
+@contextmanager
+def process(*arguments: object, **more: Any) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "tests.data.lease_process", *map(str, arguments)]
+    one = subprocess.Popen(
+        command, cwd=Path(__file__).parents[2], text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, **more
+    )
+    try:
+        yield one
+    finally:
+        one.kill()
+        one.wait()
+
+
+@pytest.mark.e2e
+def test_killed_workers_and_a_killed_server_lose_and_double_nothing(folder: Path, tmp_path: Path) -> None:
+    """kill -9 of two of three workers, and of the server while splits are leased; the test counts the samples."""
+    journal, port = tmp_path / "journal", free_ports(1)
+    notes = [tmp_path / f"notes-{number}" for number in range(4)]
+    url = f"http://127.0.0.1:{port}"
+
+    def lines() -> list[list[str]]:
+        return [line.split() for each in notes if each.exists() for line in each.read_text().splitlines()]
+
+    def kept() -> int:
+        return sum(line[0] == "kept" for line in lines())
+
+    with process("work", folder, url, notes[2], "steady", 0.02) as steady:
+        with (
+            process("serve", folder, journal, port),
+            process("work", folder, url, notes[0], "first", 0.1),
+            process("work", folder, url, notes[1], "second", 0.1),
+        ):
+            wait_for("some batches are used", lambda: kept() >= 6, 60)
+        held = kept()
+        with process("serve", folder, journal, port), process("work", folder, url, notes[3], "late", 0.02):
+            wait_for(lambda: f"all is used: {kept()}", lambda: steady.poll() is not None, 90)
+            assert steady.returncode == 0
+    assert held < len(SAMPLES) / 3
+    book = LeaseBook(data.folder(folder), journal=journal)
+    assert book.done
+    assert book.used == len(SAMPLES)
+    # A worker that was killed after its commit was accepted has written no "kept": its read counts if the rows up to
+    # there were not served under a higher token.
+    reads = {
+        (int(line[2]), int(line[3])): line
+        for line in sorted(lines(), key=lambda each: int(each[1]))
+        if line[0] == "read"
+    }
+    accepted = {(int(line[2]), int(line[3]), line[1]) for line in lines() if line[0] == "kept"}
+    for split, upto, token in accepted:
+        assert reads[split, upto][1] == token, "what was accepted was never served again"
+    used = [sample for line in reads.values() for sample in map(int, line[4:])]
+    assert Counter(used) == Counter(SAMPLES)
+    assert ids([f"{each} x" for each in used]) == used
