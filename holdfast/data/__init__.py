@@ -9,6 +9,7 @@ from holdfast.data.dataset import Dataset
 from holdfast.data.files import File
 from holdfast.data.lease_book import LeaseBook
 from holdfast.data.leased import LeasedSplits
+from holdfast.data.packing import PackedDataset
 from holdfast.data.partitions import between
 from holdfast.data.places import Place
 from holdfast.data.sources import Mix, Source, align, folder, fsspec, http, mix, s3, source
@@ -27,6 +28,7 @@ __all__ = [
     "LeaseServer",
     "LeasedSplits",
     "Mix",
+    "PackedDataset",
     "Place",
     "Source",
     "align",

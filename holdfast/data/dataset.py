@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from holdfast.data.agree import Agreement, Alone, agreement
-from holdfast.data.deal import picks, share
+from holdfast.data.deal import Pick, picks, share
 from holdfast.data.files import File, Indexed, Split
 from holdfast.data.formats import format_of
 from holdfast.data.listing import Catalog, Listing
@@ -105,7 +105,7 @@ class Dataset:
 
     def settle(self) -> None:
         """Keep this rank and the number of ranks: worker processes have no process group to ask."""
-        self._rank, self._ranks = self._place()
+        self._rank, self._ranks = self.place
         self._agree = Alone()
 
     @property
@@ -135,7 +135,7 @@ class Dataset:
         size = self._next_size()
         if not size:
             raise StopIteration
-        low, high = share(size, *self._place())
+        low, high = share(size, *self.place)
         rows = self._rows(self.taken, size, low, high)
         self.taken += size
         return rows
@@ -164,6 +164,10 @@ class Dataset:
         rows = self._rows(first, size, samples.start - first, samples.stop - first)
         self.taken = first + size
         return rows
+
+    def lane(self, pick: Pick) -> Rows:
+        """Return consecutive samples of a lane; the position stays."""
+        return self._reading().rows([pick])
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position, the listing, and what must not change for them to mean the same."""
@@ -228,7 +232,9 @@ class Dataset:
             self._agree = agreement()
         return self._agree
 
-    def _place(self) -> tuple[int, int]:
+    @property
+    def place(self) -> tuple[int, int]:
+        """This rank, and the number of ranks."""
         if self._rank is not None and self._ranks is not None:
             return self._rank, self._ranks
         return self._agreement().rank, self._agreement().ranks
@@ -305,12 +311,16 @@ class Dataset:
 
     def _hand_over(self, reader: Reader) -> None:
         assert self._plan is not None
-        reader.plan(self._plan, list(self._catalogs.values()), -(-self.lanes // self._place()[1]) + 1)
+        reader.plan(self._plan, list(self._catalogs.values()), -(-self.lanes // self.place[1]) + 1)
 
-    def _rows(self, first: int, size: int, low: int, high: int) -> Rows:
+    def _reading(self) -> Reader:
         if self._reader is None:
+            self.prepare()
             self._reader = Reader(list(self.mix.sources.values()), self._threads)
             self._hand_over(self._reader)
+        return self._reader
+
+    def _rows(self, first: int, size: int, low: int, high: int) -> Rows:
         if low == high:  # at the end, fewer samples than ranks: no rows, of the right kind
-            return cut(self._reader.rows(picks(first, size, 0, 1, self.lanes)), 0, 0)
-        return self._reader.rows(picks(first, size, low, high, self.lanes))
+            return cut(self._reading().rows(picks(first, size, 0, 1, self.lanes)), 0, 0)
+        return self._reading().rows(picks(first, size, low, high, self.lanes))
