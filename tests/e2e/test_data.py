@@ -1,0 +1,60 @@
+"""A job that reads files: killed, resized and resumed, it trains on each sample exactly once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+
+from tests.e2e import data_train, elastic_train
+from tests.e2e.site import Site
+from tests.e2e.test_elastic import HERE, SIZES, require_each_sample_once, scale
+
+STEPS = 120
+
+
+def write(folder: Path) -> None:
+    """Two sources by the hour; together as many samples as the steps have, which tell their numbers."""
+    assert data_train.BATCH == elastic_train.BATCH
+    number = 0
+    for source, share in (("web", 0.6), ("code", 0.4)):
+        total, hours = round(STEPS * data_train.BATCH * share), 6
+        for hour in range(hours):
+            path = folder / source / "dt=2026-11-24" / f"hour={hour:02}" / "part.jsonl"
+            path.parent.mkdir(parents=True)
+            count = total * (hour + 1) // hours - total * hour // hours
+            path.write_text(
+                "".join(json.dumps({"id": each}) + "\n" for each in range(number, number + count))
+            )
+            number += count
+    assert number == STEPS * data_train.BATCH
+
+
+def test_each_sample_is_trained_on_once_whatever_is_killed(site: Site, name: str, tmp_path: Path) -> None:
+    """A rank is killed, the job shrinks and grows: the count is kept by the ranks' own notes."""
+    write(tmp_path / "data")
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    site.submit(
+        name,
+        "--data",
+        str(tmp_path / "data"),
+        "--notes",
+        str(notes),
+        machines=3,
+        sizes=SIZES,
+        spare=0,
+        code_dir=HERE,
+        script="data_train.py",
+    )
+    site.wait_more_steps(name, 5)
+    os.kill(site.pids(name)[1], signal.SIGKILL)
+    site.wait_recovered(name, 1)
+    for number, machines in enumerate((2, 3), start=2):
+        site.wait_more_steps(name, 5)
+        scale(site, name, machines)
+        site.wait_recovered(name, number)
+        assert site.job(name).spec.world_size == machines
+    site.wait_done(name)
+    require_each_sample_once(site, name, notes, STEPS)
