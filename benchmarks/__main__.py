@@ -11,6 +11,7 @@ from functools import partial
 
 from benchmarks import (
     bench_alert_to_task,
+    bench_data,
     bench_decisions,
     bench_detect,
     bench_elastic,
@@ -46,8 +47,12 @@ BENCHMARKS: dict[str, Callable[[Site, int], list[Row]]] = {
 }
 LONG: dict[str, Callable[[Site, int], list[Row]]] = {"kill-loop": bench_kill_loop.run}
 """Only when asked for: half an hour for each launcher."""
-ALONE: dict[str, Callable[[int], list[Row]]] = {"scale": bench_scale.run, "scale-team": bench_scale.run_team}
-"""With a site of their own."""
+ALONE: dict[str, Callable[[int], list[Row]]] = {
+    "scale": bench_scale.run,
+    "scale-team": bench_scale.run_team,
+    "data": bench_data.run,
+}
+"""With a site of their own, or without any."""
 
 
 def main() -> int:

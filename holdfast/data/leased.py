@@ -9,12 +9,11 @@ from datetime import datetime
 from typing import Any
 
 import httpx
-import numpy as np
 
 from holdfast import errors
 from holdfast.data.files import File, Split
 from holdfast.data.formats import format_of
-from holdfast.data.order import shuffled
+from holdfast.data.order import permuted
 from holdfast.data.rows import Rows, cut, take
 from holdfast.data.source_order import key_of
 from holdfast.data.sources import Mix, Source, as_mix
@@ -134,7 +133,7 @@ class LeasedSplits:
             rows = self._formats[name][format_of(path, source.format)].read(opened, path, split)
         if source.shuffle:
             key = key_of(f"{self._seed}/{name}", number)
-            rows = take(rows, shuffled(np.arange(len(rows), dtype=np.int64), len(rows), key))
+            rows = take(rows, permuted(len(rows), key))
         return source.decoded(rows, path)
 
     def _ask(self, act: str, **told: Any) -> dict[str, Any]:

@@ -29,6 +29,12 @@ def shuffled(places: NDArray[np.int64], size: int, seed: int) -> NDArray[np.int6
     return found.astype(np.int64)
 
 
+def permuted(size: int, key: int) -> NDArray[np.int64]:
+    """Return a whole shuffle at once, which is several times as fast; ``key`` is a number of 63 bits without order."""
+    # The keys are all different: every way of sorting gives the same.
+    return np.argsort(mixed_bits(np.arange(size, dtype=_U) + _U(key))).astype(np.int64, copy=False)
+
+
 def mixed_bits(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Apply splitmix64's finaliser (Steele, Lea, Flood 2014)."""
     value = value + _U(0x9E3779B97F4A7C15)

@@ -6,6 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from holdfast.data.deal import Pick
@@ -13,11 +14,21 @@ from holdfast.data.formats import format_of
 from holdfast.data.listing import Catalog
 from holdfast.data.plan import Plan, Take
 from holdfast.data.rows import Rows, concat, cut, take
+from holdfast.data.source_order import Stretch
 from holdfast.data.sources import Source
 
 K = TypeVar("K")
 CHUNK = 4096
 """Samples of a lane that are put together at once."""
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Consecutive samples of a lane."""
+
+    first: int
+    last: int
+    rows: Rows
 
 
 class Reader:
@@ -29,7 +40,8 @@ class Reader:
         self._formats = [each.formats() for each in sources]
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="holdfast-data")
         self._threads = threads
-        self._chunks: OrderedDict[tuple[int, int], Future[Rows]] = OrderedDict()
+        self._held: dict[int, _Chunk] = {}
+        self._ahead: dict[tuple[int, int], Future[Rows]] = {}
         self._splits = _Kept[tuple[int, int]]()
         self._blocks = _Kept[tuple[int, int, Any]]()
 
@@ -38,7 +50,7 @@ class Reader:
         self._plan, self._catalogs = plan, catalogs
         each = lanes * len(self._sources)
         # The split that a lane stands in is needed again; at the edge of lanes so is their neighbour's.
-        self._splits.size, self._blocks.size = 2 * each + self._threads, 2 * each
+        self._splits.size, self._blocks.size = 2 * each + self._threads, each + self._threads
 
     def rows(self, picks: Iterable[Pick]) -> Rows:
         """Return the samples of all picks, in their order."""
@@ -51,36 +63,30 @@ class Reader:
     def _parts(self, pick: Pick) -> Iterable[Rows]:
         first = pick.first
         while first < pick.last:
-            number = first // CHUNK
-            end = min(pick.last, (number + 1) * CHUNK)
-            start = number * CHUNK
-            known = self._plan.known(pick.lane, start + CHUNK)
-            if known >= end:
-                rows = self._done(pick.lane, number, self._chunk(pick.lane, number, known))
-                if known == start + CHUNK and (more := self._plan.known(pick.lane, known + CHUNK)) > known:
-                    self._chunk(pick.lane, number + 1, more)
-                yield cut(rows, first - start, end - start)
-            else:
-                yield self._read(Pick(pick.lane, first, end))
+            held = self._held.get(pick.lane)
+            if held is None or not held.first <= first < held.last:
+                held = self._hold(pick.lane, first, pick.last)
+            end = min(pick.last, held.last)
+            yield cut(held.rows, first - held.first, end - held.first)
             first = end
 
-    def _chunk(self, lane: int, number: int, known: int) -> Future[Rows]:
-        """Begin to read a chunk, if it is not there."""
-        key = lane, number
-        found = self._chunks.get(key)
-        if found is None:
-            for old in [each for each in self._chunks if each[0] == lane and each[1] < number - 1]:
-                del self._chunks[old]
-            found = self._pool.submit(self._read, Pick(lane, number * CHUNK, known))
-            self._chunks[key] = found
+    def _hold(self, lane: int, first: int, last: int) -> _Chunk:
+        """Wait for the chunk that a place is in, and begin to read the next one."""
+        start = first - first % CHUNK
+        known = self._plan.known(lane, start + CHUNK)
+        if known <= first:  # a growing order that does not fill the chunk yet
+            return _Chunk(first, last, self._read(Pick(lane, first, last)))
+        chunk = self._ahead.pop((lane, start), None) or self._begin(lane, start, known)
+        following = self._plan.known(lane, known + CHUNK)
+        if known == start + CHUNK and following > known and (lane, known) not in self._ahead:
+            self._ahead[lane, known] = self._begin(lane, known, following)
+        for old in [each for each in self._ahead if each[0] == lane and each[1] != known]:
+            del self._ahead[old]
+        found = self._held[lane] = _Chunk(start, known, chunk.result())
         return found
 
-    def _done(self, lane: int, number: int, chunk: Future[Rows]) -> Rows:
-        try:
-            return chunk.result()
-        except BaseException:
-            self._chunks.pop((lane, number), None)  # the next call tries again
-            raise
+    def _begin(self, lane: int, first: int, last: int) -> Future[Rows]:
+        return self._pool.submit(self._read, Pick(lane, first, last))
 
     def _read(self, pick: Pick) -> Rows:
         reading = self._plan.reading(pick)
@@ -89,15 +95,23 @@ class Reader:
 
     def _block(self, taken: Take) -> Rows:
         key = taken.source, taken.epoch, taken.run.block
-        return self._blocks.get(key, lambda: self._read_block(taken))
+        rows = self._blocks.get(key, lambda: self._read_block(taken))
+        if taken.run.last == len(rows):
+            self._blocks.drop(key)
+        return rows
 
     def _read_block(self, taken: Take) -> Rows:
         stretches, order = self._plan.stretches(taken)
-        parts = [cut(self._split(taken.source, each.split), each.first, each.last) for each in stretches]
+        parts = [self._stretch(taken.source, each) for each in stretches]
         return take(concat(parts), order)
 
-    def _split(self, source: int, split: int) -> Rows:
-        return self._splits.get((source, split), lambda: self._read_split(source, split))
+    def _stretch(self, source: int, stretch: Stretch) -> Rows:
+        """Read rows of a split, and keep it where the lane's next block, or another lane, needs the rest."""
+        key = source, stretch.split
+        if stretch.last - stretch.first == self._catalogs[source].splits[stretch.split][1].rows:
+            return self._read_split(*key)
+        rows = self._splits.get(key, lambda: self._read_split(*key))
+        return cut(rows, stretch.first, stretch.last)
 
     def _read_split(self, source: int, number: int) -> Rows:
         file, split = self._catalogs[source].splits[number]
@@ -115,6 +129,10 @@ class _Kept(Generic[K]):
         self.size = 1
         self._values: OrderedDict[K, Future[Any]] = OrderedDict()
         self._lock = threading.Lock()
+
+    def drop(self, key: K) -> None:
+        with self._lock:
+            self._values.pop(key, None)
 
     def get(self, key: K, make: Callable[[], Any]) -> Any:
         with self._lock:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from holdfast.data.deal import dealt
-from holdfast.data.order import shuffled
+from holdfast.data.order import permuted
 
 Numbers = NDArray[np.int64]
 
@@ -83,7 +83,7 @@ class SourceOrder:
         """Samples of one turn."""
         self.repeat = repeat
         self._seed, self._lanes, self._offset = seed, lanes, offset
-        self._shuffle, self._per_block = shuffle > 0, shuffle or 1 << 14
+        self._shuffle, self._per_block = shuffle > 0, shuffle or 4096
         self._splits_of = lru_cache(maxsize=8)(self._shuffled_splits)
 
     def count(self, lane: int) -> int:
@@ -126,7 +126,7 @@ class SourceOrder:
         if not self._shuffle:
             return found, None
         key = self._key(block.turn, block.window, block.lane, block.number)
-        return found, shuffled(np.arange(size, dtype=np.int64), size, key)
+        return found, permuted(size, key)
 
     def all_splits(self) -> Iterator[int]:
         """Yield the splits of the first turn, in its order."""
@@ -149,9 +149,8 @@ class SourceOrder:
     def _shuffled_splits(self, turn: int, window: int) -> tuple[Numbers, Numbers]:
         """Return the splits of a window in the order of this turn, and the place after each one's last row."""
         rows = self._windows[window]
-        order = np.arange(len(rows), dtype=np.int64)
-        if self._shuffle:
-            order = shuffled(order, len(rows), self._key(turn, window))
+        key = self._key(turn, window)
+        order = permuted(len(rows), key) if self._shuffle else np.arange(len(rows), dtype=np.int64)
         return order, np.cumsum(rows[order])
 
     def _key(self, *of: int) -> int:

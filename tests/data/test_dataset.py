@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import data
+from holdfast.data.folder import FolderPlace
 from holdfast.errors import SettingsError, SourceError
 from tests.data.files import ids, write
 
@@ -271,3 +273,41 @@ def test_more_ranks_than_samples_at_the_end(tmp_path: Path) -> None:
     dropping = Ranks(data.folder(tmp_path), 4, drop_last=True)
     assert len(dropping.step()) == 12
     assert dropping.step() == []
+
+
+def test_lines_are_read_as_a_file_gives_them(tmp_path: Path) -> None:
+    """Blank ones, other ends of lines, no end at the last; compressed too."""
+    content = "one\r\n\ntwo \u2028 half\x0bx\nlast".encode()
+    (tmp_path / "a.txt").write_bytes(content)
+    with gzip.open(tmp_path / "b.txt.gz", "wb") as file:
+        file.write(content)
+    (tmp_path / "c.txt").write_bytes(b"")
+    rows = next(data.Dataset(data.folder(tmp_path, shuffle=0), 100, lanes=1))
+    assert rows == ["one\r\n", "\n", "two \u2028 half\x0bx\n", "last"] * 2
+
+
+def test_values_of_a_wrong_line_are_refused(tmp_path: Path) -> None:
+    """Also where they would go together as others."""
+    for text in ('{"a": 1}\n\n', "[1\n2]\n", "1, 2\n3\n"):
+        (tmp_path / "a.jsonl").write_text(text)
+        with pytest.raises(
+            SourceError, match=r"a\.jsonl: (line \d after byte 0 is no JSON|a line .* more than one value)"
+        ):
+            next(data.Dataset(data.folder(tmp_path), 1))
+
+
+def test_each_split_is_read_once(web: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But for those that two lanes share: memory holds what is needed again."""
+    opened: Counter[str] = Counter()
+    real = FolderPlace.open
+
+    def count(self: FolderPlace, file: data.File) -> Any:
+        opened[file.path] += 1
+        return real(self, file)
+
+    dataset = data.Dataset(data.folder(web / "parquet", shuffle=8, window=4), 8, lanes=4, threads=1)
+    dataset.prepare()
+    splits = len(dataset.splits())
+    monkeypatch.setattr(FolderPlace, "open", count)
+    assert sum(len(rows) for rows in dataset) == 92
+    assert splits <= sum(opened.values()) <= splits + 4
