@@ -15,6 +15,7 @@ from holdfast.data.places import Place
 from holdfast.data.sources import Mix, Source, align, folder, fsspec, http, mix, s3, source
 
 if TYPE_CHECKING:
+    from holdfast.data.lease_part import lease_part
     from holdfast.data.lease_server import LeaseServer
     from holdfast.data.loader import ElasticLoader
     from holdfast.data.sampler import ElasticSampler
@@ -36,6 +37,7 @@ __all__ = [
     "folder",
     "fsspec",
     "http",
+    "lease_part",
     "mix",
     "s3",
     "source",
@@ -46,6 +48,7 @@ _LATER = {
     "ElasticLoader": "holdfast.data.loader",
     "ElasticSampler": "holdfast.data.sampler",
     "LeaseServer": "holdfast.data.lease_server",
+    "lease_part": "holdfast.data.lease_part",
 }
 """What needs torch or a server's libraries is imported where it is used: workers that read start without them."""
 

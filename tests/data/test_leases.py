@@ -153,6 +153,23 @@ def test_a_restored_position_refuses_leases_of_before(folder: Path) -> None:
         book.commit(run, lease.split, lease.token, 3)
 
 
+def test_the_rank_that_has_the_book_gets_its_state(folder: Path) -> None:
+    """Of three ranks the second had it; of two the first has."""
+    book = LeaseBook(data.folder(folder))
+    found = book.grant("w")
+    assert found
+    book.commit(book.run, found[0].split, found[0].token, 3)
+    before = [data.lease_part(None), data.lease_part(book), data.lease_part(None)]
+    again = LeaseBook(data.folder(folder))
+    after = [data.lease_part(again), data.lease_part(None)]
+    assert before[0].merge
+    whole = before[0].merge([each.value.state_dict() for each in before])
+    for rank, each in enumerate(after):
+        assert each.split
+        each.value.load_state_dict(each.split(whole, rank, 2))
+    assert again.used == 3
+
+
 def test_followed_splits_and_mixes_are_leased(folder: Path, tmp_path: Path) -> None:
     mix = data.mix({"a": data.folder(folder, follow=True), "b": data.folder(folder)}, {"a": 3, "b": 1})
     journal = tmp_path / "journal"
