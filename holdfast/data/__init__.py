@@ -15,8 +15,8 @@ from holdfast.data.places import Place
 from holdfast.data.sources import Mix, Source, align, folder, fsspec, http, mix, s3, source
 
 if TYPE_CHECKING:
-    from holdfast.data.lease_part import lease_part
     from holdfast.data.lease_server import LeaseServer
+    from holdfast.data.lease_state import lease_part
     from holdfast.data.loader import ElasticLoader
     from holdfast.data.sampler import ElasticSampler
 
@@ -48,7 +48,7 @@ _LATER = {
     "ElasticLoader": "holdfast.data.loader",
     "ElasticSampler": "holdfast.data.sampler",
     "LeaseServer": "holdfast.data.lease_server",
-    "lease_part": "holdfast.data.lease_part",
+    "lease_part": "holdfast.data.lease_state",
 }
 """What needs torch or a server's libraries is imported where it is used: workers that read start without them."""
 
