@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from holdfast.data.agree import Agreement, Alone, agreement
 from holdfast.data.deal import Pick, picks, share
-from holdfast.data.files import File, Indexed, Split
-from holdfast.data.formats import format_of
+from holdfast.data.files import File, Split
 from holdfast.data.listing import Catalog, Listing
+from holdfast.data.noticing import noticed
 from holdfast.data.plan import Part, Plan
 from holdfast.data.reader import Reader
 from holdfast.data.rows import Rows, cut
@@ -256,41 +255,12 @@ class Dataset:
 
     def grow(self) -> bool:
         """List again, together with all ranks; return whether there is anything new."""
-        agree = self._agreement()
-        fresh = agree.one(self._news)
-        if not any(fresh.values()):
+        listing = noticed(self.mix, self.listing, self._agreement(), self._threads)
+        if listing is self.listing:
             return False
-        flat = [
-            (name, file)
-            for name, files in fresh.items()
-            for file in sorted(files, key=lambda each: each.path)
-        ]
-        parts = agree.each(lambda: self._indexed(flat[agree.rank :: agree.ranks]))
-        more: dict[str, list[Indexed]] = {name: [] for name in fresh}
-        for number, (name, _) in enumerate(flat):
-            more[name].append(parts[number % agree.ranks][number // agree.ranks])
-        self.listing = self.listing.grown({name: tuple(files) for name, files in more.items()})
+        self.listing = listing
         self._set_plan()
         return True
-
-    def _news(self) -> dict[str, list[File]]:
-        first = not self.listing.groups
-        found = {name: each.listing() for name, each in self.mix.sources.items() if first or each.follow}
-        return self.listing.news(self.mix, found)
-
-    def _indexed(self, files: list[tuple[str, File]]) -> list[Indexed]:
-        formats = {name: each.formats() for name, each in self.mix.sources.items()}
-
-        def index(given: tuple[str, File]) -> Indexed:
-            name, file = given
-            source = self.mix.sources[name]
-            path = f"{source.place.name.rstrip('/')}/{file.path}"
-            with source.place.open(file) as opened:
-                splits = formats[name][format_of(path, source.format)].index(opened, path)
-            return Indexed(file, tuple(splits))
-
-        with ThreadPoolExecutor(self._threads) as pool:
-            return list(pool.map(index, files))
 
     def _set_plan(self) -> None:
         self._catalogs = self.listing.catalogs(self.mix)

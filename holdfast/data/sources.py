@@ -160,7 +160,16 @@ def mix(sources: Mapping[str, Source], weights: Mapping[str, float] | None = Non
 
 
 def align(sources: Mapping[str, Source]) -> dict[str, Source]:
-    """Return the sources so that a partition counts only when all of them have it; to be mixed."""
+    """Return the sources so that a partition counts only when all of them have it; to be mixed.
+
+    Raises:
+        SettingsError: some are followed and others are not.
+    """
+    if len({each.follow for each in sources.values()}) > 1:
+        alone = ", ".join(name for name, each in sources.items() if not each.follow)
+        raise SettingsError(
+            f"align: {alone}: follow = False beside sources with follow=True: expected the same of all"
+        )
     return {name: replace(each, aligned=True) for name, each in sources.items()}
 
 

@@ -198,6 +198,19 @@ def test_a_partition_counts_when_all_sources_have_it(tmp_path: Path) -> None:
     ]
 
 
+def test_aligned_sources_that_are_followed_wait_for_one_another(tmp_path: Path) -> None:
+    """A partition that came to one of them first counts from when the other has it, too."""
+    write(tmp_path / "a/20261124/00/x.txt", [1, 2])
+    write(tmp_path / "b/20261124/00/x.txt", [101, 102])
+    write(tmp_path / "a/20261124/01/x.txt", [3, 4])
+    source = data.mix(data.align({name: data.folder(tmp_path / name, follow=True) for name in "ab"}))
+    [one] = Ranks(source, 1, batch=4, lanes=1).each
+    assert sorted(ids(next(one))) == [1, 2, 101, 102]
+    assert not one.grow()
+    write(tmp_path / "b/20261124/01/x.txt", [103, 104])
+    assert sorted(ids(next(one))) == [3, 4, 103, 104]
+
+
 def test_filters_and_closed_partitions(tmp_path: Path) -> None:
     for day in (23, 24, 25):
         write(tmp_path / f"dt=2026-11-{day}" / "x.txt", [day])
@@ -225,6 +238,8 @@ def test_bad_input_is_one_clear_message(tmp_path: Path) -> None:
         data.folder(tmp_path, format="csv")
     with pytest.raises(SettingsError, match="weights: code: expected one for each of web"):
         data.mix({"web": data.folder(tmp_path)}, {"web": 1, "code": 1})
+    with pytest.raises(SettingsError, match="align: b: follow = False beside"):
+        data.align({"a": data.folder(tmp_path, follow=True), "b": data.folder(tmp_path)})
     with pytest.raises(SettingsError, match="batch = 0"):
         data.Dataset(data.folder(tmp_path), 0)
     with pytest.raises(SettingsError, match="no package has a place for gs://"):
