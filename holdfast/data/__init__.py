@@ -50,7 +50,7 @@ _LATER = {
     "LeaseServer": "holdfast.data.lease_server",
     "lease_part": "holdfast.data.lease_state",
 }
-"""What needs torch or a server's libraries is imported where it is used: workers that read start without them."""
+"""Modules that need torch or a server's libraries are imported on use: workers that only read start without them."""
 
 
 def __getattr__(name: str) -> Any:

@@ -78,5 +78,5 @@ class FsspecPlace:
 
 def _version(info: Mapping[str, Any]) -> str:
     value = next((info[each] for each in _VERSIONS if info.get(each) is not None), "")
-    # Some systems list times as numbers and tell them of one file as dates.
+    # Some systems list times as numbers and give that of a single file as a date.
     return str(value.timestamp() if isinstance(value, datetime) else value)

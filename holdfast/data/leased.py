@@ -24,7 +24,7 @@ _PAUSE_S = 0.2
 
 @dataclass(frozen=True)
 class Receipt:
-    """What is committed once the rows were used; plain data, to be sent along with them."""
+    """Receipt to commit once the rows were used; plain data, to be sent along with them."""
 
     run: str
     split: int

@@ -1,6 +1,6 @@
 """From which source each place of a lane is taken. Pure.
 
-In a row of places, each source has as many as its weight says, spread evenly by a seeded stratified draw. When a
+In a row of places, each source has as many as its weight gives it, spread evenly by a seeded stratified draw. When a
 source with an end is used up, the others go on with their weights among themselves: a new *phase*.
 """
 

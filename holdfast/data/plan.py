@@ -50,7 +50,7 @@ class Take:
 
 @dataclass(frozen=True)
 class Reading:
-    """What has to be read for a pick, and the order in which the samples of all takes are used (None: as read)."""
+    """Reads for a pick, and the order in which the samples of all takes are used (None: as read)."""
 
     takes: tuple[Take, ...]
     order: Numbers | None = None

@@ -123,7 +123,7 @@ class Reader:
 
 
 class _Kept(Generic[K]):
-    """The last values that were made; whoever asks while one is being made waits for it."""
+    """The last values that were made; a caller that asks while one is being made waits for it."""
 
     def __init__(self) -> None:
         self.size = 1

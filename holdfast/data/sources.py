@@ -1,4 +1,4 @@
-"""What a run reads: sources, and mixes of them."""
+"""Sources of a run's data, and mixes of them."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Mix:
-    """Several sources, each taken as often as its weight says."""
+    """Several sources, each taken as often as its weight gives."""
 
     sources: Mapping[str, Source]
     quotas: Mapping[str, int] = field(default_factory=dict)
