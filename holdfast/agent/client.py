@@ -159,10 +159,10 @@ class AgentClient:
             "GET", f"/v1/replay?job={job}&epoch={epoch}", None, list[wire.RankResult] | None
         )
 
-    async def forget(self, command: wire.Fence) -> None:
+    async def forget(self, command: wire.Fence, *, timeout_s: float | None = None) -> None:
         """Drop all that is left of a job that ended with this epoch; the fence stays."""
         fence = urlencode({"epoch": command.epoch, "incarnation": command.incarnation})
-        await self._call("DELETE", f"/v1/jobs/{quote(command.job)}?{fence}", None, type(None))
+        await self._call("DELETE", f"/v1/jobs/{quote(command.job)}?{fence}", None, type(None), timeout_s)
 
     async def _call(
         self,

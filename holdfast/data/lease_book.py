@@ -25,6 +25,9 @@ from holdfast.data.listing import Listing
 from holdfast.data.sources import Mix, Source
 from holdfast.errors import SettingsError, StaleError
 
+_MOST_LINES = 10_000
+"""Of a journal, before it is begun again: all of them are done again at the next start."""
+
 
 class LeaseBook:
     """Grants splits, and knows how far each was used. Any thread may call it."""
@@ -59,6 +62,7 @@ class LeaseBook:
         self.run = uuid.uuid4().hex
         """Names this book: what a lease of another one asks for is refused."""
         self._journal: IO[bytes] | None = None
+        self._lines = 0
         known = journal is not None and journal.exists() and self._replay(journal)
         if not known:
             self._data.prepare()
@@ -163,6 +167,8 @@ class LeaseBook:
         if after is not self._leases:
             self._note(act, *arguments)
             self._leases = after
+            if self._journal is not None and self._lines >= _MOST_LINES:
+                self._begin(Path(self._journal.name))
         return found
 
     def _after(self, act: str, *arguments: Any) -> tuple[Leases, Lease | None]:
@@ -181,6 +187,7 @@ class LeaseBook:
             self._journal.write(json.dumps(told).encode() + b"\n")
             self._journal.flush()
             os.fdatasync(self._journal.fileno())
+            self._lines += 1
 
     def _begin(self, journal: Path) -> None:
         """Begin the journal again with what holds now."""
@@ -196,7 +203,7 @@ class LeaseBook:
             self._journal.close()
         durable.make_folder(journal.parent)
         durable.write(journal, json.dumps(first) + "\n", "lease journal")
-        self._journal = journal.open("ab")
+        self._journal, self._lines = journal.open("ab"), 0
 
     def _replay(self, journal: Path) -> bool:
         """Do again what the journal holds; its last line may have been cut off, and was never answered then."""

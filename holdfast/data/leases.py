@@ -9,7 +9,7 @@ commits after that is refused. So each row is committed exactly once.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.errors import SettingsError, StaleError
@@ -44,6 +44,8 @@ class Leases:
     next: int = 0
     """The first split that was never granted."""
     token: int = 0
+    ended: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
+    """Of a split, the row up to which leases that are over committed it, by token."""
 
     @staticmethod
     def of(rows: Iterable[int]) -> Leases:
@@ -87,6 +89,8 @@ class Leases:
         before = self.committed.get(split, 0)
         lease = self.held.get(split)
         if lease is None or lease.token != token:
+            if upto <= self.ended.get(split, {}).get(token, -1):
+                return self  # its answer was lost
             raise StaleError(
                 f"split {split}: token {token} is not that of its lease "
                 f"({f'{lease.token}, of {lease.worker}' if lease else 'it has none'}): its rows from {before} on are "
@@ -98,7 +102,8 @@ class Leases:
             )
         committed = {**self.committed, split: upto}
         if upto == self.rows[split]:
-            return replace(self, committed=committed, held=_without(self.held, split))
+            ended = self._over([replace(lease, first=upto)])
+            return replace(self, committed=committed, held=_without(self.held, split), ended=ended)
         return replace(
             self,
             committed=committed,
@@ -130,6 +135,7 @@ class Leases:
             "freed": list(self.freed),
             "next": self.next,
             "token": self.token,
+            "ended": [[split, sorted(each.items())] for split, each in sorted(self.ended.items())],
         }
 
     @staticmethod
@@ -141,14 +147,19 @@ class Leases:
             split: Lease(split, token, worker, committed.get(split, 0), counts[split], until)
             for split, token, worker, until in state["held"]
         }
-        return Leases(counts, committed, held, tuple(state["freed"]), state["next"], state["token"])
+        ended = {split: dict(each) for split, each in state.get("ended", ())}
+        return Leases(counts, committed, held, tuple(state["freed"]), state["next"], state["token"], ended)
 
     def _ended(self, leases: Iterable[Lease]) -> Leases:
-        ended = sorted(each.split for each in leases)
-        if not ended:
+        gone = {each.split: each for each in leases}
+        if not gone:
             return self
-        held = {split: lease for split, lease in self.held.items() if split not in ended}
-        return replace(self, held=held, freed=(*self.freed, *ended))
+        held = {split: lease for split, lease in self.held.items() if split not in gone}
+        return replace(self, held=held, freed=(*self.freed, *sorted(gone)), ended=self._over(gone.values()))
+
+    def _over(self, leases: Iterable[Lease]) -> dict[int, Mapping[int, int]]:
+        more = {each.split: {**self.ended.get(each.split, {}), each.token: each.first} for each in leases}
+        return {**self.ended, **more}
 
 
 def _without(held: Mapping[int, Lease], split: int) -> dict[int, Lease]:

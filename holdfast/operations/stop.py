@@ -19,6 +19,8 @@ from holdfast.operations.persist import persist
 from holdfast.policies.escalate import stop_grace
 from holdfast.storage.ledger import Ledger
 
+FORGET_S = 15.0
+
 
 async def stop(ctx: Context, job_name: str, ledger: Ledger | None = None) -> None:
     """Stop a job for good: fence its ranks everywhere, give its machines to the standby pool.
@@ -64,8 +66,12 @@ async def give_back(ctx: Context, job: Job, machines: Sequence[Machine]) -> None
         HoldfastError: an unfit machine could not be taken out; the others are where they belong.
     """
 
+    # Replicas get their grace, and what they started some seconds to be gone.
+    timeout_s = FORGET_S + max((role.stop_grace_s for role in job.spec.roles.values()), default=0.0)
+
     def forget(agent: AgentClient, machine: Machine) -> Awaitable[None]:
-        return agent.forget(Fence(job=job.name, epoch=job.epoch, incarnation=machine.incarnation))
+        fence = Fence(job=job.name, epoch=job.epoch, incarnation=machine.incarnation)
+        return agent.forget(fence, timeout_s=timeout_s)
 
     await fleet.ask(ctx, machines, forget)
     unfit = await fleet.each(machines, lambda machine: why_unfit(ctx, machine))

@@ -73,6 +73,7 @@ def decide(facts: Facts, before: PlacesOfJob) -> Decided:
             before.generations.get(name, {}),
             facts.epoch,
             others,
+            facts.now,
         )
         load = others + Counter(each.machine for each in placed.places)
         result = result.with_role(name, placed.places)

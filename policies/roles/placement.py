@@ -26,6 +26,7 @@ def place(  # noqa: PLR0917
     generations: Mapping[int, int],
     epoch: int,
     load: Mapping[str, int] | None = None,
+    now: float = 0.0,
 ) -> Placed:
     """Return where each replica of ``name`` belongs.
 
@@ -37,6 +38,7 @@ def place(  # noqa: PLR0917
         generations: the highest generation that each index ever had.
         epoch: the trainer's epoch.
         load: replicas of other roles on each machine; the emptier one is taken.
+        now: Unix seconds.
     """
     known, serving = {each.index: each for each in before}, frozenset(machines)
     kept = {
@@ -55,6 +57,12 @@ def place(  # noqa: PLR0917
         if (machine := room.take(tried)) is None:
             unplaced.append(index)
             continue
+        if old is not None and machine in tried:
+            if old.machine in tried:  # it failed where it is, and wherever there is room
+                why = f"it failed on {', '.join(dict.fromkeys(tried))}, and no other machine has room for it"
+                kept[index] = old.model_copy(update={"asked": why, "asked_at": now})
+                continue
+            tried = ()  # it left the last one for another reason
         kept[index] = Place(
             role=name,
             index=index,

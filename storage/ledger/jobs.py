@@ -94,6 +94,18 @@ class Jobs(Connection):
                 row.done_at = self._clock.now()
             return row.to(Job)
 
+    def scale_role(self, name: str, role: str, replicas: int) -> Job:
+        """Change the replicas of a role and nothing else: a playbook may change the job's size meanwhile.
+
+        Raises:
+            UnknownError: no such job.
+            ValueError: no such role.
+        """
+        with self._write() as session:
+            row = job_row(session, name, lock=True)
+            row.spec = JobSpec.model_validate(row.spec).with_role(role, replicas).model_dump(mode="json")
+            return row.to(Job)
+
     def was_launched(self, name: str) -> bool:
         """Return whether an epoch was begun since the job was submitted.
 

@@ -8,6 +8,8 @@ from holdfast.models.roles import Place, PlacesOfJob
 from holdfast.policies.roles.decide import RETRY_S
 from holdfast.storage.ledger import Ledger
 
+_LOOK_BACK = 100
+
 
 def record(ledger: Ledger, job: Job, before: PlacesOfJob, after: PlacesOfJob) -> PlacesOfJob:
     """Open an incident for each replica that a person is newly asked about, close those of replicas that work again.
@@ -31,11 +33,15 @@ def record(ledger: Ledger, job: Job, before: PlacesOfJob, after: PlacesOfJob) ->
 
 def _opened(ledger: Ledger, job: Job, place: Place) -> str:
     found = f"{place.role} {place.index}: {place.asked}"
+    fingerprint = f"role:{job.name}:{place.role}:{place.index}:{place.generation}"
+    for known in ledger.incidents(job.name, IncidentState.NEEDS_HUMAN, limit=_LOOK_BACK):
+        if any(alert.fingerprint == fingerprint for alert in known.alerts):
+            return known.id
     alert = Alert(
         kind=AlertKind.MANUAL,
         job=job.name,
         at=place.asked_at,
-        fingerprint=f"role:{job.name}:{place.role}:{place.index}:{place.generation}",
+        fingerprint=fingerprint,
         evidence={
             "class": IncidentClass.JOB_CRASH.value,
             "by": "holdfast",

@@ -102,10 +102,9 @@ class Roles:
         if job.state in ENDED:
             raise RefusedError(f"job {job.name} is {job.state}: only a job that has not ended is scaled")
         try:
-            spec = job.spec.with_role(role, replicas)
+            await asyncio.to_thread(self._site.ledger.scale_role, job.name, role, replicas)
         except ValueError as error:
             raise RefusedError(str(error)) from None
-        await asyncio.to_thread(self._site.ledger.set_job, job.name, spec=spec)
         return await self._site.job(job.name)
 
     @contextlib.asynccontextmanager
@@ -197,13 +196,11 @@ class Roles:
             return
         decided = decide(facts, before)
         if decided.places != before:
-            await asyncio.to_thread(ledger.set_places, job.name, decided.places)
-            self._places[job.name] = decided.places
-            changed = await asyncio.to_thread(role_incidents.record, ledger, job, before, decided.places)
-            if changed != decided.places:
-                await asyncio.to_thread(ledger.set_places, job.name, changed)
-                self._places[job.name] = changed
-            _log_changes(job, before, decided.places)
+            # Incidents first, and found again: killed in between, the next round sees the same change.
+            named = await asyncio.to_thread(role_incidents.record, ledger, job, before, decided.places)
+            await asyncio.to_thread(ledger.set_places, job.name, named)
+            self._places[job.name] = named
+            _log_changes(job, before, named)
         self._decided[job.name] = decided
         # Once more, if something was changed: members are then those of the new places.
         self._seen[job.name] = (same, before)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from holdfast.deployments.gateway.detectors.probe import Prober, probe_all
@@ -31,7 +32,7 @@ from holdfast.models.alert import (
     Incident,
     IncidentClass,
 )
-from holdfast.models.job import Job
+from holdfast.models.job import Job, JobState
 from holdfast.models.machine import Machine
 from holdfast.policies.classify import exits
 from holdfast.policies.classify.importance import Importance, importance
@@ -72,6 +73,8 @@ class Correlator:
         """Why no incident of a class is opened for a job for now; empty: one is."""
         self.keep: Callable[[Alert], bool] = lambda _: False
         """Called with an alert that waits for the end of a person's hold; whether it is new."""
+        self.ending: set[str] = set()
+        """Jobs whose hold is being ended: the ledger has them as paused until their ranks were let go."""
         self._spares = Spares(site)
         self._settling: dict[str, CorrelationWindow] = {}
         self._observed = Observations(site.policy.classify.network_window_s)
@@ -160,6 +163,8 @@ class Correlator:
         """Correlate under the job's lock: the job's facts are read again from the ledger."""
         name = alert.job or ""
         facts = await asyncio.to_thread(gather, self._site.ledger, name, alert.machine)
+        if name in self.ending and facts.job.state is JobState.PAUSED:
+            facts = replace(facts, job=facts.job.model_copy(update={"state": JobState.RUNNING}))
         admission_filter.must_be_present(alert, facts.machine)
         admission_filter.must_be_of_job(alert, facts.job, facts.machine)
         if alert.kind not in (AlertKind.UNRESTORABLE, AlertKind.PLANNED_MOVE):

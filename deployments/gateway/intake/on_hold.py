@@ -13,6 +13,7 @@ from holdfast.models.job import ENDED, Job, JobState
 from holdfast.policies.classify import sure_signs
 
 PER_JOB = 64
+_OVER = "over while its job was held"
 LOOK_BACK = 1000
 """Recorded alerts, newest first, among which a new gateway looks for those that its predecessor kept."""
 
@@ -35,9 +36,12 @@ class OnHold:
 
     def over(self, alert: Alert) -> None:
         """Forget what a monitor reports as over."""
-        for kept in self._kept.values():
+        for job, kept in self._kept.items():
             for key in [key for key, each in kept.items() if _of_one_fault(each, alert)]:
                 del kept[key]
+                told = alert.model_copy(update={"job": job})
+                noted = asyncio.to_thread(self._site.ledger.record_alert, told, None, _OVER)
+                self._site.spawn(noted, f"over while held {alert.key}")
 
     def told(self, job: str) -> list[str]:
         """Describe the signals that wait for the end of the hold."""
@@ -60,18 +64,28 @@ class OnHold:
         """Take the signals before a person's resume lets the ranks go; returns whether an incident has the job now."""
         if not self._of(job.name):
             return False
-        await asyncio.to_thread(self._site.ledger.set_job, job.name, state=JobState.RUNNING)
-        await self._site.job(job.name)
-        await self._take(job.name)
+        self._correlator.ending.add(job.name)
+        try:
+            await self._take(job.name)
+        finally:
+            self._correlator.ending.discard(job.name)
         return await asyncio.to_thread(self._site.ledger.acting, job.name, evidence=False) is not None
 
     async def resume(self) -> None:
         """Load what an earlier gateway kept."""
-        for recorded in reversed(await asyncio.to_thread(self._site.ledger.alerts, None, LOOK_BACK)):
-            if recorded.outcome.startswith(What.KEPT) and recorded.job:
-                job = await self._site.job(recorded.job)
-                if job.state is JobState.PAUSED:
-                    self.keep(Alert.model_validate(recorded.model_dump(include=set(Alert.model_fields))))
+        ledger = self._site.ledger
+        for recorded in reversed(await asyncio.to_thread(ledger.alerts, None, LOOK_BACK)):
+            if not recorded.job or not recorded.outcome.startswith((What.KEPT, _OVER)):
+                continue
+            if recorded.outcome == _OVER:
+                kept = self._of(recorded.job)
+                for key in [key for key, each in kept.items() if _of_one_fault(each, recorded)]:
+                    del kept[key]
+                continue
+            changes = await asyncio.to_thread(ledger.state_changes, recorded.job)
+            # Not those of an earlier hold, which were taken when it ended.
+            if changes and changes[-1].state is JobState.PAUSED and changes[-1].at <= recorded.recorded_at:
+                self.keep(Alert.model_validate(recorded.model_dump(include=set(Alert.model_fields))))
 
     async def _take(self, name: str) -> None:
         kept = self._kept.get(name, OrderedDict())

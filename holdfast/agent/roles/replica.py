@@ -116,6 +116,7 @@ class Supervised:
     async def _live(self) -> None:
         while not self._to_end.is_set():
             try:
+                await self._clean()  # nothing is started beside what does not die
                 ended = await self._run()
                 await self._clean()
             except (HoldfastError, OSError) as error:

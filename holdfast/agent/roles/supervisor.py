@@ -55,9 +55,13 @@ class Supervisor:
         """Go by ``plan`` from now on (None: by the present one); returns at once."""
         if plan is None or plan == self._plan:
             return
+        try:
+            for job in plan.jobs:
+                self._means.files.show(job.job, job.members)
+        except OSError as error:  # a full disk: the answer to the next heartbeat brings it again
+            _log.error("the members of roles cannot be written: %s", error)
+            return
         self._plan = plan
-        for job in plan.jobs:
-            self._means.files.show(job.job, job.members)
         self._news.set()
 
     def states(self) -> tuple[ReplicaState, ...]:
@@ -97,31 +101,50 @@ class Supervisor:
     async def _settle(self) -> bool:
         """Make the replicas those of the plan; return whether that was done."""
         async with self._turns:
-            wanted = {
-                (job.job, order.role, order.index): (job, order)
-                for job in self._plan.jobs
-                for order in job.replicas
-                if order.generation >= self._generations.get((job.job, order.role, order.index), 0)
-            }
+            wanted = self._wanted()
             over = [
                 key
                 for key, replica in self._replicas.items()
                 if key not in wanted or replica.order != wanted[key][1]
             ]
             done = await self._end(over)
-            for key, (job, order) in wanted.items():
-                done = await self._start(key, job, order) and done
+        codes = (
+            await self._codes()
+        )  # not in turn: it may last, and a machine that is cut off must not wait for it
+        async with self._turns:
+            for key, (job, order) in self._wanted().items():
+                done = self._start(key, job, order, codes) and done
         return done
 
-    async def _start(self, key: Key, job: RolesOfJob, order: Replica) -> bool:
+    def _wanted(self) -> dict[Key, tuple[RolesOfJob, Replica]]:
+        return {
+            (job.job, order.role, order.index): (job, order)
+            for job in self._plan.jobs
+            for order in job.replicas
+            if order.generation >= self._generations.get((job.job, order.role, order.index), 0)
+        }
+
+    async def _codes(self) -> dict[tuple[str, str], Path]:
+        """Return the checkouts that replicas lack, by job and version, as far as they can be made."""
+        lacking = {
+            (job.job, job.code_version)
+            for key, (job, _) in self._wanted().items()
+            if (present := self._replicas.get(key)) is None or present.code_version != job.code_version
+        }
+        found = {}
+        for of in sorted(lacking):
+            try:
+                found[of] = await self._code(*of)
+            except (HoldfastError, OSError) as error:
+                _log.warning("code of the roles of job %s: %s", of[0], error)
+        return found
+
+    def _start(self, key: Key, job: RolesOfJob, order: Replica, codes: dict[tuple[str, str], Path]) -> bool:
         """Start a replica that is not there; give one that is there the code for its next run."""
         present = self._replicas.get(key)
         if present is not None and present.code_version == job.code_version:
             return True
-        try:
-            code = await self._code(job.job, job.code_version)
-        except HoldfastError as error:
-            _log.warning("replica %s: %s", "/".join(map(str, key)), error)
+        if (code := codes.get((job.job, job.code_version))) is None:
             return False
         if present is None:
             self._generations[key] = order.generation

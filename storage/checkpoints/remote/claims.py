@@ -55,14 +55,21 @@ def claimed(
     Raises:
         UnavailableError: the store does not answer.
     """
+    prefixes = {object_key(key, _FOLDER): key for key in checkpoints}
     kept, ended = set(), []
-    for key in checkpoints:
-        for name in (each for each in objects if each.startswith(object_key(key, _FOLDER))):
-            if _holds(store, name):
-                kept.add(key)
-            else:
-                ended.append(name)
+    for name in objects:  # once: there may be millions
+        if (key := prefixes.get(name[: name.rfind("/") + 1])) is None:
+            continue
+        if _holds(store, name):
+            kept.add(key)
+        else:
+            ended.append(name)
     return kept, ended
+
+
+def fresh(store: ObjectStore, key: str, known: Collection[str]) -> bool:
+    """Return whether the checkpoint was claimed since ``known`` was listed."""
+    return any(each.key not in known for each in store.list(object_key(key, _FOLDER)))
 
 
 def _holds(store: ObjectStore, name: str) -> bool:

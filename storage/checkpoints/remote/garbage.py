@@ -96,6 +96,11 @@ def tidy(
         if upload.active_at <= now - grace_s
     ]
     if not dry_run:
+        # All that was looked at takes minutes, in which a job may have begun to start from one of them.
+        if late := {key for key in dropped if claims.fresh(store, key, objects)}:
+            kept |= dict.fromkeys(late, "a job starts from it")
+            dropped = [key for key in dropped if key not in late]
+            gone = [key for key in unreferenced(objects.keys(), complete, kept) if _folder(key) in settled]
         store.delete_many([*ended, *(object_key(key, MANIFEST) for key in dropped)])
         failpoint.here("tidy.manifests")
         store.delete_many(gone)
