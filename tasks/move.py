@@ -9,6 +9,7 @@ from prefect.logging import get_run_logger
 
 from holdfast.errors import HoldfastError, LimitError
 from holdfast.models.agent import Check
+from holdfast.models.history import ActionState
 from holdfast.models.machine import Machine, MachineState
 from holdfast.models.missing import Missing
 from holdfast.operations import move, swap
@@ -20,8 +21,9 @@ from holdfast.tasks.standby_checks import check_machines
 
 
 def begun(case: Case) -> bool:
-    """Return whether the switch was begun: the ranks were stopped, and it is brought to its end, however late."""
-    return bool(case.done("pause"))
+    """Return whether the switch was begun: ranks are held or stopped, and it is brought to its end, however late."""
+    actions = case.ctx.ledger.actions(case.incident_id)
+    return any(each.kind in ("hold", "pause") and each.state is not ActionState.FAILED for each in actions)
 
 
 def request(case: Case) -> Asked:

@@ -53,7 +53,9 @@ async def start(case: Case, after: int | None = None) -> Launched:
     """
 
     async def act() -> dict[str, Any]:
-        return (await _patiently(case, key)).model_dump(mode="json")
+        # Processes that loaded part of a state that was refused are not kept.
+        keep_s = case.keep_s if after is None else 0.0
+        return (await _patiently(case, key, keep_s)).model_dump(mode="json")
 
     key = f"e{after or case.broken_epoch}{case.again_after}"
     done = await case.once("start", f"after-{key}", {"bound": case.last_good_step}, act)
@@ -64,7 +66,7 @@ async def start(case: Case, after: int | None = None) -> Launched:
     return launched
 
 
-async def _patiently(case: Case, key: str) -> Launched:
+async def _patiently(case: Case, key: str, keep_s: float) -> Launched:
     """Launch; while a machine or store that the restore needs does not answer, retry after growing pauses.
 
     Each pause is an action of its own: a sign of life for the gateway, and in the account of the incident's time.
@@ -86,7 +88,7 @@ async def _patiently(case: Case, key: str) -> Launched:
                 bound=case.last_good_step,
                 waited_s=waited_s,
                 ledger=case.ledger,
-                keep_s=case.keep_s,
+                keep_s=keep_s,
             )
         except WaitError as away:
             pause_s = from_zero.pause_s(len(waits), ctx.policy.restore)

@@ -119,7 +119,10 @@ async def _swap(case: Case, asked: Asked, standby: str) -> str:
         if known.state is not MachineState.ACTIVE or known.job != case.job:
             others = {each.name for each in ledger.machines(state=MachineState.STANDBY)} - {standby}
             try:
-                ledger.claim_standbys(case.job, 1, sorted(others))
+                (claimed,) = ledger.claim_standbys(case.job, 1, sorted(others), [standby])
+                if claimed.name != standby:  # another joined the pool just now
+                    ledger.set_machine(claimed.name, state=MachineState.STANDBY)
+                    raise NoStandbyError(standby)
             except NoStandbyError:
                 return {
                     "slot": slot,
@@ -153,6 +156,7 @@ async def _start(  # noqa: PLR0917
             ledger=case.ledger,
             ahead=rendezvous,
             settled=seen,
+            leaving=(asked.machine,),
         )
 
     async def act() -> dict[str, Any]:
@@ -167,7 +171,7 @@ async def _start(  # noqa: PLR0917
             except HoldfastError as error:
                 why = f"{standby} did not start its ranks: {error}"
                 get_run_logger().error("%s", why)
-                _put_back(case, asked, standby)
+                await _put_back(case, asked, standby)
         if why:
             launched = await start(None)
         return launched.model_dump(mode="json") | {"why_not": why}
@@ -175,16 +179,29 @@ async def _start(  # noqa: PLR0917
     return await case.once("start", f"after-{case.life}", {"ahead": brought.rendezvous is not None}, act)
 
 
-def _put_back(case: Case, asked: Asked, standby: str) -> None:
-    """Give the slot back to the machine that was to be left: it is there, with its state in its memory."""
+async def _put_back(case: Case, asked: Asked, standby: str) -> None:
+    """Give the slot back to the machine that was to be left: it is there, with its state in its memory.
+
+    Raises:
+        HoldfastError: the standby does not answer, and cannot be taken out: ranks may run there.
+    """
     ledger, job = case.ledger, case.job_now()
+    there = ledger.machine(standby)
+    ended = Fence(job=case.job, epoch=job.epoch, incarnation=there.incarnation)
+    answers = await fleet.ask(case.ctx, [there], lambda agent, _: agent.forget(ended))
+    if isinstance(answers[standby], HoldfastError):
+        why = f"did not start its ranks for {case.incident_id}, nor end them: {answers[standby]}"
+        await take_out(
+            case.ctx, standby, why, Scope.CLUSTER, there.incarnation, job=case.job, holder=case.lease
+        )
     ledger.set_machine(
         asked.machine, state=MachineState.ACTIVE, job=case.job, cordon_scope=None, cordon_reason=None
     )
     ledger.set_job(
         case.job, machines=tuple(asked.machine if name == standby else name for name in job.machines)
     )
-    ledger.set_machine(standby, state=MachineState.STANDBY)
+    if not isinstance(answers[standby], HoldfastError):
+        ledger.set_machine(standby, state=MachineState.STANDBY)
 
 
 @task(task_run_name="hand {case.machine} back")

@@ -94,6 +94,7 @@ async def launch(
     ahead: Rendezvous | None = None,
     settled: Mapping[str, Settled] | None = None,
     keep_s: float = 0.0,
+    leaving: Sequence[str] = (),
 ) -> Launched:
     """Start the next epoch of a job on its machines (for a new job: on standbys); do not wait for steps.
 
@@ -110,6 +111,7 @@ async def launch(
         ledger: where it is recorded; None: the site's, even if another run acts on the job.
         ahead: where ranks of the next epoch that were started ahead have met; ranks are forked where they have not.
         keep_s: how long processes that may be kept have been left to wait for this; 0: all are started again.
+        leaving: machines that gave up their slot just now and may hold its state.
         settled: machines that the caller saw without ranks of the newest epoch just now.
 
     Raises:
@@ -144,6 +146,7 @@ async def launch(
                 ahead=ahead,
                 known=settled or {},
                 keep_s=0.0 if refused else keep_s,
+                left=leaving,
             )
         except AheadError as error:
             _log.warning("%s; ranks are forked as ever", error)
@@ -166,6 +169,7 @@ async def _launch(
     ahead: Rendezvous | None,
     known: Mapping[str, Settled],
     keep_s: float,
+    left: Sequence[str],
 ) -> Launched:
     job = _with_machines(ctx, ledger.job(job_name))
     machines = ledger.machines_named(job.machines)
@@ -178,7 +182,7 @@ async def _launch(
     meeting = _there(ahead) if ahead else ctx.agent(first).open_rendezvous(meet)
     unseen = [machine for machine in machines if machine.name not in known]
     found, rendezvous, leaving = await asyncio.gather(
-        _settle(ctx, unseen, job, keep_s), meeting, _settle_leaving(ctx, ledger, job)
+        _settle(ctx, unseen, job, keep_s), meeting, _settle_leaving(ctx, ledger, job, left)
     )
     settled = {machine.name: found.get(machine.name) or known[machine.name] for machine in machines}
     job = _merge_pending_update(ledger, job)
@@ -302,9 +306,11 @@ async def _settle(ctx: Context, machines: Sequence[Machine], job: Job, keep_s: f
     return fleet.all_or_raise(answers)
 
 
-async def _settle_leaving(ctx: Context, ledger: Ledger, job: Job) -> list[AgentState]:
+async def _settle_leaving(ctx: Context, ledger: Ledger, job: Job, left: Sequence[str]) -> list[AgentState]:
     """Return the states of machines that serve the job and have no slot any more: they may hold shards of its state."""
-    settled = fleet.answered(await fleet.settle(ctx, unplaced(ledger, job), job.name, job.epoch))
+    names = [name for name in left if name not in job.machines]
+    machines = [*unplaced(ledger, job), *ledger.machines_named(names)]
+    settled = fleet.answered(await fleet.settle(ctx, machines, job.name, job.epoch, given_up=names))
     return [each.state for each in settled.values()]
 
 

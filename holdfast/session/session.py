@@ -53,7 +53,7 @@ class Session:
             self._reporter = Reporter(Sender(context.socket), context.rank, context.epoch)
             self._boundary = Boundary(Control(context.control), self._reporter, has_peer=context.has_peer)
             self._saver = Saver(context, self._boundary, self._reporter)
-            live.add(self)
+            live.add(self._saver)
         self._digests = Digests() if context and context.replay_steps is not None else None
         self._phases = Phases(self._reporter)
         self._step = self._start = 0

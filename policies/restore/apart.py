@@ -80,6 +80,9 @@ def place(related: Sequence[set[int]], locations: Sequence[Location]) -> tuple[l
 def _codes(locations: Sequence[Location]) -> Slots:
     """Return a row per level with the domain of each slot as a number; of unknown ones each has a number of its own."""
     levels = sorted({level for location in locations for level in location})
+    # What all machines share (a core switch) separates no two places; it counts only where nothing else is known.
+    between = [level for level in levels if len({location.get(level) for location in locations}) > 1]
+    levels = between or levels
     codes = np.empty((len(levels), len(locations)), dtype=np.int64)
     for row, level in enumerate(levels):
         known: dict[str, int] = {}

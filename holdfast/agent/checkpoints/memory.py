@@ -248,6 +248,7 @@ class Memory:
         ]
         for path in dropped:
             path.unlink(missing_ok=True)
+            self._maps.pop(path, None)  # a mapping would hold the memory
         return dropped
 
     def forget(self, job: str) -> None:

@@ -23,6 +23,15 @@ ENV_FOLDER = "HOLDFAST_FLIGHT_FOLDER"
 SUFFIX = ".asked"
 """Suffix of the files written here, after the rank's number. NCCL's watchdog leaves it out."""
 _DUMPS = ("_dump_nccl_trace_json", "_dump_fr_trace_json")
+_before: dict[str, int] = {}
+"""By recorder, the last record of the epochs that this process outlived: groups of the next have the same names."""
+
+
+def begin_epoch() -> None:
+    """Leave out what was recorded until now."""
+    if "torch.distributed" in sys.modules:
+        for name, found in _dumped().items():
+            _before[name] = max((each["record_id"] for each in found.get("entries", ())), default=-1)
 
 
 def start(rank: int) -> None:
@@ -49,13 +58,26 @@ def write(target: Path) -> None:
     """Write the recordings, whole or not at all; a rank that has not loaded torch.distributed has none."""
     if "torch.distributed" not in sys.modules:
         return
-    from torch._C import _distributed_c10d  # noqa: PLC0415
-
-    dumps = [getattr(_distributed_c10d, name, None) for name in _DUMPS]
-    recordings = [json.loads(dump(includeCollectives=True, onlyActive=False)) for dump in dumps if dump]
+    recordings = [_of_epoch(name, found) for name, found in _dumped().items()]
     new = target.with_name(f"{target.name}.new")
     new.write_text(json.dumps({"groups": _members(), "recordings": recordings}))
     new.replace(target)
+
+
+def _dumped() -> dict[str, Any]:
+    from torch._C import _distributed_c10d  # noqa: PLC0415
+
+    dumps = {name: getattr(_distributed_c10d, name, None) for name in _DUMPS}
+    return {
+        name: json.loads(dump(includeCollectives=True, onlyActive=False))
+        for name, dump in dumps.items()
+        if dump
+    }
+
+
+def _of_epoch(name: str, found: dict[str, Any]) -> dict[str, Any]:
+    last = _before.get(name, -1)
+    return found | {"entries": [each for each in found.get("entries", ()) if each["record_id"] > last]}
 
 
 def _members() -> list[dict[str, Any]]:

@@ -111,6 +111,7 @@ def go_on(told: dict[str, Any]) -> None:
     os.environ.update({name: value for name, value in order.env.items() if name != "TMPDIR"})
     marks.mark(order.env[wire.ENV_CONTROL])
     epoch_groups.join(order.group)
+    flight_thread.begin_epoch()
     _orders.append(order)
 
 

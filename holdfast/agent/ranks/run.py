@@ -142,7 +142,14 @@ class Run:
             for rank in self.start.ranks:
                 if rank not in self.processes or self.processes[rank].gone.done():
                     await self._fork(forks, orders[rank])
-            for rank in await survivors.late(kept, self.board.rows):
+            late = await survivors.late(kept, self.board.rows)
+            late = [
+                rank for rank in late if self.processes[rank] is kept[rank]
+            ]  # else a new one is there already
+            for rank in kept.keys() - late:
+                self.board.rows[rank].joined = self.processes[rank] is kept[rank]
+                self.processes[rank].watch(self._exited)
+            for rank in late:
                 await stop([self.processes[rank]])
                 await self._fork(forks, orders[rank])
         except BaseException:
@@ -168,7 +175,6 @@ class Run:
         alive = {rank: each for rank, (each, _) in self._inherited.items() if not each.gone.done()}
         for rank, (process, control) in self._inherited.items():
             if rank in alive:
-                process.watch(self._exited)
                 process.gone.add_done_callback(self._ended)
                 survivors.order(control, orders[rank])
         return alive
@@ -200,6 +206,8 @@ class Run:
         running = [rank for rank, process in self.processes.items() if not process.gone.done()]
         self.outlived = {}
         if keep and self.board is not None:
+            for process in self.processes.values():
+                process.expected = True  # however it ends from now on
             self.outlived = await survivors.leave(self.processes, self.board.rows, self._control_path)
             for process in self.outlived.values():
                 process.watch(None)

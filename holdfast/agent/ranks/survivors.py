@@ -63,10 +63,11 @@ async def late(
     processes: Mapping[int, Watched], rows: Mapping[int, RankStatus], within_s: float = JOIN_S
 ) -> list[int]:
     """Wait until kept ranks are in their new epoch; return those that are not in time."""
+    # Any word of the new epoch is proof: "joined" is sent once, and a datagram may be lost.
     await _until(
-        lambda: all(rows[rank].joined or each.gone.done() for rank, each in processes.items()), within_s
+        lambda: all(rows[rank].spoke or each.gone.done() for rank, each in processes.items()), within_s
     )
-    return [rank for rank in processes if not rows[rank].joined]
+    return [rank for rank, each in processes.items() if each.gone.done() or not rows[rank].spoke]
 
 
 def remove_files(controls: Collection[str]) -> None:

@@ -1,4 +1,7 @@
-"""The Sessions of this process that have not ended."""
+"""The savers of this process that have not ended.
+
+Not the Sessions: those are gone with the training function that is left, and a saver lives as long as a save of it.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,18 @@ import weakref
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.session.session import Session
+    from holdfast.session.saver import Saver
 
-_live: weakref.WeakSet[Session] = weakref.WeakSet()
+_live: weakref.WeakSet[Saver] = weakref.WeakSet()
 
 
-def add(session: Session) -> None:
-    """Note a session under an agent."""
-    _live.add(session)
+def add(saver: Saver) -> None:
+    """Note the saver of a session under an agent."""
+    _live.add(saver)
 
 
 def close_all(timeout_s: float) -> bool:
-    """End all sessions of an epoch that is over; return whether nothing of them writes any more."""
-    closed = [session.close(timeout_s) for session in list(_live)]
+    """End all savers of an epoch that is over; return whether nothing of them writes any more."""
+    closed = [saver.close(timeout_s) for saver in list(_live)]
     _live.clear()
     return all(closed)

@@ -75,7 +75,10 @@ def _epoch(train: Callable[[], Value], main: MainThread) -> _Done[Value] | None:
         left = _left(train, main, orders, context.epoch)
         if isinstance(left, _Done):
             return left
-        _leave()
+        try:
+            _leave()
+        except CheckpointError as error:
+            raise (left.lost or error) from None  # an echo stays one
         _await_next(orders, reporter, left.lost)
         return None
     finally:

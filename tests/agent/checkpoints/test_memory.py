@@ -119,3 +119,11 @@ def test_copies_that_another_machine_keeps_now_are_freed(memory: Memory) -> None
     assert memory.drop_strays("toy", 2, 2, (0,), (1,)) == [stray]
     assert mine.exists()
     assert kept.exists()
+
+
+def test_memory_of_a_freed_copy_is_not_held_by_its_mapping(memory: Memory) -> None:
+    """Copies that peers sent are mapped: without that a freed file would go on to fill shared memory."""
+    stray = write_shard(memory.peer("toy"), rank=0, epoch=1)
+    mapped = memory.mapped(stray, stray.stat().st_size)
+    assert memory.drop_strays("toy", 2, 2, (1,), ()) == [stray]
+    assert memory.mapped(stray, 4096) is not mapped

@@ -58,10 +58,13 @@ def test_no_rack_is_lost_with_its_copies_where_none_holds_more_than_half(names: 
 )
 @settings(deadline=None)
 def test_every_placement_is_one_and_says_what_is_shared(where: list[dict[str, str]]) -> None:
-    """Several levels, and machines that nothing is known of."""
+    """Several levels, and machines that nothing is known of. A domain of all counts only where no other is known."""
     backup = backups(len(where), 1, PLAIN, where)
     assert is_placed(backup, len(where))
-    assert backup.in_domain == len(shared(backup, where)) if any(where) else backup.in_domain == 0
+    levels = {level for each in where for level in each}
+    between = {level for level in levels if len({each.get(level) for each in where}) > 1} or levels
+    counted = [{level: each[level] for level in between & each.keys()} for each in where]
+    assert backup.in_domain == len(shared(backup, counted))
 
 
 def test_without_known_domains_copies_lie_where_they_lay() -> None:
@@ -98,3 +101,10 @@ def test_one_standby_of_another_rack_moves_few_copies() -> None:
     after = backups(1200, 8, PLAIN, swapped).mapping
     assert not shared(backups(1200, 8, PLAIN, swapped), swapped)
     assert sum(before[slot] != after[slot] for slot in before) <= 2
+
+
+def test_what_all_machines_share_is_no_reason() -> None:
+    """The core switch above all leaves; alone it is said."""
+    where = [each | {"switch-2": "core"} for each in racks(*[4] * 4)]
+    assert backups(16, 8, PLAIN, where).in_domain == 0
+    assert backups(4, 8, PLAIN, [{"zone": "a"}] * 4).in_domain == 4

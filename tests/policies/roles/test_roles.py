@@ -151,3 +151,15 @@ def test_a_replica_is_given_up_only_after_so_many_bad_runs_in_a_row(
         assert what.pause_s is None or what.pause_s <= RULE.longest_pause_s
         if what.pause_s is None:
             break
+
+
+def test_a_replica_that_failed_wherever_there_is_room_is_asked_about() -> None:
+    """It does not move to and fro; a person is asked, once it failed on every machine of a small job."""
+    role = RoleSpec(script="r.py", restart=Restart(moves=2))
+    (now,) = place("r", role, ["m0", "m1"], (), {}, 1).places
+    for _ in range(2):
+        failed = after_failure(now, role, "it failed", 5.0)
+        (now,) = place("r", role, ["m0", "m1"], (failed,), {0: now.generation}, 1, now=5.0).places
+    assert (now.generation, now.asked_at) == (2, 5.0)
+    assert now.asked == "it failed on m0, m1, and no other machine has room for it"
+    assert place("r", role, ["m0", "m1"], (now,), {0: 2}, 1, now=6.0).places == (now,)
