@@ -115,7 +115,7 @@ def slots_are_not_looked_at() -> contextlib.AbstractContextManager[Any]:
     """Any standby may take a slot, also one that has another of the same job."""
     claim = Machines.claim_standbys
 
-    def claim_any(self: Machines, job: str, n: int, excluding: Any = ()) -> Any:
+    def claim_any(self: Machines, job: str, n: int, *_: Any) -> Any:
         return claim(self, job, n)
 
     return patch.object(Machines, "claim_standbys", claim_any)
@@ -142,8 +142,9 @@ CONTROLS = {
         "every incident ends",
         (
             Fault(2.0, "gateway_death", LEADER),
-            Fault(2.01, "clock_step", "g1", amount=-7200.0),
-            Fault(2.01, "clock_step", "g2", amount=-7200.0),
+            # The follower has seen the leader's last renewal by then.
+            Fault(2.6, "clock_step", "g1", amount=-7200.0),
+            Fault(2.6, "clock_step", "g2", amount=-7200.0),
             Fault(4.0, "rank_kill"),
         ),
     ),
