@@ -233,6 +233,27 @@ def test_both_recorders_are_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (found.backend, found.enqueued, found.completed) == ("nccl", 7, 6)
 
 
+def test_a_process_that_outlived_an_epoch_leaves_that_ones_collectives_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next epoch's groups have the same names and count from one again, and the recorder is never emptied."""
+    from torch._C import _distributed_c10d  # noqa: PLC0415
+
+    entries = [entry(6), entry(7, "started")]
+
+    def nccl(*, includeCollectives: bool, onlyActive: bool) -> str:  # noqa: N803
+        return json.dumps(recording(*({**each, "record_id": at} for at, each in enumerate(entries))))
+
+    monkeypatch.setattr(_distributed_c10d, "_dump_nccl_trace_json", nccl, raising=False)
+    monkeypatch.setattr(flight_thread, "_before", {})
+    importlib.import_module("torch.distributed")
+    flight_thread.begin_epoch()
+    entries += [entry(1), entry(2, "started")]
+    flight_thread.write(tmp_path / "1.asked")
+    (found,) = flight.read_asked(1, (tmp_path / "1.asked").read_bytes())
+    assert (found.enqueued, found.completed) == (2, 1)
+
+
 def test_of_two_operations_that_end_at_once_the_later_counts() -> None:
     """Two threads of gloo note their ends in either order, and the status keeps what was noted last."""
     entry = {"process_group": ("0", "default_pg"), "profiling_name": "gloo:all_reduce", "is_p2p": False}

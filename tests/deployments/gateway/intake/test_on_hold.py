@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.models.alert import Alert
 from holdfast.models.job import JobState
 from holdfast.testing.gateway_kit import JOB, Kit, rank
 
@@ -82,3 +83,21 @@ async def test_no_more_than_so_many_are_kept(kit: Kit) -> None:
             _xid(kit, fingerprint=f"f{number}", kind="host_fault", evidence={"check": f"c{number}"}),
         )
     assert len(await _shown(kit)) == 64
+
+
+async def test_what_is_over_by_then_does_not_act_after_a_change_of_gateway_either(kit: Kit) -> None:
+    """Nor does what an earlier hold kept, which was acted on when that ended."""
+    await _held(kit)
+    await kit.post("/v1/alerts", _xid(kit))
+    kit.gateway.on_hold.over(Alert.model_validate(_xid(kit)))
+    await kit.settled()
+    await kit.restart()
+    assert await _shown(kit) == []
+
+
+async def test_a_hold_ends_when_its_ranks_go_on_and_not_before(kit: Kit) -> None:
+    """Until then the ledger has the job as paused: a second resume lets the ranks go, whatever came of the first."""
+    await _held(kit)
+    await kit.post("/v1/alerts", _xid(kit, kind="gpu_throttled", evidence={}))
+    assert not await kit.gateway.on_hold.end(await kit.gateway.site.job(JOB))
+    assert kit.ledger.job(JOB).state is JobState.PAUSED
