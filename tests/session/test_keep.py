@@ -75,6 +75,7 @@ def resumed(agent: KeepingAgent, args: list[object], kept: set[int]) -> str:
 SURVIVORS = {0, 1, 3}
 
 
+@pytest.mark.thorough  # as tests/e2e/test_kept_processes.py, without a site
 def test_survivors_go_on_in_their_processes_bit_for_bit(agent: KeepingAgent) -> None:
     expected = unfaulted(agent)
     args = start(agent, "", extra=("--step-seconds", "0.05"))
@@ -106,7 +107,14 @@ def test_shards_over_a_device_mesh_go_on_too(agent: KeepingAgent, tmp_path: Path
         assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
-@pytest.mark.parametrize("how", ["sleeps", "computes", "catches"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "catches",
+        pytest.param("sleeps", marks=pytest.mark.thorough),
+        pytest.param("computes", marks=pytest.mark.thorough),
+    ],
+)
 def test_a_rank_that_waits_for_nobody_is_driven_out(agent: KeepingAgent, how: str) -> None:
     """Rank 0 has lost no peer itself: it is elsewhere, and the others wait for it."""
     args = start(agent, how)
