@@ -154,7 +154,7 @@ def test_a_replica_is_given_up_only_after_so_many_bad_runs_in_a_row(
 
 
 def test_a_replica_that_failed_wherever_there_is_room_is_asked_about() -> None:
-    """It does not move to and fro; a person is asked, once it failed on every machine of a small job."""
+    """It does not move back and forth; a person is asked, once it failed on every machine of a small job."""
     role = RoleSpec(script="r.py", restart=Restart(moves=2))
     (now,) = place("r", role, ["m0", "m1"], (), {}, 1).places
     for _ in range(2):
