@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from holdfast.models.alert import BESIDE_TRAINING, IncidentClass, IncidentState
 from holdfast.models.job import JobState
 from holdfast.policies.accounting.lost_time import Phase, Span
-from holdfast.policies.accounting.sizes import Share, shares
+from holdfast.policies.accounting.sizes import Share, SizedEpoch, shares
 
 # Priorities, greatest first.
 _PEOPLE, _STEPS, _ACTING, _TAIL, _EPOCH = 5.0, 4.0, 3.0, 2.0, 1.0
@@ -41,15 +41,9 @@ ASIDE = frozenset({"replenish", "report", "choose", "bring", "hand_back"})
 _AFTER = {"start": Phase.RESTARTING, "verify": Phase.RECOMPUTING}
 
 
-class EpochLike(Protocol):
+class EpochLike(SizedEpoch, Protocol):
     """The fields of :class:`~holdfast.models.history.Epoch` that are needed here."""
 
-    @property
-    def epoch(self) -> int: ...  # noqa: D102
-    @property
-    def incident_id(self) -> str | None: ...  # noqa: D102
-    @property
-    def opened_at(self) -> float: ...  # noqa: D102
     @property
     def first_step(self) -> int | None: ...  # noqa: D102
     @property
@@ -58,8 +52,6 @@ class EpochLike(Protocol):
     def last_step(self) -> int | None: ...  # noqa: D102
     @property
     def last_step_at(self) -> float | None: ...  # noqa: D102
-    @property
-    def machines(self) -> Sequence[str]: ...  # noqa: D102
 
 
 class StretchLike(Protocol):
