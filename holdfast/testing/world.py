@@ -296,7 +296,7 @@ class ScriptedAgent:
         }
         return [Rehearsal.model_validate(known | {"rank": rank}) for rank in command.ranks or (None,)]
 
-    async def forget(self, command: wire.Fence) -> None:
+    async def forget(self, command: wire.Fence, *, timeout_s: float | None = None) -> None:
         self._told("forget")
 
     async def diagnose(self, command: wire.Diagnose) -> list[Finding]:

@@ -165,7 +165,7 @@ def test_phases_and_productive_time_add_up_to_the_wall_clock_exactly(
 ) -> None:
     """Whatever overlaps whatever, to the microsecond."""
     found = account(spans, begin, end)
-    assert found.productive_us + sum(row.us for row in found.lost) == found.wall_us
+    assert found.productive_us + found.zero_us + sum(row.us for row in found.lost) == found.wall_us
     assert found.wall_us == max(0, round(end * 1e6) - round(begin * 1e6))
     assert all(row.us > 0 for row in found.lost)
     assert found.productive_us >= 0
@@ -242,10 +242,10 @@ def histories(
 
 @given(histories())
 def test_any_history_adds_up(history: tuple[Any, ...]) -> None:
-    """Overlapping incidents, clocks that run backwards, unknown kinds of actions: productive + lost = wall."""
+    """Overlapping incidents, clocks that run backwards, unknown kinds of actions: productive + at zero + lost = wall."""
     epochs, stretches, incidents, actions, states, now = history
     found: Ettr = ettr(epochs, now, stretches=stretches, incidents=incidents, actions=actions, states=states)
     ledger = found.account
-    assert ledger.productive_us + sum(row.us for row in ledger.lost) == ledger.wall_us
+    assert ledger.productive_us + ledger.zero_us + sum(row.us for row in ledger.lost) == ledger.wall_us
     assert 0 <= found.ettr <= 1
     assert found.worst_gap_s <= found.wall_s
