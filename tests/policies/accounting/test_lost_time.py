@@ -242,7 +242,7 @@ def histories(
 
 @given(histories())
 def test_any_history_adds_up(history: tuple[Any, ...]) -> None:
-    """Overlapping incidents, clocks that run backwards, unknown kinds of actions: productive + at zero + lost = wall."""
+    """Overlapping incidents, clocks that run backwards, unknown actions: productive + at zero + lost = wall."""
     epochs, stretches, incidents, actions, states, now = history
     found: Ettr = ettr(epochs, now, stretches=stretches, incidents=incidents, actions=actions, states=states)
     ledger = found.account
