@@ -89,6 +89,7 @@ def test_survivors_go_on_in_their_processes_bit_for_bit(agent: KeepingAgent) -> 
     assert "call 2" in agent.output()
 
 
+@pytest.mark.thorough
 def test_shards_over_a_device_mesh_go_on_too(agent: KeepingAgent, tmp_path: Path) -> None:
     """FSDP2: groups that a mesh made, in a process that then makes them again."""
     script, steps = SCRIPT.with_name("keeping_fsdp.py"), "100"
