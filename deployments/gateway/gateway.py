@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -117,8 +118,9 @@ class Gateway:
         self.replicas = Replicas(self.site, self.correlator)
         self.switches = Switches(self.site, self.correlator)
         self.correlator.heard = self.switches.observe
-        self.drains = DrainedMachines(self.site, self.correlator, lambda: drivers.from_settings(settings))
-        self.locations = Locations(self.site, lambda: drivers.from_settings(settings))
+        driver = functools.cache(lambda: drivers.from_settings(settings))
+        self.drains = DrainedMachines(self.site, self.correlator, driver)
+        self.locations = Locations(self.site, driver)
         self.times = Times(self.site)
         self.step_times = StepTimes()
         self.releases = Releases(self.site, acts.free)

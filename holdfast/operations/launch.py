@@ -179,14 +179,17 @@ async def _launch(
     meet = OpenRendezvous(
         job=job_name, epoch=job.epoch + 1, incarnation=first.incarnation, world_size=job.spec.world_size
     )
+    gone = [name for name in left if name not in job.machines]
+    unknown = [name for name in gone if name not in known]
     meeting = _there(ahead) if ahead else ctx.agent(first).open_rendezvous(meet)
     unseen = [machine for machine in machines if machine.name not in known]
     found, rendezvous, leaving = await asyncio.gather(
-        _settle(ctx, unseen, job, keep_s), meeting, _settle_leaving(ctx, ledger, job, left)
+        _settle(ctx, unseen, job, keep_s), meeting, _settle_leaving(ctx, ledger, job, unknown)
     )
     settled = {machine.name: found.get(machine.name) or known[machine.name] for machine in machines}
     job = _merge_pending_update(ledger, job)
-    plan = await make_plan(job, [*(each.state for each in settled.values()), *leaving])
+    seen = [*settled.values(), *(known[name] for name in gone if name in known)]
+    plan = await make_plan(job, [*(each.state for each in seen), *leaving])
     epoch = ledger.next_epoch(job_name)
     if epoch != meet.epoch:
         raise RefusedError(f"job {job_name}: epoch {epoch - 1} was started by another process")
@@ -307,10 +310,9 @@ async def _settle(ctx: Context, machines: Sequence[Machine], job: Job, keep_s: f
 
 
 async def _settle_leaving(ctx: Context, ledger: Ledger, job: Job, left: Sequence[str]) -> list[AgentState]:
-    """Return the states of machines that serve the job and have no slot any more: they may hold shards of its state."""
-    names = [name for name in left if name not in job.machines]
-    machines = [*unplaced(ledger, job), *ledger.machines_named(names)]
-    settled = fleet.answered(await fleet.settle(ctx, machines, job.name, job.epoch, given_up=names))
+    """Return the states of ``left``, and of machines that serve the job without a slot: they may hold its shards."""
+    machines = [*unplaced(ledger, job), *ledger.machines_named(list(left))]
+    settled = fleet.answered(await fleet.settle(ctx, machines, job.name, job.epoch, given_up=left))
     return [each.state for each in settled.values()]
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 
+from holdfast.deployments.gateway.fleet.engine import EngineQuestion
 from holdfast.deployments.gateway.intake.correlate import Correlator
-from holdfast.deployments.gateway.site import Site, log
+from holdfast.deployments.gateway.site import Site
 from holdfast.drivers.base import Drains, Driver, Leaving
-from holdfast.errors import HoldfastError
 from holdfast.models.alert import Alert, AlertKind, MoveSource
 from holdfast.models.job import JobState
 from holdfast.models.machine import Machine, MachineState
@@ -20,25 +19,14 @@ class DrainedMachines:
     def __init__(self, site: Site, correlator: Correlator, driver: Callable[[], Driver]) -> None:
         self._site = site
         self._correlator = correlator
-        self._make = driver
-        self._driver: Driver | None = None
+        self._engine = EngineQuestion(driver, _leaving, "drains are not seen")
         self._asked: set[str] = set()
-        self._said = ""
 
     async def tick(self) -> None:
         """Run one round."""
-        try:
-            self._driver = self._driver or await asyncio.to_thread(self._make)
-            if not isinstance(self._driver, Drains):
-                return
-            leaving = await asyncio.to_thread(self._driver.leaving)
-        except HoldfastError as error:
-            # A gateway without Slurm's commands, or an engine that is away: a drain is seen later, or not here.
-            if str(error) != self._said:
-                log.warning("drains are not seen: %s", error)
-            self._said = str(error)
-            return
-        self._said = ""
+        leaving = await self._engine.answer()
+        if leaving is None:
+            return  # a drain is seen later, or not here
         due = [alert for each in leaving if (alert := self._alert(each)) is not None]
         keys = {alert.fingerprint for alert in due}
         fresh = [alert for alert in due if alert.fingerprint not in self._asked]
@@ -74,3 +62,7 @@ class DrainedMachines:
         return (
             f"planned_move:{machine.name}:{machine.incarnation}:drain:e{epoch}:{'spare' if spare else 'none'}"
         )
+
+
+def _leaving(driver: Driver) -> list[Leaving] | None:
+    return driver.leaving() if isinstance(driver, Drains) else None

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from holdfast.deployments.gateway.site import Site, log
+from holdfast.deployments.gateway.fleet.engine import EngineQuestion
+from holdfast.deployments.gateway.site import Site
 from holdfast.drivers.base import Driver, Locates
-from holdfast.errors import HoldfastError
+from holdfast.models.location import Location
 
 
 class Locations:
@@ -15,23 +16,12 @@ class Locations:
 
     def __init__(self, site: Site, driver: Callable[[], Driver]) -> None:
         self._site = site
-        self._make = driver
-        self._driver: Driver | None = None
-        self._logged = ""
+        unanswered = "where machines are is not known from the driver"
+        self._engine = EngineQuestion(driver, _located, unanswered)
 
     async def tick(self) -> None:
         """Run one round."""
-        try:
-            self._driver = self._driver or await asyncio.to_thread(self._make)
-            if not isinstance(self._driver, Locates):
-                return
-            found = await asyncio.to_thread(self._driver.locations)
-        except HoldfastError as error:
-            if str(error) != self._logged:
-                log.warning("where machines are is not known from the driver: %s", error)
-            self._logged = str(error)
-            return
-        self._logged = ""
+        found = await self._engine.answer() or {}
         machines = self._site.fleet.machines
         changed = {
             name: where
@@ -40,3 +30,7 @@ class Locations:
         }
         if changed:
             await asyncio.to_thread(self._site.ledger.locate, changed)
+
+
+def _located(driver: Driver) -> dict[str, Location] | None:
+    return driver.locations() if isinstance(driver, Locates) else None

@@ -73,7 +73,7 @@ class OnHold:
 
     async def resume(self) -> None:
         """Load what an earlier gateway kept."""
-        ledger = self._site.ledger
+        ledger, held_since = self._site.ledger, dict[str, float | None]()
         for recorded in reversed(await asyncio.to_thread(ledger.alerts, None, LOOK_BACK)):
             if not recorded.job or not recorded.outcome.startswith((What.KEPT, _OVER)):
                 continue
@@ -82,9 +82,13 @@ class OnHold:
                 for key in [key for key, each in kept.items() if _of_one_fault(each, recorded)]:
                     del kept[key]
                 continue
-            changes = await asyncio.to_thread(ledger.state_changes, recorded.job)
+            if recorded.job not in held_since:
+                changes = await asyncio.to_thread(ledger.state_changes, recorded.job)
+                held = bool(changes) and changes[-1].state is JobState.PAUSED
+                held_since[recorded.job] = changes[-1].at if held else None
+            since = held_since[recorded.job]
             # Not those of an earlier hold, which were taken when it ended.
-            if changes and changes[-1].state is JobState.PAUSED and changes[-1].at <= recorded.recorded_at:
+            if since is not None and since <= recorded.recorded_at:
                 self.keep(Alert.model_validate(recorded.model_dump(include=set(Alert.model_fields))))
 
     async def _take(self, name: str) -> None:
