@@ -12,8 +12,8 @@ from holdfast.inject import inject
 RANKS_EACH = 2
 NOTES = (
     "kept processes: as the rows above, with the same script under holdfast.run: 8 ranks on 4 machines, from the fault "
-    "to a step beyond all steps done, diagnosis included. A run in which another process than those that died was "
-    "replaced is named in the results.",
+    "to a step beyond all steps done. A rank's death is diagnosed beside the training, in the default tiers. A run in "
+    "which another process than those that died was replaced is named in the results.",
 )
 
 

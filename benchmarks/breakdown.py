@@ -20,11 +20,15 @@ def of(told: dict[str, Any], injected_at: float, new_step_at: float) -> Spans:
     """
     incident = told["incident"]
     first_task_at = incident["first_task_at"] or incident["detected_at"]
+    first_act_at = min([action["begun_at"] for action in told["actions"]] or [first_task_at])
     spans = {
         "fault to alert accepted": incident["detected_at"] - injected_at,
         "alert to first task": first_task_at - incident["detected_at"],
     }
     before = first_task_at
+    if first_act_at < first_task_at:  # the gateway's head start: the first task is beside it
+        spans["alert to the gateway's first act"] = first_act_at - incident["detected_at"]
+        before = first_act_at
     for action in told["actions"]:
         ended = action["done_at"] or action["begun_at"]
         spans[f"until {action['kind']} {_target(action)}".rstrip()] = action["begun_at"] - before

@@ -2,8 +2,12 @@
 
 Stop, look for a faulty machine in tiers, then climb the ladder: retry in place, roll the code back, replay.
 Order of the rungs: ByteDance, arXiv 2509.16293, stop-time checks; the policy file may set another order.
+
+A first death whose other ranks keep their processes is retried at once, with the same tiers beside the training: a
+machine that they accuse is evicted at the next step boundary.
 """
 
+from holdfast.tasks.beside import restart_and_diagnose
 from holdfast.tasks.case import Case
 from holdfast.tasks.diagnose import diagnose
 from holdfast.tasks.escalation import escalate
@@ -18,7 +22,12 @@ from holdfast.tasks.standby import replenish, swap_in
 async def job_crash(case: Case) -> Recovered:
     """Recover a job after a rank's exit whose cause is unknown."""
     await pause(case)
-    verdict = await diagnose(case)
+    beside = await restart_and_diagnose(case)
+    if beside and beside.trains:
+        await replenish(case)
+        return Recovered(summary=beside.said, verdict=beside.verdict)
+
+    case, verdict = (beside.case, beside.verdict) if beside else (case, await diagnose(case))
     tried = await escalate(case, verdict)
 
     await evict(case, tried.verdict.suspects, tried.did)

@@ -14,6 +14,7 @@ from holdfast.models.job import Job
 from holdfast.models.machine import Machine
 from holdfast.models.names import IncidentId, JobName, MachineName, Rank
 from holdfast.operations.context import Context
+from holdfast.operations.once import Actor
 from holdfast.policies.escalate import waits
 from holdfast.policies.restore import kept_processes
 from holdfast.storage.ledger import Ledger
@@ -52,6 +53,8 @@ class Case(Frozen):
     returned: tuple[MachineName, ...] = ()
     """Machines that the alerts surely accuse in a former life: they restarted since."""
     observe_only: bool = False
+    went_on: int = 0
+    """The epoch that was started before the diagnosis was over, when it is to be stopped again; 0: there is none."""
     round: int = 0
     """Times that the incident was taken up again after a wait: every check is repeated then."""
     lease: str = ""
@@ -60,7 +63,7 @@ class Case(Frozen):
     @property
     def again(self) -> bool:
         """Whether a former attempt brought the job up and it failed again."""
-        return self.broken_epoch > self.incident.epoch
+        return self.broken_epoch > max(self.incident.epoch, self.went_on)
 
     @property
     def life(self) -> str:
@@ -139,15 +142,5 @@ class Case(Frozen):
         Raises:
             StaleError: a newer attempt has taken this incident over, or another run the job's lease.
         """
-        key = f"{kind}:{target}" if target else kind
-        ledger = self.ctx.ledger
-        action = ledger.begin(self.incident_id, self.attempt, key, kind, intent, self.lease)
-        if action.state == "done":
-            return action.result or {}
-        try:
-            result = await self.ctx.perform(action, act)
-        except Exception as error:
-            ledger.fail(self.incident_id, key, f"{type(error).__name__}: {error}")
-            raise
-        ledger.finish(self.incident_id, key, result)
-        return result
+        actor = Actor(self.ctx, self.incident_id, self.job, self.attempt, self.lease)
+        return await actor.once(kind, target, intent, act)

@@ -16,12 +16,11 @@ from holdfast.models.alert import (
     IncidentClass,
     IncidentState,
 )
-from holdfast.models.job import Job, JobState
-from holdfast.models.machine import MachineState
+from holdfast.models.job import JobState
 from holdfast.operations.context import Context
+from holdfast.operations.inputs import note_taken_up
 from holdfast.policies.classify import sure_signs
 from holdfast.policies.escalate import modes
-from holdfast.storage.ledger.inputs import taken_up
 from holdfast.storage.ledger.waits import AGAIN
 from holdfast.tasks import firing, lease
 from holdfast.tasks.case import Case, Request
@@ -60,14 +59,15 @@ async def detect(request: Request, incident_class: IncidentClass) -> Case:
         raise RefusedError(
             f"incident {acting.id} of job {incident.job} is worked on first; {incident.id} waits"
         )
-    held = lease.take(ctx, incident)
+    held = await lease.take(ctx, incident)
+    incident = ctx.ledger.incident(incident.id)  # a head start may have ended meanwhile
     if incident.first_task_at is None:
         incident = ctx.ledger.set_incident(incident.id, first_task_at=now)
     elif incident.attempt > 1:
         _count_attempt(ctx, incident)
     job = ctx.ledger.job(incident.job)
     rounds = sum(action.kind == AGAIN for action in ctx.ledger.actions(incident.id))
-    _note_inputs(ctx, incident.id, job, rounds)
+    note_taken_up(ctx, incident.id, job, rounds)
     concerned = [incident.machine] if incident.machine else []
     allowed = modes.may_act(job.spec, incident.incident_class, concerned, ctx.policy.modes)
     if allowed.act:
@@ -92,17 +92,6 @@ async def detect(request: Request, incident_class: IncidentClass) -> Case:
         lease=held,
         round=rounds,
     )
-
-
-def _note_inputs(ctx: Context, incident_id: str, job: Job, rounds: int) -> None:
-    """Record the inputs of later decisions, and what changes from then on, for a replay of the incident."""
-    spares = ctx.ledger.machines(state=MachineState.STANDBY)
-    body = {
-        "job": job.model_dump(mode="json"),
-        "standbys": {each.name: each.incarnation for each in spares},
-        "fleet": ctx.ledger.fleet_size(),
-    }
-    ctx.ledger.note_input(incident_id, taken_up(rounds), body)
 
 
 def _count_attempt(ctx: Context, incident: Incident) -> None:

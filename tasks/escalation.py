@@ -139,16 +139,8 @@ async def climb(case: Case, common_cause: bool = False) -> Rung:
     """Choose the next rung for this job: higher when lower ones did not bring progress."""
 
     async def act() -> dict[str, Any]:
-        policy = case.ctx.policy.ladder
         seen = circumstances(case, common_cause)
-        decision = ladder.next_rung(
-            history.past_incidents(case.ctx, case.incident),
-            tuple(Rung(str((a.result or {})["rung"])) for a in case.done("rung")),
-            policy.of(case.incident_class),
-            policy.progress_steps,
-            seen,
-            policy.code_changed_s,
-        )
+        decision = decide(case, seen)
         return {
             "rung": decision.rung.value,
             "reasons": list(decision.reasons),
@@ -160,6 +152,19 @@ async def climb(case: Case, common_cause: bool = False) -> Rung:
     done = await case.once("rung", case.life, {}, act)
     get_run_logger().info("rung: %s (%s)", done["rung"], "; ".join(done["reasons"]))
     return Rung(str(done["rung"]))
+
+
+def decide(case: Case, seen: ladder.Circumstances | None = None) -> ladder.RungDecision:
+    """Return the ladder's next rung, without climbing it. ``seen``: the circumstances; None: they are collected."""
+    policy = case.ctx.policy.ladder
+    return ladder.next_rung(
+        history.past_incidents(case.ctx, case.incident),
+        tuple(Rung(str((a.result or {})["rung"])) for a in case.done("rung")),
+        policy.of(case.incident_class),
+        policy.progress_steps,
+        seen or circumstances(case),
+        policy.code_changed_s,
+    )
 
 
 @task(task_run_name="pass over bad data")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import threading
@@ -11,18 +12,21 @@ from collections.abc import Iterator
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
-from holdfast.errors import HoldfastError, StaleError
+from holdfast.errors import HoldfastError, RefusedError, StaleError
 from holdfast.models.alert import Incident
-from holdfast.models.lease import JOB_LEASE_S
+from holdfast.models.lease import HEAD_START, JOB_LEASE_S
 from holdfast.operations.context import Context
 from holdfast.tasks.case import Case
 
 TTL_S = JOB_LEASE_S
 RENEW_S = 3.0
+_LOOK_S = 0.02
 
 
-def take(ctx: Context, incident: Incident) -> str:
+async def take(ctx: Context, incident: Incident) -> str:
     """Take the lease of the incident's job for this run; returns the word that acts show.
+
+    The gateway's head start is waited for: it takes no longer than its lease.
 
     Raises:
         RefusedError: another run acts on the job.
@@ -30,8 +34,16 @@ def take(ctx: Context, incident: Incident) -> str:
     """
     run = str(flow_run.id or "by hand")
     holder = f"{os.uname().nodename}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
-    ctx.ledger.take_job(incident.id, incident.attempt, run, holder, TTL_S)
-    return holder
+    while True:
+        try:
+            ctx.ledger.take_job(incident.id, incident.attempt, run, holder, TTL_S)
+        except RefusedError:
+            held = ctx.ledger.job_lease(incident.job)
+            if held is not None and (held.run, held.incident_id) != (HEAD_START, incident.id):
+                raise
+            await asyncio.sleep(_LOOK_S)
+        else:
+            return holder
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from holdfast.models.missing import Missing
 from holdfast.models.wait import Wait
 from holdfast.policies.classify import unable
 from holdfast.policies.escalate import overtake, waits
-from holdfast.tasks import firing
+from holdfast.tasks import beside, firing
 from holdfast.tasks.case import Case
 from holdfast.tasks.pause import pause
 from holdfast.tasks.report import ask_human, left_running, report
@@ -18,6 +18,7 @@ from holdfast.tasks.resume import resume
 
 async def met(case: Case, limit: LimitError | NoStandbyError) -> None:
     """Close the incident: with the job running on, or with what it waits for and when it is retried."""
+    case = beside.present(case)
     missing, again_at = Missing.STANDBY, None
     if isinstance(limit, LimitError):
         missing, again_at = limit.missing, limit.again_at

@@ -14,10 +14,8 @@ from holdfast.errors import (
     UnavailableError,
 )
 from holdfast.models.missing import Missing
-from holdfast.operations.fence import fence
+from holdfast.operations import pause as stopping
 from holdfast.operations.hold import hold_ranks
-from holdfast.operations.persist import persist_soon
-from holdfast.policies.escalate import stop_grace
 from holdfast.policies.join_names import join_names
 from holdfast.tasks.case import Case
 
@@ -31,28 +29,20 @@ async def pause(case: Case) -> tuple[str, ...]:
     Raises:
         LimitError: more of them than may be evicted at once do not answer: it may be our own network.
     """
+    broken = stopping.Broken(
+        job=case.job,
+        epoch=case.broken_epoch,
+        incident_id=case.incident_id,
+        incident_class=case.incident_class,
+        again=case.again,
+        last_good_step=case.last_good_step,
+        given_up=case.accused,
+    )
 
     async def act() -> dict[str, Any]:
-        machines = case.machines_now()
-        job = case.job_now()
-        allowed_s = stop_grace.grace_s(job.spec.stop_grace_s, case.incident_class)
-        told = await fence(
-            case.ctx,
-            machines,
-            case.job,
-            case.broken_epoch,
-            given_up=case.accused,
-            grace_s=allowed_s,
-            keep_s=case.keep_s,
-        )
-        persist_soon(case.ctx, job, machines, told.states, case.last_good_step)
-        case.ledger.close_epoch(
-            case.job, case.broken_epoch, f"paused by {case.incident_id}", case.ctx.clock.now()
-        )
-        return {"unreachable": list(told.lost), "silent": list(told.silent)}
+        return stopping.result(case.ctx, broken, await stopping.stop_epoch(case.ctx, case.ledger, broken))
 
-    intent = {"epoch": case.broken_epoch, "incarnations": case.incarnations()}
-    done = await case.once("pause", case.life, intent, act)
+    done = await case.once("pause", case.life, stopping.intent(case.ctx, broken), act)
     unreachable = tuple(done["unreachable"])
     if unreachable:
         get_run_logger().warning("no answer from %s", join_names(unreachable))

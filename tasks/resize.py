@@ -50,7 +50,7 @@ async def take_up(case: Case) -> tuple[int | None, str]:
 
 
 async def shrink(case: Case) -> None:
-    """Drop slots that no standby can fill now, if the job may go on without; a new machine is asked for meanwhile."""
+    """Drop slots that no standby can fill now, if the job may go on without them (:func:`ask_for_lacking`)."""
     job = case.job_now()
     if job.spec.elastic is None:
         return
@@ -73,7 +73,14 @@ async def _drop(case: Case, smaller: elastic.Shrunk, lacking: list[str]) -> None
     get_run_logger().warning(
         "no standby for %s: %d machines go on, of %d", join_names(lacking), done["to"], done["from"]
     )
-    for name in lacking:
+
+
+async def ask_for_lacking(case: Case) -> None:
+    """Ask for a machine in the place of each that the job does without, unless one is on its way.
+
+    Once the job trains again: where machines are processes of one host, a new one takes its processors.
+    """
+    for name in [name for action in case.done("shrink") for name in (action.result or {}).get("lacking", ())]:
         try:
             await provision_for_now(case.ctx, group_of(name, case.ctx.policy.spare_pool))
         except HoldfastError as error:

@@ -18,6 +18,7 @@ from holdfast.operations import restore
 from holdfast.operations.launch import Launched, first_steps, launch
 from holdfast.policies.restore import from_zero
 from holdfast.tasks.case import Case
+from holdfast.tasks.resize import ask_for_lacking
 
 
 async def resume(case: Case) -> Launched:
@@ -27,6 +28,16 @@ async def resume(case: Case) -> Launched:
         LimitError: no saved state is usable, or too many could not be loaded: a person decides.
         RecoveryError: a rank failed again, or the first step did not come in time.
     """
+    try:
+        launched = await _up(case)
+    except (LimitError, RecoveryError):
+        await ask_for_lacking(case)
+        raise
+    await ask_for_lacking(case)
+    return launched
+
+
+async def _up(case: Case) -> Launched:
     launched, most = await start(case), case.ctx.policy.restore.most_unloadable
     unloadable: list[str] = []
     while why := await verify(case, launched.epoch):

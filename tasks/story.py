@@ -9,6 +9,7 @@ from holdfast.models.alert import Alert, Incident, Verdict
 from holdfast.models.history import Action
 from holdfast.policies.accounting.lost_time import account
 from holdfast.policies.accounting.timeline import incident_phases
+from holdfast.policies.restore import kept_processes
 from holdfast.shown import plain
 
 _LONGEST = 300
@@ -43,6 +44,7 @@ def markdown(
         lines.append(f"| | and {len(incident.alerts) - 20} more | | | |")
     if verdict.evidence:
         lines += ["", "## Evidence", "", *(f"- {escape(line)}" for line in verdict.evidence)]
+    lines += _not_kept(actions)
     lines += _restored(actions)
     lines += ["", "## Actions", "", "| after | took | action | result |", "|--:|--:|---|---|"]
     lines += [_action(action, zero) for action in actions]
@@ -81,6 +83,19 @@ def _signal(alert: Alert, zero: float) -> str:
     return (
         f"| {alert.at - zero:+.2f} s | {alert.kind.value} | {escape(alert.machine or '')} | {rank} "
         f"| {escape(json.dumps(evidence, default=str))} |"
+    )
+
+
+def _not_kept(actions: Sequence[Action]) -> list[str]:
+    """Describe the processes that might have been kept when an epoch was stopped, and were ended."""
+    lines = [
+        line
+        for action in actions
+        if action.kind == "pause"
+        for line in kept_processes.told((action.result or {}).get("not_kept", {}))
+    ]
+    return (
+        ["", "## Processes that were not kept", "", *(f"- {escape(line)}" for line in lines)] if lines else []
     )
 
 

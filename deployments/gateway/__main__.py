@@ -19,7 +19,7 @@ from holdfast.clock import SystemClock
 from holdfast.deployments.gateway.app import create_app
 from holdfast.deployments.gateway.detectors.probe import HttpProber
 from holdfast.deployments.gateway.detectors.stacks import HttpStacks
-from holdfast.deployments.gateway.fleet.acts import Operations
+from holdfast.deployments.gateway.fleet.acts import ApartOperations
 from holdfast.deployments.gateway.intake.prefect_events import PrefectEvents
 from holdfast.deployments.gateway.metrics import Metrics
 from holdfast.deployments.worker.environment import adopt, socket_path
@@ -62,7 +62,7 @@ async def serve(settings: Settings, listening: socket.socket) -> None:
             SystemClock(),
             runs,
             prober=HttpProber(http, policy.gateway, metrics, certified, shared),
-            acts=Operations(ctx),
+            acts=ApartOperations(ctx),
             secret=shared,
             stacks=HttpStacks(http, shared, certified),
             policy=policy,

@@ -39,6 +39,7 @@ from holdfast.deployments.gateway.metrics import Metrics
 from holdfast.deployments.gateway.runs.admissions import Admissions
 from holdfast.deployments.gateway.runs.dispatch import Dispatcher
 from holdfast.deployments.gateway.runs.flow_runs import Runs
+from holdfast.deployments.gateway.runs.head_starts import HeadStarts
 from holdfast.deployments.gateway.runs.reconcile import Reconciler
 from holdfast.deployments.gateway.runs.repairs import Repairs
 from holdfast.deployments.gateway.runs.waiting import Waiting
@@ -100,6 +101,7 @@ class Gateway:
         self.waiting = Waiting(self.site, self.dispatcher)
         self.waiting.launching = self.correlator.launches
         self.on_hold = OnHold(self.site, self.correlator)
+        self.correlator.opened = HeadStarts(self.site, acts).begin
         self.correlator.over = self._over
         self.correlator.keep = self.on_hold.keep
         self.correlator.held_back = self.waiting.held_back

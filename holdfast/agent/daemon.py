@@ -282,7 +282,12 @@ class Agent:
     async def settle(self, command: messages.Fence) -> messages.Settled:
         """Fence, then return what the next start is planned from, in one answer: there may be a thousand machines."""
         await self.fence(command)
-        return messages.Settled(state=await self.state(), code=self._supply.versions(command.job))
+        return messages.Settled(
+            state=await self.state(),
+            code=self._supply.versions(command.job),
+            kept=self.jobs.survivors.waiting(command.job),
+            not_kept=self.jobs.not_kept.get(command.job, {}),
+        )
 
     async def _stop_cut_off(self, why: str) -> None:
         """End all ranks, refuse their epochs from now on, and report it when the gateway is back."""

@@ -144,6 +144,7 @@ _TELL: Mapping[str, Callable[[Action], str]] = {
     "rung": _rung,
     "check": _check,
     "pause": _pause,
+    "first": lambda action: action.result.get("diagnosed_first") or "restarted before the diagnosis",
     "stacks": _verdict,
     "vote": _verdict,
     "replay": _verdict,

@@ -22,7 +22,7 @@ from holdfast.storage.ledger.waits import AGAIN
 
 CHANGING = frozenset({"evict", "swap", "shrink", "claim", "resize", "rollback", "skip", "update", "suspect"})
 """Kinds of actions that change which machines, code and states the job starts with."""
-DECIDED = CHANGING | {"rung"}
+DECIDED = CHANGING | {"rung", "first"}
 """Kinds of actions that are done again, in the copy: the policy or the ledger decides their outcome."""
 _NOBODY = Verdict().model_dump(mode="json")
 _UNKNOWN: Mapping[str, dict[str, Any]] = {

@@ -101,6 +101,8 @@ class RankState(Frozen):
     paused: bool = False
     kept: bool = False
     """Its process was there before this epoch, and was kept."""
+    why_new: str = ""
+    """Why its process is a new one where that of the epoch before might have been kept."""
     reports: bool = True
     """It has a Session, which reports steps: something was reported in this epoch."""
     log_at: Finite | None = None
@@ -549,3 +551,7 @@ class Settled(Frozen):
     state: AgentState
     code: tuple[Version, ...] = ()
     """Versions of the job's code that are checked out."""
+    kept: int = Field(0, ge=0)
+    """Ranks whose process was kept, and waits for the next epoch."""
+    not_kept: dict[Rank, str] = Field(default_factory=dict)
+    """Ranks whose process might have been kept and was ended, with the reason; not those that died by themselves."""

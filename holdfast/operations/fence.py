@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from holdfast.models.agent import AgentState
+from holdfast.models.agent import AgentState, Settled
 from holdfast.models.machine import Machine
 from holdfast.operations import fleet
 from holdfast.operations.context import Context
+from holdfast.policies.restore import kept_processes
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,12 @@ class Fenced:
     """Machines that the order did not reach."""
     silent: tuple[str, ...] = ()
     """Of these, those that may run on: they sent no answer."""
+    settled: Mapping[str, Settled] = field(default_factory=dict)
+    """All that each machine answered."""
+    kept: int = 0
+    """Ranks whose process was kept, and waits for the next epoch."""
+    not_kept: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Ranks whose process might have been kept and was ended, by the reason."""
 
 
 async def fence(
@@ -39,8 +46,17 @@ async def fence(
     ``keep_s`` for the next one.
     """
     answers = await fleet.settle(ctx, machines, job, epoch, given_up=given_up, grace_s=grace_s, keep_s=keep_s)
-    states = {name: settled.state for name, settled in fleet.answered(answers).items()}
-    return Fenced(states, lost=fleet.lost(answers), silent=fleet.silent(answers))
+    settled = fleet.answered(answers)
+    return Fenced(
+        {name: each.state for name, each in settled.items()},
+        lost=fleet.lost(answers),
+        silent=fleet.silent(answers),
+        settled=settled,
+        kept=sum(each.kept for each in settled.values()),
+        not_kept=kept_processes.by_reason(
+            item for each in settled.values() for item in each.not_kept.items()
+        ),
+    )
 
 
 async def halt(ctx: Context, job_name: str) -> None:

@@ -28,7 +28,7 @@ from holdfast.operations.provision import make_ready
 from holdfast.operations.resize import unplaced
 from holdfast.policies.join_names import join_names
 from holdfast.policies.pool import topology
-from holdfast.policies.restore import placement, restore_plan
+from holdfast.policies.restore import kept_processes, placement, restore_plan
 from holdfast.storage.ledger import Ledger
 
 _log = logging.getLogger(__name__)
@@ -65,7 +65,7 @@ class Launched(Frozen):
     tier: Tier | None
     reasons: tuple[str, ...]
     restore: tuple[str, ...] = ()
-    """Which newer steps were skipped and where each rank's state came from, with the reasons."""
+    """Which newer steps were skipped, where each rank's state came from, and why processes are new, with reasons."""
 
     unloadable: tuple[str, ...] = ()
     """Newer states that the ranks could not load, in words."""
@@ -209,7 +209,8 @@ async def _launch(
     if incident_id is None:
         ledger.set_job(job_name, state=JobState.RUNNING)
         await make_ready(ctx, job)
-    told = restore_plan.explain(plan)
+    new = kept_processes.by_reason((rank.rank, rank.why_new) for rank in started if rank.why_new)
+    told = (*restore_plan.explain(plan), *kept_processes.told(new))
     return Launched(
         epoch=epoch,
         step=plan.step,

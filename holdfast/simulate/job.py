@@ -99,6 +99,8 @@ class _Job:
         self.code_changed_at: float | None = None
         self.update_waits = False
         self.epoch = 1
+        self.keeps = False
+        """Ranks keep their processes in the recovery that is under way."""
         self.faults = Faults(self.env, scenario, seed, self._hit, self.names)
 
     def life(self) -> Life:
@@ -141,7 +143,7 @@ class _Job:
             self.wake.succeed(None)
 
     def _grow(self) -> Steps[None]:
-        self.cause = IncidentClass.SCALE_JOB.value
+        self.cause, self.keeps = IncidentClass.SCALE_JOB.value, False
         yield from self._spend(Phase.PAUSING, self.costs.pause_s)
         yield from self._spend(Phase.SWAPPING, self.costs.grow_s)
         yield from self._resume(None)
@@ -197,6 +199,7 @@ class _Job:
         self.cause = seen.incident_class.value
         self.found.incidents += 1
         self.found.classes[self.cause] += 1
+        self.keeps = self.judge.keeps(seen.incident_class)
         yield from self._notice(symptom, since)
         yield from self._spend(Phase.DECIDING, self.costs.dispatch_s)
         yield from self._spend(Phase.PAUSING, self.costs.pause_s)
@@ -249,23 +252,25 @@ class _Job:
         if seen.incident_class is IncidentClass.EXTERNAL_SERVICE:
             yield from self._spend(Phase.WAITING, self.costs.service_s)
         if self.judge.ladder(seen.incident_class).tiers:
-            yield from self._spend(Phase.DIAGNOSING, self.costs.diagnose_s)
+            beside = self.keeps and self.judge.restarts_first(
+                seen, tuple(self.history), self._rung(fault, seen)
+            )
+            if not beside:
+                yield from self._spend(Phase.DIAGNOSING, self.costs.diagnose_s)
             broken = self._present(fault) if fault.cause is Cause.MACHINE else []
             if broken and self.random.random() < symptom.found_share:
+                if (
+                    beside
+                ):  # it was restarted in vain: it is stopped again, and what was found is looked at again
+                    yield from self._restart()
+                    yield from self._spend(Phase.PAUSING, self.costs.pause_s)
+                    yield from self._spend(Phase.DIAGNOSING, self.costs.diagnose_s)
                 return (yield from self._evict(set(broken), fault, STOP_TIME))
         return (yield from self._escalate(fault, seen, rungs))
 
     def _escalate(self, fault: Fault, seen: Judgement, rungs: list[Rung]) -> Steps[str]:
         """Take one rung of the ladder, as the policy decides."""
-        compares = IncidentClass.NAN_LOSS, IncidentClass.SILENT_CORRUPTION
-        changed = self.code_changed_at
-        rung = self.judge.rung(
-            seen,
-            tuple(self.history),
-            can_rollback=self.versions > 1,
-            code_changed_s_ago=None if changed is None else self.env.now - changed,
-            common_cause=fault.cause is Cause.CODE and seen.incident_class in compares,
-        )
+        rung = self._rung(fault, seen)
         rungs.append(rung)
         match rung:
             case Rung.RETRY:
@@ -280,6 +285,17 @@ class _Job:
             case Rung.REPLAY:
                 return (yield from self._replay(fault))
         return (yield from self._person(fault))
+
+    def _rung(self, fault: Fault, seen: Judgement) -> Rung:
+        compares = IncidentClass.NAN_LOSS, IncidentClass.SILENT_CORRUPTION
+        changed = self.code_changed_at
+        return self.judge.rung(
+            seen,
+            tuple(self.history),
+            can_rollback=self.versions > 1,
+            code_changed_s_ago=None if changed is None else self.env.now - changed,
+            common_cause=fault.cause is Cause.CODE and seen.incident_class in compares,
+        )
 
     def _weigh(self, suspects: set[str], seen: Judgement) -> Judgement:
         """Judge the machines that stand out in a hang: retried in place first, evicted when they stand out again."""
@@ -309,6 +325,7 @@ class _Job:
 
     def _change_code(self, versions: int) -> None:
         self.versions += versions
+        self.keeps = False
         self.code_changed_at = self.env.now
 
     def _person(self, fault: Fault) -> Steps[str]:
@@ -335,7 +352,7 @@ class _Job:
         yield from self._spend(Phase.SWAPPING, self.costs.evict_s)
         seconds, waiting = self.supply.swap(len(machines))
         if waiting and self.variant.elastic and self.size.shrink(len(machines), waiting):
-            seconds, waiting = self.costs.shrink_s, 0.0
+            seconds, waiting, self.keeps = self.costs.shrink_s, 0.0, False
         yield from self._spend(Phase.WAITING if waiting else Phase.SWAPPING, seconds)
         for name in sorted(machines):
             slot = self.slots.pop(name)
@@ -347,6 +364,7 @@ class _Job:
     def _resume(self, bound: int | None) -> Steps[None]:
         if self.size.may_grow:
             self.size.grow()
+            self.keeps = False
         queue = self.supply.start()
         if queue:
             yield from self._spend(Phase.WAITING, queue)
@@ -370,7 +388,11 @@ class _Job:
         self.epoch += 1
         self.found.restarts += self.epoch > 2
         self.judge.epoch(self.epoch, tuple(self.names))
-        yield from self._spend(Phase.RESTARTING, at_size(self.costs.restart_s, self.scenario.machines))
+        yield from self._restart()
+
+    def _restart(self) -> Steps[None]:
+        table = self.costs.kept_s if self.keeps else self.costs.restart_s
+        yield from self._spend(Phase.RESTARTING, at_size(table, self.scenario.machines))
 
     def _again(self, fault: Fault) -> Steps[None]:
         """Let a fault that was not removed come back."""

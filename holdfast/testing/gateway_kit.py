@@ -34,6 +34,8 @@ from holdfast.models.job import Job, JobSpec, JobState
 from holdfast.models.machine import Machine, MachineState, Scope
 from holdfast.models.rehearsal import Rehearsed
 from holdfast.models.setback import Setback
+from holdfast.operations import head_start
+from holdfast.operations.context import Context
 from holdfast.policies.config.policy import Policy
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
@@ -130,6 +132,8 @@ class FakeActs:
         self.choices: list[Choice | None] = []
         self.launch_error: HoldfastError | None = None
         self.during_launch: Any = None
+        self.services: Context | None = None
+        """With which head starts are made; None: none is."""
 
     async def resolve(self, spec: JobSpec) -> JobSpec:
         self.calls.append(("resolve", spec.name))
@@ -181,6 +185,11 @@ class FakeActs:
 
     async def release(self, machine: str) -> None:
         self.calls.append(("release", machine))
+
+    async def head_start(self, incident: Incident) -> None:
+        """Make it where it has services to make it with; else the playbook does all."""
+        if self.services is not None:
+            await head_start.head_start(self.services, incident)
 
     async def stacks(self, machine: Machine, job: str, epoch: int) -> list[StackDump]:
         self.calls.append(("stacks", machine.name, job, str(epoch)))

@@ -263,7 +263,9 @@ async def _stage(scenario: Scenario, kit: Kit) -> World:
     kit.prober.dead |= world.dead
     kit.prober.slow |= world.silent
     await kit.gateway.site.refresh()
-    context.use(ScriptedContext(kit, world, kit.gateway.site.policy))
+    services = ScriptedContext(kit, world, kit.gateway.site.policy)
+    context.use(services)
+    kit.acts.services = services if setup.head_start else None
     return world
 
 

@@ -40,6 +40,8 @@ class Setup(Frozen):
     """This machine was evicted earlier; a standby took its place."""
     reached: int = 0
     """Step that the job's present epoch came to."""
+    head_start: bool = False
+    """The gateway makes the first acts of a recovery; else the playbook does all of them."""
     saved: bool = True
     """Its agents reported that it saves its state."""
     skip_bad_batches: int = 0

@@ -62,6 +62,10 @@ class World:
     """Ranks that wait as the others do, in a later collective."""
     answers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     """Results of commands of other packages, one after the other; the last again and again."""
+    keeps: bool = False
+    """The script lets its ranks keep their processes."""
+    fails_in_training: dict[str, list[str]] = field(default_factory=dict)
+    """Check -> machines that fail it while ranks that were started run there, and only then."""
     starts_fail: int = 0
     """Number of starts that end in another crash."""
     unrestorable: dict[str, str] = field(default_factory=dict)
@@ -234,7 +238,13 @@ class ScriptedAgent:
 
     async def settle(self, command: wire.Fence, *, connect_s: float = 0.0) -> wire.Settled:
         await self.fence(command)
-        return wire.Settled(state=await self.state())
+        kept = (
+            self._world.keeps
+            and bool(command.keep_s)
+            and self._machine.name in self._world.now_job().machines
+        )
+        ranks = self._world.now_job().spec.ranks_per_machine if kept else 0
+        return wire.Settled(state=await self.state(), kept=ranks)
 
     async def open_rendezvous(self, command: wire.OpenRendezvous) -> wire.Rendezvous:
         self._told("open_rendezvous")
@@ -313,6 +323,7 @@ class ScriptedAgent:
         if name in world.surely.get(check, ()):
             return [Finding(**known, ok=False, sure=True, detail="surely wrong")]
         failed = name in world.fails.get(check, ())
+        failed |= name in world.started and name in world.fails_in_training.get(check, ())
         known |= {"ok": not failed, "kind": "gpu"}
         if check == wire.Check.BITWISE:
             known["digest"] = "odd" if name in world.odd else "right"

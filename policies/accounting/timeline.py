@@ -25,6 +25,7 @@ PHASES: Mapping[str, Phase] = {
     "stacks": Phase.DIAGNOSING,
     "suspect": Phase.DIAGNOSING,
     "replay": Phase.DIAGNOSING,
+    "first": Phase.DECIDING,
     "rung": Phase.DECIDING,
     "approve": Phase.WAITING,
     "evict": Phase.SWAPPING,
@@ -38,6 +39,7 @@ PHASES: Mapping[str, Phase] = {
 ASIDE = frozenset({"replenish", "report", "choose", "bring", "hand_back"})
 """Actions beside or after the recovery, which does not wait for them."""
 
+_STOPS = frozenset({"hold", "pause"})
 _AFTER = {"start": Phase.RESTARTING, "verify": Phase.RECOMPUTING}
 
 
@@ -177,7 +179,9 @@ def incident_phases(
     """
     cause = str(incident.incident_class)
     end = now if incident.closed_at is None else incident.closed_at
-    acts = sorted((row for row in actions if row.kind not in ASIDE), key=lambda row: row.begun_at)
+    acts = _while_it_stood(
+        sorted((row for row in actions if row.kind not in ASIDE), key=lambda r: r.begun_at)
+    )
     last = max((row.done_at if row.done_at is not None else end for row in acts), default=end)
     # After the ranks' start nothing is left to do; once all made a step, only lost steps are computed again.
     tail = _AFTER.get(acts[-1].kind) if acts and acts[-1].done_at is not None else None
@@ -199,6 +203,21 @@ def incident_phases(
         recovered = incident.recovered_at
         spans.append(Span(last, now if recovered is None else recovered, tail, cause, (_TAIL,)))
     return [span for span in spans if span.end > span.begin]
+
+
+def _while_it_stood(acts: Sequence[ActionLike]) -> list[ActionLike]:
+    """Return the actions without the checks that were made beside the training: after a start that was seen to work."""
+    found: list[ActionLike] = []
+    trains_since: float | None = None
+    for row in acts:
+        if row.kind in _STOPS:
+            trains_since = None
+        if row.kind == "check" and trains_since is not None and row.begun_at >= trains_since:
+            continue
+        if row.kind == "verify":
+            trains_since = row.done_at
+        found.append(row)
+    return found
 
 
 def spans(  # noqa: PLR0917

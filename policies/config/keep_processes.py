@@ -15,3 +15,5 @@ class KeepPolicy(Frozen):
     """Incidents in which they may."""
     wait_s: float = Field(gt=0, le=MAX_KEEP_S)
     """Seconds that they wait for their next epoch, while the job is diagnosed."""
+    restart_first: bool
+    """Whether a job is restarted before its diagnosis where a rank died for the first time."""

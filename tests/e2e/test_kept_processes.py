@@ -37,6 +37,16 @@ def recovered(site: Site, name: str, expected: IncidentClass) -> Incident:
     return incident
 
 
+def diagnosed_beside_the_training(site: Site, incident: Incident) -> None:
+    """A first death: the job was started before any check began, and every check of the class was made."""
+    actions = {action.key: action for action in site.ledger.actions(incident.id)}
+    checks = [action for action in actions.values() if action.kind == "check"]
+    assert [action.state for action in checks] == ["done"] * 3, actions
+    started = actions["start:after-e1"].done_at
+    assert started is not None
+    assert all(action.begun_at >= started for action in checks), actions
+
+
 def test_all_other_ranks_keep_their_processes_bit_for_bit(site: Site, name: str, tmp_path: Path) -> None:
     """Eight ranks, one killed: seven processes go on, and the weights are those of a run that was left alone."""
     faulty, calm = tmp_path / "faulty.pt", tmp_path / "calm.pt"
@@ -47,6 +57,7 @@ def test_all_other_ranks_keep_their_processes_bit_for_bit(site: Site, name: str,
     after = site.pids(name)
     assert {rank for rank in before if before[rank] != after[rank]} == {5}
     assert "7 of 8 ranks in their processes" in incident.summary, incident.summary
+    diagnosed_beside_the_training(site, incident)
     site.wait_done(name)
     site.submit(f"{name}-calm", "--out", str(calm), script=SCRIPT, **long)
     site.wait_done(f"{name}-calm")

@@ -24,7 +24,7 @@ from holdfast.models.checkpoint import Shard
 from holdfast.models.incarnation import unit_of
 from tests.nemesis.network import Client
 from tests.nemesis.scheduler import Process
-from tests.nemesis.training import KEPT, Group, RankProcess
+from tests.nemesis.training import KEPT, LEAVES_AFTER_S, Group, RankProcess
 
 if TYPE_CHECKING:
     from tests.nemesis.site import Site
@@ -248,9 +248,16 @@ class SimRun(Run):
         start, host = self.start, self.host
         self.board = SimBoard(code, start.epoch, start.ranks, events, self._limits)
         group = host.site.group(start)
+        kept: dict[int, Any] = {rank: each for rank, (each, _) in self._inherited.items()}
         for rank in start.ranks:
             await asyncio.sleep(0.005)
-            process = RankProcess(host, rank, self, lambda ended: on_exit(self, ended))
+            row, process = self.board.rows[rank], kept.get(rank)
+            if process is not None and process.alive:
+                process.join(self, lambda ended: on_exit(self, ended))
+                row.joined = row.spoke = True
+            else:
+                process = RankProcess(host, rank, self, lambda ended: on_exit(self, ended))
+            row.keeps = process.keeps
             host.site.started(process)
             self.processes[rank] = process
             process.gone.add_done_callback(self._ended)
@@ -385,6 +392,16 @@ class SimAgent(Agent):
     async def self_check(self) -> list[Finding]:
         """Nothing is wrong."""
         return []
+
+
+def tell(site: Site, control: str) -> bool:
+    """As ``holdfast.agent.ranks.survivors._tell``: the rank with this control page leaves its training soon."""
+    for host in site.hosts.values():
+        for one in host.ranks():
+            if one.run._control_path(one.rank) == control:
+                site.scheduler.after(LEAVES_AFTER_S, one.leave)
+                return True
+    return False
 
 
 async def stop(processes: list[RankProcess], _grace_s: float = 0.0) -> list[int]:

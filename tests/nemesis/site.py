@@ -7,6 +7,7 @@ import contextlib
 import functools
 import itertools
 import random
+import zlib
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -327,6 +328,8 @@ class Site:
 
     def __init__(self, seed: int | str, free_running: bool = False) -> None:
         self.seed = seed
+        self.keeps = zlib.crc32(str(seed).encode()) % 3 == 0
+        """The job's ranks may keep their processes."""
         self.scheduler = Scheduler(seed)
         self.history = History()
         self.network = Network(self.scheduler)

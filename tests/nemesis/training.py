@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.agent.ranks.processes import Watched
 from holdfast.models.checkpoint import Shard, Tier
+from holdfast.session.keep.run import ALONE_S
 
 if TYPE_CHECKING:
     from tests.nemesis.machines import Host
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 STEP_S = 0.5
 FALLS_AFTER_S = 0.2
+LEAVES_AFTER_S = 0.02
 KEPT = 2
 
 
@@ -28,6 +30,11 @@ class RankProcess(Watched):
         self.expected, self.exit_code = False, None
         self.alive, self.stopped, self.cpu_s = True, False, 0.0
         self.why = ""
+        self.group: Group | None = None
+        self.keeps = bool(run) and host.site.keeps and run.start.replay is None
+        """Its script lets its process be kept."""
+        self.left = False
+        """It is out of its training, and waits for its next epoch."""
         self.gone: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._told = on_exit
         host.children.append(self)
@@ -36,6 +43,34 @@ class RankProcess(Watched):
         """SIGKILL by the agent."""
         self.expected = True
         self.end(-9, "agent")
+
+    def watch(self, on_exit: Any) -> None:
+        """As :meth:`Watched.watch`."""
+        self.expected, self._told = on_exit is None, on_exit
+
+    def leave(self, lost: dict[str, Any] | None = None) -> None:
+        """Leave the training: its agent ordered it, or it ``lost`` a peer and waits for a word of its agent."""
+        if not self.alive or self.stopped or self.group is None:
+            return
+        group, run = self.group, self.run
+        first, self.left = not self.left, True
+        if lost is None or first:
+            group.say(self, {"t": "left", **(lost or {})})
+        if lost is not None and first:
+            site = self.host.site
+            site.scheduler.after(ALONE_S, lambda: self._alone(run))
+
+    def _alone(self, run: Any) -> None:
+        """Nobody asked for it in time."""
+        if self.left and self.run is run and not self.expected:
+            self.end(1, "peer")
+
+    def join(self, run: Any, on_exit: Any) -> None:
+        """Begin another epoch."""
+        if self.group is not None:
+            del self.group.ranks[self.rank]
+        self.run, self.left = run, False
+        self.watch(on_exit)
 
     def usage(self) -> tuple[float, str]:
         """Processor seconds and the state's letter."""
@@ -76,13 +111,14 @@ class Group:
     def add(self, process: RankProcess) -> None:
         """A rank was started."""
         self.ranks[process.rank] = process
+        process.group = self
         if not self._ticks:
             self._next()
 
     @property
     def alive(self) -> list[RankProcess]:
-        """Those that live."""
-        return [one for one in self.ranks.values() if one.alive]
+        """Those that live, and train."""
+        return [one for one in self.ranks.values() if one.alive and not one.left]
 
     def _next(self) -> None:
         self._ticks = True
@@ -98,7 +134,7 @@ class Group:
             return
         if len(self.ranks) < self.size:
             return
-        fallen = [one for one in self.ranks.values() if not one.alive]
+        fallen = [one for one in self.ranks.values() if not one.alive or one.left]
         if fallen:
             for one in self.alive:
                 if any(self.site.network.is_open(dead.host.name, one.host.name) for dead in fallen):
@@ -109,7 +145,7 @@ class Group:
     def _replayed(self) -> None:
         """A replay finds nothing, and ends."""
         for one in self.alive:
-            self._say(one, {"t": "replayed", "ok": True})
+            self.say(one, {"t": "replayed", "ok": True})
             self.site.scheduler.after(0.01, lambda one=one: one.end(0, "replayed"))
 
     def _fall(self, one: RankProcess) -> None:
@@ -117,7 +153,10 @@ class Group:
             "error_type": "RuntimeError",
             "message": "[gloo/transport/tcp/pair.cc:534] Connection closed by peer",
         }
-        self._say(one, {"t": "failed", **said})
+        if one.keeps:
+            self.site.scheduler.after(LEAVES_AFTER_S, lambda: one.leave(said))
+            return
+        self.say(one, {"t": "failed", **said})
         self.site.scheduler.after(FALLS_AFTER_S, lambda: one.end(1, "peer"))
 
     def _reaches_all(self, one: RankProcess) -> bool:
@@ -131,7 +170,7 @@ class Group:
         for one in self.alive:
             one.cpu_s += STEP_S
             at = self.site.wall(one.host.name)
-            self._say(one, {"t": "step", "step": self.step, "at": at, "s": STEP_S, "loss": 1.0})
+            self.say(one, {"t": "step", "step": self.step, "at": at, "s": STEP_S, "loss": 1.0})
             self._save(one)
 
     def _save(self, one: RankProcess) -> None:
@@ -155,7 +194,8 @@ class Group:
             world_size=self.size,
         )
 
-    def _say(self, one: RankProcess, message: dict[str, Any]) -> None:
+    def say(self, one: RankProcess, message: dict[str, Any]) -> None:
+        """Send it to the agent."""
         agent, board = one.agent, one.run.board
         if agent is not None and agent.alive and board is not None:
             agent.loop.call_soon(board._take, message | {"rank": one.rank, "epoch": self.epoch})

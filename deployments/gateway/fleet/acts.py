@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, cast
 
 from holdfast.models.agent import StackDump
+from holdfast.models.alert import Incident
 from holdfast.models.checkpoint import Choice
 from holdfast.models.job import JobSpec
 from holdfast.models.machine import Machine, Scope
-from holdfast.operations import evict, fence, hold, launch, resize, start_from, stop
+from holdfast.operations import evict, fence, head_start, hold, launch, resize, start_from, stop
 from holdfast.operations.context import Context
 
 
@@ -56,6 +58,10 @@ class Acts(Protocol):
 
     async def stacks(self, machine: Machine, job: str, epoch: int) -> list[StackDump]:
         """Have the machine's agent take the stacks of a job's ranks now."""
+        ...
+
+    async def head_start(self, incident: Incident) -> None:
+        """Make the first acts for a new incident while its playbook's run is being started."""
         ...
 
 
@@ -124,3 +130,21 @@ class Operations:
     async def stacks(self, machine: Machine, job: str, epoch: int) -> list[StackDump]:
         """Have the machine's agent take the stacks of a job's ranks now."""
         return await self._ctx.agent(machine).stacks(job, epoch)
+
+    async def head_start(self, incident: Incident) -> None:
+        """Make the first acts for a new incident while its playbook's run is being started."""
+        await head_start.head_start(self._ctx, incident)
+
+
+class ApartOperations(Operations):
+    """The same, with head starts in a thread of their own: no ledger that is locked keeps heartbeats waiting."""
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__(ctx)
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, name="head start", daemon=True).start()
+
+    async def head_start(self, incident: Incident) -> None:
+        """Make the first acts for a new incident while its playbook's run is being started."""
+        done = asyncio.run_coroutine_threadsafe(super().head_start(incident), self._loop)
+        await asyncio.wrap_future(done)

@@ -56,6 +56,8 @@ class Jobs:
         """``make_ahead`` makes a run whose ranks wait at their restore; None: as ``make_run``."""
         self.runs: dict[str, Run] = {}
         self.fences: dict[str, int] = {}
+        self.not_kept: dict[str, dict[int, str]] = {}
+        """By job, ranks whose process might have been kept for the next epoch and was ended, with the reason."""
         self._stores: dict[str, tuple[int, Watched, int]] = {}  # job -> epoch, process, port
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._forks = forks
@@ -128,7 +130,9 @@ class Jobs:
                 await self._take_over(run, command)
             else:
                 run = self._make_run(command)
-                if (before := await self.survivors.take(command)) is not None:
+                before, run.why_new = await self.survivors.take(command)
+                self.not_kept.pop(command.job, None)
+                if before is not None:
                     run.inherit(before)
                 await self._launch(run, code)
             self.runs[command.job] = run
@@ -177,6 +181,7 @@ class Jobs:
             ended = self.fences.get(job, 0)
             await self._end(job, ended)
             await self._end_store(job, ended)
+            self.not_kept.pop(job, None)
             if ended:
                 self._memory.accept_from[job] = ended + 1  # copies that peers still send come too late
             await asyncio.to_thread(self._memory.forget, job)
@@ -303,6 +308,8 @@ class Jobs:
             return []
         stopped = await run.stop(alone=self._alone(job), grace_s=grace_s, keep=keep_s > 0)
         del self.runs[job]
+        if run.not_kept:
+            self.not_kept[job] = run.not_kept
         if run.outlived:
             self.survivors.keep(job, run, keep_s)
         return stopped

@@ -97,6 +97,10 @@ class Run:
         """Names of this run, and of earlier ones whose processes it has: what these left may bear any of them."""
         self.outlived: dict[int, Watched] = {}
         """Processes that were kept when it was stopped."""
+        self.not_kept: dict[int, str] = {}
+        """Ranks whose process might have been kept when it was stopped, and why it was not."""
+        self.why_new: dict[int, str] = {}
+        """Ranks that have a new process though that of the epoch before was kept, and why."""
         self._inherited: dict[int, tuple[Watched, str]] = {}
         self._left: set[int] = set()
         """Pids of what its ranks left behind and was ended."""
@@ -150,6 +154,7 @@ class Run:
                 self.board.rows[rank].joined = self.processes[rank] is kept[rank]
                 self.processes[rank].watch(self._exited)
             for rank in late:
+                self.why_new[rank] = f"it had not begun the next epoch after {survivors.JOIN_S:g} s"
                 await stop([self.processes[rank]])
                 await self._fork(forks, orders[rank])
         except BaseException:
@@ -204,6 +209,7 @@ class Run:
             UnavailableError: something of it does not die; the next call tries again.
         """
         running = [rank for rank, process in self.processes.items() if not process.gone.done()]
+        allow = [rank for rank in running if self.board is not None and self.board.rows[rank].keeps]
         self.outlived = {}
         if keep and self.board is not None:
             for process in self.processes.values():
@@ -211,6 +217,8 @@ class Run:
             self.outlived = await survivors.leave(self.processes, self.board.rows, self._control_path)
             for process in self.outlived.values():
                 process.watch(None)
+        why = survivors.TOO_LATE if keep else "the playbook starts all processes again"
+        self.not_kept = {rank: why for rank in allow if rank not in self.outlived}
         others = [process for rank, process in self.processes.items() if rank not in self.outlived]
         stopped = sorted({*await stop(others, grace_s), *(rank for rank in self.outlived if rank in running)})
         if self._remains is not None:
@@ -316,6 +324,8 @@ class Run:
         state = row.state(process.pid, process.exit_code, cpu_s, letter, exited)
         if exited:
             return state
+        if why := self.why_new.get(process.rank, ""):
+            state = state.model_copy(update={"why_new": why})
         state = state.model_copy(update={"log_at": self._log_at(process.rank)})
         if row.steps_done:
             return state

@@ -35,6 +35,7 @@ LEAVE_S = 2.0
 """A rank that is not out of its training function by then hangs in a call that cannot be broken off: it is ended."""
 JOIN_S = 2.0
 """A kept rank that has not begun the next epoch by then is ended, and a new process takes its place."""
+TOO_LATE = f"it was not out of its training function after {LEAVE_S:g} s, or ended instead"
 _LOOK_S = 0.002
 
 
@@ -109,22 +110,31 @@ class Survivors:
         """Return whether processes of ``job`` wait here."""
         return job in self._waiting
 
+    def waiting(self, job: str) -> int:
+        """Return how many processes of ``job`` wait here."""
+        found = self._waiting.get(job)
+        return len(found.run.outlived) if found is not None else 0
+
     def keep(self, job: str, run: Run, wait_s: float) -> None:
         """Keep the processes that outlived ``run``, for so long."""
         ends = asyncio.get_running_loop().call_later(wait_s, self._over, job, run)
         self._waiting[job] = _Waiting(run, ends)
 
-    async def take(self, start: Start) -> Run | None:
-        """Return the run whose processes go on in that of ``start``; end those that may not."""
+    async def take(self, start: Start) -> tuple[Run | None, dict[int, str]]:
+        """Return the run whose processes go on in that of ``start``, or the ranks whose processes may not, and why.
+
+        These are ended.
+        """
         if (found := self._waiting.get(start.job)) is None:
-            return None
+            return None, {}
         if not (why := kept_processes.why_ended(found.run.start, start)):
             found.ends.cancel()
             del self._waiting[start.job]
-            return found.run
+            return found.run, {}
         _log.info("job %s epoch %d: no process is kept: %s", start.job, start.epoch, why)
+        ended = dict.fromkeys(found.run.outlived, why)
         await self.end(start.job, start.epoch)
-        return None
+        return None, ended
 
     async def end(self, job: str, epoch: int) -> None:
         """End what waits of ``job`` and is of an epoch up to ``epoch``."""

@@ -52,8 +52,10 @@ def _abort_on_devices() -> None:
     together = hasattr(found[0], "_group_start")
     if together:
         found[0]._group_start()
-    for backend in found:
-        with contextlib.suppress(RuntimeError):
-            backend.abort()
-    if together:
-        found[0]._group_end()
+    try:
+        for backend in found:
+            with contextlib.suppress(RuntimeError):  # it was aborted before, or by torch's watchdog
+                backend.abort()
+    finally:
+        if together:
+            found[0]._group_end()

@@ -10,7 +10,7 @@ from holdfast.models.agent import Rendezvous, Start
 from holdfast.models.checkpoint import RestoreOrder, Tier
 from holdfast.models.classes import IncidentClass
 from holdfast.policies.config.policy import Policy
-from holdfast.policies.restore.kept_processes import wait_s, why_ended
+from holdfast.policies.restore.kept_processes import by_reason, told, wait_s, why_ended, why_none
 
 POLICY = Policy.load().keep_processes
 NEVER = (IncidentClass.NAN_LOSS, IncidentClass.SILENT_CORRUPTION, IncidentClass.CODE_UPDATE)
@@ -61,3 +61,15 @@ def test_the_same_start_of_another_epoch_keeps_them() -> None:
 )
 def test_what_a_process_cannot_take_up_ends_it(changed: dict[str, Any], why: str) -> None:
     assert why in why_ended(start(), start(epoch=2, **changed))
+
+
+def test_a_report_says_why_processes_were_not_kept() -> None:
+    assert "nan_loss" in why_none(POLICY, IncidentClass.NAN_LOSS, again=False)
+    assert "failed again" in why_none(POLICY, IncidentClass.JOB_CRASH, again=True)
+    assert not why_none(POLICY, IncidentClass.JOB_CRASH, again=False)
+    found = by_reason([(3, "late"), (1, "late"), (2, "the code was switched")])
+    assert told(found) == [
+        "ranks 1, 3 got a new process: late",
+        "rank 2 got a new process: the code was switched",
+    ]
+    assert told({"late": range(20)})[0].endswith("15 and 4 more got a new process: late")

@@ -1,0 +1,178 @@
+"""The first acts of a recovery, made by the gateway while the playbook's run is being started.
+
+A run of Prefect takes a quarter of a second to begin, in which the job would stand. What every playbook of the class
+does first is done meanwhile: the broken epoch is fenced; and where a rank died for the first time and the others keep
+their processes, the next epoch is started (:mod:`holdfast.policies.restore.restart_first`). The acts are the playbook's
+own, with their intents in the ledger: it finds them done, or repeats what is missing. Nothing is judged here that could
+harm a machine: no eviction, no other code, no older state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import uuid
+
+from holdfast.errors import HoldfastError
+from holdfast.models.agent import OpenRendezvous, Rendezvous
+from holdfast.models.alert import Incident, Rung
+from holdfast.models.classes import IncidentClass
+from holdfast.models.job import Job, JobState
+from holdfast.models.lease import HEAD_START, HEAD_START_S
+from holdfast.operations import flaps
+from holdfast.operations import pause as stopping
+from holdfast.operations.context import Context
+from holdfast.operations.fence import Fenced
+from holdfast.operations.inputs import note_taken_up
+from holdfast.operations.launch import launch
+from holdfast.operations.once import Actor
+from holdfast.policies.classify import suspects
+from holdfast.policies.classify.roots import separate
+from holdfast.policies.escalate import code, modes
+from holdfast.policies.pool import offences
+from holdfast.policies.restore import restart_first
+from holdfast.policies.restore.restart_first import Death
+
+_log = logging.getLogger(__name__)
+
+CLASSES = frozenset({IncidentClass.JOB_CRASH, IncidentClass.MACHINE_FAULT})
+"""Classes whose playbooks stop the job before everything else."""
+_QUIET_STEPS = 20
+"""Steps since the incident before, without which the full ladder is asked: state, data and code may be suspects."""
+
+
+async def head_start(ctx: Context, incident: Incident) -> None:
+    """Make the first acts for a new incident, within seconds; errors are logged, since the playbook does the rest.
+
+    Raises:
+        StaleError: the incident was closed or taken up meanwhile.
+        RefusedError: a run acts on the job already.
+    """
+    job = ctx.ledger.job(incident.job)
+    if incident.incident_class not in CLASSES or incident.attempt != 1 or job.epoch != incident.epoch:
+        return
+    concerned = [incident.machine] if incident.machine else []
+    if not modes.may_act(job.spec, incident.incident_class, concerned, ctx.policy.modes).act:
+        return
+    holder = f"{os.uname().nodename}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+    ctx.ledger.take_job(incident.id, incident.attempt, HEAD_START, holder, HEAD_START_S)
+    actor = Actor(ctx, incident.id, job.name, incident.attempt, holder)
+    try:
+        note_taken_up(ctx, incident.id, job, 0)
+        actor.ledger.set_job(job.name, state=JobState.RECOVERING)
+        async with asyncio.timeout(HEAD_START_S - 1.0):
+            await _acts(actor, incident, job)
+    except TimeoutError:
+        _log.info("%s: the head start took too long; the playbook goes on", incident.id)
+    except HoldfastError as error:
+        _log.info("%s: the head start ended: %s", incident.id, error)
+    finally:
+        with contextlib.suppress(HoldfastError):
+            ctx.ledger.release_job(job.name, holder)
+
+
+async def _acts(actor: Actor, incident: Incident, job: Job) -> None:
+    ctx = actor.ctx
+    broken = stopping.Broken(
+        job=job.name,
+        epoch=incident.epoch,
+        incident_id=incident.id,
+        incident_class=incident.incident_class,
+        last_good_step=incident.last_good_step,
+        given_up=(incident.machine,) if incident.machine else (),
+    )
+    fenced: list[Fenced] = []
+
+    async def stop() -> dict[str, object]:
+        fenced.append(await stopping.stop_epoch(ctx, actor.ledger, broken))
+        return stopping.result(ctx, broken, fenced[0])
+
+    # Made meanwhile: the next epoch finds it there.
+    meeting = asyncio.create_task(_meeting(ctx, incident, job))
+    try:
+        await actor.once("pause", f"e{incident.epoch}", stopping.intent(ctx, broken), stop)
+    finally:
+        with contextlib.suppress(HoldfastError):
+            await meeting
+    told = fenced[0] if fenced else Fenced({})
+    now = ctx.ledger.incident(incident.id)  # with the alerts that joined meanwhile
+    if why := _why_not(ctx, now, job, told):
+        _log.info("%s: the head start ends with the pause: %s", incident.id, why)
+        return
+
+    async def decided() -> dict[str, object]:
+        return {"diagnosed_first": "", "by": "the gateway"}
+
+    async def start() -> dict[str, object]:
+        launched = await launch(
+            ctx,
+            job.name,
+            f"{incident.incident_class} {incident.id}",
+            incident_id=incident.id,
+            ledger=actor.ledger,
+            bound=incident.last_good_step,
+            settled=told.settled,
+            keep_s=ctx.policy.keep_processes.wait_s,
+        )
+        return launched.model_dump(mode="json")
+
+    await actor.once("first", f"e{incident.epoch}", {}, decided)
+    await actor.once("start", f"after-e{incident.epoch}", {"bound": incident.last_good_step}, start)
+
+
+async def _meeting(ctx: Context, incident: Incident, job: Job) -> Rendezvous | None:
+    if incident.incident_class not in restart_first.CLASSES:
+        return None
+    (first,) = ctx.ledger.machines_named(job.machines[:1])
+    return await ctx.agent(first).open_rendezvous(
+        OpenRendezvous(
+            job=job.name, epoch=job.epoch + 1, incarnation=first.incarnation, world_size=job.spec.world_size
+        )
+    )
+
+
+def _why_not(ctx: Context, incident: Incident, job: Job, told: Fenced) -> str:
+    """Return why the next epoch is not started by the gateway; by fewer facts than the playbook has, never by more."""
+    policy = ctx.policy
+    root = separate(incident.alerts).roots[:1]
+    evidence = root[0].evidence if root else {}
+    death = Death(
+        incident_class=incident.incident_class,
+        kept=told.kept,
+        silent=told.lost,
+        again=_again(ctx, incident, job),
+        rung=_rung(ctx, incident, job),
+        raised=str(evidence.get("error_type") or "") if root else "no rank's own end is known",
+        cause=str(evidence.get("cause") or ""),
+        accused=suspects.named(incident.alerts, None, job),
+    )
+    return restart_first.why_diagnosed_first(death, wanted=policy.keep_processes.restart_first)
+
+
+def _again(ctx: Context, incident: Incident, job: Job) -> int:
+    """Count earlier incidents that may be the same failure: within an hour, or without much progress since."""
+    policy = ctx.policy.ladder
+    listed = ctx.ledger.incidents(job.name, limit=policy.often.incidents + 1, evidence=False)
+    earlier = [e for e in listed if e.id != incident.id and e.opened_at >= job.submitted_at]
+    lately = [e for e in earlier if incident.opened_at - e.opened_at <= policy.often.window_s]
+    if lately or not earlier:
+        return len(lately)
+    epochs = ctx.ledger.epochs(job.name)
+    before = max((each.reached for each in epochs if each.epoch <= earlier[0].epoch), default=0)
+    return int(max((each.reached for each in epochs), default=0) - before < _QUIET_STEPS)
+
+
+def _rung(ctx: Context, incident: Incident, job: Job) -> Rung:
+    """Return a rung that comes before a retry, if one might."""
+    ledger, policy, now = ctx.ledger, ctx.policy.ladder, ctx.clock.now()
+    changed_at = code.changed_at(ledger.epochs(job.name), job.submitted_at)
+    if changed_at is not None and incident.detected_at - changed_at <= policy.code_changed_s:
+        return Rung.ROLLBACK
+    past = ledger.offences(since=now - 10 * policy.offence_half_life_s)
+    weights = offences.weigh(past, now, policy.offence_half_life_s)
+    accused = {incident.machine or ""}
+    if accused & offences.offenders(weights, policy.offender) or flaps.find(ledger, accused, now, ctx.policy):
+        return Rung.EVICT
+    return Rung.RETRY

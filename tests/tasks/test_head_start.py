@@ -1,0 +1,86 @@
+"""The job's lease passes from the gateway's head start to the playbook."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.clock import FakeClock
+from holdfast.errors import RefusedError, StaleError
+from holdfast.models.alert import Classification, Incident, IncidentClass
+from holdfast.models.job import JobSpec, Mode
+from holdfast.models.lease import HEAD_START, HEAD_START_S
+from holdfast.operations.context import Context
+from holdfast.operations.head_start import head_start
+from holdfast.operations.once import Actor
+from holdfast.settings import Settings
+from holdfast.storage.ledger import Ledger
+from holdfast.tasks import lease
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> Iterator[Context]:
+    """A job without a machine that answers."""
+    ctx = Context(Settings(home=tmp_path), clock=FakeClock(1000.0))
+    ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", ctx.clock)
+    ledger.create()
+    ctx.__dict__["ledger"] = ledger
+    yield ctx
+    ledger.close()
+
+
+def opened(ctx: Context, mode: Mode = Mode.ACT) -> Incident:
+    ctx.ledger.add_job(
+        JobSpec(name="gpt", script="train.py", machines=2, ranks_per_machine=1, mode=mode), "v1"
+    )
+    epoch = ctx.ledger.next_epoch("gpt")
+    found = Classification(incident_class=IncidentClass.JOB_CRASH, confidence=0.9, reasons=("test",))
+    return ctx.ledger.open_incident("gpt", found, epoch, [], 1000.0)
+
+
+async def test_the_playbook_waits_for_the_head_start(ctx: Context) -> None:
+    incident = opened(ctx)
+    ctx.ledger.take_job(incident.id, 1, HEAD_START, "gateway", HEAD_START_S)
+    taking = asyncio.create_task(lease.take(ctx, incident))
+    await asyncio.sleep(0.1)
+    assert not taking.done()
+    ctx.ledger.release_job("gpt", "gateway")
+    holder = await asyncio.wait_for(taking, 30)
+    held = ctx.ledger.job_lease("gpt")
+    assert held is not None
+    assert held.holder == holder
+
+
+async def test_a_head_start_that_died_is_waited_for_no_longer_than_its_lease(ctx: Context) -> None:
+    incident = opened(ctx)
+    ctx.ledger.take_job(incident.id, 1, HEAD_START, "gateway", HEAD_START_S)
+    ctx.clock.advance(HEAD_START_S + 0.1)  # type: ignore[attr-defined]
+    assert await asyncio.wait_for(lease.take(ctx, incident), 30)
+    actor = Actor(ctx, incident.id, "gpt", 1, "gateway")
+    with pytest.raises(StaleError):  # it only slept: its next act is refused
+        await actor.once("pause", "e1", {}, lambda: asyncio.sleep(0, {}))
+
+
+async def test_another_run_is_not_waited_for(ctx: Context) -> None:
+    incident = opened(ctx)
+    ctx.ledger.take_job(incident.id, 1, "run-1", "worker", HEAD_START_S)
+    with pytest.raises(RefusedError):
+        await lease.take(ctx, incident)
+
+
+async def test_no_head_start_beside_a_playbook_that_was_faster(ctx: Context) -> None:
+    incident = opened(ctx)
+    ctx.ledger.take_job(incident.id, 1, "run-1", "worker", HEAD_START_S)
+    with pytest.raises(RefusedError):
+        await head_start(ctx, incident)
+    assert not ctx.ledger.actions(incident.id)
+
+
+async def test_nothing_is_touched_of_a_job_that_is_observed(ctx: Context) -> None:
+    incident = opened(ctx, Mode.OBSERVE)
+    await head_start(ctx, incident)
+    assert ctx.ledger.job_lease("gpt") is None
+    assert not ctx.ledger.actions(incident.id)
