@@ -96,12 +96,11 @@ class Gateway:
         """Raises where another gateway may lead by now."""
         self.acts = acts = while_sure(acts, self._require_sure)
         self.dispatcher = Dispatcher(self.site, runs)
-        self.correlator = Correlator(self.site, self.dispatcher, prober)
+        self.correlator = Correlator(self.site, HeadStarts(self.site, acts, self.dispatcher), prober)
         self.carry_over = Requeue(self.site, self.correlator)
         self.waiting = Waiting(self.site, self.dispatcher)
         self.waiting.launching = self.correlator.launches
         self.on_hold = OnHold(self.site, self.correlator)
-        self.correlator.opened = HeadStarts(self.site, acts).begin
         self.correlator.over = self._over
         self.correlator.keep = self.on_hold.keep
         self.correlator.held_back = self.waiting.held_back

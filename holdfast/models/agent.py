@@ -101,6 +101,8 @@ class RankState(Frozen):
     paused: bool = False
     kept: bool = False
     """Its process was there before this epoch, and was kept."""
+    keeps: bool = False
+    """Its process may be kept when this epoch is over."""
     why_new: str = ""
     """Why its process is a new one where that of the epoch before might have been kept."""
     reports: bool = True

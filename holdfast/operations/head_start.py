@@ -14,6 +14,7 @@ import contextlib
 import logging
 import os
 import uuid
+from dataclasses import dataclass
 
 from holdfast.errors import HoldfastError
 from holdfast.models.agent import OpenRendezvous, Rendezvous
@@ -60,8 +61,6 @@ async def head_start(ctx: Context, incident: Incident) -> None:
     ctx.ledger.take_job(incident.id, incident.attempt, HEAD_START, holder, HEAD_START_S)
     actor = Actor(ctx, incident.id, job.name, incident.attempt, holder)
     try:
-        note_taken_up(ctx, incident.id, job, 0)
-        actor.ledger.set_job(job.name, state=JobState.RECOVERING)
         async with asyncio.timeout(HEAD_START_S - 1.0):
             await _acts(actor, incident, job)
     except TimeoutError:
@@ -89,16 +88,18 @@ async def _acts(actor: Actor, incident: Incident, job: Job) -> None:
         fenced.append(await stopping.stop_epoch(ctx, actor.ledger, broken))
         return stopping.result(ctx, broken, fenced[0])
 
-    # Made meanwhile: the next epoch finds it there.
+    # Made meanwhile: the next epoch finds them there.
     meeting = asyncio.create_task(_meeting(ctx, incident, job))
+    noting = asyncio.create_task(asyncio.to_thread(_note, actor, incident, job))
     try:
         await actor.once("pause", f"e{incident.epoch}", stopping.intent(ctx, broken), stop)
     finally:
         with contextlib.suppress(HoldfastError):
             await meeting
+        past = await noting
     told = fenced[0] if fenced else Fenced({})
     now = ctx.ledger.incident(incident.id)  # with the alerts that joined meanwhile
-    if why := _why_not(ctx, now, job, told):
+    if why := _why_not(ctx, now, job, told, past):
         _log.info("%s: the head start ends with the pause: %s", incident.id, why)
         return
 
@@ -133,7 +134,22 @@ async def _meeting(ctx: Context, incident: Incident, job: Job) -> Rendezvous | N
     )
 
 
-def _why_not(ctx: Context, incident: Incident, job: Job, told: Fenced) -> str:
+@dataclass(frozen=True)
+class _Past:
+    """What the ledger has of the job's past, and of its machines'."""
+
+    again: int
+    rung: Rung
+
+
+def _note(actor: Actor, incident: Incident, job: Job) -> _Past:
+    """Record that the incident was taken up, and read what the decision needs (blocking)."""
+    note_taken_up(actor.ctx, incident.id, job, 0)
+    actor.ledger.set_job(job.name, state=JobState.RECOVERING)
+    return _Past(_again(actor.ctx, incident, job), _rung(actor.ctx, incident, job))
+
+
+def _why_not(ctx: Context, incident: Incident, job: Job, told: Fenced, past: _Past) -> str:
     """Return why the next epoch is not started by the gateway; by fewer facts than the playbook has, never by more."""
     policy = ctx.policy
     root = separate(incident.alerts).roots[:1]
@@ -142,8 +158,8 @@ def _why_not(ctx: Context, incident: Incident, job: Job, told: Fenced) -> str:
         incident_class=incident.incident_class,
         kept=told.kept,
         silent=told.lost,
-        again=_again(ctx, incident, job),
-        rung=_rung(ctx, incident, job),
+        again=past.again,
+        rung=past.rung,
         raised=str(evidence.get("error_type") or "") if root else "no rank's own end is known",
         cause=str(evidence.get("cause") or ""),
         accused=suspects.named(incident.alerts, None, job),

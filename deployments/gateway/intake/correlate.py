@@ -73,8 +73,6 @@ class Correlator:
         """Why no incident of a class is opened for a job for now; empty: one is."""
         self.keep: Callable[[Alert], bool] = lambda _: False
         """Called with an alert that waits for the end of a person's hold; whether it is new."""
-        self.opened: Callable[[Incident], None] = lambda _: None
-        """Called with every incident that is opened to be worked on at once, before its playbook is started."""
         self.ending: set[str] = set()
         """Jobs whose hold is being ended: the ledger has them as paused until their ranks were let go."""
         self._spares = Spares(site)
@@ -345,7 +343,6 @@ class Correlator:
             self.memory.take(alert.key, incident.id)
         what = What.WAITS if facts.acting else What.OPENED
         if facts.acting is None:
-            self.opened(incident)
             self._starter.start(incident)
         site.metrics.incidents.labels(incident.incident_class).inc()
         site.metrics.accept_s.observe(site.clock.now() - settling.detected_at)

@@ -150,6 +150,7 @@ class RankStatus:
             exit_code=exit_code,
             paused=self.paused,
             kept=self.joined,
+            keeps=self.keeps,
             reports=self.spoke,
             damaged=self.damaged,
         )
