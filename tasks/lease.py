@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 
@@ -14,13 +15,14 @@ from prefect.runtime import flow_run
 
 from holdfast.errors import HoldfastError, RefusedError, StaleError
 from holdfast.models.alert import Incident
-from holdfast.models.lease import HEAD_START, JOB_LEASE_S
+from holdfast.models.lease import HEAD_START, HEAD_START_S, JOB_LEASE_S
 from holdfast.operations.context import Context
 from holdfast.tasks.case import Case
 
 TTL_S = JOB_LEASE_S
 RENEW_S = 3.0
 _LOOK_S = 0.02
+_LONGEST_S = 2 * HEAD_START_S
 
 
 async def take(ctx: Context, incident: Incident) -> str:
@@ -34,6 +36,8 @@ async def take(ctx: Context, incident: Incident) -> str:
     """
     run = str(flow_run.id or "by hand")
     holder = f"{os.uname().nodename}:{os.getpid()}:{uuid.uuid4().hex[:8]}"
+    # By a clock that is never set: the lease's own may be set back.
+    began = time.monotonic()
     while True:
         try:
             ctx.ledger.take_job(incident.id, incident.attempt, run, holder, TTL_S)
@@ -41,6 +45,8 @@ async def take(ctx: Context, incident: Incident) -> str:
             held = ctx.ledger.job_lease(incident.job)
             if held is not None and (held.run, held.incident_id) != (HEAD_START, incident.id):
                 raise
+            if time.monotonic() - began > _LONGEST_S:
+                raise  # the next attempt takes over
             await asyncio.sleep(_LOOK_S)
         else:
             return holder
