@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, cast
 
+from holdfast.errors import HoldfastError
 from holdfast.models.agent import StackDump
 from holdfast.models.alert import Incident
 from holdfast.models.checkpoint import Choice
@@ -143,6 +145,14 @@ class ApartOperations(Operations):
         super().__init__(ctx)
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, name="head start", daemon=True).start()
+        self._loop.call_soon_threadsafe(self._warm)
+
+    def _warm(self) -> None:
+        """Prepare what the first head start would otherwise wait for: policy, secret, and this loop's client."""
+        with contextlib.suppress(HoldfastError):
+            self._ctx.policy  # noqa: B018
+            self._ctx.secret  # noqa: B018
+            self._ctx.http  # noqa: B018
 
     async def head_start(self, incident: Incident) -> None:
         """Make the first acts for a new incident while its playbook's run is being started."""
