@@ -1,4 +1,4 @@
-"""Rehearses restores beside a running job: after the first save of an epoch, after each new plan, and again.
+"""Rehearses restores beside a running job: after the first save, after each new plan or version of the code, and again.
 
 A failure is reported at once: the job still runs, and an older checkpoint may still be good.
 """
@@ -42,6 +42,22 @@ class _Rank:
     """The failure that was reported last."""
 
 
+def _next_of(known: _Rank | None, run: Run, path: Path) -> _Rank:
+    """Return a rank in its new ``run``, with the proof of the run before where it holds: same code; same plan later.
+
+    A restore by a proven plan changes nothing about it, and in the first seconds after a recovery the steps need the
+    processors.
+    """
+    if (
+        known is not None
+        and known.found is not None
+        and known.found.outcome is Outcome.PROVEN
+        and known.run.start.code_version == run.start.code_version
+    ):
+        return _Rank(run, path, tested_at=known.tested_at, found=known.found)
+    return _Rank(run, path)
+
+
 class Rehearsals:
     """Gets every save. Runs one rehearsal at a time on the machine; a rehearsal that is due waits for its turn."""
 
@@ -68,8 +84,8 @@ class Rehearsals:
         who, now = (run.start.job, rank), self._now()
         known = self._ranks.get(who)
         if known is None or known.run is not run:
-            self._forget_ended()
-            known = self._ranks[who] = _Rank(run, path)
+            self._forget_ended(run.start.job)
+            known = self._ranks[who] = _next_of(known, run, path)
             # A job may save once in an hour: its first shard must not wait for the second.
             asyncio.get_running_loop().call_later(self._calm_s, self._look, who, known)
         known.path = path
@@ -119,8 +135,9 @@ class Rehearsals:
         header = buffers.read_header(known.path)
         return header is not None and header.plan != found.plan and header.epoch == known.run.start.epoch
 
-    def _forget_ended(self) -> None:
-        for who in [who for who, known in self._ranks.items() if not known.run.running]:
+    def _forget_ended(self, but: str) -> None:
+        """Forget jobs that run no more; of the job ``but``, whose next run saves now, the ranks to come need theirs."""
+        for who in [who for who, known in self._ranks.items() if not known.run.running and who[0] != but]:
             del self._ranks[who]
 
     def _start(self) -> None:

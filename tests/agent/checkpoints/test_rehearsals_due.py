@@ -1,0 +1,104 @@
+"""When a rank's saves are rehearsed: which epochs need a proof of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast.agent.checkpoints.rehearsals import Rehearsals
+from holdfast.models.checkpoint import Tier
+from holdfast.models.rehearsal import Problem, Proof, Rehearsal
+from holdfast.storage.checkpoints.save import buffers
+from tests.agent.shards import write_shard
+
+RANKS = (0, 1)
+
+
+class Machine:
+    """Rehearsals on a scripted machine, whose prover finds what ``wrong`` says."""
+
+    why_not = ""
+
+    def __init__(self, folder: Path) -> None:
+        self.rehearsed: list[tuple[int, int]] = []
+        """Epoch and rank."""
+        self.wrong = ""
+        self._folder = folder
+        self._run: Any = None
+        self._rehearsals = Rehearsals(self, lambda _run, _found: None, calm_s=0.0)  # type: ignore[arg-type]
+
+    async def shard(self, job: str, rank: int, allowed: object = None) -> Rehearsal:
+        """Prove a shard, as the prover does."""
+        epoch = self._run.start.epoch
+        self.rehearsed.append((epoch, rank))
+        proof = Proof.of([Problem(path="a", wrong=self.wrong)] if self.wrong else [])
+        return Rehearsal(
+            job=job, rank=rank, step=epoch, epoch=epoch, plan="plan", tier=Tier.MEMORY, proof=proof
+        )
+
+    async def epoch(self, number: int, code: str = "c1") -> None:
+        """Save once on each rank in a new epoch, and do what is due."""
+        if self._run is not None:
+            self._run.running = False
+        start = SimpleNamespace(job="toy", replay=None, code_version=code, ranks=RANKS, epoch=number)
+        self._run = SimpleNamespace(start=start, running=True, allowed=lambda _rank: None)
+        for rank in RANKS:
+            path = write_shard(self._folder, rank=rank, step=number, epoch=number)
+            self._rehearsals.saved(self._run, rank, path)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
+
+    def told(self) -> int:
+        """Return the step that heartbeats call proven."""
+        found = self._rehearsals.told(self._run)
+        return found.step if found else 0
+
+
+@pytest.fixture
+async def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+async def test_a_proof_holds_in_the_next_epoch(machine: Machine) -> None:
+    """Of the same plan and code: after a recovery the first steps have the processors to themselves."""
+    await machine.epoch(1)
+    assert machine.rehearsed == [(1, 0), (1, 1)]
+    await machine.epoch(2)
+    assert machine.rehearsed == [(1, 0), (1, 1)]
+    assert machine.told() == 1
+
+
+async def test_another_version_of_the_code_is_rehearsed(machine: Machine) -> None:
+    """Its state may hold other objects under the same names."""
+    await machine.epoch(1)
+    await machine.epoch(2, code="c2")
+    assert machine.rehearsed[2:] == [(2, 0), (2, 1)]
+
+
+async def test_a_failure_is_tried_again_in_the_next_epoch(machine: Machine) -> None:
+    """It may be over."""
+    machine.wrong = "gone"
+    await machine.epoch(1)
+    machine.wrong = ""
+    await machine.epoch(2)
+    assert machine.rehearsed[2:] == [(2, 0), (2, 1)]
+    assert machine.told() == 2
+
+
+async def test_another_plan_is_rehearsed(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The state has changed its structure between two epochs."""
+    await machine.epoch(1)
+    read = buffers.read_header
+
+    def of_another_plan(path: Path) -> buffers.ShardHeader | None:
+        header = read(path)
+        return header and header.model_copy(update={"plan": "other"})
+
+    monkeypatch.setattr(buffers, "read_header", of_another_plan)
+    await machine.epoch(2)
+    assert machine.rehearsed[2:] == [(2, 0), (2, 1)]
