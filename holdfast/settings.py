@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
@@ -48,8 +49,15 @@ class Settings(BaseSettings):
     database_url: str = Field(
         "", description="Ledger (SQLAlchemy URL), such as postgresql+psycopg://...; empty: SQLite in HOME."
     )
+    store: str = Field(
+        "",
+        description="Store of checkpoints and code versions, as a URL: its scheme is `s3` or one that a package brings, "
+        "such as `acme://place`; empty: `s3://BUCKET`.",
+    )
     s3_endpoint: str = Field("", description="S3 endpoint; empty: the embedded server.")
-    s3_bucket: str = Field("holdfast", description="Bucket for checkpoints and code versions.")
+    s3_bucket: str = Field(
+        "holdfast", description="Bucket for checkpoints and code versions, where `HOLDFAST_STORE` names none."
+    )
     s3_region: str = Field("us-east-1", description="Region that requests are signed for.")
     s3_access_key: str = Field("holdfast", description="Access key.")
     s3_secret_key: SecretStr = Field(
@@ -210,6 +218,16 @@ class Settings(BaseSettings):
             value.expanduser().absolute() if isinstance(value, Path) and info.field_name != "home" else value
         )
 
+    @field_validator("store")
+    @classmethod
+    def _store_is_a_url(cls, value: str) -> str:
+        where = urlsplit(value)
+        if value and not (where.scheme and (where.netloc or where.path.strip("/"))):
+            raise ValueError("expected SCHEME://PLACE, such as s3://bucket")
+        if where.scheme == "s3" and (where.path.strip("/") or not where.netloc):
+            raise ValueError("expected s3://BUCKET: Holdfast uses a bucket as a whole")
+        return value
+
     @field_validator("location")
     @classmethod
     def _location_can_be_read(cls, value: str) -> str:
@@ -258,6 +276,26 @@ class Settings(BaseSettings):
     def s3(self) -> str:
         """S3 endpoint URL."""
         return self.s3_endpoint.rstrip("/") or f"http://{self.host}:{self.port + 2}"
+
+    @property
+    def store_url(self) -> str:
+        """URL of the store of checkpoints and code versions; its scheme names the kind of store."""
+        return (self.store or f"s3://{self.s3_bucket}").rstrip("/")
+
+    @property
+    def bucket(self) -> str:
+        """Name of the bucket of checkpoints and code versions."""
+        return urlsplit(self.store_url).netloc
+
+    @property
+    def stored_in_s3(self) -> bool:
+        """Whether the store of checkpoints is S3, here or elsewhere."""
+        return urlsplit(self.store_url).scheme == "s3"
+
+    @property
+    def embedded_s3(self) -> bool:
+        """Whether checkpoints are in an S3 server that these settings start."""
+        return self.stored_in_s3 and not self.s3_endpoint
 
     @property
     def database(self) -> str:

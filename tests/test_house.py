@@ -47,7 +47,7 @@ MAY_IMPORT = {
     "models": {"models"},
     "policies": {"models", "policies", "errors"},
     "plugins": BASE | {"plugins", "policies"},
-    "storage": BASE | {"storage"},
+    "storage": BASE | {"storage", "plugins"},
     "drivers": BASE | {"drivers", "plugins"},
     # The catalogue of Xids is a policy; faults are imported by ranks of machines that were armed for them.
     # `roles` is for the processes that it starts, as `session` is.

@@ -104,16 +104,22 @@ def _wait(
 
 
 def _have_bucket(settings: Settings) -> None:
-    """Make sure that an S3 server elsewhere has the bucket, or create it there."""
-    if not settings.s3_endpoint:
+    """Make sure that a store elsewhere has the bucket, or create it there."""
+    if settings.embedded_s3:
         return
     try:
         objects.from_settings(settings).ensure_bucket()
     except HoldfastError as error:
-        raise SettingsError(
-            f"bucket {settings.s3_bucket!r} at {settings.s3}: {error} "
-            "Check HOLDFAST_S3_ENDPOINT, HOLDFAST_S3_BUCKET and the keys."
-        ) from error
+        raise SettingsError(_no_store(settings, error)) from error
+
+
+def _no_store(settings: Settings, error: HoldfastError) -> str:
+    if not settings.stored_in_s3:
+        return f"HOLDFAST_STORE = {settings.store_url!r}: {error}"
+    return (
+        f"bucket {settings.bucket!r} at {settings.s3}: {error} "
+        "Check HOLDFAST_S3_ENDPOINT, HOLDFAST_S3_BUCKET and the keys."
+    )
 
 
 def _register(

@@ -63,7 +63,7 @@ def embedded(settings: Settings) -> list[Service]:
     services = []
     if not settings.prefect_api_url:
         services.append(_prefect(settings))
-    if not settings.s3_endpoint:
+    if settings.embedded_s3:
         services.append(_s3(settings))
     if not settings.gateway_url:
         services.append(

@@ -175,7 +175,12 @@ class Agent:
             strays=Strays(self.memory),
         )
         self._supply = Staging(
-            self._carrier, self.memory, self.folder, secret, objects.arguments(settings), tls=self._tls
+            self._carrier,
+            self.memory,
+            self.folder,
+            secret,
+            functools.partial(objects.arguments, settings),
+            tls=self._tls,
         )
         files = RoleFiles(self.folder, host)
         make_run = functools.partial(

@@ -79,7 +79,7 @@ def show(job: JobName, step: Step = None, as_json: AsJson = False) -> None:
     say(
         f"step {chosen.step} of epoch {chosen.epoch}, saved by {chosen.world_size} ranks {ago(chosen.saved_at)}"
     )
-    say(f"s3://{context.settings().s3_bucket}/{chosen.key}")
+    say(f"{context.settings().store_url}/{chosen.key}")
     say(
         f"{_size(chosen.nbytes)} in {len(files)} files, {_size(told['nbytes_of_older_checkpoints'])} of it in "
         f"{len(referred)} files of older checkpoints that did not change"
@@ -248,7 +248,7 @@ def _all(store: ObjectStore, job: str) -> list[RemoteCheckpoint]:
             {each.rstrip("/") for each in store.folders("") if any(store.folders(f"{each}checkpoints/"))}
         )
         raise UnknownError(
-            f"no job {job!r}: nothing of it lies in bucket {context.settings().s3_bucket!r}. Jobs that have "
+            f"no job {job!r}: nothing of it lies in {context.settings().store_url}. Jobs that have "
             f"checkpoints there: {', '.join(known) or 'none'}."
         )
     return found

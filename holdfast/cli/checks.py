@@ -43,9 +43,10 @@ def run_all() -> list[Check]:
         settings = settings_module.load()
     except SettingsError as error:
         return [*results, Check(name="project", ok=False, found="none here", advice=str(error))]
-    results += [disk(settings), secret_file(settings), *services(settings), site_checks.clock(settings)]
-    if results[-2].ok:
-        results.append(site_checks.s3_rights(settings))
+    running = services(settings)
+    results += [disk(settings), secret_file(settings), *running, site_checks.clock(settings)]
+    if not settings.stored_in_s3 or running[-1].ok:
+        results.append(site_checks.store_rights(settings))
     return results
 
 
@@ -136,7 +137,7 @@ def secret_file(settings: Settings) -> Check:
 
 
 def services(settings: Settings) -> list[Check]:
-    """Gateway, Prefect and S3: each answers, or is down with its port free."""
+    """Gateway, Prefect and, where checkpoints are in S3, S3: each answers, or is down with its port free."""
     return [
         _service("gateway", f"{settings.gateway}/healthz", settings.gateway_url, tls.of(settings)),
         _service(
@@ -145,7 +146,7 @@ def services(settings: Settings) -> list[Check]:
             settings.prefect_api_url,
             PLAIN if settings.prefect_api_url else tls.of(settings),
         ),
-        _service("s3", settings.s3, settings.s3_endpoint),
+        *([_service("s3", settings.s3, settings.s3_endpoint)] if settings.stored_in_s3 else []),
     ]
 
 

@@ -69,7 +69,7 @@ def clock(settings: Settings, now: Callable[[], float] = time.time) -> Check:
     off: dict[str, float] = {}
     asked: tuple[tuple[str, str, dict[str, Any]], ...] = (
         ("the gateway", f"{settings.gateway}/healthz", tls.of(settings).http()),
-        ("S3", settings.s3, {}),
+        *((("S3", settings.s3, {}),) if settings.stored_in_s3 else ()),
     )
     for name, url, certified in asked:
         try:
@@ -90,8 +90,10 @@ def clock(settings: Settings, now: Callable[[], float] = time.time) -> Check:
     return Check(name="clock", ok=ok, found="agrees" if ok else found, advice=advice)
 
 
-def s3_rights(settings: Settings, store: Callable[[Settings], ObjectStore] = objects.from_settings) -> Check:
-    """Write, read, list and delete in the bucket, with an object of its own."""
+def store_rights(settings: Settings, store: Callable[[Settings], ObjectStore] = objects.from_settings) -> Check:
+    """Write, read, list and delete in the store, with an object of its own."""
+    name = "s3 rights" if settings.stored_in_s3 else "store rights"
+    where = repr(settings.bucket) if settings.stored_in_s3 else settings.store_url
     key = f"doctor/{uuid.uuid4().hex}"
     doing = "open"
     try:
@@ -100,12 +102,12 @@ def s3_rights(settings: Settings, store: Callable[[Settings], ObjectStore] = obj
             doing = right
             act(there, key)
     except HoldfastError as error:
-        advice = (
-            f"bucket {settings.s3_bucket!r}: allow s3:PutObject, GetObject, ListBucket and DeleteObject to "
-        )
-        advice += f"{settings.s3_access_key!r}, or fix HOLDFAST_S3_* (docs/settings.md)"
-        return Check(name="s3 rights", ok=False, found=f"cannot {doing}: {error}", advice=advice)
-    return Check(name="s3 rights", ok=True, found=f"write, read, list and delete in {settings.s3_bucket!r}")
+        advice = f"{where}: allow it, or fix HOLDFAST_STORE and its credentials"
+        if settings.stored_in_s3:
+            advice = f"bucket {where}: allow s3:PutObject, GetObject, ListBucket and DeleteObject to "
+            advice += f"{settings.s3_access_key!r}, or fix HOLDFAST_S3_* (docs/settings.md)"
+        return Check(name=name, ok=False, found=f"cannot {doing}: {error}", advice=advice)
+    return Check(name=name, ok=True, found=f"write, read, list and delete in {where}")
 
 
 def _read(store: ObjectStore, key: str) -> None:

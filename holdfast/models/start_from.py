@@ -24,7 +24,9 @@ class StartFrom(Frozen):
         None, ge=1, description="Its epoch, where several have the step. Filled in at submission."
     )
     path: str | None = Field(
-        None, description="Folder that all machines see, or s3://bucket/prefix, instead of `job`."
+        None,
+        description="Folder that all machines see, or s3://bucket/prefix (or the URL of another store), instead of "
+        "`job`.",
     )
     parts: dict[str, str] | None = Field(
         None,
@@ -45,7 +47,7 @@ class StartFrom(Frozen):
         if value is None:
             return None
         parts = urlsplit(value)
-        in_store = parts.scheme == "s3" and parts.netloc and parts.path.strip("/")
+        in_store = parts.scheme and parts.netloc and parts.path.strip("/")
         if not (in_store or value.startswith("/")):
             raise ValueError(
                 f"{value!r}: expected an absolute folder that all machines see, or s3://bucket/prefix"
@@ -77,12 +79,12 @@ class StartFrom(Frozen):
         return self
 
     @property
-    def bucket_and_prefix(self) -> tuple[str, str] | None:
-        """Bucket and prefix of a path in S3; None: it is a folder, or a job's."""
+    def store_and_prefix(self) -> tuple[str, str] | None:
+        """URL of the store, such as ``s3://bucket``, and the prefix there; None: it is a folder, or a job's."""
         if self.path is None or self.path.startswith("/"):
             return None
         parts = urlsplit(self.path)
-        return parts.netloc, parts.path.strip("/")
+        return f"{parts.scheme}://{parts.netloc}", parts.path.strip("/")
 
     @property
     def first_step(self) -> int:

@@ -63,18 +63,19 @@ def detectors(
             blocking=True,
             again_s=every.network_s,
         ),
-        Steady(
-            machine,
-            ObjectStore(settings.s3, policy.storage),
-            every.storage_s,
-            blocking=True,
-            on_command=False,
-        ),
+        *_object_store(machine, settings, policy),
         *_of_tools(machine, policy, roots),
         *_notices(machine, settings, every.notices_s),
         *plugins.make(Group.DETECTORS, machine, home, settings).values(),
     )
     return made, lambda: activity.vitals
+
+
+def _object_store(machine: str, settings: Settings, policy: DetectPolicy) -> tuple[Detector, ...]:
+    if not settings.stored_in_s3:
+        return ()  # a package that brings a store may bring its detector
+    check = ObjectStore(settings.s3, policy.storage)
+    return (Steady(machine, check, policy.intervals.storage_s, blocking=True, on_command=False),)
 
 
 def _of_tools(machine: str, policy: DetectPolicy, roots: Roots) -> tuple[Detector, ...]:

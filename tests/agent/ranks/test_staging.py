@@ -73,7 +73,7 @@ def restored(home: Machine, tmp_path: Path, *sources: ShardSource, key: str = ""
     )
     carrier: Any = None
     assert isinstance(carrier, TransferProcess | None)
-    supply = Staging(carrier, home.memory, tmp_path / "folder", SECRET, STORE)
+    supply = Staging(carrier, home.memory, tmp_path / "folder", SECRET, lambda url: STORE | {"url": url} if url else STORE)
     return asyncio.run(supply.restored(start, 0))
 
 
@@ -163,7 +163,7 @@ def test_a_broken_checkout_does_not_run(machines: list[Machine], tmp_path: Path,
     bucket: Any = Bucket(archive)
 
     def agent() -> Staging:
-        return Staging(bucket, machines[0].memory, tmp_path / "folder", SECRET, STORE)
+        return Staging(bucket, machines[0].memory, tmp_path / "folder", SECRET, lambda url: STORE | {"url": url} if url else STORE)
 
     script = asyncio.run(agent().code("toy", version)) / "train.py"
     assert bucket.asked == 1
@@ -189,7 +189,7 @@ def test_a_checkout_that_changes_under_an_agent_is_seen(machines: list[Machine],
     (tmp_path / "code" / "train.py").write_text("print('A')")
     version, archive = versions.pack(tmp_path / "code")
     bucket: Any = Bucket(archive)
-    supply = Staging(bucket, machines[0].memory, tmp_path / "folder", SECRET, STORE)
+    supply = Staging(bucket, machines[0].memory, tmp_path / "folder", SECRET, lambda url: STORE | {"url": url} if url else STORE)
     folder = asyncio.run(supply.code("toy", version))
     (folder / "output.txt").write_text("of a run")
     read: list[str] = []
