@@ -159,7 +159,7 @@ $(TOOLS_VENV)/.installed: Makefile
 	@$(TOOLS_VENV)/bin/pip install --disable-pip-version-check --quiet uv==0.13.9 cyclonedx-bom==7.5.0
 	@touch $@
 
-docs/settings.md: holdfast/settings.py holdfast/settings_table.py $(STAMP)
+docs/settings.md: holdfast/settings.py holdfast/settings_table.py $(wildcard holdfast/drivers/*_settings.py) $(STAMP)
 	$(BIN)/python -m holdfast.settings_table > $@
 
 clean:

@@ -1,10 +1,10 @@
-"""Settings: one table, from the environment (``HOLDFAST_*``), then ``.holdfast/settings.env``, then defaults."""
+"""Settings: of every site and of each driver, from the environment (``HOLDFAST_*``), then ``.holdfast/settings.env``, then defaults."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
@@ -16,11 +16,26 @@ from holdfast.models import location
 
 HOME_NAME = ".holdfast"
 
+Kind = TypeVar("Kind", bound="FromEnvironment")
 
-class Settings(BaseSettings):
-    """Everything that can be pointed elsewhere. ``docs/settings.md`` is generated from this class."""
+
+class FromEnvironment(BaseSettings):
+    """Base of all classes of settings: those of every site, and those that drivers and packages declare."""
 
     model_config = SettingsConfigDict(env_prefix="HOLDFAST_", extra="ignore", frozen=True)
+
+    @field_validator("*")
+    @classmethod
+    def _absolute(cls, value: object, info: ValidationInfo) -> object:
+        """Make paths absolute: other processes read the same settings from other folders."""
+        return (
+            value.expanduser().absolute() if isinstance(value, Path) and info.field_name != "home" else value
+        )
+
+
+class Settings(FromEnvironment):
+    """What every site can point elsewhere. ``docs/settings.md`` is generated from this class
+    and those that drivers declare."""
 
     home: Path = Field(Path(HOME_NAME), description="Folder that keeps all state of the embedded default.")
     host: str = Field("127.0.0.1", description="Address that the embedded services listen on.")
@@ -133,57 +148,6 @@ class Settings(BaseSettings):
         description="Who supplies machines: `local`, `slurm`, `kubernetes`, or a driver of another package by its "
         "name.",
     )
-    slurm_options: str = Field(
-        "",
-        description="More options of sbatch for every machine's allocation, such as `--partition=train "
-        "--gres=gpu:8 --time=UNLIMITED`.",
-    )
-    slurm_script: Path | None = Field(
-        None, description="Batch script of one machine; empty: the packaged `deployments/slurm/agent.sbatch`."
-    )
-    slurm_python: str = Field(
-        "", description="Interpreter on the nodes that has Holdfast; empty: the path of the one in use here."
-    )
-    slurm_job_name: str = Field(
-        "", description="Name of our jobs in Slurm, this site's own; empty: `holdfast-` and a hash of HOME."
-    )
-    slurm_start_s: float = Field(
-        10.0,
-        gt=0,
-        description="Seconds that a request for machines waits for their allocations; what Slurm gives later "
-        "joins then.",
-    )
-    slurm_kill_s: float = Field(
-        30.0,
-        gt=0,
-        description="Seconds that a node has to end our processes before it is set down as dead.",
-    )
-    slurm_patience_s: float = Field(
-        30.0, gt=0, description="Seconds for which a command is repeated while slurmctld does not answer."
-    )
-    kubernetes_config: str = Field(
-        "", description="Kubeconfig file; empty: the pod's service account, outside a pod ~/.kube/config."
-    )
-    kubernetes_namespace: str = Field(
-        "", description="Namespace of the machines; empty: the pod's own, or the kubeconfig's."
-    )
-    kubernetes_machines: int = Field(
-        0,
-        ge=0,
-        description="Machines that jobs need: so many get the priority class of jobs, the rest stand by.",
-    )
-    kubernetes_priority_class: str = Field(
-        "", description="Priority class of machines for jobs; empty: as the PodTemplate says."
-    )
-    kubernetes_standby_priority_class: str = Field(
-        "", description="Priority class of machines beyond those; empty: as the PodTemplate says."
-    )
-    kubernetes_budget_s: float = Field(
-        30.0,
-        ge=0,
-        le=600,
-        description="Seconds that an eviction waits for a PodDisruptionBudget to allow it.",
-    )
     chaos_allowed: bool | None = Field(
         None,
         description="Whether `holdfast chaos` may break things here; empty: with the local driver only.",
@@ -209,14 +173,6 @@ class Settings(BaseSettings):
         "torch,torch.distributed,torch.nn.parallel,torch.optim,torch._dynamo,torch.distributed.checkpoint",
         description="Modules that fork servers load before ranks start, comma separated.",
     )
-
-    @field_validator("*")
-    @classmethod
-    def _absolute(cls, value: object, info: ValidationInfo) -> object:
-        """Make paths absolute: other processes read the same settings from other folders."""
-        return (
-            value.expanduser().absolute() if isinstance(value, Path) and info.field_name != "home" else value
-        )
 
     @field_validator("store")
     @classmethod
@@ -339,16 +295,33 @@ def load(home: Path | None = None) -> Settings:
         SettingsError: no project, or a value is wrong (named with what was expected).
     """
     folder = home or find_home()
+    from holdfast import plugins  # noqa: PLC0415  (it imports the models)
+
+    for kind in plugins.own_settings().values():
+        read(kind, folder)
+    return read(Settings, folder, home=folder)
+
+
+def read(kind: type[Kind], folder: Path, /, **given: object) -> Kind:
+    """Return settings of ``kind`` of the project whose state lies in ``folder``: how a driver reads its own.
+
+    Args:
+        kind: a class with a prefix of its own, such as ``HOLDFAST_SLURM_``.
+        folder: ``home`` of :class:`Settings`.
+        given: values that count more than any other.
+
+    Raises:
+        SettingsError: a value is wrong (named with what was expected).
+    """
     try:
         # pydantic-settings reads the dotenv file after the environment, so the environment wins.
-        return Settings(_env_file=folder / "settings.env", _secrets_dir=_secrets(folder), home=folder)
+        return kind(_env_file=folder / "settings.env", _secrets_dir=_secrets(folder), **given)  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
         shown = "..." if _is_secret(field) else repr(first.get("input"))
-        raise SettingsError(
-            f"setting HOLDFAST_{field.upper()} = {shown}: {first['msg']}. See docs/settings.md."
-        ) from None
+        name = f"{kind.model_config['env_prefix']}{field}".upper()
+        raise SettingsError(f"setting {name} = {shown}: {first['msg']}. See docs/settings.md.") from None
 
 
 def _secrets(folder: Path) -> Path | None:

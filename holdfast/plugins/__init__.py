@@ -13,6 +13,8 @@ holdfast.diagnosers  ``(machine, command) -> list[Finding]``: a stop-time check,
 holdfast.commands    ``(machine, home, values) -> dict``: what a playbook may have done on a machine
 holdfast.drivers     ``(settings) -> Driver`` (:mod:`holdfast.drivers.base`), by name in ``HOLDFAST_DRIVER``
 holdfast.stores      a ``StoreKind`` (:mod:`holdfast.storage.objects.base`), by the scheme of ``HOLDFAST_STORE``
+holdfast.settings    the class of a driver's, store's or detector's own settings (:class:`holdfast.settings.FromEnvironment`),
+                     named after its prefix: ``acme`` for ``HOLDFAST_ACME_``
 holdfast.playbooks   the playbook's flow, named after its incident class; the policy entry is the package's
                      ``policy.yaml``
 ==================== ==============================================================================================
@@ -29,12 +31,15 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import SettingsError
 from holdfast.models.agent import Check
 from holdfast.models.alert import IncidentClass
 from holdfast.models.base import Frozen
+
+if TYPE_CHECKING:
+    from holdfast.settings import FromEnvironment
 
 _log = logging.getLogger(__name__)
 
@@ -47,6 +52,7 @@ class Group(StrEnum):
     COMMANDS = "holdfast.commands"
     DRIVERS = "holdfast.drivers"
     STORES = "holdfast.stores"
+    SETTINGS = "holdfast.settings"
     PLAYBOOKS = "holdfast.playbooks"
 
 
@@ -146,6 +152,17 @@ def make_one(group: Group, name: str, *arguments: Any) -> Any:
         raise _is_broken(found, error) from error
 
 
+def own_settings() -> dict[str, type[FromEnvironment]]:
+    """Return the classes of settings that Holdfast's own drivers declare, by name."""
+    return {name: load_one(Group.SETTINGS, name) for name in OWN[Group.SETTINGS]}
+
+
+@functools.cache
+def all_settings() -> dict[str, type[FromEnvironment]]:
+    """Return the classes of settings that drivers and installed packages declare; broken ones are logged, once."""
+    return own_settings() | load(Group.SETTINGS)[0]
+
+
 def _load_one(group: Group, name: str) -> tuple[Any, Found | None]:
     """Return the object called ``name``, and the package's entry; None: it is one of Holdfast's own."""
     own = OWN.get(group, {})
@@ -180,6 +197,11 @@ def said(error: BaseException) -> str:
 
 
 def _checked(found: Found, one: Any) -> Any:
+    if found.plugin.group is Group.SETTINGS:
+        prefix = f"HOLDFAST_{found.plugin.name.upper()}_"
+        if getattr(one, "model_config", {}).get("env_prefix") != prefix:
+            raise TypeError(f"{found.plugin.value} is no class of settings with the prefix {prefix}")
+        return one
     if found.plugin.group is Group.STORES:
         _require(one, Group.STORES, found.plugin.value)
         return one
@@ -220,6 +242,10 @@ OWN: dict[Group, dict[str, str]] = {
         "kubernetes": "holdfast.drivers.own:kubernetes",
     },
     Group.STORES: {"s3": "holdfast.storage.objects.s3_kind:S3"},
+    Group.SETTINGS: {
+        "slurm": "holdfast.drivers.slurm_settings:SlurmSettings",
+        "kubernetes": "holdfast.drivers.kubernetes_settings:KubernetesSettings",
+    },
 }
 """What Holdfast itself brings, as entry points do: ``module:attribute`` by name. Their names are taken."""
 

@@ -14,6 +14,7 @@ from holdfast.drivers import from_settings
 from holdfast.drivers.base import Drains
 from holdfast.drivers.slurm import SlurmDriver, listing
 from holdfast.drivers.slurm.commands import Answer, Commands
+from holdfast.drivers.slurm_settings import SlurmSettings
 from holdfast.errors import HoldfastError, RefusedError, SettingsError, UnavailableError, UnknownError
 from holdfast.models.machine import Scope
 from holdfast.settings import Settings
@@ -92,8 +93,8 @@ class Queue:
 
 
 def driver(home: Path, run: Scripted, **settings: object) -> SlurmDriver:
-    known = {"home": home, "slurm_start_s": 0.01, "slurm_kill_s": 0.01, "slurm_patience_s": 0.3, **settings}
-    return SlurmDriver(Settings.model_validate(known), run=run, agent=("agent",))
+    own = SlurmSettings.model_validate({"start_s": 0.01, "kill_s": 0.01, "patience_s": 0.3, **settings})
+    return SlurmDriver(Settings(home=home), own, run=run, agent=("agent",))
 
 
 def test_a_command_is_repeated_while_slurmctld_is_away() -> None:
@@ -153,7 +154,7 @@ def test_missing_commands_are_named(tmp_path: Path) -> None:
 def test_lost_answer_of_sbatch_makes_no_second_allocation(tmp_path: Path) -> None:
     """What Slurm took without saying so is found by its comment."""
     queue = Queue(lost_answers=2)
-    assert driver(tmp_path, queue.runner(), slurm_patience_s=10).provision(2) == ["node1", "node2"]
+    assert driver(tmp_path, queue.runner(), patience_s=10).provision(2) == ["node1", "node2"]
     assert len(queue.jobs) == 2
 
 
@@ -305,8 +306,8 @@ def test_job_around_us_does_not_shine_through(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"slurm_options": "--x '"}, "HOLDFAST_SLURM_OPTIONS"),
-        ({"slurm_script": "/nowhere"}, "HOLDFAST_SLURM_SCRIPT"),
+        ({"options": "--x '"}, "HOLDFAST_SLURM_OPTIONS"),
+        ({"script": "/nowhere"}, "HOLDFAST_SLURM_SCRIPT"),
     ],
 )
 def test_wrong_settings_are_named(tmp_path: Path, settings: dict[str, object], named: str) -> None:
@@ -315,10 +316,15 @@ def test_wrong_settings_are_named(tmp_path: Path, settings: dict[str, object], n
         driver(tmp_path, Scripted(), **settings)
 
 
-def test_settings_name_the_driver(tmp_path: Path) -> None:
-    """`HOLDFAST_DRIVER=slurm`, with options for sbatch."""
-    made = from_settings(Settings(home=tmp_path, driver="slurm", slurm_options="--partition=train"))
+def test_settings_name_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`HOLDFAST_DRIVER=slurm`, with options for sbatch from the environment or what `holdfast up` kept."""
+    made = from_settings(Settings(home=tmp_path, driver="slurm"))
     assert isinstance(made, SlurmDriver)
+    (tmp_path / "settings.env").write_text("HOLDFAST_SLURM_OPTIONS=--x '\n")
+    with pytest.raises(SettingsError, match=r"HOLDFAST_SLURM_OPTIONS = \"--x '\": No closing quotation"):
+        from_settings(Settings(home=tmp_path, driver="slurm"))
+    monkeypatch.setenv("HOLDFAST_SLURM_OPTIONS", "--partition=train")
+    from_settings(Settings(home=tmp_path, driver="slurm"))
 
 
 def test_marks_of_sinfo_are_read() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import drivers, plugins
+from holdfast import drivers, envfile, plugins
 from holdfast.agent.diagnostics import plugged
 from holdfast.agent.inspection.detectors import detectors
 from holdfast.agent.inspection.inspector import Inspector
@@ -122,6 +122,25 @@ def test_drivers_are_chosen_by_name(tmp_path: Path) -> None:
         drivers.from_settings(Settings(home=tmp_path, driver="acme_old"))
     with pytest.raises(SettingsError, match="expected one of local, slurm, kubernetes, acme"):
         drivers.from_settings(Settings(home=tmp_path, driver="amce"))
+
+
+def test_a_driver_has_settings_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Chosen once at `holdfast up`, read by every later process, and refused by name."""
+    site = Settings(home=tmp_path, driver="acme")
+    assert drivers.from_settings(site).own.racks == 1  # type: ignore[attr-defined]
+    monkeypatch.setenv("HOLDFAST_ACME_RACKS", "3")
+    envfile.remember(site)
+    assert "other" in caplog.text, "it has the prefix of another"
+    monkeypatch.delenv("HOLDFAST_ACME_RACKS")
+    assert "HOLDFAST_ACME_RACKS=3" in (tmp_path / "settings.env").read_text().splitlines()
+    assert drivers.from_settings(site).own.racks == 3  # type: ignore[attr-defined]
+    monkeypatch.setenv("HOLDFAST_ACME_RACKS", "0")
+    with pytest.raises(SettingsError, match=r"HOLDFAST_ACME_RACKS = '0': Input should be greater"):
+        envfile.remember(site)
+    with pytest.raises(SettingsError, match=r"broken: SettingsError: setting HOLDFAST_ACME_RACKS = '0'"):
+        drivers.from_settings(site)
 
 
 def test_a_driver_whose_evictions_are_not_fenced_is_refused(
