@@ -67,7 +67,9 @@ def _waits(decision: Wait, context: JobContext) -> str:
 def _context(record: Record, job: Job) -> JobContext:
     known = record.inputs.get(OPENED)
     if known is not None:
-        return JobContext.model_validate(known["context"])
+        # Earlier releases recorded more.
+        facts = {name: value for name, value in known["context"].items() if name in JobContext.model_fields}
+        return JobContext.model_validate(facts)
     row = record.incident
     record.lacks.append("which machines did not answer when it was opened: none is taken to be silent")
     return JobContext(

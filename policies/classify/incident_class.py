@@ -12,10 +12,8 @@ wait for; what else acts alone or came again; a code update and a planned move (
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
-
-from pydantic import Field
 
 from holdfast.models.alert import (
     MACHINE_KINDS,
@@ -28,10 +26,10 @@ from holdfast.models.alert import (
 from holdfast.models.alert_kinds.meaning import Acts, Beside
 from holdfast.models.base import Frozen
 from holdfast.models.job import Job
-from holdfast.policies.classify import exits, sure_signs, suspects
+from holdfast.policies.classify import admission_filter, exits, sure_signs, suspects
+from holdfast.policies.classify.identity import in_order
 from holdfast.policies.classify.meaning import CAUSES, harmless, meaning
 from holdfast.policies.classify.roots import OWN_CAUSES, separate
-from holdfast.policies.classify.screening import screen
 from holdfast.policies.config import declared
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.detect import switches
@@ -64,8 +62,6 @@ class JobContext(Frozen):
     """When the running code version was switched to; None: never since the submission."""
     meanwhile: str = ""
     """Summary of the incident that was worked on until then, for the report; empty: there was none."""
-    incarnations: Mapping[str, str] = Field(default_factory=dict)
-    """Present incarnation of each machine; alerts of another one are stale. Empty: not checked."""
 
 
 class Wait(Frozen):
@@ -89,13 +85,12 @@ def classify(alerts: Sequence[Alert], context: JobContext, policy: Policy | None
     """Decide what the alerts mean for ``context.job``.
 
     Args:
-        alerts: signals that no incident has taken yet.
+        alerts: signals that no incident has taken yet, admitted (:mod:`holdfast.policies.classify.admission_filter`).
         context: the job and the facts known about it.
         policy: thresholds; None: the packaged ones.
     """
     policy = policy or Policy.load()
-    screened = screen(alerts, context.job, context.now, context.incarnations, policy.classify)
-    kept, dropped = screened.kept, screened.dropped
+    kept, dropped = admission_filter.of_the_present(in_order(alerts, policy.classify), context.job)
     if not kept:
         return NoAction(reason="; ".join(dropped) or "no alerts")
     decision = (
@@ -126,8 +121,8 @@ def sure_machines(
 ) -> tuple[str, ...]:
     """Return all machines of the job that the alerts surely accuse, in order of first alert."""
     policy = policy or Policy.load()
-    screened = screen(alerts, context.job, context.now, context.incarnations, policy.classify)
-    return tuple(sure_signs.find(screened.kept, policy.classify))
+    kept, _ = admission_filter.of_the_present(in_order(alerts, policy.classify), context.job)
+    return tuple(sure_signs.find(kept, policy.classify))
 
 
 def _manual(alerts: Sequence[Alert]) -> Classification | None:
