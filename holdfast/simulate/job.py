@@ -17,9 +17,11 @@ from holdfast.policies.accounting.lost_time import Account, Phase, Span, account
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.detect.standing_out import Accusation
 from holdfast.policies.escalate.ladder import PastIncident
+from holdfast.simulate import playbooks
 from holdfast.simulate.decide import Judge, Judgement, pool_size
 from holdfast.simulate.elastic import Size
 from holdfast.simulate.faults import Fault, Faults
+from holdfast.simulate.playbooks import Step
 from holdfast.simulate.saving import Progress
 from holdfast.simulate.scenario import DAY_S, Cause, Scenario, Strategy, Symptom, Variant, at_size
 from holdfast.simulate.supply import Supply
@@ -43,7 +45,6 @@ ROLLBACK = "rollback"
 UPDATE = "code update"
 MERGED = "code update merged into a restart"
 HUMAN = "a person"
-LOOK_AT_STACKS = (IncidentClass.JOB_HANG, IncidentClass.FAIL_SLOW)
 
 
 @dataclass
@@ -67,6 +68,22 @@ class Life:
 def live(scenario: Scenario, variant: Variant, policy: Policy, seed: str) -> Life:
     """Simulate one life; the same seed gives the same faults under every variant."""
     return _Job(scenario, variant, policy, seed).life()
+
+
+@dataclass
+class _Course:
+    """One run of a playbook."""
+
+    fault: Fault
+    symptom: Symptom
+    seen: Judgement
+    slow: set[str] = field(default_factory=set)
+    """Machines that the vote found slow."""
+    broken: set[str] = field(default_factory=set)
+    """Machines that failed a stop-time check."""
+    rungs: list[Rung] = field(default_factory=list)
+    did: str = ""
+    """What removed the cause, if it was removed."""
 
 
 class _Job:
@@ -199,20 +216,21 @@ class _Job:
         self.found.classes[self.cause] += 1
         yield from self._notice(symptom, since)
         yield from self._spend(Phase.DECIDING, self.costs.dispatch_s)
-        yield from self._spend(Phase.PAUSING, self.costs.pause_s)
-        bound = self.progress.position - 1 if symptom.corrupts else None
-        rungs: list[Rung] = []
-        mechanism = yield from self._playbook(fault, symptom, seen, rungs)
-        yield from self._resume(bound)
+        course = _Course(fault, symptom, seen)
+        for step in playbooks.steps(seen.incident_class):
+            yield from self._take(step, course)
         if fault.cause is Cause.TRANSIENT:
             fault.over = True
         if self._is_over(fault):
-            self.found.mechanisms[mechanism] += 1
+            self.found.mechanisms[course.did] += 1
         else:
             self.env.process(self._again(fault))
         self.history.append(
             PastIncident(
-                incident_class=seen.incident_class, epoch=self.epoch - 1, at=self.env.now, rungs=tuple(rungs)
+                incident_class=seen.incident_class,
+                epoch=self.epoch - 1,
+                at=self.env.now,
+                rungs=tuple(course.rungs),
             )
         )
 
@@ -229,31 +247,45 @@ class _Job:
             self.spans.append(Span(since, self.env.now, Phase.UNDETECTED, self.cause))
         yield from self._spend(Phase.UNDETECTED, seconds, vary=False)
 
-    def _playbook(self, fault: Fault, symptom: Symptom, seen: Judgement, rungs: list[Rung]) -> Steps[str]:
-        """Run the steps of the class's playbook up to the swap; return what it did."""
-        if seen.incident_class is IncidentClass.MACHINE_FAULT:
-            return (yield from self._evict({*seen.sure, *self._silent(fault, symptom)}, fault, REAL_TIME))
-        if seen.incident_class is IncidentClass.CODE_UPDATE:
-            self._change_code(+1)
-            fault.over = True
-            return UPDATE
-        if seen.incident_class in LOOK_AT_STACKS and self.variant.aggregation:
-            slow = seen.incident_class is IncidentClass.FAIL_SLOW
-            if not slow:  # of a slow job stacks are taken while it trains
-                yield from self._spend(Phase.DIAGNOSING, self.costs.stacks_s)
-            suspects = self._aggregate(fault, symptom, slow=slow)
-            if suspects and slow:
-                return (yield from self._evict(suspects, fault, AGGREGATED))
-            if suspects:
-                seen = self._weigh(suspects, seen)
-        if seen.incident_class is IncidentClass.EXTERNAL_SERVICE:
-            yield from self._spend(Phase.WAITING, self.costs.service_s)
-        if self.judge.ladder(seen.incident_class).tiers:
-            yield from self._spend(Phase.DIAGNOSING, self.costs.diagnose_s)
-            broken = self._present(fault) if fault.cause is Cause.MACHINE else []
-            if broken and self.random.random() < symptom.found_share:
-                return (yield from self._evict(set(broken), fault, STOP_TIME))
-        return (yield from self._escalate(fault, seen, rungs))
+    def _take(self, step: Step, course: _Course) -> Steps[None]:
+        """Take one step of a playbook. Steps without a case cost no time and change nothing here."""
+        fault, costs = course.fault, self.costs
+        match step:
+            case Step.PAUSE:
+                yield from self._spend(Phase.PAUSING, costs.pause_s)
+            case Step.DUMP_STACKS if self.variant.aggregation:
+                yield from self._spend(Phase.DIAGNOSING, costs.stacks_s)
+                if suspects := self._aggregate(fault, course.symptom, slow=False):
+                    course.seen = self._weigh(suspects, course.seen)
+            case Step.VOTE_SLOW if self.variant.aggregation:  # while it trains
+                course.slow = self._aggregate(fault, course.symptom, slow=True)
+            case Step.AWAIT_HEALTHY if course.seen.incident_class is IncidentClass.EXTERNAL_SERVICE:
+                yield from self._spend(Phase.WAITING, costs.service_s)
+            case Step.DIAGNOSE if self.judge.ladder(course.seen.incident_class).tiers and not course.slow:
+                yield from self._spend(Phase.DIAGNOSING, costs.diagnose_s)
+                broken = self._present(fault) if fault.cause is Cause.MACHINE else []
+                if broken and self.random.random() < course.symptom.found_share:
+                    course.broken = set(broken)
+            case Step.ESCALATE:
+                course.did = yield from self._answer(course)
+            case Step.APPLY_UPDATE:
+                self._change_code(+1)
+                fault.over = True
+                course.did = UPDATE
+            case Step.EVICT if not course.did:
+                accused = {*course.seen.sure, *self._silent(fault, course.symptom)}
+                course.did = yield from self._evict(accused, fault, REAL_TIME)
+            case Step.RESUME:
+                bound = self.progress.position - 1 if course.symptom.corrupts else None
+                yield from self._resume(bound)
+
+    def _answer(self, course: _Course) -> Steps[str]:
+        """Evict what the diagnosis named, else take a rung of the ladder; return what it did."""
+        if course.slow:
+            return (yield from self._evict(course.slow, course.fault, AGGREGATED))
+        if course.broken:
+            return (yield from self._evict(course.broken, course.fault, STOP_TIME))
+        return (yield from self._escalate(course.fault, course.seen, course.rungs))
 
     def _escalate(self, fault: Fault, seen: Judgement, rungs: list[Rung]) -> Steps[str]:
         """Take one rung of the ladder, as the policy decides."""
