@@ -40,7 +40,7 @@ class Wanted:
     reference: Reference | None = None
 
 
-class Run:
+class ChaosRun:
     """One run on one site."""
 
     def __init__(self, settings: Settings, wanted: Wanted, say: Callable[[str], None]) -> None:

@@ -15,7 +15,7 @@ from holdfast.errors import SettingsError
 
 if TYPE_CHECKING:
     from holdfast.policies.config.policy import Policy
-    from holdfast.simulate.outcome import Mean, Outcome
+    from holdfast.simulate.outcome import Mean, SimulatedOutcome
     from holdfast.simulate.scenario import Scenario
 
 
@@ -104,7 +104,7 @@ def _policy() -> Policy:
         raise
 
 
-def _run(scenario: Scenario, replications: int, seed: int, jobs: int | None) -> list[Outcome]:
+def _run(scenario: Scenario, replications: int, seed: int, jobs: int | None) -> list[SimulatedOutcome]:
     from holdfast.simulate import run  # noqa: PLC0415
 
     columns = (TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -120,7 +120,7 @@ def _run(scenario: Scenario, replications: int, seed: int, jobs: int | None) -> 
         )
 
 
-def _plot(outcomes: Sequence[Outcome], folder: Path) -> list[Path]:
+def _plot(outcomes: Sequence[SimulatedOutcome], folder: Path) -> list[Path]:
     from holdfast.simulate import plots  # noqa: PLC0415
 
     try:
@@ -133,7 +133,7 @@ def _told(scenario: Scenario) -> dict[str, Any]:
     return scenario.model_dump(mode="json", exclude={"variants"})
 
 
-def _show(scenario: Scenario, outcomes: Sequence[Outcome]) -> None:
+def _show(scenario: Scenario, outcomes: Sequence[SimulatedOutcome]) -> None:
     gpus, first = scenario.machines * scenario.ranks_per_machine, outcomes[0]
     say(
         f"{scenario.machines} machines ({gpus} GPUs), {scenario.days:g} days, {scenario.machine_rate:g} faults per "

@@ -13,7 +13,7 @@ import simpy
 
 from holdfast.models.alert import IncidentClass, Rung
 from holdfast.models.checkpoint import Tier
-from holdfast.policies.accounting.lost_time import Account, Phase, Span, account
+from holdfast.policies.accounting.lost_time import Account, LostPhase, Span, account
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.detect.standing_out import Accusation
 from holdfast.policies.escalate.ladder import PastIncident
@@ -159,8 +159,8 @@ class _Job:
 
     def _grow(self) -> Steps[None]:
         self.cause = IncidentClass.SCALE_JOB.value
-        yield from self._spend(Phase.PAUSING, self.costs.pause_s)
-        yield from self._spend(Phase.SWAPPING, self.costs.grow_s)
+        yield from self._spend(LostPhase.PAUSING, self.costs.pause_s)
+        yield from self._spend(LostPhase.SWAPPING, self.costs.grow_s)
         yield from self._resume(None)
 
     def _hit(self, fault: Fault) -> None:
@@ -194,7 +194,7 @@ class _Job:
         turn = began + again.seconds / share
         done = min(now, turn + new.seconds / share)
         if again.seconds:
-            self.spans.append(Span(began, turn, Phase.RECOMPUTING, self.cause))
+            self.spans.append(Span(began, turn, LostPhase.RECOMPUTING, self.cause))
         if new.seconds:
             cause = "" if share == 1.0 else IncidentClass.MACHINE_FAULT.value
             self.spans.append(Span(turn, done, None, cause, (0.0,), new.stall_s / share, share))
@@ -215,7 +215,7 @@ class _Job:
         self.found.incidents += 1
         self.found.classes[self.cause] += 1
         yield from self._notice(symptom, since)
-        yield from self._spend(Phase.DECIDING, self.costs.dispatch_s)
+        yield from self._spend(LostPhase.DECIDING, self.costs.dispatch_s)
         course = _Course(fault, symptom, seen)
         for step in playbooks.steps(seen.incident_class):
             yield from self._take(step, course)
@@ -244,25 +244,25 @@ class _Job:
             since = self._book(since, self.env.now)
             seconds -= worked
         if since < self.env.now:
-            self.spans.append(Span(since, self.env.now, Phase.UNDETECTED, self.cause))
-        yield from self._spend(Phase.UNDETECTED, seconds, vary=False)
+            self.spans.append(Span(since, self.env.now, LostPhase.UNDETECTED, self.cause))
+        yield from self._spend(LostPhase.UNDETECTED, seconds, vary=False)
 
     def _take(self, step: Step, course: _Course) -> Steps[None]:
         """Take one step of a playbook. Steps without a case cost no time and change nothing here."""
         fault, costs = course.fault, self.costs
         match step:
             case Step.PAUSE:
-                yield from self._spend(Phase.PAUSING, costs.pause_s)
+                yield from self._spend(LostPhase.PAUSING, costs.pause_s)
             case Step.DUMP_STACKS if self.variant.aggregation:
-                yield from self._spend(Phase.DIAGNOSING, costs.stacks_s)
+                yield from self._spend(LostPhase.DIAGNOSING, costs.stacks_s)
                 if suspects := self._aggregate(fault, course.symptom, slow=False):
                     course.seen = self._weigh(suspects, course.seen)
             case Step.VOTE_SLOW if self.variant.aggregation:  # while it trains
                 course.slow = self._aggregate(fault, course.symptom, slow=True)
             case Step.AWAIT_HEALTHY if course.seen.incident_class is IncidentClass.EXTERNAL_SERVICE:
-                yield from self._spend(Phase.WAITING, costs.service_s)
+                yield from self._spend(LostPhase.WAITING, costs.service_s)
             case Step.DIAGNOSE if self.judge.ladder(course.seen.incident_class).tiers and not course.slow:
-                yield from self._spend(Phase.DIAGNOSING, costs.diagnose_s)
+                yield from self._spend(LostPhase.DIAGNOSING, costs.diagnose_s)
                 broken = self._present(fault) if fault.cause is Cause.MACHINE else []
                 if broken and self.random.random() < course.symptom.found_share:
                     course.broken = set(broken)
@@ -321,7 +321,7 @@ class _Job:
         return found
 
     def _roll_back(self, fault: Fault) -> Steps[str]:
-        yield from self._spend(Phase.SWAPPING, self.costs.rollback_s)
+        yield from self._spend(LostPhase.SWAPPING, self.costs.rollback_s)
         self._change_code(-1)
         if fault.cause is Cause.CODE and self.random.random() < self.costs.newest_share:
             fault.over = True
@@ -332,7 +332,7 @@ class _Job:
         share = 0.0 if fault.cause is Cause.TRANSIENT else self.costs.reproduced_share
         found = self.judge.replay(broken, lambda: self.random.random() < share)
         for _ in range(found.rounds):
-            yield from self._spend(Phase.DIAGNOSING, self.costs.replay_s)
+            yield from self._spend(LostPhase.DIAGNOSING, self.costs.replay_s)
         if found.blames_code:
             able = self.versions > 1 and self.variant.rollback
             return (yield from (self._roll_back(fault) if able else self._person(fault)))
@@ -345,7 +345,7 @@ class _Job:
 
     def _person(self, fault: Fault) -> Steps[str]:
         """Let a person look, find the cause, and take out what is broken."""
-        yield from self._spend(Phase.WAITING, self.random.expovariate(1 / self.costs.human_s), vary=False)
+        yield from self._spend(LostPhase.WAITING, self.random.expovariate(1 / self.costs.human_s), vary=False)
         fault.over = True
         broken = {name for name in self._present(fault) if fault.cause is Cause.MACHINE}
         if broken:
@@ -364,11 +364,11 @@ class _Job:
     def _swap(self, machines: set[str]) -> Steps[None]:
         self.evicted_at += [self.env.now] * len(machines)
         self.found.evictions += len(machines)
-        yield from self._spend(Phase.SWAPPING, self.costs.evict_s)
+        yield from self._spend(LostPhase.SWAPPING, self.costs.evict_s)
         seconds, waiting = self.supply.swap(len(machines))
         if waiting and self.variant.elastic and self.size.shrink(len(machines), waiting):
             seconds, waiting = self.costs.shrink_s, 0.0
-        yield from self._spend(Phase.WAITING if waiting else Phase.SWAPPING, seconds)
+        yield from self._spend(LostPhase.WAITING if waiting else LostPhase.SWAPPING, seconds)
         for name in sorted(machines):
             slot = self.slots.pop(name)
             self.names[slot] = new = f"m{self.next_name}"
@@ -381,7 +381,7 @@ class _Job:
             self.size.grow()
         queue = self.supply.start()
         if queue:
-            yield from self._spend(Phase.WAITING, queue)
+            yield from self._spend(LostPhase.WAITING, queue)
         memory = self.variant.checkpoint_s is None and self.variant.strategy is not Strategy.REQUEUE
         plan = self.judge.restore(
             self.lost, self.progress.position, self.progress.remotes, bound, memory=memory
@@ -389,7 +389,7 @@ class _Job:
         self.found.tiers[plan.tier.value if plan.tier else "scratch"] += 1
         if plan.tier:
             cost = self.costs.memory_s if plan.tier is Tier.MEMORY else self.costs.s3_s
-            yield from self._spend(Phase.RESTORING, cost)
+            yield from self._spend(LostPhase.RESTORING, cost)
         self.progress.restore(plan.step)
         self.lost.clear()
         yield from self._start()
@@ -402,7 +402,7 @@ class _Job:
         self.epoch += 1
         self.found.restarts += self.epoch > 2
         self.judge.epoch(self.epoch, tuple(self.names))
-        yield from self._spend(Phase.RESTARTING, at_size(self.costs.restart_s, self.scenario.machines))
+        yield from self._spend(LostPhase.RESTARTING, at_size(self.costs.restart_s, self.scenario.machines))
 
     def _again(self, fault: Fault) -> Steps[None]:
         """Let a fault that was not removed come back."""
@@ -430,7 +430,7 @@ class _Job:
 
     # Time
 
-    def _spend(self, phase: Phase, seconds: float, *, vary: bool = True) -> Steps[None]:
+    def _spend(self, phase: LostPhase, seconds: float, *, vary: bool = True) -> Steps[None]:
         seconds = self._vary(seconds) if vary else seconds
         if seconds > 0:
             self.spans.append(Span(self.env.now, self.env.now + seconds, phase, self.cause))

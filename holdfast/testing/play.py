@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 from holdfast.clock import FakeClock
 from holdfast.deployments.gateway.api.approvals import asked
-from holdfast.deployments.gateway.runs.flow_runs import Phase
+from holdfast.deployments.gateway.runs.flow_runs import RunPhase
 from holdfast.hindsight import plain
 from holdfast.models.agent import RankPhase, RankState
 from holdfast.models.alert import Alert, AlertKind, Classification, Incident, IncidentClass, IncidentState
@@ -455,9 +455,9 @@ async def _run(cast: _Cast, kit: Kit, key: str) -> None:
             await flow.fn(Request(id=incident_id, attempt=int(attempt)))
         except Exception as error:  # the run failed: the reconciler starts the next attempt
             kit.errors.append(error)
-            kit.runs.set(key, Phase.FAILED)
+            kit.runs.set(key, RunPhase.FAILED)
             return
-    kit.runs.set(key, Phase.ENDED)
+    kit.runs.set(key, RunPhase.ENDED)
 
 
 @contextlib.asynccontextmanager

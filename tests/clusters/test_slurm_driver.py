@@ -18,7 +18,7 @@ import holdfast
 from holdfast.drivers import processes
 from holdfast.drivers.base import Driver
 from holdfast.drivers.slurm import SlurmDriver
-from holdfast.drivers.slurm.commands import Answer, run_here
+from holdfast.drivers.slurm.commands import CommandAnswer, run_here
 from holdfast.drivers.slurm_settings import SlurmSettings
 from holdfast.errors import RefusedError, UnavailableError, UnknownError
 from holdfast.models.machine import Scope
@@ -196,7 +196,7 @@ def test_machines_survive_slurmctld(driver: SlurmDriver, slurm_cluster: Cluster)
     before = [agent(driver, name) for name in names]
     blocked = threading.Event()
 
-    def told(command: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> Answer:
+    def told(command: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> CommandAnswer:
         answer = run_here(command, env=env, timeout_s=timeout_s)
         if answer.status:
             blocked.set()
@@ -281,7 +281,7 @@ def ordinary(slurm_cluster: Cluster) -> Iterator[SlurmDriver]:
     shutil.copytree(Path(psutil.__file__).parent, folder / "lib" / "psutil")
     shutil.copy(TOY[1], folder / "lib")
 
-    def as_nobody(command: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> Answer:
+    def as_nobody(command: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> CommandAnswer:
         return run_here([*AS_NOBODY, *command], env=env, timeout_s=timeout_s)
 
     own = SlurmSettings(start_s=30, kill_s=5, python=python)

@@ -20,7 +20,7 @@ from holdfast.deployments.gateway.app import create_app
 from holdfast.deployments.gateway.detectors.probe import HttpProber
 from holdfast.deployments.gateway.fleet.acts import Operations
 from holdfast.deployments.gateway.metrics import Metrics
-from holdfast.deployments.gateway.runs.flow_runs import Phase, Run, idempotency_key
+from holdfast.deployments.gateway.runs.flow_runs import PlaybookRun, RunPhase, idempotency_key
 from holdfast.drivers.base import Supplied, require_unit
 from holdfast.errors import HoldfastError, UnavailableError, UnknownError
 from holdfast.models import agent as wire
@@ -174,13 +174,13 @@ class Prefect:
     def __init__(self, site: Site) -> None:
         self._site = site
         self.away = False
-        self.runs: dict[str, Run] = {}
+        self.runs: dict[str, PlaybookRun] = {}
         self.attempts: dict[str, Process] = {}
 
-    def set(self, key: str, phase: Phase, alive: bool | None = None) -> None:
+    def set(self, key: str, phase: RunPhase, alive: bool | None = None) -> None:
         """A run entered a state."""
         now = self._site.wall("prefect")
-        self.runs[key] = Run(id=key, phase=phase, state=phase.value, since=now, alive=alive)
+        self.runs[key] = PlaybookRun(id=key, phase=phase, state=phase.value, since=now, alive=alive)
 
     def launch(self, incident: Incident, key: str) -> None:
         """Start the process."""
@@ -189,7 +189,7 @@ class Prefect:
         ledger = site.ledger_of(process)
         process.context = Services(site, process, ledger)
         self.attempts[key] = process
-        self.set(key, Phase.RUNNING)
+        self.set(key, RunPhase.RUNNING)
         site.note("run", key=key, playbook=incident.incident_class.value)
         name = incident.incident_class.value
         flow = getattr(import_module(f"holdfast.flows.{name}"), name)
@@ -199,15 +199,15 @@ class Prefect:
                 await flow.fn(Request(id=incident.id, attempt=incident.attempt))
             except Exception as error:
                 site.note("run-failed", key=key, error=f"{type(error).__name__}: {error}"[:150])
-                self.set(key, Phase.FAILED)
+                self.set(key, RunPhase.FAILED)
             else:
-                self.set(key, Phase.ENDED)
+                self.set(key, RunPhase.ENDED)
             process.kill()
 
         def died() -> None:
             # A worker on the same host reports it soon; one that died too never does.
-            if self.runs[key].phase is Phase.RUNNING and site.scheduler.random.random() < 0.5:
-                site.scheduler.after(1.0, lambda: self.set(key, Phase.FAILED))
+            if self.runs[key].phase is RunPhase.RUNNING and site.scheduler.random.random() < 0.5:
+                site.scheduler.after(1.0, lambda: self.set(key, RunPhase.FAILED))
 
         process.on_kill.append(died)
         process.start(run())
@@ -229,7 +229,7 @@ class Runs:
         await self._ask()
         key = idempotency_key(incident)
         if key not in self._prefect.runs:
-            self._prefect.set(key, Phase.WAITING)
+            self._prefect.set(key, RunPhase.WAITING)
             self._site.scheduler.after(
                 0.1 + 0.3 * self._site.scheduler.random.random(), lambda: self._prefect.launch(incident, key)
             )
@@ -239,7 +239,7 @@ class Runs:
         """No other deployments."""
         await self._ask()
 
-    async def read(self, run_id: str) -> Run | None:
+    async def read(self, run_id: str) -> PlaybookRun | None:
         """Its state."""
         if not run_id.startswith("offline"):
             await self._ask()

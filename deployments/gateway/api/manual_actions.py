@@ -26,7 +26,7 @@ class Evict(Asked):
     reason: str = Field("requested by an operator", max_length=2000)
 
 
-class Answer(Asked):
+class ApprovalAnswer(Asked):
     """A person's answer to what a playbook asks."""
 
     approve: bool
@@ -38,7 +38,7 @@ def routes(gateway: Gateway) -> APIRouter:
     site, ledger = gateway.site, gateway.site.ledger
 
     @router.post("/incidents/{incident_id}/approve")
-    async def approve(request: Request, incident_id: IncidentId, body: Answer) -> Incident:
+    async def approve(request: Request, incident_id: IncidentId, body: ApprovalAnswer) -> Incident:
         asker = who(request, body.by)
 
         async def act() -> Incident:

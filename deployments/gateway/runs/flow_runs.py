@@ -10,7 +10,7 @@ from holdfast.models.alert import Incident
 from holdfast.models.base import Frozen
 
 
-class Phase(StrEnum):
+class RunPhase(StrEnum):
     """A run's state as far as the reconciler cares."""
 
     WAITING = "waiting"  # scheduled or pending: no worker has started it
@@ -20,11 +20,11 @@ class Phase(StrEnum):
     FAILED = "failed"  # failed, crashed, cancelled
 
 
-class Run(Frozen):
+class PlaybookRun(Frozen):
     """One flow run."""
 
     id: str
-    phase: Phase
+    phase: RunPhase
     state: str
     """The state's own name, for reasons that people read."""
     since: float
@@ -53,7 +53,7 @@ class Runs(Protocol):
         """
         ...
 
-    async def read(self, run_id: str) -> Run | None:
+    async def read(self, run_id: str) -> PlaybookRun | None:
         """Return the run, or None when there is none of that id.
 
         Raises:

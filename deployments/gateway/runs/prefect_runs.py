@@ -18,7 +18,13 @@ from prefect.exceptions import ObjectNotFound
 
 from holdfast.deployments.gateway.metrics import Metrics
 from holdfast.deployments.gateway.runs import offline
-from holdfast.deployments.gateway.runs.flow_runs import Phase, Run, idempotency_key, parameters, run_name
+from holdfast.deployments.gateway.runs.flow_runs import (
+    PlaybookRun,
+    RunPhase,
+    idempotency_key,
+    parameters,
+    run_name,
+)
 from holdfast.errors import NoPlaybookError, UnavailableError
 from holdfast.models.alert import Incident, IncidentClass
 
@@ -28,12 +34,12 @@ LIST_EVERY_S = 10.0
 """Seconds between two reads of the deployments that Prefect has, while it has all."""
 
 _PHASES = {
-    StateType.SCHEDULED: Phase.WAITING,
-    StateType.PENDING: Phase.WAITING,
-    StateType.RUNNING: Phase.RUNNING,
-    StateType.CANCELLING: Phase.RUNNING,
-    StateType.PAUSED: Phase.SUSPENDED,
-    StateType.COMPLETED: Phase.ENDED,
+    StateType.SCHEDULED: RunPhase.WAITING,
+    StateType.PENDING: RunPhase.WAITING,
+    StateType.RUNNING: RunPhase.RUNNING,
+    StateType.CANCELLING: RunPhase.RUNNING,
+    StateType.PAUSED: RunPhase.SUSPENDED,
+    StateType.COMPLETED: RunPhase.ENDED,
 }
 
 
@@ -94,7 +100,7 @@ class PrefectRuns:
         await self._poke(run)
         return str(run.id)
 
-    async def read(self, run_id: str) -> Run | None:
+    async def read(self, run_id: str) -> PlaybookRun | None:
         """Read a run of Prefect's, or one without Prefect."""
         if offline.is_offline(run_id):
             return offline.read(run_id)
@@ -195,16 +201,18 @@ def _name(incident_class: IncidentClass) -> str:
     return incident_class.value.replace("_", "-")
 
 
-def _run(found: FlowRun, alive: bool | None) -> Run:
+def _run(found: FlowRun, alive: bool | None) -> PlaybookRun:
     state = found.state
     if state is None:
-        return Run(id=str(found.id), phase=Phase.WAITING, state="Unknown", since=_time(found.created))
+        return PlaybookRun(
+            id=str(found.id), phase=RunPhase.WAITING, state="Unknown", since=_time(found.created)
+        )
     since = _time(state.timestamp)
     if state.state_details.scheduled_time:
         since = max(since, _time(state.state_details.scheduled_time))
-    return Run(
+    return PlaybookRun(
         id=str(found.id),
-        phase=_PHASES.get(state.type, Phase.FAILED),
+        phase=_PHASES.get(state.type, RunPhase.FAILED),
         state=state.name or state.type.value,
         since=since,
         alive=alive,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from holdfast.agent.checkpoints.prover import Prover
 from holdfast.agent.ranks.run import Run
-from holdfast.models.rehearsal import Outcome, Rehearsal, Rehearsed, summed_up
+from holdfast.models.rehearsal import Rehearsal, RehearsalOutcome, Rehearsed, summed_up
 from holdfast.storage.checkpoints.save import buffers
 
 _log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ CALM_S = 2.0
 """After a rank's first save: a recovery goes on for a while, and its first steps should have the cores."""
 LOOK_S = 1.0
 """Between two looks at the plan of a rank's newest shard."""
-AGAIN_S = {Outcome.PROVEN: 3600.0, Outcome.UNTESTED: 300.0, Outcome.FAILED: 60.0}
+AGAIN_S = {RehearsalOutcome.PROVEN: 3600.0, RehearsalOutcome.UNTESTED: 300.0, RehearsalOutcome.FAILED: 60.0}
 """So long after a rehearsal the next one of the same plan: objects may change without a new plan; a failure may be
 fixed, or turn out to have been transient."""
 
@@ -113,7 +113,7 @@ class Rehearsals:
         if failure and failure != known.told:
             _log.error("job %s rank %s step %d: %s", found.job, found.rank, found.step, found.told)
             self._failed(run, found)
-        if found.outcome is not Outcome.UNTESTED:
+        if found.outcome is not RehearsalOutcome.UNTESTED:
             known.told = failure
 
     def close(self) -> None:

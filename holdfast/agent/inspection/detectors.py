@@ -15,7 +15,7 @@ from holdfast.agent.inspection.driver_counters import DriverCounters
 from holdfast.agent.inspection.gpu import GpuHealth
 from holdfast.agent.inspection.ibstat import IbStat
 from holdfast.agent.inspection.kernel_log import KernelLog
-from holdfast.agent.inspection.memory import Memory
+from holdfast.agent.inspection.memory import MemoryCheck
 from holdfast.agent.inspection.mounts import Mounts
 from holdfast.agent.inspection.network import Network
 from holdfast.agent.inspection.nvml import Nvml
@@ -53,7 +53,7 @@ def detectors(
         Steady(machine, GpuHealth(policy.gpu, gpus, time.monotonic), every.gpu_s, blocking=True),
         Steady(machine, DcgmHealth(policy.gpu.dcgm_timeout_s), every.gpu_s, blocking=True),
         Steady(machine, Network(roots.sys, policy.network, time.monotonic), every.network_s),
-        Steady(machine, Memory(policy.host), every.host_s),
+        Steady(machine, MemoryCheck(policy.host), every.host_s),
         Steady(machine, Pressure(roots.proc, policy.host), every.host_s),
         Steady(machine, OomKills(roots.proc, roots.sys), every.host_s),
         Steady(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from holdfast.agent.inspection.base import Check, Sign
+from holdfast.agent.inspection.base import MachineCheck, Sign
 from holdfast.models.alert import Alert, Finding
 from holdfast.models.alert_kinds.kind import AtALook
 
@@ -16,7 +16,7 @@ class Steady:
     def __init__(
         self,
         machine: str,
-        check: Check,
+        check: MachineCheck,
         interval_s: float,
         *,
         blocking: bool = False,
