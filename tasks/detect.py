@@ -91,7 +91,7 @@ async def detect(request: Request, incident_class: IncidentClass) -> Case:
         observe_only=not allowed.act,
         lease=held,
         round=rounds,
-    )
+    ).within(ctx)
 
 
 def _note_inputs(ctx: Context, incident_id: str, job: Job, rounds: int) -> None:
