@@ -34,7 +34,7 @@ class FromEnvironment(BaseSettings):
 
 
 class Settings(FromEnvironment):
-    """What every site can point elsewhere. ``docs/settings.md`` is generated from this class
+    """Settings of every site: all that can be pointed elsewhere. ``docs/settings.md`` is generated from this class
     and those that drivers declare."""
 
     home: Path = Field(Path(HOME_NAME), description="Folder that keeps all state of the embedded default.")

@@ -119,7 +119,7 @@ async def _by_digests(rounds: Rounds, first: Round, limit: int) -> tuple[ReplayV
 async def _alone(rounds: Rounds) -> tuple[ReplayVerdict, tuple[str, ...]]:
     """Replay every machine by itself, twice."""
     if rounds.per_pipeline > 1:
-        why = "groups differ, and there are too few of them to tell which is right"
+        why = "groups differ, and there are too few of them to know which is right"
         return ReplayVerdict(outcome=ReplayOutcome.INSEPARABLE, reasons=(why,)), ()
     once, twice = await rounds.alone(), await rounds.alone()
     return replay_groups.alone(_again(once, twice)), _compared(once).told

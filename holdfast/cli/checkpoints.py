@@ -316,7 +316,7 @@ def _restore(store: ObjectStore, job: str) -> Sequence[str]:
     except (UnavailableError, UnknownError) as error:
         newest = next((each for each in _all(store, job) if not each.suspect), None)
         where = f"step {newest.step} from S3" if newest else "from scratch"
-        return (f"{where}, as far as S3 tells; what machines hold in memory is not known: {error}",)
+        return (f"{where}, as far as S3 shows; what machines hold in memory is not known: {error}",)
     return (*plan.reasons, *restore_plan.explain(plan))
 
 

@@ -247,7 +247,7 @@ OWN: dict[Group, dict[str, str]] = {
         "kubernetes": "holdfast.drivers.kubernetes_settings:KubernetesSettings",
     },
 }
-"""What Holdfast itself brings, as entry points do: ``module:attribute`` by name. Their names are taken."""
+"""Holdfast's own objects, as entry points name theirs: ``module:attribute`` by name. Their names are taken."""
 
 _REQUIRED = {
     Group.DETECTORS: ("name", "interval_s", "blocking", "poll", "inspect"),

@@ -83,7 +83,7 @@ class _Course:
     """Machines that failed a stop-time check."""
     rungs: list[Rung] = field(default_factory=list)
     did: str = ""
-    """What removed the cause, if it was removed."""
+    """The mechanism that answers for it, if the cause is gone."""
 
 
 class _Job:

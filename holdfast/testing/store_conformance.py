@@ -40,7 +40,7 @@ class StoreConformance:
     """Subclasses provide two fixtures: ``store``, with an empty bucket, and ``nowhere``, whose bucket does not exist."""
 
     no_bucket = "bucket"
-    """What the error of a missing bucket must say, as a regular expression."""
+    """A regular expression that the error of a missing bucket matches."""
 
     @pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview, io.BytesIO])
     def test_what_is_put_is_got(self, store: ObjectStore, wrap: Callable[[bytes], Any]) -> None:
@@ -216,7 +216,7 @@ class StoreConformance:
         assert store.unfinished("") == ()
 
     def test_an_upload_that_is_late_is_given_up(self, store: ObjectStore) -> None:
-        """No object, and no parts that nobody would ever find."""
+        """No object, and no parts that are left behind."""
         for nbytes in (5, 40 * MIB):
             with pytest.raises(UnavailableError, match=r"'late' .* not done within 0 s, given up"):
                 store.put_view("late", pattern(nbytes), within_s=0)

@@ -108,7 +108,7 @@ def decide(  # noqa: PLR0911  (a table)
                 next=Next.BLAME_CODE, reason="every group fails: code or data, not a machine"
             )
         case ReplayOutcome.INSEPARABLE:
-            return ReplayDecision(next=Next.NOBODY, reason="too few machines to tell one from the code")
+            return ReplayDecision(next=Next.NOBODY, reason="too few machines to distinguish one from the code")
         case _ if repeats_left > 0:
             return ReplayDecision(next=Next.AGAIN, reason=f"{verdict.outcome.value}: once more")
         case ReplayOutcome.FLAKY:
@@ -226,7 +226,7 @@ def _degenerate(replay: ReplayPlan, h: list[int], v: list[int]) -> tuple[ReplayO
     if len(replay.vertical) == 1:
         return (
             ReplayOutcome.INSEPARABLE,
-            "there is only one group: a machine cannot be told from code or data",
+            "there is only one group: a machine cannot be distinguished from code or data",
         )
     return ReplayOutcome.COMMON_CAUSE, "every group failed in both phases: code or data, not a machine"
 

@@ -25,7 +25,7 @@ SEND_BYTES = 1 << 20
 class BasicStore(ABC):
     """An :class:`~holdfast.storage.objects.base.ObjectStore` whose class has :meth:`put` to :meth:`delete` only.
 
-    What :class:`ObjectStore` says of all methods holds for these: safe to repeat, bounded in time, callable from any
+    The rules of :class:`ObjectStore` for all methods hold for these: safe to repeat, bounded in time, callable from any
     thread. They raise ``UnavailableError`` when the store does not answer or refuses the credentials, and
     ``UnknownError`` when the bucket does not exist. A subclass overrides any other method that its protocol does
     better, :meth:`ensure_bucket` where buckets can be made, and the pair :meth:`unfinished` and :meth:`abort` where an
