@@ -18,7 +18,7 @@ from holdfast.storage.checkpoints.format.names_only import has_part, names_in, p
 from holdfast.storage.checkpoints.remote import claims, manifests
 from holdfast.storage.objects import ObjectStore
 
-MOST_BYTES = 64 << 20
+MOST_BYTES = 16 << 20
 """Metadata of more is not read at submission: parts that are missing there are named by the first restore."""
 
 
