@@ -1,7 +1,7 @@
 """Reads the ``.metadata`` of a checkpoint that another program wrote, in time and memory in proportion to its size.
 
 A pickle that calls nothing may still want hours and gigabytes for a few bytes, so this one is decoded by
-:mod:`holdfast.bounded_pickle`, at a quarter of the speed. Only names that torch.distributed.checkpoint itself writes are
+:mod:`holdfast.bounded_pickle`, at a quarter of the speed. Only names that torch.distributed.checkpoint writes are
 known, and each takes the attributes and arguments of real metadata only. What is read here is harmless to
 :mod:`holdfast.storage.checkpoints.format.safe_metadata` too.
 """
