@@ -11,9 +11,12 @@ from holdfast.agent import server
 from holdfast.agent.daemon import EXIT_STALE, Agent
 from holdfast.agent.metrics import Metrics
 from holdfast.agent.ranks.jobs import Jobs
+from holdfast.agent.ranks.rank_main import RankOrder
 from holdfast.agent.ranks.rank_table import RankStatus, RankTable
 from holdfast.agent.ranks.run import Restored, Run
 from holdfast.agent.ranks.watch import RunEvents, Watch
+from holdfast.agent.roles.replica import Means
+from holdfast.agent.roles.supervisor import Supervisor
 from holdfast.agent.uplink.contact import Standing
 from holdfast.agent.uplink.lease import Lease
 from holdfast.agent.uplink.reporter import Reporter
@@ -22,6 +25,8 @@ from holdfast.models import agent as wire
 from holdfast.models.alert import Finding
 from holdfast.models.checkpoint import Shard
 from holdfast.models.incarnation import unit_of
+from holdfast.models.roles import Member
+from tests.nemesis import replicas
 from tests.nemesis.network import Client
 from tests.nemesis.scheduler import Process
 from tests.nemesis.training import KEPT, Group, RankProcess
@@ -47,6 +52,11 @@ class Host:
         self.speaker: SimAgent | None = None
         self.children: list[RankProcess] = []
         self.shards: dict[tuple[str, int, str, int], Shard] = {}
+        self.announced: dict[replicas.Key, int] = {}
+        self.members: dict[str, tuple[Member, ...]] = {}
+        """As its processes see them, by job."""
+        self.breaks_replicas = False
+        """Whatever replica is started on it fails."""
 
     def boot(self, after_s: float = 0.0) -> None:
         """Power on, as a new unit of the engine."""
@@ -118,26 +128,6 @@ class Nothing:
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *_args, **_named: None
-
-
-class Roles(Nothing):
-    """The supervisor of a machine whose jobs have no roles beside their ranks."""
-
-    running, version = False, ""
-
-    def states(self) -> tuple[wire.ReplicaState, ...]:
-        """There is no replica."""
-        return ()
-
-    async def run(self) -> None:
-        """Wait for a plan that never comes."""
-        await asyncio.get_running_loop().create_future()
-
-    async def forget(self, _job: str) -> None:
-        """There is nothing of it."""
-
-    async def stop_all(self) -> None:
-        """All are."""
 
 
 class Memory(Nothing):
@@ -214,6 +204,11 @@ class Forks(Nothing):
         """They are there."""
         await asyncio.get_running_loop().create_future()
 
+    async def run_soon(self, _target: object, args: tuple[RankOrder]) -> replicas.ReplicaProcess:
+        """Start a replica."""
+        await asyncio.sleep(0.005)
+        return replicas.ReplicaProcess(self.host, *args)
+
     start = warm_up
 
 
@@ -284,7 +279,12 @@ class SimAgent(Agent):
         self.standing = Standing(lambda: site.scheduler.now)
         client = Client(site.network, process, 3.0)
         self._reporter = Reporter(
-            ",".join(site.settings.gateways), site.secret, self.metrics, client, standing=self.standing
+            ",".join(site.settings.gateways),
+            site.secret,
+            self.metrics,
+            client,
+            standing=self.standing,
+            heard=self._heard,
         )
         prover: Any = Nothing()
         prover.why_not = "there is nothing to prove"
@@ -313,13 +313,21 @@ class SimAgent(Agent):
             events=lambda run: RunEvents(self._watch, run),
             on_exit=self._watch.exited,
         )
-        self.roles = Roles()  # type: ignore[assignment]
+        nowhere: Any = replicas.Nowhere()
+        surroundings: tuple[Any, ...] = (
+            self.forks,
+            replicas.Remains(host),
+            replicas.Scratch(),
+            replicas.Files(host),
+        )
+        means = Means(host.name, nowhere, nowhere, *surroundings, self._reporter.hurry)
+        self.roles = Supervisor(means, self._supply.code, self.jobs.live)
         self._vitals = wire.Vitals
         self._lease = Lease(
             self.standing,
             site.secret,
             knock=lambda patience_s: self._reporter.knock(self._heartbeat(), patience_s),
-            runs=lambda: any(run.running for run in self.jobs.runs.values()),
+            runs=lambda: self.roles.running or any(run.running for run in self.jobs.runs.values()),
             stop=self._stop_cut_off,
         )
 

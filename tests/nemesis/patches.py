@@ -111,6 +111,8 @@ def patched(site: Site) -> Iterator[None]:
         ("holdfast.agent.ranks.jobs", "Watched", lambda process, *_: process),
         ("holdfast.agent.ranks.jobs", "stop", machines.stop),
         ("holdfast.agent.ranks.run", "stop", machines.stop),
+        ("holdfast.agent.roles.replica", "Watched", lambda process, *_: process),
+        ("holdfast.agent.roles.replica", "stop", machines.stop),
         ("holdfast.agent.ranks.rendezvous", "open_store", machines.open_store),
         ("holdfast.tasks.lease", "threading", _Threading(scheduler)),
         ("holdfast.tasks.lease", "flow_run", _FlowRun(scheduler)),

@@ -6,6 +6,7 @@ import functools
 import gc
 import itertools
 import logging
+import random
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -63,15 +64,21 @@ class Outcome:
     job: str
 
 
+def has_roles(seed: int | str) -> bool:
+    """Whether the job of a seed has roles: every other one."""
+    return random.Random(f"roles {seed}").random() < 0.5
+
+
 def drawn(seed: int | str) -> list[Fault]:
     """The faults of a seed."""
-    return faults.plan(seed, [f"m{n}" for n in range(MACHINES + STANDBYS)], list(GATEWAYS))
+    machines = [f"m{n}" for n in range(MACHINES + STANDBYS)]
+    return faults.plan(seed, machines, list(GATEWAYS), has_roles(seed))
 
 
-def play(seed: int | str, planned: Sequence[Fault] | None = None) -> Outcome:
-    """One run."""
+def play(seed: int | str, planned: Sequence[Fault] | None = None, roles: bool | None = None) -> Outcome:
+    """One run; ``roles``: whether the job has some (None: as the seed draws it)."""
     planned = drawn(seed) if planned is None else planned
-    site = Site(seed)
+    site = Site(seed, has_roles(seed) if roles is None else roles)
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     _without_collections()
     try:

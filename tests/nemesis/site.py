@@ -35,6 +35,7 @@ from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
 from holdfast.tasks import context as contexts
 from holdfast.tasks.case import Request
+from tests.nemesis import replicas
 from tests.nemesis.history import History
 from tests.nemesis.ledger import Database, ProcessLedger
 from tests.nemesis.machines import Host
@@ -325,8 +326,10 @@ class Gateway:
 class Site:
     """Everything, and the observers of it."""
 
-    def __init__(self, seed: int | str, free_running: bool = False) -> None:
+    def __init__(self, seed: int | str, roles: bool = False) -> None:
+        """``roles``: the job has some beside its ranks."""
         self.seed = seed
+        self.roles = replicas.ROLES if roles else {}
         self.scheduler = Scheduler(seed)
         self.history = History()
         self.network = Network(self.scheduler)
@@ -389,7 +392,8 @@ class Site:
 
     async def _submit(self, process: Process) -> None:
         client = Client(self.network, process, 30.0)
-        spec = JobSpec(name=JOB, script="train.py", machines=MACHINES, ranks_per_machine=RANKS)
+        sizes = {"machines": MACHINES, "ranks_per_machine": RANKS}
+        spec = JobSpec.model_validate({"name": JOB, "script": "train.py", "roles": self.roles, **sizes})
         body = {"spec": spec.model_dump(mode="json"), "code_version": "v1"}
         headers = {"Authorization": self.secret.header}
         while True:
@@ -484,6 +488,17 @@ class Site:
         )
         self._tell("ended", process, why)
 
+    def replica_started(self, process: replicas.ReplicaProcess) -> None:
+        """A replica was forked."""
+        _, role, index, generation = process.key
+        self.note("replica", role=role, index=index, generation=generation, on=process.host.name)
+        self._tell("replica_started", process)
+
+    def replica_ended(self, process: replicas.ReplicaProcess, why: str) -> None:
+        """A replica is gone."""
+        _, role, index, generation = process.key
+        self.note("replica-end", role=role, index=index, generation=generation, on=process.host.name, why=why)
+
     def fenced(self, agent: Agent, command: wire.Fence, stopped: list[RankProcess]) -> None:
         """An agent took a fence, or forgot a job."""
         fence = agent.jobs.fences.get(command.job)
@@ -519,16 +534,28 @@ class Site:
     @property
     def quiet(self) -> bool:
         """The job runs as the ledger says, or has ended, and no incident is open."""
+        return not self.unrest
+
+    @property
+    def unrest(self) -> str:
+        """Why it is not quiet; empty: it is."""
         if self.look(lambda ledger: ledger.incidents(state=IncidentState.OPEN, evidence=False)):
-            return False
+            return "incidents are open"
         jobs = self.look(lambda ledger: ledger.jobs())
         if not jobs:
-            return False
+            return "there is no job"
         job = jobs[0]
         if job.state is not JobState.RUNNING:
-            return job.state in (JobState.FAILED, JobState.STOPPED, JobState.DONE)
+            over = job.state in (JobState.FAILED, JobState.STOPPED, JobState.DONE)
+            left = [process.key for host in self.hosts.values() for process in replicas.live(host)]
+            return (
+                f"replicas are left: {left}" if over and left else "" if over else f"the job is {job.state}"
+            )
         group = self.groups.get((job.name, job.epoch))
-        return group is not None and len(group.alive) == job.spec.world_size and group.steps_done > 0
+        if group is None or len(group.alive) != job.spec.world_size or not group.steps_done:
+            return "not all ranks of its epoch make steps"
+        places = self.look(lambda ledger: ledger.places(job.name))
+        return replicas.settled(list(self.hosts.values()), places, self.roles)
 
 
 __all__ = ["Site", "unit_of"]
