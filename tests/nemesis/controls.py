@@ -24,7 +24,7 @@ from holdfast.storage.ledger.machines import Machines, machine_row
 from tests.nemesis import site as sites
 from tests.nemesis.faults import FOLLOWER, LEADER, Fault
 from tests.nemesis.machines import SimAgent
-from tests.nemesis.site import HostClock
+from tests.nemesis.site import PLAIN, HostClock, Shape
 
 Sabotage = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -39,8 +39,7 @@ class Control:
     """The invariant that is broken then."""
     faults: tuple[Fault, ...]
     seed: int = 1
-    roles: bool = False
-    """The job has roles."""
+    shape: Shape = PLAIN
 
 
 @contextlib.contextmanager
@@ -254,19 +253,19 @@ CONTROLS = {
         machines_that_are_cut_off_keep_their_replicas,
         "one replica",
         (Fault(1.0, "cut_machine_from_control", "m1", for_s=60.0),),
-        roles=True,
+        shape=Shape(roles=True),
     ),
     "a replica of an older generation runs on": Control(
         replicas_outlive_their_plan,
         "every incident ends",
         (Fault(1.0, "rank_kill"),),
-        roles=True,
+        shape=Shape(roles=True),
     ),
     "a replica that fails ends the ranks beside it": Control(
         replicas_fall_with_ranks,
         "control plane harmless",
         (Fault(1.0, "replica_kill"),),
-        roles=True,
+        shape=Shape(roles=True),
     ),
     "a gateway that leads again goes by the places that it remembers": Control(
         leaders_go_by_what_they_remember,
@@ -277,7 +276,7 @@ CONTROLS = {
             Fault(24.0, "gateway_death", LEADER),
             Fault(40.0, "replica_kill"),  # the other one leads again by then
         ),
-        roles=True,
+        shape=Shape(roles=True),
     ),
     "a job's end drops its fence": Control(
         fences_are_dropped_with_their_job,

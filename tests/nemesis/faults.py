@@ -13,8 +13,9 @@ from tests.nemesis.replicas import live
 from tests.nemesis.scheduler import Process
 
 if TYPE_CHECKING:
-    from tests.nemesis.site import Site
+    from tests.nemesis.site import Shape, Site
 
+GATEWAYS = ("g1", "g2")
 LEADER, FOLLOWER = "leader", "follower"
 """Targets that are known when the fault happens only."""
 ARMED_S = 25.0
@@ -226,6 +227,27 @@ def person_resumes(site: Site, fault: Fault) -> None:
     site.ask("/v1/jobs/gpt/resume")
 
 
+@kind(control=False)
+def person_moves(site: Site, fault: Fault) -> None:
+    """A person has the job leave a machine that works."""
+    site.blame(fault.target)
+    site.ask("/v1/jobs/gpt/move", GATEWAYS * 3, {"machine": fault.target, "by": "ada"})
+
+
+@kind(control=False)
+def person_scales(site: Site, fault: Fault) -> None:
+    """A person gives an elastic job another number of machines."""
+    site.ask("/v1/jobs/gpt/scale", GATEWAYS * 3, {"machines": 2 + int(fault.amount * 3), "by": "ada"})
+
+
+@kind(control=True)
+def person_scales_role(site: Site, fault: Fault) -> None:
+    """A person gives a role another number of replicas."""
+    site.ask(
+        "/v1/jobs/gpt/roles/rollout/scale", GATEWAYS * 3, {"replicas": int(fault.amount * 6), "by": "ada"}
+    )
+
+
 @kind(control=True)
 def gateway_cut_from_ledger(site: Site, fault: Fault) -> None:
     """A gateway does not reach the database; it reaches everybody else."""
@@ -366,14 +388,16 @@ def _runs(function: str) -> bool:
 
 OF_RUNS = ("run_kill", "run_pause", "worker_cut_from_ledger")
 """They need an incident."""
-OF_ROLES = ("replica_kill", "replicas_fail")
+OF_ROLES = ("replica_kill", "replicas_fail", "person_scales_role")
 """They need a job with roles."""
+OF_SIZES = ("person_scales",)
+"""They need an elastic job."""
 SCRIPTED = ("gateway_death", "person_stops", "person_resumes")
 """Not drawn: what they leave behind is not to be expected to mend itself."""
 _LONG = {"gateway_pause", "run_pause", "agent_pause"}
 
 
-def plan(seed: int | str, machines: list[str], gateways: list[str], roles: bool = False) -> list[Fault]:
+def plan(seed: int | str, machines: list[str], gateways: list[str], shape: Shape) -> list[Fault]:
     """The faults that a seed draws; a third of all seeds have them in the control plane, and in roles, only."""
     draw = random.Random(f"faults {seed}")
     control = [
@@ -381,7 +405,11 @@ def plan(seed: int | str, machines: list[str], gateways: list[str], roles: bool 
         for name, (_, of_control) in _KINDS.items()
         if of_control and name not in OF_RUNS + OF_ROLES + SCRIPTED
     ]
-    others = [name for name, (_, of_control) in _KINDS.items() if not of_control and name not in SCRIPTED]
+    others = [
+        name for name, (_, of_control) in _KINDS.items() if not of_control and name not in SCRIPTED + OF_SIZES
+    ]
+    others += OF_SIZES * 3 if shape.elastic else ()
+    others += ["person_moves"] * 2
     if draw.random() < 0.33:
         names = [draw.choice(control) for _ in range(draw.choice((1, 2, 2, 3)))]
     else:
@@ -390,7 +418,7 @@ def plan(seed: int | str, machines: list[str], gateways: list[str], roles: bool 
         names += [
             draw.choice(control if draw.random() < 0.7 else others) for _ in range(draw.choice((0, 1, 1, 2)))
         ]
-    names += [draw.choice(OF_ROLES) for _ in range(draw.choice((0, 1, 2, 2)))] if roles else []
+    names += [draw.choice(OF_ROLES) for _ in range(draw.choice((0, 1, 2, 2)))] if shape.roles else []
     found = [_drawn(draw, name, machines, gateways) for name in names]
     return sorted(found, key=lambda fault: fault.at)
 
@@ -399,7 +427,7 @@ def _drawn(draw: random.Random, name: str, machines: list[str], gateways: list[s
     target, amount, nth, for_s = "", 0.0, 0, draw.uniform(1.0, 12.0)
     if name.startswith("gateway"):
         target = draw.choice(gateways)
-    elif "machine" in name or name.startswith("agent") or name == "replicas_fail":
+    elif "machine" in name or name.startswith("agent") or name in ("replicas_fail", "person_moves"):
         target = draw.choice(machines)
     if name == "clock_step":
         target = draw.choice([*gateways, "worker", "prefect"])
@@ -414,6 +442,6 @@ def _drawn(draw: random.Random, name: str, machines: list[str], gateways: list[s
         nth = draw.randint(1, 45)
     if name in _LONG:
         for_s = draw.uniform(1.0, 30.0)
-    if name in ("rank_kill", "machine_death", "run_kill", "replica_kill"):
+    if name in ("rank_kill", "machine_death", "run_kill", "replica_kill") or name.startswith("person"):
         for_s, amount = 0.0, amount or draw.random()
     return Fault(round(draw.uniform(0.0, 6.0), 2), name, target, round(for_s, 2), nth, round(amount, 3))

@@ -9,6 +9,7 @@ from holdfast.agent.checkpoints.memory import base_job
 from holdfast.agent.daemon import Agent
 from holdfast.models import agent as wire
 from holdfast.models.incarnation import same_unit
+from holdfast.models.job import ENDED
 from tests.nemesis.replicas import ReplicaProcess, live
 from tests.nemesis.training import Group, RankProcess
 
@@ -35,6 +36,7 @@ INVARIANTS = {
     "one leader": "never are two gateways sure that they lead",
     "one replica": "no replica runs twice on a machine, nor in two generations longer than a plan takes to arrive",
     "generations rise": "no replica belongs to an older generation than before, nor is one shown to a process",
+    "state stays": "no machine drops what the newest state that all ranks saved needs, while the job goes on",
     "no error": "no process fails by an error that nobody handles",
 }
 
@@ -44,7 +46,7 @@ class Invariants:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._fences: dict[tuple[str, str], int] = {}
+        self._fences: dict[tuple[str, str, str], int] = {}
         self._places: dict[tuple[str, int, int], tuple[str, int]] = {}
         self._ended: set[str] = set()
         self._told: set[str] = set()
@@ -69,7 +71,7 @@ class Invariants:
         if group and (other := group.ranks.get(process.rank)) and other.alive and other is not process:
             self._violated("nothing twice", f"epoch {start.epoch} rank {process.rank} runs twice")
         speaker = process.host.speaker
-        fence = self._fences.get((process.host.name, speaker.incarnation), 0) if speaker else 0
+        fence = self._fences.get((process.host.name, speaker.incarnation, start.job), 0) if speaker else 0
         if start.epoch <= fence:
             self._violated(
                 "fences rise", f"{process.host.name} started epoch {start.epoch}, fenced off at {fence}"
@@ -108,7 +110,7 @@ class Invariants:
         """
         job = base_job(command.job)
         raised = command.epoch if command.job == job else 0
-        who, kept = (agent.machine, agent.incarnation), agent.jobs.fences.get(job, 0)
+        who, kept = (agent.machine, agent.incarnation, job), agent.jobs.fences.get(job, 0)
         if kept < max(raised, self._fences.get(who, 0)):
             self._violated(
                 "fences rise", f"{agent.machine}: fence {kept} after one of {command.epoch} was taken"
@@ -120,6 +122,12 @@ class Invariants:
                 "no stale token",
                 f"{agent.machine}: epoch {newer[0].run.start.epoch} ended by one of {command.epoch}",
             )
+
+    def forgot(self, host: Host, job: str, before: tuple[int, int], after: tuple[int, int]) -> None:
+        """A machine dropped all that it kept of a job."""
+        known = [one for one in self._site.look(lambda ledger: ledger.jobs()) if one.name == job]
+        if after < before and known and known[0].state not in ENDED:
+            self._violated("state stays", f"{host.name} dropped epoch and step {before}, {after} is left")
 
     def evicting(self, process: Process, host: Host, incarnation: str, reason: str) -> None:
         """A driver was told to evict."""
@@ -177,7 +185,7 @@ class Invariants:
         for host in site.hosts.values():
             if host.speaker is None or host.agent is None or not host.agent.alive:
                 continue
-            who = host.name, host.speaker.incarnation
+            who = host.name, host.speaker.incarnation, "gpt"
             fence = host.speaker.jobs.fences.get("gpt", 0)
             if fence < self._fences.get(who, 0):
                 self._violated("fences rise", f"{host.name}: fence {self._fences[who]} fell to {fence}")
@@ -205,7 +213,7 @@ class Invariants:
                     )
         self._beside = {who: lasted for who, lasted in self._beside.items() if who in beside}
         self._look_at_members()
-        if self._site.roles and self._site.scheduler.now:
+        if self._site.shape.roles and self._site.scheduler.now:
             self._look_at_places()
 
     def _look_at_places(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,12 +30,14 @@ from holdfast.models.roles import Member
 from tests.nemesis import replicas
 from tests.nemesis.network import Client
 from tests.nemesis.scheduler import Process
-from tests.nemesis.training import KEPT, Group, RankProcess
+from tests.nemesis.training import KEPT, Group, RankProcess, say
 
 if TYPE_CHECKING:
     from tests.nemesis.site import Site
 
 BOOT_S = 1.5
+WAITS_AFTER_S = 0.4
+"""A rank that was started ahead waits for its state then."""
 
 
 class Host:
@@ -152,7 +155,9 @@ class Memory(Nothing):
 
     def forget(self, job: str) -> None:
         """Forget all."""
+        before = self._host.site.common_step()
         self._drop(lambda shard: shard.job == job)
+        self._host.site.forgot(self._host, job, before)
 
     def _drop(self, which: Callable[[Shard], bool]) -> None:
         self._host.shards = {key: shard for key, shard in self._host.shards.items() if not which(shard)}
@@ -177,16 +182,20 @@ class Supply(Nothing):
         """From this machine's memory or another's, over the network."""
         order, site = start.restore, self._host.site
         await asyncio.sleep(0.01)
-        for source in (*order.sources, *order.fallbacks):
-            holder = site.hosts.get(source.machine)
-            if source.rank != rank or holder is None or not holder.up:
-                continue
-            there = any(
-                (s.job, s.rank, s.step) == (start.job, rank, order.step) for s in holder.shards.values()
-            )
-            if there and site.network.is_open(holder.name, self._host.name):
-                return Restored(order.step, "memory")
-        raise CheckpointError(f"step {order.step} rank {rank}: no source has it")
+        mine = [source for source in (*order.sources, *order.fallbacks) if source.read_by == rank]
+        # Of another number of ranks each reads some, and all exchange.
+        for wanted in {source.rank for source in mine} if order.saved_by else {rank}:
+            for source in mine:
+                holder = site.hosts.get(source.machine)
+                if source.rank != wanted or holder is None or not holder.up:
+                    continue
+                which = start.job, wanted, order.step
+                there = any((s.job, s.rank, s.step) == which for s in holder.shards.values())
+                if there and site.network.is_open(holder.name, self._host.name):
+                    break
+            else:
+                raise CheckpointError(f"step {order.step} rank {wanted}: no source has it")
+        return Restored(order.step, "memory")
 
 
 class Forks(Nothing):
@@ -237,22 +246,46 @@ class SimRun(Run):
     """The real one, but for how its ranks are forked."""
 
     host: Host
+    held_at: int | None = None
+    mirror: tuple[str, float] = ("", 0.0)
+    """The machine that is sent copies, and until when."""
 
     async def launch(self, forks: Any, code: Path, events: Any, on_exit: Any) -> None:
         """Start all ranks, one after the other."""
         start, host = self.start, self.host
+        self._on_exit = on_exit
         self.board = SimBoard(code, start.epoch, start.ranks, events, self._limits)
-        group = host.site.group(start)
         for rank in start.ranks:
             await asyncio.sleep(0.005)
-            process = RankProcess(host, rank, self, lambda ended: on_exit(self, ended))
-            host.site.started(process)
+            process = RankProcess(host, rank, self, self._exited)
+            process.ahead = self._ahead
+            if process.ahead:
+                waits = functools.partial(say, process, {"t": "waits", "epoch": start.epoch})
+                host.site.scheduler.after(WAITS_AFTER_S, waits)
             self.processes[rank] = process
             process.gone.add_done_callback(self._ended)
-            group.add(process)
+            self._join(process)
+
+    def _join(self, process: RankProcess) -> None:
+        if not process.ahead:
+            self.host.site.started(process)
+            self.host.site.group(self.start).add(process)
 
     def hand_over(self, rank: int, restored: Restored) -> None:
-        """A rank has its state as soon as it was brought."""
+        """A rank has its state as soon as it was brought; one that was started ahead joins its epoch with it."""
+        process = self.processes.get(rank)
+        if isinstance(process, RankProcess) and process.ahead and process.alive:
+            process.ahead = False
+            self._join(process)
+
+    def hold(self, at_step: int | None) -> None:
+        """Its ranks look at it at each boundary."""
+        self.held_at = at_step
+
+    def mirrors_to(self, now: float) -> str:
+        """Return the machine that is sent copies now; empty: none."""
+        name, until = self.mirror
+        return name if now < until else ""
 
     def log_tail(self, rank: int) -> str:
         """Nobody writes one."""
@@ -310,6 +343,7 @@ class SimAgent(Agent):
             metrics=self.metrics,
             host=host.name,
             make_run=self._make_run,
+            make_ahead=functools.partial(self._make_run, ahead=True),
             events=lambda run: RunEvents(self._watch, run),
             on_exit=self._watch.exited,
         )
@@ -331,8 +365,9 @@ class SimAgent(Agent):
             stop=self._stop_cut_off,
         )
 
-    def _make_run(self, start: wire.Start) -> Run:
-        run = SimRun(start, self.machine, self.folder, self.memory, self._host.site.policy.detect.metrics)
+    def _make_run(self, start: wire.Start, ahead: bool = False) -> Run:
+        limits = self._host.site.policy.detect.metrics
+        run = SimRun(start, self.machine, self.folder, self.memory, limits, ahead=ahead)
         run.host = self._host
         return run
 
@@ -369,6 +404,13 @@ class SimAgent(Agent):
         states = await super().start(command)
         self._host.site.note("start", on=self.machine, epoch=command.epoch, of=command.incarnation)
         return states
+
+    async def mirror(self, command: wire.Mirror) -> None:
+        """Each step that is saved from now on goes to one more machine."""
+        self._check(command.incarnation)
+        run = self.jobs.run(command.job, command.epoch)
+        assert isinstance(run, SimRun)
+        run.mirror = command.address.partition(":")[0], self._host.site.scheduler.now + command.keep_s
 
     async def diagnose(self, command: wire.Diagnose) -> list[Finding]:
         """This machine is in order."""

@@ -8,6 +8,7 @@ import functools
 import itertools
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from holdfast.storage.ledger import Ledger
 from holdfast.tasks import context as contexts
 from holdfast.tasks.case import Request
 from tests.nemesis import replicas
+from tests.nemesis.faults import GATEWAYS
 from tests.nemesis.history import History
 from tests.nemesis.ledger import Database, ProcessLedger
 from tests.nemesis.machines import Host
@@ -45,7 +47,6 @@ from tests.nemesis.training import Group, RankProcess
 
 JOB = "gpt"
 MACHINES, STANDBYS, RANKS = 3, 2, 2
-GATEWAYS = ("g1", "g2")
 HEARTBEAT_S = 1.0
 POLICY = """
 gateway: {silent_after_s: 12, pending_after_s: 8, offline_after_s: 5}
@@ -323,13 +324,32 @@ class Gateway:
             site.scheduler.after(1.0, self.start)
 
 
+@dataclass(frozen=True)
+class Shape:
+    """The kind of job that is played."""
+
+    roles: bool = False
+    """It has some beside its ranks."""
+    elastic: bool = False
+    """It trains on two to four machines."""
+
+    def spec(self) -> JobSpec:
+        """Return its specification."""
+        told: dict[str, Any] = {"name": JOB, "script": "train.py", "ranks_per_machine": RANKS}
+        told |= {"machines": {"min": 2, "want": MACHINES, "max": 4} if self.elastic else MACHINES}
+        told |= {"roles": replicas.ROLES} if self.roles else {}
+        return JobSpec.model_validate(told)
+
+
+PLAIN = Shape()
+
+
 class Site:
     """Everything, and the observers of it."""
 
-    def __init__(self, seed: int | str, roles: bool = False) -> None:
-        """``roles``: the job has some beside its ranks."""
+    def __init__(self, seed: int | str, shape: Shape = PLAIN) -> None:
         self.seed = seed
-        self.roles = replicas.ROLES if roles else {}
+        self.shape = shape
         self.scheduler = Scheduler(seed)
         self.history = History()
         self.network = Network(self.scheduler)
@@ -374,17 +394,21 @@ class Site:
         """A gateway that leads, or one that does not."""
         return next((name for name, each in self.gateways.items() if each.is_sure is leads), GATEWAYS[0])
 
-    def ask(self, path: str, gateways: Sequence[str] = GATEWAYS * 20) -> None:
+    def ask(
+        self, path: str, gateways: Sequence[str] = GATEWAYS * 20, body: dict[str, Any] | None = None
+    ) -> None:
         """A person asks gateways, one after the other, until one does it."""
         process = Process(self.scheduler, f"person {path}", "operator")
-        process.start(self._ask(process, path, gateways))
+        process.start(self._ask(process, path, gateways, body))
 
-    async def _ask(self, process: Process, path: str, gateways: Sequence[str]) -> None:
+    async def _ask(
+        self, process: Process, path: str, gateways: Sequence[str], body: dict[str, Any] | None
+    ) -> None:
         client = Client(self.network, process, 3.0)
         headers = {"Authorization": self.secret.header}
         for gateway in gateways:
             with contextlib.suppress(httpx.HTTPError):
-                answer = await client.post(f"http://{gateway}:80{path}", headers=headers)
+                answer = await client.post(f"http://{gateway}:80{path}", headers=headers, json=body)
                 self.note("person", asks=path, of=gateway, status=answer.status_code, said=answer.text[:120])
                 if answer.status_code == 200:
                     return
@@ -392,8 +416,7 @@ class Site:
 
     async def _submit(self, process: Process) -> None:
         client = Client(self.network, process, 30.0)
-        sizes = {"machines": MACHINES, "ranks_per_machine": RANKS}
-        spec = JobSpec.model_validate({"name": JOB, "script": "train.py", "roles": self.roles, **sizes})
+        spec = self.shape.spec()
         body = {"spec": spec.model_dump(mode="json"), "code_version": "v1"}
         headers = {"Authorization": self.secret.header}
         while True:
@@ -477,6 +500,9 @@ class Site:
     def ended(self, process: RankProcess, code: int, why: str) -> None:
         """A rank is gone."""
         start = process.run.start
+        if process.ahead:
+            self.note("ahead-end", epoch=start.epoch, rank=process.rank, on=process.host.name, why=why)
+            return
         self.note(
             "rank-end",
             job=start.job,
@@ -506,6 +532,12 @@ class Site:
             "fence", on=agent.machine, epoch=command.epoch, stopped=[one.rank for one in stopped], fence=fence
         )
         self._tell("fenced", agent, command, stopped)
+
+    def forgot(self, host: Host, job: str, before: tuple[int, int]) -> None:
+        """A machine dropped all that it kept of a job."""
+        after = self.common_step()
+        self.note("forget", on=host.name, before=before, after=after)
+        self._tell("forgot", host, job, before, after)
 
     def evicting(self, process: Process, host: Host, incarnation: str, reason: str) -> None:
         """A driver was told to."""
@@ -555,7 +587,18 @@ class Site:
         if group is None or len(group.alive) != job.spec.world_size or not group.steps_done:
             return "not all ranks of its epoch make steps"
         places = self.look(lambda ledger: ledger.places(job.name))
-        return replicas.settled(list(self.hosts.values()), places, self.roles)
+        return replicas.settled(list(self.hosts.values()), places, job.spec.roles)
+
+    def common_step(self) -> tuple[int, int]:
+        """Return epoch and step of the newest state of which each rank's shard is on a machine that is up."""
+        found: dict[tuple[int, int], set[int]] = {}
+        sizes: dict[tuple[int, int], int] = {}
+        for host in self.hosts.values():
+            for shard in host.shards.values() if host.up else ():
+                found.setdefault((shard.epoch, shard.step), set()).add(shard.rank)
+                sizes[shard.epoch, shard.step] = shard.world_size
+        whole = [which for which, ranks in found.items() if len(ranks) == sizes[which]]
+        return max(whole, default=(0, 0))
 
 
 __all__ = ["Site", "unit_of"]

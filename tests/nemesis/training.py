@@ -28,6 +28,9 @@ class RankProcess(Watched):
         self.expected, self.exit_code = False, None
         self.alive, self.stopped, self.cpu_s = True, False, 0.0
         self.why = ""
+        self.ahead = False
+        """Started beside the epoch that trains, it waits for its state."""
+        self.held = False
         self.gone: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._told = on_exit
         host.children.append(self)
@@ -103,8 +106,17 @@ class Group:
             for one in self.alive:
                 if any(self.site.network.is_open(dead.host.name, one.host.name) for dead in fallen):
                     self._fall(one)
-        elif all(not one.stopped and self._reaches_all(one) for one in self.alive):
+        elif all(not one.stopped and self._reaches_all(one) for one in self.alive) and not self._hold():
             self._step()
+
+    def _hold(self) -> bool:
+        """Ranks that were told so wait at this boundary, and with them all."""
+        for one in self.alive:
+            holds = one.run.held_at is not None and one.run.held_at <= self.step
+            if holds is not one.held:
+                one.held = holds
+                self._say(one, {"t": "held" if holds else "released"})
+        return any(one.held for one in self.alive)
 
     def _replayed(self) -> None:
         """A replay finds nothing, and ends."""
@@ -140,6 +152,9 @@ class Group:
         peer = self.site.hosts.get(start.peer_machine)
         if peer is not None and peer.up and self.site.network.is_open(one.host.name, peer.name):
             peer.save(self.shard(one, peer.name, Tier.PEER))
+        joins = self.site.hosts.get(one.run.mirrors_to(self.site.scheduler.now))
+        if joins is not None and joins.up and self.site.network.is_open(one.host.name, joins.name):
+            joins.save(self.shard(one, joins.name, Tier.PEER))
 
     def shard(self, one: RankProcess, machine: str, tier: Tier) -> Shard:
         """Of the present step."""
@@ -156,6 +171,11 @@ class Group:
         )
 
     def _say(self, one: RankProcess, message: dict[str, Any]) -> None:
-        agent, board = one.agent, one.run.board
-        if agent is not None and agent.alive and board is not None:
-            agent.loop.call_soon(board._take, message | {"rank": one.rank, "epoch": self.epoch})
+        say(one, message | {"epoch": self.epoch})
+
+
+def say(one: RankProcess, message: dict[str, Any]) -> None:
+    """Have the rank's agent hear of it."""
+    agent, board = one.agent, one.run.board
+    if one.alive and agent is not None and agent.alive and board is not None:
+        agent.loop.call_soon(board._take, message | {"rank": one.rank})
