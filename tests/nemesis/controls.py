@@ -20,8 +20,10 @@ from holdfast.deployments.gateway.runs.stillness import Stillness
 from holdfast.errors import UnavailableError
 from holdfast.models.agent import Fence
 from holdfast.models.roles import RolesOfJob
+from holdfast.operations import fleet
 from holdfast.storage.ledger.machines import Machines, machine_row
 from tests.nemesis import site as sites
+from tests.nemesis import training
 from tests.nemesis.faults import FOLLOWER, LEADER, Fault
 from tests.nemesis.machines import SimAgent
 from tests.nemesis.site import PLAIN, HostClock, Shape
@@ -182,6 +184,39 @@ def leaders_go_by_what_they_remember() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def copies_go_with_ranks_ahead() -> Iterator[None]:
+    """Whatever a machine has of the job, when ranks that were started ahead are not wanted."""
+
+    async def forgets(self: Jobs, job: str) -> None:
+        self._memory.forget(job)
+
+    with patch.object(Jobs, "_forget_unused", forgets):
+        yield
+
+
+@contextlib.contextmanager
+def moves_stop_only_who_stays() -> Iterator[None]:
+    """The machine that is left is expected to fall with its peers."""
+    settle = fleet.settle
+
+    async def but_m1(ctx: Any, machines: Any, job: str, epoch: int, **named: Any) -> Any:
+        left = [one for one in machines if one.name == "m1"]
+        others = [one for one in machines if one.name != "m1"]
+        return await settle(ctx, others, job, epoch, **named) | await settle(ctx, left, job, 0, **named)
+
+    async def nobody(*_: Any) -> list[Any]:
+        return []
+
+    with (
+        patch.object(fleet, "settle", but_m1),
+        patch("holdfast.operations.launch._settle_leaving", nobody),
+        # What is left of a group does not always hear that a peer has gone.
+        patch.object(training.Group, "_fall", lambda *_: None),
+    ):
+        yield
+
+
 CONTROLS = {
     "a ledger that is away ends healthy ranks": Control(
         heartbeats_wait_for_the_ledger,
@@ -277,6 +312,20 @@ CONTROLS = {
             Fault(40.0, "replica_kill"),  # the other one leads again by then
         ),
         shape=Shape(roles=True),
+    ),
+    "a move that is given up takes the state with it": Control(
+        copies_go_with_ranks_ahead,
+        "state stays",
+        (
+            Fault(1.0, "person_moves", "m1"),
+            Fault(1.6, "machine_death", "m3"),
+            Fault(75.0, "rank_kill"),
+        ),
+    ),
+    "a move leaves two machines in one slot": Control(
+        moves_stop_only_who_stays,
+        "one epoch",
+        (Fault(1.0, "person_moves", "m1"),),
     ),
     "a job's end drops its fence": Control(
         fences_are_dropped_with_their_job,
