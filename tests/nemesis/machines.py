@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.agent import server
 from holdfast.agent.daemon import EXIT_STALE, Agent
 from holdfast.agent.metrics import Metrics
+from holdfast.agent.ranks import survivors
 from holdfast.agent.ranks.jobs import Jobs
 from holdfast.agent.ranks.rank_main import RankOrder
 from holdfast.agent.ranks.rank_table import RankStatus, RankTable
@@ -255,15 +256,36 @@ class SimRun(Run):
         start, host = self.start, self.host
         self._on_exit = on_exit
         self.board = SimBoard(code, start.epoch, start.ranks, events, self._limits)
+        site_controls = host.site.controls
+        kept: dict[int, Any] = self._go_on(dict.fromkeys(start.ranks, self))  # type: ignore[arg-type]
+        late = await survivors.late(kept, self.board.rows)
+        await stop([kept[rank] for rank in late])
+        for rank, process in self.processes.items():
+            if rank in kept:
+                self.board.rows[rank].joined = rank not in late
+                process.watch(self._exited)
         for rank in start.ranks:
+            site_controls[self._control_path(rank)] = self, rank
+            if rank in kept and rank not in late and not kept[rank].gone.done():
+                continue
             await asyncio.sleep(0.005)
             process = RankProcess(host, rank, self, self._exited)
             process.ahead = self._ahead
             if process.ahead:
                 waits = functools.partial(say, process, {"t": "waits", "epoch": start.epoch})
                 host.site.scheduler.after(WAITS_AFTER_S, waits)
+            elif host.site.shape.kept:
+                keeps = functools.partial(say, process, {"t": "keeps", "epoch": start.epoch})
+                host.site.scheduler.after(0.05, keeps)
             self.processes[rank] = process
             process.gone.add_done_callback(self._ended)
+            self._join(process)
+
+    def go_on(self, process: RankProcess) -> None:
+        """A process of an earlier run begins this one's epoch, if it still can."""
+        if process.alive and process.left and not process.stopped:
+            process.run, process.left, process.held = self, False, False
+            say(process, {"t": "joined", "epoch": self.start.epoch})
             self._join(process)
 
     def _join(self, process: RankProcess) -> None:
@@ -445,6 +467,19 @@ async def stop(processes: list[RankProcess], _grace_s: float = 0.0) -> list[int]
     for process in alive:
         await process.gone
     return sorted(process.rank for process in alive)
+
+
+def tell_to_leave(site: Site, control: str) -> bool:
+    """As :func:`holdfast.agent.ranks.survivors._tell`."""
+    run, rank = site.controls[control]
+    run.processes[rank].leave()
+    return True
+
+
+def order_to_go_on(site: Site, control: str, run: SimRun) -> None:
+    """As :func:`holdfast.agent.ranks.survivors.order`."""
+    before, rank = site.controls[control]
+    site.scheduler.after(0.05, lambda: run.go_on(before.processes[rank]))
 
 
 async def open_store(forks: Forks, _host: str) -> tuple[RankProcess, int]:

@@ -113,6 +113,12 @@ def patched(site: Site) -> Iterator[None]:
         ("holdfast.agent.ranks.run", "stop", machines.stop),
         ("holdfast.agent.roles.replica", "Watched", lambda process, *_: process),
         ("holdfast.agent.roles.replica", "stop", machines.stop),
+        ("holdfast.agent.ranks.survivors", "_tell", lambda control: machines.tell_to_leave(site, control)),
+        (
+            "holdfast.agent.ranks.survivors",
+            "order",
+            lambda control, run: machines.order_to_go_on(site, control, run),
+        ),
         ("holdfast.agent.ranks.rendezvous", "open_store", machines.open_store),
         ("holdfast.tasks.lease", "threading", _Threading(scheduler)),
         ("holdfast.tasks.lease", "flow_run", _FlowRun(scheduler)),

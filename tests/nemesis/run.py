@@ -65,9 +65,9 @@ class Outcome:
 
 
 def shape_of(seed: int | str) -> Shape:
-    """The job of a seed: every other one has roles, some are elastic."""
+    """The job of a seed: every other one has roles, or keeps processes; some are elastic."""
     draw = random.Random(f"shape {seed}")
-    return Shape(roles=draw.random() < 0.5, elastic=draw.random() < 0.35)
+    return Shape(roles=draw.random() < 0.5, elastic=draw.random() < 0.35, kept=draw.random() < 0.5)
 
 
 def drawn(seed: int | str) -> list[Fault]:

@@ -332,6 +332,8 @@ class Shape:
     """It has some beside its ranks."""
     elastic: bool = False
     """It trains on two to four machines."""
+    kept: bool = False
+    """Its ranks keep their processes where they may."""
 
     def spec(self) -> JobSpec:
         """Return its specification."""
@@ -363,6 +365,8 @@ class Site:
         )
         self.clock_offsets: dict[str, float] = {}
         self.hosts: dict[str, Host] = {}
+        self.controls: dict[str, Any] = {}
+        """Runs and ranks, by the path of the control page."""
         self.prefect = Prefect(self)
         self.gateways = {name: Gateway(self, name) for name in GATEWAYS}
         self.groups: dict[tuple[str, int], Group] = {}
@@ -586,6 +590,9 @@ class Site:
         group = self.groups.get((job.name, job.epoch))
         if group is None or len(group.alive) != job.spec.world_size or not group.steps_done:
             return "not all ranks of its epoch make steps"
+        waiting = [one.rank for host in self.hosts.values() for one in host.ranks() if one.left]
+        if waiting:
+            return f"kept ranks {waiting} wait"
         places = self.look(lambda ledger: ledger.places(job.name))
         return replicas.settled(list(self.hosts.values()), places, job.spec.roles)
 

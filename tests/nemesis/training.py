@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 STEP_S = 0.5
 FALLS_AFTER_S = 0.2
 KEPT = 2
+LEAVES_AFTER_S = 0.4
+LEAVES_NOT = 0.1
+"""Share of ranks that hang in a call that nothing breaks off."""
 
 
 class RankProcess(Watched):
@@ -31,9 +34,28 @@ class RankProcess(Watched):
         self.ahead = False
         """Started beside the epoch that trains, it waits for its state."""
         self.held = False
+        self.left = False
+        """It left its training function, and waits for the next epoch."""
         self.gone: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._told = on_exit
         host.children.append(self)
+
+    def watch(self, on_exit: Any) -> None:
+        """Whom its agent tells of its end from now on."""
+        self._told = on_exit
+
+    def leave(self) -> None:
+        """Leave the training function, if it can; whoever waits hears of it."""
+        site = self.host.site
+        if self.left or site.random.random() < LEAVES_NOT:
+            return
+
+        def left() -> None:
+            if self.alive and not self.stopped:
+                say(self, {"t": "left", "epoch": self.run.start.epoch})
+                self.left = True
+
+        site.scheduler.after(LEAVES_AFTER_S * site.random.random(), left)
 
     def kill(self) -> None:
         """SIGKILL by the agent."""
@@ -84,8 +106,11 @@ class Group:
 
     @property
     def alive(self) -> list[RankProcess]:
-        """Those that live."""
-        return [one for one in self.ranks.values() if one.alive]
+        """Those that live in this epoch."""
+        return [one for one in self.ranks.values() if self._is_in(one)]
+
+    def _is_in(self, one: RankProcess) -> bool:
+        return one.alive and not one.left and one.run.start.epoch == self.epoch
 
     def _next(self) -> None:
         self._ticks = True
@@ -101,7 +126,7 @@ class Group:
             return
         if len(self.ranks) < self.size:
             return
-        fallen = [one for one in self.ranks.values() if not one.alive]
+        fallen = [one for one in self.ranks.values() if not self._is_in(one)]
         if fallen:
             for one in self.alive:
                 if any(self.site.network.is_open(dead.host.name, one.host.name) for dead in fallen):
@@ -129,8 +154,12 @@ class Group:
             "error_type": "RuntimeError",
             "message": "[gloo/transport/tcp/pair.cc:534] Connection closed by peer",
         }
+        if one.run.board.rows[one.rank].keeps:
+            self._say(one, {"t": "left", **said})
+            one.left = True
+            return
         self._say(one, {"t": "failed", **said})
-        self.site.scheduler.after(FALLS_AFTER_S, lambda: one.end(1, "peer"))
+        self.site.scheduler.after(FALLS_AFTER_S, lambda: one.end(1, "peer") if self._is_in(one) else None)
 
     def _reaches_all(self, one: RankProcess) -> bool:
         hosts = {other.host.name for other in self.alive}
