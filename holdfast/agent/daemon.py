@@ -400,6 +400,7 @@ class Agent:
             incarnation=self.incarnation,
             jobs=self._snapshots(),
             shards=await asyncio.to_thread(self.memory.shards) if shards else (),
+            replicas=self.roles.states(),
             fences=dict(self.jobs.fences),
             warm=self.forks.warm,
             spares_missing=max(0, self._spares_wanted() - self.forks.waiting),

@@ -15,6 +15,7 @@ from holdfast.inject import (
     kill_agent,
     kill_machine,
     kill_rank,
+    kill_replica,
     nan,
     stop,
     wrong_bits,
@@ -29,6 +30,7 @@ Strike = Callable[[Target, int | None], int | None]
 
 FAULTS: dict[str, Strike] = {
     "kill-rank": kill_rank.strike,
+    "kill-replica": kill_replica.strike,
     "kill-machine": kill_machine.strike,
     "kill-agent": kill_agent.strike,
     "hang-rank": hang_rank.strike,

@@ -535,6 +535,7 @@ class AgentState(Frozen):
     incarnation: Incarnation
     jobs: tuple[JobOnMachine, ...] = ()
     shards: tuple[Shard, ...] = ()
+    replicas: tuple[ReplicaState, ...] = ()
     fences: dict[str, int] = Field(default_factory=dict)
     warm: bool = False
     """The fork server has its libraries loaded."""
