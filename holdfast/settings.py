@@ -1,4 +1,4 @@
-"""Settings: of every site and of each driver, from the environment (``HOLDFAST_*``), then ``.holdfast/settings.env``, then defaults."""
+"""Settings, from the environment (``HOLDFAST_*``), then ``.holdfast/settings.env``, then defaults."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ class Settings(FromEnvironment):
     )
     store: str = Field(
         "",
-        description="Store of checkpoints and code versions, as a URL: its scheme is `s3` or one that a package brings, "
-        "such as `acme://place`; empty: `s3://BUCKET`.",
+        description="Store of checkpoints and code versions, as a URL: its scheme is `s3` or one that a package "
+        "brings, such as `acme://place`; empty: `s3://BUCKET`.",
     )
     s3_endpoint: str = Field("", description="S3 endpoint; empty: the embedded server.")
     s3_bucket: str = Field(

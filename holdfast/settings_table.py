@@ -23,9 +23,9 @@ _COLUMNS = "| variable | default | meaning |\n|---|---|---|\n"
 _OWN = """
 ## Settings of drivers and other packages
 
-A driver, a store or a detector declares what it needs itself: a class of settings (`holdfast.settings.FromEnvironment`) with a
-prefix of its own, and an entry point in the group `holdfast.settings`, named after the prefix. It is read as the settings above
-are, by `holdfast.settings.read(AcmeSettings, settings.home)`; `holdfast up` keeps what was chosen.
+A driver, a store or a detector declares what it needs itself: a class of settings (`holdfast.settings.FromEnvironment`)
+with a prefix of its own, and an entry point in the group `holdfast.settings`, named after the prefix. It is read as the
+settings above are, by `holdfast.settings.read(AcmeSettings, settings.home)`; `holdfast up` keeps what was chosen.
 
 ```toml
 [project.entry-points."holdfast.settings"]

@@ -13,8 +13,8 @@ holdfast.diagnosers  ``(machine, command) -> list[Finding]``: a stop-time check,
 holdfast.commands    ``(machine, home, values) -> dict``: what a playbook may have done on a machine
 holdfast.drivers     ``(settings) -> Driver`` (:mod:`holdfast.drivers.base`), by name in ``HOLDFAST_DRIVER``
 holdfast.stores      a ``StoreKind`` (:mod:`holdfast.storage.objects.base`), by the scheme of ``HOLDFAST_STORE``
-holdfast.settings    the class of a driver's, store's or detector's own settings (:class:`holdfast.settings.FromEnvironment`),
-                     named after its prefix: ``acme`` for ``HOLDFAST_ACME_``
+holdfast.settings    the class of a package's own settings (:class:`holdfast.settings.FromEnvironment`), named after its
+                     prefix: ``acme`` for ``HOLDFAST_ACME_``
 holdfast.playbooks   the playbook's flow, named after its incident class; the policy entry is the package's
                      ``policy.yaml``
 ==================== ==============================================================================================

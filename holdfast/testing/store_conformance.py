@@ -37,7 +37,7 @@ def pattern(nbytes: int) -> memoryview:
 
 
 class StoreConformance:
-    """Subclasses provide two fixtures: ``store``, with an empty bucket, and ``nowhere``, whose bucket does not exist."""
+    """Subclasses provide two fixtures: ``store``, with an empty bucket, and ``nowhere``, whose bucket is missing."""
 
     no_bucket = "bucket"
     """A regular expression that the error of a missing bucket matches."""

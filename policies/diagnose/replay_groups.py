@@ -108,7 +108,9 @@ def decide(  # noqa: PLR0911  (a table)
                 next=Next.BLAME_CODE, reason="every group fails: code or data, not a machine"
             )
         case ReplayOutcome.INSEPARABLE:
-            return ReplayDecision(next=Next.NOBODY, reason="too few machines to distinguish one from the code")
+            return ReplayDecision(
+                next=Next.NOBODY, reason="too few machines to distinguish one from the code"
+            )
         case _ if repeats_left > 0:
             return ReplayDecision(next=Next.AGAIN, reason=f"{verdict.outcome.value}: once more")
         case ReplayOutcome.FLAKY:

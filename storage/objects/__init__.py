@@ -3,4 +3,13 @@
 from holdfast.storage.objects.base import Body, ObjectInfo, ObjectStore, StoreKind, Unfinished
 from holdfast.storage.objects.configure import arguments, connect, from_settings
 
-__all__ = ["Body", "ObjectInfo", "ObjectStore", "StoreKind", "Unfinished", "arguments", "connect", "from_settings"]
+__all__ = [
+    "Body",
+    "ObjectInfo",
+    "ObjectStore",
+    "StoreKind",
+    "Unfinished",
+    "arguments",
+    "connect",
+    "from_settings",
+]

@@ -138,10 +138,12 @@ class BasicStore(ABC):
         return ()
 
     def abort(self, upload: Unfinished) -> None:
-        """Do nothing: there are no unfinished uploads."""
+        """Return: there are no unfinished uploads."""
+        return
 
     def ensure_bucket(self) -> None:
-        """Do nothing: the store's operators make it."""
+        """Return: the store's operators make it."""
+        return
 
 
 class _Timed(io.RawIOBase):

@@ -30,7 +30,9 @@ def landing(path: Path, key: str, nbytes: int) -> Iterator[IO[bytes]]:
             yield file
             file.close()
             if (got := os.path.getsize(file.name)) != nbytes:
-                raise UnavailableError(f"object {key!r} changed during its download: {got} of {nbytes} bytes.")
+                raise UnavailableError(
+                    f"object {key!r} changed during its download: {got} of {nbytes} bytes."
+                )
             os.replace(file.name, path)
         except BaseException:
             Path(file.name).unlink(missing_ok=True)

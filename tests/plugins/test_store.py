@@ -1,4 +1,4 @@
-"""A store of another package: what every store must do, and a checkpoint that is saved there and restored from there."""
+"""A store of another package: what every store must do, and a checkpoint that is saved there and restored."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ def test_a_checkpoint_is_saved_there_and_restored_from_there(site: Path, tmp_pat
     bucket.mkdir()
     (home / "settings.env").write_text(f"HOLDFAST_STORE=acme://{bucket}\n")
     paths = [
-        str(write_shard(tmp_path, rank, 20, 2, payload=b"rank %d and more" % rank, owned=6)) for rank in (0, 1)
+        str(write_shard(tmp_path, rank, 20, 2, payload=b"rank %d and more" % rank, owned=6))
+        for rank in (0, 1)
     ]
     subprocess.run([sys.executable, "-c", SAVE, str(home), KEY, *paths], check=True, timeout=100)
 

@@ -44,7 +44,7 @@ class Staging:
         *,
         tls: Tls = PLAIN,
     ) -> None:
-        """``stores`` returns the arguments with which ranks reach the store at a URL; of an empty one the site's own."""
+        """``stores`` returns the arguments with which ranks reach the store at a URL; empty: the site's own."""
         self._carrier = carrier
         self._stores = stores
         self._store = stores("")

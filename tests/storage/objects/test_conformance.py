@@ -47,7 +47,9 @@ class TestS3(StoreConformance):
                 ask()
             assert "wrong-one" not in str(caught.value)
 
-    def test_many_objects_are_deleted_at_once(self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_many_objects_are_deleted_at_once(
+        self, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """More than one request takes; missing ones do not matter."""
         monkeypatch.setattr(s3, "DELETE_AT_ONCE", 10)
         for n in range(23):
@@ -62,7 +64,9 @@ class TestS3(StoreConformance):
         client = store._client()
         for key in ("a/torn", "b/other"):
             upload = client.create_multipart_upload(Bucket=store.bucket, Key=key)["UploadId"]
-            client.upload_part(Bucket=store.bucket, Key=key, UploadId=upload, PartNumber=1, Body=b"x" * 5 * MIB)
+            client.upload_part(
+                Bucket=store.bucket, Key=key, UploadId=upload, PartNumber=1, Body=b"x" * 5 * MIB
+            )
         (found,) = store.unfinished("a/")
         assert found.key == "a/torn"
         assert abs(found.active_at - time.time()) < 3600  # also where the store makes up when it was begun
