@@ -13,7 +13,7 @@ from holdfast.cli.output import AsJson, print_json, print_table, say
 from holdfast.errors import SettingsError
 
 if TYPE_CHECKING:
-    from holdfast.policies.config.policy import SparePoolPolicy
+    from holdfast.policies.config.pool import SparePoolPolicy
     from holdfast.policies.pool.spare_pool import Plan
 
 _ROWS = 16
@@ -62,7 +62,8 @@ def what_if(
         RefusedError: a figure is outside its range.
         SettingsError: the site has several groups and ``machines`` is given for all.
     """
-    from holdfast.policies.config.policy import Policy, SparePoolPolicy  # noqa: PLC0415
+    from holdfast.policies.config.policy import Policy  # noqa: PLC0415
+    from holdfast.policies.config.pool import SparePoolPolicy  # noqa: PLC0415
     from holdfast.policies.pool.spare_pool import History, plan  # noqa: PLC0415  (scipy takes half a second)
 
     policy: SparePoolPolicy = (

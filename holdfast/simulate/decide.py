@@ -19,7 +19,9 @@ from holdfast.models.checkpoint import RemoteCheckpoint, RestorePlan, Shard, Tie
 from holdfast.models.job import Job, JobSpec, JobState, Parallelism
 from holdfast.policies.classify import suspects
 from holdfast.policies.classify.incident_class import JobContext, classify, sure_machines
-from holdfast.policies.config.policy import AggregatePolicy, ClassLadder, Policy
+from holdfast.policies.config.diagnosis import AggregatePolicy
+from holdfast.policies.config.ladders import ClassLadder
+from holdfast.policies.config.policy import Policy
 from holdfast.policies.detect import standing_out, switches
 from holdfast.policies.detect.standing_out import Accusation
 from holdfast.policies.diagnose import replay_groups, slow_vote

@@ -16,7 +16,8 @@ from collections.abc import Collection, Sequence
 from holdfast.models.agent import StackDump
 from holdfast.models.base import Frozen
 from holdfast.models.job import Job
-from holdfast.policies.config.policy import AggregatePolicy, Policy
+from holdfast.policies.config.diagnosis import AggregatePolicy
+from holdfast.policies.config.policy import Policy
 from holdfast.policies.diagnose.groups import Group, groups, slots
 from holdfast.policies.diagnose.stacks import StackGroup, group_children, group_ranks, stopped
 from holdfast.policies.join_names import join_names

@@ -18,7 +18,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from holdfast.models.agent import FlightRecord
 from holdfast.models.base import Frozen
 from holdfast.models.job import Job
-from holdfast.policies.config.policy import AggregatePolicy, Policy
+from holdfast.policies.config.diagnosis import AggregatePolicy
+from holdfast.policies.config.policy import Policy
 from holdfast.policies.diagnose.flight_groups import Recorded, by_group
 from holdfast.policies.join_names import join_names
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from holdfast.models.agent import StackDump
 from holdfast.models.base import Frozen
 from holdfast.models.job import Job
-from holdfast.policies.config.policy import AggregatePolicy
+from holdfast.policies.config.diagnosis import AggregatePolicy
 from holdfast.policies.diagnose.groups import stage_of
 
 MAIN = "MainThread"

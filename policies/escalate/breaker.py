@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from holdfast.models.base import Frozen
-from holdfast.policies.config.policy import BreakerPolicy
+from holdfast.policies.config.diagnosis import BreakerPolicy
 
 
 class PastEviction(Protocol):

@@ -14,7 +14,8 @@ from holdfast.models.alert import Finding, IncidentClass
 from holdfast.models.history import Offence
 from holdfast.models.machine import Scope
 from holdfast.policies.classify import services
-from holdfast.policies.config.policy import ApprovalPolicy, ApprovalRule, Policy
+from holdfast.policies.config.ladders import ApprovalPolicy, ApprovalRule
+from holdfast.policies.config.policy import Policy
 from holdfast.policies.diagnose import flight, slow_vote
 from holdfast.policies.diagnose.aggregate import Aggregation
 from holdfast.policies.diagnose.replay_groups import Next, ReplayOutcome, ReplayVerdict, decide
