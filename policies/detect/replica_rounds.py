@@ -6,8 +6,8 @@ All machines come to the same answer by themselves: from the steps since the epo
 from __future__ import annotations
 
 SETTLED_STEPS = 8
-"""A job that resumes compares nothing before so many steps: what replicas hold alike is known from before, and the first
-steps after a recovery should have the processors."""
+"""A job that resumes compares nothing before so many steps: what replicas hold alike is known from before, and the
+first steps after a recovery should have the processors."""
 
 
 def round_of(steps: int, every: int, *, resumed: bool = False) -> int:

@@ -208,7 +208,7 @@ def _prepare_sqlite(engine: Engine) -> None:
 
 @contextmanager
 def _unrelated(connection: SqlConnection) -> Iterator[None]:
-    """Let tables be made anew that others refer to: SQLite would take all rows that refer to them for orphans.
+    """Let tables be made again that others refer to: SQLite would take all rows that refer to them for orphans.
 
     It heeds this outside of transactions only. Whether all are related again is checked before the commit.
     """

@@ -98,7 +98,7 @@ def _refuse_foreign(connection: Connection, where: str) -> None:
 
 
 def _orphans(connection: Connection) -> list[str]:
-    """Return the tables with rows that refer to nothing: SQLite does not look while its tables are made anew."""
+    """Return the tables with rows that refer to nothing: SQLite does not look while its tables are made again."""
     return sorted({row[0] for row in connection.execute(text("PRAGMA foreign_key_check"))})
 
 

@@ -36,7 +36,7 @@ def dropped(ledger: Ledger, job: str, places: PlacesOfJob) -> None:
     for each in places.places:
         if each.incident:
             _close(
-                ledger, each.incident, f"job {job} was submitted again: {each.role} {each.index} starts anew"
+                ledger, each.incident, f"job {job} was submitted again: {each.role} {each.index} starts again"
             )
 
 

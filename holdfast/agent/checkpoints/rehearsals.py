@@ -51,7 +51,7 @@ def _next_of(known: _Rank | None, run: Run, path: Path) -> _Rank:
     if (
         known is not None
         and known.found is not None
-        and known.found.outcome is Outcome.PROVEN
+        and known.found.outcome is RehearsalOutcome.PROVEN
         and known.run.start.code_version == run.start.code_version
     ):
         return _Rank(run, path, tested_at=known.tested_at, found=known.found)

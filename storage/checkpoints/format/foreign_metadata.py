@@ -134,7 +134,7 @@ def _properties(instance: TensorProperties, state: Any) -> None:
     if not isinstance(state, tuple) or len(state) != len(fields(TensorProperties)):
         raise TypeError("TensorProperties has other attributes")
     try:
-        instance.__setstate__(state)
+        instance.__setstate__(state)  # type: ignore[no-untyped-call]
     except RuntimeError as error:
         raise ValueError(str(error)) from None
 

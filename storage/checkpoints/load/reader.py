@@ -151,7 +151,7 @@ def _first_line(error: BaseException) -> str:
 
 
 class DirectoryReader(FileSystemReader):
-    """Stock, except that ``.metadata``, whoever wrote it, is read in bounds."""
+    """Stock, except that ``.metadata`` is read in bounds."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Return the checkpoint's metadata."""
