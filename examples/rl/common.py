@@ -55,7 +55,7 @@ def ask(address: str, value: Any) -> Any:
     try:
         with urllib.request.urlopen(f"http://{address}", data=packed(value), timeout=5) as answer:
             return unpacked(answer.read())
-    except HTTPException as error:  # it was killed in the middle of its answer
+    except (HTTPException, EOFError) as error:  # it was killed in the middle of its answer
         raise OSError(f"{address}: {error!r}") from error
 
 
