@@ -19,7 +19,7 @@ def inject(  # noqa: PLR0917  (typer)
     fault: Annotated[
         str,
         typer.Argument(
-            help="kill-rank, kill-replica, kill-machine, kill-agent, hang-rank, xid-79, bad-matmul, wrong-bits, nan, "
+            help="kill-rank, kill-machine, kill-agent, kill-replica, hang-rank, xid-79, bad-matmul, wrong-bits, nan, "
             "flip-bit, code-bug; for a while: packet-loss, slow-machine, full-disk, readonly-disk, memory-pressure, "
             "s3-503."
         ),

@@ -30,9 +30,9 @@ Strike = Callable[[Target, int | None], int | None]
 
 FAULTS: dict[str, Strike] = {
     "kill-rank": kill_rank.strike,
-    "kill-replica": kill_replica.strike,
     "kill-machine": kill_machine.strike,
     "kill-agent": kill_agent.strike,
+    "kill-replica": kill_replica.strike,
     "hang-rank": hang_rank.strike,
     "xid-79": xid_79.strike,
     "bad-matmul": bad_matmul.strike,
