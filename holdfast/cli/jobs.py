@@ -9,7 +9,7 @@ import typer
 
 from holdfast import names
 from holdfast.cli import context, sources
-from holdfast.cli.arguments import JobName
+from holdfast.cli.arguments import JobName, finite
 from holdfast.cli.output import AsJson, tell
 
 
@@ -90,7 +90,10 @@ def move(  # noqa: PLR0917
     to: Annotated[str, typer.Option(help="Standby that takes over (default: the policy's choice).")] = "",
     reason: Annotated[str, typer.Option(help="Why, for the record.")] = "",
     within: Annotated[
-        float | None, typer.Option(min=0.001, help="Seconds until the machine is gone (default: it stays).")
+        float | None,
+        typer.Option(
+            min=0.001, help="Seconds until the machine is gone (default: it stays).", callback=finite
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -10,6 +10,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from holdfast import settings as settings_module
+from holdfast.cli.arguments import finite
 from holdfast.cli.output import AsJson, err, print_json, print_table, say
 from holdfast.errors import SettingsError
 
@@ -25,9 +26,9 @@ def simulate(  # noqa: PLR0917
         typer.Argument(metavar="[FILE]", help="YAML with what is different from the packaged scenario."),
     ] = None,
     machines: Annotated[int | None, typer.Option(min=1, help="Machines of the job.")] = None,
-    days: Annotated[float | None, typer.Option(help="Days to simulate.")] = None,
+    days: Annotated[float | None, typer.Option(help="Days to simulate.", callback=finite)] = None,
     rate: Annotated[
-        float | None, typer.Option(min=0, help="Faults of machines, per machine and day.")
+        float | None, typer.Option(min=0, help="Faults of machines, per machine and day.", callback=finite)
     ] = None,
     strategy: Annotated[
         list[str] | None,

@@ -34,11 +34,12 @@ class StartFrom(Frozen):
         "all, and steps count on from there.",
     )
 
-    @field_validator("step")
+    @field_validator("step", mode="before")
     @classmethod
-    def _step_is_positive(cls, value: int | str) -> int | str:
-        if isinstance(value, int) and value < 1:
-            raise ValueError(f"{value}: expected a step that was saved, 1 or later, or newest")
+    def _step_is_a_number_or_newest(cls, value: Any) -> Any:
+        whole = str(value).isdecimal() and int(value) > 0
+        if not whole and value != "newest":
+            raise ValueError(f"{value!r}: expected a step that was saved, 1 or later, or newest")
         return value
 
     @field_validator("path")
@@ -57,7 +58,9 @@ class StartFrom(Frozen):
     @field_validator("parts", mode="before")
     @classmethod
     def _parts_may_be_a_list(cls, value: Any) -> Any:
-        if isinstance(value, Sequence) and not isinstance(value, str):
+        if isinstance(value, str):
+            raise ValueError(f"{value!r}: expected a list, such as [{value}], or a mapping of names")
+        if isinstance(value, Sequence):
             return {each: each for each in value}
         return value
 
