@@ -9,7 +9,8 @@ from holdfast.hindsight.record import Record
 from holdfast.models.alert import Alert, Classification
 from holdfast.models.history import Epoch
 from holdfast.models.job import Job
-from holdfast.policies.classify.incident_class import JobContext, NoAction, Wait, classify
+from holdfast.policies.classify.decision import JobContext, NoAction, Wait
+from holdfast.policies.classify.incident_class import classify
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.escalate import code
 from holdfast.storage.ledger.inputs import OPENED

@@ -18,7 +18,8 @@ from holdfast.models.alert import Alert, Classification, IncidentClass, Rung
 from holdfast.models.checkpoint import RemoteCheckpoint, RestorePlan, Shard, Tier
 from holdfast.models.job import Job, JobSpec, JobState, Parallelism
 from holdfast.policies.classify import suspects
-from holdfast.policies.classify.incident_class import JobContext, classify, sure_machines
+from holdfast.policies.classify.decision import JobContext
+from holdfast.policies.classify.incident_class import classify, sure_machines
 from holdfast.policies.config.diagnosis import AggregatePolicy
 from holdfast.policies.config.ladders import ClassLadder
 from holdfast.policies.config.policy import Policy

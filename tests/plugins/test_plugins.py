@@ -22,7 +22,8 @@ from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClas
 from holdfast.models.job import Job, JobSpec, JobState
 from holdfast.plugins import Group
 from holdfast.plugins.policy import site_policy
-from holdfast.policies.classify.incident_class import JobContext, classify
+from holdfast.policies.classify.decision import JobContext
+from holdfast.policies.classify.incident_class import classify
 from holdfast.settings import Settings
 from tests.plugins import acme
 

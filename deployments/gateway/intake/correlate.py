@@ -34,9 +34,10 @@ from holdfast.models.alert import (
 from holdfast.models.job import Job, JobState
 from holdfast.models.machine import Machine
 from holdfast.policies.classify import admission_filter, exits
+from holdfast.policies.classify.decision import JobContext, NoAction, Wait
 from holdfast.policies.classify.identity import identity
 from holdfast.policies.classify.importance import Importance, importance
-from holdfast.policies.classify.incident_class import JobContext, NoAction, Wait, classify
+from holdfast.policies.classify.incident_class import classify
 from holdfast.policies.escalate import overtake
 from holdfast.storage.ledger.inputs import OPENED
 

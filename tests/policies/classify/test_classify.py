@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
-from holdfast.policies.classify.incident_class import JobContext, NoAction, Wait, classify, sure_machines
+from holdfast.policies.classify.decision import JobContext, NoAction, Wait
+from holdfast.policies.classify.incident_class import classify, sure_machines
 from tests.policies.make import NOW, alert, job, rank_exit
 
 USER_BUG: dict[str, Any] = {

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from holdfast.models.alert import MACHINE_KINDS, Alert, AlertKind, Classification, IncidentClass
 from holdfast.policies.classify import sure_signs
-from holdfast.policies.classify.incident_class import Decision, JobContext, NoAction, classify
+from holdfast.policies.classify.decision import Decision, JobContext, NoAction
+from holdfast.policies.classify.incident_class import classify
 from holdfast.policies.config.policy import Policy
 from tests.policies.make import NOW, job
 
