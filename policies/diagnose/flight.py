@@ -77,9 +77,12 @@ def analyse(
     machines = tuple(dict.fromkeys(job.machine_of(rank) for rank in sorted(found.ranks)))
     few = bool(found.ranks) and 2 * len(found.ranks) < world and bool(in_wait - found.ranks)
     limit = (policy or Policy.load().aggregate).limit(len(job.machines))
-    clear = few and len(machines) <= limit
+    alone = len(job.machines) == 1
+    clear = few and not alone and len(machines) <= limit
     told += found.why
-    if few and not clear:
+    if few and alone:
+        told.append("they are on the only machine of the job: as likely its program as the machine")
+    elif few and not clear:
         told.append(f"they are on {len(machines)} machines, more than the limit of {limit}: a human decides")
     return FlightVerdict(
         behind=tuple(sorted(found.ranks)),
