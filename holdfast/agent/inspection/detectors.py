@@ -28,6 +28,7 @@ from holdfast.agent.inspection.roots import Roots
 from holdfast.agent.inspection.smart import SmartDisks
 from holdfast.agent.inspection.smi import Smi
 from holdfast.agent.inspection.steady import Steady
+from holdfast.agent.inspection.throttled import Throttled
 from holdfast.agent.inspection.tool import Tool
 from holdfast.models.agent import Vitals
 from holdfast.paths import machine_dir
@@ -55,6 +56,11 @@ def detectors(
         Steady(machine, Network(roots.sys, policy.network, time.monotonic), every.network_s),
         Steady(machine, MemoryCheck(policy.host), every.host_s),
         Steady(machine, Pressure(roots.proc, policy.host), every.host_s),
+        Steady(
+            machine,
+            Throttled(policy.host, Path("/proc"), Path("/sys/fs/cgroup"), born_shared=roots.shares_host),
+            every.host_s,
+        ),
         Steady(machine, OomKills(roots.proc, roots.sys), every.host_s),
         Steady(
             machine,
@@ -79,7 +85,7 @@ def _object_store(machine: str, settings: Settings, policy: DetectPolicy) -> tup
 
 
 def _of_tools(machine: str, policy: DetectPolicy, roots: Roots) -> tuple[Detector, ...]:
-    """Return those that ask a tool of the machine. Disks are not asked on command: they may take seconds to answer."""
+    """Return those that ask a tool of the machine. On command disks have less time to answer."""
     every, limits = policy.intervals, policy.tools
     names = ("mdadm", "smartctl", "ethtool", "ibstat")
     mdadm, smartctl, ethtool, ibstat = (Tool(name, limits.timeout_s, roots.tools) for name in names)
@@ -90,7 +96,7 @@ def _of_tools(machine: str, policy: DetectPolicy, roots: Roots) -> tuple[Detecto
         Steady(machine, Raid(roots.sys, roots.proc, mdadm), every.storage_s, blocking=True),
         Steady(machine, counters, every.network_s, blocking=True),
         Steady(machine, adapters, every.network_s, blocking=True),
-        Steady(machine, smart, every.disk_s, blocking=True, on_command=False),
+        Steady(machine, smart, every.disk_s, blocking=True, look_soon=smart.look_soon),
     )
 
 
