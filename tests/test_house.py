@@ -40,6 +40,7 @@ BASE = {
     "refusal",
     "durable",
     "failpoint",
+    "bounded_pickle",
     "holdfast",
 }
 BELOW_TASKS = BASE | {"policies", "storage", "drivers", "agent", "plugins"}
