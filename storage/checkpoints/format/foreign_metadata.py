@@ -130,7 +130,7 @@ def _require_index(state: Mapping[str, Any]) -> None:
         raise TypeError("MetadataIndex needs a name, and an offset or None")
 
 
-def _properties(instance: TensorProperties, state: Any) -> None:
+def _properties(instance: Any, state: Any) -> None:
     if not isinstance(state, tuple) or len(state) != len(fields(TensorProperties)):
         raise TypeError("TensorProperties has other attributes")
     try:
