@@ -53,6 +53,8 @@ class Part:
     prefix: str = ""
     measure: bool = False
     """Whether collectives are timed as well, which takes some rounds more."""
+    disk: str = ""
+    """A folder on the disk that is tested; empty: :attr:`folder`."""
     fresh: bool = True
     """Whether the process was started for this check: all its time is the check's."""
     stay: str = ""
@@ -91,6 +93,10 @@ class CollectiveOutcome:
     """Hardware and library that value and digest are of."""
     cpu_s: float = 0.0
     """Processor time that the check used in this process."""
+    busy: float = 0.0
+    """Share of the tested device's work that was others' meanwhile."""
+    untested: str = ""
+    """Why nothing could be tested; empty: it was."""
 
     def write(self, path: Path) -> None:
         """Write it to ``path``, whole or not at all."""
@@ -160,9 +166,21 @@ def stay(order: Path) -> None:
             continue
         told = json.loads(claimed.read_text())
         claimed.unlink()
-        from holdfast.agent.diagnostics import alignment, computing  # noqa: PLC0415  (they build on this module)
+        from holdfast.agent.diagnostics import (  # noqa: PLC0415  (they build on this module)
+            alignment,
+            computing,
+            disk_bandwidth,
+            host_copies,
+        )
 
-        checks = (all_to_all, all_gather, computing.matmul, alignment.bitwise)
+        checks = (
+            all_to_all,
+            all_gather,
+            computing.matmul,
+            host_copies.pcie,
+            disk_bandwidth.disk,
+            alignment.bitwise,
+        )
         part = Part(**(told["part"] | {"fresh": False}))
         {check.__name__: check for check in checks}[told["check"]](part)
         return

@@ -17,7 +17,16 @@ from typing import Any
 
 import psutil
 
-from holdfast.agent.diagnostics import alignment, collectives, computing, interfaces, plugged, vendor
+from holdfast.agent.diagnostics import (
+    alignment,
+    collectives,
+    computing,
+    disk_bandwidth,
+    host_copies,
+    interfaces,
+    plugged,
+    vendor,
+)
 from holdfast.agent.diagnostics.collectives import CollectiveOutcome, Part
 from holdfast.agent.diagnostics.machine_state import NvmlSettings, put_back
 from holdfast.agent.diagnostics.warm_checks import Bench, Forked, ForkFn
@@ -59,7 +68,7 @@ async def run_check(
             return await inspector.inspect()
         case Check.VENDOR:
             return await _restoring(machine, vendor.check(machine, _limit(command.timeout_s)))
-        case Check.MATMUL | Check.BITWISE:
+        case Check.MATMUL | Check.PCIE | Check.BITWISE:
             return await _restoring(machine, _in_processes(command, machine, bench or Bench(fork)))
         case Check.NIC:
             return await interfaces.check(machine, _limit(command.timeout_s))
@@ -90,6 +99,7 @@ async def _in_processes(command: Diagnose, machine: str, bench: Bench) -> list[F
         outcomes = await _run(parts, _TARGETS[command.check], bench, command.timeout_s)
         own_s = sum(outcome.cpu_s for outcome in outcomes.values())
         busy = load.of_others(own_s) if any(outcome.host for outcome in outcomes.values()) else 0.0
+        busy = max([busy, *(outcome.busy for outcome in outcomes.values())])
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     judge = _JUDGES.get(command.check, _judge_computed)
@@ -120,9 +130,14 @@ class Load:
 
 def _own_parts(command: Diagnose) -> list[Part]:
     size = max(2, command.processes) if command.check == Check.ALL_TO_ALL else command.processes
+    size = 1 if command.check == Check.DISK else size
     limit = _limit(command.timeout_s)
     measure = command.measure
-    return [Part(rank=rank, size=size, folder="", timeout_s=limit, measure=measure) for rank in range(size)]
+    disk = os.environ.get(ENV_MACHINE_DIR, "")
+    return [
+        Part(rank=rank, size=size, folder="", timeout_s=limit, measure=measure, disk=disk)
+        for rank in range(size)
+    ]
 
 
 def _pair_part(command: Diagnose, machine: str) -> Part:
@@ -219,7 +234,7 @@ def _judge_own(command: Diagnose, machine: str, outcomes: Mapping[int, Collectiv
 
 
 def _rate(outcome: CollectiveOutcome) -> str:
-    return "" if outcome.value is None else f", {outcome.value:.4g} MB/s"
+    return "" if outcome.value is None else f", {outcome.value:.4g} {outcome.unit}"
 
 
 def _value(outcome: CollectiveOutcome) -> dict[str, Any]:
@@ -264,7 +279,7 @@ def _judge_computed(
             rank=rank,
             ok=not (outcome.wrong or outcome.error),
             sure=bool(outcome.wrong),
-            detail=f"process {rank}: {outcome.wrong or outcome.error or outcome.digest or 'right'}",
+            detail=f"process {rank}: {_computed(outcome)}",
             **_value(outcome),
             digest=outcome.digest,
             kind=outcome.kind,
@@ -282,10 +297,18 @@ def _judge_computed(
     return found
 
 
+def _computed(outcome: Outcome) -> str:
+    if outcome.untested:
+        return f"not tested: {outcome.untested}"
+    return outcome.wrong or outcome.error or outcome.digest or f"right{_rate(outcome)}"
+
+
 _TARGETS: dict[str, Callable[[Part], None]] = {
     Check.ALL_TO_ALL: collectives.all_to_all,
     Check.ALL_GATHER: collectives.all_gather,
     Check.MATMUL: computing.matmul,
+    Check.PCIE: host_copies.pcie,
+    Check.DISK: disk_bandwidth.disk,
     Check.BITWISE: alignment.bitwise,
 }
 _JUDGES: dict[str, Callable[[Diagnose, str, Mapping[int, CollectiveOutcome]], list[Finding]]] = {
