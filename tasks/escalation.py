@@ -17,6 +17,7 @@ from holdfast.policies.classify import suspects
 from holdfast.policies.detect import switches
 from holdfast.policies.detect.standing_out import Weighed
 from holdfast.policies.escalate import code, evidence, ladder, repeated
+from holdfast.policies.join_names import join_names
 from holdfast.policies.pool import offences
 from holdfast.tasks import changes, history, late, poisoned, standing
 from holdfast.tasks.case import Case
@@ -74,7 +75,8 @@ async def _act(case: Case, verdict: Verdict, rung: Rung) -> EscalationResult:
     match rung:
         case Rung.RETRY:
             also = f"; {data}" if (data := suspect_data(case)) else ""
-            spared = _of_newest_rung(case, "spared") or "no machine at fault"
+            of_several = f"{join_names(verdict.shared)} suspected, no machine" if verdict.shared else ""
+            spared = _of_newest_rung(case, "spared") or of_several or "no machine at fault"
             return EscalationResult(did=f"{spared}; retried in place{also}", verdict=verdict)
         case Rung.SKIP_DATA:
             step = await skip_data(case)

@@ -212,6 +212,8 @@ class Verdict(Frozen):
     """Ranks that the suspects are named for; empty: not for certain ranks."""
     sure: bool = False
     """Only the suspects explain it: they are evicted at once."""
+    shared: tuple[str, ...] = ()
+    """Failure domains that are suspected in place of their machines, such as ``switch leaf-1``."""
 
     @model_validator(mode="before")
     @classmethod
