@@ -27,7 +27,7 @@ def hold_saves(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     whole = Transfer.run
 
     def run(self: Transfer, reached: Any) -> None:
-        assert go.wait(20)
+        assert go.wait(60)
         whole(self, reached)
 
     monkeypatch.setattr(Transfer, "run", run)

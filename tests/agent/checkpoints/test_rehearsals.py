@@ -6,7 +6,6 @@ import asyncio
 import errno
 import mmap
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -43,14 +42,16 @@ for step in range(start + 1, 100_000):
 """
 
 
-@pytest.fixture(scope="module")
-def machine(home: Path, gateway: FakeGateway) -> Iterator[AgentProcess]:
+@pytest.fixture
+def machine(torch_agent: AgentProcess) -> AgentProcess:
     """One whose fork server has torch."""
-    agent = AgentProcess(home, "p0", gateway)
-    try:
-        yield agent.ready()
-    finally:
-        agent.stop()
+    return torch_agent
+
+
+@pytest.fixture
+def gateway(torch_agent: AgentProcess) -> FakeGateway:
+    """The machine's."""
+    return torch_agent.gateway
 
 
 async def begin(machine: AgentProcess, job: str, script: str) -> None:
@@ -84,7 +85,7 @@ async def test_what_a_rank_saved_is_told_as_digests(machine: AgentProcess, gatew
 
     until(lambda: len(told()) >= 3, 120, "digests of three saves")
     await end(machine, "told")
-    until(lambda: not list(machine.shm.rglob("digest-*")), 20, "loans to end")
+    until(lambda: not list(machine.shm.rglob("digest-*")), 60, "loans to end")
     found = [each.by_rank() for each in told()]
     names = {"model.weight", "model.bias"}
     names |= {
