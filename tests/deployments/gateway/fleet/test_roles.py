@@ -225,7 +225,7 @@ async def test_a_new_submission_closes_what_a_person_was_asked(kit: Kit, again: 
     await kit.post("/v1/jobs", {"spec": spec, "code_version": "v1"})
     first, second = sorted(kit.incidents(), key=lambda each: each.id)
     assert (first.state, second.state) == (IncidentState.RECOVERED, IncidentState.DISMISSED)
-    assert first.summary == f"job {JOB} was submitted again: rollout 0 starts anew"
+    assert first.summary == f"job {JOB} was submitted again: rollout 0 starts again"
     assert second.summary == "known"
 
 
