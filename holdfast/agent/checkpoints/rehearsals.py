@@ -147,9 +147,9 @@ class Rehearsals:
     async def _rehearse(self) -> None:
         while self._due:
             who = next(iter(self._due))
-            known = self._ranks[who]
+            known = self._ranks.get(who)  # None: its job ended, and was forgotten for one that saves
             try:
-                if known.run.running:
+                if known is not None and known.run.running:
                     found = await self._prover.shard(*who, allowed=known.run.allowed(who[1]))
                     self.note(known.run, found)
             except Exception:

@@ -26,7 +26,12 @@ class Machine:
     def __init__(self, folder: Path) -> None:
         self.rehearsed: list[tuple[int, int]] = []
         """Epoch and rank."""
+        self.jobs: list[str] = []
+        """Job of each."""
         self.wrong = ""
+        self.turn = asyncio.Event()
+        """Cleared, a proof takes until it is set."""
+        self.turn.set()
         self._folder = folder
         self._run: Any = None
         self._rehearsals = Rehearsals(self, lambda _run, _found: None, calm_s=0.0)  # type: ignore[arg-type]
@@ -35,20 +40,26 @@ class Machine:
         """Prove a shard, as the prover does."""
         epoch = self._run.start.epoch
         self.rehearsed.append((epoch, rank))
+        self.jobs.append(job)
+        await self.turn.wait()
         proof = Proof.of([Problem(path="a", wrong=self.wrong)] if self.wrong else [])
         return Rehearsal(
             job=job, rank=rank, step=epoch, epoch=epoch, plan="plan", tier=Tier.MEMORY, proof=proof
         )
 
-    async def epoch(self, number: int, code: str = "c1") -> None:
+    async def epoch(self, number: int, code: str = "c1", *, job: str = "toy") -> None:
         """Save once on each rank in a new epoch, and do what is due."""
         if self._run is not None:
             self._run.running = False
-        start = SimpleNamespace(job="toy", replay=None, code_version=code, ranks=RANKS, epoch=number)
+        start = SimpleNamespace(job=job, replay=None, code_version=code, ranks=RANKS, epoch=number)
         self._run = SimpleNamespace(start=start, running=True, allowed=lambda _rank: None)
         for rank in RANKS:
             path = write_shard(self._folder, rank=rank, step=number, epoch=number)
             self._rehearsals.saved(self._run, rank, path)
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Do what is due."""
         for _ in range(20):
             await asyncio.sleep(0)
         await asyncio.sleep(0.01)
@@ -102,3 +113,14 @@ async def test_another_plan_is_rehearsed(machine: Machine, monkeypatch: pytest.M
     monkeypatch.setattr(buffers, "read_header", of_another_plan)
     await machine.epoch(2)
     assert machine.rehearsed[2:] == [(2, 0), (2, 1)]
+
+
+async def test_a_job_that_ended_while_it_waited_holds_up_no_other(machine: Machine) -> None:
+    """It is forgotten when the next job saves; its rank's turn, which comes after that, passes."""
+    machine.turn.clear()
+    await machine.epoch(1, job="old")
+    await machine.epoch(1, job="new")
+    machine.turn.set()
+    await machine.settle()
+    assert machine.jobs == ["old", "new", "new"]
+    assert machine.told() == 1
