@@ -46,13 +46,15 @@ def _next_of(known: _Rank | None, run: Run, path: Path) -> _Rank:
     """Return a rank in its new ``run``, with the proof of the run before where it holds: same code; same plan later.
 
     A restore by a proven plan changes nothing about it, and in the first seconds after a recovery the steps need the
-    processors.
+    processors. A job that went back behind the proven step, or began again, may train on another way: a proof of steps
+    that it has not done is none of its own.
     """
     if (
         known is not None
         and known.found is not None
         and known.found.outcome is RehearsalOutcome.PROVEN
         and known.run.start.code_version == run.start.code_version
+        and known.found.step <= run.start.restore.step
     ):
         return _Rank(run, path, tested_at=known.tested_at, found=known.found)
     return _Rank(run, path)

@@ -47,11 +47,16 @@ class Machine:
             job=job, rank=rank, step=epoch, epoch=epoch, plan="plan", tier=Tier.MEMORY, proof=proof
         )
 
-    async def epoch(self, number: int, code: str = "c1", *, job: str = "toy") -> None:
-        """Save once on each rank in a new epoch, and do what is due."""
+    async def epoch(
+        self, number: int, code: str = "c1", *, job: str = "toy", restored: int | None = None
+    ) -> None:
+        """Save once on each rank in a new epoch, and do what is due; None: the epoch before was restored."""
         if self._run is not None:
             self._run.running = False
-        start = SimpleNamespace(job=job, replay=None, code_version=code, ranks=RANKS, epoch=number)
+        restore = SimpleNamespace(step=number - 1 if restored is None else restored)
+        start = SimpleNamespace(
+            job=job, replay=None, code_version=code, ranks=RANKS, epoch=number, restore=restore
+        )
         self._run = SimpleNamespace(start=start, running=True, allowed=lambda _rank: None)
         for rank in RANKS:
             path = write_shard(self._folder, rank=rank, step=number, epoch=number)
@@ -89,6 +94,14 @@ async def test_another_version_of_the_code_is_rehearsed(machine: Machine) -> Non
     await machine.epoch(1)
     await machine.epoch(2, code="c2")
     assert machine.rehearsed[2:] == [(2, 0), (2, 1)]
+
+
+async def test_a_proof_of_steps_that_were_taken_back_is_none(machine: Machine) -> None:
+    """The job went back behind it, or was submitted again: heartbeats report no step that it has not done."""
+    await machine.epoch(1)
+    await machine.epoch(2, restored=0)
+    assert machine.rehearsed[2:] == [(2, 0), (2, 1)]
+    assert machine.told() == 2
 
 
 async def test_a_failure_is_tried_again_in_the_next_epoch(machine: Machine) -> None:
