@@ -9,8 +9,7 @@ here: each makes as much as the bytes that it was read from, and their number is
 from __future__ import annotations
 
 import pickletools
-from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +27,8 @@ _SAID = 60
 _MARK = object()
 _SCALARS = (str, bytes, int, float, bool, type(None))
 _LEAVES = frozenset(_SCALARS)
+_BY_SECRET = frozenset((str, bytes))
+"""Types whose hash depends on a secret of the process: their keys cannot be chosen to collide."""
 
 
 class MaliciousPickleError(CheckpointError):
@@ -115,6 +116,8 @@ class _Reader:
         """Containers that were named again: they are whole. What grew after that could reach any depth, or itself."""
         self._made: dict[int, Kind] = {}
         """Kinds of instances, by identity."""
+        self._hashes: dict[int, dict[int, int]] = {}
+        """Of dictionaries, by identity: how many keys were given that have a hash."""
 
     def result(self) -> Any:
         """Return the one value that is left at the end."""
@@ -176,6 +179,7 @@ class _Reader:
         # An earlier one may have had its identity: nothing of that counts.
         self._depths[known] = depth
         self._fetched.discard(known)
+        self._hashes.pop(known, None)
         if kind is not None:
             self._made[known] = kind
         elif known in self._made:
@@ -199,11 +203,8 @@ class _Reader:
             if type(key) not in _LEAVES and not self._is_key(key):
                 raise MaliciousPickleError("it has a key that is no plain value: refused")
         self._deepen(into, values[1::2])
-        before = len(into)
-        _spread(keys)
+        self._spread(into, keys)
         into.update(zip(keys, values[1::2], strict=True))
-        if before.bit_length() < len(into).bit_length():  # looked at each time that it doubled
-            _spread(into)
 
     def named(self, module: str, name: str) -> None:
         """Push what a name of a module stands for."""
@@ -245,6 +246,17 @@ class _Reader:
         kind = self._made.get(id(key))
         return kind is not None and kind.is_key
 
+    def _spread(self, into: dict[Any, Any], keys: Sequence[Any]) -> None:
+        """Raise an error for keys that were chosen to have one hash, however many at a time they come."""
+        chosen = [hash(key) for key in keys if type(key) not in _BY_SECRET]
+        if not chosen:
+            return
+        known = self._hashes.setdefault(id(into), {})
+        for each in chosen:
+            known[each] = number = known.get(each, 0) + 1
+            if number > MAX_EQUAL_HASHES:
+                raise MaliciousPickleError("its keys were chosen to have one hash: refused")
+
     def _deepen(self, container: Any, parts: Sequence[Any]) -> None:
         if id(container) in self._fetched:
             raise MaliciousPickleError("it changes a container that it has named again: refused")
@@ -258,21 +270,6 @@ class _Reader:
         if depth > MAX_DEPTH:
             raise MaliciousPickleError(_TOO_DEEP)
         depths[id(container)] = depth
-
-
-def _spread(keys: Collection[Any]) -> None:
-    """Raise an error for keys that were chosen to have one hash."""
-    if len(keys) <= MAX_EQUAL_HASHES:
-        return
-    for value, number in Counter(map(hash, keys)).most_common():
-        if number <= MAX_EQUAL_HASHES:
-            return
-        distinct: list[Any] = []
-        for key in keys:
-            if hash(key) == value and key not in distinct:
-                distinct.append(key)
-            if len(distinct) > MAX_EQUAL_HASHES:
-                raise MaliciousPickleError("its keys were chosen to have one hash: refused")
 
 
 def _said(kind: Any) -> str:

@@ -89,6 +89,14 @@ def colliding(number: int) -> bytes:
     return b"}(" + b"".join(keys) + b"u"
 
 
+def colliding_one_by_one(number: int) -> bytes:
+    """As many keys in a row at first, so that the dictionary never doubles while the others come, each by itself."""
+    prime = (1 << 61) - 1
+    row = b"".join(b"J" + struct.pack("<i", each) + b"N" for each in range(number))
+    keys = (b"\x8a\x0b" + (each * prime).to_bytes(11, "little") + b"Ns" for each in range(1, number))
+    return b"}(" + row + b"u" + b"".join(keys)
+
+
 BOMBS: dict[str, bytes] = {
     "memo of gigabytes": recording(b"Nr" + struct.pack("<I", 150_000_000)),
     "memo of gigabytes, in text": recording(b"Np150000000\n"),
@@ -104,6 +112,7 @@ BOMBS: dict[str, bytes] = {
     "lists in lists, from the outside": b"\x80\x02]q\x00" + b"0h\x00]q\x01a0h\x01]q\x00a" * 100_000 + b".",
     "two lists in each other": b"\x80\x02]q\x00(]q\x01h\x00ae.",
     "keys of one hash": recording(colliding(300_000)),
+    "keys of one hash, one by one": recording(colliding_one_by_one(1 << 18)),
     "marks without end": b"\x80\x02" + b"(" * 3_000_000,
 }
 
