@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator, Sequence
 
@@ -10,7 +11,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import JSON, Engine, column, create_engine, inspect, table, text
+from sqlalchemy import JSON, Connection, Engine, column, create_engine, inspect, table, text
 from sqlalchemy.exc import IntegrityError
 from typer.testing import CliRunner
 
@@ -112,17 +113,17 @@ def test_a_ledger_of_before_migrations_is_taken_up(url: str, engine: Engine, mis
 HOSTILE = ("../../etc", "a/b", "a\x1b[31mb", "a\nb", ".hidden", "Ünder", "x" * 200)
 
 
+def _insert(connection: Connection, into: str, **values: object) -> None:
+    """A row without what later columns have by default."""
+    columns = (column(each, JSON() if isinstance(values[each], (dict, list)) else None) for each in values)
+    connection.execute(table(into, *columns).insert().values(values))
+
+
 def _with_names(engine: Engine, names: Sequence[str]) -> None:
     """Rows of a release that took any name: jobs, machines, incidents and what refers to them."""
 
-    def insert(into: str, **values: object) -> None:
-        # Without what later columns have by default.
-        columns = (
-            column(each, JSON() if isinstance(values[each], (dict, list)) else None) for each in values
-        )
-        connection.execute(table(into, *columns).insert().values(values))
-
     with engine.begin() as connection:
+        insert = functools.partial(_insert, connection)
         machines = [f"{name}/m" if name in HOSTILE else f"{name}-m" for name in names]
         for name, machine in zip(names, machines, strict=True):
             spec = {"name": name, "script": "train.py", "machines": 1, "ranks_per_machine": 1}
@@ -216,6 +217,59 @@ def test_names_that_are_refused_today_hide_no_others(url: str, engine: Engine) -
     assert noted.keys() >= jobs.keys() - {"gpt"}
     assert differences(engine) == []
     ledger.add_job(jobs[unusable[0]].spec, "v1")  # it has ended: the name may be used, or left
+    ledger.close()
+
+
+SPEC = {"name": "gpt", "script": "train.py", "machines": 1, "ranks_per_machine": 1}
+
+
+def _gpt(connection: Connection, **fields: object) -> None:
+    """Give the job gpt a machine, and its spec further fields."""
+    values = {"spec": json.dumps(SPEC | fields), "machines": json.dumps(["Node_1"])}
+    connection.execute(text("UPDATE jobs SET spec = :spec, machines = :machines WHERE name = 'gpt'"), values)
+    blank = {"incarnation": "", "address": "", "data_address": "", "seen_at": 0.0, "registered_at": 0.0}
+    _insert(connection, "machines", name="Node_1", state="active", job="gpt", **blank)
+
+
+def test_names_that_are_bad_of_another_kind_stay(url: str, engine: Engine) -> None:
+    """As do a script's texts, what is empty where it may be, and tables that are not the ledger's."""
+    before_migrations(engine)
+    with engine.begin() as connection:
+        _gpt(connection, args=["", "Node_1", "a/b"], env={"EMPTY": "", "WHERE": "a/b"})
+        # A monitor named its own job, which is no name of ours, and no machine.
+        body = {"kind": "rank_exit", "job": "Node_1", "machine": "", "at": 1.0}
+        alert = {"kind": "rank_exit", "job": "Node_1", "machine": "", "outcome": "", "recorded_at": 1.0}
+        _insert(connection, "alerts", body=body, **alert)
+        _insert(connection, "alerts", body=body | {"machine": "a/b"}, **alert | {"machine": "a/b"})
+        connection.execute(text("CREATE TABLE of_others (version VARCHAR(32))"))
+        connection.execute(text("INSERT INTO of_others VALUES ('a/b')"))
+    ledger = Ledger(url)
+    ledger.create()
+    job, machine = ledger.job("gpt"), ledger.machine("Node_1")
+    assert job.spec.args == ("", "Node_1", "a/b")
+    assert job.spec.env == {"EMPTY": "", "WHERE": "a/b"}
+    assert (job.state, job.machines) == (JobState.RUNNING, ("Node_1",))
+    assert (machine.state, machine.incarnation) == (MachineState.ACTIVE, "")
+    for heard in ledger.alerts():
+        assert str(heard.job).startswith("unusable-")
+        assert str(heard.machine).startswith("unusable-")
+    assert {each.reason for each in ledger.by_hand()} == {
+        f"its name {name!r} cannot be used any more" for name in ("Node_1", "", "a/b")
+    }
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT version FROM of_others")).scalar() == "a/b"
+    ledger.close()
+
+
+def test_variables_that_no_process_can_have_do_not_hide_their_job(url: str, engine: Engine) -> None:
+    """An older release took them into the ledger, where they would be refused with all jobs."""
+    before_migrations(engine)
+    with engine.begin() as connection:
+        _gpt(connection, env={"": "1", "A=B": "1", "A": "a\0b", "KEPT": "="})
+    ledger = Ledger(url)
+    ledger.create()
+    assert ledger.job("gpt").spec.env == {"KEPT": "="}
+    assert ledger.by_hand() == []
     ledger.close()
 
 

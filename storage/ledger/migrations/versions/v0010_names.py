@@ -2,6 +2,8 @@
 
 What has one cannot be used: its job is stopped, its machine gone, and an entry among what was done by hand has the old
 name. All other rows stay readable. Nothing is done to a ledger without such names.
+
+Variables of a job that no process can be started with are left out of its row: job files may not have them any more.
 """
 
 from __future__ import annotations
@@ -41,7 +43,12 @@ COLUMNS = {
 }
 """Columns with names, in every table or in one."""
 LISTS = ("jobs.machines", "epochs.machines")
-AS_WRITTEN = ("by_hand", "meta", "alembic_version", "leaders", "pool_groups")
+TABLES = (
+    *("jobs", "job_states", "job_leases", "epochs", "stretches", "checkpoints", "suspicions"),
+    *("code_versions", "machines", "repairs", "alerts", "incidents", "incident_alerts", "actions"),
+    *("inputs", "waits"),
+)
+"""With names. What was done by hand stays as it was written, and nothing is read of tables that are not ours."""
 ENDED = ("stopped", "failed", "done")
 
 
@@ -49,8 +56,9 @@ def upgrade() -> None:
     """Rename, stop, and note it."""
     connection = op.get_bind()
     known = sa.MetaData()
-    known.reflect(bind=connection)
-    tables = {name: table for name, table in known.tables.items() if name not in AS_WRITTEN}
+    known.reflect(bind=connection, only=[*TABLES, "by_hand"])
+    tables = {name: known.tables[name] for name in TABLES}
+    _leave_variables_out(connection, tables["jobs"])
     if names := _unusable(connection, tables):
         _rename(connection, tables, names)
         _end(connection, known.tables, names)
@@ -70,32 +78,33 @@ def _unusable(connection: sa.Connection, tables: Mapping[str, sa.Table]) -> dict
         for column in table.columns:
             if (pattern := _pattern(name, column.name)) is not None:
                 values = connection.execute(sa.select(column).distinct()).scalars()
-                found |= _replaced(values, pattern)
+                found = _with(found, values, pattern)
             elif f"{name}.{column.name}" in LISTS:
                 for row in connection.execute(sa.select(column)).scalars():
-                    found |= _replaced(row or (), MACHINE)
+                    found = _with(found, row or (), MACHINE)
     return found
 
 
-def _replaced(values: Any, pattern: re.Pattern[str]) -> dict[str, str]:
-    bad = (each for each in values if isinstance(each, str) and not pattern.fullmatch(each))
+def _with(found: dict[str, str], values: Any, pattern: re.Pattern[str]) -> dict[str, str]:
+    bad = [each for each in values if isinstance(each, str) and not pattern.fullmatch(each)]
     if pattern is INCARNATION:  # no name of anything: the next registration brings one
-        return dict.fromkeys(bad, "")
-    return {
+        return dict.fromkeys(bad, "") | found
+    return found | {
         each: f"unusable-{hashlib.sha256(each.encode('utf-8', 'replace')).hexdigest()[:12]}" for each in bad
     }
 
 
 def _rename(connection: sa.Connection, tables: Mapping[str, sa.Table], names: Mapping[str, str]) -> None:
     incidents = tables["incidents"]
-    old = [row for row in connection.execute(sa.select(incidents)).mappings().all() if row["id"] in names]
+    rows = connection.execute(sa.select(incidents)).mappings().all()
+    old = [row for row in rows if not INCIDENT.fullmatch(row["id"])]
     for row in old:  # beside the old ones, which others refer to
         connection.execute(incidents.insert().values({**row, "id": names[row["id"]]}))
     for name, table in tables.items():
         key = list(table.primary_key.columns)
         changes = []
         for row in connection.execute(sa.select(table)).mappings():
-            if name == "incidents" and row["id"] in names:
+            if name == "incidents" and not INCIDENT.fullmatch(row["id"]):
                 continue
             new = {column: _renamed(name, column, value, names) for column, value in row.items()}
             if changed := {column: new[column] for column in new if new[column] != row[column]}:
@@ -108,19 +117,59 @@ def _rename(connection: sa.Connection, tables: Mapping[str, sa.Table], names: Ma
 
 
 def _renamed(table: str, column: str, value: Any, names: Mapping[str, str]) -> Any:
-    if isinstance(value, (dict, list)):
-        return _inside(value, names)
-    if isinstance(value, str) and _pattern(table, column) is not None:
-        return names.get(value, value)
+    if (pattern := _pattern(table, column)) is not None:
+        return _new(value, pattern, names)
+    if f"{table}.{column}" in LISTS and isinstance(value, list):
+        return [_new(each, MACHINE, names) for each in value]
+    if (table, column) == ("jobs", "spec") and isinstance(value, dict):
+        # Of its texts the job's own name alone: its arguments and variables are the job's.
+        return {key: _new(each, JOB, names) if key == "name" else each for key, each in value.items()}
+    return _inside(value, names) if isinstance(value, (dict, list)) else value
+
+
+def _new(value: Any, pattern: re.Pattern[str], names: Mapping[str, str]) -> Any:
+    """Return what takes the place of a name; one that is good of its kind stays, whatever else was called so."""
+    if not isinstance(value, str) or pattern.fullmatch(value):
+        return value
+    return "" if pattern is INCARNATION else names.get(value, value)
+
+
+def _inside(value: Any, names: Mapping[str, str], field: str = "") -> Any:
+    if isinstance(value, dict):
+        return {_free(key, names): _inside(each, names, key) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_inside(each, names) for each in value]
+    if isinstance(value, str):
+        pattern = COLUMNS.get(field)
+        return _free(value, names) if pattern is None else _new(value, pattern, names)
     return value
 
 
-def _inside(value: Any, names: Mapping[str, str]) -> Any:
-    if isinstance(value, dict):
-        return {names.get(key, key): _inside(each, names) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_inside(each, names) for each in value]
-    return names.get(value, value) if isinstance(value, str) else value
+def _free(value: str, names: Mapping[str, str]) -> str:
+    """Return what takes the place of a text whose kind is not known: one that may be a good name of any kind stays."""
+    return value if not value or MACHINE.fullmatch(value) else names.get(value) or value
+
+
+def _leave_variables_out(connection: sa.Connection, jobs: sa.Table) -> None:
+    for name, spec in connection.execute(sa.select(jobs.c.name, jobs.c.spec)).tuples().all():
+        if (kept := _that_can_be_set(spec)) != spec:
+            connection.execute(jobs.update().where(jobs.c.name == name).values(spec=kept))
+
+
+def _that_can_be_set(spec: Any) -> Any:
+    """Return the job, or a role of it, without variables that have no name, or '=' in it, or NUL."""
+    if not isinstance(spec, dict):
+        return spec
+    kept = dict(spec)
+    if isinstance(variables := spec.get("env"), dict):
+        kept["env"] = {
+            name: value
+            for name, value in variables.items()
+            if name and "=" not in name and "\0" not in name and "\0" not in str(value)
+        }
+    if isinstance(roles := spec.get("roles"), dict):
+        kept["roles"] = {name: _that_can_be_set(role) for name, role in roles.items()}
+    return kept
 
 
 def _end(connection: sa.Connection, tables: Mapping[str, sa.Table], names: Mapping[str, str]) -> None:
