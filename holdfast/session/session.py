@@ -331,12 +331,15 @@ def _number(step: int, name: str, value: SupportsFloat | None) -> float | None:
 
     Raises:
         TypeError: it is none, or more than one.
+        RuntimeError: as torch raises it: the device failed.
     """
     if value is None:
         return None
     try:
         return float(value)
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and getattr(value, "numel", lambda: 1)() == 1:
+            raise  # one number it is: its device failed, at this copy or at a kernel before
         raise TypeError(
             f"Session.step({step}, {name}={value!r:.100}): expected one number, such as loss.item(), or nothing"
         ) from None

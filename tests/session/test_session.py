@@ -79,6 +79,20 @@ def test_a_wrong_number_is_one_clear_error(
     assert not agent.of("step")
 
 
+class OnBrokenDevice:
+    """A loss whose copy to the host shows that a kernel failed."""
+
+    def __float__(self) -> float:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+def test_a_device_that_fails_at_the_loss_is_no_wrong_number(make_agent: MakeAgent) -> None:
+    """The error that names the cause is the one that ends the script, and is in its log."""
+    session = session_of(make_agent())
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        session.step(1, loss=OnBrokenDevice())
+
+
 def test_a_step_tells_how_long_a_checkpoint_stalled_it(make_agent: MakeAgent) -> None:
     """The next step's report has the time that training stood still; the first has none."""
     agent = make_agent()
