@@ -28,7 +28,7 @@ _KINDS = {
     "bool_type": "true or false",
     "bool_parsing": "true or false",
 }
-"""What YAML writers call what pydantic's error types expect."""
+"""YAML's words for what pydantic's error types expect."""
 _IN_WORDS = {
     about["pattern"]: about["description"]
     for about in (each.json_schema() for each in (names.JOB, names.ROLE, names.MACHINE))
@@ -90,7 +90,7 @@ def _reason(detail: dict[str, Any]) -> str:
     match detail["type"]:
         case "string_pattern_mismatch":
             pattern = context["pattern"]
-            return _IN_WORDS.get(pattern, f"text that matches {pattern}")
+            return str(_IN_WORDS.get(pattern, f"text that matches {pattern}"))
         case "string_type" if isinstance(given, bool | int | float):
             return f'text; with quotes it is: "{str(given).lower() if isinstance(given, bool) else given}"'
         case "greater_than_equal":

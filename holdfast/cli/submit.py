@@ -129,8 +129,8 @@ def script_error(incident: Incident) -> str:
 
 def _slow(spec: JobSpec, wait_s: float, logs: str) -> str:
     return (
-        f"{spec.name}: no step after {wait_s:.0f} s yet. Follow it with `holdfast status`; what its ranks print lies in "
-        f"{logs}."
+        f"{spec.name}: no step after {wait_s:.0f} s yet. Follow it with `holdfast status`; what its ranks print lies "
+        f"in {logs}."
     )
 
 

@@ -297,7 +297,7 @@ def _judge_computed(
     return found
 
 
-def _computed(outcome: Outcome) -> str:
+def _computed(outcome: CollectiveOutcome) -> str:
     if outcome.untested:
         return f"not tested: {outcome.untested}"
     return outcome.wrong or outcome.error or outcome.digest or f"right{_rate(outcome)}"

@@ -134,7 +134,7 @@ def _properties(instance: Any, state: Any) -> None:
     if not isinstance(state, tuple) or len(state) != len(fields(TensorProperties)):
         raise TypeError("TensorProperties has other attributes")
     try:
-        instance.__setstate__(state)  # type: ignore[no-untyped-call]
+        instance.__setstate__(state)
     except RuntimeError as error:
         raise ValueError(str(error)) from None
 
