@@ -24,6 +24,9 @@ TOGETHER = ("tests/e2e", "tests/clusters", "tests/kubernetes", "tests/network")
 """Folders whose tests share a site or a cluster: one process runs all of them. They begin, as they take longest."""
 
 LONGEST = (
+    "tests/nemesis/test_nemesis.py",
+    "tests/session/test_ranks.py",
+    "tests/integrations/test_lightning.py",
     "tests/storage/checkpoints/load/test_from_ranks.py",
     "tests/deployments/test_supervisor_up.py",
     "tests/deployments/worker/test_register.py",

@@ -26,7 +26,7 @@ from tests.kubernetes.site import on_kubernetes
 from tests.storage import servers
 
 pytest.importorskip("prefect_kubernetes")
-pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(900)]
 
 NAMESPACE = "holdfast"
 """The template's own."""
