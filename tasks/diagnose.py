@@ -121,6 +121,7 @@ async def dump_stacks(case: Case) -> Verdict:
             ranks=ranks if suspects else (),
             sure=bool(silent) or found.sure,
             evidence=(*(f"agent on {name} does not answer" for name in silent), *reasons),
+            script="" if silent or found.sure else found.script,
         ).model_dump(mode="json")
 
     done = await case.once("stacks", case.life, {"incarnations": case.incarnations()}, act)

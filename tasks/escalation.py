@@ -74,7 +74,7 @@ def _compared_only(case: Case, verdict: Verdict) -> bool:
 async def _act(case: Case, verdict: Verdict, rung: Rung) -> EscalationResult:
     match rung:
         case Rung.RETRY:
-            also = f"; {data}" if (data := suspect_data(case)) else ""
+            also = "".join(f"; {told}" for told in (verdict.script, suspect_data(case)) if told)
             of_several = f"{join_names(verdict.shared)} suspected, no machine" if verdict.shared else ""
             spared = _of_newest_rung(case, "spared") or of_several or "no machine at fault"
             return EscalationResult(did=f"{spared}; retried in place{also}", verdict=verdict)
@@ -100,9 +100,9 @@ async def _act(case: Case, verdict: Verdict, rung: Rung) -> EscalationResult:
         case Rung.STOP:
             raise StoppedError("all rungs of the ladder are used up")
         case _:
-            data = f"{data}; " if (data := suspect_data(case)) else ""
+            also = "".join(f"{told}; " for told in (verdict.script, suspect_data(case)) if told)
             raise LimitError(
-                f"{data}all rungs of the ladder are used up: " + "; ".join(attempts_in_words(case))
+                f"{also}all rungs of the ladder are used up: " + "; ".join(attempts_in_words(case))
             )
 
 

@@ -214,6 +214,8 @@ class Verdict(Frozen):
     """Only the suspects explain it: they are evicted at once."""
     shared: tuple[str, ...] = ()
     """Failure domains that are suspected in place of their machines, such as ``switch leaf-1``."""
+    script: str = ""
+    """What the job's script was seen to do wrong, in words; names no machine."""
 
     @model_validator(mode="before")
     @classmethod

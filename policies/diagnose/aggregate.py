@@ -40,6 +40,8 @@ class Aggregation(Frozen):
     over_limit: bool = False
     """There are outliers, but on more machines than may be evicted at once: a human decides."""
     reasons: tuple[str, ...] = ()
+    script: str = ""
+    """What the script does wrong, as far as the stacks show it; empty: nothing."""
 
 
 class _Outliers(Frozen):
@@ -69,8 +71,7 @@ def aggregate(
     policy = policy or Policy.load().aggregate
     own = [dump for dump in stacks if dump.rank is None or dump.rank < job.spec.world_size]
     answer = _analysed(own, job, policy, blocked, made)
-    apart = _apart_in_checkpoint(own)
-    return answer.model_copy(update={"reasons": (*answer.reasons, apart)}) if apart else answer
+    return answer.model_copy(update={"script": _apart_in_checkpoint(own)})
 
 
 def _analysed(

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
+from holdfast.policies.classify import sure_signs
 from holdfast.policies.classify.decision import JobContext, NoAction, Wait
 from holdfast.policies.classify.incident_class import classify, sure_machines
 from tests.policies.make import NOW, alert, job, rank_exit
@@ -291,6 +292,13 @@ def test_an_ordinary_host_fault_is_no_incident() -> None:
     decision = classify([hot], context())
     assert isinstance(decision, NoAction)
     assert "temperature = 91 (limit 90)" in decision.reason
+
+
+def test_what_has_no_limit_is_described_without_one() -> None:
+    """A jump has the metric, and its usual value."""
+    evidence = {"step": 5, "metric": "loss", "value": 13.416971206665039, "median": 1.0, "factor": 3.0}
+    jumped = alert(AlertKind.METRIC_JUMP, machine="m1", evidence=evidence)
+    assert sure_signs.describe(jumped) == "metric jump of loss = 13.417 (median 1)"
 
 
 def test_many_machines_at_once_name_none() -> None:
