@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -134,6 +135,11 @@ def state(value: object) -> Text:
 def ago(at: float | None, now: float | None = None) -> str:
     """Return ``12 s ago`` for a Unix time; empty for none."""
     return f"{seconds((now or time.time()) - at)} ago" if at else ""
+
+
+def at(moment: float) -> str:
+    """Return a Unix time on the local clock, with its date."""
+    return f"{datetime.fromtimestamp(moment).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def seconds(value: float | None) -> str:

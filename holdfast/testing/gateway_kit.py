@@ -14,7 +14,7 @@ from holdfast.clock import FakeClock
 from holdfast.deployments.gateway.app import create_app
 from holdfast.deployments.gateway.detectors.probe import Probe
 from holdfast.deployments.gateway.gateway import Gateway
-from holdfast.deployments.gateway.runs.flow_runs import PlaybookRun, RunPhase, idempotency_key
+from holdfast.deployments.gateway.runs.flow_runs import PlaybookRun, RunPhase, Suspended, idempotency_key
 from holdfast.errors import HoldfastError, NoPlaybookError, UnavailableError
 from holdfast.models.agent import (
     Frame,
@@ -56,6 +56,8 @@ class FakeRuns:
         self.offline_started: list[tuple[str, int]] = []
         self.started: list[tuple[str, dict[str, object]]] = []
         self.resumed: list[tuple[str, dict[str, object]]] = []
+        self.cancelled: dict[str, str] = {}
+        """Reason, by run."""
 
     async def create(self, incident: Incident) -> str:
         self.calls += 1
@@ -93,6 +95,18 @@ class FakeRuns:
             raise UnavailableError("Prefect's API: ConnectError")
         self.resumed.append((run_id, answer))
         self.set(run_id, RunPhase.RUNNING)
+
+    async def suspended(self) -> list[Suspended]:
+        if self.away:
+            raise UnavailableError("Prefect's API: ConnectError")
+        waiting = (run.id for run in self.runs.values() if run.phase is RunPhase.SUSPENDED)
+        return [Suspended(id=each, incident=each.partition("#")[0]) for each in waiting]
+
+    async def cancel(self, run_id: str, why: str) -> None:
+        if self.away:
+            raise UnavailableError("Prefect's API: ConnectError")
+        self.cancelled[run_id] = why
+        self.set(run_id, RunPhase.FAILED)
 
     async def offline(self, incident: Incident) -> str:
         self.offline_started.append((incident.id, incident.attempt))

@@ -21,7 +21,7 @@ from holdfast.deployments.gateway.app import create_app
 from holdfast.deployments.gateway.detectors.probe import HttpProber
 from holdfast.deployments.gateway.fleet.acts import Operations
 from holdfast.deployments.gateway.metrics import Metrics
-from holdfast.deployments.gateway.runs.flow_runs import PlaybookRun, RunPhase, idempotency_key
+from holdfast.deployments.gateway.runs.flow_runs import PlaybookRun, RunPhase, Suspended, idempotency_key
 from holdfast.drivers.base import Supplied, require_unit
 from holdfast.errors import HoldfastError, UnavailableError, UnknownError
 from holdfast.models import agent as wire
@@ -258,6 +258,13 @@ class Runs:
 
     async def resume(self, run_id: str, answer: dict[str, object]) -> None:
         """No run is suspended."""
+
+    async def suspended(self) -> tuple[Suspended, ...]:
+        """None is."""
+        return ()
+
+    async def cancel(self, run_id: str, why: str) -> None:
+        """None is."""
 
     async def offline(self, incident: Incident) -> str:
         """A process of its own, without Prefect."""

@@ -33,6 +33,15 @@ class PlaybookRun(Frozen):
     """Whether its process is alive; None when that cannot be seen from here."""
 
 
+class Suspended(Frozen):
+    """A playbook's run that waits for a person's answer."""
+
+    id: str
+    incident: str = ""
+    """The incident that it was started for; empty: a person started it, for ``job``."""
+    job: str = ""
+
+
 class Runs(Protocol):
     """Where playbooks run."""
 
@@ -74,6 +83,22 @@ class Runs(Protocol):
 
         Raises:
             UnavailableError: Prefect did not answer, or does not take the input.
+        """
+        ...
+
+    async def suspended(self) -> Collection[Suspended]:
+        """Return the playbooks' runs that wait for a person's answer.
+
+        Raises:
+            UnavailableError: Prefect did not answer.
+        """
+        ...
+
+    async def cancel(self, run_id: str, why: str) -> None:
+        """Cancel a run that is suspended; one that is not there any more is left alone.
+
+        Raises:
+            UnavailableError: Prefect did not answer.
         """
         ...
 

@@ -11,16 +11,24 @@ from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import PrefectClient, get_client
-from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterName
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterName,
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.responses import SetStateStatus
 from prefect.exceptions import ObjectNotFound
+from prefect.states import Cancelled
 
 from holdfast.deployments.gateway.metrics import Metrics
 from holdfast.deployments.gateway.runs import offline
 from holdfast.deployments.gateway.runs.flow_runs import (
     PlaybookRun,
     RunPhase,
+    Suspended,
     idempotency_key,
     parameters,
     run_name,
@@ -32,6 +40,8 @@ TIMEOUT_S = 3.0
 POKE_TIMEOUT_S = 1.0
 LIST_EVERY_S = 10.0
 """Seconds between two reads of the deployments that Prefect has, while it has all."""
+MOST_SUSPENDED = 200
+"""Most suspended runs that are looked at in one round."""
 
 _PHASES = {
     StateType.SCHEDULED: RunPhase.WAITING,
@@ -123,14 +133,11 @@ class PrefectRuns:
         if not self._lacks and time.monotonic() - self._listed_at < LIST_EVERY_S:
             return ()
         async with self._asking() as client:
-            wanted = [_name(incident_class) for incident_class in IncidentClass]
             # It also brings the CSRF token that a request which changes something needs, where the server wants one.
-            found = await client.read_deployments(
-                deployment_filter=DeploymentFilter(name=DeploymentFilterName(any_=wanted))
-            )
+            found = await client.read_deployments(deployment_filter=_playbooks())
         self._listed_at = time.monotonic()
         self._deployments |= {each.name: each.id for each in found}
-        self._lacks = sorted({*wanted} - {each.name for each in found})
+        self._lacks = sorted({*_names()} - {each.name for each in found})
         for name in self._lacks:
             self._deployments.pop(name, None)
         return self._lacks
@@ -149,6 +156,23 @@ class PrefectRuns:
         if found.status is SetStateStatus.REJECT and found.state and found.state.is_paused():
             raise UnavailableError(f"Prefect did not resume run {run_id}: {found.details}")
         await self._poke(run)
+
+    async def suspended(self) -> list[Suspended]:
+        """Read the suspended runs of playbooks' deployments."""
+        paused = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.PAUSED])))
+        async with self._asking() as client:
+            found = await client.read_flow_runs(
+                flow_run_filter=paused, deployment_filter=_playbooks(), limit=MOST_SUSPENDED
+            )
+        return [_suspended(run) for run in found]
+
+    async def cancel(self, run_id: str, why: str) -> None:
+        """Cancel a suspended run: no process of it has to be ended."""
+        async with self._asking() as client:
+            try:
+                await client.set_flow_run_state(UUID(run_id), Cancelled(message=why))
+            except (ObjectNotFound, ValueError):
+                return
 
     async def offline(self, incident: Incident) -> str:
         """Run the playbook in a process of its own, with a private server."""
@@ -199,6 +223,21 @@ class PrefectRuns:
 
 def _name(incident_class: IncidentClass) -> str:
     return incident_class.value.replace("_", "-")
+
+
+def _names() -> list[str]:
+    """Return the names of the playbooks' deployments."""
+    return [_name(incident_class) for incident_class in IncidentClass]
+
+
+def _playbooks() -> DeploymentFilter:
+    return DeploymentFilter(name=DeploymentFilterName(any_=_names()))
+
+
+def _suspended(found: FlowRun) -> Suspended:
+    asked = found.parameters.get("incident")
+    known = asked if isinstance(asked, dict) else {}
+    return Suspended(id=str(found.id), incident=str(known.get("id") or ""), job=str(known.get("job") or ""))
 
 
 def _run(found: FlowRun, alive: bool | None) -> PlaybookRun:
