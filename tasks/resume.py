@@ -16,8 +16,9 @@ from holdfast.errors import (
 from holdfast.models.job import JobState
 from holdfast.operations import restore
 from holdfast.operations.launch import Launched, first_steps, launch
-from holdfast.policies.restore import from_zero
+from holdfast.policies.restore import from_zero, last_good
 from holdfast.tasks.case import Case
+from holdfast.tasks.suspect import mark_suspect
 
 
 async def resume(case: Case) -> Launched:
@@ -27,6 +28,10 @@ async def resume(case: Case) -> Launched:
         LimitError: no saved state is usable, or too many could not be loaded: a person decides.
         RecoveryError: a rank failed again, or the first step did not come in time.
     """
+    if (bound := last_good.told(case.incident.alerts)) is not None:
+        # Whatever the incident was opened for: a number that is wrong may be reported after the rank that fell over it.
+        case = case if case.last_good_step is not None else case.model_copy(update={"last_good_step": bound})
+        await mark_suspect(case, "loss, gradient norm or state is wrong since then")
     launched, most = await start(case), case.ctx.policy.restore.most_unloadable
     unloadable: list[str] = []
     while why := await verify(case, launched.epoch):

@@ -23,7 +23,7 @@ from holdfast.models.alert import (
     IncidentClass,
 )
 from holdfast.models.alert_kinds.meaning import Acts, Beside
-from holdfast.policies.classify import admission_filter, exits, sure_signs, suspects
+from holdfast.policies.classify import admission_filter, common_cause, exits, sure_signs, suspects
 from holdfast.policies.classify.beside import described, explaining, number, too_many
 from holdfast.policies.classify.decision import Decision, JobContext, NoAction, Wait
 from holdfast.policies.classify.ended import of_exits
@@ -199,7 +199,9 @@ def _other(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Clas
     reasons = tuple(f"{alert.machine or 'the job'}: {sure_signs.describe(alert)}" for alert in same)
     machine, incident_class = root.machine, row.means
     if row.means is IncidentClass.FAIL_SLOW:
-        if beside := explaining(alerts, {Beside.SLOW}, machine, policy):
+        if shared := common_cause.of_pace(alerts, context.job, policy):
+            reasons = (*reasons, shared)
+        elif beside := explaining(alerts, {Beside.SLOW}, machine, policy):
             incident_class, machine = meaning(beside, policy.classify).means, beside.machine
             reasons = (*reasons, described(beside))
     elif row.means in _OF_NOBODY and root.kind is not AlertKind.REPLICA_DIFFERS:

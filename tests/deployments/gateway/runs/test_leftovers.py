@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.deployments.gateway.runs.flow_runs import Phase, Suspended
+from holdfast.deployments.gateway.runs.flow_runs import RunPhase, Suspended
 from holdfast.models.alert import IncidentState
 from holdfast.testing.gateway_kit import JOB, Kit
 
@@ -15,7 +15,7 @@ async def _asks(kit: Kit) -> None:
     """A playbook that waits for a person."""
     await kit.running_job()
     await kit.crash()
-    kit.runs.set(FIRST, Phase.SUSPENDED)
+    kit.runs.set(FIRST, RunPhase.SUSPENDED)
 
 
 async def test_a_question_that_is_open_is_left_alone(kit: Kit) -> None:
@@ -41,10 +41,10 @@ async def test_the_run_of_an_attempt_that_another_one_followed_is_cancelled(kit:
     await _asks(kit)
     kit.ledger.next_attempt(f"{JOB}-1", 1)
     kit.ledger.set_incident(f"{JOB}-1", flow_run_id=SECOND)
-    kit.runs.set(SECOND, Phase.RUNNING)
+    kit.runs.set(SECOND, RunPhase.RUNNING)
     await kit.gateway.leftovers.tick()
     assert list(kit.runs.cancelled) == [FIRST]
-    assert kit.runs.runs[SECOND].phase is Phase.RUNNING
+    assert kit.runs.runs[SECOND].phase is RunPhase.RUNNING
 
 
 async def test_while_prefect_is_away_nothing_is_forgotten(kit: Kit) -> None:
