@@ -164,8 +164,11 @@ class Scenario(Frozen):
     def __str__(self) -> str:
         return self.name
 
+    replays: bool = True
+    """Whether its incidents can be replayed: false where the record lacks what came between two steps of a playbook."""
+
     @property
-    def keeps_policy(self) -> bool:
+    def one_policy(self) -> bool:
         """Whether one policy holds from its beginning to its end."""
         return all(signal.policy is None for signal in self.signals)
 
