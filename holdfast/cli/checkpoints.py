@@ -31,7 +31,7 @@ Step = Annotated[int | None, typer.Argument(help="Step; the newest one that may 
 
 
 class Standing(StrEnum):
-    """Standing of a checkpoint: whether it may be restored, and whether it is kept."""
+    """Forms that a checkpoint can be exported in."""
 
     GOOD = "good"
     """A restore may take it."""

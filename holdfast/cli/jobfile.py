@@ -28,7 +28,7 @@ _KINDS = {
     "bool_type": "true or false",
     "bool_parsing": "true or false",
 }
-"""YAML's words for what pydantic's error types expect."""
+"""Names that YAML writers use for the types that pydantic's errors expect."""
 _IN_WORDS = {
     about["pattern"]: about["description"]
     for about in (each.json_schema() for each in (names.JOB, names.ROLE, names.MACHINE))
