@@ -215,7 +215,7 @@ class Verdict(Frozen):
     shared: tuple[str, ...] = ()
     """Failure domains that are suspected in place of their machines, such as ``switch leaf-1``."""
     script: str = ""
-    """What the job's script was seen to do wrong, in words; names no machine."""
+    """Fault of the job's script that was seen, in words; names no machine."""
 
     @model_validator(mode="before")
     @classmethod

@@ -41,7 +41,7 @@ class Aggregation(Frozen):
     """There are outliers, but on more machines than may be evicted at once: a human decides."""
     reasons: tuple[str, ...] = ()
     script: str = ""
-    """What the script does wrong, as far as the stacks show it; empty: nothing."""
+    """Fault of the script, as far as the stacks show it; empty: none."""
 
 
 class _Outliers(Frozen):
