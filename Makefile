@@ -49,12 +49,14 @@ demo: $(STAMP)
 IN_MEMORY := $(shell test -d /dev/shm -a -w /dev/shm && echo PYTEST_DEBUG_TEMPROOT=/dev/shm)
 SLOWEST := --durations=10 --durations-min=10
 
-# Units; then tests with real processes, two files at a time; then those of agents with ranks, whole sites or browsers, one
-# after the other: beside one another they would keep each other waiting.
+# Where tests with real processes are: nothing else need be imported to collect them.
+E2E = $(sort $(patsubst %/conftest.py,%,$(shell grep -rl --include='*.py' 'mark\.e2e' tests)))
+
+# Units; then tests with real processes, two at a time: those of the site (tests/e2e) one after the other, all others beside
+# them, file by file.
 test: $(STAMP)
 	$(IN_MEMORY) $(BIN)/python -m pytest -m 'not e2e and not thorough' -n auto --dist loadfile
-	$(BIN)/python -m pytest -m 'e2e and not (torch or alone or thorough)' -n 2 --dist loadfile --no-loadscope-reorder $(SLOWEST)
-	$(BIN)/python -m pytest -m 'e2e and (torch or alone) and not thorough' $(SLOWEST)
+	$(BIN)/python -m pytest -m 'e2e and not thorough' -n 2 --dist loadfile --no-loadscope-reorder $(SLOWEST) $(E2E)
 
 # What CI has no time for.
 test-thorough: $(STAMP)
@@ -159,7 +161,7 @@ $(TOOLS_VENV)/.installed: Makefile
 	@$(TOOLS_VENV)/bin/pip install --disable-pip-version-check --quiet uv==0.13.9 cyclonedx-bom==7.5.0
 	@touch $@
 
-docs/settings.md: holdfast/settings.py holdfast/settings_table.py $(STAMP)
+docs/settings.md: holdfast/settings.py holdfast/settings_table.py $(wildcard holdfast/drivers/*_settings.py) $(STAMP)
 	$(BIN)/python -m holdfast.settings_table > $@
 
 clean:

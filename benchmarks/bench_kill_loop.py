@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from benchmarks import peers, torchft_peer
 from benchmarks.peers import Peer
-from benchmarks.site import START_S, STEP_S, Site
+from benchmarks.site import KEPT_SCRIPT, SCRIPT, START_S, STEP_S, Site
 from benchmarks.steps import Line, Steps, TooLateError
 from benchmarks.table import Row
 
@@ -25,54 +25,60 @@ KILLS = 6
 ENV_KILLS = "BENCH_KILLS"
 """Fewer kills each, for a look; the page says how many there were."""
 CALM_S = 15.0
-SCRIPT = "kill_loop_train.py"
+PEERS_SCRIPT = "kill_loop_train.py"
 """Of the launchers that keep no state."""
+OURS = {"new processes": SCRIPT, "processes kept": KEPT_SCRIPT}
+"""How the other ranks go on after a kill."""
 ARGS = ("--steps", "1000000", "--step-seconds", str(STEP_S))
 NOTES = (
     "kill loop: SIGKILL of one of 8 ranks at a fixed interval, in turn. Productive: distinct steps times the median "
     "step of the same run, as a share of the wall-clock time from the first kill on; steps that are done again do not "
     "count twice, and those of fewer ranks count for as much as these are. Holdfast diagnoses each time and resumes "
-    "from memory. torchrun, ft_launcher and dlrover-run run the same model with torch.save of rank 0 every 10 steps, "
-    "loaded at each start; torchft runs 8 replica groups of one rank, each restarted by a loop as soon as it ends, and "
-    "counts a step when the lighthouse's quorum committed it; with its pure Python DDP, since the survivors' processes "
-    "end in an assertion with the other.",
+    "from memory; processes kept: the same script under holdfast.run. torchrun, ft_launcher and dlrover-run run the "
+    "same model with torch.save of rank 0 every 10 steps, loaded at each start; torchft runs 8 replica groups of one "
+    "rank, each restarted by a loop as soon as it ends, and counts a step when the lighthouse's quorum committed it; "
+    "with its pure Python DDP, since the survivors' processes end in an assertion with the other.",
 )
 
 
 def run(site: Site, n: int) -> list[Row]:
-    """One row for each interval; the number of kills is the same for all."""
+    """Rows for each interval; the number of kills is the same for all."""
     here = peers.available()
-    return [_interval(site, n, every_s, goal, here) for every_s, goal in EVERY_S.items()]
+    return [row for every_s, goal in EVERY_S.items() for row in _interval(site, n, every_s, goal, here)]
 
 
-def _interval(site: Site, n: int, every_s: float, goal: float, here: Sequence[Peer]) -> Row:
+def _interval(site: Site, n: int, every_s: float, goal: float, here: Sequence[Peer]) -> list[Row]:
     kills = int(os.environ.get(ENV_KILLS, KILLS))
-    ours: list[float] = []
+    ours: dict[str, list[float]] = {name: [] for name in OURS}
     theirs: dict[str, list[float]] = {peer.name: [] for peer in (*peers.PEERS, torchft_peer.PEER)}
     failed: list[str] = []
     for _ in range(n):
-        with site.job(*LAYOUT) as job:
-            ours.append(_share(job.steps, every_s, kills, job.why_dead))
-        print(f"  every {every_s:.0f} s: holdfast {ours[-1]:.1f} %", flush=True)
+        for name, script in OURS.items():
+            with site.job(*LAYOUT, script=script) as job:
+                ours[name].append(_share(job.steps, every_s, kills, job.why_dead))
+            print(f"  every {every_s:.0f} s: holdfast, {name} {ours[name][-1]:.1f} %", flush=True)
         for peer in (*here, *torchft_peer.available()):
             try:
-                with peer.running(site.folder(), RANKS, site.code / SCRIPT, ARGS) as started:
+                with peer.running(site.folder(), RANKS, site.code / PEERS_SCRIPT, ARGS) as started:
                     started.steps.wait_for_calm(RANKS, START_S, started.why_dead)
                     theirs[peer.name].append(_share(started.steps, every_s, kills, started.why_dead))
                 print(f"  every {every_s:.0f} s: {peer.name} {theirs[peer.name][-1]:.1f} %", flush=True)
             except TooLateError as error:
                 failed.append(f"{peer.name}: {str(error)[:300]}")
                 print(f"  {failed[-1]}", file=sys.stderr, flush=True)
-    return Row(
-        what=f"lost of the wall-clock time, a rank killed every {every_s:.0f} s, {RANKS} ranks",
-        unit="%",
-        samples=[100 - share for share in ours],
-        target=100 - goal,
-        peers={name: [100 - share for share in shares] for name, shares in theirs.items()},
-        ratio_target=1.0,
-        notes=NOTES,
-        details={"kills": kills, "peers that did not come back": failed},
-    )
+    return [
+        Row(
+            what=f"lost of the wall-clock time, a rank killed every {every_s:.0f} s, {RANKS} ranks, {name}",
+            unit="%",
+            samples=[100 - share for share in shares],
+            target=100 - goal,
+            peers={peer: [100 - share for share in found] for peer, found in theirs.items()},
+            ratio_target=1.0,
+            notes=NOTES,
+            details={"kills": kills, "peers that did not come back": failed},
+        )
+        for name, shares in ours.items()
+    ]
 
 
 def _share(steps: Steps, every_s: float, kills: int, alive: Callable[[], str | None]) -> float:

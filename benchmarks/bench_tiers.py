@@ -146,7 +146,7 @@ def _s3(site: Site, rank: _Rank, folder: Path, n: int) -> Row:
         )
 
     def bare(_: _Saved) -> None:
-        client.upload_file(str(plain), settings.s3_bucket, "bench-bare")
+        client.upload_file(str(plain), settings.bucket, "bench-bare")
 
     samples, bares = _in_turn(n, prepare, ours, bare, warm_ups=1)
     store.delete_many([found.key for found in store.list(f"{JOB}/")])

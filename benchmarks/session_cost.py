@@ -47,6 +47,7 @@ def main(folder: Path, steps: int) -> float:
     with session_in(folder) as session:
         assert session._context
         assert session._reporter
+        session.restore({})
         session._saver = WithoutCopy(session._context, session._boundary, session._reporter)
         for step in range(1, WARM_UP + steps + 1):
             begun = time.perf_counter()

@@ -2,7 +2,7 @@
 
 Run as a job's script beside ``train_gpt.py`` and ``timed_train.py``: rank 0 writes JSON to ``BENCH_STEPS`` with the
 suffix ``.result``. The steps compute all the time, so that whatever the saves do beside them takes its share of the
-processors from them.
+processors from them; with ``BENCH_IDLE_S`` they leave the processors alone for so long, as steps on a GPU do.
 """
 
 import json
@@ -20,6 +20,8 @@ from train_gpt import GPT
 
 LAYERS, WIDTH, CONTEXT = 2, 64, 64
 BATCH = int(os.environ.get("BENCH_BATCH", "8"))
+IDLE_S = float(os.environ.get("BENCH_IDLE_S", "0"))
+"""Part of a step in which the host has nothing to do, as while a GPU computes."""
 STEPS, WARM = 25, 30
 ROUNDS = int(os.environ.get("BENCH_ROUNDS", "6"))
 
@@ -46,6 +48,7 @@ def main() -> None:
             tokens = torch.randint(256, (BATCH, CONTEXT + 1))
             optimizer.zero_grad()
             cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten()).backward()
+            time.sleep(IDLE_S)
             at = time.perf_counter()
             session.wait()
             held_s += time.perf_counter() - at

@@ -8,10 +8,8 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from holdfast import durable
-from holdfast.settings import Settings
-
-_PREFIX = "HOLDFAST_"
+from holdfast import durable, plugins
+from holdfast.settings import FromEnvironment, Settings, read
 
 
 def remember(settings: Settings) -> None:
@@ -43,19 +41,21 @@ def kept(home: Path) -> Iterator[None]:
 
 def chosen(settings: Settings) -> dict[str, str]:
     """Return the values that were set explicitly, as environment variables; no secrets."""
-    values = {}
-    for name in sorted(settings.model_fields_set - {"home"}):
-        value = getattr(settings, name)
-        if isinstance(value, SecretStr) or value is None or _mounted(settings, name):
-            continue
-        values[f"{_PREFIX}{name.upper()}"] = str(value)
+    values = _chosen(settings, settings.secrets_dir)
+    for kind in plugins.all_settings().values():
+        values |= _chosen(read(kind, settings.home), settings.secrets_dir)
     return values
 
 
-def _mounted(settings: Settings, name: str) -> bool:
-    """Return whether the value comes from the folder of secrets, where it stays."""
-    folder = settings.secrets_dir
-    return folder is not None and (folder / f"{_PREFIX}{name}".lower()).exists()
+def _chosen(settings: FromEnvironment, secrets: Path | None) -> dict[str, str]:
+    """Return the values of one class; those from the folder of secrets stay there."""
+    values = {}
+    for name in sorted(settings.model_fields_set - {"home"}):
+        value, variable = getattr(settings, name), f"{settings.model_config['env_prefix']}{name}"
+        mounted = secrets is not None and (secrets / variable.lower()).exists()
+        if not (isinstance(value, SecretStr) or value is None or mounted):
+            values[variable.upper()] = str(value)
+    return values
 
 
 def _lines(path: Path) -> list[str]:

@@ -1,10 +1,11 @@
-"""Settings: one table, from the environment (``HOLDFAST_*``), then ``.holdfast/settings.env``, then defaults."""
+"""Settings, from the environment (``HOLDFAST_*``), then ``.holdfast/settings.env``, then defaults."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
+from urllib.parse import urlsplit
 
 from dotenv import dotenv_values
 from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
@@ -15,11 +16,26 @@ from holdfast.models import location
 
 HOME_NAME = ".holdfast"
 
+Kind = TypeVar("Kind", bound="FromEnvironment")
 
-class Settings(BaseSettings):
-    """Everything that can be pointed elsewhere. ``docs/settings.md`` is generated from this class."""
+
+class FromEnvironment(BaseSettings):
+    """Base of all classes of settings: those of every site, and those that drivers and packages declare."""
 
     model_config = SettingsConfigDict(env_prefix="HOLDFAST_", extra="ignore", frozen=True)
+
+    @field_validator("*")
+    @classmethod
+    def _absolute(cls, value: object, info: ValidationInfo) -> object:
+        """Make paths absolute: other processes read the same settings from other folders."""
+        return (
+            value.expanduser().absolute() if isinstance(value, Path) and info.field_name != "home" else value
+        )
+
+
+class Settings(FromEnvironment):
+    """Settings of every site: all that can be pointed elsewhere. ``docs/settings.md`` is generated from this class
+    and those that drivers declare."""
 
     home: Path = Field(Path(HOME_NAME), description="Folder that keeps all state of the embedded default.")
     host: str = Field("127.0.0.1", description="Address that the embedded services listen on.")
@@ -48,8 +64,15 @@ class Settings(BaseSettings):
     database_url: str = Field(
         "", description="Ledger (SQLAlchemy URL), such as postgresql+psycopg://...; empty: SQLite in HOME."
     )
+    store: str = Field(
+        "",
+        description="Store of checkpoints and code versions, as a URL: its scheme is `s3` or one that a package "
+        "brings, such as `acme://place`; empty: `s3://BUCKET`.",
+    )
     s3_endpoint: str = Field("", description="S3 endpoint; empty: the embedded server.")
-    s3_bucket: str = Field("holdfast", description="Bucket for checkpoints and code versions.")
+    s3_bucket: str = Field(
+        "holdfast", description="Bucket for checkpoints and code versions, where `HOLDFAST_STORE` names none."
+    )
     s3_region: str = Field("us-east-1", description="Region that requests are signed for.")
     s3_access_key: str = Field("holdfast", description="Access key.")
     s3_secret_key: SecretStr = Field(
@@ -125,57 +148,6 @@ class Settings(BaseSettings):
         description="Who supplies machines: `local`, `slurm`, `kubernetes`, or a driver of another package by its "
         "name.",
     )
-    slurm_options: str = Field(
-        "",
-        description="More options of sbatch for every machine's allocation, such as `--partition=train "
-        "--gres=gpu:8 --time=UNLIMITED`.",
-    )
-    slurm_script: Path | None = Field(
-        None, description="Batch script of one machine; empty: the packaged `deployments/slurm/agent.sbatch`."
-    )
-    slurm_python: str = Field(
-        "", description="Interpreter on the nodes that has Holdfast; empty: the path of the one in use here."
-    )
-    slurm_job_name: str = Field(
-        "", description="Name of our jobs in Slurm, this site's own; empty: `holdfast-` and a hash of HOME."
-    )
-    slurm_start_s: float = Field(
-        10.0,
-        gt=0,
-        description="Seconds that a request for machines waits for their allocations; what Slurm gives later "
-        "joins then.",
-    )
-    slurm_kill_s: float = Field(
-        30.0,
-        gt=0,
-        description="Seconds that a node has to end our processes before it is set down as dead.",
-    )
-    slurm_patience_s: float = Field(
-        30.0, gt=0, description="Seconds for which a command is repeated while slurmctld does not answer."
-    )
-    kubernetes_config: str = Field(
-        "", description="Kubeconfig file; empty: the pod's service account, outside a pod ~/.kube/config."
-    )
-    kubernetes_namespace: str = Field(
-        "", description="Namespace of the machines; empty: the pod's own, or the kubeconfig's."
-    )
-    kubernetes_machines: int = Field(
-        0,
-        ge=0,
-        description="Machines that jobs need: so many get the priority class of jobs, the rest stand by.",
-    )
-    kubernetes_priority_class: str = Field(
-        "", description="Priority class of machines for jobs; empty: as the PodTemplate says."
-    )
-    kubernetes_standby_priority_class: str = Field(
-        "", description="Priority class of machines beyond those; empty: as the PodTemplate says."
-    )
-    kubernetes_budget_s: float = Field(
-        30.0,
-        ge=0,
-        le=600,
-        description="Seconds that an eviction waits for a PodDisruptionBudget to allow it.",
-    )
     chaos_allowed: bool | None = Field(
         None,
         description="Whether `holdfast chaos` may break things here; empty: with the local driver only.",
@@ -202,13 +174,15 @@ class Settings(BaseSettings):
         description="Modules that fork servers load before ranks start, comma separated.",
     )
 
-    @field_validator("*")
+    @field_validator("store")
     @classmethod
-    def _absolute(cls, value: object, info: ValidationInfo) -> object:
-        """Make paths absolute: other processes read the same settings from other folders."""
-        return (
-            value.expanduser().absolute() if isinstance(value, Path) and info.field_name != "home" else value
-        )
+    def _store_is_a_url(cls, value: str) -> str:
+        where = urlsplit(value)
+        if value and not (where.scheme and (where.netloc or where.path.strip("/"))):
+            raise ValueError("expected SCHEME://PLACE, such as s3://bucket")
+        if where.scheme == "s3" and (where.path.strip("/") or not where.netloc):
+            raise ValueError("expected s3://BUCKET: Holdfast uses a bucket as a whole")
+        return value
 
     @field_validator("location")
     @classmethod
@@ -260,6 +234,26 @@ class Settings(BaseSettings):
         return self.s3_endpoint.rstrip("/") or f"http://{self.host}:{self.port + 2}"
 
     @property
+    def store_url(self) -> str:
+        """URL of the store of checkpoints and code versions; its scheme names the kind of store."""
+        return (self.store or f"s3://{self.s3_bucket}").rstrip("/")
+
+    @property
+    def bucket(self) -> str:
+        """Name of the bucket of checkpoints and code versions."""
+        return urlsplit(self.store_url).netloc
+
+    @property
+    def stored_in_s3(self) -> bool:
+        """Whether the store of checkpoints is S3, here or elsewhere."""
+        return urlsplit(self.store_url).scheme == "s3"
+
+    @property
+    def embedded_s3(self) -> bool:
+        """Whether checkpoints are in an S3 server that these settings start."""
+        return self.stored_in_s3 and not self.s3_endpoint
+
+    @property
     def database(self) -> str:
         """SQLAlchemy URL of the ledger."""
         return self.database_url or f"sqlite:///{self.home.resolve() / 'ledger.db'}"
@@ -301,16 +295,33 @@ def load(home: Path | None = None) -> Settings:
         SettingsError: no project, or a value is wrong (named with what was expected).
     """
     folder = home or find_home()
+    from holdfast import plugins  # noqa: PLC0415  (it imports the models)
+
+    for kind in plugins.own_settings().values():
+        read(kind, folder)
+    return read(Settings, folder, home=folder)
+
+
+def read(kind: type[Kind], folder: Path, /, **given: object) -> Kind:
+    """Return settings of ``kind`` of the project whose state lies in ``folder``: how a driver reads its own.
+
+    Args:
+        kind: a class with a prefix of its own, such as ``HOLDFAST_SLURM_``.
+        folder: ``home`` of :class:`Settings`.
+        given: values that count more than any other.
+
+    Raises:
+        SettingsError: a value is wrong (named with what was expected).
+    """
     try:
         # pydantic-settings reads the dotenv file after the environment, so the environment wins.
-        return Settings(_env_file=folder / "settings.env", _secrets_dir=_secrets(folder), home=folder)
+        return kind(_env_file=folder / "settings.env", _secrets_dir=_secrets(folder), **given)  # type: ignore[arg-type]
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
         shown = "..." if _is_secret(field) else repr(first.get("input"))
-        raise SettingsError(
-            f"setting HOLDFAST_{field.upper()} = {shown}: {first['msg']}. See docs/settings.md."
-        ) from None
+        name = f"{kind.model_config['env_prefix']}{field}".upper()
+        raise SettingsError(f"setting {name} = {shown}: {first['msg']}. See docs/settings.md.") from None
 
 
 def _secrets(folder: Path) -> Path | None:

@@ -8,7 +8,8 @@ from typing import Any
 from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 
-from holdfast.settings import Settings
+from holdfast import plugins
+from holdfast.settings import FromEnvironment, Settings
 
 _HEAD = """\
 # Settings
@@ -17,18 +18,47 @@ Read from the environment, then from `.holdfast/settings.env` (written by `holdf
 value is refused with its name and what was expected. Thresholds, ladders and limits are not here but in the
 [policy file](../policies/default.yaml); `HOLDFAST_POLICY_FILE` names one of your own, with only what it changes.
 
-| variable | default | meaning |
-|---|---|---|
+"""
+_COLUMNS = "| variable | default | meaning |\n|---|---|---|\n"
+_OWN = """
+## Settings of drivers and other packages
+
+A driver, a store or a detector declares what it needs itself: a class of settings (`holdfast.settings.FromEnvironment`)
+with a prefix of its own, and an entry point in the group `holdfast.settings`, named after the prefix. It is read as the
+settings above are, by `holdfast.settings.read(AcmeSettings, settings.home)`; `holdfast up` keeps what was chosen.
+
+```toml
+[project.entry-points."holdfast.settings"]
+acme = "acme_holdfast.settings:AcmeSettings"
+```
+
+Those of Holdfast's own drivers:
+
 """
 
 
 def table() -> str:
     """Return the whole page, as markdown."""
-    return _HEAD + "".join(_row(name, field) for name, field in Settings.model_fields.items())
+    own = "".join(_rows(kind) for kind in plugins.own_settings().values())
+    return _HEAD + _COLUMNS + _rows(Settings) + _OWN + _COLUMNS + own
 
 
-def _row(name: str, field: FieldInfo) -> str:
-    return f"| `HOLDFAST_{name.upper()}` | {_default(field.default)} | {field.description} |\n"
+def variables() -> dict[str, FieldInfo]:
+    """Return the environment variables of every site and of Holdfast's own drivers."""
+    kinds: list[type[FromEnvironment]] = [Settings, *plugins.own_settings().values()]
+    return {name: field for kind in kinds for name, field in _variables(kind).items()}
+
+
+def _variables(kind: type[FromEnvironment]) -> dict[str, FieldInfo]:
+    prefix = kind.model_config["env_prefix"]
+    return {f"{prefix}{name}".upper(): field for name, field in kind.model_fields.items()}
+
+
+def _rows(kind: type[FromEnvironment]) -> str:
+    return "".join(
+        f"| `{name}` | {_default(field.default)} | {field.description} |\n"
+        for name, field in _variables(kind).items()
+    )
 
 
 def _default(value: Any) -> str:

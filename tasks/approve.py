@@ -20,7 +20,7 @@ from holdfast.models.alert import IncidentState
 from holdfast.models.history import Action
 from holdfast.models.machine import Scope
 from holdfast.models.missing import Missing
-from holdfast.policies.escalate import approval
+from holdfast.policies.escalate import approval, by_hand
 from holdfast.tasks.case import Case
 
 _AGAIN_S = 0.5
@@ -41,7 +41,7 @@ async def ask_before_evicting(case: Case, machines: Sequence[str], scope: Scope)
     Raises:
         LimitError: it was refused, or no answer came and the policy's default is to refuse.
     """
-    if _approved_before(case, len(machines)):
+    if _approved_before(case, len(machines)) or by_hand.asks_for(case.incident.alerts, machines):
         return
     await _ask(case, ", ".join(machines), ",".join(sorted(machines))[:200], (len(machines), scope))
 

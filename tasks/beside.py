@@ -29,6 +29,7 @@ from holdfast.policies.classify import suspects
 from holdfast.policies.classify.roots import separate
 from holdfast.policies.escalate import overtake
 from holdfast.policies.escalate.ladder import since_progress
+from holdfast.policies.restore import last_good
 from holdfast.policies.restore import restart_first as policy
 from holdfast.tasks import escalation, history, late
 from holdfast.tasks.case import Case
@@ -182,7 +183,8 @@ def death(case: Case) -> policy.Death:
 
 def _kept(case: Case) -> int:
     """Return how many ranks' processes wait for the next epoch; 0 where the job stands for long, or went on before."""
-    return 0 if case.stands or case.went_on else int(_at_pause(case).get("kept", 0))
+    wrong = last_good.told(case.incident.alerts) is not None  # numbers: what is in memory may be wrong
+    return 0 if case.stands or case.went_on or wrong else int(_at_pause(case).get("kept", 0))
 
 
 def _at_pause(case: Case) -> Mapping[str, Any]:

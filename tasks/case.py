@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from holdfast.models.alert import Incident, RecordedClass
 from holdfast.models.base import Frozen
@@ -18,7 +18,6 @@ from holdfast.operations.once import Actor
 from holdfast.policies.escalate import waits
 from holdfast.policies.restore import kept_processes
 from holdfast.storage.ledger import Ledger
-from holdfast.tasks.context import context
 
 
 class Request(Frozen):
@@ -59,6 +58,12 @@ class Case(Frozen):
     """Times that the incident was taken up again after a wait: every check is repeated then."""
     lease: str = ""
     """The name under which this run holds the job's lease; every act shows it."""
+    _ctx: Context = PrivateAttr()
+
+    def within(self, ctx: Context) -> Case:
+        """Return the case with the services that its steps use."""
+        self._ctx = ctx
+        return self
 
     @property
     def again(self) -> bool:
@@ -82,8 +87,8 @@ class Case(Frozen):
 
     @property
     def ctx(self) -> Context:
-        """The services of this process."""
-        return context()
+        """The services that the run was given."""
+        return self._ctx
 
     @property
     def ledger(self) -> Ledger:

@@ -21,8 +21,9 @@ from holdfast.operations.context import Context
 from holdfast.operations.inputs import note_taken_up
 from holdfast.policies.classify import sure_signs
 from holdfast.policies.escalate import modes
+from holdfast.policies.restore import last_good
 from holdfast.storage.ledger.waits import AGAIN
-from holdfast.tasks import firing, lease
+from holdfast.tasks import firing, lease, returned
 from holdfast.tasks.case import Case, Request
 from holdfast.tasks.context import context
 
@@ -91,7 +92,7 @@ async def detect(request: Request, incident_class: IncidentClass) -> Case:
         observe_only=not allowed.act,
         lease=held,
         round=rounds,
-    )
+    ).within(ctx)
 
 
 def _count_attempt(ctx: Context, incident: Incident) -> None:
@@ -168,40 +169,18 @@ def _accused(ctx: Context, incident: Incident, rounds: int) -> tuple[tuple[str, 
         cleared = {alert.machine for alert in incident.alerts}
         cleared -= {alert.machine for alert in firing.still(ctx, incident)}
         accused = dict.fromkeys(name for name in accused if name not in cleared)
-    again = _registered_again(ctx, incident)
+    again = returned.since(ctx, incident)
     still = tuple(name for name in accused if name not in again)
-    # Alerts may have joined since the incident was opened for the first of them.
-    limit = ctx.policy.aggregate.limit(len(ctx.ledger.job(incident.job).machines))
-    return (still, tuple(name for name in accused if name in again)) if len(still) <= limit else ((), ())
-
-
-def _registered_again(ctx: Context, incident: Incident) -> set[str]:
-    """Return the job's machines that registered again since their alerts, and whose eviction was not begun before."""
-    begun = {action.key for action in ctx.ledger.actions(incident.id)}
-    job = ctx.ledger.job(incident.job)
-    present = {each.name: each.incarnation for each in ctx.ledger.machines_named(job.machines)}
-    lives: dict[str, set[str | None]] = {name: set() for name in present if f"evict:{name}" not in begun}
-    for alert in incident.alerts:
-        if alert.machine in lives and sure_signs.is_sure(alert, ctx.policy.classify):
-            lives[alert.machine].add(alert.incarnation)
-    return {name for name, told in lives.items() if told and not told & {None, present[name]}}
+    # Alerts may have joined since the incident was opened for the first of them; who left the job already is over.
+    serving = ctx.ledger.job(incident.job).machines
+    limit = ctx.policy.aggregate.limit(len(serving))
+    few = sum(name in serving for name in still) <= limit
+    return (still, tuple(name for name in accused if name in again)) if few else ((), ())
 
 
 def _last_good_step(incident: Incident, request: Request) -> int | None:
     """Return the step before the first bad one, from alerts with a bad or a last good step; a person's bound wins."""
     if request.last_good_step is not None:
         return request.last_good_step
-    bad = [
-        int(alert.evidence["step"])
-        for alert in incident.alerts
-        if alert.kind is AlertKind.NON_FINITE and "step" in alert.evidence
-    ]
-    bounds = [step - 1 for step in bad]
-    bounds += [
-        int(alert.evidence["last_good_step"])
-        for alert in incident.alerts
-        if alert.kind is AlertKind.REPLICA_DIFFERS and "last_good_step" in alert.evidence
-    ]
-    if incident.last_good_step is not None:
-        bounds.append(incident.last_good_step)
-    return min(bounds) if bounds else None
+    bounds = (last_good.told(incident.alerts), incident.last_good_step)
+    return min((bound for bound in bounds if bound is not None), default=None)

@@ -12,7 +12,7 @@ from holdfast.models.agent import Check, FlightRecord, StackDump
 from holdfast.models.alert import Finding, Verdict
 from holdfast.models.machine import Machine, MachineState
 from holdfast.operations import fleet
-from holdfast.policies.diagnose import aggregate, flight, groups, verdicts
+from holdfast.policies.diagnose import aggregate, domains, flight, groups, verdicts
 from holdfast.policies.escalate.ladder import since_progress
 from holdfast.tasks import checks, history, late, odd_replica, standing
 from holdfast.tasks.case import Case
@@ -45,7 +45,11 @@ async def diagnose(case: Case, tiers: Sequence[Check] | None = None) -> Verdict:
             told = f"stopped before {tier}: the budget of {policy.diagnose.budget_s:g} s is spent"
             return verdict.model_copy(update={"evidence": (*verdict.evidence, told)})
         verdict = verdicts.judge(
-            (*verdict.findings, *await check(case, tier)), slow_factor, policy.diagnose.pace
+            (*verdict.findings, *await check(case, tier)),
+            slow_factor,
+            policy.diagnose.pace,
+            domains.known(case.machines_now(), policy),
+            policy.detect.network.switch_share,
         )
         if root := late.verdict(case):
             return root.model_copy(update={"findings": verdict.findings})
@@ -117,6 +121,7 @@ async def dump_stacks(case: Case) -> Verdict:
             ranks=ranks if suspects else (),
             sure=bool(silent) or found.sure,
             evidence=(*(f"agent on {name} does not answer" for name in silent), *reasons),
+            script="" if silent or found.sure else found.script,
         ).model_dump(mode="json")
 
     done = await case.once("stacks", case.life, {"incarnations": case.incarnations()}, act)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from prefect import task
@@ -10,19 +11,23 @@ from prefect.logging import get_run_logger
 from holdfast.errors import LimitError, StoppedError
 from holdfast.models.alert import Blame, IncidentClass, Rung, Verdict
 from holdfast.models.base import Frozen
+from holdfast.models.history import ActionState
 from holdfast.models.job import Job
 from holdfast.models.missing import Missing
 from holdfast.operations import flaps
 from holdfast.policies.classify import suspects
 from holdfast.policies.detect import switches
 from holdfast.policies.detect.standing_out import Weighed
-from holdfast.policies.escalate import code, evidence, ladder, repeated
+from holdfast.policies.escalate import code, evidence, ladder, repeated, shortage
+from holdfast.policies.join_names import join_names
 from holdfast.policies.pool import offences
 from holdfast.tasks import changes, history, late, poisoned, standing
 from holdfast.tasks.case import Case
 from holdfast.tasks.replay import replay
 from holdfast.tasks.rollback import rollback
 
+_LOOK_BACK = 50
+"""Incidents of the job, newest first."""
 _BY_DATA = frozenset({IncidentClass.JOB_CRASH, IncidentClass.USER_CODE_ERROR})
 """Classes in which the data that is read may be the cause of the failure."""
 
@@ -38,7 +43,7 @@ class EscalationResult(Frozen):
     @property
     def said(self) -> str:
         """The result in words."""
-        return f"{self.verdict.named} {self.did}"
+        return f"{self.verdict.named} {self.did}" if self.verdict.suspects else self.did
 
 
 async def escalate(
@@ -73,8 +78,9 @@ def _compared_only(case: Case, verdict: Verdict) -> bool:
 async def _act(case: Case, verdict: Verdict, rung: Rung) -> EscalationResult:
     match rung:
         case Rung.RETRY:
-            also = f"; {data}" if (data := suspect_data(case)) else ""
-            spared = _of_newest_rung(case, "spared") or "no machine at fault"
+            also = "".join(f"; {told}" for told in (verdict.script, suspect_data(case)) if told)
+            of_several = f"{join_names(verdict.shared)} suspected, no machine" if verdict.shared else ""
+            spared = _of_newest_rung(case, "spared") or of_several or "no machine at fault"
             return EscalationResult(did=f"{spared}; retried in place{also}", verdict=verdict)
         case Rung.SKIP_DATA:
             step = await skip_data(case)
@@ -98,9 +104,9 @@ async def _act(case: Case, verdict: Verdict, rung: Rung) -> EscalationResult:
         case Rung.STOP:
             raise StoppedError("all rungs of the ladder are used up")
         case _:
-            data = f"{data}; " if (data := suspect_data(case)) else ""
+            also = "".join(f"{told}; " for told in (verdict.script, suspect_data(case)) if told)
             raise LimitError(
-                f"{data}all rungs of the ladder are used up: " + "; ".join(attempts_in_words(case))
+                f"{also}all rungs of the ladder are used up: " + "; ".join(attempts_in_words(case))
             )
 
 
@@ -189,6 +195,8 @@ def circumstances(case: Case, common_cause: bool = False) -> ladder.Circumstance
     # Nor is an exception of the job's own code.
     nobodys = waited or case.incident_class is IncidentClass.USER_CODE_ERROR
     accused, standing_out = ((), Weighed()) if nobodys else _accused(case)
+    spared = standing_out.spared or _spared_for_space(case, accused)
+    accused = () if spared and not standing_out.spared else accused
     again = {alert.machine or "" for alert in repeated.find(case.incident.alerts, policy.classify)}
     weights = offences.weigh(
         ctx.ledger.offences(since=now - 10 * policy.ladder.offence_half_life_s),
@@ -212,7 +220,7 @@ def circumstances(case: Case, common_cause: bool = False) -> ladder.Circumstance
         | {*standing_out.machines}
         | flapping.keys(),
         flapping=flapping,
-        spared=standing_out.spared,
+        spared=spared,
         switch=switches.shared(accused, case.incident.alerts, policy.detect.network.switches),
         common_cause=common_cause,
         poisoned=state.leave.why if state.leave else "",
@@ -255,6 +263,21 @@ def _accused(case: Case) -> tuple[tuple[str, ...], Weighed]:
     weighed, job = standing.weigh(case), case.job_now()
     told = suspects.named(case.incident.alerts, None, job)
     return _unless_many(case, job, tuple(dict.fromkeys((*told, *weighed.machines)))), weighed
+
+
+def _spared_for_space(case: Case, accused: Sequence[str]) -> str:
+    """Return why machines without space are not evicted; empty: nothing is in the way, or space is not the matter."""
+    incident, ledger = case.incident, case.ctx.ledger
+    if case.incident_class is not IncidentClass.STORAGE_FAULT or not shortage.is_of_space(incident.alerts):
+        return ""
+    past = [
+        shortage.Evicted(incident=each.id, machine=action.key.removeprefix("evict:"), at=action.begun_at)
+        for each in ledger.incidents(case.job, limit=_LOOK_BACK)[::-1]
+        if each.opened_at < incident.opened_at and shortage.is_of_space(each.alerts)
+        for action in ledger.actions(each.id)
+        if action.kind == "evict" and action.state is ActionState.DONE
+    ]
+    return shortage.why_spared(accused, past, case.ctx.clock.now())
 
 
 def suspect_data(case: Case) -> str:

@@ -20,7 +20,7 @@ from holdfast.operations.fence import fence
 from holdfast.policies.detect import silence
 from holdfast.policies.escalate import breaker
 from holdfast.policies.join_names import join_names
-from holdfast.tasks import late, repair
+from holdfast.tasks import late, repair, returned
 from holdfast.tasks.approve import ask_before_evicting
 from holdfast.tasks.case import Case
 
@@ -55,6 +55,9 @@ async def evict(case: Case, machines: Sequence[str], reason: str, scope: Scope |
         ask_breaker(case, new)
         await ask_before_evicting(case, new, scope)
         asked = machines
+    # A yes is about the life of a machine that was asked about.
+    back = returned.meanwhile(case)
+    machines = tuple(name for name in machines if name not in back)
     await take_machines_out(case, machines, reason, scope)
 
 

@@ -12,7 +12,7 @@ from holdfast.policies.escalate import overtake, waits
 from holdfast.tasks import beside, firing
 from holdfast.tasks.case import Case
 from holdfast.tasks.pause import pause
-from holdfast.tasks.report import ask_human, left_running, report
+from holdfast.tasks.report import ask_human, cause, left_running, report
 from holdfast.tasks.resume import resume
 
 
@@ -34,9 +34,9 @@ async def met(case: Case, limit: LimitError | NoStandbyError) -> None:
     why = f"{limit}; it cannot run on {cannot}" if cannot and missing is Missing.APPROVAL else str(limit)
     told = _put(case, why, missing, again_at, runs_on=bool(said))
     if said:
-        await left_running(case, f"{_cause(case)}{limit}; {said}. {told}")
+        await left_running(case, f"{cause(case.incident)}{limit}; {said}. {told}")
     else:
-        await ask_human(case, f"{_cause(case)}{why}. {told}")
+        await ask_human(case, f"{cause(case.incident)}{why}. {told}")
 
 
 def _cannot_run(case: Case) -> str:
@@ -68,12 +68,6 @@ def _put(case: Case, why: str, missing: Missing, again_at: float | None, *, runs
     seen = waits.outlook(wait, again_at, case.ctx.policy.again)
     ledger.put_wait(seen.wait)
     return seen.said
-
-
-def _cause(case: Case) -> str:
-    """Return the cause as a prefix: a person reads one line."""
-    reasons = case.incident.reasons
-    return f"{reasons[0]}: " if reasons else ""
 
 
 async def _in_place(case: Case) -> str:

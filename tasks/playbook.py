@@ -9,8 +9,8 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.flows import Flow
 
-from holdfast.errors import LimitError, NoStandbyError, StoppedError
-from holdfast.models.alert import IncidentClass, Verdict
+from holdfast.errors import LimitError, NoStandbyError, StaleError, StoppedError
+from holdfast.models.alert import IncidentClass, IncidentState, Verdict
 from holdfast.models.base import Frozen
 from holdfast.tasks import lease, limits
 from holdfast.tasks.case import Case, Request
@@ -37,8 +37,9 @@ def playbook(would: str) -> Callable[[Steps], Playbook]:
     The flow takes up the incident, runs the steps, and reports. In mode ``observe`` it reports what it ``would`` do
     and touches nothing. A step that meets a limit (breaker, budget, refusal, nothing to roll back to, no standby)
     ends it at a human, with the step's message, what is missing and when it is retried; where the job can run
-    on, it does. A ladder may end with stopping the job instead. Any other error
-    fails the run: the gateway starts the next attempt, which does only what is missing.
+    on, it does. A ladder may end with stopping the job instead. A run whose incident is ended meanwhile (handed over,
+    the job stopped or done) ends with it. Any other error fails the run: the gateway starts the next attempt, which
+    does only what is missing.
     """
 
     def decorate(steps: Steps) -> Playbook:
@@ -56,6 +57,10 @@ def playbook(would: str) -> Callable[[Steps], Playbook]:
                     await stopped(case, str(end))
                 except (LimitError, NoStandbyError) as limit:
                     await limits.met(case, limit)
+                except StaleError:
+                    # Handed over, or the job was stopped or is done: its end is no failure of this run.
+                    if case.incident.state is IncidentState.OPEN:
+                        raise
                 else:
                     await report(case, ending.summary, ending.verdict)
                 return outcome(case)

@@ -41,7 +41,7 @@ def _target(case: Case) -> str:
     return f"poisoned-{case.life}"
 
 
-def _runs(case: Case) -> list[poisoned.Run]:
+def _runs(case: Case) -> list[poisoned.EpochRun]:
     """Return the job's epochs up to the broken one, since its submission."""
     ledger, job = case.ctx.ledger, case.job_now()
     incidents = ledger.incidents(job=case.job, limit=_LOOK_BACK)
@@ -55,9 +55,9 @@ def _runs(case: Case) -> list[poisoned.Run]:
     return [_run(epoch, ended.get(epoch.epoch, "")) for epoch in epochs]
 
 
-def _run(epoch: Epoch, failure: str) -> poisoned.Run:
+def _run(epoch: Epoch, failure: str) -> poisoned.EpochRun:
     reached = max(epoch.start_step, epoch.last_step or 0)
-    return poisoned.Run(epoch=epoch.epoch, start_step=epoch.start_step, reached=reached, failure=failure)
+    return poisoned.EpochRun(epoch=epoch.epoch, start_step=epoch.start_step, reached=reached, failure=failure)
 
 
 def _failures(case: Case, incident: Incident) -> dict[int, str]:

@@ -15,7 +15,7 @@ from holdfast.models.agent import Prove
 from holdfast.models.base import Frozen
 from holdfast.models.checkpoint import RemoteCheckpoint, Tier
 from holdfast.models.machine import Machine
-from holdfast.models.rehearsal import Outcome, Rehearsal
+from holdfast.models.rehearsal import Rehearsal, RehearsalOutcome
 from holdfast.operations import fleet
 from holdfast.storage.checkpoints.remote import manifests
 from holdfast.tasks.case import Case
@@ -35,19 +35,19 @@ class Copies(Frozen):
     @property
     def failed(self) -> tuple[Rehearsal, ...]:
         """Proofs of shards that would not restore."""
-        return tuple(one for one in self.found if one.outcome is Outcome.FAILED)
+        return tuple(one for one in self.found if one.outcome is RehearsalOutcome.FAILED)
 
     def proven(self, tier: Tier) -> bool:
         """Return whether all shards found in a tier are proven, and some were found."""
         here = [one for one in self.found if one.tier is tier and one.proof is not None]
-        return bool(here) and all(one.outcome is Outcome.PROVEN for one in here)
+        return bool(here) and all(one.outcome is RehearsalOutcome.PROVEN for one in here)
 
     def told(self, tier: Tier) -> str:
         """Return the result for a tier in a few words."""
         here = [one for one in self.found if one.tier is tier]
         if self.proven(tier):
             return f"proven at step {min(one.step for one in here if one.proof)}"
-        failed = [one for one in here if one.outcome is Outcome.FAILED]
+        failed = [one for one in here if one.outcome is RehearsalOutcome.FAILED]
         if failed:
             return "not restorable either"
         return here[0].told if here else "there is none"
@@ -111,9 +111,9 @@ async def _keep(case: Case) -> str:
     failed: list[str] = []
     for checkpoint in usable[:MOST_CHECKPOINTS]:
         found = await _prove_remote(case, checkpoint)
-        if found.outcome is Outcome.UNTESTED:
+        if found.outcome is RehearsalOutcome.UNTESTED:
             return f"step {checkpoint.step} is {found.told}"
-        if found.outcome is Outcome.PROVEN:
+        if found.outcome is RehearsalOutcome.PROVEN:
             why = f"{case.incident_id}: newer checkpoints may not restore"
             await asyncio.to_thread(manifests.pin, ctx.store, checkpoint, why)
             more = f" ({', '.join(failed)} marked suspect)" if failed else ""

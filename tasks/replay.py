@@ -16,7 +16,7 @@ from prefect.logging import get_run_logger
 
 from holdfast.models.alert import Blame, Verdict
 from holdfast.policies.diagnose import agreement, replay_groups
-from holdfast.policies.diagnose.replay_groups import Next, Outcome, ReplayDecision, ReplayVerdict
+from holdfast.policies.diagnose.replay_groups import Next, ReplayDecision, ReplayOutcome, ReplayVerdict
 from holdfast.tasks.case import Case
 from holdfast.tasks.replay_group import Ended, checkpoint_of, play
 
@@ -80,7 +80,7 @@ async def replay(case: Case) -> Verdict:
             vertical.update(_failed(first[1]))
             outcome = replay_groups.suspects(rounds.plan, horizontal, vertical)
             decision = replay_groups.decide(outcome, limit, left)
-            if outcome.outcome is Outcome.NOT_REPRODUCED and _differ(first):
+            if outcome.outcome is ReplayOutcome.NOT_REPRODUCED and _differ(first):
                 # Finite everywhere, and not the same.
                 outcome, decision = await _by_digests(rounds, first, limit)
                 break
@@ -119,8 +119,8 @@ async def _by_digests(rounds: Rounds, first: Round, limit: int) -> tuple[ReplayV
 async def _alone(rounds: Rounds) -> tuple[ReplayVerdict, tuple[str, ...]]:
     """Replay every machine by itself, twice."""
     if rounds.per_pipeline > 1:
-        why = "groups differ, and there are too few of them to tell which is right"
-        return ReplayVerdict(outcome=Outcome.INSEPARABLE, reasons=(why,)), ()
+        why = "groups differ, and there are too few of them to know which is right"
+        return ReplayVerdict(outcome=ReplayOutcome.INSEPARABLE, reasons=(why,)), ()
     once, twice = await rounds.alone(), await rounds.alone()
     return replay_groups.alone(_again(once, twice)), _compared(once).told
 

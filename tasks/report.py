@@ -10,7 +10,8 @@ from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 from prefect.states import Completed
 
-from holdfast.models.alert import Incident, IncidentState, Verdict
+from holdfast.models.alert import BESIDE_TRAINING, Incident, IncidentState, Verdict
+from holdfast.models.classes import ON_PURPOSE
 from holdfast.models.history import Action
 from holdfast.models.job import JobState
 from holdfast.operations.fence import halt
@@ -24,7 +25,7 @@ from holdfast.tasks.case import Case
 async def report(case: Case, summary: str, verdict: Verdict | None = None) -> None:
     """Publish what happened and close the incident as recovered; a job that was never stopped goes on as running."""
     _goes_on(case)
-    await _close(case, IncidentState.RECOVERED, summary, verdict)
+    await _close(case, IncidentState.RECOVERED, f"{cause(case.incident)}{summary}", verdict)
 
 
 @task(task_run_name="ask a human about {case.incident_id}")
@@ -59,6 +60,12 @@ async def stopped(case: Case, summary: str, verdict: Verdict | None = None) -> N
 async def observed(case: Case, summary: str, verdict: Verdict | None = None) -> None:
     """Publish what would be done, in mode ``observe``, and close the incident without touching the job."""
     await _close(case, IncidentState.DISMISSED, f"observe only: {summary}", verdict)
+
+
+def cause(incident: Incident) -> str:
+    """Return what broke as a prefix of the one line that a person reads; empty for what was asked for."""
+    beside = incident.incident_class in ON_PURPOSE or incident.incident_class in BESIDE_TRAINING
+    return "" if beside or not incident.reasons else f"{incident.reasons[0]}: "
 
 
 def _goes_on(case: Case) -> None:

@@ -16,9 +16,10 @@ from holdfast.errors import (
 from holdfast.models.job import JobState
 from holdfast.operations import restore
 from holdfast.operations.launch import Launched, first_steps, launch
-from holdfast.policies.restore import from_zero
+from holdfast.policies.restore import from_zero, last_good
 from holdfast.tasks.case import Case
 from holdfast.tasks.resize import ask_for_lacking
+from holdfast.tasks.suspect import mark_suspect
 
 
 async def resume(case: Case) -> Launched:
@@ -38,6 +39,10 @@ async def resume(case: Case) -> Launched:
 
 
 async def _up(case: Case) -> Launched:
+    if (bound := last_good.told(case.incident.alerts)) is not None:
+        # Whatever the incident was opened for: a number that is wrong may be reported after the rank that fell over it.
+        case = case if case.last_good_step is not None else case.model_copy(update={"last_good_step": bound})
+        await mark_suspect(case, "loss, gradient norm or state is wrong since then")
     launched, most = await start(case), case.ctx.policy.restore.most_unloadable
     unloadable: list[str] = []
     while why := await verify(case, launched.epoch):

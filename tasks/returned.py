@@ -4,9 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from holdfast.models.alert import Incident
 from holdfast.operations import flaps
+from holdfast.operations.context import Context
+from holdfast.policies.classify import sure_signs
 from holdfast.policies.join_names import join_names
 from holdfast.tasks.case import Case
+
+
+def since(ctx: Context, incident: Incident) -> set[str]:
+    """Return the job's machines that registered again since their alerts, and whose eviction was not begun before."""
+    begun = {action.key for action in ctx.ledger.actions(incident.id)}
+    job = ctx.ledger.job(incident.job)
+    present = {each.name: each.incarnation for each in ctx.ledger.machines_named(job.machines)}
+    lives: dict[str, set[str | None]] = {name: set() for name in present if f"evict:{name}" not in begun}
+    for alert in incident.alerts:
+        if alert.machine in lives and sure_signs.is_sure(alert, ctx.policy.classify):
+            lives[alert.machine].add(alert.incarnation)
+    return {name for name, told in lives.items() if told and not told & {None, present[name]}}
+
+
+def meanwhile(case: Case) -> set[str]:
+    """Return the machines that restarted after this run took the incident up, and do not come and go."""
+    back = since(case.ctx, case.incident).intersection(case.accused)
+    return back - flaps.find(case.ctx.ledger, tuple(back), case.ctx.clock.now(), case.ctx.policy).keys()
 
 
 def flapping(case: Case) -> dict[str, str]:
@@ -19,7 +40,7 @@ def flapping(case: Case) -> dict[str, str]:
 def said(case: Case, swapped: Mapping[str, str]) -> str:
     """Describe what became of the accused machines."""
     moves = ", ".join(f"{new} for {old}" for old, new in swapped.items())
-    stay = [name for name in case.returned if name not in swapped]
+    stay = [name for name in dict.fromkeys((*case.returned, *sorted(meanwhile(case)))) if name not in swapped]
     told = [f"swapped in {moves}"] if moves else []
     if stay:
         told.append(f"{join_names(stay)} restarted since and stays: it was accused in its former life")

@@ -8,12 +8,26 @@ from typing import Any
 from prefect import task
 from prefect.logging import get_run_logger
 
+from holdfast.errors import LimitError
 from holdfast.models.agent import StackDump
 from holdfast.models.alert import Verdict
 from holdfast.operations import fleet
+from holdfast.policies.classify import common_cause
 from holdfast.policies.diagnose import aggregate, slow_vote
 from holdfast.tasks import late
 from holdfast.tasks.case import Case
+
+
+def must_be_of_few(case: Case, verdict: Verdict) -> None:
+    """Refuse to stop the job where no group lags, and more machines explain the pace than may be evicted at once.
+
+    Raises:
+        LimitError: what they share (cooling, power) is likely to be the cause.
+    """
+    if verdict.suspects or case.stands:
+        return
+    if why := common_cause.of_pace(case.incident.alerts, case.job_now(), case.ctx.policy):
+        raise LimitError(why)
 
 
 @task(task_run_name="vote for who makes {case.job} slow")

@@ -30,8 +30,17 @@ from holdfast.tasks.checks import Subject
 from holdfast.tasks.context import context
 from holdfast.tasks.story import escape
 
-OWN = (Check.INSPECT, Check.VENDOR, Check.MATMUL, Check.BITWISE, Check.ALL_TO_ALL, Check.NIC)
-MEASURED = (Check.MATMUL, Check.ALL_TO_ALL, Check.NIC)
+OWN = (
+    Check.INSPECT,
+    Check.VENDOR,
+    Check.MATMUL,
+    Check.PCIE,
+    Check.DISK,
+    Check.BITWISE,
+    Check.ALL_TO_ALL,
+    Check.NIC,
+)
+MEASURED = (Check.MATMUL, Check.PCIE, Check.DISK, Check.ALL_TO_ALL, Check.NIC)
 """Checks of one machine whose value is compared."""
 PARTNERS = 3
 """Number of good machines with which one that comes alone is paired: one, and two for a second look."""

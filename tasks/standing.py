@@ -31,8 +31,8 @@ def proven(case: Case, seen: Verdict, diagnosed: Verdict) -> Verdict:
     """Combine both verdicts; a machine that only stands out is no suspect: the ladder decides on it."""
     told = (*seen.evidence, *diagnosed.evidence)
     if only(case, diagnosed):
-        return Verdict(evidence=told, findings=diagnosed.findings)
-    return diagnosed.model_copy(update={"evidence": told})
+        return Verdict(evidence=told, findings=diagnosed.findings, script=seen.script)
+    return diagnosed.model_copy(update={"evidence": told, "script": seen.script})
 
 
 def weigh(case: Case) -> Weighed:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Generator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -18,7 +20,13 @@ settings.register_profile("repeatable", settings.get_profile("explore"), derando
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "explore"))
 
 
+TOGETHER = ("tests/e2e", "tests/clusters", "tests/kubernetes", "tests/network")
+"""Folders whose tests share a site or a cluster: one process runs all of them. They begin, as they take longest."""
+
 LONGEST = (
+    "tests/nemesis/test_nemesis.py",
+    "tests/session/test_ranks.py",
+    "tests/integrations/test_lightning.py",
     "tests/storage/checkpoints/load/test_from_ranks.py",
     "tests/deployments/test_supervisor_up.py",
     "tests/deployments/worker/test_register.py",
@@ -27,23 +35,52 @@ LONGEST = (
     "tests/clusters/test_slurm_driver.py",
     "tests/deployments/worker/test_offline.py",
 )
-"""Where two files with real processes run side by side, these begin, so that none is left alone at the end."""
+"""Where two files with real processes run side by side, these come next, so that none is left alone at the end."""
+
+
+def unit_of_work(nodeid: str) -> str:
+    """Return what one process runs as a whole: the folder, if its tests share something, else the file."""
+    file = nodeid.partition("::")[0]
+    folder = file.rpartition("/")[0]
+    return folder if folder in TOGETHER else file
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Unit tests, then those with real processes, the longest files first; the others in their order."""
+    """Unit tests, then those with real processes, the longest first; the others in their order."""
+    first = (*TOGETHER, *LONGEST)
 
     def place(item: pytest.Item) -> tuple[bool, int]:
-        file = item.nodeid.partition("::")[0]
-        return item.get_closest_marker("e2e") is not None, LONGEST.index(file) if file in LONGEST else len(
-            LONGEST
-        )
+        unit = unit_of_work(item.nodeid)
+        return item.get_closest_marker("e2e") is not None, first.index(unit) if unit in first else len(first)
 
     items.sort(key=place)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``--dist loadfile``, tests that share a site or a cluster stay in one process."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415  (only where it is used)
+
+    class Units(LoadFileScheduling):
+        """Files, and folders of :data:`TOGETHER`."""
+
+        def _split_scope(self, nodeid: str) -> str:
+            return unit_of_work(nodeid)
+
+    return Units(config, log)
+
+
 def pytest_collection_finish() -> None:
-    """Keep the collector from going through every module again and again: a tenth of the time of small tests."""
+    """Share what is the same in all tests; keep the collector from going through every module again and again.
+
+    The latter is a tenth of the time of small tests.
+    """
+    if "holdfast.storage.ledger" in sys.modules:
+        from tests import warm  # noqa: PLC0415  (only where tests use a ledger)
+
+        warm.share()
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 20)

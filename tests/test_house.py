@@ -40,6 +40,7 @@ BASE = {
     "refusal",
     "durable",
     "failpoint",
+    "bounded_pickle",
     "holdfast",
 }
 BELOW_TASKS = BASE | {"policies", "storage", "drivers", "agent", "plugins"}
@@ -47,7 +48,7 @@ MAY_IMPORT = {
     "models": {"models"},
     "policies": {"models", "policies", "errors"},
     "plugins": BASE | {"plugins", "policies"},
-    "storage": BASE | {"storage"},
+    "storage": BASE | {"storage", "plugins"},
     "drivers": BASE | {"drivers", "plugins"},
     # The catalogue of Xids is a policy; faults are imported by ranks of machines that were armed for them.
     # `roles` is for the processes that it starts, as `session` is.

@@ -43,6 +43,15 @@ def test_a_banned_word_is_found_in_docstring_comment_and_message() -> None:
     ]
 
 
+def test_of_a_script_comments_and_sentences_are_read() -> None:
+    """Names are not: they are read with those of the code."""
+    source = 'const anew = tell("anew", `${anew} of it`);  // Anew\nsay("starts anew");  // anew\n'
+    assert sorted(TABLE.findings("a.js", source)) == [
+        "a.js:2: 'anew' in a comment: use again",
+        "a.js:2: 'anew' in a message: use again",
+    ]
+
+
 @pytest.mark.parametrize(
     ("path", "text"), [("a.md", "One.\nIt begins anew.\n"), ("a.yaml", "a: 1\nb: 2  # anew\n")]
 )

@@ -96,16 +96,28 @@ class Table:
 
 
 def pieces(path: str, text: str) -> Iterator[Piece]:
-    """The texts that people read in a file: of Python, of YAML, or any other, such as markdown."""
+    """The texts that people read in a file: of Python, of JavaScript, of YAML, or any other, such as markdown."""
     if path.endswith(".py"):
         yield from _strings(ast.parse(text))
         yield from _comments(text)
         return
     for number, line in enumerate(text.splitlines(), 1):
-        if not path.endswith(".yaml"):
+        if path.endswith(".js"):
+            yield from _script(number, line)
+        elif not path.endswith(".yaml"):
             yield Piece("page", number, line)
         elif comment := re.search(r"(?:^|\s)#.*", line):
             yield Piece("comment", number, comment.group(0))
+
+
+def _script(number: int, line: str) -> Iterator[Piece]:
+    """A comment at the end of a line of JavaScript, and its strings of more than one word."""
+    code, slashes, comment = line.partition("// ")
+    if slashes:
+        yield Piece("comment", number, comment)
+    for string in re.findall(r"\"([^\"]*)\"|`([^`]*)`", code):
+        if " " in (words := "".join(string).strip()):
+            yield Piece("message", number, re.sub(r"\$\{[^}]*\}", "", words))
 
 
 def _strings(tree: ast.Module) -> Iterator[Piece]:

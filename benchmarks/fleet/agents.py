@@ -8,6 +8,7 @@ import functools
 import logging
 from collections.abc import Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from benchmarks.fleet.memory import Held, ScriptedMemory
@@ -34,27 +35,11 @@ _http: contextvars.ContextVar[list[_Http]] = contextvars.ContextVar("http")
 
 
 class _Http(daemon._Http):
-    """Known to its machine, and without a timer of its own: 1,200 of them would look for signals ten times a second."""
+    """Known to its machine."""
 
     def __init__(self, config: Any) -> None:
-        self._asked = asyncio.Event()
         super().__init__(config)
         _http.get().append(self)
-
-    @property
-    def should_exit(self) -> bool:
-        """Whether it was told to end."""
-        return self._asked.is_set()
-
-    @should_exit.setter
-    def should_exit(self, value: bool) -> None:
-        if value:
-            self._asked.set()
-
-    async def main_loop(self) -> None:
-        """Until told to end."""
-        await super().on_tick(0)
-        await self._asked.wait()
 
 
 class _Carrier:
@@ -94,7 +79,7 @@ class _Eye:
         return []
 
 
-class _Supply(daemon.Supply):
+class _Staging(daemon.Staging):
     """Shards that are told, not stored, need not be read through in threads."""
 
     async def _here(self, job: str, rank: int, order: RestoreOrder) -> Restored:
@@ -184,15 +169,21 @@ class Machine:
 def put_in_place(settings: Settings) -> None:
     """From now on agents of this process are made of scripted parts."""
     policy = plugin_policy.site_policy(settings.policy_file)
-    daemon.site_policy = lambda *_, **__: policy  # type: ignore[assignment]
-    daemon.detectors = lambda *_: ((_Eye(),), lambda: _VITALS)  # type: ignore[assignment]
-    daemon.ForkServer = ScriptedForks  # type: ignore[assignment,misc]
-    daemon.TransferProcess = _Carrier  # type: ignore[assignment,misc]
-    daemon.Memory = ScriptedMemory  # type: ignore[misc]
-    daemon.Supply = _Supply  # type: ignore[misc]
-    daemon._Http = _Http  # type: ignore[misc]
+    _replace(daemon, "site_policy", lambda *_, **__: policy)
+    _replace(daemon, "detectors", lambda *_: ((_Eye(),), lambda: _VITALS))
+    _replace(daemon, "ForkServer", ScriptedForks)
+    _replace(daemon, "TransferProcess", _Carrier)
+    _replace(daemon, "Memory", ScriptedMemory)
+    _replace(daemon, "Staging", _Staging)
+    _replace(daemon, "_Http", _Http)
     for module in (run, jobs):
-        module.Watched = ScriptedRank  # type: ignore[attr-defined]
+        _replace(module, "Watched", ScriptedRank)
+
+
+def _replace(module: ModuleType, name: str, part: object) -> None:
+    if not hasattr(module, name):  # it was renamed there: the real part would run unseen
+        raise AttributeError(f"{module.__name__} has no {name}")
+    setattr(module, name, part)
 
 
 @functools.cache

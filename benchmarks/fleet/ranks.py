@@ -47,6 +47,7 @@ class ScriptedRank:
     ) -> None:
         self.rank = rank
         self.pid = process.pid
+        self.family = {process.pid}
         self.expected = False
         self.exit_code: int | None = None
         self.gone: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -65,6 +66,11 @@ class ScriptedRank:
         """It has no handler for SIGTERM."""
         self.expected = True
         return False
+
+    def watch(self, on_exit: Callable[[Any], None] | None) -> None:
+        """Whom to report its end to."""
+        self.expected = on_exit is None
+        self._on_exit = on_exit
 
     def end(self, code: int) -> None:
         """It ended."""
@@ -183,8 +189,12 @@ class ScriptedForks:
     """No process, so nothing is below it."""
     replaced = False
 
-    def __init__(self, _preload: object) -> None:
+    def __init__(self, _preload: object, _given: object = None) -> None:
         """Nothing is preloaded."""
+
+    def forked(self, _process: object) -> bool:
+        """None of this machine's processes is another one's."""
+        return False
 
     async def warm_up(self) -> None:
         """It is."""
@@ -207,3 +217,4 @@ class ScriptedForks:
         return self.run(target, args)
 
     fork_soon = run_soon
+    fork = run

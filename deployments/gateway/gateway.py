@@ -40,6 +40,7 @@ from holdfast.deployments.gateway.runs.admissions import Admissions
 from holdfast.deployments.gateway.runs.dispatch import Dispatcher
 from holdfast.deployments.gateway.runs.flow_runs import Runs
 from holdfast.deployments.gateway.runs.head_starts import HeadStarts
+from holdfast.deployments.gateway.runs.leftovers import Leftovers
 from holdfast.deployments.gateway.runs.reconcile import Reconciler
 from holdfast.deployments.gateway.runs.repairs import Repairs
 from holdfast.deployments.gateway.runs.waiting import Waiting
@@ -55,6 +56,7 @@ REFRESH_S = 0.5
 TOUCH_S = 5.0
 """The ledger hears of living machines so often, of all at once."""
 RECONCILE_S = 1.0
+LEFTOVERS_S = 5.0
 TIMES_S = 15.0
 REHEARSALS_S = 2.0
 
@@ -106,6 +108,7 @@ class Gateway:
         self.correlator.held_back = self.waiting.held_back
         self.reconciler = Reconciler(self.site, runs, self.dispatcher, self.carry_over, acts, self.waiting)
         self.approvals = Approvals(self.site, runs)
+        self.leftovers = Leftovers(self.site, runs)
         self.admissions = Admissions(self.site, runs)
         self.repairs = Repairs(self.site, runs)
         self.progress = Progress(self.site)
@@ -184,6 +187,7 @@ class Gateway:
             Loop("clocks", self.clocks.tick, detect.intervals.network_s),
             Loop("prefect", self.dispatcher.ping, 2.0),
             Loop("reconcile", self.reconciler.tick, RECONCILE_S),
+            Loop("suspended runs", self.leftovers.tick, LEFTOVERS_S),
             Loop("waiting", self.waiting.tick, RECONCILE_S),
             Loop("on hold", self.on_hold.tick, 1.0),
             Loop("progress", self.progress.watch, 1.0),

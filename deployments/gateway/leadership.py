@@ -43,7 +43,7 @@ class Leadership:
     set, here or at the database, makes or ends a leader. A leader that did not reach the ledger for :data:`TTL_S` may
     have been replaced: from then on it acts no more (:meth:`require_sure`), and every write is checked by the ledger
     itself (:meth:`~holdfast.storage.ledger.Ledger.write_only_while_leading`). It still answers heartbeats: the ledger
-    may be away for everybody, and ranks must not end for that.
+    may be away for all, and ranks must not end for that.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ HEALTHY_S = 120.0
 """How long the services may take to answer, on a slow machine at its first start."""
 DEATHS = 4
 """A service that was started this often without ever answering will not come up."""
+TOLD_EVERY_S = 5.0
+"""Between two lines that name what has not come up yet."""
 _LAST_LINES = 15
 
 
@@ -41,14 +43,16 @@ def start(settings: Settings, wanted: int, progress: Progress) -> None:
         UnavailableError: something did not come up (with the last lines of its log).
     """
     services = embedded(settings)
+    names = [*(service.says for service in services), *([f"{wanted} machines"] if wanted else [])]
+    progress(f"starting {', '.join(names)}")
     _launch(settings)
     over = threading.Event()
     with ThreadPoolExecutor(3) as beside:
-        work: list[Future[Any]] = [
-            beside.submit(_have_bucket, settings),
-            beside.submit(_register, settings, services, progress, over),
-            beside.submit(machines.have, settings, wanted, progress, over),
-        ]
+        work: dict[str, Future[Any]] = {
+            "bucket": beside.submit(_have_bucket, settings),
+            "deployments": beside.submit(_register, settings, services, progress, over),
+            f"{wanted} machines": beside.submit(machines.have, settings, wanted, progress, over),
+        }
         try:
             _wait(settings, services, work, progress)
         finally:
@@ -77,16 +81,22 @@ def _environment(settings: Settings) -> dict[str, str]:
 
 
 def _wait(
-    settings: Settings, services: Sequence[Service], work: Sequence[Future[Any]], progress: Progress
+    settings: Settings, services: Sequence[Service], work: Mapping[str, Future[Any]], progress: Progress
 ) -> None:
     """Wait until every service answers and all work beside is done; raises the first error of that."""
-    until = time.monotonic() + HEALTHY_S
     waiting, launched = list(services), time.monotonic()
+    until, told = launched + HEALTHY_S, launched
     starts: dict[str, set[int]] = {service.name: set() for service in services}
-    while waiting or not all(each.done() for each in work):
-        for each in work:
+    while waiting or not all(each.done() for each in work.values()):
+        for each in work.values():
             if each.done():
                 each.result()
+        if (now := time.monotonic()) - told >= TOLD_EVERY_S:
+            told = now
+            missing = [each.says for each in waiting] + [
+                name for name, each in work.items() if not each.done()
+            ]
+            progress(f"  {now - launched:.0f} s: waiting for {', '.join(missing)}")
         for service in [each for each in waiting if each.healthy()]:
             progress(f"{service.says} is up")
             waiting.remove(service)
@@ -99,21 +109,27 @@ def _wait(
         if waiting and (died or time.monotonic() > until):
             raise UnavailableError(_why(waiting[0], settings.home))
         time.sleep(0.05)
-    for each in work:
+    for each in work.values():
         each.result()
 
 
 def _have_bucket(settings: Settings) -> None:
-    """Make sure that an S3 server elsewhere has the bucket, or create it there."""
-    if not settings.s3_endpoint:
+    """Make sure that a store elsewhere has the bucket, or create it there."""
+    if settings.embedded_s3:
         return
     try:
         objects.from_settings(settings).ensure_bucket()
     except HoldfastError as error:
-        raise SettingsError(
-            f"bucket {settings.s3_bucket!r} at {settings.s3}: {error} "
-            "Check HOLDFAST_S3_ENDPOINT, HOLDFAST_S3_BUCKET and the keys."
-        ) from error
+        raise SettingsError(_no_store(settings, error)) from error
+
+
+def _no_store(settings: Settings, error: HoldfastError) -> str:
+    if not settings.stored_in_s3:
+        return f"HOLDFAST_STORE = {settings.store_url!r}: {error}"
+    return (
+        f"bucket {settings.bucket!r} at {settings.s3}: {error} "
+        "Check HOLDFAST_S3_ENDPOINT, HOLDFAST_S3_BUCKET and the keys."
+    )
 
 
 def _register(

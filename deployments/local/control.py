@@ -152,9 +152,9 @@ def _prepare(settings: Settings) -> None:
         secret.create(settings.home / "s3-secret")
     secret.create_prefect_auth(settings)
     envfile.remember(settings)
-    if not settings.s3_endpoint:
+    if settings.embedded_s3:
         # A bucket of the embedded server is a folder.
-        for folder in (settings.home / "s3", settings.home / "s3" / settings.s3_bucket):
+        for folder in (settings.home / "s3", settings.home / "s3" / settings.bucket):
             private.folder(folder)
     ledger = Ledger(settings.database)
     ledger.create()

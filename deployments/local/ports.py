@@ -22,7 +22,7 @@ def check(settings: Settings) -> None:
         needed["gateway"] = settings.port
     if not settings.prefect_api_url:
         needed["Prefect server"] = settings.port + 1
-    if not settings.s3_endpoint:
+    if settings.embedded_s3:
         needed["S3 server"] = settings.port + 2
     for service, port in needed.items():
         try:

@@ -63,7 +63,7 @@ def embedded(settings: Settings) -> list[Service]:
     services = []
     if not settings.prefect_api_url:
         services.append(_prefect(settings))
-    if not settings.s3_endpoint:
+    if settings.embedded_s3:
         services.append(_s3(settings))
     if not settings.gateway_url:
         services.append(
@@ -110,7 +110,7 @@ def _s3(settings: Settings) -> Service:
     return Service(
         "s3",
         (_rclone(), "serve", "s3", "--addr", f"{settings.host}:{port}", str(data)),
-        # In the environment, not on the command line, which everybody on this host can read.
+        # In the environment, not on the command line, which any user of this host can read.
         {"RCLONE_AUTH_KEY": f'"{settings.s3_access_key},{key}"', "RCLONE_CONFIG": os.devnull},
         url=settings.s3,
         port=port,

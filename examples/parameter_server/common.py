@@ -5,6 +5,7 @@ import os
 import threading
 import urllib.request
 from collections.abc import Callable
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -41,8 +42,11 @@ def push(index: int, **what: Tensor) -> None:
 
 
 def ask(address: str, value: Any) -> Any:
-    with urllib.request.urlopen(f"http://{address}", data=packed(value), timeout=5) as answer:
-        return torch.load(io.BytesIO(answer.read()), weights_only=True)
+    try:
+        with urllib.request.urlopen(f"http://{address}", data=packed(value), timeout=5) as answer:
+            return torch.load(io.BytesIO(answer.read()), weights_only=True)
+    except (HTTPException, EOFError) as error:  # it was killed in the middle of its answer
+        raise OSError(f"{address}: {error!r}") from error
 
 
 def packed(value: Any) -> bytes:

@@ -14,14 +14,22 @@ from torch import nn
 
 import holdfast
 
+empty: set[int] = set()
+
 
 def settle(parts: list[torch.Tensor | None], known: torch.Tensor, step: int) -> list[torch.Tensor]:
-    """Fill servers that are empty with the newest values that were seen of them."""
+    """Fill servers that are empty with the newest values that were seen of them.
+
+    A server may have taken them although its answer was lost: it counts as filled once it shows that it has values.
+    """
     chunks = known.chunk(SERVERS)
     for index, part in enumerate(parts):
         if part is None:
+            empty.add(index)
             push(index, values=chunks[index].clone())
-            print(f"server {index} filled with the values of step {step}", flush=True)
+        elif index in empty:
+            empty.remove(index)
+            print(f"server {index} filled: it has values at step {step}", flush=True)
     return [chunk if part is None else part for chunk, part in zip(chunks, parts, strict=True)]
 
 

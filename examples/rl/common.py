@@ -4,6 +4,7 @@ import io
 import threading
 import urllib.request
 from collections.abc import Callable
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -51,8 +52,11 @@ def serve(answer: Callable[[bytes], bytes]) -> None:
 
 def ask(address: str, value: Any) -> Any:
     """Send a value, return the answer. Raises OSError when nobody answers."""
-    with urllib.request.urlopen(f"http://{address}", data=packed(value), timeout=5) as answer:
-        return unpacked(answer.read())
+    try:
+        with urllib.request.urlopen(f"http://{address}", data=packed(value), timeout=5) as answer:
+            return unpacked(answer.read())
+    except (HTTPException, EOFError) as error:  # it was killed in the middle of its answer
+        raise OSError(f"{address}: {error!r}") from error
 
 
 def best_actions(states: Tensor) -> Tensor:

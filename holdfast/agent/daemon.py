@@ -175,7 +175,12 @@ class Agent:
             strays=Strays(self.memory),
         )
         self._supply = Staging(
-            self._carrier, self.memory, self.folder, secret, objects.arguments(settings), tls=self._tls
+            self._carrier,
+            self.memory,
+            self.folder,
+            secret,
+            functools.partial(objects.arguments, settings),
+            tls=self._tls,
         )
         files = RoleFiles(self.folder, host)
         make_run = functools.partial(
@@ -400,6 +405,7 @@ class Agent:
             incarnation=self.incarnation,
             jobs=self._snapshots(),
             shards=await asyncio.to_thread(self.memory.shards) if shards else (),
+            replicas=self.roles.states(),
             fences=dict(self.jobs.fences),
             warm=self.forks.warm,
             spares_missing=max(0, self._spares_wanted() - self.forks.waiting),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 
-from holdfast.chaos.plan import COSTLY, DATABASE, MACHINES, RANKS, SERVICES
+from holdfast.chaos.plan import COSTLY, DATABASE, MACHINES, RANKS, REPLICAS, SERVICES
 from holdfast.deployments.local.services import embedded
 from holdfast.errors import RefusedError
 from holdfast.models.job import ENDED, Job, JobState, Mode
+from holdfast.models.roles import TRAINER
 from holdfast.policies.config.policy import Policy
 from holdfast.settings import Settings
 
@@ -47,17 +48,22 @@ def require_job(job: Job, policy: Policy) -> None:
 
 
 def require_faults(
-    settings: Settings, jobs: Iterable[Job], name: str, groups: Sequence[tuple[str, ...]], standbys: int
+    settings: Settings, jobs: Collection[Job], name: str, groups: Sequence[tuple[str, ...]], standbys: int
 ) -> None:
     """Refuse faults that this site does not have, or that would hit a job that was not named.
 
     Raises:
         RefusedError: names the fault.
     """
+    named = next((job for job in jobs if job.name == name), None)
     here = {service.name for service in embedded(settings)}
     others = [job.name for job in jobs if job.name != name and job.state not in ENDED]
     for fault in dict.fromkeys(each for group in groups for each in group):
-        if fault in (*RANKS, *MACHINES) and settings.driver != "local":
+        if fault in REPLICAS and named is not None and not named.spec.roles.keys() - {TRAINER}:
+            raise RefusedError(
+                f"{fault}: job {name!r} has no roles beside its ranks; leave it out of --faults."
+            )
+        if fault in (*RANKS, *REPLICAS, *MACHINES) and settings.driver != "local":
             raise RefusedError(
                 f"{fault}: machines of driver {settings.driver} run on other hosts; run `holdfast inject` there, or "
                 "leave it out of --faults."

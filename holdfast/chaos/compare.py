@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,11 +12,27 @@ from holdfast.demo import weights
 from holdfast.demo.weights import Comparison
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.models.job import ENDED, Job, JobState
+from holdfast.models.roles import TRAINER
 from holdfast.settings import Settings
 from holdfast.storage import objects
 from holdfast.storage.code import versions
 
 _POLL_S = 0.5
+
+
+def why_differ(job: Job, sizes: Collection[int]) -> str:
+    """Return why a run without faults may end with other weights although nothing was lost; empty: it may not.
+
+    ``sizes``: the numbers of machines that the job ran on.
+    """
+    if len(sizes) > 1:
+        ran = " and ".join(map(str, sorted(sizes)))
+        return (
+            f"the job ran on {ran} machines, and sums over another number of ranks differ in their last bits"
+        )
+    if roles := sorted(job.spec.roles.keys() - {TRAINER}):
+        return f"what it learns may depend on when replicas of {', '.join(roles)} answer"
+    return ""
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,13 @@ from holdfast.errors import SettingsError
 from holdfast.models.base import Frozen
 
 RANKS = ("kill-rank", "stop-rank", "hang-rank")
+REPLICAS = ("kill-replica",)
 MACHINES = ("kill-agent", "stop-agent", "kill-machine", "xid-79")
 SERVICES = tuple(
     f"{verb}-{name}" for name in ("gateway", "worker", "prefect", "s3") for verb in ("kill", "stop")
 )
 DATABASE = "lock-database"
-FAULTS = (*RANKS, *MACHINES, *SERVICES, DATABASE)
+FAULTS = (*RANKS, *REPLICAS, *MACHINES, *SERVICES, DATABASE)
 """All by name."""
 LASTING = ("stop-rank", "stop-agent", DATABASE, *(name for name in SERVICES if name.startswith("stop-")))
 """Undone after a while; the others are for good."""

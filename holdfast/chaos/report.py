@@ -21,7 +21,7 @@ class Seen(Frozen):
     at: float
     step: int
     well: bool = True
-    """Every service of the site answers."""
+    """Every service of the site answers, and every replica of the job's roles is there."""
 
 
 class Line(Frozen):
@@ -129,7 +129,13 @@ def evictions(
 
 
 def problems(
-    found: Sequence[Line], gone: Sequence[Eviction], state: str, weights: Comparison | None, *, compared: bool
+    found: Sequence[Line],
+    gone: Sequence[Eviction],
+    state: str,
+    weights: Comparison | None,
+    *,
+    compared: bool,
+    why_differ: str = "",
 ) -> tuple[str, ...]:
     """Describe the failures of the run in words."""
     told = [
@@ -147,7 +153,8 @@ def problems(
     if state not in (JobState.RUNNING, JobState.DONE):
         told.append(f"the job is {state}")
     if compared and (weights is None or not weights.equal):
-        told.append("the final weights are not shown to be those of a run without faults")
+        why = f": {why_differ}" if why_differ else ""
+        told.append(f"the final weights are not shown to be those of a run without faults{why}")
     return tuple(told)
 
 
@@ -163,11 +170,12 @@ def report(
     measured: Ettr,
     weights: Comparison | None = None,
     compared: bool = False,
+    why_differ: str = "",
 ) -> Report:
-    """Build the report."""
+    """Build the report; ``why_differ``: why the weights may differ without a fault of the recovery."""
     found = lines(strikes, incidents, seen)
     gone = evictions(found, incidents, actions)
-    wrong = problems(found, gone, state, weights, compared=compared)
+    wrong = problems(found, gone, state, weights, compared=compared, why_differ=why_differ)
     return Report(
         job=job,
         seed=seed,

@@ -8,7 +8,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from holdfast.chaos import report as reports
-from holdfast.chaos.compare import Reference
+from holdfast.chaos.compare import Reference, why_differ
 from holdfast.chaos.plan import COSTLY, Strike
 from holdfast.chaos.report import Report
 from holdfast.chaos.strike import Hit, Striker
@@ -40,7 +40,7 @@ class Wanted:
     reference: Reference | None = None
 
 
-class Run:
+class ChaosRun:
     """One run on one site."""
 
     def __init__(self, settings: Settings, wanted: Wanted, say: Callable[[str], None]) -> None:
@@ -134,6 +134,7 @@ class Run:
         weights = None
         if (reference := self._wanted.reference) is not None:
             weights = reference.compare(self._settings, self._wanted.settle_s, self._say)
+        sizes = {len(epoch.machines) for epoch in history.epochs if epoch.machines}
         return reports.report(
             self._wanted.job,
             self._wanted.seed,
@@ -145,6 +146,7 @@ class Run:
             measured=ettr.measure(history, ended, since=begun),
             weights=weights,
             compared=reference is not None,
+            why_differ=why_differ(watch.job, sizes),
         )
 
 

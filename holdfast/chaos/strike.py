@@ -6,7 +6,7 @@ import threading
 import time
 from typing import Protocol
 
-from holdfast.chaos.plan import DATABASE, MACHINES, RANKS, SERVICES
+from holdfast.chaos.plan import DATABASE, MACHINES, RANKS, REPLICAS, SERVICES
 from holdfast.errors import HoldfastError, RefusedError
 from holdfast.inject import registry, service
 from holdfast.inject.target import Target
@@ -62,6 +62,8 @@ class Striker:
         return Hit(fault=fault, at=at, fired=True, where=where, machine=machine)
 
     def _do(self, fault: str, job: Job, slot: int, local_rank: int, hold_s: float) -> tuple[str, str | None]:
+        if fault in REPLICAS:
+            return self._on_replica(fault, job, slot)
         if fault in (*RANKS, *MACHINES):
             return self._on_machine(fault, job, slot, local_rank, hold_s)
         if fault == DATABASE:
@@ -74,6 +76,17 @@ class Striker:
             return name, None
         self._hold(service.pause(self._settings, name), hold_s)
         return f"{name}, {hold_s:.1f} s", None
+
+    def _on_replica(self, fault: str, job: Job, slot: int) -> tuple[str, None]:
+        """Hit the machine in this slot, or the next one with a replica of the job: they move from one to another."""
+        for number in range(len(job.machines)):
+            target = Target(self._settings.home, job.machines[(slot + number) % len(job.machines)])
+            mine = [each for each in target.replicas() if each.job == job.name]
+            if mine:
+                registry.FAULTS[fault](target, None)
+                # No machine is named: none may be evicted for it.
+                return f"{target.machine}, {mine[0].role} {mine[0].index}", None
+        raise RefusedError(f"no replica of job {job.name!r} runs at the moment")
 
     def _on_machine(
         self, fault: str, job: Job, slot: int, local_rank: int, hold_s: float

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 import httpx
@@ -14,6 +15,7 @@ from holdfast.errors import HoldfastError
 from holdfast.models.agent import AgentState
 from holdfast.models.alert import IncidentState
 from holdfast.models.job import ENDED, Job
+from holdfast.models.roles import TRAINER, ReplicaPhase
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
 
@@ -43,13 +45,14 @@ class Watch:
         """Return the job now; what does not answer keeps what was known of it."""
         try:
             self.job = self._ledger.job(self.job.name)
-            step = max(
-                self._ledger.max_step(self.job.name), *(self._step(name) for name in self.job.machines)
-            )
+            states = [self._state(name) for name in self.job.machines]
+            step = max(self._ledger.max_step(self.job.name), *map(self._step, states))
+            whole = self._has_replicas(states)
         except HoldfastError:
-            step = 0
+            step, whole = 0, False
         last = self.seen[-1].step if self.seen else 0
-        now = Seen(at=time.time(), step=max(step, last), well=all(each.healthy() for each in self._services))
+        well = whole and all(each.healthy() for each in self._services)
+        now = Seen(at=time.time(), step=max(step, last), well=well)
         self.seen.append(now)
         return now
 
@@ -67,15 +70,27 @@ class Watch:
         new = self.is_over() or self.seen[-1].step > before + 1
         return not open_ and new and self.seen[-1].well
 
-    def _step(self, machine: str) -> int:
+    def _has_replicas(self, states: Sequence[AgentState | None]) -> bool:
+        """Return whether as many replicas of each role run, or are done, as the job wants."""
+        there = Counter(
+            each.role
+            for state in states
+            for each in (state.replicas if state is not None else ())
+            if each.job == self.job.name and (each.pid or each.phase is ReplicaPhase.DONE)
+        )
+        wanted = {name: role.replicas for name, role in self.job.spec.roles.items() if name != TRAINER}
+        return self.is_over() or all(there[name] >= number for name, number in wanted.items())
+
+    def _step(self, state: AgentState | None) -> int:
+        runs = state.jobs if state is not None else ()
+        return max((rank.step for run in runs if run.job == self.job.name for rank in run.ranks), default=0)
+
+    def _state(self, machine: str) -> AgentState | None:
         try:
             address = self._ledger.machine(machine).address
             url = f"{self._tls.scheme}://{address}/v1/state"
             answer = self._http.get(url, params={"shards": "no"}, extensions=self._tls.to_agent())
             answer.raise_for_status()
-            state = AgentState.model_validate_json(answer.content)
+            return AgentState.model_validate_json(answer.content)
         except (httpx.HTTPError, HoldfastError, ValueError):
-            return 0
-        return max(
-            (rank.step for run in state.jobs if run.job == self.job.name for rank in run.ranks), default=0
-        )
+            return None

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import context
-from holdfast.cli.arguments import IncidentName, JobName
+from holdfast.cli.arguments import IncidentName, JobName, finite
 from holdfast.cli.gateway import Gateway
 from holdfast.cli.output import AsJson, tell
 from holdfast.models.alert import Incident, IncidentState
@@ -34,7 +34,9 @@ def approve(
 
 def wait(
     job: JobName,
-    timeout_s: Annotated[float, typer.Option("--timeout", min=0, help="Seconds; 0: for ever.")] = 0.0,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", min=0, help="Seconds; 0: for ever.", callback=finite)
+    ] = 0.0,
     as_json: AsJson = False,
 ) -> None:
     """Wait until a job has ended; the exit status is how it ended.

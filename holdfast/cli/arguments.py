@@ -1,7 +1,8 @@
-"""Arguments that several commands take: names, refused here when they cannot be any."""
+"""Arguments that several commands take, refused here when they cannot be any: names, numbers."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Annotated
 
@@ -14,6 +15,13 @@ from holdfast import names
 def checked(kind: TypeAdapter[str]) -> Callable[[str | None], str | None]:
     """For typer: the name as it was given, if it may be one; None where none was given."""
     return lambda value: None if value is None else names.require(kind, value)
+
+
+def finite(value: float | None) -> float | None:
+    """For typer: the number as it was given; NaN and infinity pass every bound, and are refused here."""
+    if value is not None and not math.isfinite(value):
+        raise typer.BadParameter(f"{value} is no finite number")
+    return value
 
 
 JobName = Annotated[str, typer.Argument(help="As `holdfast status` lists it.", callback=checked(names.JOB))]

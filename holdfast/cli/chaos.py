@@ -54,7 +54,7 @@ def chaos(  # noqa: PLR0917  (options)
     settings = context.settings()
     from holdfast.chaos import allowed, plan  # noqa: PLC0415  (the control plane's extras)
     from holdfast.chaos.compare import Reference  # noqa: PLC0415
-    from holdfast.chaos.run import Run, Wanted  # noqa: PLC0415
+    from holdfast.chaos.run import ChaosRun, Wanted  # noqa: PLC0415
     from holdfast.models.machine import MachineState  # noqa: PLC0415
     from holdfast.policies.config.policy import Policy  # noqa: PLC0415
 
@@ -83,7 +83,7 @@ def chaos(  # noqa: PLR0917  (options)
         _print_plan(made, as_json)
         return
     wanted = Wanted(job, seed, made, times["settle"], repair=repair, reference=reference)
-    report = Run(settings, wanted, progress(as_json)).play()
+    report = ChaosRun(settings, wanted, progress(as_json)).play()
     _print_report(report, as_json)
     if not report.ok:
         raise typer.Exit(1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
+from enum import StrEnum
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,12 +30,31 @@ app = typer.Typer(
 Step = Annotated[int | None, typer.Argument(help="Step; the newest one that may be restored when left out.")]
 
 
+class Standing(StrEnum):
+    """Forms that a checkpoint can be exported in."""
+
+    GOOD = "good"
+    """A restore may take it."""
+    SUSPECT = "suspect"
+    PINNED = "pinned"
+
+
 @app.command("list", hidden=True)
 @app.command()
-def ls(job: JobName, as_json: AsJson = False) -> None:
+def ls(
+    job: JobName,
+    state_: Annotated[
+        Standing | None,
+        typer.Option(
+            "--state", help="Only those that a restore may take, that it may not, or that are pinned."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """List a job's checkpoints in S3, newest first; suspect and pinned ones are marked."""
     store = _store()
-    found = [(each, _pinned(store, each)) for each in _all(store, job)]
+    every = [(each, _pinned(store, each)) for each in _all(store, job)]
+    found = [(each, pinned) for each, pinned in every if state_ in {None, *_standings(each, pinned)}]
     if as_json:
         print_json([each.model_dump(mode="json") | {"pinned": pinned} for each, pinned in found])
         return
@@ -45,14 +65,14 @@ def ls(job: JobName, as_json: AsJson = False) -> None:
             each.world_size,
             _size(each.nbytes),
             ago(each.saved_at),
-            "pinned" if pinned else "",
+            ", ".join(_standings(each, pinned)),
             each.key,
             each.suspect_reason,
         )
         for each, pinned in found
     ]
-    columns = ("STEP", "EPOCH", "RANKS", "SIZE", "SAVED", "", "KEY", "SUSPECT BECAUSE")
-    print_table("Checkpoints", columns, rows, "none yet")
+    columns = ("STEP", "EPOCH", "RANKS", "SIZE", "SAVED", "STATE", "KEY", "SUSPECT BECAUSE")
+    print_table("Checkpoints", columns, rows, "none like that" if every else "none yet")
     for line in _unsaved(job):
         say(line)
 
@@ -79,7 +99,7 @@ def show(job: JobName, step: Step = None, as_json: AsJson = False) -> None:
     say(
         f"step {chosen.step} of epoch {chosen.epoch}, saved by {chosen.world_size} ranks {ago(chosen.saved_at)}"
     )
-    say(f"s3://{context.settings().s3_bucket}/{chosen.key}")
+    say(f"{context.settings().store_url}/{chosen.key}")
     say(
         f"{_size(chosen.nbytes)} in {len(files)} files, {_size(told['nbytes_of_older_checkpoints'])} of it in "
         f"{len(referred)} files of older checkpoints that did not change"
@@ -248,7 +268,7 @@ def _all(store: ObjectStore, job: str) -> list[RemoteCheckpoint]:
             {each.rstrip("/") for each in store.folders("") if any(store.folders(f"{each}checkpoints/"))}
         )
         raise UnknownError(
-            f"no job {job!r}: nothing of it lies in bucket {context.settings().s3_bucket!r}. Jobs that have "
+            f"no job {job!r}: nothing of it lies in {context.settings().store_url}. Jobs that have "
             f"checkpoints there: {', '.join(known) or 'none'}."
         )
     return found
@@ -273,6 +293,11 @@ def _pinned(store: ObjectStore, checkpoint: RemoteCheckpoint) -> bool:
     from holdfast.storage.checkpoints.remote import manifests  # noqa: PLC0415
 
     return manifests.is_pinned(store, checkpoint.key)
+
+
+def _standings(checkpoint: RemoteCheckpoint, pinned: bool) -> list[Standing]:
+    standing = Standing.SUSPECT if checkpoint.suspect else Standing.GOOD
+    return [standing, Standing.PINNED] if pinned else [standing]
 
 
 def _gateway_knows(job: str) -> bool:
@@ -316,7 +341,7 @@ def _restore(store: ObjectStore, job: str) -> Sequence[str]:
     except (UnavailableError, UnknownError) as error:
         newest = next((each for each in _all(store, job) if not each.suspect), None)
         where = f"step {newest.step} from S3" if newest else "from scratch"
-        return (f"{where}, as far as S3 tells; what machines hold in memory is not known: {error}",)
+        return (f"{where}, as far as S3 shows; what machines hold in memory is not known: {error}",)
     return (*plan.reasons, *restore_plan.explain(plan))
 
 

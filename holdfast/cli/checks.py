@@ -24,7 +24,7 @@ SHM_NEEDED_BYTES = 1 << 30
 DISK_NEEDED_BYTES = 2 << 30
 
 
-class Check(Frozen):
+class DoctorCheck(Frozen):
     """One result: what was found, and what to do when it is not good."""
 
     name: str
@@ -33,7 +33,7 @@ class Check(Frozen):
     advice: str = ""
 
 
-def run_all() -> list[Check]:
+def run_all() -> list[DoctorCheck]:
     """Return all checks; those of a project only inside one."""
     from holdfast.cli import site_checks  # noqa: PLC0415  (it has the same kind of results)
 
@@ -42,47 +42,48 @@ def run_all() -> list[Check]:
     try:
         settings = settings_module.load()
     except SettingsError as error:
-        return [*results, Check(name="project", ok=False, found="none here", advice=str(error))]
-    results += [disk(settings), secret_file(settings), *services(settings), site_checks.clock(settings)]
-    if results[-2].ok:
-        results.append(site_checks.s3_rights(settings))
+        return [*results, DoctorCheck(name="project", ok=False, found="none here", advice=str(error))]
+    running = services(settings)
+    results += [disk(settings), secret_file(settings), *running, site_checks.clock(settings)]
+    if not settings.stored_in_s3 or running[-1].ok:
+        results.append(site_checks.store_rights(settings))
     return results
 
 
-def python() -> Check:
+def python() -> DoctorCheck:
     """Python 3.11 or newer."""
     ok = sys.version_info >= (3, 11)
     advice = "" if ok else "install Python 3.11 or newer"
-    return Check(name="python", ok=ok, found=sys.version.split()[0], advice=advice)
+    return DoctorCheck(name="python", ok=ok, found=sys.version.split()[0], advice=advice)
 
 
-def torch() -> Check:
+def torch() -> DoctorCheck:
     """Check for the torch series that the checkpoint format was tested with (2.13)."""
     try:
         found = metadata.version("torch")
     except metadata.PackageNotFoundError:
-        return Check(name="torch", ok=False, found="not installed", advice="pip install torch==2.13.0")
+        return DoctorCheck(name="torch", ok=False, found="not installed", advice="pip install torch==2.13.0")
     ok = found.startswith("2.13.")
     advice = "" if ok else "Holdfast is tested with torch 2.13: pip install torch==2.13.0"
-    return Check(name="torch", ok=ok, found=found, advice=advice)
+    return DoctorCheck(name="torch", ok=ok, found=found, advice=advice)
 
 
-def shared_memory(folder: Path = SHM, needed_bytes: int = SHM_NEEDED_BYTES) -> Check:
+def shared_memory(folder: Path = SHM, needed_bytes: int = SHM_NEEDED_BYTES) -> DoctorCheck:
     """Room for checkpoints in memory."""
     if not folder.is_dir():
-        return Check(name="shared memory", ok=False, found=f"no {folder}", advice="mount a tmpfs there")
+        return DoctorCheck(name="shared memory", ok=False, found=f"no {folder}", advice="mount a tmpfs there")
     usage = shutil.disk_usage(folder)
     ok = usage.free >= needed_bytes
     advice = "" if ok else f"mount -o remount,size=4G {folder} (in a container: --shm-size=4g), or free some"
     found = f"{folder}: {usage.free / 2**30:.1f} of {usage.total / 2**30:.1f} GiB free"
-    return Check(name="shared memory", ok=ok, found=found, advice=advice)
+    return DoctorCheck(name="shared memory", ok=ok, found=found, advice=advice)
 
 
-def py_spy() -> Check:
+def py_spy() -> DoctorCheck:
     """Check whether stacks of other processes can be read (hang diagnosis needs them)."""
     binary = shutil.which("py-spy", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
     if binary is None:
-        return Check(name="py-spy", ok=False, found="not found", advice="pip install py-spy")
+        return DoctorCheck(name="py-spy", ok=False, found="not found", advice="pip install py-spy")
     # The child reports when it is up: a dump of a half-started interpreter fails for another reason.
     with subprocess.Popen(
         [sys.executable, "-c", "print(flush=True); input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -98,7 +99,7 @@ def py_spy() -> Check:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return Check(
+            return DoctorCheck(
                 name="py-spy",
                 ok=False,
                 found="does not answer",
@@ -107,36 +108,38 @@ def py_spy() -> Check:
         finally:
             child.kill()
     if done.returncode == 0:
-        return Check(name="py-spy", ok=True, found="may read stacks of other processes")
+        return DoctorCheck(name="py-spy", ok=True, found="may read stacks of other processes")
     advice = (
         "run as root, or give the agent ptrace rights: CAP_SYS_PTRACE, or sysctl kernel.yama.ptrace_scope=0"
     )
-    return Check(
+    return DoctorCheck(
         name="py-spy", ok=False, found=(done.stderr.strip() or "failed").splitlines()[0], advice=advice
     )
 
 
-def disk(settings: Settings, needed_bytes: int = DISK_NEEDED_BYTES) -> Check:
+def disk(settings: Settings, needed_bytes: int = DISK_NEEDED_BYTES) -> DoctorCheck:
     """Room for state, logs and the embedded object store."""
     free = shutil.disk_usage(settings.home).free
     ok = free >= needed_bytes
     advice = "" if ok else f"free some space, or move the project: {needed_bytes >> 30} GiB are needed"
-    return Check(name="disk", ok=ok, found=f"{settings.home}: {free / 2**30:.1f} GiB free", advice=advice)
+    return DoctorCheck(
+        name="disk", ok=ok, found=f"{settings.home}: {free / 2**30:.1f} GiB free", advice=advice
+    )
 
 
-def secret_file(settings: Settings) -> Check:
+def secret_file(settings: Settings) -> DoctorCheck:
     """Check that the shared secret is there and that only its owner can read it."""
     if settings.shared_secret.get_secret_value():
-        return Check(name="secret", ok=True, found="HOLDFAST_SHARED_SECRET")
+        return DoctorCheck(name="secret", ok=True, found="HOLDFAST_SHARED_SECRET")
     try:
         secret.read(settings.secret_path)
     except SettingsError as error:
-        return Check(name="secret", ok=False, found="not usable", advice=str(error))
-    return Check(name="secret", ok=True, found=f"{settings.secret_path}, mode 0600")
+        return DoctorCheck(name="secret", ok=False, found="not usable", advice=str(error))
+    return DoctorCheck(name="secret", ok=True, found=f"{settings.secret_path}, mode 0600")
 
 
-def services(settings: Settings) -> list[Check]:
-    """Gateway, Prefect and S3: each answers, or is down with its port free."""
+def services(settings: Settings) -> list[DoctorCheck]:
+    """Gateway, Prefect and, where checkpoints are in S3, S3: each answers, or is down with its port free."""
     return [
         _service("gateway", f"{settings.gateway}/healthz", settings.gateway_url, tls.of(settings)),
         _service(
@@ -145,23 +148,23 @@ def services(settings: Settings) -> list[Check]:
             settings.prefect_api_url,
             PLAIN if settings.prefect_api_url else tls.of(settings),
         ),
-        _service("s3", settings.s3, settings.s3_endpoint),
+        *([_service("s3", settings.s3, settings.s3_endpoint)] if settings.stored_in_s3 else []),
     ]
 
 
-def _service(name: str, url: str, elsewhere: str, certified: Tls = PLAIN) -> Check:
+def _service(name: str, url: str, elsewhere: str, certified: Tls = PLAIN) -> DoctorCheck:
     try:
         status = httpx.get(url, timeout=2.0, trust_env=False, **certified.http()).status_code
     except httpx.HTTPError as error:
         return _unreachable(name, url, elsewhere, error)
     # S3 answers an unsigned request with 403: it is up.
     if status < 400 or (name == "s3" and status < 500):
-        return Check(name=name, ok=True, found=f"{url} answers")
+        return DoctorCheck(name=name, ok=True, found=f"{url} answers")
     advice = f"something answers {status}: another program's port? `holdfast up --port N` takes other ports"
-    return Check(name=name, ok=False, found=f"{url} answers {status}", advice=advice)
+    return DoctorCheck(name=name, ok=False, found=f"{url} answers {status}", advice=advice)
 
 
-def _unreachable(name: str, url: str, elsewhere: str, error: httpx.HTTPError) -> Check:
+def _unreachable(name: str, url: str, elsewhere: str, error: httpx.HTTPError) -> DoctorCheck:
     parsed = httpx.URL(url)
     if elsewhere:
         advice = "it is set to run elsewhere (docs/settings.md): start it there"
@@ -169,7 +172,7 @@ def _unreachable(name: str, url: str, elsewhere: str, error: httpx.HTTPError) ->
         advice = f"another program has port {parsed.port}: `holdfast up --port N` takes other ports"
     else:
         advice = "start it: `holdfast up`"
-    return Check(name=name, ok=False, found=f"{url}: {type(error).__name__}", advice=advice)
+    return DoctorCheck(name=name, ok=False, found=f"{url}: {type(error).__name__}", advice=advice)
 
 
 def _listens(host: str, port: int) -> bool:

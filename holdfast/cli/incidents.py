@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +10,7 @@ import typer
 from holdfast import names
 from holdfast.cli import context
 from holdfast.cli.arguments import IncidentName, checked
-from holdfast.cli.output import AsJson, ago, print_json, print_table, say, seconds, state
+from holdfast.cli.output import AsJson, ago, at, print_json, print_table, say, seconds, state
 from holdfast.models.alert import Incident, IncidentState
 
 
@@ -60,6 +59,7 @@ def incident(
         ("took", _took(row)),
         ("flow run", row.flow_run_id),
         ("summary", row.summary),
+        ("asks", (facts.get("ask") or {}).get("question")),
         ("again at", _next_attempt(facts)),
     ):
         if text not in (None, ""):
@@ -76,8 +76,7 @@ def _next_attempt(facts: Mapping[str, Any]) -> str:
     wait = facts.get("wait")
     if not wait:
         return ""
-    at = datetime.fromtimestamp(wait["next_at"]).astimezone()
-    return f"{at:%Y-%m-%d %H:%M:%S} at the latest; missing: {wait['missing']}"
+    return f"{at(wait['next_at'])} at the latest; missing: {wait['missing']}"
 
 
 def _alerts(facts: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from holdfast import names
 from holdfast.cli import context
-from holdfast.cli.arguments import checked
+from holdfast.cli.arguments import checked, finite
 from holdfast.cli.output import AsJson, say, tell
 from holdfast.errors import SettingsError
 
@@ -19,8 +19,9 @@ def inject(  # noqa: PLR0917  (typer)
     fault: Annotated[
         str,
         typer.Argument(
-            help="kill-rank, kill-machine, kill-agent, hang-rank, xid-79, bad-matmul, wrong-bits, nan, flip-bit, "
-            "code-bug; for a while: packet-loss, slow-machine, full-disk, readonly-disk, memory-pressure, s3-503."
+            help="kill-rank, kill-machine, kill-agent, kill-replica, hang-rank, xid-79, bad-matmul, wrong-bits, nan, "
+            "flip-bit, code-bug; for a while: packet-loss, slow-machine, full-disk, readonly-disk, memory-pressure, "
+            "s3-503."
         ),
     ] = "",
     machine: Annotated[
@@ -34,10 +35,11 @@ def inject(  # noqa: PLR0917  (typer)
         int | None, typer.Option(min=0, help="Which rank (default: the machine's first).")
     ] = None,
     seconds: Annotated[
-        float, typer.Option(min=1, help="How long one that lasts lasts; Ctrl-C ends it too.")
+        float, typer.Option(min=1, help="How long one that lasts lasts; Ctrl-C ends it too.", callback=finite)
     ] = 60.0,
     percent: Annotated[
-        float | None, typer.Option(help="Packets that are lost (default: 5), or speed (default: 50).")
+        float | None,
+        typer.Option(help="Packets that are lost (default: 5), or speed (default: 50).", callback=finite),
     ] = None,
     path: Annotated[
         Path | None,

@@ -2,57 +2,78 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
+from holdfast import names
 from holdfast.errors import SettingsError
 from holdfast.models.job import JobSpec
+from holdfast.policies.config import policy_file
+from holdfast.policies.config.policy_file import Location
+
+_KINDS = {
+    "string_type": "text",
+    "tuple_type": "a list, such as [a, b]",
+    "list_type": "a list, such as [a, b]",
+    "dict_type": "fields with values, such as {a: b}",
+    "model_type": "fields with values, such as {a: b}",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+}
+"""Names that YAML writers use for the types that pydantic's errors expect."""
+_IN_WORDS = {
+    about["pattern"]: about["description"]
+    for about in (each.json_schema() for each in (names.JOB, names.ROLE, names.MACHINE))
+}
 
 
 def read(path: Path) -> JobSpec:
     """Return the job that ``path`` describes.
 
     Raises:
-        SettingsError: no such file, no YAML mapping, or a field is wrong (field, value, what was expected).
+        SettingsError: no such file, no YAML mapping, or a field is wrong (line, field, value, what was expected).
     """
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not a text file"
-        raise SettingsError(f"job file {path}: {reason}. Give the path of a YAML job file.") from None
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error)
-        raise SettingsError(f"job file {path}{where}: not valid YAML: {problem}.") from None
-    if not isinstance(content, dict):
-        raise SettingsError(
-            f"job file {path}: expected fields such as 'name: my-job', found {type(content).__name__}."
-        )
-    return parse(content, str(path))
+    source = policy_file.parse(path, "job file")
+    return parse(source.values, str(path), source.line_of)
 
 
-def parse(content: dict[Any, Any], origin: str) -> JobSpec:
-    """Return a job from a mapping; ``origin`` names it in errors."""
+def parse(
+    content: Mapping[Any, Any],
+    origin: str,
+    line_of: Callable[[Location], int | None] = lambda _: None,
+) -> JobSpec:
+    """Return a job from a mapping; ``origin`` names it in errors, ``line_of`` gives the line of a field.
+
+    Raises:
+        SettingsError: names every wrong field.
+    """
     try:
         return JobSpec.model_validate(content)
     except ValidationError as error:
-        lines = [_explain(dict(detail)) for detail in error.errors()]
+        lines = [_placed(dict(detail), line_of) for detail in error.errors()]
     known = ", ".join(JobSpec.model_fields)
     raise SettingsError(
         f"job file {origin}:\n" + "\n".join(f"  {line}" for line in lines) + f"\n  (fields: {known})"
     )
 
 
-def _explain(detail: dict[str, Any]) -> str:
-    """Return one line: field, value, what was expected."""
+def _placed(detail: dict[str, Any], line_of: Callable[[Location], int | None]) -> str:
     # In the job file the sizes of an elastic job stand under `machines`.
-    field = ".".join("machines" if part == "elastic" else str(part) for part in detail["loc"])
+    location = tuple("machines" if part == "elastic" else part for part in detail["loc"] if part != "[key]")
+    line = line_of(location)
+    return (f"line {line}: " if line else "") + _explain(detail, ".".join(map(str, location)))
+
+
+def _explain(detail: dict[str, Any], field: str) -> str:
+    """Return one line: field, value, what was expected."""
     match detail["type"]:
         case "missing":
             return f"{field}: missing; expected {_expected(detail['loc'])}"
@@ -65,10 +86,20 @@ def _explain(detail: dict[str, Any]) -> str:
 
 
 def _reason(detail: dict[str, Any]) -> str:
-    if detail["type"] == "string_pattern_mismatch":
-        return f"text that matches {detail['ctx']['pattern']}"
-    said = str(detail["msg"])
-    return said.removeprefix("Input should be ")
+    given, context = detail["input"], detail.get("ctx", {})
+    match detail["type"]:
+        case "string_pattern_mismatch":
+            pattern = context["pattern"]
+            return str(_IN_WORDS.get(pattern, f"text that matches {pattern}"))
+        case "string_type" if isinstance(given, bool | int | float):
+            return f'text; with quotes it is: "{str(given).lower() if isinstance(given, bool) else given}"'
+        case "greater_than_equal":
+            return f"{context['ge']:g} or more"
+        case "less_than_equal":
+            return f"{context['le']:g} or less"
+        case kind if kind in _KINDS:
+            return _KINDS[kind]
+    return str(detail["msg"]).removeprefix("Input should be ")
 
 
 def _expected(loc: tuple[str | int, ...]) -> str:

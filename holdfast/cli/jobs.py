@@ -9,7 +9,7 @@ import typer
 
 from holdfast import names
 from holdfast.cli import context, sources
-from holdfast.cli.arguments import JobName
+from holdfast.cli.arguments import JobName, finite
 from holdfast.cli.output import AsJson, tell
 
 
@@ -68,7 +68,7 @@ def scale(
         typer.Argument(min=0, metavar="N", help="Machines, or replicas of the role; 0: none (state in S3)."),
     ],
     role: Annotated[str, typer.Option(help="Role whose replicas are meant (default: the machines).")] = "",
-    note: Annotated[str, typer.Option(help="Why, for whoever reads it later.")] = "",
+    note: Annotated[str, typer.Option(help="Why, for the record.")] = "",
     as_json: AsJson = False,
 ) -> None:
     """Change a job's number of machines, within the sizes of its job file, or to zero and back; or that of a role."""
@@ -88,9 +88,12 @@ def move(  # noqa: PLR0917
     job: JobName,
     machine: Annotated[str, typer.Argument(help="Machine that the job is to leave; it may still work.")],
     to: Annotated[str, typer.Option(help="Standby that takes over (default: the policy's choice).")] = "",
-    reason: Annotated[str, typer.Option(help="Why, for whoever reads it later.")] = "",
+    reason: Annotated[str, typer.Option(help="Why, for the record.")] = "",
     within: Annotated[
-        float | None, typer.Option(min=0.001, help="Seconds until the machine is gone (default: it stays).")
+        float | None,
+        typer.Option(
+            min=0.001, help="Seconds until the machine is gone (default: it stays).", callback=finite
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

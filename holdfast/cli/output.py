@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 from pydantic import BaseModel
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -20,6 +23,11 @@ out = Console(highlight=False)
 err = Console(stderr=True, highlight=False)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+_READABLE = 20
+"""Characters that a column of a table needs at least, unless all of its cells are shorter."""
+_GAP = 2
+_UNLIMITED = 10_000
 
 _COLOURS = {
     "running": "green",
@@ -47,13 +55,53 @@ def print_json(value: object) -> None:
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
-    """Print a table, or ``empty`` when there are no rows."""
+    """Print a table, or ``empty`` when there are no rows.
+
+    Where its columns would become too narrow to be read, each row is printed as its first cell and, below it, the
+    others with the names of their columns. What is not printed to a terminal is as wide as its cells.
+    """
+    cells = [[cell if isinstance(cell, Text) else Text(_cell(cell)) for cell in row] for row in rows]
+    if not cells:
+        out.print(f"{title}: {escape(plain(empty))}")
+        return
+    limited = out.is_terminal or os.environ.get("COLUMNS", "").isdigit()
+    console = Console(highlight=False, width=None if limited else _UNLIMITED)
+    if _needed(columns, cells) > console.width:
+        _print_records(console, title, columns, cells)
+        return
     table = Table(title=plain(title), title_justify="left", box=None, header_style="bold", pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(_cell(cell)) for cell in row))
-    out.print(table if table.row_count else f"{title}: {escape(plain(empty))}")
+    for row in cells:
+        table.add_row(*row)
+    console.print(table)
+
+
+def _needed(columns: Sequence[str], rows: Sequence[Sequence[Text]]) -> int:
+    """Return the width from which on a table can be read."""
+    longest = (max(row[at].cell_len for row in rows) for at in range(len(columns)))
+    least = (max(len(name), min(cell, _READABLE)) for name, cell in zip(columns, longest, strict=True))
+    return sum(least) + _GAP * (len(columns) - 1)
+
+
+def _print_records(
+    console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[Text]]
+) -> None:
+    if title:
+        console.print(Text(plain(title), style="italic"))
+    for first, *others in rows:
+        console.print(first, style="bold")
+        line = Text()
+        for name, cell in zip(columns[1:], others, strict=True):
+            if not cell.plain:
+                continue
+            item = Text.assemble((f"{name} " if name else "", "bold"), cell)
+            if line and line.cell_len + _GAP + item.cell_len > console.width - _GAP:
+                console.print(Padding(line, (0, 0, 0, _GAP), expand=False))
+                line = Text()
+            line = Text.assemble(line, " " * _GAP, item) if line else item
+        if line:
+            console.print(Padding(line, (0, 0, 0, _GAP), expand=False))
 
 
 def say(text: str) -> None:
@@ -87,6 +135,11 @@ def state(value: object) -> Text:
 def ago(at: float | None, now: float | None = None) -> str:
     """Return ``12 s ago`` for a Unix time; empty for none."""
     return f"{seconds((now or time.time()) - at)} ago" if at else ""
+
+
+def at(moment: float) -> str:
+    """Return a Unix time on the local clock, with its date."""
+    return f"{datetime.fromtimestamp(moment).astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def seconds(value: float | None) -> str:

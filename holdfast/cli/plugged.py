@@ -9,7 +9,7 @@ from holdfast.cli.output import AsJson, print_json, print_table
 
 
 def plugins(as_json: AsJson = False) -> None:
-    """List detectors, diagnosers, commands, drivers and playbooks of other packages. Status 1 when one is broken."""
+    """List plug-ins of other packages, from detectors to playbooks. Status 1 when one is broken."""
     rows = []
     for group in seam.Group:
         broken = {(each.name, each.package): each for each in seam.load(group)[1]}

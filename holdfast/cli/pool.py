@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from holdfast.cli import context
+from holdfast.cli.arguments import finite
 from holdfast.cli.output import AsJson, print_json, print_table, say
 from holdfast.errors import SettingsError
 
 if TYPE_CHECKING:
-    from holdfast.policies.config.policy import SparePoolPolicy
+    from holdfast.policies.config.pool import SparePoolPolicy
     from holdfast.policies.pool.spare_pool import Plan
 
 _ROWS = 16
@@ -24,10 +25,12 @@ _HOURS = {"m": 1 / 60, "h": 1.0, "d": 24.0}
 def pool(
     machines: Annotated[int | None, typer.Option(min=1, help="What if: so many machines run jobs.")] = None,
     rate: Annotated[
-        float | None, typer.Option(min=0, help="What if: so many failures per machine and day.")
+        float | None,
+        typer.Option(min=0, help="What if: so many failures per machine and day.", callback=finite),
     ] = None,
     quantile: Annotated[
-        float | None, typer.Option(help="What if: the pool is enough in this share of replenish times.")
+        float | None,
+        typer.Option(help="What if: the pool is enough in this share of replenish times.", callback=finite),
     ] = None,
     replenish_time: Annotated[
         str | None, typer.Option(metavar="TIME", help="What if: a used standby is replaced in 90m, 12h, 2d.")
@@ -62,7 +65,8 @@ def what_if(
         RefusedError: a figure is outside its range.
         SettingsError: the site has several groups and ``machines`` is given for all.
     """
-    from holdfast.policies.config.policy import Policy, SparePoolPolicy  # noqa: PLC0415
+    from holdfast.policies.config.policy import Policy  # noqa: PLC0415
+    from holdfast.policies.config.pool import SparePoolPolicy  # noqa: PLC0415
     from holdfast.policies.pool.spare_pool import History, plan  # noqa: PLC0415  (scipy takes half a second)
 
     policy: SparePoolPolicy = (

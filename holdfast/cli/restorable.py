@@ -18,12 +18,16 @@ from holdfast.models.agent import Prove
 from holdfast.models.checkpoint import RemoteCheckpoint, Tier
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine
-from holdfast.models.rehearsal import Outcome, Rehearsal
+from holdfast.models.rehearsal import Rehearsal, RehearsalOutcome
 from holdfast.storage import objects
 from holdfast.storage.checkpoints.remote import manifests
 
 PROVE_S = 1800.0
-_COLOURS = {Outcome.PROVEN: "green", Outcome.FAILED: "bold red", Outcome.UNTESTED: "yellow"}
+_COLOURS = {
+    RehearsalOutcome.PROVEN: "green",
+    RehearsalOutcome.FAILED: "bold red",
+    RehearsalOutcome.UNTESTED: "yellow",
+}
 
 
 def show(name: str, as_json: bool) -> None:
@@ -50,7 +54,7 @@ def show(name: str, as_json: bool) -> None:
             f"Restore of {name}", ("RANK", "MACHINE", "TIER", "STEP", "RESULT", "PATH"), _rows(found), ""
         )
         say(_verdict(name, found))
-    if any(each.outcome is Outcome.FAILED for each in found):
+    if any(each.outcome is RehearsalOutcome.FAILED for each in found):
         raise typer.Exit(1)
 
 
@@ -134,11 +138,11 @@ def _rows(found: Sequence[Rehearsal]) -> list[tuple[object, ...]]:
 
 
 def _verdict(name: str, found: Sequence[Rehearsal]) -> str:
-    failed = [each for each in found if each.outcome is Outcome.FAILED]
+    failed = [each for each in found if each.outcome is RehearsalOutcome.FAILED]
     if failed:
         return (
             f"{len(failed)} of {len(found)} would not come back. Change what is saved at these paths and "
             f"`holdfast update {name}`; older checkpoints: `holdfast checkpoints ls {name}`."
         )
-    untested = sum(each.outcome is Outcome.UNTESTED for each in found)
+    untested = sum(each.outcome is RehearsalOutcome.UNTESTED for each in found)
     return f"{len(found) - untested} proven" + (f", {untested} not tested" if untested else "") + "."

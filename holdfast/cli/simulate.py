@@ -10,12 +10,13 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from holdfast import settings as settings_module
+from holdfast.cli.arguments import finite
 from holdfast.cli.output import AsJson, err, print_json, print_table, say
 from holdfast.errors import SettingsError
 
 if TYPE_CHECKING:
     from holdfast.policies.config.policy import Policy
-    from holdfast.simulate.outcome import Mean, Outcome
+    from holdfast.simulate.outcome import Mean, SimulatedOutcome
     from holdfast.simulate.scenario import Scenario
 
 
@@ -25,9 +26,9 @@ def simulate(  # noqa: PLR0917
         typer.Argument(metavar="[FILE]", help="YAML with what is different from the packaged scenario."),
     ] = None,
     machines: Annotated[int | None, typer.Option(min=1, help="Machines of the job.")] = None,
-    days: Annotated[float | None, typer.Option(help="Days to simulate.")] = None,
+    days: Annotated[float | None, typer.Option(help="Days to simulate.", callback=finite)] = None,
     rate: Annotated[
-        float | None, typer.Option(min=0, help="Faults of machines, per machine and day.")
+        float | None, typer.Option(min=0, help="Faults of machines, per machine and day.", callback=finite)
     ] = None,
     strategy: Annotated[
         list[str] | None,
@@ -104,7 +105,7 @@ def _policy() -> Policy:
         raise
 
 
-def _run(scenario: Scenario, replications: int, seed: int, jobs: int | None) -> list[Outcome]:
+def _run(scenario: Scenario, replications: int, seed: int, jobs: int | None) -> list[SimulatedOutcome]:
     from holdfast.simulate import run  # noqa: PLC0415
 
     columns = (TextColumn("simulating"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
@@ -120,7 +121,7 @@ def _run(scenario: Scenario, replications: int, seed: int, jobs: int | None) -> 
         )
 
 
-def _plot(outcomes: Sequence[Outcome], folder: Path) -> list[Path]:
+def _plot(outcomes: Sequence[SimulatedOutcome], folder: Path) -> list[Path]:
     from holdfast.simulate import plots  # noqa: PLC0415
 
     try:
@@ -133,7 +134,7 @@ def _told(scenario: Scenario) -> dict[str, Any]:
     return scenario.model_dump(mode="json", exclude={"variants"})
 
 
-def _show(scenario: Scenario, outcomes: Sequence[Outcome]) -> None:
+def _show(scenario: Scenario, outcomes: Sequence[SimulatedOutcome]) -> None:
     gpus, first = scenario.machines * scenario.ranks_per_machine, outcomes[0]
     say(
         f"{scenario.machines} machines ({gpus} GPUs), {scenario.days:g} days, {scenario.machine_rate:g} faults per "

@@ -15,7 +15,7 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 
 from holdfast import plugins, tls
-from holdfast.cli.checks import Check
+from holdfast.cli.checks import DoctorCheck
 from holdfast.errors import HoldfastError
 from holdfast.settings import Settings
 from holdfast.storage import objects
@@ -28,26 +28,26 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 def prefect(
     installed: Callable[[str], str] = metadata.version,
     required: Callable[[str], list[str] | None] = metadata.requires,
-) -> list[Check]:
+) -> list[DoctorCheck]:
     """Compare the versions of Prefect and of packages that it breaks with, with those that this Holdfast requires."""
     wanted = [Requirement(line) for line in required("holdfast") or ()]
     named = {"prefect", "fastapi", "sqlalchemy"}
     return [_version(one, installed) for one in wanted if one.name.lower() in named]
 
 
-def _version(wanted: Requirement, installed: Callable[[str], str]) -> Check:
+def _version(wanted: Requirement, installed: Callable[[str], str]) -> DoctorCheck:
     name, advice = wanted.name.lower(), f"pip install '{wanted.name}{wanted.specifier}'"
     try:
         found = installed(name)
     except metadata.PackageNotFoundError:
         here = "not installed: this machine can run agents, not the control plane"
-        return Check(name=f"{name} version", ok=True, found=here)
+        return DoctorCheck(name=f"{name} version", ok=True, found=here)
     ok = Version(found) in wanted.specifier
     said = found if ok else f"{found}, tested with {wanted.specifier}"
-    return Check(name=f"{name} version", ok=ok, found=said, advice="" if ok else advice)
+    return DoctorCheck(name=f"{name} version", ok=ok, found=said, advice="" if ok else advice)
 
 
-def nvml(driver: Path = _DRIVER, library: Any = None) -> Check:
+def nvml(driver: Path = _DRIVER, library: Any = None) -> DoctorCheck:
     """Check that the library of the NVIDIA driver, where there is one, answers and sees GPUs."""
     if library is None:
         library = import_module("pynvml")
@@ -56,20 +56,20 @@ def nvml(driver: Path = _DRIVER, library: Any = None) -> Check:
         count = library.nvmlDeviceGetCount()
     except Exception as error:  # the library's own errors, and a library that is not there
         if not driver.exists():
-            return Check(name="nvml", ok=True, found="no NVIDIA driver: no GPUs are watched here")
+            return DoctorCheck(name="nvml", ok=True, found="no NVIDIA driver: no GPUs are watched here")
         advice = "the driver is loaded and its library is not usable: in a container give it the utility capability "
         advice += "(NVIDIA_DRIVER_CAPABILITIES=compute,utility); after a driver update reboot"
-        return Check(name="nvml", ok=False, found=str(error) or type(error).__name__, advice=advice)
+        return DoctorCheck(name="nvml", ok=False, found=str(error) or type(error).__name__, advice=advice)
     advice = "" if count else "the driver sees no GPU: look at `nvidia-smi` and the kernel log"
-    return Check(name="nvml", ok=count > 0, found=f"{count} GPUs", advice=advice)
+    return DoctorCheck(name="nvml", ok=count > 0, found=f"{count} GPUs", advice=advice)
 
 
-def clock(settings: Settings, now: Callable[[], float] = time.time) -> Check:
+def clock(settings: Settings, now: Callable[[], float] = time.time) -> DoctorCheck:
     """Compare this machine's clock with the gateway's (and S3's): signatures and step times depend on it."""
     off: dict[str, float] = {}
     asked: tuple[tuple[str, str, dict[str, Any]], ...] = (
         ("the gateway", f"{settings.gateway}/healthz", tls.of(settings).http()),
-        ("S3", settings.s3, {}),
+        *((("S3", settings.s3, {}),) if settings.stored_in_s3 else ()),
     )
     for name, url, certified in asked:
         try:
@@ -79,7 +79,7 @@ def clock(settings: Settings, now: Callable[[], float] = time.time) -> Check:
         if said:
             off[name] = now() - parsedate_to_datetime(said).timestamp()
     if not off:
-        return Check(name="clock", ok=True, found="nothing to compare it with: services are down")
+        return DoctorCheck(name="clock", ok=True, found="nothing to compare it with: services are down")
     name, seconds = max(off.items(), key=lambda item: abs(item[1]))
     # A date in a header has whole seconds.
     ok = abs(seconds) <= CLOCK_LIMIT_S + 1.0
@@ -87,11 +87,15 @@ def clock(settings: Settings, now: Callable[[], float] = time.time) -> Check:
     advice = (
         "" if ok else "let chrony or systemd-timesyncd keep it: `timedatectl set-ntp true` on every machine"
     )
-    return Check(name="clock", ok=ok, found="agrees" if ok else found, advice=advice)
+    return DoctorCheck(name="clock", ok=ok, found="agrees" if ok else found, advice=advice)
 
 
-def s3_rights(settings: Settings, store: Callable[[Settings], ObjectStore] = objects.from_settings) -> Check:
-    """Write, read, list and delete in the bucket, with an object of its own."""
+def store_rights(
+    settings: Settings, store: Callable[[Settings], ObjectStore] = objects.from_settings
+) -> DoctorCheck:
+    """Write, read, list and delete in the store, with an object of its own."""
+    name = "s3 rights" if settings.stored_in_s3 else "store rights"
+    where = repr(settings.bucket) if settings.stored_in_s3 else settings.store_url
     key = f"doctor/{uuid.uuid4().hex}"
     doing = "open"
     try:
@@ -100,12 +104,12 @@ def s3_rights(settings: Settings, store: Callable[[Settings], ObjectStore] = obj
             doing = right
             act(there, key)
     except HoldfastError as error:
-        advice = (
-            f"bucket {settings.s3_bucket!r}: allow s3:PutObject, GetObject, ListBucket and DeleteObject to "
-        )
-        advice += f"{settings.s3_access_key!r}, or fix HOLDFAST_S3_* (docs/settings.md)"
-        return Check(name="s3 rights", ok=False, found=f"cannot {doing}: {error}", advice=advice)
-    return Check(name="s3 rights", ok=True, found=f"write, read, list and delete in {settings.s3_bucket!r}")
+        advice = f"{where}: allow it, or fix HOLDFAST_STORE and its credentials"
+        if settings.stored_in_s3:
+            advice = f"bucket {where}: allow s3:PutObject, GetObject, ListBucket and DeleteObject to "
+            advice += f"{settings.s3_access_key!r}, or fix HOLDFAST_S3_* (docs/settings.md)"
+        return DoctorCheck(name=name, ok=False, found=f"cannot {doing}: {error}", advice=advice)
+    return DoctorCheck(name=name, ok=True, found=f"write, read, list and delete in {where}")
 
 
 def _read(store: ObjectStore, key: str) -> None:
@@ -126,13 +130,15 @@ _RIGHTS: dict[str, Callable[[ObjectStore, str], Any]] = {
 }
 
 
-def plug_ins() -> list[Check]:
+def plug_ins() -> list[DoctorCheck]:
     """Check that every plug-in of an installed package can be loaded. None installed: nothing to report."""
     checks = []
     for group in plugins.Group:
         loaded, broken = plugins.load(group)
         for plugin in broken:
             advice = f"fix or uninstall the package {plugin.package}"
-            checks.append(Check(name="plug-in", ok=False, found=f"{plugin}: {plugin.error}", advice=advice))
-        checks += [Check(name="plug-in", ok=True, found=f"{group} {name!r}") for name in loaded]
+            checks.append(
+                DoctorCheck(name="plug-in", ok=False, found=f"{plugin}: {plugin.error}", advice=advice)
+            )
+        checks += [DoctorCheck(name="plug-in", ok=True, found=f"{group} {name!r}") for name in loaded]
     return checks

@@ -7,11 +7,11 @@ from typing import Any
 
 from holdfast.cli import context, roles
 from holdfast.cli.checkpoint_cost import told
-from holdfast.cli.output import AsJson, ago, print_json, print_table, say, seconds, state
+from holdfast.cli.output import AsJson, ago, at, print_json, print_table, say, seconds, state
 
 
 def status(as_json: AsJson = False) -> None:
-    """Jobs (state, epoch, step, ETTR, where time was lost), machines, ranks and open incidents."""
+    """Jobs (state, epoch, step, ETTR, where time was lost), machines, ranks, incidents and what people are asked."""
     with context.gateway() as gateway:
         facts = gateway.status() | {"page": gateway.page}
     if as_json:
@@ -126,6 +126,14 @@ def _incidents(facts: Mapping[str, Any]) -> None:
         where = f" on {incident['machine']}" if incident.get("machine") else ""
         name = incident["id"]
         say(f"open incident {name}: {incident['incident_class']}{where} (`holdfast incident {name}`)")
+    for ask in facts.get("asks", ()):
+        say(f"{ask['incident']} asks: {ask['question']} (`holdfast approve {ask['incident']}`, or `--no`)")
+    for wait in facts.get("waits", ()):
+        name, meanwhile = wait["incident_id"], "runs on" if wait["runs_on"] else "stands still"
+        say(
+            f"{name} needs a person: {wait['why'].rstrip('.')}. Job {wait['job']} {meanwhile}; tried again at "
+            f"{at(wait['next_at'])} at the latest (`holdfast incident {name}`)"
+        )
 
 
 def _restores(facts: Mapping[str, Any]) -> None:

@@ -9,12 +9,15 @@ from typing import Annotated
 import typer
 
 from holdfast.cli import checkpoint_cost, context, jobfile, sources
+from holdfast.cli.arguments import finite
 from holdfast.cli.gateway import Gateway
 from holdfast.cli.output import AsJson, progress, tell
 from holdfast.errors import RecoveryError, RefusedError, SettingsError
 from holdfast.models.alert import AlertKind, Incident, IncidentClass
-from holdfast.models.job import ENDED, JobSpec, JobState
+from holdfast.models.job import ENDED, Job, JobSpec, JobState
 from holdfast.models.roles import no_room
+from holdfast.paths import machine_dir
+from holdfast.settings import Settings
 
 # A script that fails before its first step will fail again wherever it runs: no playbook can fix it.
 _SCRIPT_FAILED = {IncidentClass.USER_CODE_ERROR, IncidentClass.JOB_CRASH}
@@ -25,7 +28,8 @@ def submit(
         Path, typer.Argument(metavar="JOBFILE", help="YAML: name, script, code, machines, ...")
     ],
     wait_s: Annotated[
-        float, typer.Option("--wait", min=0, help="Seconds to wait for the first step; 0: do not.")
+        float,
+        typer.Option("--wait", min=0, help="Seconds to wait for the first step; 0: do not.", callback=finite),
     ] = 60.0,
     as_json: AsJson = False,
 ) -> None:
@@ -52,7 +56,9 @@ def submit(
             progress(as_json)(line)
             step = first_step(gateway, spec, wait_s)
             line = (
-                f"{job.name}: step {step}. Follow it with `holdfast status`." if step else _slow(spec, wait_s)
+                f"{job.name}: step {step}. Follow it with `holdfast status`."
+                if step
+                else _slow(spec, wait_s, _logs(settings, job))
             )
         tell(
             as_json,
@@ -121,7 +127,14 @@ def script_error(incident: Incident) -> str:
     return ""
 
 
-def _slow(spec: JobSpec, wait_s: float) -> str:
+def _slow(spec: JobSpec, wait_s: float, logs: str) -> str:
     return (
-        f"{spec.name}: no step after {wait_s:.0f} s yet. Follow it with `holdfast status` and its rank logs."
+        f"{spec.name}: no step after {wait_s:.0f} s yet. Follow it with `holdfast status`; what its ranks print lies "
+        f"in {logs}."
     )
+
+
+def _logs(settings: Settings, job: Job) -> str:
+    if settings.driver == "local" and job.machines:
+        return str(machine_dir(settings.home, job.machines[0]) / "logs" / job.name)
+    return f"logs/{job.name} of its machines' folders"

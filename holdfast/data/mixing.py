@@ -22,7 +22,7 @@ ENDLESS = 1 << 62
 
 
 @dataclass(frozen=True)
-class Phase:
+class MixPhase:
     """Places of a lane between two ends of sources."""
 
     first: int
@@ -90,20 +90,20 @@ class Mixing:
         found = zip(phase.counts, phase.quotas, more.tolist(), strict=True)
         return tuple(before + rows * quota + each for before, quota, each in found)
 
-    def _phase(self, place: int) -> tuple[Phase, int]:
+    def _phase(self, place: int) -> tuple[MixPhase, int]:
         """Return the phase of a place, and where the next one begins."""
         for phase, following in zip(self.phases, self.phases[1:], strict=False):
             if place < following.first:
                 return phase, following.first
         return self.phases[-1], ENDLESS
 
-    def _make(self, shares: tuple[int, ...]) -> list[Phase]:
+    def _make(self, shares: tuple[int, ...]) -> list[MixPhase]:
         first, counts = 0, [0] * len(shares)
-        found: list[Phase] = []
+        found: list[MixPhase] = []
         while True:
             left = [amount - count for amount, count in zip(self._amounts, counts, strict=True)]
             active = tuple(share if rest else 0 for share, rest in zip(shares, left, strict=True))
-            phase = Phase(first, tuple(counts), active, key_of(str(self._key), len(found)))
+            phase = MixPhase(first, tuple(counts), active, key_of(str(self._key), len(found)))
             found.append(phase)
             ends = [self._end(phase, at, rest) for at, rest in enumerate(left) if 0 < rest < ENDLESS // 2]
             if not ends:
@@ -116,7 +116,7 @@ class Mixing:
             ]
             first += length
 
-    def _end(self, phase: Phase, source: int, rest: int) -> int:
+    def _end(self, phase: MixPhase, source: int, rest: int) -> int:
         """Return the number of places of a phase up to the ``rest``-th of ``source``."""
         rows, at = divmod(rest - 1, phase.quotas[source])
         places = np.flatnonzero(self._row_of(phase.quotas, phase.key + rows) == source)

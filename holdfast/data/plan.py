@@ -14,7 +14,7 @@ import numpy as np
 
 from holdfast.data.deal import Pick, dealt
 from holdfast.data.mixing import ENDLESS, Mixing
-from holdfast.data.source_order import Numbers, Run, SourceOrder, Stretch
+from holdfast.data.source_order import Numbers, SampleRun, SourceOrder, Stretch
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Take:
 
     source: int
     epoch: int
-    run: Run
+    run: SampleRun
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class _Era:
         self._parts, self.orders, self._seed = parts, orders, seed
         self._mixing_of = lru_cache(maxsize=None)(self._mixing)
 
-    def reading(self, lane: int, first: int, last: int) -> tuple[list[tuple[int, Run]], Numbers | None]:
+    def reading(self, lane: int, first: int, last: int) -> tuple[list[tuple[int, SampleRun]], Numbers | None]:
         """Return the runs of places of the lane, and the order of their samples."""
         if len(self.orders) == 1:
             return [(0, run) for run in self.orders[0].runs(lane, first, last)], None

@@ -35,7 +35,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Run:
+class SampleRun:
     """Consecutive samples of a block."""
 
     block: Block
@@ -94,7 +94,7 @@ class SourceOrder:
         """Return whether the first ``count`` samples of the lane are known."""
         return (self.repeat and self.total > 0) or count <= self.count(lane)
 
-    def runs(self, lane: int, first: int, last: int) -> Iterator[Run]:
+    def runs(self, lane: int, first: int, last: int) -> Iterator[SampleRun]:
         """Yield where the samples ``first`` to ``last`` of the lane are, in their order."""
         while first < last:
             place = (lane - self._offset) % self._lanes + first * self._lanes
@@ -105,7 +105,7 @@ class SourceOrder:
             number, at = divmod(in_window, self._per_block)
             size = self._size(turn, window, lane, number)
             end = min(size, at + last - first)
-            yield Run(Block(turn, window, lane, number), at, end)
+            yield SampleRun(Block(turn, window, lane, number), at, end)
             first += end - at
 
     def stretches(self, block: Block) -> tuple[list[Stretch], Numbers | None]:

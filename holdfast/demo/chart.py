@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from html import escape
 
 from holdfast.demo.report import IncidentLine, Report
-from holdfast.policies.accounting.lost_time import Phase
+from holdfast.policies.accounting.lost_time import LostPhase
 
 WIDTH, HEIGHT = 1040, 340
 LEFT, RIGHT, TOP, BOTTOM = 46, 10, 96, 28
-_ORDER = tuple(phase.value for phase in Phase)
+_ORDER = tuple(phase.value for phase in LostPhase)
 _COLOURS = (
     "#e07a3f",
     "#3f8fe0",

@@ -30,7 +30,7 @@ STEP_S = 0.2
 """A step takes at least this long: on a fast machine too, the job lasts until the last fault."""
 
 
-class Run:
+class DemoRun:
     """Plays the story once; every time under a new job name, so that the ledger keeps them apart."""
 
     def __init__(

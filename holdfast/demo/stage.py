@@ -12,7 +12,7 @@ from holdfast.cli import context
 from holdfast.cli.gateway import Gateway
 from holdfast.cli.output import out, say
 from holdfast.demo import outcome
-from holdfast.demo.run import Run
+from holdfast.demo.run import DemoRun
 from holdfast.deployments.local import control
 from holdfast.errors import RefusedError
 from holdfast.settings import HOME_NAME, Settings
@@ -34,7 +34,7 @@ def play(script: Path, folder: Path, *, steps: int, port: int | None, keep: bool
         RefusedError: a control plane runs there already.
     """
     with _services(folder, port, keep) as settings, Gateway.open(settings) as gateway:
-        run = Run(
+        run = DemoRun(
             settings,
             gateway,
             script,

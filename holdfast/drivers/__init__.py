@@ -12,12 +12,11 @@ if TYPE_CHECKING:
     from holdfast.settings import Settings
 
 
-BUILT_IN = ("local", "slurm", "kubernetes")
-
-
 def modules(name: str) -> list[str]:
     """Return the modules that a process imports beforehand, so that its first use of driver ``name`` need not wait."""
-    return [f"holdfast.drivers.{name}"] if name in BUILT_IN else []
+    from holdfast import plugins  # noqa: PLC0415  (it imports the models)
+
+    return [f"holdfast.drivers.{name}"] if name in plugins.OWN[plugins.Group.DRIVERS] else []
 
 
 def from_settings(settings: Settings) -> Driver:
@@ -27,18 +26,9 @@ def from_settings(settings: Settings) -> Driver:
         SettingsError: there is no such driver, the package that brings it is broken, or it was written for a release
             whose evictions did not name an incarnation.
     """
-    from holdfast import envfile, plugins  # noqa: PLC0415
-    from holdfast.drivers.local import LocalDriver  # noqa: PLC0415  (each engine's imports stay its own)
+    from holdfast import plugins  # noqa: PLC0415  (it imports the models)
 
-    if settings.driver == "local":
-        return LocalDriver(settings.home, host=settings.host, environment=envfile.chosen(settings))
-    if settings.driver == "slurm":
-        from holdfast.drivers.slurm import SlurmDriver  # noqa: PLC0415
-
-        return SlurmDriver(settings)
-    if settings.driver == "kubernetes":
-        return _kubernetes(settings)
-    driver: Driver = plugins.make_one(plugins.Group.DRIVERS, settings.driver, settings, beside=BUILT_IN)
+    driver: Driver = plugins.make_one(plugins.Group.DRIVERS, settings.driver, settings)
     _require_fenced(settings.driver, driver)
     return driver
 
@@ -51,13 +41,3 @@ def _require_fenced(name: str, driver: Driver) -> None:
             f"HOLDFAST_DRIVER = {name!r}: its evict() does not take the incarnation that is meant, expected "
             "evict(machine, scope, reason, incarnation=''). Use a newer release of the package that brings it."
         )
-
-
-def _kubernetes(settings: Settings) -> Driver:
-    try:
-        from holdfast.drivers.kubernetes import KubernetesDriver  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise SettingsError(
-            f"HOLDFAST_DRIVER = 'kubernetes': {error}. pip install 'holdfast[kubernetes]'"
-        ) from None
-    return KubernetesDriver.from_settings(settings)

@@ -9,7 +9,8 @@ from holdfast.hindsight.record import Record
 from holdfast.models.alert import Alert, Classification
 from holdfast.models.history import Epoch
 from holdfast.models.job import Job
-from holdfast.policies.classify.incident_class import JobContext, NoAction, Wait, classify
+from holdfast.policies.classify.decision import JobContext, NoAction, Wait
+from holdfast.policies.classify.incident_class import classify
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.escalate import code
 from holdfast.storage.ledger.inputs import OPENED
@@ -67,7 +68,9 @@ def _waits(decision: Wait, context: JobContext) -> str:
 def _context(record: Record, job: Job) -> JobContext:
     known = record.inputs.get(OPENED)
     if known is not None:
-        return JobContext.model_validate(known["context"])
+        # Earlier releases recorded more.
+        facts = {name: value for name, value in known["context"].items() if name in JobContext.model_fields}
+        return JobContext.model_validate(facts)
     row = record.incident
     record.lacks.append("which machines did not answer when it was opened: none is taken to be silent")
     return JobContext(

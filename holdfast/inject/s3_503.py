@@ -51,8 +51,9 @@ def answering(settings: Settings, pen: journal.Pen) -> Iterator[None]:
         RefusedError: the site has no S3 of its own.
         UnavailableError: its port is not given free.
     """
-    if settings.s3_endpoint:
-        raise RefusedError(f"S3 at {settings.s3_endpoint} is not this site's own: break it where it runs")
+    if not settings.embedded_s3:
+        where = f"S3 at {settings.s3_endpoint}" if settings.stored_in_s3 else f"store {settings.store_url}"
+        raise RefusedError(f"{where} is not this site's own: break it where it runs")
     keeper = pidfile.running(settings.home, supervisor.NAME)
     if keeper is None:
         raise RefusedError("the services of this site do not run on this host: nothing to break")

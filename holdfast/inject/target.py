@@ -16,6 +16,7 @@ from holdfast.agent.client import raise_for
 from holdfast.drivers import processes
 from holdfast.errors import RefusedError, UnavailableError, UnknownError
 from holdfast.models.agent import AgentState, RankPhase
+from holdfast.models.roles import ReplicaState
 from holdfast.paths import machine_dir
 from holdfast.settings import Settings
 
@@ -80,6 +81,11 @@ class Target:
             there = ", ".join(str(rank) for rank in sorted(ranks))
             raise UnknownError(f"rank {chosen} does not run on machine {self.machine}. Ranks there: {there}.")
         return chosen, ranks[chosen]
+
+    def replicas(self) -> list[ReplicaState]:
+        """Return the replicas of roles whose processes are there, in the order of role and index."""
+        there = [each for each in self._state().replicas if each.pid]
+        return sorted(there, key=lambda each: (each.role, each.index))
 
     def job(self) -> str:
         """Name of the job that runs on this machine.

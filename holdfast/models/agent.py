@@ -48,6 +48,10 @@ class Check(OpenEnum):
     """The vendor's own diagnostics, where they are installed."""
     MATMUL = "matmul"
     """A fixed matrix product per GPU, or per rank on the processor: right, and as fast as the others'."""
+    PCIE = "pcie"
+    """Transfers between host memory and each GPU, both ways, every byte compared; without GPUs within the memory."""
+    DISK = "disk"
+    """The disk of the machine's folder: bytes written through to it and read back, all compared."""
     ALL_TO_ALL = "all_to_all"
     """Among the processes of each machine."""
     ALL_GATHER = "all_gather"
@@ -539,6 +543,7 @@ class AgentState(Frozen):
     incarnation: Incarnation
     jobs: tuple[JobOnMachine, ...] = ()
     shards: tuple[Shard, ...] = ()
+    replicas: tuple[ReplicaState, ...] = ()
     fences: dict[str, int] = Field(default_factory=dict)
     warm: bool = False
     """The fork server has its libraries loaded."""

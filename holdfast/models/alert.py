@@ -212,6 +212,10 @@ class Verdict(Frozen):
     """Ranks that the suspects are named for; empty: not for certain ranks."""
     sure: bool = False
     """Only the suspects explain it: they are evicted at once."""
+    shared: tuple[str, ...] = ()
+    """Failure domains that are suspected in place of their machines, such as ``switch leaf-1``."""
+    script: str = ""
+    """Fault of the job's script that was seen, in words; names no machine."""
 
     @model_validator(mode="before")
     @classmethod

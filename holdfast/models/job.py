@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 
 from holdfast.models.base import MAX_GRACE_S, Frozen
 from holdfast.models.checkpoint import Copies, FirstTier, Retention
+from holdfast.models.environment import Environment
 from holdfast.models.names import JobName, MachineName, Version
 from holdfast.models.roles import TRAINER, RoleName, RoleSpec, no_room, problem
 from holdfast.models.start_from import StartFrom
@@ -188,7 +189,7 @@ def _sizes(value: Any) -> Any:
     """Read ``machines: {min: 5, want: 8, max: 8}``; ``max`` is ``want`` where it is left out."""
     if not isinstance(value, Mapping) or not isinstance(sizes := value.get("machines"), Mapping):
         return value
-    want = sizes.get("want", sizes.get("min"))  # one that is missing is reported once
+    want = sizes.get("want", sizes.get("min", 1))  # one that is missing is reported once
     return {**value, "machines": want, "elastic": {"max": want, **sizes}}
 
 
@@ -206,7 +207,7 @@ class JobSpec(Frozen):
     elastic: Elastic | None = Field(None, description="Written as `machines: {min, want, max}`.")
     ranks_per_machine: int = Field(ge=1)
     parallelism: Parallelism = Parallelism()
-    env: dict[str, str] = Field(default_factory=dict)
+    env: Environment = Field(default_factory=dict)
     checkpoint: CheckpointPolicy = CheckpointPolicy()
     start_from: StartFrom | None = Field(
         None, description="The checkpoint from which the job starts while it has none of its own."

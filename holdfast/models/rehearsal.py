@@ -54,7 +54,7 @@ class Proof(Frozen):
         )
 
 
-class Outcome(StrEnum):
+class RehearsalOutcome(StrEnum):
     """How a rehearsal ended."""
 
     PROVEN = "proven"
@@ -83,11 +83,11 @@ class Rehearsal(Frozen):
     """Why it was not tested."""
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> RehearsalOutcome:
         """How it ended."""
         if self.proof is None:
-            return Outcome.UNTESTED
-        return Outcome.PROVEN if self.proof.ok else Outcome.FAILED
+            return RehearsalOutcome.UNTESTED
+        return RehearsalOutcome.PROVEN if self.proof.ok else RehearsalOutcome.FAILED
 
     @property
     def told(self) -> str:
@@ -124,11 +124,11 @@ def summed_up(ranks: Iterable[int], found: Iterable[Rehearsal]) -> Rehearsed | N
     known = {each.rank: each for each in found}
     if not known:
         return None
-    failed = next((each for each in known.values() if each.outcome is Outcome.FAILED), None)
-    untested = next((each for each in known.values() if each.outcome is Outcome.UNTESTED), None)
+    failed = next((each for each in known.values() if each.outcome is RehearsalOutcome.FAILED), None)
+    untested = next((each for each in known.values() if each.outcome is RehearsalOutcome.UNTESTED), None)
     proofs = [each.proof for each in known.values() if each.proof is not None]
     left_out = next((proof.untested[0] for proof in proofs if proof.untested), None)
-    proven = [each.step for each in known.values() if each.outcome is Outcome.PROVEN]
+    proven = [each.step for each in known.values() if each.outcome is RehearsalOutcome.PROVEN]
     whole = set(ranks) <= known.keys() and len(proven) == len(known)
     return Rehearsed(
         step=min(proven) if whole else 0,

@@ -13,6 +13,7 @@ from typing import Annotated
 from pydantic import Field, model_validator
 
 from holdfast.models.base import MAX_GRACE_S, Duration, Finite, Frozen
+from holdfast.models.environment import Environment
 from holdfast.models.names import JobName, MachineName, MachineOrNone, Version, VersionOrNone
 
 TRAINER = "trainer"
@@ -91,7 +92,7 @@ class RoleSpec(Frozen):
     gpus: tuple[int, ...] | None = Field(
         None, description="Indices of the machine's GPUs that its replicas see; none: all."
     )
-    env: dict[str, str] = Field(default_factory=dict)
+    env: Environment = Field(default_factory=dict)
     needs: tuple[RoleName, ...] = Field((), description="Roles that must be ready before it starts.")
     restart: Restart = Restart()
     with_trainer: WithTrainer = WithTrainer.STAY

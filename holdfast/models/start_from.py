@@ -24,7 +24,9 @@ class StartFrom(Frozen):
         None, ge=1, description="Its epoch, where several have the step. Filled in at submission."
     )
     path: str | None = Field(
-        None, description="Folder that all machines see, or s3://bucket/prefix, instead of `job`."
+        None,
+        description="Folder that all machines see, or s3://bucket/prefix (or the URL of another store), instead of "
+        "`job`.",
     )
     parts: dict[str, str] | None = Field(
         None,
@@ -32,11 +34,12 @@ class StartFrom(Frozen):
         "all, and steps count on from there.",
     )
 
-    @field_validator("step")
+    @field_validator("step", mode="before")
     @classmethod
-    def _step_is_positive(cls, value: int | str) -> int | str:
-        if isinstance(value, int) and value < 1:
-            raise ValueError(f"{value}: expected a step that was saved, 1 or later, or newest")
+    def _step_is_a_number_or_newest(cls, value: Any) -> Any:
+        whole = str(value).isdecimal() and int(value) > 0
+        if not whole and value != "newest":
+            raise ValueError(f"{value!r}: expected a step that was saved, 1 or later, or newest")
         return value
 
     @field_validator("path")
@@ -45,7 +48,7 @@ class StartFrom(Frozen):
         if value is None:
             return None
         parts = urlsplit(value)
-        in_store = parts.scheme == "s3" and parts.netloc and parts.path.strip("/")
+        in_store = parts.scheme and parts.netloc and parts.path.strip("/")
         if not (in_store or value.startswith("/")):
             raise ValueError(
                 f"{value!r}: expected an absolute folder that all machines see, or s3://bucket/prefix"
@@ -55,7 +58,9 @@ class StartFrom(Frozen):
     @field_validator("parts", mode="before")
     @classmethod
     def _parts_may_be_a_list(cls, value: Any) -> Any:
-        if isinstance(value, Sequence) and not isinstance(value, str):
+        if isinstance(value, str):
+            raise ValueError(f"{value!r}: expected a list, such as [{value}], or a mapping of names")
+        if isinstance(value, Sequence):
             return {each: each for each in value}
         return value
 
@@ -77,12 +82,12 @@ class StartFrom(Frozen):
         return self
 
     @property
-    def bucket_and_prefix(self) -> tuple[str, str] | None:
-        """Bucket and prefix of a path in S3; None: it is a folder, or a job's."""
+    def store_and_prefix(self) -> tuple[str, str] | None:
+        """URL of the store, such as ``s3://bucket``, and the prefix there; None: it is a folder, or a job's."""
         if self.path is None or self.path.startswith("/"):
             return None
         parts = urlsplit(self.path)
-        return parts.netloc, parts.path.strip("/")
+        return f"{parts.scheme}://{parts.netloc}", parts.path.strip("/")
 
     @property
     def first_step(self) -> int:

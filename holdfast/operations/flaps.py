@@ -8,7 +8,8 @@ from holdfast.clock import Clock
 from holdfast.models.alert import NETWORK_KINDS, AlertKind, IncidentClass
 from holdfast.models.machine import MachineState
 from holdfast.policies.classify.roots import separate
-from holdfast.policies.config.policy import FlapPolicy, Policy
+from holdfast.policies.config.ladders import FlapPolicy
+from holdfast.policies.config.policy import Policy
 from holdfast.policies.pool import flapping, rank_deaths
 from holdfast.policies.pool.rank_deaths import Death
 from holdfast.storage.ledger import Ledger

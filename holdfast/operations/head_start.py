@@ -33,7 +33,7 @@ from holdfast.policies.classify import suspects
 from holdfast.policies.classify.roots import separate
 from holdfast.policies.escalate import code, modes
 from holdfast.policies.pool import offences
-from holdfast.policies.restore import restart_first
+from holdfast.policies.restore import last_good, restart_first
 from holdfast.policies.restore.restart_first import Death
 
 _log = logging.getLogger(__name__)
@@ -156,7 +156,7 @@ def _why_not(ctx: Context, incident: Incident, job: Job, told: Fenced, past: _Pa
     evidence = root[0].evidence if root else {}
     death = Death(
         incident_class=incident.incident_class,
-        kept=told.kept,
+        kept=told.kept if last_good.told(incident.alerts) is None else 0,
         silent=told.lost,
         again=past.again,
         rung=past.rung,

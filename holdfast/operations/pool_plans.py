@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.models.machine import Machine, MachineState
-from holdfast.policies.config.policy import SparePoolPolicy
+from holdfast.policies.config.pool import SparePoolPolicy
 from holdfast.policies.pool import machine_groups, spare_pool
 from holdfast.policies.pool.spare_pool import Plan
 from holdfast.storage.ledger import Ledger

@@ -18,7 +18,7 @@ from holdfast.storage.checkpoints.format.names_only import has_part, names_in, p
 from holdfast.storage.checkpoints.remote import claims, manifests
 from holdfast.storage.objects import ObjectStore
 
-MOST_BYTES = 64 << 20
+MOST_BYTES = 16 << 20
 """Metadata of more is not read at submission: parts that are missing there are named by the first restore."""
 
 
@@ -131,10 +131,9 @@ def _metadata(ctx: Context, source: StartFrom) -> bytes | None:
     """
     if source.job is not None:
         return _in_store(ctx.store, key_of(source), source.said)
-    if (place := source.bucket_and_prefix) is not None:
-        bucket, prefix = place
-        store = objects.connect({**objects.arguments(ctx.settings), "bucket": bucket})
-        return _in_store(store, prefix, str(source.path))
+    if (place := source.store_and_prefix) is not None:
+        url, prefix = place
+        return _in_store(objects.from_settings(ctx.settings, url), prefix, str(source.path))
     folder = Path(str(source.path))
     if not folder.is_dir() and ctx.settings.driver != "local":
         return None  # the machines may have it

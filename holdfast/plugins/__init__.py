@@ -1,4 +1,4 @@
-"""Plug-ins of other packages, by entry points: detectors, diagnosers, drivers, commands and playbooks.
+"""Plug-ins of other packages, by entry points: detectors, diagnosers, drivers, stores, commands and playbooks.
 
 A package names its object in its own ``pyproject.toml``::
 
@@ -12,11 +12,15 @@ holdfast.detectors   ``(machine, home, settings) -> Detector`` (:mod:`holdfast.a
 holdfast.diagnosers  ``(machine, command) -> list[Finding]``: a stop-time check, by name in a ladder's ``tiers``
 holdfast.commands    ``(machine, home, values) -> dict``: what a playbook may have done on a machine
 holdfast.drivers     ``(settings) -> Driver`` (:mod:`holdfast.drivers.base`), by name in ``HOLDFAST_DRIVER``
+holdfast.stores      a ``StoreKind`` (:mod:`holdfast.storage.objects.base`), by the scheme of ``HOLDFAST_STORE``
+holdfast.settings    the class of a package's own settings (:class:`holdfast.settings.FromEnvironment`), named after its
+                     prefix: ``acme`` for ``HOLDFAST_ACME_``
 holdfast.playbooks   the playbook's flow, named after its incident class; the policy entry is the package's
                      ``policy.yaml``
 ==================== ==============================================================================================
 
-A package that is broken is named in an error with what went wrong, and left out; nothing else suffers.
+A package that is broken is named in an error with what went wrong, and left out; nothing else suffers. Holdfast's own
+drivers and stores are entries of the same kind (:data:`OWN`).
 """
 
 from __future__ import annotations
@@ -27,12 +31,15 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import SettingsError
 from holdfast.models.agent import Check
 from holdfast.models.alert import IncidentClass
 from holdfast.models.base import Frozen
+
+if TYPE_CHECKING:
+    from holdfast.settings import FromEnvironment
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +51,8 @@ class Group(StrEnum):
     DIAGNOSERS = "holdfast.diagnosers"
     COMMANDS = "holdfast.commands"
     DRIVERS = "holdfast.drivers"
+    STORES = "holdfast.stores"
+    SETTINGS = "holdfast.settings"
     PLAYBOOKS = "holdfast.playbooks"
 
 
@@ -112,30 +121,65 @@ def make(group: Group, *arguments: Any) -> dict[str, Any]:
             continue
         try:
             one = factory(*arguments)
-            if missing := [name for name in _REQUIRED.get(group, ()) if not hasattr(one, name)]:
-                raise TypeError(f"{type(one).__name__} has no {', '.join(missing)}")
+            _require(one, group, type(one).__name__)
             made[found.plugin.name] = one
         except (Exception, SystemExit) as error:
             found.broken(said(error))
     return made
 
 
-def make_one(group: Group, name: str, *arguments: Any, beside: Collection[str] = ()) -> Any:
-    """Return the object called ``name``; ``beside`` are the built-in names, for the message.
+def load_one(group: Group, name: str) -> Any:
+    """Return the object called ``name``: one of Holdfast's own, or a package's.
 
     Raises:
-        SettingsError: no package brings it, or it is broken.
+        SettingsError: no package brings it, or it cannot be imported.
     """
+    return _load_one(group, name)[0]
+
+
+def make_one(group: Group, name: str, *arguments: Any) -> Any:
+    """Return what the factory called ``name`` makes of ``arguments``: one of Holdfast's own, or a package's.
+
+    Raises:
+        SettingsError: no package brings it, or it is broken. Other errors of Holdfast's own factories come as they are.
+    """
+    factory, found = _load_one(group, name)
+    if found is None:
+        return factory(*arguments)
+    try:
+        return factory(*arguments)
+    except (Exception, SystemExit) as error:
+        raise _is_broken(found, error) from error
+
+
+def own_settings() -> dict[str, type[FromEnvironment]]:
+    """Return the classes of settings that Holdfast's own drivers declare, by name."""
+    return {name: load_one(Group.SETTINGS, name) for name in OWN[Group.SETTINGS]}
+
+
+@functools.cache
+def all_settings() -> dict[str, type[FromEnvironment]]:
+    """Return the classes of settings that drivers and installed packages declare; broken ones are logged, once."""
+    return own_settings() | load(Group.SETTINGS)[0]
+
+
+def _load_one(group: Group, name: str) -> tuple[Any, Found | None]:
+    """Return the object called ``name``, and the package's entry; None: it is one of Holdfast's own."""
+    own = OWN.get(group, {})
+    if name in own:
+        return EntryPoint(name, own[name], group.value).load(), None
     known = {found.plugin.name: found for found in installed(group)}
     if name not in known:
-        expected = ", ".join([*beside, *known])
+        expected = ", ".join([*own, *known])
         raise SettingsError(f"no {group} {name!r}: expected one of {expected} (or install the package)")
     try:
-        return known[name].entry.load()(*arguments)
+        return _checked(known[name], known[name].entry.load()), known[name]
     except (Exception, SystemExit) as error:
-        raise SettingsError(
-            f"plug-in {known[name].plugin} is broken: {said(error)}. Fix or uninstall the package."
-        ) from error
+        raise _is_broken(known[name], error) from error
+
+
+def _is_broken(found: Found, error: BaseException) -> SettingsError:
+    return SettingsError(f"plug-in {found.plugin} is broken: {said(error)}. Fix or uninstall the package.")
 
 
 @functools.cache
@@ -153,6 +197,14 @@ def said(error: BaseException) -> str:
 
 
 def _checked(found: Found, one: Any) -> Any:
+    if found.plugin.group is Group.SETTINGS:
+        prefix = f"HOLDFAST_{found.plugin.name.upper()}_"
+        if getattr(one, "model_config", {}).get("env_prefix") != prefix:
+            raise TypeError(f"{found.plugin.value} is no class of settings with the prefix {prefix}")
+        return one
+    if found.plugin.group is Group.STORES:
+        _require(one, Group.STORES, found.plugin.value)
+        return one
     if found.plugin.group is not Group.PLAYBOOKS:
         if not callable(one):
             raise TypeError(f"{found.plugin.value} is not callable")
@@ -168,7 +220,7 @@ def unfit(found: Found, taken: Collection[str] = ()) -> str:
     plugin = found.plugin
     if plugin.name in taken:
         return f"the name {plugin.name!r} is taken by another package"
-    if plugin.name in _BUILT_IN.get(plugin.group, ()):
+    if plugin.name in _TAKEN.get(plugin.group, OWN.get(plugin.group, ())):
         return f"the name {plugin.name!r} is one of Holdfast's own"
     try:
         if plugin.group in (Group.PLAYBOOKS, Group.DIAGNOSERS):
@@ -178,9 +230,30 @@ def unfit(found: Found, taken: Collection[str] = ()) -> str:
     return ""
 
 
-_REQUIRED = {Group.DETECTORS: ("name", "interval_s", "blocking", "poll", "inspect")}
-_BUILT_IN: dict[Group, Collection[str]] = {
+def _require(one: Any, group: Group, called: str) -> None:
+    if missing := [name for name in _REQUIRED.get(group, ()) if not hasattr(one, name)]:
+        raise TypeError(f"{called} has no {', '.join(missing)}")
+
+
+OWN: dict[Group, dict[str, str]] = {
+    Group.DRIVERS: {
+        "local": "holdfast.drivers.own:local",
+        "slurm": "holdfast.drivers.own:slurm",
+        "kubernetes": "holdfast.drivers.own:kubernetes",
+    },
+    Group.STORES: {"s3": "holdfast.storage.objects.s3_kind:S3"},
+    Group.SETTINGS: {
+        "slurm": "holdfast.drivers.slurm_settings:SlurmSettings",
+        "kubernetes": "holdfast.drivers.kubernetes_settings:KubernetesSettings",
+    },
+}
+"""Holdfast's own objects, as entry points name theirs: ``module:attribute`` by name. Their names are taken."""
+
+_REQUIRED = {
+    Group.DETECTORS: ("name", "interval_s", "blocking", "poll", "inspect"),
+    Group.STORES: ("arguments", "connect"),
+}
+_TAKEN: dict[Group, Collection[str]] = {
     Group.PLAYBOOKS: {str(member.value) for member in IncidentClass},
     Group.DIAGNOSERS: {str(member.value) for member in Check},
-    Group.DRIVERS: {"local", "slurm", "kubernetes"},
 }

@@ -29,8 +29,8 @@ class OtherPart:
     def __init__(self, name: str, part: Part) -> None:
         if not isinstance(part.value, Stateful):
             raise CheckpointError(
-                f"state[{name!r}] is a {type(part.value).__name__}: expected a torch module, an optimizer, or an "
-                "object with state_dict() and load_state_dict()."
+                f"state[{name!r}] is of type {type(part.value).__name__}: expected a torch module, an optimizer, or an "
+                f"object with state_dict() and load_state_dict(). {_instead(part.value)}"
             )
         if type(part.value).__module__.startswith("deepspeed.") and hasattr(part.value, "param_groups"):
             # Its load_state_dict() takes the states of all ranks in a list: what is saved could not be loaded.
@@ -102,6 +102,22 @@ class OtherPart:
     def settle(self) -> None:
         """Have it create what it creates when its state is read."""
         self.value.state_dict()
+
+
+def _instead(value: Any) -> str:
+    """Return what to give in place of a value that no restore could put back."""
+    if isinstance(value, Mapping) and (value.keys() & {"param_groups"} or _of_tensors(value)):
+        return "Give the module or optimizer itself, not what its state_dict() returns."
+    if hasattr(value, "state_dict"):
+        return "It has no load_state_dict(), so its state could not be put back."
+    return (
+        "Put plain values into an object of your own whose state_dict() returns them and whose load_state_dict() "
+        "takes them back."
+    )
+
+
+def _of_tensors(value: Mapping[Any, Any]) -> bool:
+    return bool(value) and all(isinstance(each, Tensor) for each in value.values())
 
 
 def _all_alike(nodes: Sequence[Node]) -> bool:

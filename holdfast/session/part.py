@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from holdfast.errors import CheckpointError
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,31 @@ class Part:
     split: Callable[[Any, int, int], Any] | None = None
     """Given the result of ``merge``, a rank, and the number of ranks: the state for that rank's ``load_state_dict``."""
 
+    def __post_init__(self) -> None:
+        """Refuse one of ``merge`` and ``split`` without the other, which would show at the first resize only.
 
-def unwrapped(value: Any) -> Part:
-    """Return ``value`` as a part."""
-    return value if isinstance(value, Part) else Part(value)
+        Raises:
+            CheckpointError: there is one of them, or one is no function.
+        """
+        for name, given in (("merge", self.merge), ("split", self.split)):
+            if given is not None and not callable(given):
+                raise CheckpointError(f"holdfast.Part({name}={given!r}): expected a function")
+        if (self.merge is None) != (self.split is None):
+            raise CheckpointError(
+                f"holdfast.Part({'merge' if self.merge else 'split'}=...): expected merge and split together"
+            )
+
+
+def parts_of(state: Mapping[str, Any]) -> dict[str, Part]:
+    """Return the parts of the ``state`` that a script gives, by name.
+
+    Raises:
+        CheckpointError: it is no dictionary, or a name in it is no text.
+    """
+    expected = "expected a dictionary of names, such as {'model': model, 'optimizer': optimizer}"
+    if not isinstance(state, Mapping):
+        raise CheckpointError(f"the state is of type {type(state).__name__}: {expected}.")
+    for name in state:
+        if not isinstance(name, str):
+            raise CheckpointError(f"state[{name!r}]: the name is of type {type(name).__name__}: {expected}.")
+    return {name: each if isinstance(each, Part) else Part(each) for name, each in state.items()}

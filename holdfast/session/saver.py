@@ -117,7 +117,7 @@ class Saver:
         good: bool,
         everything: bool,
         step_s: float,
-        stepped: bool = True,
+        restored: int = 0,
     ) -> None:
         """Save ``state`` as that of ``step``, unless the step was not ``good`` (not finite).
 
@@ -130,7 +130,7 @@ class Saver:
             good: whether its numbers were finite on this rank.
             everything: the caller promises that no tensor changes before :meth:`wait` or an optimizer's step.
             step_s: about how long a step takes, in seconds.
-            stepped: whether a step was completed in this epoch.
+            restored: the step that this epoch began with; nothing is saved until the next one is completed.
 
         Raises:
             CheckpointError: there is no plan yet, and none can be made for ``state`` on all ranks.
@@ -140,8 +140,10 @@ class Saver:
             raise StaleError(f"epoch {self._context.epoch} is over: step {step} is not saved")
         self.wait()
         number = self._agenda.call()
-        stepped = stepped and step != self._newest
-        if not stepped:
+        stepped = step > restored and step != self._newest
+        if step < restored:
+            self._fail(step, _behind(step, restored))
+        elif not stepped:
             self._count_unstepped(step)
         vote, save = Vote(number, step, ""), None
         if self._planner.writer is None:
@@ -386,6 +388,14 @@ class Saver:
     def tree_of(self, state: Mapping[str, Any]) -> StateTree:
         """Return the tree over ``state``, the same one at every call for the same state."""
         return self._planner.tree_of(state)
+
+
+def _behind(step: int, restored: int) -> CheckpointError:
+    return CheckpointError(
+        f"the state was restored at step {restored}, and the script counts from an older one again: it repeats steps, "
+        f"and nothing is saved until step {restored + 1}. Begin after the step that Session.restore(state) returns: "
+        "range(session.restore(state) + 1, steps + 1)."
+    )
 
 
 def _before_every_update(saver: Saver) -> Callable[[], object]:

@@ -7,11 +7,12 @@ import operator
 import os
 import time
 from collections.abc import Mapping
-from typing import Any, Literal, SupportsFloat, SupportsIndex
+from typing import Any, Literal, SupportsFloat, SupportsIndex, get_args
 
 from holdfast.agent.wire import Control, Sender
 from holdfast.models.base import MOST_STEPS
 from holdfast.session.boundary import Boundary
+from holdfast.session.calls import Calls
 from holdfast.session.context import Context
 from holdfast.session.counts import Counts
 from holdfast.session.digests import Digests
@@ -54,6 +55,7 @@ class Session:
             self._boundary = Boundary(Control(context.control), self._reporter, has_peer=context.has_peer)
             self._saver = Saver(context, self._boundary, self._reporter)
             live.add(self._saver)
+            self._calls = Calls()
         self._digests = Digests() if context and context.replay_steps is not None else None
         self._phases = Phases(self._reporter)
         self._step = self._start = 0
@@ -71,10 +73,13 @@ class Session:
 
         Raises:
             DamagedError: the checkpoint's bytes are not those that were saved.
-            CheckpointError: it is missing, or does not fit ``state``; or shared memory has no room for its saves.
+            CheckpointError: it is missing, or does not fit ``state``; shared memory has no room for its saves; or a
+                step was reported before.
             UnavailableError: S3 does not answer.
         """
         context, shard = self._context, None
+        if context:
+            self._calls.restores(state)
         keep_the_scripts()  # also of a script that made them, or more, after its session
         if context and context.restore.ticket:
             tree = self._saver.tree_of(state)
@@ -130,18 +135,16 @@ class Session:
             mfu: model FLOPs utilisation of the step, 0 to 1, where the script knows it.
 
         Raises:
-            TypeError: the step's number is no integer.
-            ValueError: it is negative, or larger than 64 bits hold.
+            TypeError: the step's number is no integer, or another one no number.
+            ValueError: the step's number is less than 1, or larger than 64 bits hold.
         """
         context, reporter = self._context, self._reporter
         if context is None or reporter is None:
             return
         step = _whole(step)
         now = time.perf_counter()
-        numbers = {
-            "loss": None if loss is None else float(loss),
-            "grad_norm": None if grad_norm is None else float(grad_norm),
-        }
+        numbers = {"loss": _number(step, "loss", loss), "grad_norm": _number(step, "grad_norm", grad_norm)}
+        utilisation = _number(step, "mfu", mfu)
         bad = [f"{name} {each} at step {step}" for name, each in numbers.items() if not _finite(each)]
         if stalled_s := self._saver.take_stall():
             self._phases.add("checkpoint", stalled_s)
@@ -152,9 +155,10 @@ class Session:
             s=round(now - self._stepped, 6),
             loss=encode(numbers["loss"]),
             grad_norm=encode(numbers["grad_norm"]),
-            **({} if mfu is None else {"mfu": encode(float(mfu))}),
+            **({} if utilisation is None else {"mfu": encode(utilisation)}),
             phases=self._phases.take(),
         )
+        self._calls.steps()
         self._step_s = now - self._stepped
         self._stepped, self._step, self._good = now, step, not bad
         if self._digests:
@@ -181,13 +185,19 @@ class Session:
                 an optimizer of torch. Then call :meth:`wait` before any of it changes.
 
         Raises:
-            CheckpointError: at the first call, on all ranks: the state cannot be saved, or shared memory is full.
-                Later failures are counted, logged and reported to the agent; training goes on.
+            CheckpointError: at the first call, on all ranks: the state cannot be saved, or shared memory is full; or
+                the calls before it would lose steps at a restart (no :meth:`restore`, or one of another state; no
+                :meth:`step`). Later failures are counted, logged and reported to the agent; training goes on.
+            ValueError: ``overlap`` is none of these.
         """
         context = self._context
         if context is None:
             return
+        if overlap not in get_args(Overlap):
+            raise ValueError(f"Session.checkpoint(overlap={overlap!r}): expected 'optimizer' or 'all'")
         step = self._step
+        if context.replay_steps is None:
+            self._calls.saves(state)
         if context.replay_steps is None and self._due(context, step):
             if self._boundary.must_hold(step):
                 # The state of the boundary itself is wanted: its save is not left out for one that is under way.
@@ -199,7 +209,7 @@ class Session:
                 good=self._good,
                 everything=everything,
                 step_s=self._step_s,
-                stepped=step > self._start,
+                restored=self._start,
             )
             self._phases.add("checkpoint", time.perf_counter() - began)
         self._pause_or_end()
@@ -228,7 +238,7 @@ class Session:
         Only where the job file allows it (``skip_bad_batches``). Read the batch, train on nothing, report the step as
         ever; all ranks get the same answer. Without an agent: False.
         """
-        return self._context is not None and _whole(step) in self._context.skip_steps
+        return self._context is not None and _whole(step, "skips") in self._context.skip_steps
 
     def share(
         self,
@@ -253,7 +263,10 @@ class Session:
         context = self._context
         mine, all_ranks = (context.rank, context.world_size) if context else (0, 1)
         return share_of(
-            _whole(step), batch, mine if rank is None else rank, all_ranks if ranks is None else ranks
+            _whole(step, "share"),
+            batch,
+            mine if rank is None else rank,
+            all_ranks if ranks is None else ranks,
         )
 
     @property
@@ -300,18 +313,36 @@ class Session:
         raise SystemExit(0)
 
 
-def _whole(step: SupportsIndex) -> int:
+def _whole(step: SupportsIndex, call: str = "step") -> int:
     try:
         number = operator.index(step)
     except TypeError:
-        raise TypeError(
-            f"Session.step({step!r}): expected an integer, the number of the completed step"
-        ) from None
-    if not 0 <= number <= MOST_STEPS:
+        raise TypeError(f"Session.{call}({step!r}): expected an integer, the number of a step") from None
+    if not 1 <= number <= MOST_STEPS:
         raise ValueError(
-            f"Session.step({number}): expected 0 to {MOST_STEPS}, the number of the completed step"
+            f"Session.{call}({number}): expected 1 to {MOST_STEPS}, the number of a step. Steps count from 1: "
+            "for step in range(session.restore(state) + 1, steps + 1)"
         )
     return number
+
+
+def _number(step: int, name: str, value: SupportsFloat | None) -> float | None:
+    """Return a number that the script reports with a step.
+
+    Raises:
+        TypeError: it is none, or more than one.
+        RuntimeError: as torch raises it: the device failed.
+    """
+    if value is None:
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and getattr(value, "numel", lambda: 1)() == 1:
+            raise  # one number it is: its device failed, at this copy or at a kernel before
+        raise TypeError(
+            f"Session.step({step}, {name}={value!r:.100}): expected one number, such as loss.item(), or nothing"
+        ) from None
 
 
 def _finite(value: float | None) -> bool:

@@ -29,7 +29,7 @@ def start_from(source: StartFrom, state: Mapping[str, Any], rank: int, store: Ma
         source: the checkpoint and its parts; of a job with its step and epoch.
         state: as given to ``Session.restore``.
         rank: this one.
-        store: settings with which to reach S3.
+        store: arguments with which to reach the store that the source is in.
 
     Raises:
         CheckpointError: the checkpoint or a part is missing, or does not fit; names the path.
@@ -50,10 +50,10 @@ def _remote(source: StartFrom, store: Mapping[str, str]) -> RemoteReader | None:
         assert isinstance(source.step, int), "resolved at submission"
         key = manifests.checkpoint_key(source.job, source.step, source.epoch or 0)
         return RemoteReader(objects.connect(store), key, job=source.job, step=source.step)
-    if (place := source.bucket_and_prefix) is None:
+    if (place := source.store_and_prefix) is None:
         return None
-    bucket, prefix = place
-    return ForeignReader(objects.connect({**store, "bucket": bucket}), prefix, str(source.path))
+    _, prefix = place
+    return ForeignReader(objects.connect(store), prefix, str(source.path))
 
 
 def _of_folder(source: StartFrom, template: reader.Template) -> dict[str, Any]:

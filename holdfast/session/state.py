@@ -24,7 +24,7 @@ from holdfast.session.known import Known
 from holdfast.session.modules import ModulePart
 from holdfast.session.optimizers import OptimizerPart
 from holdfast.session.others import OtherPart
-from holdfast.session.part import Part, unwrapped
+from holdfast.session.part import Part, parts_of
 from holdfast.storage.checkpoints.format import structure
 from holdfast.storage.checkpoints.format.places import Path
 from holdfast.storage.checkpoints.format.structure import Node
@@ -40,9 +40,9 @@ class StateTree:
     """Reads and loads one ``state`` dictionary (name to module, optimizer or other ``Stateful``)."""
 
     def __init__(self, state: Mapping[str, Any], rank: int = 0, world_size: int = 1) -> None:
+        parts = parts_of(state)
         self.state = dict(state)
         self.rank, self.placing = rank, Placing(rank, alone=world_size == 1)
-        parts = {name: unwrapped(each) for name, each in state.items()}
         self.dropped = {name for name, each in parts.items() if each.value is None}
         self._lenient = {name for name, each in parts.items() if not each.strict}
         modules = {name: each for name, each in parts.items() if isinstance(each.value, nn.Module)}

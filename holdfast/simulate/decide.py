@@ -18,8 +18,11 @@ from holdfast.models.alert import Alert, Classification, IncidentClass, Rung
 from holdfast.models.checkpoint import RemoteCheckpoint, RestorePlan, Shard, Tier
 from holdfast.models.job import Job, JobSpec, JobState, Parallelism
 from holdfast.policies.classify import suspects
-from holdfast.policies.classify.incident_class import JobContext, classify, sure_machines
-from holdfast.policies.config.policy import AggregatePolicy, ClassLadder, Policy
+from holdfast.policies.classify.decision import JobContext
+from holdfast.policies.classify.incident_class import classify, sure_machines
+from holdfast.policies.config.diagnosis import AggregatePolicy
+from holdfast.policies.config.ladders import ClassLadder
+from holdfast.policies.config.policy import Policy
 from holdfast.policies.detect import standing_out, switches
 from holdfast.policies.detect.standing_out import Accusation
 from holdfast.policies.diagnose import replay_groups, slow_vote
@@ -28,8 +31,7 @@ from holdfast.policies.diagnose.replay_groups import Next
 from holdfast.policies.escalate import breaker, ladder
 from holdfast.policies.escalate.ladder import PastIncident
 from holdfast.policies.pool import spare_pool
-from holdfast.policies.restore import kept_processes, placement, restore_plan
-from holdfast.policies.restore.restart_first import Death, why_diagnosed_first
+from holdfast.policies.restore import placement, restore_plan
 from holdfast.simulate.scenario import Scenario, Symptom, Variant
 
 JOB = "sim"
@@ -121,21 +123,6 @@ class Judge:
         found = self.policy.ladder.of(incident_class)
         off = set() if self._variant.replay else {Rung.REPLAY}
         return found.model_copy(update={"rungs": tuple(rung for rung in found.rungs if rung not in off)})
-
-    def keeps(self, incident_class: IncidentClass) -> bool:
-        """Return whether ranks keep their processes in a recovery from incidents of a class."""
-        policy = self.policy.keep_processes
-        return self._variant.keep and kept_processes.wait_s(policy, incident_class, again=False) > 0
-
-    def restarts_first(self, seen: Judgement, history: Sequence[PastIncident], rung: Rung) -> bool:
-        """Return whether the job is restarted before its diagnosis, where ``rung`` is due if that finds nothing."""
-        death = Death(
-            incident_class=seen.incident_class,
-            kept=self._job.spec.world_size - 1 if self.keeps(seen.incident_class) else 0,
-            again=len(ladder.since_progress(history, self.policy.ladder.progress_steps)),
-            rung=rung,
-        )
-        return not why_diagnosed_first(death, wanted=self.policy.keep_processes.restart_first)
 
     def rung(
         self,

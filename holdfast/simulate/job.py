@@ -13,13 +13,15 @@ import simpy
 
 from holdfast.models.alert import IncidentClass, Rung
 from holdfast.models.checkpoint import Tier
-from holdfast.policies.accounting.lost_time import Account, Phase, Span, account
+from holdfast.policies.accounting.lost_time import Account, LostPhase, Span, account
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.detect.standing_out import Accusation
 from holdfast.policies.escalate.ladder import PastIncident
+from holdfast.simulate import playbooks
 from holdfast.simulate.decide import Judge, Judgement, pool_size
 from holdfast.simulate.elastic import Size
 from holdfast.simulate.faults import Fault, Faults
+from holdfast.simulate.playbooks import Step
 from holdfast.simulate.saving import Progress
 from holdfast.simulate.scenario import DAY_S, Cause, Scenario, Strategy, Symptom, Variant, at_size
 from holdfast.simulate.supply import Supply
@@ -43,7 +45,6 @@ ROLLBACK = "rollback"
 UPDATE = "code update"
 MERGED = "code update merged into a restart"
 HUMAN = "a person"
-LOOK_AT_STACKS = (IncidentClass.JOB_HANG, IncidentClass.FAIL_SLOW)
 
 
 @dataclass
@@ -67,6 +68,22 @@ class Life:
 def live(scenario: Scenario, variant: Variant, policy: Policy, seed: str) -> Life:
     """Simulate one life; the same seed gives the same faults under every variant."""
     return _Job(scenario, variant, policy, seed).life()
+
+
+@dataclass
+class _Course:
+    """One run of a playbook."""
+
+    fault: Fault
+    symptom: Symptom
+    seen: Judgement
+    slow: set[str] = field(default_factory=set)
+    """Machines that the vote found slow."""
+    broken: set[str] = field(default_factory=set)
+    """Machines that failed a stop-time check."""
+    rungs: list[Rung] = field(default_factory=list)
+    did: str = ""
+    """The mechanism that answers for it, if the cause is gone."""
 
 
 class _Job:
@@ -99,8 +116,6 @@ class _Job:
         self.code_changed_at: float | None = None
         self.update_waits = False
         self.epoch = 1
-        self.keeps = False
-        """Ranks keep their processes in the recovery that is under way."""
         self.faults = Faults(self.env, scenario, seed, self._hit, self.names)
 
     def life(self) -> Life:
@@ -143,9 +158,9 @@ class _Job:
             self.wake.succeed(None)
 
     def _grow(self) -> Steps[None]:
-        self.cause, self.keeps = IncidentClass.SCALE_JOB.value, False
-        yield from self._spend(Phase.PAUSING, self.costs.pause_s)
-        yield from self._spend(Phase.SWAPPING, self.costs.grow_s)
+        self.cause = IncidentClass.SCALE_JOB.value
+        yield from self._spend(LostPhase.PAUSING, self.costs.pause_s)
+        yield from self._spend(LostPhase.SWAPPING, self.costs.grow_s)
         yield from self._resume(None)
 
     def _hit(self, fault: Fault) -> None:
@@ -179,7 +194,7 @@ class _Job:
         turn = began + again.seconds / share
         done = min(now, turn + new.seconds / share)
         if again.seconds:
-            self.spans.append(Span(began, turn, Phase.RECOMPUTING, self.cause))
+            self.spans.append(Span(began, turn, LostPhase.RECOMPUTING, self.cause))
         if new.seconds:
             cause = "" if share == 1.0 else IncidentClass.MACHINE_FAULT.value
             self.spans.append(Span(turn, done, None, cause, (0.0,), new.stall_s / share, share))
@@ -199,23 +214,23 @@ class _Job:
         self.cause = seen.incident_class.value
         self.found.incidents += 1
         self.found.classes[self.cause] += 1
-        self.keeps = self.judge.keeps(seen.incident_class)
         yield from self._notice(symptom, since)
-        yield from self._spend(Phase.DECIDING, self.costs.dispatch_s)
-        yield from self._spend(Phase.PAUSING, self.costs.pause_s)
-        bound = self.progress.position - 1 if symptom.corrupts else None
-        rungs: list[Rung] = []
-        mechanism = yield from self._playbook(fault, symptom, seen, rungs)
-        yield from self._resume(bound)
+        yield from self._spend(LostPhase.DECIDING, self.costs.dispatch_s)
+        course = _Course(fault, symptom, seen)
+        for step in playbooks.steps(seen.incident_class):
+            yield from self._take(step, course)
         if fault.cause is Cause.TRANSIENT:
             fault.over = True
         if self._is_over(fault):
-            self.found.mechanisms[mechanism] += 1
+            self.found.mechanisms[course.did] += 1
         else:
             self.env.process(self._again(fault))
         self.history.append(
             PastIncident(
-                incident_class=seen.incident_class, epoch=self.epoch - 1, at=self.env.now, rungs=tuple(rungs)
+                incident_class=seen.incident_class,
+                epoch=self.epoch - 1,
+                at=self.env.now,
+                rungs=tuple(course.rungs),
             )
         )
 
@@ -229,48 +244,60 @@ class _Job:
             since = self._book(since, self.env.now)
             seconds -= worked
         if since < self.env.now:
-            self.spans.append(Span(since, self.env.now, Phase.UNDETECTED, self.cause))
-        yield from self._spend(Phase.UNDETECTED, seconds, vary=False)
+            self.spans.append(Span(since, self.env.now, LostPhase.UNDETECTED, self.cause))
+        yield from self._spend(LostPhase.UNDETECTED, seconds, vary=False)
 
-    def _playbook(self, fault: Fault, symptom: Symptom, seen: Judgement, rungs: list[Rung]) -> Steps[str]:
-        """Run the steps of the class's playbook up to the swap; return what it did."""
-        if seen.incident_class is IncidentClass.MACHINE_FAULT:
-            return (yield from self._evict({*seen.sure, *self._silent(fault, symptom)}, fault, REAL_TIME))
-        if seen.incident_class is IncidentClass.CODE_UPDATE:
-            self._change_code(+1)
-            fault.over = True
-            return UPDATE
-        if seen.incident_class in LOOK_AT_STACKS and self.variant.aggregation:
-            slow = seen.incident_class is IncidentClass.FAIL_SLOW
-            if not slow:  # of a slow job stacks are taken while it trains
-                yield from self._spend(Phase.DIAGNOSING, self.costs.stacks_s)
-            suspects = self._aggregate(fault, symptom, slow=slow)
-            if suspects and slow:
-                return (yield from self._evict(suspects, fault, AGGREGATED))
-            if suspects:
-                seen = self._weigh(suspects, seen)
-        if seen.incident_class is IncidentClass.EXTERNAL_SERVICE:
-            yield from self._spend(Phase.WAITING, self.costs.service_s)
-        if self.judge.ladder(seen.incident_class).tiers:
-            beside = self.keeps and self.judge.restarts_first(
-                seen, tuple(self.history), self._rung(fault, seen)
-            )
-            if not beside:
-                yield from self._spend(Phase.DIAGNOSING, self.costs.diagnose_s)
-            broken = self._present(fault) if fault.cause is Cause.MACHINE else []
-            if broken and self.random.random() < symptom.found_share:
-                if (
-                    beside
-                ):  # it was restarted in vain: it is stopped again, and what was found is looked at again
-                    yield from self._restart()
-                    yield from self._spend(Phase.PAUSING, self.costs.pause_s)
-                    yield from self._spend(Phase.DIAGNOSING, self.costs.diagnose_s)
-                return (yield from self._evict(set(broken), fault, STOP_TIME))
-        return (yield from self._escalate(fault, seen, rungs))
+    def _take(self, step: Step, course: _Course) -> Steps[None]:
+        """Take one step of a playbook. Steps without a case cost no time and change nothing here."""
+        fault, costs = course.fault, self.costs
+        match step:
+            case Step.PAUSE:
+                yield from self._spend(LostPhase.PAUSING, costs.pause_s)
+            case Step.DUMP_STACKS if self.variant.aggregation:
+                yield from self._spend(LostPhase.DIAGNOSING, costs.stacks_s)
+                if suspects := self._aggregate(fault, course.symptom, slow=False):
+                    course.seen = self._weigh(suspects, course.seen)
+            case Step.VOTE_SLOW if self.variant.aggregation:  # while it trains
+                course.slow = self._aggregate(fault, course.symptom, slow=True)
+            case Step.AWAIT_HEALTHY if course.seen.incident_class is IncidentClass.EXTERNAL_SERVICE:
+                yield from self._spend(LostPhase.WAITING, costs.service_s)
+            case Step.DIAGNOSE if self.judge.ladder(course.seen.incident_class).tiers and not course.slow:
+                yield from self._spend(LostPhase.DIAGNOSING, costs.diagnose_s)
+                broken = self._present(fault) if fault.cause is Cause.MACHINE else []
+                if broken and self.random.random() < course.symptom.found_share:
+                    course.broken = set(broken)
+            case Step.ESCALATE:
+                course.did = yield from self._answer(course)
+            case Step.APPLY_UPDATE:
+                self._change_code(+1)
+                fault.over = True
+                course.did = UPDATE
+            case Step.EVICT if not course.did:
+                accused = {*course.seen.sure, *self._silent(fault, course.symptom)}
+                course.did = yield from self._evict(accused, fault, REAL_TIME)
+            case Step.RESUME:
+                bound = self.progress.position - 1 if course.symptom.corrupts else None
+                yield from self._resume(bound)
+
+    def _answer(self, course: _Course) -> Steps[str]:
+        """Evict what the diagnosis named, else take a rung of the ladder; return what it did."""
+        if course.slow:
+            return (yield from self._evict(course.slow, course.fault, AGGREGATED))
+        if course.broken:
+            return (yield from self._evict(course.broken, course.fault, STOP_TIME))
+        return (yield from self._escalate(course.fault, course.seen, course.rungs))
 
     def _escalate(self, fault: Fault, seen: Judgement, rungs: list[Rung]) -> Steps[str]:
         """Take one rung of the ladder, as the policy decides."""
-        rung = self._rung(fault, seen)
+        compares = IncidentClass.NAN_LOSS, IncidentClass.SILENT_CORRUPTION
+        changed = self.code_changed_at
+        rung = self.judge.rung(
+            seen,
+            tuple(self.history),
+            can_rollback=self.versions > 1,
+            code_changed_s_ago=None if changed is None else self.env.now - changed,
+            common_cause=fault.cause is Cause.CODE and seen.incident_class in compares,
+        )
         rungs.append(rung)
         match rung:
             case Rung.RETRY:
@@ -286,17 +313,6 @@ class _Job:
                 return (yield from self._replay(fault))
         return (yield from self._person(fault))
 
-    def _rung(self, fault: Fault, seen: Judgement) -> Rung:
-        compares = IncidentClass.NAN_LOSS, IncidentClass.SILENT_CORRUPTION
-        changed = self.code_changed_at
-        return self.judge.rung(
-            seen,
-            tuple(self.history),
-            can_rollback=self.versions > 1,
-            code_changed_s_ago=None if changed is None else self.env.now - changed,
-            common_cause=fault.cause is Cause.CODE and seen.incident_class in compares,
-        )
-
     def _weigh(self, suspects: set[str], seen: Judgement) -> Judgement:
         """Judge the machines that stand out in a hang: retried in place first, evicted when they stand out again."""
         now = Accusation(at=self.env.now, machines=tuple(sorted(suspects)))
@@ -305,7 +321,7 @@ class _Job:
         return found
 
     def _roll_back(self, fault: Fault) -> Steps[str]:
-        yield from self._spend(Phase.SWAPPING, self.costs.rollback_s)
+        yield from self._spend(LostPhase.SWAPPING, self.costs.rollback_s)
         self._change_code(-1)
         if fault.cause is Cause.CODE and self.random.random() < self.costs.newest_share:
             fault.over = True
@@ -316,7 +332,7 @@ class _Job:
         share = 0.0 if fault.cause is Cause.TRANSIENT else self.costs.reproduced_share
         found = self.judge.replay(broken, lambda: self.random.random() < share)
         for _ in range(found.rounds):
-            yield from self._spend(Phase.DIAGNOSING, self.costs.replay_s)
+            yield from self._spend(LostPhase.DIAGNOSING, self.costs.replay_s)
         if found.blames_code:
             able = self.versions > 1 and self.variant.rollback
             return (yield from (self._roll_back(fault) if able else self._person(fault)))
@@ -325,12 +341,11 @@ class _Job:
 
     def _change_code(self, versions: int) -> None:
         self.versions += versions
-        self.keeps = False
         self.code_changed_at = self.env.now
 
     def _person(self, fault: Fault) -> Steps[str]:
         """Let a person look, find the cause, and take out what is broken."""
-        yield from self._spend(Phase.WAITING, self.random.expovariate(1 / self.costs.human_s), vary=False)
+        yield from self._spend(LostPhase.WAITING, self.random.expovariate(1 / self.costs.human_s), vary=False)
         fault.over = True
         broken = {name for name in self._present(fault) if fault.cause is Cause.MACHINE}
         if broken:
@@ -349,11 +364,11 @@ class _Job:
     def _swap(self, machines: set[str]) -> Steps[None]:
         self.evicted_at += [self.env.now] * len(machines)
         self.found.evictions += len(machines)
-        yield from self._spend(Phase.SWAPPING, self.costs.evict_s)
+        yield from self._spend(LostPhase.SWAPPING, self.costs.evict_s)
         seconds, waiting = self.supply.swap(len(machines))
         if waiting and self.variant.elastic and self.size.shrink(len(machines), waiting):
-            seconds, waiting, self.keeps = self.costs.shrink_s, 0.0, False
-        yield from self._spend(Phase.WAITING if waiting else Phase.SWAPPING, seconds)
+            seconds, waiting = self.costs.shrink_s, 0.0
+        yield from self._spend(LostPhase.WAITING if waiting else LostPhase.SWAPPING, seconds)
         for name in sorted(machines):
             slot = self.slots.pop(name)
             self.names[slot] = new = f"m{self.next_name}"
@@ -364,10 +379,9 @@ class _Job:
     def _resume(self, bound: int | None) -> Steps[None]:
         if self.size.may_grow:
             self.size.grow()
-            self.keeps = False
         queue = self.supply.start()
         if queue:
-            yield from self._spend(Phase.WAITING, queue)
+            yield from self._spend(LostPhase.WAITING, queue)
         memory = self.variant.checkpoint_s is None and self.variant.strategy is not Strategy.REQUEUE
         plan = self.judge.restore(
             self.lost, self.progress.position, self.progress.remotes, bound, memory=memory
@@ -375,7 +389,7 @@ class _Job:
         self.found.tiers[plan.tier.value if plan.tier else "scratch"] += 1
         if plan.tier:
             cost = self.costs.memory_s if plan.tier is Tier.MEMORY else self.costs.s3_s
-            yield from self._spend(Phase.RESTORING, cost)
+            yield from self._spend(LostPhase.RESTORING, cost)
         self.progress.restore(plan.step)
         self.lost.clear()
         yield from self._start()
@@ -388,11 +402,7 @@ class _Job:
         self.epoch += 1
         self.found.restarts += self.epoch > 2
         self.judge.epoch(self.epoch, tuple(self.names))
-        yield from self._restart()
-
-    def _restart(self) -> Steps[None]:
-        table = self.costs.kept_s if self.keeps else self.costs.restart_s
-        yield from self._spend(Phase.RESTARTING, at_size(table, self.scenario.machines))
+        yield from self._spend(LostPhase.RESTARTING, at_size(self.costs.restart_s, self.scenario.machines))
 
     def _again(self, fault: Fault) -> Steps[None]:
         """Let a fault that was not removed come back."""
@@ -420,7 +430,7 @@ class _Job:
 
     # Time
 
-    def _spend(self, phase: Phase, seconds: float, *, vary: bool = True) -> Steps[None]:
+    def _spend(self, phase: LostPhase, seconds: float, *, vary: bool = True) -> Steps[None]:
         seconds = self._vary(seconds) if vary else seconds
         if seconds > 0:
             self.spans.append(Span(self.env.now, self.env.now + seconds, phase, self.cause))

@@ -9,7 +9,7 @@ from pydantic import Field
 from scipy.stats import t as student
 
 from holdfast.models.base import Frozen
-from holdfast.policies.accounting.lost_time import US, Phase
+from holdfast.policies.accounting.lost_time import US, LostPhase
 from holdfast.simulate.job import Life
 from holdfast.simulate.scenario import Variant
 
@@ -35,7 +35,7 @@ class Mean(Frozen):
         return cls(mean=mean, low=mean - half, high=mean + half)
 
 
-class Outcome(Frozen):
+class SimulatedOutcome(Frozen):
     """The outcome of one variant. Hours are per replication."""
 
     variant: Variant
@@ -65,12 +65,12 @@ class Outcome(Frozen):
     seed: int = Field(ge=0)
 
 
-def sum_up(variant: Variant, lives: Sequence[Life], days: float, seed: int) -> Outcome:
+def sum_up(variant: Variant, lives: Sequence[Life], days: float, seed: int) -> SimulatedOutcome:
     """Summarise at least one life."""
     phases: list[Mapping[str, float]] = [life.account.by_phase() for life in lives]
     classes: list[Mapping[str, float]] = [life.account.by_class() for life in lives]
-    order = [phase.value for phase in Phase]
-    return Outcome(
+    order = [phase.value for phase in LostPhase]
+    return SimulatedOutcome(
         variant=variant,
         title=variant.title,
         replications=len(lives),

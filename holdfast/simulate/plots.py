@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.policies.accounting.lost_time import Phase
-from holdfast.simulate.outcome import Outcome
+from holdfast.policies.accounting.lost_time import LostPhase
+from holdfast.simulate.outcome import SimulatedOutcome
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +29,7 @@ COLOURS = (
 )
 
 
-def write(outcomes: Sequence[Outcome], folder: Path) -> list[Path]:
+def write(outcomes: Sequence[SimulatedOutcome], folder: Path) -> list[Path]:
     """Write ``ettr.svg``, ``lost-time.svg``, ``lost-by-class.svg`` and ``mechanisms.svg``; returns their paths.
 
     Raises:
@@ -40,7 +40,7 @@ def write(outcomes: Sequence[Outcome], folder: Path) -> list[Path]:
     return [_save(draw, outcomes, folder / f"{name}.svg") for name, draw in drawn.items()]
 
 
-def _save(draw: Any, outcomes: Sequence[Outcome], path: Path) -> Path:
+def _save(draw: Any, outcomes: Sequence[SimulatedOutcome], path: Path) -> Path:
     # It takes half a second to import: only plots pay for it.
     import matplotlib as mpl  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
@@ -56,7 +56,7 @@ def _save(draw: Any, outcomes: Sequence[Outcome], path: Path) -> Path:
     return path
 
 
-def _ettr(axes: Axes, outcomes: Sequence[Outcome]) -> None:
+def _ettr(axes: Axes, outcomes: Sequence[SimulatedOutcome]) -> None:
     for row, outcome in enumerate(outcomes):
         mean = outcome.ettr
         spans = [[100 * (mean.mean - mean.low)], [100 * (mean.high - mean.mean)]]
@@ -68,13 +68,13 @@ def _ettr(axes: Axes, outcomes: Sequence[Outcome]) -> None:
     axes.set(xlabel="ETTR, %", title="Effective training time ratio, with 95 % confidence intervals")
 
 
-def _lost(axes: Axes, outcomes: Sequence[Outcome]) -> None:
+def _lost(axes: Axes, outcomes: Sequence[SimulatedOutcome]) -> None:
     rows = [{name: mean.mean for name, mean in outcome.lost_h.items()} for outcome in outcomes]
-    _stacked(axes, rows, [phase.value for phase in Phase])
+    _stacked(axes, rows, [phase.value for phase in LostPhase])
     axes.set(xlabel=f"hours lost in {outcomes[0].days:g} days", title="Lost time by phase")
 
 
-def _classes(axes: Axes, outcomes: Sequence[Outcome]) -> None:
+def _classes(axes: Axes, outcomes: Sequence[SimulatedOutcome]) -> None:
     rows = [
         {name or "no incident": mean.mean for name, mean in outcome.lost_by_class_h.items()}
         for outcome in outcomes
@@ -83,7 +83,7 @@ def _classes(axes: Axes, outcomes: Sequence[Outcome]) -> None:
     axes.set(xlabel=f"hours lost in {outcomes[0].days:g} days", title="Lost time by incident class")
 
 
-def _mechanisms(axes: Axes, outcomes: Sequence[Outcome]) -> None:
+def _mechanisms(axes: Axes, outcomes: Sequence[SimulatedOutcome]) -> None:
     rows = [{name: 100 * share for name, share in outcome.mechanisms.items()} for outcome in outcomes]
     _stacked(axes, rows, sorted({name for row in rows for name in row}))
     axes.set(xlabel="% of incidents", title="What ended incidents")

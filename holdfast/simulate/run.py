@@ -11,7 +11,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from holdfast.errors import SettingsError
 from holdfast.policies.config.policy import Policy
 from holdfast.simulate.job import Life, live
-from holdfast.simulate.outcome import Outcome, sum_up
+from holdfast.simulate.outcome import SimulatedOutcome, sum_up
 from holdfast.simulate.scenario import Scenario, Strategy, Variant
 
 CHUNK = 4
@@ -28,7 +28,7 @@ def run(
     seed: int = 1,
     jobs: int | None = None,
     done: Told = lambda _: None,
-) -> list[Outcome]:
+) -> list[SimulatedOutcome]:
     """Simulate every variant; the n-th replication sees the same faults under each.
 
     Args:

@@ -19,7 +19,7 @@ from holdfast.policies.config.policy_file import merge, parse, validate
 DEFAULT_FILE = Path(__file__).with_name("default.yaml")
 WHAT = "scenario file"
 DAY_S = 86_400.0
-WHOLE = frozenset({"causes", "stacks", "restart_s", "kept_s", "requeue_s"})
+WHOLE = frozenset({"causes", "stacks", "restart_s", "requeue_s"})
 """Tables and splits, which a file replaces as a whole."""
 
 
@@ -96,8 +96,6 @@ class Costs(Frozen):
     """A standby takes the place; the restart itself is apart."""
     restart_s: dict[int, float]
     """In place, by number of machines: from the start of the processes to the first step."""
-    kept_s: dict[int, float]
-    """The same where the ranks that live keep their processes, by number of machines."""
     requeue_s: dict[int, float]
     """Kill, queue, allocate, set up and start the whole job, by number of machines."""
     reschedule_share: float = Field(gt=0)
@@ -125,8 +123,7 @@ class Costs(Frozen):
 
     @model_validator(mode="after")
     def _times_are_times(self) -> Costs:
-        for name in ("restart_s", "kept_s", "requeue_s"):
-            table: dict[int, float] = getattr(self, name)
+        for name, table in (("restart_s", self.restart_s), ("requeue_s", self.requeue_s)):
             if not table or any(size < 1 or seconds < 0 for size, seconds in table.items()):
                 raise ValueError(
                     f"{name}: expected at least one number of machines with seconds of at least 0"
@@ -185,16 +182,13 @@ class Variant(Frozen):
     replay: bool = True
     elastic: bool = False
     """Without a standby the job trains on with whole replicas that are left, and grows back."""
-    keep: bool = False
-    """Ranks keep their processes where the policy lets them, and a first death is diagnosed beside the training."""
 
     @model_validator(mode="after")
     def _goes_on_from_memory(self) -> Variant:
-        for name in ("elastic", "keep"):
-            if getattr(self, name) and (self.strategy is Strategy.REQUEUE or self.checkpoint_s is not None):
-                raise ValueError(
-                    f"{name}: expected a strategy other than requeue, and a checkpoint at every step"
-                )
+        if self.elastic and (self.strategy is Strategy.REQUEUE or self.checkpoint_s is not None):
+            raise ValueError(
+                "elastic: expected a strategy other than requeue, and a checkpoint at every step"
+            )
         return self
 
     @property
@@ -207,8 +201,8 @@ class Variant(Frozen):
         off = [
             name for name in ("inspection", "rollback", "aggregation", "replay") if not getattr(self, name)
         ]
-        more = (", elastic" if self.elastic else "") + (", kept processes" if self.keep else "")
-        return f"{strategy}, checkpoint {saved}{more}" + (f", no {', no '.join(off)}" if off else "")
+        grows = ", elastic" if self.elastic else ""
+        return f"{strategy}, checkpoint {saved}{grows}" + (f", no {', no '.join(off)}" if off else "")
 
 
 class Scenario(Frozen):

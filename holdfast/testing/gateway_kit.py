@@ -14,7 +14,7 @@ from holdfast.clock import FakeClock
 from holdfast.deployments.gateway.app import create_app
 from holdfast.deployments.gateway.detectors.probe import Probe
 from holdfast.deployments.gateway.gateway import Gateway
-from holdfast.deployments.gateway.runs.flow_runs import Phase, Run, idempotency_key
+from holdfast.deployments.gateway.runs.flow_runs import PlaybookRun, RunPhase, Suspended, idempotency_key
 from holdfast.errors import HoldfastError, NoPlaybookError, UnavailableError
 from holdfast.models.agent import (
     Frame,
@@ -54,10 +54,12 @@ class FakeRuns:
         self.back_after: int | None = None
         self.created: list[str] = []
         self.calls = 0
-        self.runs: dict[str, Run] = {}
+        self.runs: dict[str, PlaybookRun] = {}
         self.offline_started: list[tuple[str, int]] = []
         self.started: list[tuple[str, dict[str, object]]] = []
         self.resumed: list[tuple[str, dict[str, object]]] = []
+        self.cancelled: dict[str, str] = {}
+        """Reason, by run."""
 
     async def create(self, incident: Incident) -> str:
         self.calls += 1
@@ -70,7 +72,7 @@ class FakeRuns:
         key = idempotency_key(incident)
         if key not in self.runs:
             self.created.append(key)
-            self.set(key, Phase.RUNNING)
+            self.set(key, RunPhase.RUNNING)
         return key
 
     async def start(self, deployment: str, parameters: dict[str, object], key: str) -> None:
@@ -78,9 +80,9 @@ class FakeRuns:
             raise UnavailableError("Prefect's API: ConnectError")
         if key not in self.runs:
             self.started.append((deployment, parameters))
-            self.set(key, Phase.RUNNING)
+            self.set(key, RunPhase.RUNNING)
 
-    async def read(self, run_id: str) -> Run | None:
+    async def read(self, run_id: str) -> PlaybookRun | None:
         if self.away and not run_id.startswith("offline"):
             raise UnavailableError("Prefect's API: ConnectError")
         return self.runs.get(run_id)
@@ -94,16 +96,30 @@ class FakeRuns:
         if self.away:
             raise UnavailableError("Prefect's API: ConnectError")
         self.resumed.append((run_id, answer))
-        self.set(run_id, Phase.RUNNING)
+        self.set(run_id, RunPhase.RUNNING)
+
+    async def suspended(self) -> list[Suspended]:
+        if self.away:
+            raise UnavailableError("Prefect's API: ConnectError")
+        waiting = (run.id for run in self.runs.values() if run.phase is RunPhase.SUSPENDED)
+        return [Suspended(id=each, incident=each.partition("#")[0]) for each in waiting]
+
+    async def cancel(self, run_id: str, why: str) -> None:
+        if self.away:
+            raise UnavailableError("Prefect's API: ConnectError")
+        self.cancelled[run_id] = why
+        self.set(run_id, RunPhase.FAILED)
 
     async def offline(self, incident: Incident) -> str:
         self.offline_started.append((incident.id, incident.attempt))
         run_id = f"offline:{incident.id}:{incident.attempt}"
-        self.set(run_id, Phase.RUNNING, alive=True)
+        self.set(run_id, RunPhase.RUNNING, alive=True)
         return run_id
 
-    def set(self, key: str, phase: Phase, *, alive: bool | None = None) -> None:
-        self.runs[key] = Run(id=key, phase=phase, state=phase.value, since=self._clock.now(), alive=alive)
+    def set(self, key: str, phase: RunPhase, *, alive: bool | None = None) -> None:
+        self.runs[key] = PlaybookRun(
+            id=key, phase=phase, state=phase.value, since=self._clock.now(), alive=alive
+        )
 
 
 class FakeProber:

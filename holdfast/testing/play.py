@@ -18,9 +18,8 @@ from unittest.mock import patch
 
 from holdfast.clock import FakeClock
 from holdfast.deployments.gateway.api.approvals import asked
-from holdfast.deployments.gateway.runs.flow_runs import Phase
+from holdfast.deployments.gateway.runs.flow_runs import RunPhase
 from holdfast.hindsight import plain
-from holdfast.models.agent import RankPhase, RankState
 from holdfast.models.alert import Alert, AlertKind, Classification, Incident, IncidentClass, IncidentState
 from holdfast.models.history import Action, ActionState
 from holdfast.models.job import Job, JobSpec, JobState, Parallelism
@@ -32,26 +31,14 @@ from holdfast.policies.config.policy_file import PolicyFile, parse
 from holdfast.tasks import approve, context, services
 from holdfast.tasks.case import Request
 from holdfast.tasks.playbook import Playbook
-from holdfast.tasks.standby_checks import Inspection, check_standbys, remove_unfit
 from holdfast.testing.gateway_kit import JOB, Kit, start_epoch
-from holdfast.testing.scenario import Beats, Scenario, Signal
+from holdfast.testing.scenario import Scenario, Signal
+from holdfast.testing.send import send
 from holdfast.testing.world import ScriptedAgent, ScriptedDriver, ScriptedStore, World
 
 POLICY = "diagnose: {slow_interval_s: 0}\n"
 ROUNDS = 40
 LONGEST_S = 60.0
-OF_RANKS = (
-    "rank_exit",
-    "rank_log",
-    "hang",
-    "non_finite",
-    "metric_jump",
-    "replica_differs",
-    "throughput_decline",
-    "mfu_decline",
-    "straggler",
-    "unrestorable",
-)
 
 
 @dataclass
@@ -146,17 +133,29 @@ async def play(scenario: Scenario, folder: Path, playbooks: Sequence[Playbook] =
         folder: an empty one, for the ledger.
         playbooks: of other packages; their entries are the ``policy.yaml`` of those packages.
     """
-    policy_file = folder / "policy.yaml"
-    policy_file.write_text(POLICY + scenario.setup.policy)
+    site = _Site(folder / "policy.yaml", _entries(playbooks))
     own = {playbook.fn.__name__: playbook for playbook in playbooks}
-    kit = Kit(folder, policy=Policy.load(policy_file, _entries(playbooks)))
+    kit = Kit(folder, policy=site.policy(scenario.setup.policy))
     try:
         with without_prefect():
             async with asyncio.timeout(LONGEST_S):
-                return await _play(scenario, kit, own)
+                return await _play(scenario, kit, own, site)
     finally:
         context.use(None)
         await kit.close()
+
+
+@dataclass
+class _Site:
+    """The policy file, and the entries that packages of playbooks add to it."""
+
+    file: Path
+    entries: list[PolicyFile]
+
+    def policy(self, text: str) -> Policy:
+        """Write the policy file, and load it."""
+        self.file.write_text(POLICY + text)
+        return Policy.load(self.file, self.entries)
 
 
 def _entries(playbooks: Sequence[Playbook]) -> list[PolicyFile]:
@@ -167,14 +166,14 @@ def _entries(playbooks: Sequence[Playbook]) -> list[PolicyFile]:
     return [parse(folder / ENTRY_FILE) for folder in folders if (folder / ENTRY_FILE).is_file()]
 
 
-async def _play(scenario: Scenario, kit: Kit, own: Mapping[str, Playbook]) -> Played:
+async def _play(scenario: Scenario, kit: Kit, own: Mapping[str, Playbook], site: _Site) -> Played:
     world = await _stage(scenario, kit)
     before = kit.ledger.job(JOB)
     known = {incident.id for incident in kit.incidents()}
     world.began_at, began = kit.clock.now(), time.perf_counter()
     outcomes: list[str] = []
     asked_for = [each for each in scenario.signals if each.while_asked]
-    cast = _Cast(scenario, own, before, asked_for, world, outcomes)
+    cast = _Cast(scenario, own, site, before, asked_for, world, outcomes)
     cast.sent.set()
     for signal in scenario.signals:
         if signal.while_asked:
@@ -188,7 +187,7 @@ async def _play(scenario: Scenario, kit: Kit, own: Mapping[str, Playbook]) -> Pl
         vars(world).update(_sets(signal.becomes))
         if signal.reached:
             _reach(kit, world, signal.reached)
-        outcomes += await _send(kit, signal, before)
+        outcomes += await _send(kit, cast, signal)
     await _until_quiet(cast, kit)
     took_s = time.perf_counter() - began
     incidents = [incident for incident in kit.incidents() if incident.id not in known]
@@ -302,99 +301,18 @@ def _incident(kit: Kit, incident_class: IncidentClass) -> Incident:
     return kit.ledger.open_incident(JOB, found, job.epoch, [], kit.clock.now())
 
 
-async def _send(kit: Kit, signal: Signal, job: Job) -> list[str]:
-    if signal.beats:
-        await _beats(kit, signal.beats, job)
-        return []
-    if signal.registers:
-        await kit.register(signal.registers, signal.incarnation)
-    if signal.inspects_standbys:
-        await remove_unfit(await check_standbys(Inspection()))
-    if signal.updates_to:
-        kit.ledger.add_version(JOB, signal.updates_to, "key", "shipped")
-        kit.ledger.set_pending_version(JOB, signal.updates_to)
-    for name, state in signal.machine_states.items():
-        kit.ledger.set_machine(name, state=state, job=None)
-    if signal.job_state:
-        kit.ledger.set_job(JOB, state=signal.job_state)
-    if signal.approves:
-        answer = {"approve": True, "by": "ann"}
-        await kit.http.post(f"/v1/incidents/{kit.incidents()[-1].id}/approve", json=answer)
-        await kit.settled()
-    if not signal.kind and signal.alertmanager is None:
-        return []
-    if signal.alertmanager is not None:
-        return [await _webhook(kit, signal.alertmanager) for _ in range(signal.times)]
-    return [await _alert(kit, signal, job) for _ in range(signal.times)]
+async def _send(kit: Kit, cast: _Cast, signal: Signal) -> list[str]:
+    if signal.restarts or signal.policy is not None:
+        await _restart(kit, cast, signal.policy)
+    return await send(kit, signal, cast.job)
 
 
-async def _alert(kit: Kit, signal: Signal, job: Job) -> str:
-    of_rank = signal.kind in OF_RANKS
-    machine = signal.machine
-    if machine is None and signal.rank is not None and signal.rank < job.spec.world_size:
-        machine = job.machine_of(signal.rank)
-    incarnation = (signal.incarnation or None) if machine else None
-    alert = Alert(
-        kind=AlertKind(signal.kind),
-        job=signal.job,
-        machine=machine,
-        rank=signal.rank,
-        epoch=signal.epoch if signal.epoch is not None else job.epoch if of_rank else None,
-        incarnation=incarnation,
-        at=kit.clock.now() - signal.age_s,
-        firing=signal.firing,
-        fingerprint=signal.fingerprint,
-        evidence=signal.evidence,
-    )
-    answer = await kit.http.post("/v1/alerts", json=alert.model_dump(mode="json"))
-    await kit.settled()
-    body = answer.json()
-    return str(body.get("outcome") or body.get("error"))
-
-
-async def _webhook(kit: Kit, labels: dict[str, Any]) -> str:
-    status = labels.get("status", "firing")
-    sent = {
-        "status": status,
-        "labels": {k: str(v) for k, v in labels.items() if k != "status"},
-        "fingerprint": "f1",
-    }
-    answer = await kit.post("/v1/alerts/alertmanager", {"version": "4", "status": "firing", "alerts": [sent]})
-    await kit.settled()
-    (result,) = answer["results"]
-    return str(result.get("outcome") or result.get("error"))
-
-
-async def _beats(kit: Kit, beats: Beats, job: Job) -> None:
-    """Send each machine's heartbeat every half second (more in long stretches), and run the hang detector each time."""
-    step_at, began = kit.clock.now() - beats.silent_from, kit.clock.now()
-    every_s = 0.5 if beats.for_s < 60 else 2.0 if beats.for_s < 900 else 10.0
-    while kit.clock.now() - began < beats.for_s:
-        kit.clock.advance(every_s)
-        step_at = kit.clock.now() if beats.moves else step_at
-        for name in job.machines:
-            ranks = [_rank(beats, rank, step_at, kit.clock.now() - began) for rank in job.ranks_of(name)]
-            await kit.beat(name, ranks, epoch=job.epoch, vitals=beats.vitals)
-        await kit.gateway.hangs.tick()
-    await kit.settled()
-
-
-def _rank(beats: Beats, rank: int, step_at: float, passed: float) -> RankState:
-    idle, ended = beats.idle and rank not in beats.busy, rank in beats.ended
-    return RankState(
-        rank=rank,
-        pid=100 + rank,
-        phase=RankPhase.EXITED if ended else RankPhase.RUNNING,
-        exit_code=0 if ended else None,
-        step=beats.steps_done,
-        steps_done=beats.steps_done,
-        step_at=step_at,
-        activity=beats.activity,
-        step_s=beats.step_s if beats.steps_done else 0.0,
-        cpu_s=0.0 if idle else passed,
-        process_state="T" if rank in beats.stopped else beats.process_state,
-        paused=beats.paused,
-    )
+async def _restart(kit: Kit, cast: _Cast, policy: str | None) -> None:
+    """Start the gateway again, with another policy file unless ``policy`` is None; playbooks run under it too."""
+    if policy is not None:
+        kit.policy = cast.site.policy(policy)
+    await kit.restart()
+    context.use(ScriptedContext(kit, cast.world, kit.gateway.site.policy))
 
 
 async def _report_lost(kit: Kit, world: World) -> None:
@@ -415,6 +333,7 @@ class _Cast:
 
     scenario: Scenario
     own: Mapping[str, Playbook]
+    site: _Site
     job: Job
     """As it was before the first signal."""
     while_asked: list[Signal]
@@ -457,9 +376,9 @@ async def _run(cast: _Cast, kit: Kit, key: str) -> None:
             await flow.fn(Request(id=incident_id, attempt=int(attempt)))
         except Exception as error:  # the run failed: the reconciler starts the next attempt
             kit.errors.append(error)
-            kit.runs.set(key, Phase.FAILED)
+            kit.runs.set(key, RunPhase.FAILED)
             return
-    kit.runs.set(key, Phase.ENDED)
+    kit.runs.set(key, RunPhase.ENDED)
 
 
 @contextlib.asynccontextmanager
@@ -478,7 +397,7 @@ async def _answering(cast: _Cast, kit: Kit, incident_id: str) -> AsyncIterator[N
                 signal = cast.while_asked.pop(0)
                 kit.clock.advance(signal.after_s)
                 vars(cast.world).update(_sets(signal.becomes))
-                cast.outcomes += await _send(kit, signal, cast.job)
+                cast.outcomes += await _send(kit, cast, signal)
                 await kit.gateway.correlator.settle()
             cast.sent.set()
             if kit.ledger.incident(incident_id).state is not IncidentState.OPEN:

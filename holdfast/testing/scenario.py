@@ -67,6 +67,14 @@ class Signal(Frozen):
     """A person stops the job, or starts it."""
     updates_to: str = ""
     """A person ships this code version, for the next start."""
+    request: str = ""
+    """A person's request to the gateway: the route after ``/v1/``, such as ``jobs/gpt/stop``."""
+    body: dict[str, Any] | None = None
+    """Body of ``request``."""
+    restarts: bool = False
+    """The gateway is killed and started again."""
+    policy: str | None = None
+    """YAML that the site's policy file holds from then on; the gateway and the workers are started again with it."""
     machine: str | None = None
     rank: int | None = None
     epoch: int | None = None
@@ -157,6 +165,14 @@ class Scenario(Frozen):
 
     def __str__(self) -> str:
         return self.name
+
+    replays: bool = True
+    """Whether its incidents can be replayed: false where the record lacks what came between two steps of a playbook."""
+
+    @property
+    def one_policy(self) -> bool:
+        """Whether one policy holds from its beginning to its end."""
+        return all(signal.policy is None for signal in self.signals)
 
     @property
     def quiet(self) -> bool:

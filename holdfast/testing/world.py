@@ -18,6 +18,7 @@ from holdfast.storage.checkpoints.remote import manifests
 from holdfast.storage.ledger import Ledger
 
 WAITING = wire.Frame(function="all_reduce", file="torch/distributed/distributed_c10d.py")
+AGREEING = wire.Frame(function="wait", file="holdfast/session/agreement.py")
 FURTHER = wire.Frame(function="all_gather", file="torch/distributed/distributed_c10d.py")
 WORKING = wire.Frame(function="forward", file="train.py")
 
@@ -55,6 +56,8 @@ class World:
     """The job's kernels are not deterministic: every replay computes something else."""
     outliers: list[int] = field(default_factory=list)
     """Ranks that do not wait while the others do."""
+    in_checkpoint: list[int] = field(default_factory=list)
+    """Ranks that wait in ``Session.checkpoint`` until the others call it."""
     stopped: list[int] = field(default_factory=list)
     behind: list[int] = field(default_factory=list)
     """Ranks that have not come to the collective that the others are in."""
@@ -471,4 +474,6 @@ def _frame(world: World, rank: int) -> wire.Frame:
     """Return the frame in which a rank of a hanging job is."""
     if rank in world.outliers:
         return WORKING
+    if rank in world.in_checkpoint:
+        return AGREEING
     return FURTHER if rank in world.ahead else WAITING

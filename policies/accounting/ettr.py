@@ -15,7 +15,7 @@ from holdfast.errors import RefusedError
 from holdfast.models.base import Frozen
 from holdfast.models.history import History
 from holdfast.policies.accounting import timeline
-from holdfast.policies.accounting.lost_time import US, Account, Phase, account
+from holdfast.policies.accounting.lost_time import US, Account, LostPhase, account
 from holdfast.policies.accounting.timeline import ActionLike, EpochLike, IncidentLike, StateLike, StretchLike
 
 DAY_S = 86_400.0
@@ -155,7 +155,7 @@ def _result(rows: Sequence[EpochLike], found: Account) -> Ettr:
         wall_s=found.wall_us / US,
         steps_total=new,
         steps_recomputed=again,
-        recompute_s=sum(row.us for row in found.lost if row.phase is Phase.RECOMPUTING) / US,
+        recompute_s=sum(row.us for row in found.lost if row.phase is LostPhase.RECOMPUTING) / US,
         restarts=max(0, len(rows) - 1),
         worst_gap_s=found.worst_us / US,
         zero_s=found.zero_us / US,

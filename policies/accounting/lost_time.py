@@ -19,7 +19,7 @@ from holdfast.models.base import Frozen
 US = 1_000_000
 
 
-class Phase(StrEnum):
+class LostPhase(StrEnum):
     """Phases in which a job makes no new steps."""
 
     UNDETECTED = "undetected"
@@ -44,7 +44,7 @@ class Span(NamedTuple):
 
     begin: float
     end: float
-    phase: Phase | None
+    phase: LostPhase | None
     """None: new steps were made."""
     cause: str = ""
     """Incident class; empty: no incident. Of a productive span: why it ran on fewer machines."""
@@ -59,7 +59,7 @@ class Span(NamedTuple):
 class Lost(Frozen):
     """Time lost to one phase of one cause."""
 
-    phase: Phase
+    phase: LostPhase
     cause: str = ""
     """Incident class; empty: no incident."""
     us: int
@@ -89,8 +89,8 @@ class Account(Frozen):
         return self.productive_us / wanted if wanted else float(self.wall_us > 0)
 
     def by_phase(self) -> dict[str, float]:
-        """Return seconds by phase, in the order of :class:`Phase`; phases without any are left out."""
-        return _sums({phase: [row for row in self.lost if row.phase is phase] for phase in Phase})
+        """Return seconds by phase, in the order of :class:`LostPhase`; phases without any are left out."""
+        return _sums({phase: [row for row in self.lost if row.phase is phase] for phase in LostPhase})
 
     def by_class(self) -> dict[str, float]:
         """Return seconds by incident class, most first; ``""`` is the time that no incident caused."""
@@ -103,7 +103,7 @@ def account(spans: Iterable[Span], begin: float, end: float) -> Account:
     """Label every instant from ``begin`` to ``end`` (seconds; an ``end`` before ``begin`` is no time)."""
     low = _us(begin)
     high = max(low, _us(end))
-    spent: dict[tuple[Phase | None, str], int] = defaultdict(int)
+    spent: dict[tuple[LostPhase | None, str], int] = defaultdict(int)
     stalled = worst = gap = zero = 0
     for label, length in _labelled(spans, low, high):
         if label is not None and label.phase is None:
@@ -111,20 +111,20 @@ def account(spans: Iterable[Span], begin: float, end: float) -> Account:
             stalled += stall
             made = round((length - stall) * label.share)
             spent[None, ""] += made
-            spent[Phase.SMALLER, label.cause] += length - stall - made
+            spent[LostPhase.SMALLER, label.cause] += length - stall - made
             gap = 0
             continue
-        if label is not None and label.phase is Phase.ZERO:
+        if label is not None and label.phase is LostPhase.ZERO:
             zero += length
             gap = 0
             continue
         gap += length
         worst = max(worst, gap)
-        spent[(label.phase, label.cause) if label else (Phase.RESTARTING, "")] += length
+        spent[(label.phase, label.cause) if label else (LostPhase.RESTARTING, "")] += length
     if stalled:
-        spent[Phase.CHECKPOINTING, ""] += stalled
+        spent[LostPhase.CHECKPOINTING, ""] += stalled
     productive = spent.pop((None, ""), 0)
-    order = list(Phase)
+    order = list(LostPhase)
     lost = [Lost(phase=phase, cause=cause, us=us) for (phase, cause), us in spent.items() if phase and us]
     return Account(
         wall_us=high - low,

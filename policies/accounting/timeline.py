@@ -12,35 +12,35 @@ from typing import Any, Protocol
 
 from holdfast.models.alert import BESIDE_TRAINING, IncidentClass, IncidentState
 from holdfast.models.job import JobState
-from holdfast.policies.accounting.lost_time import Phase, Span
+from holdfast.policies.accounting.lost_time import LostPhase, Span
 from holdfast.policies.accounting.sizes import Share, SizedEpoch, shares
 
 # Priorities, greatest first.
 _PEOPLE, _STEPS, _ACTING, _TAIL, _EPOCH = 5.0, 4.0, 3.0, 2.0, 1.0
 
-PHASES: Mapping[str, Phase] = {
-    "hold": Phase.PAUSING,
-    "pause": Phase.PAUSING,
-    "check": Phase.DIAGNOSING,
-    "stacks": Phase.DIAGNOSING,
-    "suspect": Phase.DIAGNOSING,
-    "replay": Phase.DIAGNOSING,
-    "first": Phase.DECIDING,
-    "rung": Phase.DECIDING,
-    "approve": Phase.WAITING,
-    "evict": Phase.SWAPPING,
-    "swap": Phase.SWAPPING,
-    "update": Phase.SWAPPING,
-    "rollback": Phase.SWAPPING,
-    "start": Phase.RESTORING,
-    "verify": Phase.RESTARTING,
+PHASES: Mapping[str, LostPhase] = {
+    "hold": LostPhase.PAUSING,
+    "pause": LostPhase.PAUSING,
+    "check": LostPhase.DIAGNOSING,
+    "stacks": LostPhase.DIAGNOSING,
+    "suspect": LostPhase.DIAGNOSING,
+    "replay": LostPhase.DIAGNOSING,
+    "first": LostPhase.DECIDING,
+    "rung": LostPhase.DECIDING,
+    "approve": LostPhase.WAITING,
+    "evict": LostPhase.SWAPPING,
+    "swap": LostPhase.SWAPPING,
+    "update": LostPhase.SWAPPING,
+    "rollback": LostPhase.SWAPPING,
+    "start": LostPhase.RESTORING,
+    "verify": LostPhase.RESTARTING,
 }
 """Phase of each kind of action. A kind that is not listed is work on the cause: ``diagnosing``."""
 ASIDE = frozenset({"replenish", "report", "choose", "bring", "hand_back"})
 """Actions beside or after the recovery, which does not wait for them."""
 
 _STOPS = frozenset({"hold", "pause"})
-_AFTER = {"start": Phase.RESTARTING, "verify": Phase.RECOMPUTING}
+_AFTER = {"start": LostPhase.RESTARTING, "verify": LostPhase.RECOMPUTING}
 
 
 class EpochLike(SizedEpoch, Protocol):
@@ -154,7 +154,7 @@ def work(
 def zeros(states: Sequence[StateLike], now: float) -> list[Span]:
     """Return spans in which the job was scaled to zero."""
     return [
-        Span(change.at, following.at if following else now, Phase.ZERO, "", (_PEOPLE,))
+        Span(change.at, following.at if following else now, LostPhase.ZERO, "", (_PEOPLE,))
         for change, following in zip(states, [*states[1:], None], strict=False)
         if change.state is JobState.SCALED_TO_ZERO
     ]
@@ -163,7 +163,7 @@ def zeros(states: Sequence[StateLike], now: float) -> list[Span]:
 def waits(states: Sequence[StateLike], now: float, cause: str = "") -> list[Span]:
     """Return spans in which a person held the job, or it waited for one after the playbooks gave up."""
     return [
-        Span(change.at, following.at if following else now, Phase.WAITING, cause, (_PEOPLE,))
+        Span(change.at, following.at if following else now, LostPhase.WAITING, cause, (_PEOPLE,))
         for change, following in zip(states, [*states[1:], None], strict=False)
         if change.state is JobState.PAUSED
     ]
@@ -187,18 +187,18 @@ def incident_phases(
     tail = _AFTER.get(acts[-1].kind) if acts and acts[-1].done_at is not None else None
     base = (_ACTING, -order, 0.0, 0.0)
     spans = [
-        Span(since, incident.detected_at, Phase.UNDETECTED, cause, base),
-        Span(incident.detected_at, last if tail else end, Phase.DECIDING, cause, base),
+        Span(since, incident.detected_at, LostPhase.UNDETECTED, cause, base),
+        Span(incident.detected_at, last if tail else end, LostPhase.DECIDING, cause, base),
     ]
     for row in acts:
         done = row.done_at if row.done_at is not None else end
         mine = (_ACTING, -order, row.begun_at, 0.0)
-        spans.append(Span(row.begun_at, done, PHASES.get(row.kind, Phase.DIAGNOSING), cause, mine))
+        spans.append(Span(row.begun_at, done, PHASES.get(row.kind, LostPhase.DIAGNOSING), cause, mine))
         if row.waited_s > 0:
             until = min(done, row.begun_at + row.waited_s)
-            spans.append(Span(row.begun_at, until, Phase.WAITING, cause, (*mine[:3], 1.0)))
+            spans.append(Span(row.begun_at, until, LostPhase.WAITING, cause, (*mine[:3], 1.0)))
     if incident.state is IncidentState.NEEDS_HUMAN:
-        spans.append(Span(end, now, Phase.WAITING, cause, (_TAIL,)))
+        spans.append(Span(end, now, LostPhase.WAITING, cause, (_TAIL,)))
     elif tail:
         recovered = incident.recovered_at
         spans.append(Span(last, now if recovered is None else recovered, tail, cause, (_TAIL,)))
@@ -268,7 +268,7 @@ class _Part:
         again = min(count, max(0, reached - self.first + 1))
         turn = self.end if again == count else self.begin + (self.end - self.begin) * again / max(1, count)
         if again:
-            yield Span(self.begin, turn, Phase.RECOMPUTING, cause, (_STEPS, 0.0))
+            yield Span(self.begin, turn, LostPhase.RECOMPUTING, cause, (_STEPS, 0.0))
         if again < count:
             stall = self.stall_s * (count - again) / count
             yield Span(turn, self.end, None, size.cause, (_STEPS, 1.0), stall, size.share)
@@ -306,7 +306,7 @@ def _between(
         end = following.opened_at if following else now
         first = next((at for at in begins if row.opened_at <= at <= end), end)
         cause = causes.get(row.incident_id or "", "")
-        found.append(Span(row.opened_at, first, Phase.RESTARTING, cause, (_EPOCH,)))
+        found.append(Span(row.opened_at, first, LostPhase.RESTARTING, cause, (_EPOCH,)))
         if row.last_step_at is not None:
-            found.append(Span(row.last_step_at, end, Phase.UNDETECTED, "", (_EPOCH,)))
+            found.append(Span(row.last_step_at, end, LostPhase.UNDETECTED, "", (_EPOCH,)))
     return found

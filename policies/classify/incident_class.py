@@ -12,10 +12,7 @@ wait for; what else acts alone or came again; a code update and a planned move (
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
-
-from pydantic import Field
+from collections.abc import Sequence
 
 from holdfast.models.alert import (
     MACHINE_KINDS,
@@ -26,89 +23,45 @@ from holdfast.models.alert import (
     IncidentClass,
 )
 from holdfast.models.alert_kinds.meaning import Acts, Beside
-from holdfast.models.base import Frozen
-from holdfast.models.job import Job
-from holdfast.policies.classify import exits, sure_signs, suspects
-from holdfast.policies.classify.meaning import CAUSES, harmless, meaning
-from holdfast.policies.classify.roots import OWN_CAUSES, separate
-from holdfast.policies.classify.screening import screen
+from holdfast.policies.classify import admission_filter, common_cause, exits, sure_signs, suspects
+from holdfast.policies.classify.beside import described, explaining, number, too_many
+from holdfast.policies.classify.decision import Decision, JobContext, NoAction, Wait
+from holdfast.policies.classify.ended import of_exits
+from holdfast.policies.classify.identity import in_order
+from holdfast.policies.classify.meaning import meaning
+from holdfast.policies.classify.requests import is_update, manual, move, update
 from holdfast.policies.config import declared
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.detect import switches
 from holdfast.policies.escalate import repeated
 from holdfast.policies.join_names import join_names
-from holdfast.policies.pool import planned_move
 
-_OF_ALL = frozenset({IncidentClass.NAN_LOSS, IncidentClass.EXTERNAL_SERVICE})
-"""Numbers are of all ranks and services are outside, so the first reporter is no evidence."""
 _OF_NOBODY = (IncidentClass.SILENT_CORRUPTION, IncidentClass.CHECKPOINT_UNRESTORABLE)
-
-
-class JobContext(Frozen):
-    """Facts about the job beside the alerts."""
-
-    job: Job
-    now: float
-    """Unix seconds."""
-    unreachable: frozenset[str] = frozenset()
-    """Machines whose agent is gone."""
-    doubtful: frozenset[str] = frozenset()
-    """Machines that do not answer at the moment: whether they are lost will be known ..."""
-    doubt_s: float = 0.0
-    """... within so many seconds."""
-    heard_at: float | None = None
-    """When the first of the alerts was heard, on the gateway's clock; None: their own times count."""
-    listening_since: float = 0.0
-    """When the gateway came or took over: reports of earlier events arrive late, and in any order."""
-    code_changed_at: float | None = None
-    """When the running code version was switched to; None: never since the submission."""
-    meanwhile: str = ""
-    """Summary of the incident that was worked on until then, for the report; empty: there was none."""
-    incarnations: Mapping[str, str] = Field(default_factory=dict)
-    """Present incarnation of each machine; alerts of another one are stale. Empty: not checked."""
-
-
-class Wait(Frozen):
-    """Too early: the root cause of the alerts has not shown itself yet."""
-
-    until_s: float
-    """Unix time at which to ask again at the latest."""
-    why: str
-
-
-class NoAction(Frozen):
-    """Nothing to act on."""
-
-    reason: str
-
-
-Decision = Classification | Wait | NoAction
 
 
 def classify(alerts: Sequence[Alert], context: JobContext, policy: Policy | None = None) -> Decision:
     """Decide what the alerts mean for ``context.job``.
 
     Args:
-        alerts: signals that no incident has taken yet.
+        alerts: signals that no incident has taken yet, admitted (:mod:`holdfast.policies.classify.admission_filter`).
         context: the job and the facts known about it.
         policy: thresholds; None: the packaged ones.
     """
     policy = policy or Policy.load()
-    screened = screen(alerts, context.job, context.now, context.incarnations, policy.classify)
-    kept, dropped = screened.kept, screened.dropped
+    kept, dropped = admission_filter.of_the_present(in_order(alerts, policy.classify), context.job)
     if not kept:
         return NoAction(reason="; ".join(dropped) or "no alerts")
     decision = (
-        _manual(kept)
+        manual(kept)
         or _machine(kept, context, policy)
         or _non_finite(kept)
-        or _exits(kept, context, policy)
+        or of_exits(kept, context, policy)
         or _unreachable(kept, context)
         or _hang(kept, policy)
         or _of_packages(kept, context, policy)
         or _other(kept, context, policy)
-        or _update(kept, context)
-        or _move(kept, context, policy)
+        or update(kept, context)
+        or move(kept, context, policy)
         or _echoes(kept, context, policy)
     )
     if isinstance(decision, Classification):
@@ -117,7 +70,7 @@ def classify(alerts: Sequence[Alert], context: JobContext, policy: Policy | None
         return decision.model_copy(
             update={"reasons": (*decision.reasons, *told, *dropped), "suspects": named}
         )
-    running = [f"version {context.job.code_version} is running already" for each in kept if _is_update(each)]
+    running = [f"version {context.job.code_version} is running already" for each in kept if is_update(each)]
     return decision or NoAction(reason="; ".join((*running, *_observations(kept), *dropped)))
 
 
@@ -126,28 +79,8 @@ def sure_machines(
 ) -> tuple[str, ...]:
     """Return all machines of the job that the alerts surely accuse, in order of first alert."""
     policy = policy or Policy.load()
-    screened = screen(alerts, context.job, context.now, context.incarnations, policy.classify)
-    return tuple(sure_signs.find(screened.kept, policy.classify))
-
-
-def _manual(alerts: Sequence[Alert]) -> Classification | None:
-    manual = next((alert for alert in alerts if alert.kind is AlertKind.MANUAL), None)
-    if manual is None:
-        return None
-    wanted = IncidentClass(manual.evidence.get("class") or IncidentClass.JOB_CRASH)
-    said = f"{manual.evidence.get('by') or 'an unnamed person'} asked for {wanted.value}"
-    reasons = [f"{said}: {manual.evidence['text']}" if manual.evidence.get("text") else said]
-    if wanted is IncidentClass.MACHINE_FAULT and manual.machine is None:
-        wanted = IncidentClass.JOB_CRASH
-        reasons.append("no machine was named, so it is diagnosed as a crash")
-    return Classification(
-        incident_class=wanted,
-        confidence=1.0,
-        machine=manual.machine,
-        rank=manual.rank,
-        reasons=tuple(reasons),
-        root=manual.key,
-    )
+    kept, _ = admission_filter.of_the_present(in_order(alerts, policy.classify), context.job)
+    return tuple(sure_signs.find(kept, policy.classify))
 
 
 def _machine(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Classification | None:
@@ -157,7 +90,7 @@ def _machine(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Cl
     reasons = tuple(f"{machine}: {why}" for machine, why in signs.items())
     limit = policy.aggregate.limit(len(context.job.machines))
     if len(signs) > limit:
-        return _too_many(len(signs), reasons, context, limit, IncidentClass.MACHINE_FAULT)
+        return too_many(len(signs), reasons, context, limit, IncidentClass.MACHINE_FAULT)
     root = next(alert for alert in alerts if sure_signs.is_sure(alert, policy.classify) and alert.machine)
     return Classification(
         incident_class=IncidentClass.MACHINE_FAULT,
@@ -168,26 +101,11 @@ def _machine(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Cl
     )
 
 
-def _too_many(
-    count: int, reasons: tuple[str, ...], context: JobContext, limit: int, incident_class: IncidentClass
-) -> Classification:
-    return Classification(
-        incident_class=incident_class,
-        confidence=0.3,
-        machine=None,
-        reasons=(
-            f"{count} machines at once, more than the over-eviction limit of {limit} for "
-            f"{len(context.job.machines)} machines: a common cause is likely, a human decides",
-            *reasons,
-        ),
-    )
-
-
 def _non_finite(alerts: Sequence[Alert]) -> Classification | None:
     found = [alert for alert in alerts if alert.kind is AlertKind.NON_FINITE]
     if not found:
         return None
-    first = min(found, key=lambda alert: (_number(alert.evidence.get("step")), alert.rank or 0))
+    first = min(found, key=lambda alert: (number(alert.evidence.get("step")), alert.rank or 0))
     what = f"{first.evidence.get('metric', 'loss')} = {first.evidence.get('value')}"
     ranks = sorted({alert.rank for alert in found if alert.rank is not None})
     # The loss is reduced over all ranks: which rank reported first hardly points to the culprit.
@@ -199,76 +117,6 @@ def _non_finite(alerts: Sequence[Alert]) -> Classification | None:
         reasons=(f"{what} at step {first.evidence.get('step')}, reported by ranks {ranks}",),
         root=first.key,
     )
-
-
-def _exits(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Classification | None:
-    """Classify a process that died by itself; signals beside it on its machine may explain why."""
-    found = exits.root_cause(alerts, context.job, context.code_changed_at, policy.classify)
-    if found is None:
-        return None
-    roots = separate(alerts).roots
-    root = next((alert for alert in roots if alert.rank == found.rank), roots[0])
-    found = found.model_copy(update={"root": root.key})
-    if found.incident_class is not IncidentClass.JOB_CRASH:
-        return found
-    ended = {Beside.EXIT, _how(root)}
-    beside = _explaining(alerts, ended, found.machine, policy)
-    row = meaning(beside, policy.classify) if beside else None
-    if beside is None or row is None or (row.means in _OF_ALL and _own_cause(root)):
-        return _by_cause(found, root)
-    return found.model_copy(
-        update={
-            "incident_class": row.means,
-            "confidence": max(found.confidence, row.confidence),
-            "reasons": (*found.reasons, _told(beside)),
-        }
-    )
-
-
-def _how(root: Alert) -> Beside:
-    if root.evidence.get("signal") == "SIGKILL":
-        return Beside.KILLED
-    return Beside.EXIT if root.evidence.get("signal") else Beside.RAISED
-
-
-def _own_cause(root: Alert) -> bool:
-    """Return whether its last log lines name a cause that no outside service has."""
-    return root.evidence.get("cause") in OWN_CAUSES | {"numeric"}
-
-
-def _by_cause(found: Classification, root: Alert) -> Classification:
-    """Reclassify by the cause that the rank's last log lines may name."""
-    cause = str(root.evidence.get("cause") or "")
-    if cause not in CAUSES:
-        return found
-    means, told = CAUSES[cause], f"the end of its log points to {cause.replace('_', ' ')}"
-    changed: dict[str, Any] = {"incident_class": means, "reasons": (*found.reasons, told)}
-    if means in _OF_ALL:
-        changed |= {"machine": None, "rank": None}
-    return found.model_copy(update=changed)
-
-
-def _explaining(
-    alerts: Sequence[Alert], what: Collection[Beside], machine: str | None, policy: Policy
-) -> Alert | None:
-    """Return the signal that explains it best: a broken machine, then by the table's order, then the earliest."""
-    fitting = [
-        alert
-        for alert in alerts
-        if (row := meaning(alert, policy.classify)).beside.intersection(what)
-        and (machine is None or alert.machine == machine or not row.same_machine)
-    ]
-
-    def weight(alert: Alert) -> tuple[bool, int]:
-        broken = meaning(alert, policy.classify).means is IncidentClass.MACHINE_FAULT
-        return not broken, alert.kind.row.precedence
-
-    return min(fitting, key=weight, default=None)
-
-
-def _told(alert: Alert) -> str:
-    where = f" on {alert.machine}" if alert.machine else ""
-    return f"at the same time{where}: {sure_signs.describe(alert)}"
 
 
 def _unreachable(alerts: Sequence[Alert], context: JobContext) -> Classification | None:
@@ -295,13 +143,13 @@ def _hang(alerts: Sequence[Alert], policy: Policy) -> Classification | None:
         return None
     first = found[0]
     signals = ", ".join(map(str, first.evidence.get("signals", ()))) or "no progress"
-    reasons = [f"no step for {_number(first.evidence.get('silent_s')):.1f} s: {signals}"]
+    reasons = [f"no step for {number(first.evidence.get('silent_s')):.1f} s: {signals}"]
     incident_class, machine = IncidentClass.JOB_HANG, first.machine
     # One machine's broken link or mount makes every rank wait. A process that is stopped needs no such explanation.
     stopped = first.evidence.get("stopped")
-    if not stopped and (beside := _explaining(alerts, {Beside.HANG}, None, policy)):
+    if not stopped and (beside := explaining(alerts, {Beside.HANG}, None, policy)):
         incident_class, machine = meaning(beside, policy.classify).means, beside.machine or machine
-        reasons.append(_told(beside))
+        reasons.append(described(beside))
     return Classification(
         incident_class=incident_class,
         confidence=0.9,
@@ -324,7 +172,7 @@ def _of_packages(alerts: Sequence[Alert], context: JobContext, policy: Policy) -
         reasons = tuple(f"{other.machine or 'the job'}: {sure_signs.describe(other)}" for other in same)
         limit = policy.aggregate.limit(len(context.job.machines))
         if len(machines) > limit:
-            return _too_many(len(machines), reasons, context, limit, incident_class)
+            return too_many(len(machines), reasons, context, limit, incident_class)
         return Classification(
             incident_class=incident_class,
             confidence=confidence,
@@ -351,15 +199,17 @@ def _other(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Clas
     reasons = tuple(f"{alert.machine or 'the job'}: {sure_signs.describe(alert)}" for alert in same)
     machine, incident_class = root.machine, row.means
     if row.means is IncidentClass.FAIL_SLOW:
-        if beside := _explaining(alerts, {Beside.SLOW}, machine, policy):
+        if shared := common_cause.of_pace(alerts, context.job, policy):
+            reasons = (*reasons, shared)
+        elif beside := explaining(alerts, {Beside.SLOW}, machine, policy):
             incident_class, machine = meaning(beside, policy.classify).means, beside.machine
-            reasons = (*reasons, _told(beside))
+            reasons = (*reasons, described(beside))
     elif row.means in _OF_NOBODY and root.kind is not AlertKind.REPLICA_DIFFERS:
         machine = None  # as for NaN: the first reporter hardly points to the culprit
     elif len(machines) > (limit := policy.aggregate.limit(len(context.job.machines))):
         switch = switches.shared(machines, alerts, policy.detect.network.switches)
         if not switch:
-            return _too_many(len(machines), reasons, context, limit, row.means)
+            return too_many(len(machines), reasons, context, limit, row.means)
         machine, reasons = None, (f"{len(machines)} machines of switch {switch}", *reasons)
     return Classification(
         incident_class=incident_class,
@@ -390,50 +240,6 @@ def _switch_may_explain(
     return Wait(
         until_s=until, why=f"{len(found[switch])} machines below switch {switch}: it may be the switch"
     )
-
-
-def _update(alerts: Sequence[Alert], context: JobContext) -> Classification | None:
-    """Classify a code update. One to the version that is running already is none: the job is not restarted for it."""
-    updates = [alert for alert in alerts if _is_update(alert)]
-    if not updates or _runs_already(updates[-1], context):
-        return None
-    newest = updates[-1]
-    return Classification(
-        incident_class=IncidentClass.CODE_UPDATE,
-        confidence=1.0,
-        reasons=(f"update to {newest.evidence.get('version')} ({newest.evidence.get('when', 'now')})",),
-        root=newest.key,
-    )
-
-
-def _move(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Classification | None:
-    """Classify a request to leave a machine of the job, or a sign that it will fail, where the policy acts on it."""
-    kinds = {AlertKind.PLANNED_MOVE, *policy.planned_move.precursors}
-    wanted = [
-        each
-        for each in alerts
-        if each.kind in kinds and each.machine in context.job.machines and not harmless(each)
-    ]
-    if not wanted:
-        return None
-    # What is asked for outweighs a sign.
-    found = min(wanted, key=lambda each: each.kind is not AlertKind.PLANNED_MOVE)
-    request = planned_move.of(found)
-    return Classification(
-        incident_class=IncidentClass.PLANNED_MOVE,
-        confidence=1.0,
-        machine=found.machine,
-        reasons=(f"asked to leave {found.machine}, {request.said}",),
-        root=found.key,
-    )
-
-
-def _is_update(alert: Alert) -> bool:
-    return alert.kind is AlertKind.CODE_UPDATE
-
-
-def _runs_already(update: Alert, context: JobContext) -> bool:
-    return update.evidence.get("version") == context.job.code_version
 
 
 def _echoes(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Decision | None:
@@ -470,7 +276,3 @@ def _observations(alerts: Sequence[Alert]) -> list[str]:
         for alert in alerts
         if alert.kind in MACHINE_KINDS or alert.kind in (AlertKind.EXTERNAL_SERVICE, AlertKind.RANK_LOG)
     ]
-
-
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0

@@ -41,9 +41,16 @@ def describe(alert: Alert) -> str:
         what += f" on {evidence['device']}"
     if evidence.get("detail"):
         return f"{what}: {str(evidence['detail'])[:200]}"
-    if "value" in evidence:
-        return f"{what} = {evidence['value']} (limit {evidence.get('limit')})"
-    return what
+    if evidence.get("metric"):
+        what += f" of {evidence['metric']}"
+    if "value" not in evidence:
+        return what
+    bounds = ", ".join(f"{name} {_short(evidence[name])}" for name in ("limit", "median") if name in evidence)
+    return f"{what} = {_short(evidence['value'])}" + (f" ({bounds})" if bounds else "")
+
+
+def _short(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def code_of(alert: Alert) -> int:

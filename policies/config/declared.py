@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.models.alert import Alert, IncidentClass
-from holdfast.policies.config.policy import PlaybookPolicy, When
+from holdfast.policies.config.ladders import PlaybookPolicy, When
 
 
 def meaning(

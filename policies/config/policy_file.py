@@ -47,6 +47,7 @@ def parse(path: Path, what: str = "policy file") -> PolicyFile:
     try:
         text = path.read_text(encoding="utf-8")
         node = yaml.compose(text, Loader=yaml.SafeLoader)
+        values = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{what} {path}: cannot be read ({error}).{_hint(what)}") from None
     except yaml.YAMLError as error:
@@ -59,7 +60,7 @@ def parse(path: Path, what: str = "policy file") -> PolicyFile:
         )
     lines: dict[Location, int] = {}
     _note_lines(f"{what} {path}", node, (), lines)
-    return PolicyFile(path, yaml.safe_load(text), lines, what)
+    return PolicyFile(path, values, lines, what)
 
 
 def _hint(what: str) -> str:

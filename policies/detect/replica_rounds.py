@@ -5,13 +5,18 @@ All machines come to the same answer by themselves: from the steps since the epo
 
 from __future__ import annotations
 
+SETTLED_STEPS = 8
+"""A job that resumes compares nothing before so many steps: what replicas hold alike is known from before, and the
+first steps after a recovery should have the processors."""
 
-def round_of(steps: int, every: int) -> int:
+
+def round_of(steps: int, every: int, *, resumed: bool = False) -> int:
     """Return the round of a save, so many ``steps`` after the epoch began; the first save of a round is compared.
 
-    Rounds double from the first step up to ``every`` steps, and are that long from there on. 0: none.
+    Rounds double from the first step (:data:`SETTLED_STEPS` where the job ``resumed``) up to ``every`` steps, and are
+    that long from there on. 0: none.
     """
-    if steps < 1 or every < 1:
+    if every < 1 or steps < (min(SETTLED_STEPS, every) if resumed else 1):
         return 0
     return steps.bit_length() if steps < every else every.bit_length() + steps // every
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from holdfast.models.base import Frozen
-from holdfast.policies.config.policy import StandingOutPolicy
+from holdfast.policies.config.ladders import StandingOutPolicy
 from holdfast.policies.join_names import join_names
 
 

@@ -16,9 +16,10 @@ from collections.abc import Collection, Sequence
 from holdfast.models.agent import StackDump
 from holdfast.models.base import Frozen
 from holdfast.models.job import Job
-from holdfast.policies.config.policy import AggregatePolicy, Policy
+from holdfast.policies.config.diagnosis import AggregatePolicy
+from holdfast.policies.config.policy import Policy
 from holdfast.policies.diagnose.groups import Group, groups, slots
-from holdfast.policies.diagnose.stacks import StackGroup, group_children, group_ranks, stopped
+from holdfast.policies.diagnose.stacks import StackGroup, group_children, group_ranks, in_checkpoint, stopped
 from holdfast.policies.join_names import join_names
 
 
@@ -39,6 +40,8 @@ class Aggregation(Frozen):
     over_limit: bool = False
     """There are outliers, but on more machines than may be evicted at once: a human decides."""
     reasons: tuple[str, ...] = ()
+    script: str = ""
+    """Fault of the script, as far as the stacks show it; empty: none."""
 
 
 class _Outliers(Frozen):
@@ -66,8 +69,19 @@ def aggregate(
         made: parallel groups that were read from the job's processes, next to those of its job file.
     """
     policy = policy or Policy.load().aggregate
+    own = [dump for dump in stacks if dump.rank is None or dump.rank < job.spec.world_size]
+    answer = _analysed(own, job, policy, blocked, made)
+    return answer.model_copy(update={"script": _apart_in_checkpoint(own)})
+
+
+def _analysed(
+    own: Sequence[StackDump],
+    job: Job,
+    policy: AggregatePolicy,
+    blocked: Collection[int],
+    made: Sequence[Group],
+) -> Aggregation:
     world = job.spec.world_size
-    own = [dump for dump in stacks if dump.rank is None or dump.rank < world]
     found = group_ranks(own, job, policy)
     odd = _stopped(own) or _blocked(own, blocked) or _not_waiting(found, world)
     if odd is None and (odd := _minority(found)) and _may_be_victims(odd.ranks, found, job, made):
@@ -78,6 +92,17 @@ def aggregate(
         why = "all stacks agree with their stage" if found else "no stacks"
         return Aggregation(groups=found, reasons=(why,))
     return _name_machines(found, odd, job, policy, made)
+
+
+def _apart_in_checkpoint(stacks: Sequence[StackDump]) -> str:
+    """Return which ranks wait for others to call ``Session.checkpoint`` too; empty: none, or all do."""
+    inside, outside = in_checkpoint(stacks)
+    if not (inside and outside):
+        return ""
+    return (
+        f"ranks {join_names(inside)} wait in Session.checkpoint() until ranks {join_names(outside)} call it too: "
+        "every rank has to make every call of it"
+    )
 
 
 def _stopped(stacks: Sequence[StackDump]) -> _Outliers | None:

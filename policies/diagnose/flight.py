@@ -18,7 +18,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from holdfast.models.agent import FlightRecord
 from holdfast.models.base import Frozen
 from holdfast.models.job import Job
-from holdfast.policies.config.policy import AggregatePolicy, Policy
+from holdfast.policies.config.diagnosis import AggregatePolicy
+from holdfast.policies.config.policy import Policy
 from holdfast.policies.diagnose.flight_groups import Recorded, by_group
 from holdfast.policies.join_names import join_names
 
@@ -76,9 +77,12 @@ def analyse(
     machines = tuple(dict.fromkeys(job.machine_of(rank) for rank in sorted(found.ranks)))
     few = bool(found.ranks) and 2 * len(found.ranks) < world and bool(in_wait - found.ranks)
     limit = (policy or Policy.load().aggregate).limit(len(job.machines))
-    clear = few and len(machines) <= limit
+    alone = len(job.machines) == 1
+    clear = few and not alone and len(machines) <= limit
     told += found.why
-    if few and not clear:
+    if few and alone:
+        told.append("they are on the only machine of the job: as likely its program as the machine")
+    elif few and not clear:
         told.append(f"they are on {len(machines)} machines, more than the limit of {limit}: a human decides")
     return FlightVerdict(
         behind=tuple(sorted(found.ranks)),

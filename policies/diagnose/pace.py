@@ -86,6 +86,19 @@ def slow(findings: Iterable[Finding], factor: float, limits: PaceLimits) -> tupl
     return named, told
 
 
+def slow_links(findings: Iterable[Finding], factor: float, limits: PaceLimits) -> set[str]:
+    """Return all machines whose best transfer with another one is slow, however many they are.
+
+    They are compared with the better quarter: half of them may stand behind one switch.
+    """
+    groups, _ = _paces((finding for finding in findings if finding.peer is not None), limits)
+    found: set[str] = set()
+    for paces in groups.values():
+        costs = sorted(pace.cost for pace in paces.values())
+        found |= _over(paces, costs[(len(costs) - 1) // 4], factor, limits)
+    return found
+
+
 def _few(over: set[str], of: int) -> set[str]:
     return over if len(over) <= max(MOST_SHARE * of, 1 if of == 2 else 0) else set()
 
@@ -136,7 +149,7 @@ def _paces(findings: Iterable[Finding], limits: PaceLimits) -> tuple[dict[Group,
         worse = before is None or (pace.cost < before.cost if finding.peer else pace.cost > before.cost)
         if worse:
             known[finding.machine] = pace
-    told = [f"pace not known on {join_names(sorted(busy))}: their processors are busy"] if busy else []
+    told = [f"pace not known on {join_names(sorted(busy))}: they are busy with other work"] if busy else []
     return groups, told
 
 

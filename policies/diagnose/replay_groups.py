@@ -11,7 +11,7 @@ The paper does not define the cases off the grid; here:
   in size by at most one. Every machine is in exactly one group per phase. A k for which m divides M is
   preferred, then the largest.
 * pp > sqrt(M): no k gives m <= n. Then k = 1 and a pair of groups shares up to ceil(m / n) machines.
-* A replay that fails in neither, one or all groups has its own :class:`Outcome`.
+* A replay that fails in neither, one or all groups has its own :class:`ReplayOutcome`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from holdfast.errors import RefusedError
 from holdfast.models.base import Frozen
 
 
-class Outcome(StrEnum):
+class ReplayOutcome(StrEnum):
     """Result of the two phases."""
 
     FOUND = "found"
@@ -59,7 +59,7 @@ class ReplayPlan(Frozen):
 class ReplayVerdict(Frozen):
     """Machines (by number) to suspect."""
 
-    outcome: Outcome
+    outcome: ReplayOutcome
     suspects: tuple[int, ...] = ()
     confidence: float = 0.0
     reasons: tuple[str, ...]
@@ -94,24 +94,26 @@ def decide(  # noqa: PLR0911  (a table)
     """
     named = verdict.suspects
     match verdict.outcome:
-        case Outcome.FOUND:
+        case ReplayOutcome.FOUND:
             return ReplayDecision(next=Next.EVICT, suspects=named, reason="found")
-        case Outcome.NARROWED | Outcome.SEVERAL if len(named) <= limit:
+        case ReplayOutcome.NARROWED | ReplayOutcome.SEVERAL if len(named) <= limit:
             return ReplayDecision(next=Next.EVICT, suspects=named, reason="the faulty are among them")
-        case Outcome.NARROWED | Outcome.SEVERAL:
+        case ReplayOutcome.NARROWED | ReplayOutcome.SEVERAL:
             return ReplayDecision(
                 next=Next.NOBODY,
                 reason=f"{len(named)} suspects, more than the limit of {limit}: a human decides",
             )
-        case Outcome.COMMON_CAUSE:
+        case ReplayOutcome.COMMON_CAUSE:
             return ReplayDecision(
                 next=Next.BLAME_CODE, reason="every group fails: code or data, not a machine"
             )
-        case Outcome.INSEPARABLE:
-            return ReplayDecision(next=Next.NOBODY, reason="too few machines to tell one from the code")
+        case ReplayOutcome.INSEPARABLE:
+            return ReplayDecision(
+                next=Next.NOBODY, reason="too few machines to distinguish one from the code"
+            )
         case _ if repeats_left > 0:
             return ReplayDecision(next=Next.AGAIN, reason=f"{verdict.outcome.value}: once more")
-        case Outcome.FLAKY:
+        case ReplayOutcome.FLAKY:
             return ReplayDecision(
                 next=Next.NOBODY, reason="intermittent: no machine is certain to be at fault"
             )
@@ -173,13 +175,13 @@ def suspects(replay: ReplayPlan, failed_h: Collection[int], failed_v: Collection
     found = tuple(sorted(both))
     if not found or not _explains(replay, found, h, v):
         return ReplayVerdict(
-            outcome=Outcome.FLAKY,
+            outcome=ReplayOutcome.FLAKY,
             suspects=found,
             confidence=0.2 if found else 0.0,
             reasons=(seen, "some failing group holds no machine that failed in the other phase as well"),
         )
     if len(h) == len(v) == 1:
-        outcome = Outcome.FOUND if len(found) == 1 else Outcome.NARROWED
+        outcome = ReplayOutcome.FOUND if len(found) == 1 else ReplayOutcome.NARROWED
         why = f"horizontal group {h[0]} and vertical group {v[0]} share machines {list(found)}"
         return ReplayVerdict(
             outcome=outcome, suspects=found, confidence=0.95 / len(found), reasons=(seen, why)
@@ -187,7 +189,7 @@ def suspects(replay: ReplayPlan, failed_h: Collection[int], failed_v: Collection
     # Machines in one row or column of the grid are separated exactly; otherwise corners of healthy ones remain.
     exact = replay.unique and (len(h) == 1 or len(v) == 1)
     return ReplayVerdict(
-        outcome=Outcome.SEVERAL,
+        outcome=ReplayOutcome.SEVERAL,
         suspects=found,
         confidence=0.8 if exact else 0.5,
         reasons=(seen, f"machines {list(found)} lie in failing groups of both phases"),
@@ -199,8 +201,8 @@ def alone(odd: Collection[int]) -> ReplayVerdict:
     found = tuple(sorted(odd))
     if not found:
         why = "replayed alone twice, no machine computes other results than most"
-        return ReplayVerdict(outcome=Outcome.FLAKY, reasons=(why,))
-    outcome = Outcome.FOUND if len(found) == 1 else Outcome.SEVERAL
+        return ReplayVerdict(outcome=ReplayOutcome.FLAKY, reasons=(why,))
+    outcome = ReplayOutcome.FOUND if len(found) == 1 else ReplayOutcome.SEVERAL
     why = f"replayed alone, machines {list(found)} compute other results than all others, twice"
     return ReplayVerdict(outcome=outcome, suspects=found, confidence=0.95 / len(found), reasons=(why,))
 
@@ -215,17 +217,20 @@ def _checked(failed: Collection[int], groups: tuple[tuple[int, ...], ...], lette
     return sorted(set(failed))
 
 
-def _degenerate(replay: ReplayPlan, h: list[int], v: list[int]) -> tuple[Outcome, str] | None:
+def _degenerate(replay: ReplayPlan, h: list[int], v: list[int]) -> tuple[ReplayOutcome, str] | None:
     if not h and not v:
-        return Outcome.NOT_REPRODUCED, "no group failed: not reproduced"
+        return ReplayOutcome.NOT_REPRODUCED, "no group failed: not reproduced"
     if not h or not v:
         phase = "vertical" if v else "horizontal"
-        return Outcome.FLAKY, f"only the {phase} phase failed: the fault is intermittent, replay again"
+        return ReplayOutcome.FLAKY, f"only the {phase} phase failed: the fault is intermittent, replay again"
     if len(h) < len(replay.horizontal) or len(v) < len(replay.vertical):
         return None
     if len(replay.vertical) == 1:
-        return Outcome.INSEPARABLE, "there is only one group: a machine cannot be told from code or data"
-    return Outcome.COMMON_CAUSE, "every group failed in both phases: code or data, not a machine"
+        return (
+            ReplayOutcome.INSEPARABLE,
+            "there is only one group: a machine cannot be distinguished from code or data",
+        )
+    return ReplayOutcome.COMMON_CAUSE, "every group failed in both phases: code or data, not a machine"
 
 
 def _explains(replay: ReplayPlan, found: tuple[int, ...], h: list[int], v: list[int]) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from holdfast.models.base import Frozen
 from holdfast.models.job import Job
-from holdfast.policies.config.policy import AggregatePolicy
+from holdfast.policies.config.diagnosis import AggregatePolicy
 from holdfast.policies.diagnose.aggregate import Aggregation
 from holdfast.policies.diagnose.groups import groups
 

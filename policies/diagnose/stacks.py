@@ -8,10 +8,12 @@ from collections.abc import Iterable, Sequence
 from holdfast.models.agent import StackDump
 from holdfast.models.base import Frozen
 from holdfast.models.job import Job
-from holdfast.policies.config.policy import AggregatePolicy
+from holdfast.policies.config.diagnosis import AggregatePolicy
 from holdfast.policies.diagnose.groups import stage_of
 
 MAIN = "MainThread"
+AGREEMENT = "holdfast/session/agreement"
+"""The file in which a rank waits for all others to call ``Session.checkpoint`` too."""
 # Only the innermost frames show whether a process waits: `backward` further out is just how it got there.
 WAITING_DEPTH = 2
 Signature = tuple[tuple[str, str, int], ...]
@@ -42,6 +44,17 @@ def signature(dump: StackDump, with_lines: bool = False) -> Signature:
 def stopped(stacks: Iterable[StackDump]) -> tuple[int, ...]:
     """Return the ranks that are stopped (state T), or have a child that is."""
     return tuple(sorted({d.rank for d in stacks if d.rank is not None and d.process_state[:1] == "T"}))
+
+
+def in_checkpoint(stacks: Iterable[StackDump]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ranks that wait for all others to agree on a save, and those that do something else."""
+    mains = {
+        dump.rank: any(AGREEMENT in frame.file for frame in dump.frames)
+        for dump in stacks
+        if dump.rank is not None and not dump.child and dump.frames and dump.thread == MAIN
+    }
+    inside = tuple(sorted(rank for rank, waits in mains.items() if waits))
+    return inside, tuple(sorted(mains.keys() - inside))
 
 
 def group_ranks(

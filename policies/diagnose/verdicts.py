@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from types import MappingProxyType
 
 from holdfast.models.alert import Finding, Verdict
-from holdfast.policies.diagnose import compare, pace
+from holdfast.policies.diagnose import compare, domains, pace
 
 PACE = pace.PaceLimits()
 
-INSIDE = frozenset({"all_to_all", "nic", "matmul", "bitwise", "flight_recorder"})
+INSIDE = frozenset({"all_to_all", "nic", "matmul", "pcie", "disk", "bitwise", "flight_recorder"})
 """Checks of one machine alone: failing them accuses it."""
 
 
+NO_DOMAINS: domains.Domains = MappingProxyType({})
+DOMAIN_SHARE = 0.5
+
+
 def judge(
-    findings: Iterable[Finding], slow_factor: float | None = None, limits: pace.PaceLimits = PACE
+    findings: Iterable[Finding],
+    slow_factor: float | None = None,
+    limits: pace.PaceLimits = PACE,
+    shared: domains.Domains = NO_DOMAINS,
+    share: float = DOMAIN_SHARE,
 ) -> Verdict:
     """Weigh all findings of a diagnosis.
 
@@ -31,6 +40,8 @@ def judge(
         slow_factor: a machine that is slower than its equals (by more than this times their median, or by ``limits``),
             or than it was, is accused too; None: it is only reported.
         limits: of pace.
+        shared: failure domains of the machines: where most of one have bad transfers, it is suspected, not they.
+        share: so large a part of a domain's machines is most.
     """
     listed = tuple(findings)
     failed = [finding for finding in listed if not finding.ok]
@@ -39,15 +50,20 @@ def judge(
     paired = _accused_by_pairs(listed) - sure - alone
     odd, told = compare.odd_digests(listed)
     slow, slowness = pace.slow(listed, slow_factor or 1.5, limits)
-    by_value = odd | (slow if slow_factor else set())
-    suspects = tuple(sorted(sure | alone | paired | by_value))
+    links = paired | (pace.slow_links(listed, slow_factor, limits) if slow_factor else set())
+    common = domains.shared(links - sure - alone - odd, shared, share)
+    victims = frozenset(name for hit in common.values() for name in hit)
+    own, _ = pace.slow((each for each in listed if each.peer is None), slow_factor or 1.5, limits)
+    by_value = odd | ((slow - victims) | own if slow_factor else set())
+    suspects = tuple(sorted(sure | alone | (paired - victims) | by_value))
     weights = ((sure, 1.0), (odd, 0.95), (alone, 0.8), (paired, 0.7), (slow, 0.7))
-    evidence = (*(_told(finding) for finding in failed), *told, *slowness)
+    evidence = (*domains.told(common), *(_told(finding) for finding in failed), *told, *slowness)
     return Verdict(
         suspects=suspects,
         confidence=next((weight for named, weight in weights if named.intersection(suspects)), 0.0),
         evidence=evidence,
         findings=listed,
+        shared=tuple(common),
     )
 
 

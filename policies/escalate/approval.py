@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.models.alert import IncidentClass
 from holdfast.models.base import Frozen
 from holdfast.models.machine import Scope
-from holdfast.policies.config.policy import ApprovalPolicy
+from holdfast.policies.config.ladders import ApprovalPolicy
 from holdfast.policies.escalate.waits import RUNS_ON, duration
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from holdfast.models.base import Frozen
-from holdfast.policies.config.policy import BreakerPolicy
+from holdfast.policies.config.diagnosis import BreakerPolicy
 
 
 class PastEviction(Protocol):
@@ -16,7 +16,7 @@ class PastEviction(Protocol):
     def at(self) -> float: ...  # noqa: D102
 
 
-class Answer(Frozen):
+class BreakerAnswer(Frozen):
     """The answer, and its reason."""
 
     allowed: bool
@@ -27,7 +27,7 @@ class Answer(Frozen):
 
 def may_evict(
     recent: Iterable[PastEviction | float], wanted: int, fleet_size: int, now: float, policy: BreakerPolicy
-) -> Answer:
+) -> BreakerAnswer:
     """Decide whether ``wanted`` more machines may be evicted.
 
     Args:
@@ -43,7 +43,7 @@ def may_evict(
 
 def may_evict_from_job(
     recent: Iterable[PastEviction | float], wanted: int, job_size: int, now: float, policy: BreakerPolicy
-) -> Answer:
+) -> BreakerAnswer:
     """Decide the same for one job of ``job_size`` machines. ``recent``: evictions from it alone."""
     limit = max(policy.job_at_least, int(policy.job_share * job_size))
     return _within(recent, wanted, (limit, job_size, "machines of the job"), now, policy.job_window_s)
@@ -55,16 +55,16 @@ def _within(
     limit: tuple[int, int, str],
     now: float,
     window_s: float,
-) -> Answer:
+) -> BreakerAnswer:
     """Apply ``limit``: how many, of how many, of what."""
     most, size, what = limit
     times = sorted(past if isinstance(past, float | int) else past.at for past in recent)
     counted = [at for at in times if now - window_s < at]
     facts = f"{len(counted)} evictions in the last {window_s / 60:g} min, {wanted} more asked, limit {most} of {size}"
     if len(counted) + wanted <= most:
-        return Answer(allowed=True, reason=facts)
+        return BreakerAnswer(allowed=True, reason=facts)
     over = len(counted) + wanted - most
-    return Answer(
+    return BreakerAnswer(
         allowed=False,
         reason=f"eviction breaker: {facts} {what}; a human must look at the cause",
         # When so many have left the window that it holds no longer; never, for more at once than are allowed.

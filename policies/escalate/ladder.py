@@ -18,7 +18,7 @@ from holdfast.models.alert import Rung
 from holdfast.models.base import Frozen
 from holdfast.models.classes import ON_PURPOSE, IncidentClass
 from holdfast.policies.classify.signature import Signature, same, same_step
-from holdfast.policies.config.policy import ClassLadder
+from holdfast.policies.config.ladders import ClassLadder
 
 ANY = Signature()
 """A signature that equals any other."""

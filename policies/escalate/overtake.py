@@ -1,14 +1,21 @@
 """Signals that end the work on an incident whose job trains on: what they show comes first, with its own playbook.
 
 A search for a slow machine takes minutes, and an approval hours. The job trains meanwhile; when a rank dies, everything
-waits for it.
+waits for it. What a person wants done now does not wait for it either.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from holdfast.models.alert import Alert, AlertKind, Classification, Incident, IncidentClass
+from holdfast.models.alert import (
+    BESIDE_TRAINING,
+    Alert,
+    AlertKind,
+    Classification,
+    Incident,
+    IncidentClass,
+)
 from holdfast.models.history import Action, ActionState
 from holdfast.policies.classify import sure_signs
 from holdfast.policies.config.policy import ClassifyPolicy
@@ -29,14 +36,28 @@ def may(alert: Alert, acting: Incident, actions: Sequence[Action], policy: Class
     Only while that incident leaves the job alone: once it stops the job, the alert is evidence beside it. A machine
     that surely fails is evidence too, and ends the work only where a person's answer is waited for.
     """
-    if acting.incident_class not in TRAINS_ON or any(action.kind in _STOPS for action in actions):
+    if acting.incident_class not in TRAINS_ON or not leaves_alone(acting, actions):
         return False
+    if alert.kind in (AlertKind.MANUAL, AlertKind.CODE_UPDATE):
+        return _stops(alert)
     if alert.kind in _CORRUPTS:
         return acting.incident_class is IncidentClass.FAIL_SLOW
     if alert.kind in _ENDS:
         return True
     asks = any(each.kind == "approve" and each.state is ActionState.INTENT for each in actions)
     return asks and sure_signs.is_sure(alert, policy)
+
+
+def leaves_alone(acting: Incident, actions: Sequence[Action]) -> bool:
+    """Return whether the job of an open incident has trained on so far."""
+    beside = acting.incident_class in TRAINS_ON or acting.incident_class in BESIDE_TRAINING
+    return beside and not any(action.kind in _STOPS for action in actions)
+
+
+def _stops(asked: Alert) -> bool:
+    """Return whether a person asks for something for which the job is started again; not what grows by itself."""
+    wanted = str(asked.evidence.get("class") or "")
+    return wanted not in (*TRAINS_ON, *BESIDE_TRAINING) and not asked.evidence.get("grown")
 
 
 def ended(alerts: Iterable[Alert], epoch: int) -> bool:
@@ -48,7 +69,7 @@ def handed_over(acting: Incident, to: Classification) -> str:
     """Return the summary of the incident that ends."""
     why = to.reasons[0] if to.reasons else to.incident_class.value
     return (
-        f"{_cause(acting)}. Handed over to a {to.incident_class.value}, since the job did not train on: {why}. "
+        f"{_cause(acting)}. Handed over to a {to.incident_class.value}, which comes first: {why}. "
         "Nothing was evicted for it; a job that is slow or wrong afterwards is found again"
     )
 

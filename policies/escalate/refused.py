@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from holdfast.models.alert import MACHINE_KINDS, Alert, Incident
 from holdfast.models.history import Action, ActionState
 from holdfast.policies.classify import sure_signs
-from holdfast.policies.classify.screening import identity
+from holdfast.policies.classify.identity import identity
 from holdfast.policies.config.policy import ClassifyPolicy
 
 FOR_S = 86_400.0

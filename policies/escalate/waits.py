@@ -70,7 +70,7 @@ class Facts(Frozen):
     silent: bool = False
     """Whether some machine of the job is not heard."""
     back: str = ""
-    """A machine of the job that registered since the wait began."""
+    """A machine of the job that registered since the wait began; where an approval is missing, one that is accused."""
     new_version: str = ""
     """A code version that waits for the job's next start."""
     resolved: str = ""
@@ -141,9 +141,16 @@ def _appeared(wait: Wait, seen: Facts) -> str:
         Missing.STANDBY: f"{seen.standbys} machines stand by" if enough else "",
         Missing.CONTACT: "" if seen.silent else "all machines of the job answer again",
         Missing.STATE: f"machine {seen.back} is back" if seen.back else "",
-        Missing.APPROVAL: f"{seen.resolved} was resolved" if seen.resolved else "",
+        Missing.APPROVAL: _no_question_left(seen),
     }
     return found.get(wait.missing, "")
+
+
+def _no_question_left(seen: Facts) -> str:
+    """Return why the eviction that was asked about may be needless by now; empty: it is not known to be."""
+    if seen.resolved:
+        return f"{seen.resolved} was resolved"
+    return f"machine {seen.back} restarted" if seen.back else ""
 
 
 def duration(seconds: float) -> str:

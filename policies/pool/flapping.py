@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from holdfast.models.alert import Alert, AlertKind
-from holdfast.policies.config.policy import FlapPolicy
+from holdfast.policies.config.ladders import FlapPolicy
 
 RESTARTED = "agent_restarted"
 """The check (of a host fault) under which the ledger records the restart of an agent."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from holdfast.models.base import Frozen
-from holdfast.policies.config.policy import SparePoolPolicy
+from holdfast.policies.config.pool import SparePoolPolicy
 
 
 class Group(Frozen):

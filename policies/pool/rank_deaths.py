@@ -13,7 +13,8 @@ from holdfast.models.alert import Alert
 from holdfast.models.base import Frozen
 from holdfast.policies.classify import exits
 from holdfast.policies.classify.signature import same_place, what
-from holdfast.policies.config.policy import ClassifyPolicy, FlapPolicy
+from holdfast.policies.config.ladders import FlapPolicy
+from holdfast.policies.config.policy import ClassifyPolicy
 from holdfast.policies.pool import flapping
 
 _BY_ITS_AGENT = "AgentRestarted"

@@ -13,7 +13,7 @@ from scipy.stats import binom, gamma
 
 from holdfast.errors import RefusedError
 from holdfast.models.base import Frozen
-from holdfast.policies.config.policy import SparePoolPolicy
+from holdfast.policies.config.pool import SparePoolPolicy
 
 HOURS_PER_DAY = 24.0
 

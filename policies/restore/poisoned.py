@@ -30,7 +30,7 @@ _OF_STATES = frozenset(
 _FROM_OUTSIDE = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT", "SIGSTOP"})
 
 
-class Run(Frozen):
+class EpochRun(Frozen):
     """One epoch: its first state, the progress it made, and how it ended."""
 
     epoch: int
@@ -92,7 +92,7 @@ def _with_cause(what: str, root: Alert) -> str:
     return f"{what} ({cause})" if cause else what
 
 
-def find(runs: Sequence[Run], limits: PoisonedPolicy) -> Finding:
+def find(runs: Sequence[EpochRun], limits: PoisonedPolicy) -> Finding:
     """Judge the state that the newest of ``runs`` (oldest first, of one submission) began with."""
     if not runs or not runs[-1].failure or not runs[-1].start_step:
         return Finding()
@@ -115,7 +115,7 @@ def find(runs: Sequence[Run], limits: PoisonedPolicy) -> Finding:
     return Finding(leave=LeftBehind(step=newest.start_step, to_epoch=newest.epoch, why=why))
 
 
-def _since_new_ground(runs: Sequence[Run], within: int) -> Sequence[Run]:
+def _since_new_ground(runs: Sequence[EpochRun], within: int) -> Sequence[EpochRun]:
     """Return the runs after the newest one that came well beyond all before it."""
     furthest, begin = runs[0].reached, 0
     for index, run in enumerate(runs[1:], 1):
@@ -125,15 +125,15 @@ def _since_new_ground(runs: Sequence[Run], within: int) -> Sequence[Run]:
     return runs[begin:]
 
 
-def _times(runs: Sequence[Run], step: int, failure: str, within: int) -> int:
+def _times(runs: Sequence[EpochRun], step: int, failure: str, within: int) -> int:
     return sum((r.start_step, r.failure) == (step, failure) and r.reached - step <= within for r in runs)
 
 
-def _led_beyond(runs: Sequence[Run], step: int, within: int) -> bool:
+def _led_beyond(runs: Sequence[EpochRun], step: int, within: int) -> bool:
     return any(run.start_step == step and run.reached - step > within for run in runs)
 
 
-def _left_before(stretch: Sequence[Run], newest: Run, limits: PoisonedPolicy) -> list[int]:
+def _left_before(stretch: Sequence[EpochRun], newest: EpochRun, limits: PoisonedPolicy) -> list[int]:
     """Return the other steps left behind for this failure since the job last made new ground, newest first."""
     steps = {run.start_step for run in stretch if run.start_step} - {newest.start_step}
     within = limits.within_steps

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.models.base import Frozen
-from holdfast.models.rehearsal import Outcome, Rehearsed
+from holdfast.models.rehearsal import RehearsalOutcome, Rehearsed
 
 
 class Restorable(Frozen):
     """The state of a job's rehearsals, for people."""
 
-    outcome: Outcome
+    outcome: RehearsalOutcome
     step: int = 0
     """The lowest of the steps at which ranks were proven, when all were."""
     told: str
@@ -23,16 +23,18 @@ def restorable(said: Mapping[str, Rehearsed | None]) -> Restorable:
     known = {name: one for name, one in said.items() if one is not None}
     for one in known.values():
         if one.failed:
-            return Restorable(outcome=Outcome.FAILED, told=f"NOT RESTORABLE: {one.failed}")
+            return Restorable(outcome=RehearsalOutcome.FAILED, told=f"NOT RESTORABLE: {one.failed}")
     untested = next((one.untested for one in known.values() if one.untested), "")
     if said and all(one is not None and one.step for one in said.values()):
         step = min(one.step for one in known.values())
         more = f"; not tested: {untested}" if untested else ""
-        return Restorable(outcome=Outcome.PROVEN, step=step, told=f"restore proven at step {step}{more}")
+        return Restorable(
+            outcome=RehearsalOutcome.PROVEN, step=step, told=f"restore proven at step {step}{more}"
+        )
     if untested:
-        return Restorable(outcome=Outcome.UNTESTED, told=f"not tested: {untested}")
+        return Restorable(outcome=RehearsalOutcome.UNTESTED, told=f"not tested: {untested}")
     waiting = [name for name, one in said.items() if one is None or not one.step]
     if not said:
-        return Restorable(outcome=Outcome.UNTESTED, told="not tested: no rank runs")
+        return Restorable(outcome=RehearsalOutcome.UNTESTED, told="not tested: no rank runs")
     why = f"no rehearsal of all ranks yet in this epoch ({len(waiting)} of {len(said)} machines to come)"
-    return Restorable(outcome=Outcome.UNTESTED, told=f"not tested: {why}")
+    return Restorable(outcome=RehearsalOutcome.UNTESTED, told=f"not tested: {why}")

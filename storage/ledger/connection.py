@@ -75,7 +75,7 @@ class Connection:
         if self._engine.dialect.name == "sqlite" and self._engine.url.database:
             _make_private(Path(self._engine.url.database))
         try:
-            with self._writing.begin() as connection:
+            with self._writing.connect() as connection, _unrelated(connection), connection.begin():
                 done = migrate.upgrade(connection, self._where)
         except DBAPIError as error:
             raise self._unavailable(error) from error
@@ -204,6 +204,23 @@ def _prepare_sqlite(engine: Engine) -> None:
     def began(connection: SqlConnection) -> None:
         write = connection.get_execution_options().get("holdfast_write", False)
         connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+
+@contextmanager
+def _unrelated(connection: SqlConnection) -> Iterator[None]:
+    """Let tables be made again that others refer to: SQLite would take all rows that refer to them for orphans.
+
+    It heeds this outside of transactions only. Whether all are related again is checked before the commit.
+    """
+    if connection.dialect.name != "sqlite":
+        yield
+        return
+    raw: Any = connection.connection.driver_connection
+    raw.execute("PRAGMA foreign_keys=OFF")
+    try:
+        yield
+    finally:
+        raw.execute("PRAGMA foreign_keys=ON")
 
 
 def _busy(error: BaseException) -> bool:

@@ -68,6 +68,11 @@ def upgrade(connection: Connection, where: str) -> tuple[str | None, str]:
         if before is None:
             _refuse_foreign(connection, where)
         _run(connection)
+        if connection.dialect.name == "sqlite" and (lost := _orphans(connection)):
+            raise SettingsError(
+                f"ledger {where} cannot be brought up to date: rows of {', '.join(lost)} refer to rows that are not "
+                "there; nothing was changed. Use the Holdfast that made it."
+            )
     else:
         check(before, where)
     return before, HEAD
@@ -90,6 +95,11 @@ def _refuse_foreign(connection: Connection, where: str) -> None:
             f"ledger {where} has schema version {found}, expected {_BEFORE_MIGRATIONS}: use the Holdfast that made it, "
             "or move it away and run `holdfast up`."
         )
+
+
+def _orphans(connection: Connection) -> list[str]:
+    """Return the tables with rows that refer to nothing: SQLite does not look while its tables are made again."""
+    return sorted({row[0] for row in connection.execute(text("PRAGMA foreign_key_check"))})
 
 
 def _run(connection: Connection) -> None:

@@ -27,7 +27,7 @@ from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState, Scope
 from holdfast.models.repair import Ask, RepairState
 
-HEAD = "0009"
+HEAD = "0010"
 """The newest migration (`migrations/versions`): what the tables below are."""
 
 

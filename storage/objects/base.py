@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from holdfast.models.base import Frozen
+
+if TYPE_CHECKING:
+    from holdfast.settings import Settings
 
 Body = bytes | bytearray | memoryview | BinaryIO
 """Bytes, or a file that is read from its position to its end."""
@@ -119,4 +122,22 @@ class ObjectStore(Protocol):
 
     def ensure_bucket(self) -> None:
         """Make the bucket if it does not exist."""
+        ...
+
+
+class StoreKind(Protocol):
+    """A kind of store: what an entry point of the group ``holdfast.stores`` names, called as its URLs' scheme."""
+
+    def arguments(self, settings: Settings, url: str) -> dict[str, str]:
+        """Return how the store at ``url`` is reached; called in agents, so it imports no heavy client.
+
+        The agent gives it to ranks, which know no settings. It may hold secrets.
+
+        Raises:
+            SettingsError: the URL or a setting is wrong.
+        """
+        ...
+
+    def connect(self, arguments: Mapping[str, str]) -> ObjectStore:
+        """Return the store that :meth:`arguments` described, in any process; connects on first use."""
         ...

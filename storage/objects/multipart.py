@@ -7,14 +7,13 @@ garbage (:mod:`holdfast.storage.checkpoints.remote.garbage`).
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from botocore.exceptions import BotoCoreError, ClientError
 
-from holdfast.errors import UnavailableError
+from holdfast.storage.objects.deadline import Deadline
 from holdfast.storage.objects.memory import Window
 
 if TYPE_CHECKING:
@@ -25,24 +24,6 @@ Retry = Callable[[Callable[[], Any]], Any]
 
 MOST_PARTS = 10_000
 """S3's limit."""
-
-
-class Deadline:
-    """The moment when a transfer is given up; checked before every request."""
-
-    def __init__(self, what: str, within_s: float) -> None:
-        self._what = what
-        self._within_s = within_s
-        self._at = time.monotonic() + within_s
-
-    def check(self) -> None:
-        """Check that time is left.
-
-        Raises:
-            UnavailableError: time is up.
-        """
-        if time.monotonic() >= self._at:
-            raise UnavailableError(f"{self._what}: not done within {self._within_s:.0f} s, given up")
 
 
 def body_of(view: memoryview) -> IO[bytes]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import functools
-import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from boto3.exceptions import Boto3Error
@@ -22,7 +20,9 @@ from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_rand
 from holdfast.errors import UnavailableError, UnknownError
 from holdfast.storage.objects import multipart
 from holdfast.storage.objects.base import Body, ObjectInfo, Unfinished
+from holdfast.storage.objects.deadline import Deadline
 from holdfast.storage.objects.failures import MISSING_CODES, code_of, explain, is_transient
+from holdfast.storage.objects.landing import landing
 
 if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
@@ -88,7 +88,7 @@ class S3Store:
 
     def put_view(self, key: str, view: memoryview, *, within_s: float) -> None:
         """Store bytes straight from memory; more than one part's worth in parallel parts."""
-        deadline = multipart.Deadline(f"upload of {key!r} to S3 at {self.endpoint}", within_s)
+        deadline = Deadline(f"upload of {key!r} to S3 at {self.endpoint}", within_s)
 
         def whole() -> None:
             deadline.check()
@@ -162,20 +162,8 @@ class S3Store:
     def fetch(self, key: str, path: Path) -> int:
         """Download to ``path`` in parallel ranges; it appears under its name only when complete."""
         nbytes = self.head(key).nbytes
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
-            try:
-                with self._explained(key):
-                    self._transfers().download_fileobj(self.bucket, key, file, Config=_TRANSFER)
-                file.close()
-                if (got := os.path.getsize(file.name)) != nbytes:
-                    raise UnavailableError(
-                        f"object {key!r} changed during its download: {got} of {nbytes} bytes."
-                    )
-                os.replace(file.name, path)
-            except BaseException:
-                Path(file.name).unlink(missing_ok=True)
-                raise
+        with landing(path, key, nbytes) as file, self._explained(key):
+            self._transfers().download_fileobj(self.bucket, key, file, Config=_TRANSFER)
         return nbytes
 
     def exists(self, key: str) -> bool:

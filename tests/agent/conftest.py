@@ -27,6 +27,20 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     shutil.rmtree(shm_root(folder), ignore_errors=True)
 
 
+@pytest.fixture(scope="package")
+def torch_agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentProcess]:
+    """One agent whose fork server has torch, for all tests here: it takes seconds. Each test has jobs of its own."""
+    fake, folder = FakeGateway(), tmp_path_factory.mktemp("torch")
+    secret.create(folder / "secret")
+    started = AgentProcess(folder, "t0", fake)
+    try:
+        yield started.ready(150)
+    finally:
+        started.stop()
+        fake.stop()
+        shutil.rmtree(shm_root(folder), ignore_errors=True)
+
+
 @pytest.fixture(scope="module")
 def agent(home: Path, gateway: FakeGateway) -> Iterator[AgentProcess]:
     """An agent whose fork server loads next to nothing."""

@@ -352,7 +352,7 @@ def test_the_agent_takes_everything_with_it(home: Path, gateway: FakeGateway) ->
     assert len(family) >= 4
     before = first.incarnation
     first.stop(signal.SIGKILL)
-    until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family), 10)
+    until(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family), 60)
     second = AgentProcess(home, "m7", gateway, HOLDFAST_PRELOAD="json").ready()
     try:
 

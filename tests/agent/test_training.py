@@ -20,7 +20,7 @@ from tests.agent.gateway import FakeGateway, events, eventually, until
 from tests.agent.site import AgentProcess
 from tests.storage import servers
 
-pytestmark = [pytest.mark.e2e, pytest.mark.torch]
+pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.thorough]
 
 TRAIN = """
 import sys, torch, torch.distributed as dist
@@ -140,7 +140,6 @@ def from_memory(step: int, addresses: dict[int, str]) -> RestoreOrder:
     return RestoreOrder(step=step, tier=Tier.MEMORY, sources=sources)
 
 
-@pytest.mark.thorough
 async def test_a_lost_machine_is_replaced_from_its_peer(
     machines: list[AgentProcess], gateway: FakeGateway
 ) -> None:

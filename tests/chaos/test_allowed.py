@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from holdfast.chaos import allowed
+from holdfast.chaos.compare import why_differ
 from holdfast.errors import RefusedError
 from holdfast.models.alert import IncidentClass
 from holdfast.models.job import Job, JobSpec, JobState, Mode
+from holdfast.models.roles import RoleSpec
 from holdfast.policies.config.policy import ModesPolicy, Policy
 from holdfast.settings import Settings
 
@@ -73,6 +75,33 @@ def test_services_of_other_jobs_are_left_alone(tmp_path: Path) -> None:
     with pytest.raises(RefusedError, match="kill-gateway would hit other too"):
         allowed.require_faults(known, jobs, "gpt", [("kill-gateway",)], 0)
     allowed.require_faults(known, [job(), job("other", JobState.DONE)], "gpt", [("kill-gateway",)], 0)
+
+
+def test_replicas_are_killed_where_there_are_roles(tmp_path: Path) -> None:
+    """The trainer alone is none."""
+    known = site(tmp_path, shared_secret="s" * 32, s3_secret_key="k" * 32)
+    bare, rollout = job(), RoleSpec(script="rollout.py")
+    for roles in ({}, {"trainer": RoleSpec(kind="rigid")}):
+        without = bare.model_copy(update={"spec": bare.spec.model_copy(update={"roles": roles})})
+        with pytest.raises(RefusedError, match="kill-replica: job 'gpt' has no roles beside its ranks"):
+            allowed.require_faults(known, [without], "gpt", [("kill-replica",)], 0)
+    those = bare.model_copy(update={"spec": bare.spec.model_copy(update={"roles": {"rollout": rollout}})})
+    allowed.require_faults(known, [those], "gpt", [("kill-replica",)], 0)
+
+
+@pytest.mark.parametrize(
+    ("roles", "sizes", "why"),
+    [
+        ({}, {2}, ""),
+        ({}, {3, 2}, "the job ran on 2 and 3 machines"),
+        ({"rollout": RoleSpec(script="rollout.py")}, {2}, "depend on when replicas of rollout answer"),
+    ],
+)
+def test_weights_that_may_differ_are_explained(roles: dict[str, RoleSpec], sizes: set[int], why: str) -> None:
+    """Kept processes are no reason."""
+    known = job().model_copy(update={"spec": job().spec.model_copy(update={"roles": roles})})
+    assert why in why_differ(known, sizes)
+    assert bool(why_differ(known, sizes)) is bool(why)
 
 
 def test_a_fault_that_costs_a_machine_needs_a_standby(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from holdfast.errors import HoldfastError, NoStandbyError, UnauthorizedError, Un
 from holdfast.models.alert import Incident
 from holdfast.models.job import Job, JobSpec, JobState
 from holdfast.models.machine import Machine, MachineState
+from holdfast.models.wait import Wait
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.pool import spare_pool
 from holdfast.policies.restore import checkpoint_cost
@@ -34,6 +35,8 @@ class FakeGateway:
         self.incidents: list[Incident] = []
         self.step = 0
         self.unsaved: list[Unsaved] = []
+        self.asks: list[dict[str, Any]] = []
+        self.waits: list[Wait] = []
         self.groups: tuple[str, ...] = ("",)
         self.on_submit: Callable[[Job], None] = lambda job: None
 
@@ -86,7 +89,9 @@ class FakeGateway:
                 found = next((row for row in self.incidents if row.id == name), None)
                 if found is None:
                     raise UnknownError(f"incident {name!r} is unknown.")
-                return {"incident": found.model_dump(mode="json"), "actions": [_ACTION], "alerts": []}
+                ask = next((each for each in self.asks if each["incident"] == name), None)
+                known = {"incident": found.model_dump(mode="json"), "ask": ask}
+                return known | {"actions": [_ACTION], "alerts": []}
             case ["POST", "incidents", name, "approve"] if name in {row.id for row in self.incidents}:
                 return self.incidents[0].model_dump(mode="json")
             case ["POST", "incidents", name, _]:
@@ -149,6 +154,8 @@ class FakeGateway:
             ],
             "machines": [machine.model_dump(mode="json") for machine in self.machines.values()],
             "incidents": [],
+            "asks": self.asks,
+            "waits": [each.model_dump(mode="json") for each in self.waits],
             "pool": {},
             "prefect": {},
         }

@@ -69,6 +69,25 @@ def test_ls_without_a_control_plane(cli: Cli) -> None:
     assert "gpt/checkpoints/step-0000000008-e1" in cli("checkpoints", "ls", "gpt").out
 
 
+def test_ls_by_state(cli: Cli, store: S3Store) -> None:
+    """A pinned one may be good or suspect; a state that there is not is refused with those that there are."""
+    four, eight = (manifests.checkpoint_key("gpt", step, 1) for step in (4, 8))
+    manifests.mark_suspect(store, manifests.list_remote(store, "gpt")[0], "NaN at step 9")
+    assert cli("checkpoints", "pin", "gpt", "8").status == 0
+
+    def listed(*options: str) -> list[str]:
+        return [each["key"] for each in json.loads(cli("checkpoints", "ls", "gpt", "--json", *options).out)]
+
+    assert listed() == [eight, four]
+    assert listed("--state", "good") == [four]
+    assert listed("--state", "suspect") == listed("--state", "pinned") == [eight]
+    assert "suspect, pinned" in cli("checkpoints", "ls", "gpt").out
+    assert cli("checkpoints", "pin", "gpt", "8", "--remove").status == 0
+    assert "none like that" in cli("checkpoints", "ls", "gpt", "--state", "pinned").out
+    result = cli("checkpoints", "ls", "gpt", "--state", "bad")
+    assert (result.status, "suspect" in result.err) == (2, True)
+
+
 @pytest.mark.usefixtures("store")
 def test_a_job_that_nobody_knows_is_an_error(cli: Cli) -> None:
     """The jobs that have checkpoints are named."""

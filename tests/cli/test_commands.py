@@ -11,7 +11,9 @@ from holdfast.cli import sources
 from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass, IncidentState
 from holdfast.models.job import JobSpec
 from holdfast.models.machine import MachineState
+from holdfast.models.missing import Missing
 from holdfast.models.setback import Place, Setback
+from holdfast.models.wait import Wait
 from holdfast.policies.restore.unsaved import unsaved
 from holdfast.settings import HOME_NAME
 from tests.cli.conftest import Cli
@@ -144,6 +146,27 @@ def test_status_and_checkpoints_tell_where_saves_fail(cli: Cli, gateway: FakeGat
     out = " ".join(cli("status").out.split())
     assert "gpt: NOT SAVED: copies to the disk fail on m1 (3 since the last good one)" in out
     assert "No space left on device" in out
+
+
+def test_status_tells_what_a_person_is_asked_and_what_is_waited_for(cli: Cli, gateway: FakeGateway) -> None:
+    """What comes next, with the command that answers; an incident shows its question too."""
+    gateway.add_job(SPEC)
+    gateway.incidents.append(INCIDENT)
+    gateway.asks.append({"incident": "gpt-1", "question": "evict m0 (scope cluster): it needs a yes."})
+    known = {
+        "incident_id": "gpt-2",
+        "job": "gpt",
+        "missing": Missing.STANDBY,
+        "why": "no standby within 60 s",
+    }
+    for runs_on in (False, True):
+        gateway.waits = [Wait.model_validate(known | {"since": 0.0, "next_at": 86_400.0, "runs_on": runs_on})]
+        out = " ".join(cli("status").out.split())
+        assert "gpt-1 asks: evict m0 (scope cluster): it needs a yes." in out
+        assert "`holdfast approve gpt-1`" in out
+        assert "gpt-2 needs a person: no standby within 60 s. Job gpt " in out
+        assert f"Job gpt {'runs on' if runs_on else 'stands still'}; tried again at 1970-01-0" in out
+    assert "evict m0 (scope cluster)" in " ".join(cli("incident", "gpt-1").out.split())
 
 
 def test_incident_shows_reasons_and_actions(cli: Cli, gateway: FakeGateway) -> None:

@@ -81,7 +81,7 @@ def gateway() -> Iterator[Settings]:
 @pytest.mark.parametrize("right", ["write", "read", "list", "delete"])
 def test_a_missing_right_in_the_bucket_is_named(right: str) -> None:
     """And what to allow."""
-    check = site_checks.s3_rights(Settings(), lambda _: Bucket(right))  # type: ignore[arg-type,return-value]
+    check = site_checks.store_rights(Settings(), lambda _: Bucket(right))  # type: ignore[arg-type,return-value]
     assert not check.ok
     assert check.found == f"cannot {right}: AccessDenied: s3:{right}"
     assert "s3:PutObject" in check.advice
@@ -90,7 +90,7 @@ def test_a_missing_right_in_the_bucket_is_named(right: str) -> None:
 def test_a_bucket_with_all_rights_is_left_as_it_was() -> None:
     """Nothing of the check stays there."""
     bucket = Bucket()
-    check = site_checks.s3_rights(Settings(), lambda _: bucket)  # type: ignore[arg-type,return-value]
+    check = site_checks.store_rights(Settings(), lambda _: bucket)  # type: ignore[arg-type,return-value]
     assert check.ok
     assert list(bucket.kept) == ["doctor/other"]
 

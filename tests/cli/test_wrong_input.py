@@ -135,14 +135,27 @@ def test_unknown_machine_of_a_fault(cli: Cli) -> None:
     ("text", "words"),
     [
         ("name: gpt\nscript: train.py\nranks_per_machine: 2\n", ["machines", "missing"]),
-        (JOB.replace("machines: 1", "machines: many"), ["machines = 'many'", "integer"]),
-        (JOB.replace("machines: 1", "machines: 0"), ["machines = 0", "greater than or equal to 1"]),
-        (JOB.replace("name: gpt", "name: My Job"), ["name = 'My Job'", "[a-z0-9]"]),
+        (JOB.replace("machines: 1", "machines: many"), ["machines = 'many'", "a whole number"]),
+        (JOB.replace("machines: 1", "machines: 0"), ["machines = 0", "1 or more"]),
+        (JOB.replace("name: gpt", "name: My Job"), ["name = 'My Job'", "lower-case letters"]),
+        (JOB.replace("machines: 1", "machines: {}"), ["machines.min: missing", "machines.want: missing"]),
+        (JOB + "args: [--steps, 300]\n", ["args.1 = 300", 'with quotes it is: "300"']),
+        (JOB + "args: --steps 300\n", ["args = '--steps 300'", "a list, such as [a, b]"]),
+        (JOB + "env: {DEBUG: true}\n", ["env.DEBUG = True", 'with quotes it is: "true"']),
+        (JOB + "env: {A=B: x}\n", ["env: 'A=B'", "a variable's name"]),
+        (JOB + 'env: {A: "x\\0"}\n', ["env: A = 'x\\x00'", "without NUL"]),
+        (JOB + "checkpoint:\n", ["checkpoint = None", "fields with values"]),
+        (JOB + "checkpoint: {peer: maybe}\n", ["checkpoint.peer = 'maybe'", "true or false"]),
+        (JOB + "stop_grace_s: 600\n", ["stop_grace_s = 600", "60 or less"]),
+        (JOB + "start_from: {job: a, step: last}\n", ["start_from.step: 'last'", "or newest"]),
+        (JOB + "start_from: {job: a, parts: model}\n", ["start_from.parts: 'model'", "[model]"]),
         (JOB + "machnies: 3\n", ["machnies = 3", "no such field", "ranks_per_machine"]),
         (JOB + "checkpoint: {s3_every_steps: 0}\n", ["checkpoint.s3_every_steps = 0"]),
         (JOB + "parallelism: {tp: 3}\n", ["tp x pp = 3", "2 ranks"]),
         (JOB + "  bad: [\n", ["line", "not valid YAML"]),
-        ("- a\n- b\n", ["found list"]),
+        ("- a\n- b\n", ["expected keys with values"]),
+        ("name: !ours gpt\n", ["not valid YAML", "!ours"]),
+        (JOB + "env: {A: b}\nenv: {C: d}\n", ["line 6", "env is given twice"]),
     ],
 )
 def test_malformed_job_file(
@@ -262,3 +275,25 @@ def test_commands_refuse_them_before_they_ask_anybody(cli: Cli, command: str) ->
     assert result.status == 1
     assert "x/../../machines/m1/release" in result.err
     assert "'s name: expected" in result.err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "move gpt m0 --within {}",
+        "submit job.yaml --wait {}",
+        "wait gpt --timeout {}",
+        "inject stop --seconds {}",
+        "inject packet-loss --percent {}",
+        "pool --rate {}",
+        "pool --quantile {}",
+        "simulate --days {}",
+        "simulate --rate {}",
+    ],
+)
+@pytest.mark.parametrize("number", ["nan", "inf"])
+def test_numbers_that_are_not_finite_are_refused(cli: Cli, command: str, number: str) -> None:
+    """Some pass every bound, and no gateway can be told of them."""
+    result = cli(*command.format(number).split())
+    assert result.status == 2
+    assert "Invalid value for '--" in result.err

@@ -18,7 +18,8 @@ import holdfast
 from holdfast.drivers import processes
 from holdfast.drivers.base import Driver
 from holdfast.drivers.slurm import SlurmDriver
-from holdfast.drivers.slurm.commands import Answer, run_here
+from holdfast.drivers.slurm.commands import CommandAnswer, run_here
+from holdfast.drivers.slurm_settings import SlurmSettings
 from holdfast.errors import RefusedError, UnavailableError, UnknownError
 from holdfast.models.machine import Scope
 from holdfast.paths import machine_dir
@@ -35,8 +36,8 @@ TOY_PROCESSES = 5
 @pytest.fixture
 def driver(slurm_cluster: Cluster, tmp_path: Path) -> Iterator[SlurmDriver]:
     """A site of its own on the cluster, whose agents are toys; all nodes are idle again afterwards."""
-    settings = Settings(home=tmp_path, slurm_kill_s=30, slurm_start_s=30)
-    made = SlurmDriver(settings, agent=TOY, env=slurm_cluster.env)
+    own = SlurmSettings(kill_s=30, start_s=30)
+    made = SlurmDriver(Settings(home=tmp_path), own, agent=TOY, env=slurm_cluster.env)
     yield made
     made.withdraw()
     retire_all(made)
@@ -91,7 +92,7 @@ def up(driver: SlurmDriver, *names: str) -> None:
 def hasty(driver: SlurmDriver, cluster: Cluster) -> SlurmDriver:
     """The same site, where nobody waits for what is queued."""
     return SlurmDriver(
-        Settings(home=driver.home, slurm_start_s=0.5, slurm_kill_s=30), agent=TOY, env=cluster.env
+        Settings(home=driver.home), SlurmSettings(start_s=0.5, kill_s=30), agent=TOY, env=cluster.env
     )
 
 
@@ -195,14 +196,15 @@ def test_machines_survive_slurmctld(driver: SlurmDriver, slurm_cluster: Cluster)
     before = [agent(driver, name) for name in names]
     blocked = threading.Event()
 
-    def told(command: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> Answer:
+    def told(command: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> CommandAnswer:
         answer = run_here(command, env=env, timeout_s=timeout_s)
         if answer.status:
             blocked.set()
         return answer
 
     patient = SlurmDriver(
-        Settings(home=driver.home, slurm_patience_s=120, slurm_kill_s=30),
+        Settings(home=driver.home),
+        SlurmSettings(patience_s=120, kill_s=30),
         agent=TOY,
         env=slurm_cluster.env,
         run=told,
@@ -279,12 +281,13 @@ def ordinary(slurm_cluster: Cluster) -> Iterator[SlurmDriver]:
     shutil.copytree(Path(psutil.__file__).parent, folder / "lib" / "psutil")
     shutil.copy(TOY[1], folder / "lib")
 
-    def as_nobody(command: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> Answer:
+    def as_nobody(command: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> CommandAnswer:
         return run_here([*AS_NOBODY, *command], env=env, timeout_s=timeout_s)
 
-    settings = Settings(home=folder, slurm_start_s=30, slurm_kill_s=5, slurm_python=python)
+    own = SlurmSettings(start_s=30, kill_s=5, python=python)
     env = {**slurm_cluster.env, "PYTHONPATH": str(folder / "lib")}
-    made = SlurmDriver(settings, agent=(python, str(folder / "lib" / "toy_agent.py")), env=env, run=as_nobody)
+    agent = (python, str(folder / "lib" / "toy_agent.py"))
+    made = SlurmDriver(Settings(home=folder), own, agent=agent, env=env, run=as_nobody)
     yield made
     retire_all(made)
     shutil.rmtree(folder, ignore_errors=True)

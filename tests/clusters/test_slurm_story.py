@@ -16,11 +16,11 @@ from holdfast.models.alert import IncidentClass
 from holdfast.models.machine import MachineState
 from tests.certificates import AGENT_NAME, Authority
 from tests.clusters.slurm import Cluster
+from tests.e2e.pace import digest
 from tests.e2e.site import POLICY, Site
-from tests.e2e.test_playbooks import digest
 from tests.e2e.waiting import free_ports, wait_for
 
-pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 CONTROL = Path(__file__).parents[2] / "deployments" / "slurm" / "control-plane.sbatch"
 STEPS = 150

@@ -12,7 +12,8 @@ from holdfast.agent.inspection.kmsg import lines_of
 from holdfast.agent.ranks import exits
 from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
 from holdfast.policies.classify import dcgm_diag
-from holdfast.policies.classify.incident_class import JobContext, Wait, classify, sure_machines
+from holdfast.policies.classify.decision import JobContext, Wait
+from holdfast.policies.classify.incident_class import classify, sure_machines
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.diagnose.verdicts import judge as judge_findings
 from tests.corpus import tools

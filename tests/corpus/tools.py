@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from holdfast.agent.inspection import raid
-from holdfast.agent.inspection.base import Check
+from holdfast.agent.inspection.base import MachineCheck
 from holdfast.agent.inspection.driver_counters import DriverCounters
 from holdfast.agent.inspection.gpu import GpuHealth
 from holdfast.agent.inspection.ibstat import IbStat
@@ -39,7 +39,7 @@ def read(item: Item, folder: Path) -> tuple[list[Alert], bool]:
     return _alerts(check, clock)
 
 
-def _check(kind: Kind, machine: Machine, clock: HandClock) -> Check:
+def _check(kind: Kind, machine: Machine, clock: HandClock) -> MachineCheck:
     tool = Tool(kind.value, 10.0, str(machine.bin))
     if kind is Kind.MDSTAT:
         return Raid(machine.sys, machine.proc, tool)
@@ -70,6 +70,6 @@ class _Given:
         return list(self._signs)
 
 
-def _alerts(check: Check, clock: HandClock) -> tuple[list[Alert], bool]:
+def _alerts(check: MachineCheck, clock: HandClock) -> tuple[list[Alert], bool]:
     signs = check.look()
     return Steady("m1", _Given(*signs), 1.0, clock=clock).poll(), bool(signs)

@@ -104,7 +104,7 @@ def play(cluster: Cluster, folder: Path, steps: int = 40) -> Any:
     settings = Settings(home=folder)
     script = folder / "train_gpt.py"
     script.touch()
-    return run.Run(
+    return run.DemoRun(
         settings,
         cluster,  # type: ignore[arg-type]
         script,

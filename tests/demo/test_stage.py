@@ -59,7 +59,7 @@ class Run:
 def control(monkeypatch: pytest.MonkeyPatch) -> Control:
     fake = Control()
     monkeypatch.setattr(stage, "control", fake)
-    monkeypatch.setattr(stage, "Run", Run)
+    monkeypatch.setattr(stage, "DemoRun", Run)
     monkeypatch.setattr(Run, "act", staticmethod(a_report))
     monkeypatch.setenv("HOLDFAST_ARM_FAULTS", "0")
     # Set, then deleted: so that what the stage sets is taken back after the test.

@@ -142,6 +142,8 @@ def test_services_elsewhere_are_not_started(tmp_path: Path) -> None:
         home=tmp_path, prefect_api_url="http://a/api", s3_endpoint="http://b", gateway_url="http://c"
     )
     assert [each.name for each in embedded(elsewhere)] == ["worker"]
+    another = [each.name for each in embedded(Settings(home=tmp_path, store="acme://place"))]
+    assert another == ["prefect", "gateway", "worker"]
 
 
 def test_secret_is_on_no_command_line(tmp_path: Path) -> None:

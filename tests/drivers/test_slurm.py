@@ -13,24 +13,27 @@ import pytest
 from holdfast.drivers import from_settings
 from holdfast.drivers.base import Drains
 from holdfast.drivers.slurm import SlurmDriver, listing
-from holdfast.drivers.slurm.commands import Answer, Commands
+from holdfast.drivers.slurm.commands import CommandAnswer, Commands
+from holdfast.drivers.slurm_settings import SlurmSettings
 from holdfast.errors import HoldfastError, RefusedError, SettingsError, UnavailableError, UnknownError
 from holdfast.models.machine import Scope
 from holdfast.settings import Settings
 
-AWAY = Answer(status=1, err="slurm_load_jobs error: Unable to contact slurm controller (connect failure)")
-FINE = Answer(status=0)
+AWAY = CommandAnswer(
+    status=1, err="slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
+)
+FINE = CommandAnswer(status=0)
 
 
 class Scripted:
     """Answers each command by its name, and remembers all."""
 
-    def __init__(self, **answers: Callable[[Sequence[str]], Answer]) -> None:
+    def __init__(self, **answers: Callable[[Sequence[str]], CommandAnswer]) -> None:
         self.answers = answers
         self.asked: list[list[str]] = []
         self.env: Mapping[str, str] = {}
 
-    def __call__(self, command: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> Answer:
+    def __call__(self, command: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> CommandAnswer:
         self.asked.append(list(command))
         self.env = env
         return self.answers.get(command[0], lambda _: FINE)(command)
@@ -49,29 +52,29 @@ class Queue:
         self.lost_answers = lost_answers
         self.gone: tuple[str, ...] = ()
 
-    def sbatch(self, command: Sequence[str]) -> Answer:
+    def sbatch(self, command: Sequence[str]) -> CommandAnswer:
         """Takes the job; the answer may get lost."""
         (comment,) = [word.partition("=")[2] for word in command if word.startswith("--comment=")]
         if any(word in (f"--exclude={name}", f"--nodelist={name}") for word in command for name in self.gone):
             said = "sbatch: error: Batch job submission failed: Invalid node name specified"
-            return Answer(status=1, err=said)
+            return CommandAnswer(status=1, err=said)
         state, node = ("RUNNING", self.free.pop(0)) if self.free else ("PENDING", "")
         self.jobs[len(self.jobs) + 1] = (state, node, comment)
         if self.lost_answers:
             self.lost_answers -= 1
             raise subprocess.TimeoutExpired("sbatch", 15)
-        return Answer(status=0, out=f"{len(self.jobs)};lab\n")
+        return CommandAnswer(status=0, out=f"{len(self.jobs)};lab\n")
 
-    def squeue(self, command: Sequence[str]) -> Answer:
+    def squeue(self, command: Sequence[str]) -> CommandAnswer:
         """All jobs."""
         rows = [f"{i}|{state}|{node}|None|{comment}" for i, (state, node, comment) in self.jobs.items()]
-        return Answer(status=0, out="\n".join(rows))
+        return CommandAnswer(status=0, out="\n".join(rows))
 
-    def sinfo(self, command: Sequence[str]) -> Answer:
+    def sinfo(self, command: Sequence[str]) -> CommandAnswer:
         """All nodes that are asked for are well; of those that are gone it says nothing."""
         (names,) = [word.partition("=")[2] for word in command if word.startswith("--nodes=")]
         known = [name for name in names.split(",") if name not in self.gone]
-        return Answer(status=0, out="\n".join(f"{name}|idle|none" for name in known))
+        return CommandAnswer(status=0, out="\n".join(f"{name}|idle|none" for name in known))
 
     def forget(self, *gone: str) -> None:
         """slurmctld was started anew with a slurm.conf without these nodes: as 22.05 answers then."""
@@ -80,10 +83,10 @@ class Queue:
             if node in gone:
                 self.jobs[i] = ("NODE_FAIL", node, comment)
 
-    def scontrol(self, command: Sequence[str]) -> Answer:
+    def scontrol(self, command: Sequence[str]) -> CommandAnswer:
         """Refuses what names a node that is gone."""
         if any(word in (name, f"nodename={name}") for word in command for name in self.gone):
-            return Answer(status=1, err="slurm_update error: Invalid node name specified")
+            return CommandAnswer(status=1, err="slurm_update error: Invalid node name specified")
         return FINE
 
     def runner(self) -> Scripted:
@@ -92,13 +95,13 @@ class Queue:
 
 
 def driver(home: Path, run: Scripted, **settings: object) -> SlurmDriver:
-    known = {"home": home, "slurm_start_s": 0.01, "slurm_kill_s": 0.01, "slurm_patience_s": 0.3, **settings}
-    return SlurmDriver(Settings.model_validate(known), run=run, agent=("agent",))
+    own = SlurmSettings.model_validate({"start_s": 0.01, "kill_s": 0.01, "patience_s": 0.3, **settings})
+    return SlurmDriver(Settings(home=home), own, run=run, agent=("agent",))
 
 
 def test_a_command_is_repeated_while_slurmctld_is_away() -> None:
     """Two failures, then an answer."""
-    answers = [AWAY, AWAY, Answer(status=0, out="fine")]
+    answers = [AWAY, AWAY, CommandAnswer(status=0, out="fine")]
     run = Scripted(squeue=lambda _: answers.pop(0))
     assert Commands({}, patience_s=10, run=run)("squeue") == "fine"
     assert run.count("squeue") == 3
@@ -115,7 +118,7 @@ def test_patience_ends() -> None:
 def test_a_command_that_blocks_is_unavailable() -> None:
     """With a dead slurmctld squeue blocks; we do not."""
 
-    def block(_: Sequence[str]) -> Answer:
+    def block(_: Sequence[str]) -> CommandAnswer:
         raise subprocess.TimeoutExpired("squeue", 15)
 
     with pytest.raises(UnavailableError, match="slurmctld"):
@@ -138,7 +141,7 @@ def test_a_command_that_blocks_is_unavailable() -> None:
 )
 def test_what_slurm_says_is_told_apart(said: str, error: type[HoldfastError]) -> None:
     """Messages of 22.05; only what may pass is repeated."""
-    run = Scripted(x=lambda _: Answer(status=1, err=said))
+    run = Scripted(x=lambda _: CommandAnswer(status=1, err=said))
     with pytest.raises(error):
         Commands({}, patience_s=0.2, run=run)("x")
     assert (run.count("x") > 1) is (error is UnavailableError)
@@ -153,7 +156,7 @@ def test_missing_commands_are_named(tmp_path: Path) -> None:
 def test_lost_answer_of_sbatch_makes_no_second_allocation(tmp_path: Path) -> None:
     """What Slurm took without saying so is found by its comment."""
     queue = Queue(lost_answers=2)
-    assert driver(tmp_path, queue.runner(), slurm_patience_s=10).provision(2) == ["node1", "node2"]
+    assert driver(tmp_path, queue.runner(), patience_s=10).provision(2) == ["node1", "node2"]
     assert len(queue.jobs) == 2
 
 
@@ -253,9 +256,11 @@ def test_a_node_is_set_down_last_and_keeps_the_word_of_others(tmp_path: Path) ->
     """A job that neither its script nor Slurm ends: the node is given up, with who drained it first before us."""
     queue = Queue()
     run = queue.runner()
-    run.answers["sinfo"] = lambda _: Answer(status=0, out="node1|draining|bad DIMM\n")
+    run.answers["sinfo"] = lambda _: CommandAnswer(status=0, out="node1|draining|bad DIMM\n")
     run.answers["scontrol"] = lambda command: (
-        Answer(status=0, out=f"NodeName=node1 NodeAddr=127.0.0.1 Port={port}") if "show" in command else FINE
+        CommandAnswer(status=0, out=f"NodeName=node1 NodeAddr=127.0.0.1 Port={port}")
+        if "show" in command
+        else FINE
     )
     asked = driver(tmp_path, run)
     asked.provision(1)
@@ -281,7 +286,7 @@ def test_nodes_that_others_drain_are_told_with_their_reason(tmp_path: Path) -> N
     states = (
         "node1|draining|rack 4 moves\nnode2|drained|holdfast: gpt-1: gone\nnode3|mixed|none\nnode4|drng|\n"
     )
-    run.answers["sinfo"] = lambda _: Answer(status=0, out=states.replace("drng", "draining@"))
+    run.answers["sinfo"] = lambda _: CommandAnswer(status=0, out=states.replace("drng", "draining@"))
     assert isinstance(asked, Drains)
     assert [(each.name, each.reason) for each in asked.leaving()] == [
         ("node1", "Slurm: rack 4 moves"),
@@ -305,8 +310,8 @@ def test_job_around_us_does_not_shine_through(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"slurm_options": "--x '"}, "HOLDFAST_SLURM_OPTIONS"),
-        ({"slurm_script": "/nowhere"}, "HOLDFAST_SLURM_SCRIPT"),
+        ({"options": "--x '"}, "HOLDFAST_SLURM_OPTIONS"),
+        ({"script": "/nowhere"}, "HOLDFAST_SLURM_SCRIPT"),
     ],
 )
 def test_wrong_settings_are_named(tmp_path: Path, settings: dict[str, object], named: str) -> None:
@@ -315,10 +320,15 @@ def test_wrong_settings_are_named(tmp_path: Path, settings: dict[str, object], n
         driver(tmp_path, Scripted(), **settings)
 
 
-def test_settings_name_the_driver(tmp_path: Path) -> None:
-    """`HOLDFAST_DRIVER=slurm`, with options for sbatch."""
-    made = from_settings(Settings(home=tmp_path, driver="slurm", slurm_options="--partition=train"))
+def test_settings_name_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`HOLDFAST_DRIVER=slurm`, with options for sbatch from the environment or what `holdfast up` kept."""
+    made = from_settings(Settings(home=tmp_path, driver="slurm"))
     assert isinstance(made, SlurmDriver)
+    (tmp_path / "settings.env").write_text("HOLDFAST_SLURM_OPTIONS=--x '\n")
+    with pytest.raises(SettingsError, match=r"HOLDFAST_SLURM_OPTIONS = \"--x '\": No closing quotation"):
+        from_settings(Settings(home=tmp_path, driver="slurm"))
+    monkeypatch.setenv("HOLDFAST_SLURM_OPTIONS", "--partition=train")
+    from_settings(Settings(home=tmp_path, driver="slurm"))
 
 
 def test_marks_of_sinfo_are_read() -> None:
@@ -347,7 +357,7 @@ class Rebooting(Queue):
         super().__init__()
         self.boots, self.asked, self.looks = boots, False, 0
 
-    def scontrol(self, command: Sequence[str]) -> Answer:
+    def scontrol(self, command: Sequence[str]) -> CommandAnswer:
         """As 22.05 shows a node: with when it booted, and as rebooting while it does."""
         if command[1] == "reboot":
             self.asked = True
@@ -357,7 +367,7 @@ class Rebooting(Queue):
             away = self.asked and self.looks == 1
             boot = "2026-11-24T12:00:00" if self.asked and self.boots and not away else "2026-11-01T08:00:00"
             state = "DOWN+REBOOT_ISSUED" if away else "IDLE+DRAIN"
-            return Answer(status=0, out=f"NodeName=node1 State={state} BootTime={boot} Port=6818\n")
+            return CommandAnswer(status=0, out=f"NodeName=node1 State={state} BootTime={boot} Port=6818\n")
         return FINE
 
 

@@ -15,6 +15,7 @@ from holdfast import envfile, settings
 from holdfast.agent.client import AgentClient
 from holdfast.drivers import processes
 from holdfast.drivers.slurm import SlurmDriver
+from holdfast.drivers.slurm_settings import SlurmSettings
 from holdfast.paths import machine_dir
 from holdfast.settings import Settings
 from holdfast.tls import Tls
@@ -64,7 +65,10 @@ def job_step(gateway: GatewayProcess, environment: dict[str, str], folder: Path)
     run = queue.runner()
     home = gateway.settings.home
     driver = SlurmDriver(
-        Settings(home=home, slurm_start_s=0.01), run=run, env={"PATH": os.environ["PATH"], **environment}
+        Settings(home=home),
+        SlurmSettings(start_s=0.01),
+        run=run,
+        env={"PATH": os.environ["PATH"], **environment},
     )
     [node] = driver.provision(1)
     [submitted] = [command for command in run.asked if command[0] == "sbatch"]

@@ -1,14 +1,18 @@
-"""Headless Chromium: what a page contains after it has loaded, and what it looks like."""
+"""Headless Chromium, and what its screenshots show."""
 
 from __future__ import annotations
 
+import atexit
 import shutil
 import struct
 import subprocess
+import tempfile
 import zlib
 from pathlib import Path
 
 import pytest
+
+from tests.e2e.waiting import end, wait_for
 
 FLAGS = [
     "--headless",
@@ -21,37 +25,50 @@ FLAGS = [
     "--disable-sync",
     "--hide-scrollbars",
 ]
-LOAD_MS = 20_000
-"""Of the page's own clock, which stands still while requests are under way."""
+DEADLINE_S = 60.0
 
 
 class Chromium:
-    """The installed browser, with a profile of its own."""
+    """One headless Chromium for all tests of a process: it takes longer to start than most of them."""
 
-    def __init__(self, folder: Path) -> None:
+    _started: Chromium | None = None
+
+    @classmethod
+    def running(cls) -> Chromium:
+        """Return the one that runs, or start it; skips the test where Chromium is not installed."""
+        if cls._started is None or cls._started._process.poll() is not None:
+            cls._started = cls()
+            atexit.register(cls._started.stop)
+        return cls._started
+
+    def __init__(self) -> None:
         found = shutil.which("chromium") or shutil.which("chromium-browser")
         if found is None:
             pytest.skip("chromium is not installed (Debian and Ubuntu: apt-get install chromium)")
-        self._command = [found, *FLAGS, f"--user-data-dir={folder / 'profile'}"]
+        self._profile = tempfile.mkdtemp(prefix="holdfast-chromium-")
+        command = [
+            found,
+            *FLAGS,
+            f"--user-data-dir={self._profile}",
+            "--remote-debugging-port=0",
+            "about:blank",
+        ]
+        nothing = subprocess.DEVNULL
+        self._process = subprocess.Popen(command, stdin=nothing, stdout=nothing, stderr=nothing)
+        announced = Path(self._profile) / "DevToolsActivePort"
 
-    def look(self, url: str, screenshot: Path, size: tuple[int, int] = (1400, 1200)) -> str:
-        """Load ``url``, save what it looks like, return its document."""
-        page = subprocess.run(
-            [
-                *self._command,
-                f"--window-size={size[0]},{size[1]}",
-                f"--virtual-time-budget={LOAD_MS}",
-                f"--screenshot={screenshot}",
-                "--dump-dom",
-                url,
-            ],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=True,
-        )
-        return page.stdout
+        def said() -> list[str]:
+            lines = announced.read_text().splitlines() if announced.exists() else []
+            return lines if len(lines) == 2 else []
+
+        port, path = wait_for("Chromium's port", said, DEADLINE_S, every_s=0.02)
+        self.address = f"ws://127.0.0.1:{port}"
+        self.control = f"{self.address}{path}"
+
+    def stop(self) -> None:
+        """End it, and remove its profile."""
+        end(self._process)
+        shutil.rmtree(self._profile, ignore_errors=True)
 
 
 def shades(png: Path) -> tuple[int, int, int]:

@@ -37,11 +37,13 @@ def main() -> None:
     dataset = data.Dataset(source, BATCH, seed=7, lanes=6)
     state = {"model": model, "optimizer": optimizer, "data": dataset}
     step = session.restore(state)
-    notes = Path(option("notes")) / f"e{os.environ['HOLDFAST_EPOCH']}-r{dist.get_rank()}.txt"
+    hurry = Path(option("notes")) / "hurry"
+    notes = hurry.with_name(f"e{os.environ['HOLDFAST_EPOCH']}-r{dist.get_rank()}.txt")
     with notes.open("a", buffering=1) as noted:
         for rows in dataset:
             step += 1
-            time.sleep(0.2)
+            if not hurry.exists():
+                time.sleep(0.2 if step < 60 else 1.0)  # as Paced does
             ids = [row["id"] for row in rows]
             optimizer.zero_grad()
             loss = (model(torch.tensor(ids, dtype=torch.float32).reshape(-1, 1) / 1000) - 1).square().mean()

@@ -30,7 +30,13 @@ def network() -> torch.nn.Module:
     return torch.nn.Sequential(*layers).double()
 
 
-def main(steps: int, notes: Path, pace_s: float = 0.1) -> None:
+def pace(notes: Path, share: float) -> None:
+    """Take so long that there is time for all that a test does, and no time once the file ``hurry`` is there."""
+    if not (notes / "hurry").exists():
+        time.sleep(0.1 if share < 0.5 else 0.5)
+
+
+def main(steps: int, notes: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     session = holdfast.Session()
@@ -41,7 +47,7 @@ def main(steps: int, notes: Path, pace_s: float = 0.1) -> None:
     epoch, rank = os.environ["HOLDFAST_EPOCH"], dist.get_rank()
     with (notes / f"e{epoch}-r{rank}.txt").open("a", buffering=1) as noted:
         for step in range(start + 1, steps + 1):
-            time.sleep(pace_s)
+            pace(notes, step / steps)
             share = session.share(step, BATCH)
             optimizer.zero_grad()
             parts = list(share.split(2))

@@ -162,7 +162,8 @@ class Site:
 
     def wait_step(self, name: str, step: int, timeout_s: float = DEADLINE_S) -> None:
         """Wait until the job has done ``step``."""
-        wait_for(f"{name} at step {step}", lambda: self.step(name) >= step, timeout_s)
+        # Every look asks all agents: they and the ranks have the same cores.
+        wait_for(f"{name} at step {step}", lambda: self.step(name) >= step, timeout_s, every_s=0.15)
 
     def wait_more_steps(self, name: str, more: int = 5) -> None:
         """Wait for so many steps from now."""

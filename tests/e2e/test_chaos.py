@@ -47,6 +47,7 @@ def test_faults_by_plan_are_recovered_and_told(site: Site, name: str) -> None:
     assert len(site.ledger.incidents(job=name)) == 1
 
 
+@pytest.mark.thorough
 def test_nothing_is_touched_where_it_is_not_allowed(
     site: Site, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

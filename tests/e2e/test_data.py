@@ -1,4 +1,4 @@
-"""A job that reads files: killed, resized and resumed, it trains on each sample exactly once."""
+"""Jobs that read files: killed, resized and resumed, they train on each sample exactly once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+
+from holdfast.inject import service
 from tests.e2e import data_train, elastic_train
 from tests.e2e.site import Site
 from tests.e2e.test_elastic import HERE, SIZES, require_each_sample_once, scale
@@ -56,5 +59,27 @@ def test_each_sample_is_trained_on_once_whatever_is_killed(site: Site, name: str
         scale(site, name, machines)
         site.wait_recovered(name, number)
         assert site.job(name).spec.world_size == machines
+    (notes / "hurry").touch()
+    site.wait_done(name)
+    require_each_sample_once(site, name, notes, STEPS)
+
+
+@pytest.mark.thorough
+def test_leased_samples_are_trained_on_once_whatever_is_killed(site: Site, name: str, tmp_path: Path) -> None:
+    """The rank with the book, another, a machine, and the control plane while splits are leased."""
+    write(tmp_path / "data")
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    options = ("--data", str(tmp_path / "data"), "--notes", str(notes))
+    site.submit(name, *options, machines=2, code_dir=HERE, script="lease_train.py")
+    for number, rank in enumerate((0, 1), start=1):
+        site.wait_more_steps(name, 8)
+        for each in ("gateway", "worker", "prefect"):
+            service.kill(site.settings, each)
+        site.wait_more_steps(name, 8)  # training goes on meanwhile
+        os.kill(site.pids(name)[rank], signal.SIGKILL)
+        site.wait_recovered(name, number)
+    site.fault("kill-machine", site.job(name).machines[0])
+    site.wait_recovered(name, 3)
     site.wait_done(name)
     require_each_sample_once(site, name, notes, STEPS)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.models.alert import AlertKind, IncidentClass
+from tests.e2e.pace import digest
 from tests.e2e.site import Site
-from tests.e2e.test_playbooks import digest
 from tests.e2e.test_surroundings import wait_suspended
 from tests.e2e.waiting import wait_for
 

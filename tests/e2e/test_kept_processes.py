@@ -11,8 +11,8 @@ import psutil
 import pytest
 
 from holdfast.models.alert import Incident, IncidentClass
+from tests.e2e.pace import Paced, calm, digest
 from tests.e2e.site import Site
-from tests.e2e.test_playbooks import digest
 from tests.e2e.waiting import wait_for
 
 SCRIPT = "train_gpt_kept.py"
@@ -49,19 +49,18 @@ def diagnosed_beside_the_training(site: Site, incident: Incident) -> None:
 
 def test_all_other_ranks_keep_their_processes_bit_for_bit(site: Site, name: str, tmp_path: Path) -> None:
     """Eight ranks, one killed: seven processes go on, and the weights are those of a run that was left alone."""
-    faulty, calm = tmp_path / "faulty.pt", tmp_path / "calm.pt"
-    long: dict[str, Any] = {"steps": 60, "ranks_per_machine": 4}
-    before = submitted(site, name, "--out", str(faulty), "--step-seconds", "0.2", **long)
+    faulty, paced = tmp_path / "faulty.pt", Paced(tmp_path)
+    job: dict[str, Any] = {"steps": 60, "ranks_per_machine": 4}
+    before = submitted(site, name, "--out", str(faulty), code_dir=paced.code, **job)
     kill(before[5])
     incident = recovered(site, name, IncidentClass.JOB_CRASH)
     after = site.pids(name)
     assert {rank for rank in before if before[rank] != after[rank]} == {5}
     assert "7 of 8 ranks in their processes" in incident.summary, incident.summary
     diagnosed_beside_the_training(site, incident)
+    paced.hurry()
     site.wait_done(name)
-    site.submit(f"{name}-calm", "--out", str(calm), script=SCRIPT, **long)
-    site.wait_done(f"{name}-calm")
-    assert digest(faulty) == digest(calm)
+    assert digest(faulty) == calm(site, script=SCRIPT, **job)
 
 
 def test_the_machine_where_ranks_met_is_lost(site: Site, name: str) -> None:

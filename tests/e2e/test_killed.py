@@ -61,7 +61,7 @@ KILLS = (
     _more(Kill(FAULT, "evict", ("playbook",))),
     _more(Kill(CRASH, "pause", ("playbook",))),
     Kill(FAULT, "evict", ALL),
-    Kill(FAULT, "swap", ("playbook",)),
+    _more(Kill(FAULT, "swap", ("playbook",))),
     _more(Kill(CRASH, "check:inspect", ("playbook",))),
     _more(Kill(FAULT, "swap", ("gateway",))),
     _more(Kill(FAULT, "start", ("playbook",))),

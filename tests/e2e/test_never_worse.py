@@ -136,6 +136,7 @@ def test_dead_agent_costs_its_machine(site: Site, name: str) -> None:
     assert site.job(name).state is JobState.RUNNING
 
 
+@pytest.mark.thorough
 def test_stopped_gateway_is_not_taken_for_dead_machines(site: Site, name: str) -> None:
     """A gateway that was frozen longer than any heartbeat limit evicts nobody when it wakes."""
     site.submit(name)

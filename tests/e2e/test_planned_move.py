@@ -6,8 +6,8 @@ from pathlib import Path
 
 from holdfast.models.alert import IncidentClass
 from holdfast.models.machine import MachineState
-from tests.e2e.site import EXAMPLES, Site
-from tests.e2e.test_playbooks import digest
+from tests.e2e.pace import Paced, calm, digest
+from tests.e2e.site import Site
 from tests.e2e.waiting import wait_for
 
 MOVED = {
@@ -36,29 +36,23 @@ if __name__ == "__main__":
 """
 
 
-def recording(folder: Path, steps: Path) -> Path:
-    """The example, which writes down every step that it completes, by rank."""
-    folder.mkdir()
-    text = (EXAMPLES / "train_gpt.py").read_text()
-    (folder / "train_gpt.py").write_text(
-        text.replace('if __name__ == "__main__":\n', RECORDED.replace("STEPS", str(steps)))
-    )
-    return folder
+def record(script: Path, steps: Path) -> None:
+    """Have the example write down every step that it completes, by rank."""
+    text = script.read_text()
+    script.write_text(text.replace('if __name__ == "__main__":\n', RECORDED.replace("STEPS", str(steps))))
 
 
 def test_job_leaves_a_machine_without_doing_a_step_again(site: Site, name: str, tmp_path: Path) -> None:
     """Each rank completes each step once; the weights are those of a run that was left alone."""
-    steps, last = 90, tmp_path / "steps"
-    calm, moved = tmp_path / "calm.pt", tmp_path / "moved.pt"
-    site.submit(f"{name}-calm", "--out", str(calm), steps=steps, spare=0)
-    site.wait_done(f"{name}-calm")
-
+    steps, last = 120, tmp_path / "steps"
+    moved, paced = tmp_path / "moved.pt", Paced(tmp_path)
+    record(paced.script, last)
     offences = site.ledger.offences(0.0)
     site.submit(
         name,
         *("--out", str(moved)),
         steps=steps,
-        code_dir=recording(tmp_path / "code", last),
+        code_dir=paced.code,
         every_step=True,
     )
     # The second one takes along rank 0, where the ranks meet, to the machine that was left before.
@@ -74,11 +68,12 @@ def test_job_leaves_a_machine_without_doing_a_step_again(site: Site, name: str, 
         wait_for("it stands by again", lambda: _stands_by(site, machines[slot]))  # noqa: B023
     assert site.evicted() == set()
     assert site.ledger.offences(0.0) == offences
+    paced.hurry()
     site.wait_done(name)
     for rank in (0, 1):
         told = [int(line) for line in Path(f"{last}-{rank}").read_text().split()]
         assert told == list(range(1, steps + 1)), site.told(name)
-    assert digest(moved) == digest(calm)
+    assert digest(moved) == calm(site, steps)
 
 
 def _stands_by(site: Site, machine: str) -> bool:

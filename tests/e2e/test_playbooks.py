@@ -17,6 +17,7 @@ from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState
 from holdfast.paths import machine_dir
 from holdfast.storage.code import versions
+from tests.e2e.pace import Paced, calm, digest
 from tests.e2e.site import EXAMPLES, Site
 from tests.e2e.waiting import wait_for
 
@@ -59,8 +60,11 @@ def assert_one_incident(site: Site, name: str, expected: IncidentClass, actions:
 
 
 def test_killed_rank_is_retried_in_place(site: Site, name: str) -> None:
-    """A rank's unexplained death costs a diagnosis and a restart, no machine."""
-    before = site.submit(name).machines
+    """A rank's unexplained death costs a diagnosis and a restart, no machine and no step.
+
+    Its last step is in its machine's memory: the new epoch starts right after it.
+    """
+    before = site.submit(name, every_step=True).machines
     killed = psutil.Process(site.pids(name)[1])
     hit = site.fault("kill-rank", before[1])
     assert hit.rank == 1
@@ -69,30 +73,10 @@ def test_killed_rank_is_retried_in_place(site: Site, name: str) -> None:
     incident = assert_one_incident(site, name, IncidentClass.JOB_CRASH, DIAGNOSED)
     assert incident.rank == 1
     assert_in_place(site, name, before)
-
-
-def test_no_step_is_lost_when_a_rank_dies(site: Site, name: str) -> None:
-    """The dead rank's last step is in its machine's memory: the new epoch starts right after it."""
-    before = site.submit(name, every_step=True).machines
-    site.fault("kill-rank", before[0])
-    site.wait_recovered(name)
     first, second = site.epochs(name)
     # The step that was under way when the rank died was completed by nobody.
     assert (first.last_step or 0) - 1 <= second.start_step
     assert second.first_step == second.start_step + 1
-
-
-def test_dead_machine_is_replaced(site: Site, name: str) -> None:
-    """A machine that loses power with its memory and disk: its shards come from its peer."""
-    before = site.submit(name, every_step=True).machines
-    site.fault("kill-machine", before[0])
-    assert not machine_dir(site.home, before[0]).exists()
-
-    incident = assert_one_incident(site, name, IncidentClass.MACHINE_FAULT, REPLACED)
-    assert incident.machine == before[0]
-    assert_replaced(site, name, before, before[0])
-    first, second = site.epochs(name)
-    assert (first.last_step or 0) - 1 <= second.start_step
 
 
 def test_xid_79_evicts_without_diagnosis(site: Site, name: str) -> None:
@@ -198,7 +182,10 @@ def test_update_takes_effect_now(site: Site, name: str, tmp_path: Path) -> None:
 
 
 def test_lazy_update_rides_on_the_next_restart(site: Site, name: str, tmp_path: Path) -> None:
-    """An update that is not urgent interrupts nothing: the restart after the next fault takes it along."""
+    """An update that is not urgent interrupts nothing: the restart after the next fault takes it along.
+
+    The fault is SIGABRT, as from a failed assertion in a library: the signal is in the evidence.
+    """
     before = site.submit(name).machines
     old = site.job(name).code_version
     version = changed(site, name, tmp_path, "lazy change")
@@ -208,8 +195,11 @@ def test_lazy_update_rides_on_the_next_restart(site: Site, name: str, tmp_path: 
     assert site.incident(name) is None
     assert site.job(name).code_version == old
 
-    site.fault("kill-rank", before[0])
-    assert_one_incident(site, name, IncidentClass.JOB_CRASH, DIAGNOSED)
+    os.kill(site.pids(name)[0], signal.SIGABRT)
+    incident = assert_one_incident(site, name, IncidentClass.JOB_CRASH, DIAGNOSED)
+    assert incident.rank == 0
+    assert any(alert.evidence.get("signal") == "SIGABRT" for alert in incident.alerts)
+    assert_in_place(site, name, before)
     assert [epoch.code_version for epoch in site.epochs(name)] == [old, version]
     assert "lazy change" in said_by_rank_0(site, name, 2)
 
@@ -310,29 +300,17 @@ def test_standby_pool_is_sized_by_the_schedule(site: Site) -> None:
 @pytest.mark.timeout(600)
 def test_faults_change_no_bit_of_the_result(site: Site, name: str, tmp_path: Path) -> None:
     """A job that lost a rank and a machine ends with the weights of a job that lost nothing."""
-    faulty, calm = tmp_path / "faulty.pt", tmp_path / "calm.pt"
-    machines = site.submit(name, "--out", str(faulty), steps=120).machines
+    faulty, paced = tmp_path / "faulty.pt", Paced(tmp_path)
+    machines = site.submit(name, "--out", str(faulty), steps=120, code_dir=paced.code).machines
     site.fault("kill-rank", machines[1])
     site.wait_recovered(name, 1)
     site.wait_more_steps(name)
     site.fault("kill-machine", machines[0])
     site.wait_recovered(name, 2)
+    paced.hurry()
     site.wait_done(name)
     assert len(site.epochs(name)) == 3
-
-    site.submit(f"{name}-calm", "--out", str(calm), steps=120, spare=0)
-    site.wait_done(f"{name}-calm")
-    assert digest(faulty) == digest(calm)
-
-
-def test_rank_that_exits_by_itself_is_a_crash_too(site: Site, name: str) -> None:
-    """SIGABRT, as from a failed assertion in a library: the signal is in the evidence."""
-    before = site.submit(name).machines
-    os.kill(site.pids(name)[0], signal.SIGABRT)
-    incident = assert_one_incident(site, name, IncidentClass.JOB_CRASH, DIAGNOSED)
-    assert incident.rank == 0
-    assert any(alert.evidence.get("signal") == "SIGABRT" for alert in incident.alerts)
-    assert_in_place(site, name, before)
+    assert digest(faulty) == calm(site, 120)
 
 
 def changed(site: Site, name: str, folder: Path, line: str) -> str:
@@ -368,14 +346,6 @@ def three(checkpoints: list[RemoteCheckpoint]) -> list[RemoteCheckpoint] | None:
 def sized(target: int) -> dict[str, float]:
     """Parameters that leave the pool no choice."""
     return {"minimum": target, "maximum": target}
-
-
-def digest(weights: Path) -> str:
-    """What rank 0 computed over the final weights."""
-    import torch  # noqa: PLC0415  (a second that the other tests do not need)
-
-    found: str = torch.load(weights, weights_only=True)["digest"]
-    return found
 
 
 def test_a_prefect_event_is_a_signal(site: Site, name: str) -> None:

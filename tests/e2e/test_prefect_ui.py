@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from holdfast import secret
-from holdfast.models.alert import Incident
+from holdfast.models.alert import Incident, IncidentClass
+from holdfast.paths import machine_dir
 from tests.e2e.browser import shades
 from tests.e2e.site import Site
+from tests.e2e.test_playbooks import REPLACED, assert_one_incident, assert_replaced
 from tests.e2e.waiting import wait_for
-from tests.page.tab import browser as with_tab
+from tests.page.tab import browser
 
 ASKED = "location.pathname.includes('login') && !!document.querySelector('input[type=password]')"
 TYPE_IN = """(() => {
@@ -23,16 +25,26 @@ TYPE_IN = """(() => {
 })()"""
 
 
-def test_incident_is_readable_in_the_prefect_ui(site: Site, name: str, tmp_path: Path) -> None:
-    """The incident's flow run has its name, its end and its steps' log lines on its page; its report is an artifact."""
-    machines = site.submit(name).machines
+def test_dead_machine_is_replaced_and_its_incident_can_be_read(site: Site, name: str, tmp_path: Path) -> None:
+    """A machine that loses power with its memory and disk: its shards come from its peer.
+
+    The flow run has its name, its end and its steps' log lines on its page; its report is an artifact.
+    """
+    machines = site.submit(name, every_step=True).machines
     site.fault("kill-machine", machines[0])
-    incident = site.wait_recovered(name)
+    assert not machine_dir(site.home, machines[0]).exists()
+
+    incident = assert_one_incident(site, name, IncidentClass.MACHINE_FAULT, REPLACED)
+    assert incident.machine == machines[0]
+    assert_replaced(site, name, machines, machines[0])
+    first, second = site.epochs(name)
+    assert (first.last_step or 0) - 1 <= second.start_step
+
     run = wait_for("the run is over for Prefect", lambda: ended(site, incident))
     assert run["name"] == f"{incident.id}: machine fault on {machines[0]}"
 
     screenshot = tmp_path / "incident.png"
-    page = look(site, tmp_path / "a", f"/runs/flow-run/{run['id']}", "swapped in", screenshot)
+    page = look(site, f"/runs/flow-run/{run['id']}", "swapped in", screenshot)
     for text in (run["name"], "Recovered", f"evicting {machines[0]}", f"takes over from {machines[0]}"):
         assert text in page, text
     width, height, different = shades(screenshot)
@@ -40,9 +52,7 @@ def test_incident_is_readable_in_the_prefect_ui(site: Site, name: str, tmp_path:
     assert different > 50, "the screenshot is blank"
 
     report = next(one for one in site.artifacts(run["id"]) if one["key"] == f"incident-{incident.id}")
-    shown = look(
-        site, tmp_path / "b", f"/artifacts/artifact/{report['id']}", "Signals", tmp_path / "report.png"
-    )
+    shown = look(site, f"/artifacts/artifact/{report['id']}", "Signals", tmp_path / "report.png")
     assert "evict:" in shown
     assert "Signals" in shown
 
@@ -55,9 +65,7 @@ def test_the_pools_reasoning_is_shown_with_its_plot(site: Site, tmp_path: Path) 
         "the artifact", lambda: [one for one in site.artifacts(run_id) if one["key"] == "standby-pool"]
     )
     screenshot = tmp_path / "pool.png"
-    shown = look(
-        site, tmp_path, f"/artifacts/artifact/{artifact['id']}", "machine-days", screenshot, height=1600
-    )
+    shown = look(site, f"/artifacts/artifact/{artifact['id']}", "machine-days", screenshot, height=1600)
     assert "Standby pool:" in shown
     assert "machine-days" in shown
     assert '<img src="data:image/svg+xml;base64,' in shown
@@ -65,11 +73,11 @@ def test_the_pools_reasoning_is_shown_with_its_plot(site: Site, tmp_path: Path) 
     assert shades(screenshot)[2] > 200, "the plot is not drawn"
 
 
-def look(site: Site, folder: Path, path: str, text: str, screenshot: Path, *, height: int = 1200) -> str:
+def look(site: Site, path: str, text: str, screenshot: Path, *, height: int = 1200) -> str:
     """Log in as the CLI says, go to ``path`` of the UI, wait for ``text``; the document."""
 
     async def person() -> str:
-        async with with_tab(folder) as tab:
+        async with browser() as tab:
             await tab.size(1400, height)
             ui = site.settings.prefect_api.removesuffix("/api")
             await tab.open(ui)

@@ -73,6 +73,7 @@ def test_a_job_starts_from_a_folder_of_stock_torch(site: Site, name: str, tmp_pa
     assert site.epochs(name)[-1].start_step > 0
 
 
+@pytest.mark.thorough
 def test_what_does_not_fit_is_said_at_submission_or_by_the_script(
     site: Site, name: str, tmp_path: Path
 ) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.models.alert import IncidentClass
 from holdfast.paths import machine_dir
+from tests.e2e.pace import digest
 from tests.e2e.site import Site
-from tests.e2e.test_playbooks import digest
 from tests.e2e.test_surroundings import wait_suspended
 from tests.e2e.waiting import wait_for
 

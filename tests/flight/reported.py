@@ -22,6 +22,9 @@ class Report(Frozen):
     op: str
     ranks: dict[int | str, tuple[int, int]]
     odd: dict[int, tuple[int, str, list[int]]] = Field(default_factory=dict)
+    inside: dict[int, int] = Field(default_factory=dict)
+    started: dict[int, int] = Field(default_factory=dict)
+    behind: tuple[int, ...] = ()
     culprit: tuple[int, ...]
     held_out: bool = False
 
@@ -47,7 +50,10 @@ class Report(Frozen):
             "pg_status": {
                 "0": {"last_enqueued_collective": enqueued, "last_completed_collective": completed}
             },
-            "entries": [self._entry(rank, number, completed) for number in range(since, enqueued + 1)],
+            "entries": [
+                self._entry(rank, number, completed)
+                for number in range(since, self.inside.get(rank, enqueued) + 1)
+            ],
         }
 
     def _entry(self, rank: int, number: int, completed: int) -> dict[str, Any]:
@@ -66,7 +72,9 @@ class Report(Frozen):
             "input_sizes": [size],
             "output_sizes": [size],
             "state": "completed" if done else "scheduled",
-            "time_discovered_started_ns": None,
+            "time_discovered_started_ns": 1724779239955000000 + number
+            if number <= self.started.get(rank, 0)
+            else None,
             "time_discovered_completed_ns": 1724779239975811724 + number if done else None,
             "retired": done,
             "timeout_ms": 600000,

@@ -87,5 +87,5 @@ def test_what_a_machine_sends_is_lost_in_part_and_arrives_again_afterwards(
         )
         assert "7: root" in shown.stdout
         agent.stdin.close()
-        agent.wait(10)
+        agent.wait(60)
     receiver.close()

@@ -52,14 +52,18 @@ def on_kubernetes(
         for name in [name for name in os.environ if name.startswith(("HOLDFAST_", "PREFECT_"))]:
             patch.delenv(name)
         patch.setenv("HOLDFAST_HOME", str(home))
+        own = {
+            "CONFIG": cluster.kubeconfig(namespace),
+            "MACHINES": machines,
+            "PRIORITY_CLASS": "holdfast-machine",
+            "STANDBY_PRIORITY_CLASS": "holdfast-standby",
+        }
+        for name, value in own.items():
+            patch.setenv(f"HOLDFAST_KUBERNETES_{name}", str(value))
         site = Site.up(
             home,
             0,
             driver="kubernetes",
-            kubernetes_config=str(cluster.kubeconfig(namespace)),
-            kubernetes_machines=machines,
-            kubernetes_priority_class="holdfast-machine",
-            kubernetes_standby_priority_class="holdfast-standby",
             **settings,
         )
         try:

@@ -14,7 +14,9 @@ import pytest
 
 from holdfast.deployments.worker.environment import client_environment
 from holdfast.drivers.kubernetes.api import Object
+from holdfast.drivers.kubernetes_settings import KubernetesSettings
 from holdfast.models.alert import Incident, IncidentClass
+from holdfast.settings import read
 from tests.certificates import AGENT_NAME, Authority
 from tests.e2e.site import Site
 from tests.e2e.stock_prefect import ROOT, deploy_into
@@ -24,7 +26,7 @@ from tests.kubernetes.site import on_kubernetes
 from tests.storage import servers
 
 pytest.importorskip("prefect_kubernetes")
-pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(900)]
 
 NAMESPACE = "holdfast"
 """The template's own."""
@@ -77,16 +79,17 @@ def kubernetes_worker(site: Site, cluster: Cluster, log: Path) -> Iterator[None]
 
 def config_map(site: Site) -> Object:
     """What an operator tells the pods of playbooks."""
+    own = read(KubernetesSettings, site.settings.home)
     told = {
         "HOLDFAST_GATEWAY_URL": site.settings.gateway,
         "HOLDFAST_S3_ENDPOINT": site.settings.s3,
-        "HOLDFAST_KUBERNETES_MACHINES": str(site.settings.kubernetes_machines),
-        "HOLDFAST_KUBERNETES_PRIORITY_CLASS": site.settings.kubernetes_priority_class,
-        "HOLDFAST_KUBERNETES_STANDBY_PRIORITY_CLASS": site.settings.kubernetes_standby_priority_class,
+        "HOLDFAST_KUBERNETES_MACHINES": str(own.machines),
+        "HOLDFAST_KUBERNETES_PRIORITY_CLASS": own.priority_class,
+        "HOLDFAST_KUBERNETES_STANDBY_PRIORITY_CLASS": own.standby_priority_class,
         "HOLDFAST_TLS_CA": "/etc/holdfast/secrets/ca.crt",
         "HOLDFAST_TLS_AGENT_NAME": AGENT_NAME,
         # In place of the token that a kubelet mounts at a path of its own.
-        "HOLDFAST_KUBERNETES_CONFIG": site.settings.kubernetes_config,
+        "HOLDFAST_KUBERNETES_CONFIG": own.config,
     }
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "holdfast"}, "data": told}
 

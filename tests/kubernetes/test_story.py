@@ -19,7 +19,7 @@ from tests.e2e.waiting import wait_for
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.site import on_kubernetes
 
-pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.torch, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(900)]
 
 NAMESPACE = "holdfast-story"
 MACHINES = 5

@@ -159,6 +159,21 @@ def test_a_hostile_label_is_refused_by_name(label: str) -> None:
         alertmanager.parse(sent, "firing", 1.0)
 
 
+@pytest.mark.parametrize(
+    ("labels", "job"),
+    [
+        ({"job": "node-exporter", "machine": "m1"}, None),
+        ({"job": "gpt", "machine": "m1"}, "gpt"),
+        ({"job": "node-exporter"}, "node-exporter"),
+        ({"job": "gpt", "holdfast_job": "bert", "machine": "m1"}, "bert"),
+    ],
+)
+def test_the_name_of_a_scrape_configuration_is_no_job(labels: dict[str, str], job: str | None) -> None:
+    """Prometheus sets it: beside a machine it names no job of ours; alone it is refused as unknown later."""
+    sent = WebhookAlert(status="firing", labels={"alertname": "Xid", **labels})
+    assert alertmanager.parse(sent, "firing", 1.0, {"gpt"}).job == job
+
+
 def test_a_refusal_is_a_sentence() -> None:
     """With the article that the noun takes."""
     with pytest.raises(SettingsError, match="is not an incident's name"):

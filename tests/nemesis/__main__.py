@@ -55,9 +55,9 @@ def _controls() -> int:
     """Each schedule breaks its invariant without the repair, and none with it."""
     wrong = 0
     for name, control in CONTROLS.items():
-        repaired = play(control.seed, control.faults)
+        repaired = play(control.seed, control.faults, control.shape)
         with control.sabotage():
-            found = play(control.seed, control.faults).violations
+            found = play(control.seed, control.faults, control.shape).violations
         ok = not repaired.violations and any(each.startswith(control.breaks) for each in found)
         wrong += not ok
         print(

@@ -10,17 +10,23 @@ from typing import Any
 from unittest.mock import patch
 
 from holdfast.agent.ranks.jobs import Jobs
+from holdfast.agent.roles.replica import Supervised
+from holdfast.agent.roles.supervisor import Supervisor
 from holdfast.agent.uplink.contact import Standing
 from holdfast.deployments.gateway.api import agents
+from holdfast.deployments.gateway.fleet.roles import Roles
 from holdfast.deployments.gateway.leadership import Leadership
 from holdfast.deployments.gateway.runs.stillness import Stillness
 from holdfast.errors import UnavailableError
 from holdfast.models.agent import Fence
+from holdfast.models.roles import RolesOfJob
+from holdfast.operations import fleet
 from holdfast.storage.ledger.machines import Machines, machine_row
 from tests.nemesis import site as sites
+from tests.nemesis import training
 from tests.nemesis.faults import FOLLOWER, LEADER, Fault
 from tests.nemesis.machines import SimAgent
-from tests.nemesis.site import HostClock
+from tests.nemesis.site import PLAIN, HostClock, Shape
 
 Sabotage = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -35,6 +41,7 @@ class Control:
     """The invariant that is broken then."""
     faults: tuple[Fault, ...]
     seed: int = 1
+    shape: Shape = PLAIN
 
 
 @contextlib.contextmanager
@@ -126,6 +133,90 @@ def runs_are_judged_by_the_wall_clock() -> contextlib.AbstractContextManager[Any
     return patch.object(Stillness, "since", lambda _self, _incident, _signs, age_s, _now: age_s)
 
 
+def machines_that_are_cut_off_keep_their_replicas() -> contextlib.AbstractContextManager[Any]:
+    """Their ranks end, the rest runs on."""
+
+    async def nothing(_: Supervisor) -> None:
+        return None
+
+    return patch.object(Supervisor, "stop_all", nothing)
+
+
+@contextlib.contextmanager
+def replicas_outlive_their_plan() -> Iterator[None]:
+    """An agent starts what is not there, and ends nothing."""
+    wanted = Supervisor._wanted
+
+    def all_of_them(self: Supervisor) -> Any:
+        own = {
+            key: (RolesOfJob(job=key[0], code_version="v1"), replica.order)
+            for key, replica in self._replicas.items()
+        }
+        return wanted(self) | own
+
+    with patch.object(Supervisor, "_wanted", all_of_them):
+        yield
+
+
+@contextlib.contextmanager
+def replicas_fall_with_ranks() -> Iterator[None]:
+    """One supervision for all processes of a machine."""
+    again = Supervised._again
+
+    async def ends_all(self: Supervised, ended: Any) -> bool:
+        forks: Any = self._means.forks
+        for rank in forks.host.ranks():
+            rank.end(1, "a replica beside it failed")
+        return await again(self, ended)
+
+    with patch.object(Supervised, "_again", ends_all):
+        yield
+
+
+@contextlib.contextmanager
+def leaders_go_by_what_they_remember() -> Iterator[None]:
+    """Of places, from when they led before."""
+
+    async def nothing(_: Roles) -> None:
+        return None
+
+    with patch.object(Roles, "resume", nothing):
+        yield
+
+
+@contextlib.contextmanager
+def copies_go_with_ranks_ahead() -> Iterator[None]:
+    """Whatever a machine has of the job, when ranks that were started ahead are not wanted."""
+
+    async def forgets(self: Jobs, job: str) -> None:
+        self._memory.forget(job)
+
+    with patch.object(Jobs, "_forget_unused", forgets):
+        yield
+
+
+@contextlib.contextmanager
+def moves_stop_only_who_stays() -> Iterator[None]:
+    """The machine that is left is expected to fall with its peers."""
+    settle = fleet.settle
+
+    async def but_m1(ctx: Any, machines: Any, job: str, epoch: int, **named: Any) -> Any:
+        left = [one for one in machines if one.name == "m1"]
+        others = [one for one in machines if one.name != "m1"]
+        return await settle(ctx, others, job, epoch, **named) | await settle(ctx, left, job, 0, **named)
+
+    async def nobody(*_: Any) -> list[Any]:
+        return []
+
+    with (
+        patch.object(fleet, "settle", but_m1),
+        patch("holdfast.operations.launch._settle_leaving", nobody),
+        # What is left of a group does not always hear that a peer has gone.
+        patch.object(training.Group, "_fall", lambda *_: None),
+    ):
+        yield
+
+
 CONTROLS = {
     "a ledger that is away ends healthy ranks": Control(
         heartbeats_wait_for_the_ledger,
@@ -192,6 +283,49 @@ CONTROLS = {
             Fault(3.52, "clock_step", "g2", amount=-7200.0),
         ),
         seed=677,
+    ),
+    "a machine that is cut off keeps its replicas": Control(
+        machines_that_are_cut_off_keep_their_replicas,
+        "one replica",
+        (Fault(1.0, "cut_machine_from_control", "m1", for_s=60.0),),
+        shape=Shape(roles=True),
+    ),
+    "a replica of an older generation runs on": Control(
+        replicas_outlive_their_plan,
+        "every incident ends",
+        (Fault(1.0, "rank_kill"),),
+        shape=Shape(roles=True),
+    ),
+    "a replica that fails ends the ranks beside it": Control(
+        replicas_fall_with_ranks,
+        "control plane harmless",
+        (Fault(1.0, "replica_kill"),),
+        shape=Shape(roles=True),
+    ),
+    "a gateway that leads again goes by the places that it remembers": Control(
+        leaders_go_by_what_they_remember,
+        "generations rise",
+        (
+            Fault(1.0, "gateway_pause", LEADER, for_s=12.0),
+            Fault(8.0, "replicas_fail", "m2", for_s=5.0),
+            Fault(24.0, "gateway_death", LEADER),
+            Fault(40.0, "replica_kill"),  # the other one leads again by then
+        ),
+        shape=Shape(roles=True),
+    ),
+    "a move that is given up takes the state with it": Control(
+        copies_go_with_ranks_ahead,
+        "state stays",
+        (
+            Fault(1.0, "person_moves", "m1"),
+            Fault(1.6, "machine_death", "m3"),
+            Fault(75.0, "rank_kill"),
+        ),
+    ),
+    "a move leaves two machines in one slot": Control(
+        moves_stop_only_who_stays,
+        "one epoch",
+        (Fault(1.0, "person_moves", "m1"),),
     ),
     "a job's end drops its fence": Control(
         fences_are_dropped_with_their_job,

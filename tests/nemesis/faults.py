@@ -9,11 +9,13 @@ from dataclasses import dataclass, replace
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from tests.nemesis.replicas import live
 from tests.nemesis.scheduler import Process
 
 if TYPE_CHECKING:
-    from tests.nemesis.site import Site
+    from tests.nemesis.site import Shape, Site
 
+GATEWAYS = ("g1", "g2")
 LEADER, FOLLOWER = "leader", "follower"
 """Targets that are known when the fault happens only."""
 ARMED_S = 25.0
@@ -98,6 +100,24 @@ def rank_kill(site: Site, fault: Fault) -> None:
         ranks = site.groups[max(site.groups)].alive
         if ranks:
             ranks[min(int(fault.amount * len(ranks)), len(ranks) - 1)].end(-9, "fault")
+
+
+@kind(control=True)
+def replica_kill(site: Site, fault: Fault) -> None:
+    """A replica of a role gets SIGKILL."""
+    there = [process for host in site.hosts.values() for process in live(host)]
+    if there:
+        there[min(int(fault.amount * len(there)), len(there) - 1)].end(-9, "fault")
+
+
+@kind(control=True)
+def replicas_fail(site: Site, fault: Fault) -> None:
+    """All replicas on a machine fail, and each that is started there."""
+    host = site.hosts[fault.target]
+    host.breaks_replicas = True
+    for process in live(host):
+        process.end(1, "fault")
+    _heal(site, fault, lambda: setattr(host, "breaks_replicas", False))
 
 
 @kind(control=False)
@@ -205,6 +225,27 @@ def person_stops(site: Site, fault: Fault) -> None:
 def person_resumes(site: Site, fault: Fault) -> None:
     """A person resumes the job."""
     site.ask("/v1/jobs/gpt/resume")
+
+
+@kind(control=False)
+def person_moves(site: Site, fault: Fault) -> None:
+    """A person has the job leave a machine that works."""
+    site.blame(fault.target)
+    site.ask("/v1/jobs/gpt/move", GATEWAYS * 3, {"machine": fault.target, "by": "ada"})
+
+
+@kind(control=False)
+def person_scales(site: Site, fault: Fault) -> None:
+    """A person gives an elastic job another number of machines."""
+    site.ask("/v1/jobs/gpt/scale", GATEWAYS * 3, {"machines": 2 + int(fault.amount * 3), "by": "ada"})
+
+
+@kind(control=True)
+def person_scales_role(site: Site, fault: Fault) -> None:
+    """A person gives a role another number of replicas."""
+    site.ask(
+        "/v1/jobs/gpt/roles/rollout/scale", GATEWAYS * 3, {"replicas": int(fault.amount * 6), "by": "ada"}
+    )
 
 
 @kind(control=True)
@@ -347,18 +388,28 @@ def _runs(function: str) -> bool:
 
 OF_RUNS = ("run_kill", "run_pause", "worker_cut_from_ledger")
 """They need an incident."""
+OF_ROLES = ("replica_kill", "replicas_fail", "person_scales_role")
+"""They need a job with roles."""
+OF_SIZES = ("person_scales",)
+"""They need an elastic job."""
 SCRIPTED = ("gateway_death", "person_stops", "person_resumes")
 """Not drawn: what they leave behind is not to be expected to mend itself."""
 _LONG = {"gateway_pause", "run_pause", "agent_pause"}
 
 
-def plan(seed: int | str, machines: list[str], gateways: list[str]) -> list[Fault]:
-    """The faults that a seed draws; a third of all seeds have them in the control plane only."""
+def plan(seed: int | str, machines: list[str], gateways: list[str], shape: Shape) -> list[Fault]:
+    """The faults that a seed draws; a third of all seeds have them in the control plane, and in roles, only."""
     draw = random.Random(f"faults {seed}")
     control = [
-        name for name, (_, of_control) in _KINDS.items() if of_control and name not in OF_RUNS + SCRIPTED
+        name
+        for name, (_, of_control) in _KINDS.items()
+        if of_control and name not in OF_RUNS + OF_ROLES + SCRIPTED
     ]
-    others = [name for name, (_, of_control) in _KINDS.items() if not of_control and name not in SCRIPTED]
+    others = [
+        name for name, (_, of_control) in _KINDS.items() if not of_control and name not in SCRIPTED + OF_SIZES
+    ]
+    others += OF_SIZES * 3 if shape.elastic else ()
+    others += ["person_moves"] * 2
     if draw.random() < 0.33:
         names = [draw.choice(control) for _ in range(draw.choice((1, 2, 2, 3)))]
     else:
@@ -367,6 +418,7 @@ def plan(seed: int | str, machines: list[str], gateways: list[str]) -> list[Faul
         names += [
             draw.choice(control if draw.random() < 0.7 else others) for _ in range(draw.choice((0, 1, 1, 2)))
         ]
+    names += [draw.choice(OF_ROLES) for _ in range(draw.choice((0, 1, 2, 2)))] if shape.roles else []
     found = [_drawn(draw, name, machines, gateways) for name in names]
     return sorted(found, key=lambda fault: fault.at)
 
@@ -375,7 +427,7 @@ def _drawn(draw: random.Random, name: str, machines: list[str], gateways: list[s
     target, amount, nth, for_s = "", 0.0, 0, draw.uniform(1.0, 12.0)
     if name.startswith("gateway"):
         target = draw.choice(gateways)
-    elif "machine" in name or name.startswith("agent"):
+    elif "machine" in name or name.startswith("agent") or name in ("replicas_fail", "person_moves"):
         target = draw.choice(machines)
     if name == "clock_step":
         target = draw.choice([*gateways, "worker", "prefect"])
@@ -390,6 +442,6 @@ def _drawn(draw: random.Random, name: str, machines: list[str], gateways: list[s
         nth = draw.randint(1, 45)
     if name in _LONG:
         for_s = draw.uniform(1.0, 30.0)
-    if name in ("rank_kill", "machine_death", "run_kill"):
+    if name in ("rank_kill", "machine_death", "run_kill", "replica_kill") or name.startswith("person"):
         for_s, amount = 0.0, amount or draw.random()
     return Fault(round(draw.uniform(0.0, 6.0), 2), name, target, round(for_s, 2), nth, round(amount, 3))

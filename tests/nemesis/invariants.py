@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from holdfast.agent.checkpoints.memory import base_job
 from holdfast.agent.daemon import Agent
 from holdfast.models import agent as wire
 from holdfast.models.incarnation import same_unit
+from holdfast.models.job import ENDED
+from tests.nemesis.replicas import ReplicaProcess, live
 from tests.nemesis.training import Group, RankProcess
 
 if TYPE_CHECKING:
     from tests.nemesis.machines import Host
     from tests.nemesis.scheduler import Process
     from tests.nemesis.site import Site
+
+LOOK_S = 0.25
+PLAN_S = 6.0
+"""A machine that hears the gateway has ended a replica so long after it belongs elsewhere."""
+LEASE_S = 12.0
+"""One that does not considers itself cut off after so long."""
 
 INVARIANTS = {
     "one epoch": "never do two epochs of a job run on machines that may write",
@@ -25,6 +34,9 @@ INVARIANTS = {
     "fences rise": "no agent ever accepts an epoch that it had fenced off",
     "epochs are new": "no epoch number is used twice",
     "one leader": "never are two gateways sure that they lead",
+    "one replica": "no replica runs twice on a machine, nor in two generations longer than a plan takes to arrive",
+    "generations rise": "no replica belongs to an older generation than before, nor is one shown to a process",
+    "state stays": "no machine drops what the newest state that all ranks saved needs, while the job goes on",
     "no error": "no process fails by an error that nobody handles",
 }
 
@@ -34,10 +46,14 @@ class Invariants:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._fences: dict[tuple[str, str], int] = {}
+        self._fences: dict[tuple[str, str, str], int] = {}
         self._places: dict[tuple[str, int, int], tuple[str, int]] = {}
         self._ended: set[str] = set()
         self._told: set[str] = set()
+        self._beside: dict[tuple[str, str, int], float] = {}
+        """Seconds that an older generation of a replica lived beside a newer one, on a machine that could know."""
+        self._generations: dict[tuple[str, int], int] = {}
+        self._shown: dict[tuple[str, str, str, int], int] = {}
         self._look()
 
     def started(self, process: RankProcess) -> None:
@@ -55,7 +71,7 @@ class Invariants:
         if group and (other := group.ranks.get(process.rank)) and other.alive and other is not process:
             self._violated("nothing twice", f"epoch {start.epoch} rank {process.rank} runs twice")
         speaker = process.host.speaker
-        fence = self._fences.get((process.host.name, speaker.incarnation), 0) if speaker else 0
+        fence = self._fences.get((process.host.name, speaker.incarnation, start.job), 0) if speaker else 0
         if start.epoch <= fence:
             self._violated(
                 "fences rise", f"{process.host.name} started epoch {start.epoch}, fenced off at {fence}"
@@ -80,6 +96,12 @@ class Invariants:
         if not self._site.machines_hit and process.run.start.replay is None:
             self._violated("control plane harmless", f"rank {process.rank} ended: {why}")
 
+    def replica_started(self, process: ReplicaProcess) -> None:
+        """A replica was forked."""
+        twin = [one for one in live(process.host) if one is not process and one.key[:3] == process.key[:3]]
+        if twin:
+            self._violated("one replica", f"{twin[0].key} and {process.key} run on {process.host.name}")
+
     def fenced(self, agent: Agent, command: wire.Fence, stopped: list[RankProcess]) -> None:
         """An agent did what a fence, or the end of a job, told it.
 
@@ -88,7 +110,7 @@ class Invariants:
         """
         job = base_job(command.job)
         raised = command.epoch if command.job == job else 0
-        who, kept = (agent.machine, agent.incarnation), agent.jobs.fences.get(job, 0)
+        who, kept = (agent.machine, agent.incarnation, job), agent.jobs.fences.get(job, 0)
         if kept < max(raised, self._fences.get(who, 0)):
             self._violated(
                 "fences rise", f"{agent.machine}: fence {kept} after one of {command.epoch} was taken"
@@ -100,6 +122,12 @@ class Invariants:
                 "no stale token",
                 f"{agent.machine}: epoch {newer[0].run.start.epoch} ended by one of {command.epoch}",
             )
+
+    def forgot(self, host: Host, job: str, before: tuple[int, int], after: tuple[int, int]) -> None:
+        """A machine dropped all that it kept of a job."""
+        known = [one for one in self._site.look(lambda ledger: ledger.jobs()) if one.name == job]
+        if after < before and known and known[0].state not in ENDED:
+            self._violated("state stays", f"{host.name} dropped epoch and step {before}, {after} is left")
 
     def evicting(self, process: Process, host: Host, incarnation: str, reason: str) -> None:
         """A driver was told to evict."""
@@ -122,7 +150,8 @@ class Invariants:
             ]
             alive = {epoch: len(group.alive) for (_, epoch), group in site.groups.items() if group.alive}
             self._violated(
-                "every incident ends", f"job {job.state.value} epoch {job.epoch}, ranks alive {alive}; {told}"
+                "every incident ends",
+                f"{site.unrest}; job {job.state.value} epoch {job.epoch}, ranks alive {alive}; {told}",
             )
         self._starts_once()
         for complaint in site.scheduler.complaints:
@@ -156,7 +185,7 @@ class Invariants:
         for host in site.hosts.values():
             if host.speaker is None or host.agent is None or not host.agent.alive:
                 continue
-            who = host.name, host.speaker.incarnation
+            who = host.name, host.speaker.incarnation, "gpt"
             fence = host.speaker.jobs.fences.get("gpt", 0)
             if fence < self._fences.get(who, 0):
                 self._violated("fences rise", f"{host.name}: fence {self._fences[who]} fell to {fence}")
@@ -164,7 +193,58 @@ class Invariants:
         sure = [gateway.host for gateway in site.gateways.values() if gateway.is_sure]
         if len(sure) > 1:
             self._violated("one leader", f"{sure} are sure that they lead")
-        site.scheduler.after(0.25, self._look)
+        self._look_at_replicas()
+        site.scheduler.after(LOOK_S, self._look)
+
+    def _look_at_replicas(self) -> None:
+        newest: dict[tuple[str, str, int], int] = {}
+        there = [process for host in self._site.hosts.values() for process in live(host)]
+        for process in there:
+            newest[process.key[:3]] = max(newest.get(process.key[:3], 0), process.key[3])
+        beside = set()
+        for process in there:
+            who = process.key[:3]
+            if process.key[3] < newest[who] and (may_last := self._may_last_s(process.host)):
+                beside.add(who)
+                self._beside[who] = lasted = self._beside.get(who, 0.0) + LOOK_S
+                if lasted > may_last:
+                    self._violated(
+                        "one replica", f"{process.key} on {process.host.name} runs beside {newest[who]}"
+                    )
+        self._beside = {who: lasted for who, lasted in self._beside.items() if who in beside}
+        self._look_at_members()
+        if self._site.shape.roles and self._site.scheduler.now:
+            self._look_at_places()
+
+    def _look_at_places(self) -> None:
+        for place in self._site.look(lambda ledger: ledger.places("gpt")).places:
+            who = place.role, place.index
+            if place.generation < self._generations.get(who, 0):
+                self._violated(
+                    "generations rise", f"{who} belongs on {place.machine} in generation {place.generation}"
+                )
+            self._generations[who] = max(place.generation, self._generations.get(who, 0))
+
+    def _look_at_members(self) -> None:
+        for host in self._site.hosts.values():
+            for job, members in host.members.items():
+                seen = Counter((member.role, member.index) for member in members)
+                if twice := [who for who, number in seen.items() if number > 1]:
+                    self._violated("generations rise", f"{host.name} is shown {twice[0]} twice")
+                for member in members:
+                    who = host.name, job, member.role, member.index
+                    if member.generation < self._shown.get(who, 0):
+                        self._violated("generations rise", f"{who} generation {member.generation} again")
+                    self._shown[who] = max(self._shown.get(who, 0), member.generation)
+
+    def _may_last_s(self, host: Host) -> float:
+        """Return how long an older replica may live on a machine; 0: its agent cannot do anything."""
+        if host.agent is None or host.agent.stopped or not host.agent.alive:
+            return 0.0
+        network, leads = self._site.network, self._site.gateway_that(leads=True)
+        sure = self._site.gateways[leads].is_sure
+        hears = sure and network.is_open(host.name, leads) and network.is_open(leads, host.name)
+        return PLAN_S if hears else LEASE_S + PLAN_S
 
     def _may_write(self, host: Host) -> bool:
         """Unless it is cut off from everybody and its agent is stopped, so that it cannot know."""

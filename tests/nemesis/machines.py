@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,10 +11,14 @@ from typing import TYPE_CHECKING, Any
 from holdfast.agent import server
 from holdfast.agent.daemon import EXIT_STALE, Agent
 from holdfast.agent.metrics import Metrics
+from holdfast.agent.ranks import survivors
 from holdfast.agent.ranks.jobs import Jobs
+from holdfast.agent.ranks.rank_main import RankOrder
 from holdfast.agent.ranks.rank_table import RankStatus, RankTable
 from holdfast.agent.ranks.run import Restored, Run
 from holdfast.agent.ranks.watch import RunEvents, Watch
+from holdfast.agent.roles.replica import Means
+from holdfast.agent.roles.supervisor import Supervisor
 from holdfast.agent.uplink.contact import Standing
 from holdfast.agent.uplink.lease import Lease
 from holdfast.agent.uplink.reporter import Reporter
@@ -22,14 +27,18 @@ from holdfast.models import agent as wire
 from holdfast.models.alert import Finding
 from holdfast.models.checkpoint import Shard
 from holdfast.models.incarnation import unit_of
+from holdfast.models.roles import Member
+from tests.nemesis import replicas
 from tests.nemesis.network import Client
 from tests.nemesis.scheduler import Process
-from tests.nemesis.training import KEPT, LEAVES_AFTER_S, Group, RankProcess
+from tests.nemesis.training import KEPT, Group, RankProcess, say
 
 if TYPE_CHECKING:
     from tests.nemesis.site import Site
 
 BOOT_S = 1.5
+WAITS_AFTER_S = 0.4
+"""A rank that was started ahead waits for its state then."""
 
 
 class Host:
@@ -47,6 +56,11 @@ class Host:
         self.speaker: SimAgent | None = None
         self.children: list[RankProcess] = []
         self.shards: dict[tuple[str, int, str, int], Shard] = {}
+        self.announced: dict[replicas.Key, int] = {}
+        self.members: dict[str, tuple[Member, ...]] = {}
+        """As its processes see them, by job."""
+        self.breaks_replicas = False
+        """Whatever replica is started on it fails."""
 
     def boot(self, after_s: float = 0.0) -> None:
         """Power on, as a new unit of the engine."""
@@ -120,26 +134,6 @@ class Nothing:
         return lambda *_args, **_named: None
 
 
-class Roles(Nothing):
-    """The supervisor of a machine whose jobs have no roles beside their ranks."""
-
-    running, version = False, ""
-
-    def states(self) -> tuple[wire.ReplicaState, ...]:
-        """There is no replica."""
-        return ()
-
-    async def run(self) -> None:
-        """Wait for a plan that never comes."""
-        await asyncio.get_running_loop().create_future()
-
-    async def forget(self, _job: str) -> None:
-        """There is nothing of it."""
-
-    async def stop_all(self) -> None:
-        """All are."""
-
-
 class Memory(Nothing):
     """The machine's shared memory, as a table."""
 
@@ -162,7 +156,9 @@ class Memory(Nothing):
 
     def forget(self, job: str) -> None:
         """Forget all."""
+        before = self._host.site.common_step()
         self._drop(lambda shard: shard.job == job)
+        self._host.site.forgot(self._host, job, before)
 
     def _drop(self, which: Callable[[Shard], bool]) -> None:
         self._host.shards = {key: shard for key, shard in self._host.shards.items() if not which(shard)}
@@ -187,16 +183,20 @@ class Supply(Nothing):
         """From this machine's memory or another's, over the network."""
         order, site = start.restore, self._host.site
         await asyncio.sleep(0.01)
-        for source in (*order.sources, *order.fallbacks):
-            holder = site.hosts.get(source.machine)
-            if source.rank != rank or holder is None or not holder.up:
-                continue
-            there = any(
-                (s.job, s.rank, s.step) == (start.job, rank, order.step) for s in holder.shards.values()
-            )
-            if there and site.network.is_open(holder.name, self._host.name):
-                return Restored(order.step, "memory")
-        raise CheckpointError(f"step {order.step} rank {rank}: no source has it")
+        mine = [source for source in (*order.sources, *order.fallbacks) if source.read_by == rank]
+        # Of another number of ranks each reads some, and all exchange.
+        for wanted in {source.rank for source in mine} if order.saved_by else {rank}:
+            for source in mine:
+                holder = site.hosts.get(source.machine)
+                if source.rank != wanted or holder is None or not holder.up:
+                    continue
+                which = start.job, wanted, order.step
+                there = any((s.job, s.rank, s.step) == which for s in holder.shards.values())
+                if there and site.network.is_open(holder.name, self._host.name):
+                    break
+            else:
+                raise CheckpointError(f"step {order.step} rank {wanted}: no source has it")
+        return Restored(order.step, "memory")
 
 
 class Forks(Nothing):
@@ -213,6 +213,11 @@ class Forks(Nothing):
     async def keep_spares(self, _wanted: object) -> None:
         """They are there."""
         await asyncio.get_running_loop().create_future()
+
+    async def run_soon(self, _target: object, args: tuple[RankOrder]) -> replicas.ReplicaProcess:
+        """Start a replica."""
+        await asyncio.sleep(0.005)
+        return replicas.ReplicaProcess(self.host, *args)
 
     start = warm_up
 
@@ -242,29 +247,67 @@ class SimRun(Run):
     """The real one, but for how its ranks are forked."""
 
     host: Host
+    held_at: int | None = None
+    mirror: tuple[str, float] = ("", 0.0)
+    """The machine that is sent copies, and until when."""
 
     async def launch(self, forks: Any, code: Path, events: Any, on_exit: Any) -> None:
         """Start all ranks, one after the other."""
         start, host = self.start, self.host
+        self._on_exit = on_exit
         self.board = SimBoard(code, start.epoch, start.ranks, events, self._limits)
-        group = host.site.group(start)
-        kept: dict[int, Any] = {rank: each for rank, (each, _) in self._inherited.items()}
+        site_controls = host.site.controls
+        kept: dict[int, Any] = self._go_on(dict.fromkeys(start.ranks, self))  # type: ignore[arg-type]
+        late = await survivors.late(kept, self.board.rows)
+        await stop([kept[rank] for rank in late])
+        for rank, process in self.processes.items():
+            if rank in kept:
+                self.board.rows[rank].joined = rank not in late
+                process.watch(self._exited)
         for rank in start.ranks:
+            site_controls[self._control_path(rank)] = self, rank
+            if rank in kept and rank not in late and not kept[rank].gone.done():
+                continue
             await asyncio.sleep(0.005)
-            row, process = self.board.rows[rank], kept.get(rank)
-            if process is not None and process.alive:
-                process.join(self, lambda ended: on_exit(self, ended))
-                row.joined = row.spoke = True
-            else:
-                process = RankProcess(host, rank, self, lambda ended: on_exit(self, ended))
-            row.keeps = process.keeps
-            host.site.started(process)
+            process = RankProcess(host, rank, self, self._exited)
+            process.ahead = self._ahead
+            if process.ahead:
+                waits = functools.partial(say, process, {"t": "waits", "epoch": start.epoch})
+                host.site.scheduler.after(WAITS_AFTER_S, waits)
+            elif host.site.shape.kept:
+                keeps = functools.partial(say, process, {"t": "keeps", "epoch": start.epoch})
+                host.site.scheduler.after(0.05, keeps)
             self.processes[rank] = process
             process.gone.add_done_callback(self._ended)
-            group.add(process)
+            self._join(process)
+
+    def go_on(self, process: RankProcess) -> None:
+        """A process of an earlier run begins this one's epoch, if it still can."""
+        if process.alive and process.left and not process.stopped:
+            process.run, process.left, process.held = self, False, False
+            say(process, {"t": "joined", "epoch": self.start.epoch})
+            self._join(process)
+
+    def _join(self, process: RankProcess) -> None:
+        if not process.ahead:
+            self.host.site.started(process)
+            self.host.site.group(self.start).add(process)
 
     def hand_over(self, rank: int, restored: Restored) -> None:
-        """A rank has its state as soon as it was brought."""
+        """A rank has its state as soon as it was brought; one that was started ahead joins its epoch with it."""
+        process = self.processes.get(rank)
+        if isinstance(process, RankProcess) and process.ahead and process.alive:
+            process.ahead = False
+            self._join(process)
+
+    def hold(self, at_step: int | None) -> None:
+        """Its ranks look at it at each boundary."""
+        self.held_at = at_step
+
+    def mirrors_to(self, now: float) -> str:
+        """Return the machine that is sent copies now; empty: none."""
+        name, until = self.mirror
+        return name if now < until else ""
 
     def log_tail(self, rank: int) -> str:
         """Nobody writes one."""
@@ -291,7 +334,12 @@ class SimAgent(Agent):
         self.standing = Standing(lambda: site.scheduler.now)
         client = Client(site.network, process, 3.0)
         self._reporter = Reporter(
-            ",".join(site.settings.gateways), site.secret, self.metrics, client, standing=self.standing
+            ",".join(site.settings.gateways),
+            site.secret,
+            self.metrics,
+            client,
+            standing=self.standing,
+            heard=self._heard,
         )
         prover: Any = Nothing()
         prover.why_not = "there is nothing to prove"
@@ -317,21 +365,31 @@ class SimAgent(Agent):
             metrics=self.metrics,
             host=host.name,
             make_run=self._make_run,
+            make_ahead=functools.partial(self._make_run, ahead=True),
             events=lambda run: RunEvents(self._watch, run),
             on_exit=self._watch.exited,
         )
-        self.roles = Roles()  # type: ignore[assignment]
+        nowhere: Any = replicas.Nowhere()
+        surroundings: tuple[Any, ...] = (
+            self.forks,
+            replicas.Remains(host),
+            replicas.Scratch(),
+            replicas.Files(host),
+        )
+        means = Means(host.name, nowhere, nowhere, *surroundings, self._reporter.hurry)
+        self.roles = Supervisor(means, self._supply.code, self.jobs.live)
         self._vitals = wire.Vitals
         self._lease = Lease(
             self.standing,
             site.secret,
             knock=lambda patience_s: self._reporter.knock(self._heartbeat(), patience_s),
-            runs=lambda: any(run.running for run in self.jobs.runs.values()),
+            runs=lambda: self.roles.running or any(run.running for run in self.jobs.runs.values()),
             stop=self._stop_cut_off,
         )
 
-    def _make_run(self, start: wire.Start) -> Run:
-        run = SimRun(start, self.machine, self.folder, self.memory, self._host.site.policy.detect.metrics)
+    def _make_run(self, start: wire.Start, ahead: bool = False) -> Run:
+        limits = self._host.site.policy.detect.metrics
+        run = SimRun(start, self.machine, self.folder, self.memory, limits, ahead=ahead)
         run.host = self._host
         return run
 
@@ -369,6 +427,13 @@ class SimAgent(Agent):
         self._host.site.note("start", on=self.machine, epoch=command.epoch, of=command.incarnation)
         return states
 
+    async def mirror(self, command: wire.Mirror) -> None:
+        """Each step that is saved from now on goes to one more machine."""
+        self._check(command.incarnation)
+        run = self.jobs.run(command.job, command.epoch)
+        assert isinstance(run, SimRun)
+        run.mirror = command.address.partition(":")[0], self._host.site.scheduler.now + command.keep_s
+
     async def diagnose(self, command: wire.Diagnose) -> list[Finding]:
         """This machine is in order."""
         self._check(command.incarnation)
@@ -394,16 +459,6 @@ class SimAgent(Agent):
         return []
 
 
-def tell(site: Site, control: str) -> bool:
-    """As ``holdfast.agent.ranks.survivors._tell``: the rank with this control page leaves its training soon."""
-    for host in site.hosts.values():
-        for one in host.ranks():
-            if one.run._control_path(one.rank) == control:
-                site.scheduler.after(LEAVES_AFTER_S, one.leave)
-                return True
-    return False
-
-
 async def stop(processes: list[RankProcess], _grace_s: float = 0.0) -> list[int]:
     """As :func:`holdfast.agent.ranks.processes.stop`."""
     alive = [process for process in processes if not process.gone.done()]
@@ -412,6 +467,19 @@ async def stop(processes: list[RankProcess], _grace_s: float = 0.0) -> list[int]
     for process in alive:
         await process.gone
     return sorted(process.rank for process in alive)
+
+
+def tell_to_leave(site: Site, control: str) -> bool:
+    """As :func:`holdfast.agent.ranks.survivors._tell`."""
+    run, rank = site.controls[control]
+    run.processes[rank].leave()
+    return True
+
+
+def order_to_go_on(site: Site, control: str, run: SimRun) -> None:
+    """As :func:`holdfast.agent.ranks.survivors.order`."""
+    before, rank = site.controls[control]
+    site.scheduler.after(0.05, lambda: run.go_on(before.processes[rank]))
 
 
 async def open_store(forks: Forks, _host: str) -> tuple[RankProcess, int]:

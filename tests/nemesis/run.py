@@ -6,17 +6,18 @@ import functools
 import gc
 import itertools
 import logging
+import random
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from tests.nemesis import faults
-from tests.nemesis.faults import Fault
+from tests.nemesis.faults import GATEWAYS, Fault
 from tests.nemesis.history import History
 from tests.nemesis.invariants import Invariants
 from tests.nemesis.patches import patched
-from tests.nemesis.site import GATEWAYS, MACHINES, STANDBYS, Site
+from tests.nemesis.site import MACHINES, STANDBYS, Shape, Site
 
 START_S = 30.0
 REST_S = 2.0
@@ -63,15 +64,22 @@ class Outcome:
     job: str
 
 
+def shape_of(seed: int | str) -> Shape:
+    """The job of a seed: every other one has roles, or keeps processes; some are elastic."""
+    draw = random.Random(f"shape {seed}")
+    return Shape(roles=draw.random() < 0.5, elastic=draw.random() < 0.35, kept=draw.random() < 0.5)
+
+
 def drawn(seed: int | str) -> list[Fault]:
     """The faults of a seed."""
-    return faults.plan(seed, [f"m{n}" for n in range(MACHINES + STANDBYS)], list(GATEWAYS))
+    machines = [f"m{n}" for n in range(MACHINES + STANDBYS)]
+    return faults.plan(seed, machines, list(GATEWAYS), shape_of(seed))
 
 
-def play(seed: int | str, planned: Sequence[Fault] | None = None) -> Outcome:
-    """One run."""
+def play(seed: int | str, planned: Sequence[Fault] | None = None, shape: Shape | None = None) -> Outcome:
+    """One run; ``shape``: that of the job (None: as the seed draws it)."""
     planned = drawn(seed) if planned is None else planned
-    site = Site(seed)
+    site = Site(seed, shape or shape_of(seed))
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     _without_collections()
     try:

@@ -7,8 +7,8 @@ import contextlib
 import functools
 import itertools
 import random
-import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from holdfast.deployments.gateway.app import create_app
 from holdfast.deployments.gateway.detectors.probe import HttpProber
 from holdfast.deployments.gateway.fleet.acts import Operations
 from holdfast.deployments.gateway.metrics import Metrics
-from holdfast.deployments.gateway.runs.flow_runs import Phase, Run, idempotency_key
+from holdfast.deployments.gateway.runs.flow_runs import PlaybookRun, RunPhase, Suspended, idempotency_key
 from holdfast.drivers.base import Supplied, require_unit
 from holdfast.errors import HoldfastError, UnavailableError, UnknownError
 from holdfast.models import agent as wire
@@ -36,6 +36,8 @@ from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
 from holdfast.tasks import context as contexts
 from holdfast.tasks.case import Request
+from tests.nemesis import replicas
+from tests.nemesis.faults import GATEWAYS
 from tests.nemesis.history import History
 from tests.nemesis.ledger import Database, ProcessLedger
 from tests.nemesis.machines import Host
@@ -45,7 +47,6 @@ from tests.nemesis.training import Group, RankProcess
 
 JOB = "gpt"
 MACHINES, STANDBYS, RANKS = 3, 2, 2
-GATEWAYS = ("g1", "g2")
 HEARTBEAT_S = 1.0
 POLICY = """
 gateway: {silent_after_s: 12, pending_after_s: 8, offline_after_s: 5}
@@ -175,13 +176,13 @@ class Prefect:
     def __init__(self, site: Site) -> None:
         self._site = site
         self.away = False
-        self.runs: dict[str, Run] = {}
+        self.runs: dict[str, PlaybookRun] = {}
         self.attempts: dict[str, Process] = {}
 
-    def set(self, key: str, phase: Phase, alive: bool | None = None) -> None:
+    def set(self, key: str, phase: RunPhase, alive: bool | None = None) -> None:
         """A run entered a state."""
         now = self._site.wall("prefect")
-        self.runs[key] = Run(id=key, phase=phase, state=phase.value, since=now, alive=alive)
+        self.runs[key] = PlaybookRun(id=key, phase=phase, state=phase.value, since=now, alive=alive)
 
     def launch(self, incident: Incident, key: str) -> None:
         """Start the process."""
@@ -190,7 +191,7 @@ class Prefect:
         ledger = site.ledger_of(process)
         process.context = Services(site, process, ledger)
         self.attempts[key] = process
-        self.set(key, Phase.RUNNING)
+        self.set(key, RunPhase.RUNNING)
         site.note("run", key=key, playbook=incident.incident_class.value)
         name = incident.incident_class.value
         flow = getattr(import_module(f"holdfast.flows.{name}"), name)
@@ -200,15 +201,15 @@ class Prefect:
                 await flow.fn(Request(id=incident.id, attempt=incident.attempt))
             except Exception as error:
                 site.note("run-failed", key=key, error=f"{type(error).__name__}: {error}"[:150])
-                self.set(key, Phase.FAILED)
+                self.set(key, RunPhase.FAILED)
             else:
-                self.set(key, Phase.ENDED)
+                self.set(key, RunPhase.ENDED)
             process.kill()
 
         def died() -> None:
             # A worker on the same host reports it soon; one that died too never does.
-            if self.runs[key].phase is Phase.RUNNING and site.scheduler.random.random() < 0.5:
-                site.scheduler.after(1.0, lambda: self.set(key, Phase.FAILED))
+            if self.runs[key].phase is RunPhase.RUNNING and site.scheduler.random.random() < 0.5:
+                site.scheduler.after(1.0, lambda: self.set(key, RunPhase.FAILED))
 
         process.on_kill.append(died)
         process.start(run())
@@ -230,7 +231,7 @@ class Runs:
         await self._ask()
         key = idempotency_key(incident)
         if key not in self._prefect.runs:
-            self._prefect.set(key, Phase.WAITING)
+            self._prefect.set(key, RunPhase.WAITING)
             self._site.scheduler.after(
                 0.1 + 0.3 * self._site.scheduler.random.random(), lambda: self._prefect.launch(incident, key)
             )
@@ -240,7 +241,7 @@ class Runs:
         """No other deployments."""
         await self._ask()
 
-    async def read(self, run_id: str) -> Run | None:
+    async def read(self, run_id: str) -> PlaybookRun | None:
         """Its state."""
         if not run_id.startswith("offline"):
             await self._ask()
@@ -257,6 +258,13 @@ class Runs:
 
     async def resume(self, run_id: str, answer: dict[str, object]) -> None:
         """No run is suspended."""
+
+    async def suspended(self) -> tuple[Suspended, ...]:
+        """None is."""
+        return ()
+
+    async def cancel(self, run_id: str, why: str) -> None:
+        """None is."""
 
     async def offline(self, incident: Incident) -> str:
         """A process of its own, without Prefect."""
@@ -323,13 +331,34 @@ class Gateway:
             site.scheduler.after(1.0, self.start)
 
 
+@dataclass(frozen=True)
+class Shape:
+    """The kind of job that is played."""
+
+    roles: bool = False
+    """It has some beside its ranks."""
+    elastic: bool = False
+    """It trains on two to four machines."""
+    kept: bool = False
+    """Its ranks keep their processes where they may."""
+
+    def spec(self) -> JobSpec:
+        """Return its specification."""
+        told: dict[str, Any] = {"name": JOB, "script": "train.py", "ranks_per_machine": RANKS}
+        told |= {"machines": {"min": 2, "want": MACHINES, "max": 4} if self.elastic else MACHINES}
+        told |= {"roles": replicas.ROLES} if self.roles else {}
+        return JobSpec.model_validate(told)
+
+
+PLAIN = Shape()
+
+
 class Site:
     """Everything, and the observers of it."""
 
-    def __init__(self, seed: int | str, free_running: bool = False) -> None:
+    def __init__(self, seed: int | str, shape: Shape = PLAIN) -> None:
         self.seed = seed
-        self.keeps = zlib.crc32(str(seed).encode()) % 3 == 0
-        """The job's ranks may keep their processes."""
+        self.shape = shape
         self.scheduler = Scheduler(seed)
         self.history = History()
         self.network = Network(self.scheduler)
@@ -343,6 +372,8 @@ class Site:
         )
         self.clock_offsets: dict[str, float] = {}
         self.hosts: dict[str, Host] = {}
+        self.controls: dict[str, Any] = {}
+        """Runs and ranks, by the path of the control page."""
         self.prefect = Prefect(self)
         self.gateways = {name: Gateway(self, name) for name in GATEWAYS}
         self.groups: dict[tuple[str, int], Group] = {}
@@ -374,17 +405,21 @@ class Site:
         """A gateway that leads, or one that does not."""
         return next((name for name, each in self.gateways.items() if each.is_sure is leads), GATEWAYS[0])
 
-    def ask(self, path: str, gateways: Sequence[str] = GATEWAYS * 20) -> None:
+    def ask(
+        self, path: str, gateways: Sequence[str] = GATEWAYS * 20, body: dict[str, Any] | None = None
+    ) -> None:
         """A person asks gateways, one after the other, until one does it."""
         process = Process(self.scheduler, f"person {path}", "operator")
-        process.start(self._ask(process, path, gateways))
+        process.start(self._ask(process, path, gateways, body))
 
-    async def _ask(self, process: Process, path: str, gateways: Sequence[str]) -> None:
+    async def _ask(
+        self, process: Process, path: str, gateways: Sequence[str], body: dict[str, Any] | None
+    ) -> None:
         client = Client(self.network, process, 3.0)
         headers = {"Authorization": self.secret.header}
         for gateway in gateways:
             with contextlib.suppress(httpx.HTTPError):
-                answer = await client.post(f"http://{gateway}:80{path}", headers=headers)
+                answer = await client.post(f"http://{gateway}:80{path}", headers=headers, json=body)
                 self.note("person", asks=path, of=gateway, status=answer.status_code, said=answer.text[:120])
                 if answer.status_code == 200:
                     return
@@ -392,7 +427,7 @@ class Site:
 
     async def _submit(self, process: Process) -> None:
         client = Client(self.network, process, 30.0)
-        spec = JobSpec(name=JOB, script="train.py", machines=MACHINES, ranks_per_machine=RANKS)
+        spec = self.shape.spec()
         body = {"spec": spec.model_dump(mode="json"), "code_version": "v1"}
         headers = {"Authorization": self.secret.header}
         while True:
@@ -476,6 +511,9 @@ class Site:
     def ended(self, process: RankProcess, code: int, why: str) -> None:
         """A rank is gone."""
         start = process.run.start
+        if process.ahead:
+            self.note("ahead-end", epoch=start.epoch, rank=process.rank, on=process.host.name, why=why)
+            return
         self.note(
             "rank-end",
             job=start.job,
@@ -487,6 +525,17 @@ class Site:
         )
         self._tell("ended", process, why)
 
+    def replica_started(self, process: replicas.ReplicaProcess) -> None:
+        """A replica was forked."""
+        _, role, index, generation = process.key
+        self.note("replica", role=role, index=index, generation=generation, on=process.host.name)
+        self._tell("replica_started", process)
+
+    def replica_ended(self, process: replicas.ReplicaProcess, why: str) -> None:
+        """A replica is gone."""
+        _, role, index, generation = process.key
+        self.note("replica-end", role=role, index=index, generation=generation, on=process.host.name, why=why)
+
     def fenced(self, agent: Agent, command: wire.Fence, stopped: list[RankProcess]) -> None:
         """An agent took a fence, or forgot a job."""
         fence = agent.jobs.fences.get(command.job)
@@ -494,6 +543,12 @@ class Site:
             "fence", on=agent.machine, epoch=command.epoch, stopped=[one.rank for one in stopped], fence=fence
         )
         self._tell("fenced", agent, command, stopped)
+
+    def forgot(self, host: Host, job: str, before: tuple[int, int]) -> None:
+        """A machine dropped all that it kept of a job."""
+        after = self.common_step()
+        self.note("forget", on=host.name, before=before, after=after)
+        self._tell("forgot", host, job, before, after)
 
     def evicting(self, process: Process, host: Host, incarnation: str, reason: str) -> None:
         """A driver was told to."""
@@ -522,16 +577,42 @@ class Site:
     @property
     def quiet(self) -> bool:
         """The job runs as the ledger says, or has ended, and no incident is open."""
+        return not self.unrest
+
+    @property
+    def unrest(self) -> str:
+        """Why it is not quiet; empty: it is."""
         if self.look(lambda ledger: ledger.incidents(state=IncidentState.OPEN, evidence=False)):
-            return False
+            return "incidents are open"
         jobs = self.look(lambda ledger: ledger.jobs())
         if not jobs:
-            return False
+            return "there is no job"
         job = jobs[0]
         if job.state is not JobState.RUNNING:
-            return job.state in (JobState.FAILED, JobState.STOPPED, JobState.DONE)
+            over = job.state in (JobState.FAILED, JobState.STOPPED, JobState.DONE)
+            left = [process.key for host in self.hosts.values() for process in replicas.live(host)]
+            return (
+                f"replicas are left: {left}" if over and left else "" if over else f"the job is {job.state}"
+            )
         group = self.groups.get((job.name, job.epoch))
-        return group is not None and len(group.alive) == job.spec.world_size and group.steps_done > 0
+        if group is None or len(group.alive) != job.spec.world_size or not group.steps_done:
+            return "not all ranks of its epoch make steps"
+        waiting = [one.rank for host in self.hosts.values() for one in host.ranks() if one.left]
+        if waiting:
+            return f"kept ranks {waiting} wait"
+        places = self.look(lambda ledger: ledger.places(job.name))
+        return replicas.settled(list(self.hosts.values()), places, job.spec.roles)
+
+    def common_step(self) -> tuple[int, int]:
+        """Return epoch and step of the newest state of which each rank's shard is on a machine that is up."""
+        found: dict[tuple[int, int], set[int]] = {}
+        sizes: dict[tuple[int, int], int] = {}
+        for host in self.hosts.values():
+            for shard in host.shards.values() if host.up else ():
+                found.setdefault((shard.epoch, shard.step), set()).add(shard.rank)
+                sizes[shard.epoch, shard.step] = shard.world_size
+        whole = [which for which, ranks in found.items() if len(ranks) == sizes[which]]
+        return max(whole, default=(0, 0))
 
 
 __all__ = ["Site", "unit_of"]

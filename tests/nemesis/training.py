@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.agent.ranks.processes import Watched
 from holdfast.models.checkpoint import Shard, Tier
-from holdfast.session.keep.run import ALONE_S
 
 if TYPE_CHECKING:
     from tests.nemesis.machines import Host
@@ -15,8 +14,10 @@ if TYPE_CHECKING:
 
 STEP_S = 0.5
 FALLS_AFTER_S = 0.2
-LEAVES_AFTER_S = 0.02
 KEPT = 2
+LEAVES_AFTER_S = 0.4
+LEAVES_NOT = 0.1
+"""Share of ranks that hang in a call that nothing breaks off."""
 
 
 class RankProcess(Watched):
@@ -30,47 +31,36 @@ class RankProcess(Watched):
         self.expected, self.exit_code = False, None
         self.alive, self.stopped, self.cpu_s = True, False, 0.0
         self.why = ""
-        self.group: Group | None = None
-        self.keeps = bool(run) and host.site.keeps and run.start.replay is None
-        """Its script lets its process be kept."""
+        self.ahead = False
+        """Started beside the epoch that trains, it waits for its state."""
+        self.held = False
         self.left = False
-        """It is out of its training, and waits for its next epoch."""
+        """It left its training function, and waits for the next epoch."""
         self.gone: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._told = on_exit
         host.children.append(self)
+
+    def watch(self, on_exit: Any) -> None:
+        """Whom its agent tells of its end from now on."""
+        self._told = on_exit
+
+    def leave(self) -> None:
+        """Leave the training function, if it can; whoever waits hears of it."""
+        site = self.host.site
+        if self.left or site.random.random() < LEAVES_NOT:
+            return
+
+        def left() -> None:
+            if self.alive and not self.stopped:
+                say(self, {"t": "left", "epoch": self.run.start.epoch})
+                self.left = True
+
+        site.scheduler.after(LEAVES_AFTER_S * site.random.random(), left)
 
     def kill(self) -> None:
         """SIGKILL by the agent."""
         self.expected = True
         self.end(-9, "agent")
-
-    def watch(self, on_exit: Any) -> None:
-        """As :meth:`Watched.watch`."""
-        self.expected, self._told = on_exit is None, on_exit
-
-    def leave(self, lost: dict[str, Any] | None = None) -> None:
-        """Leave the training: its agent ordered it, or it ``lost`` a peer and waits for a word of its agent."""
-        if not self.alive or self.stopped or self.group is None:
-            return
-        group, run = self.group, self.run
-        first, self.left = not self.left, True
-        if lost is None or first:
-            group.say(self, {"t": "left", **(lost or {})})
-        if lost is not None and first:
-            site = self.host.site
-            site.scheduler.after(ALONE_S, lambda: self._alone(run))
-
-    def _alone(self, run: Any) -> None:
-        """Nobody asked for it in time."""
-        if self.left and self.run is run and not self.expected:
-            self.end(1, "peer")
-
-    def join(self, run: Any, on_exit: Any) -> None:
-        """Begin another epoch."""
-        if self.group is not None:
-            del self.group.ranks[self.rank]
-        self.run, self.left = run, False
-        self.watch(on_exit)
 
     def usage(self) -> tuple[float, str]:
         """Processor seconds and the state's letter."""
@@ -111,14 +101,16 @@ class Group:
     def add(self, process: RankProcess) -> None:
         """A rank was started."""
         self.ranks[process.rank] = process
-        process.group = self
         if not self._ticks:
             self._next()
 
     @property
     def alive(self) -> list[RankProcess]:
-        """Those that live, and train."""
-        return [one for one in self.ranks.values() if one.alive and not one.left]
+        """Those that live in this epoch."""
+        return [one for one in self.ranks.values() if self._is_in(one)]
+
+    def _is_in(self, one: RankProcess) -> bool:
+        return one.alive and not one.left and one.run.start.epoch == self.epoch
 
     def _next(self) -> None:
         self._ticks = True
@@ -134,18 +126,27 @@ class Group:
             return
         if len(self.ranks) < self.size:
             return
-        fallen = [one for one in self.ranks.values() if not one.alive or one.left]
+        fallen = [one for one in self.ranks.values() if not self._is_in(one)]
         if fallen:
             for one in self.alive:
                 if any(self.site.network.is_open(dead.host.name, one.host.name) for dead in fallen):
                     self._fall(one)
-        elif all(not one.stopped and self._reaches_all(one) for one in self.alive):
+        elif all(not one.stopped and self._reaches_all(one) for one in self.alive) and not self._hold():
             self._step()
+
+    def _hold(self) -> bool:
+        """Ranks that were told so wait at this boundary, and with them all."""
+        for one in self.alive:
+            holds = one.run.held_at is not None and one.run.held_at <= self.step
+            if holds is not one.held:
+                one.held = holds
+                self._say(one, {"t": "held" if holds else "released"})
+        return any(one.held for one in self.alive)
 
     def _replayed(self) -> None:
         """A replay finds nothing, and ends."""
         for one in self.alive:
-            self.say(one, {"t": "replayed", "ok": True})
+            self._say(one, {"t": "replayed", "ok": True})
             self.site.scheduler.after(0.01, lambda one=one: one.end(0, "replayed"))
 
     def _fall(self, one: RankProcess) -> None:
@@ -153,11 +154,12 @@ class Group:
             "error_type": "RuntimeError",
             "message": "[gloo/transport/tcp/pair.cc:534] Connection closed by peer",
         }
-        if one.keeps:
-            self.site.scheduler.after(LEAVES_AFTER_S, lambda: one.leave(said))
+        if one.run.board.rows[one.rank].keeps:
+            self._say(one, {"t": "left", **said})
+            one.left = True
             return
-        self.say(one, {"t": "failed", **said})
-        self.site.scheduler.after(FALLS_AFTER_S, lambda: one.end(1, "peer"))
+        self._say(one, {"t": "failed", **said})
+        self.site.scheduler.after(FALLS_AFTER_S, lambda: one.end(1, "peer") if self._is_in(one) else None)
 
     def _reaches_all(self, one: RankProcess) -> bool:
         hosts = {other.host.name for other in self.alive}
@@ -170,7 +172,7 @@ class Group:
         for one in self.alive:
             one.cpu_s += STEP_S
             at = self.site.wall(one.host.name)
-            self.say(one, {"t": "step", "step": self.step, "at": at, "s": STEP_S, "loss": 1.0})
+            self._say(one, {"t": "step", "step": self.step, "at": at, "s": STEP_S, "loss": 1.0})
             self._save(one)
 
     def _save(self, one: RankProcess) -> None:
@@ -179,6 +181,9 @@ class Group:
         peer = self.site.hosts.get(start.peer_machine)
         if peer is not None and peer.up and self.site.network.is_open(one.host.name, peer.name):
             peer.save(self.shard(one, peer.name, Tier.PEER))
+        joins = self.site.hosts.get(one.run.mirrors_to(self.site.scheduler.now))
+        if joins is not None and joins.up and self.site.network.is_open(one.host.name, joins.name):
+            joins.save(self.shard(one, joins.name, Tier.PEER))
 
     def shard(self, one: RankProcess, machine: str, tier: Tier) -> Shard:
         """Of the present step."""
@@ -194,8 +199,12 @@ class Group:
             world_size=self.size,
         )
 
-    def say(self, one: RankProcess, message: dict[str, Any]) -> None:
-        """Send it to the agent."""
-        agent, board = one.agent, one.run.board
-        if agent is not None and agent.alive and board is not None:
-            agent.loop.call_soon(board._take, message | {"rank": one.rank, "epoch": self.epoch})
+    def _say(self, one: RankProcess, message: dict[str, Any]) -> None:
+        say(one, message | {"epoch": self.epoch})
+
+
+def say(one: RankProcess, message: dict[str, Any]) -> None:
+    """Have the rank's agent hear of it."""
+    agent, board = one.agent, one.run.board
+    if one.alive and agent is not None and agent.alive and board is not None:
+        agent.loop.call_soon(board._take, message | {"rank": one.rank})

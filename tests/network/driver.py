@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 
+from holdfast.drivers.agent_starter import AgentStarter, start_alone
 from holdfast.drivers.local import Evicted, LocalDriver
 from holdfast.models.machine import Scope
 from holdfast.paths import ENV_MACHINE_DIR, machine_dir, shm_dir
@@ -74,7 +75,7 @@ class LabDriver(LocalDriver):
             return False
         return True
 
-    def _boot(self, name: str) -> None:
+    def _boot(self, name: str, start: AgentStarter = start_alone) -> None:
         folder, (space, address) = machine_dir(self.home, name), self._hosts[name]
         folder.mkdir(parents=True, exist_ok=True)
         shm_dir(self.home, name).mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.diagnostics.collectives import Outcome, Part
+from holdfast.agent.diagnostics.collectives import CollectiveOutcome, Part
 from holdfast.agent.diagnostics.machine_checks import _judge_pair
 from holdfast.models.agent import Diagnose, Rendezvous
 from holdfast.models.alert import Finding
@@ -69,7 +69,9 @@ def gather(wires: Lab, hosts: list[str], pairs: list[pairing.Pair], folder: Path
         finding
         for host, own in parts.items()
         for peer, part in own.items()
-        for finding in _judge_pair(told(peer, part.rank), host, {part.rank: Outcome.read(part.outcome_path)})
+        for finding in _judge_pair(
+            told(peer, part.rank), host, {part.rank: CollectiveOutcome.read(part.outcome_path)}
+        )
     ]
 
 

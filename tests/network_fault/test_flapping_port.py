@@ -15,7 +15,6 @@ from tests.network.lab import Lab
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.alone,
     pytest.mark.thorough,
     pytest.mark.timeout(400),
 ]

@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import shutil
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
-import pytest
 from websockets.asyncio.client import ClientConnection, connect
 
-from tests.e2e.browser import FLAGS
+from tests.e2e.browser import Chromium
 
 DEADLINE_S = 30.0
 PHONE = (360, 780)
@@ -24,10 +21,13 @@ DESKTOP = (1280, 900)
 
 
 class Tab:
-    """A tab. ``requests`` are the addresses that it asked for, ``errors`` what went wrong in the page's scripts."""
+    """A tab. ``requests`` are the addresses that it asked for, ``errors`` what went wrong in the page's scripts.
 
-    def __init__(self, socket: ClientConnection) -> None:
-        self._socket = socket
+    ``context`` is the browser context that it is in, as arguments of a command.
+    """
+
+    def __init__(self, socket: ClientConnection, context: dict[str, Any]) -> None:
+        self._socket, self.context = socket, context
         self._number = 0
         self._answers: dict[int, asyncio.Future[Any]] = {}
         self.requests: list[str] = []
@@ -132,41 +132,19 @@ class Tab:
 
 
 @asynccontextmanager
-async def browser(folder: Path) -> AsyncIterator[Tab]:
-    """A browser with a profile of its own and one tab."""
-    found = shutil.which("chromium") or shutil.which("chromium-browser")
-    if found is None:
-        pytest.skip("chromium is not installed (Debian and Ubuntu: apt-get install chromium)")
-    profile = folder / "profile"
-    command = [found, *FLAGS, f"--user-data-dir={profile}", "--remote-debugging-port=0", "about:blank"]
-    nothing = asyncio.subprocess.DEVNULL
-    process = await asyncio.create_subprocess_exec(*command, stdin=nothing, stdout=nothing, stderr=nothing)
-    try:
-        address = await _page_of(profile / "DevToolsActivePort")
-        async with connect(address, max_size=None) as socket:
-            tab = Tab(socket)
+async def browser() -> AsyncIterator[Tab]:
+    """A tab that shares nothing with those of other tests: no cookie, no storage, no cache."""
+    chromium = Chromium.running()
+    async with connect(chromium.control, max_size=None) as socket:
+        control = Tab(socket, {})
+        made = await control.call("Target.createBrowserContext", disposeOnDetach=True)
+        target = await control.call("Target.createTarget", url="about:blank", **made)
+        async with connect(f"{chromium.address}/devtools/page/{target['targetId']}", max_size=None) as page:
+            tab = Tab(page, made)
             for domain in ("Page", "Runtime", "Network", "Log"):
                 await tab.call(f"{domain}.enable")
             await tab.size(*DESKTOP)
             yield tab
             await tab.close()
-    finally:
-        process.terminate()
-        try:
-            await asyncio.wait_for(process.wait(), 10)
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-
-
-async def _page_of(announced: Path) -> str:
-    deadline = time.monotonic() + DEADLINE_S
-    while time.monotonic() < deadline:
-        if announced.exists() and (lines := announced.read_text().splitlines()):
-            async with httpx.AsyncClient(trust_env=False) as client:
-                targets = (await client.get(f"http://127.0.0.1:{lines[0]}/json/list")).json()
-            for target in targets:
-                if target["type"] == "page":
-                    return str(target["webSocketDebuggerUrl"])
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"chromium did not start within {DEADLINE_S} s")
+        await control.call("Target.disposeBrowserContext", **made)
+        await control.close()

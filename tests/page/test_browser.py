@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,7 @@ from tests.page.served import log_in, served
 from tests.page.tab import DESKTOP, PHONE, Tab, browser
 from tests.page.world import big_job
 
-pytestmark = [pytest.mark.e2e, pytest.mark.alone, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>\'"&\u202e</script>'
 VIEWS = {
@@ -62,10 +61,10 @@ CONTRAST = """(() => {
 
 
 @pytest.fixture
-async def site(kit: Kit, tmp_path: Path) -> AsyncIterator[tuple[Kit, Tab, str]]:
+async def site(kit: Kit) -> AsyncIterator[tuple[Kit, Tab, str]]:
     """A gateway with a job of 128 ranks, and somebody who is logged in."""
     await big_job(kit)
-    async with served(kit) as address, browser(tmp_path) as tab:
+    async with served(kit) as address, browser() as tab:
         await log_in(tab, address)
         yield kit, tab, address
 
@@ -105,7 +104,7 @@ async def test_a_foreign_request_would_be_refused_and_seen(site: tuple[Kit, Tab,
     assert any("Content Security Policy" in error for error in tab.errors)
 
 
-async def test_hostile_text_stays_text(kit: Kit, tmp_path: Path) -> None:
+async def test_hostile_text_stays_text(kit: Kit) -> None:
     """Logs, reasons and names come from processes that anybody may have written: no script of theirs runs."""
     await big_job(kit, machines=4, ranks=2, tp=1, pp=1)
     found = Classification(
@@ -128,7 +127,7 @@ async def test_hostile_text_stays_text(kit: Kit, tmp_path: Path) -> None:
     kit.ledger.set_incident(incident.id, summary=HOSTILE)
     kit.ledger.set_machine("m5", state=MachineState.CORDONED, cordon_reason=HOSTILE)
     kit.ledger.note_by_hand("evict", "m5", by=HOSTILE, via="page", reason=HOSTILE)
-    async with served(kit) as address, browser(tmp_path) as tab:
+    async with served(kit) as address, browser() as tab:
         await log_in(tab, address, by=HOSTILE)
         for view in ("#/", "#/machines/m5", "#/incidents", f"#/incidents/{incident.id}", f"#/jobs/{JOB}"):
             await go(tab, view, "<img src=x onerror")
@@ -143,10 +142,10 @@ async def test_hostile_text_stays_text(kit: Kit, tmp_path: Path) -> None:
         assert tab.errors == []
 
 
-async def test_wrong_secret_is_said_in_the_dialog(kit: Kit, tmp_path: Path) -> None:
+async def test_wrong_secret_is_said_in_the_dialog(kit: Kit) -> None:
     """And the right one opens the page."""
     await kit.register("m0")
-    async with served(kit) as address, browser(tmp_path) as tab:
+    async with served(kit) as address, browser() as tab:
         await tab.open(f"{address}/ui/")
         await tab.fill("by", "eve")
         await tab.fill("secret", "guess")
@@ -234,17 +233,17 @@ async def test_ranks_are_reached_by_keyboard(site: tuple[Kit, Tab, str]) -> None
         await tab.sees(text)
 
 
-async def test_a_gateway_that_is_away_is_said(kit: Kit, tmp_path: Path) -> None:
+async def test_a_gateway_that_is_away_is_said(kit: Kit) -> None:
     """What is shown is then old, and the page says so."""
     await kit.register("m0")
-    async with browser(tmp_path) as tab:
+    async with browser() as tab:
         async with served(kit) as address:
             await log_in(tab, address)
             await tab.sees("live")
         await tab.sees("the gateway does not answer")
 
 
-async def test_an_incident_is_told_in_words(kit: Kit, tmp_path: Path) -> None:
+async def test_an_incident_is_told_in_words(kit: Kit) -> None:
     """No JSON, no seconds since 1970; who only lost a peer is folded; what comes next stands on top."""
     await big_job(kit, machines=4, ranks=2, tp=1, pp=1)
     found = Classification(
@@ -275,7 +274,7 @@ async def test_an_incident_is_told_in_words(kit: Kit, tmp_path: Path) -> None:
         incident.id, "pause", {"ranks": {"0": "ended", "1": "ended"}, "took_s": 0.4, "at_step": [7, 8]}
     )
     kit.ledger.begin(incident.id, 1, "evict:m0", "evict", {})
-    async with served(kit) as address, browser(tmp_path) as tab:
+    async with served(kit) as address, browser() as tab:
         await log_in(tab, address)
         await go(tab, f"#/incidents/{incident.id}", "Under way: evict:m0, since")
         text = await tab.run("document.body.innerText")
@@ -287,7 +286,9 @@ async def test_an_incident_is_told_in_words(kit: Kit, tmp_path: Path) -> None:
         assert await tab.run("document.querySelectorAll('details:not([open]) .signal').length") == 3
         await tab.call("Emulation.setFocusEmulationEnabled", enabled=True)
         await tab.call(
-            "Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"]
+            "Browser.grantPermissions",
+            permissions=["clipboardReadWrite", "clipboardSanitizedWrite"],
+            **tab.context,
         )
         await tab.click("button", "copy")
         await tab.sees("copied")

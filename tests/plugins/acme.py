@@ -35,6 +35,10 @@ spin_nothing = "acme_holdfast.fans:spin_nothing"
 acme = "acme_holdfast.driver:AcmeDriver"
 acme_old = "acme_holdfast.driver:gone"
 
+[project.entry-points."holdfast.settings"]
+acme = "acme_holdfast.driver:AcmeSettings"
+other = "acme_holdfast.driver:AcmeSettings"
+
 [project.entry-points."holdfast.playbooks"]
 fan_fault = "acme_holdfast.fan_fault:fan_fault"
 fan_missing = "acme_holdfast.nowhere:fan_missing"
@@ -109,11 +113,24 @@ def spin_nothing(machine, home, values):
     return None
 """,
     "acme_holdfast/driver.py": """\
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from holdfast.settings import FromEnvironment, read
+
+
+class AcmeSettings(FromEnvironment):
+    model_config = SettingsConfigDict(env_prefix="HOLDFAST_ACME_")
+
+    racks: int = Field(1, ge=1, description="Racks that machines are taken from.")
+
+
 class AcmeDriver:
     name = "acme"
 
     def __init__(self, settings):
         self.settings = settings
+        self.own = read(AcmeSettings, settings.home)
 """,
     "acme_holdfast/fan_fault.py": '''\
 from holdfast.tasks.case import Case

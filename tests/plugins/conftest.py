@@ -20,12 +20,17 @@ def site_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+def _forget() -> None:
+    plugins.declare.cache_clear()
+    plugins.all_settings.cache_clear()
+
+
 @pytest.fixture
 def installed(site_packages: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The package can be imported in this process, for one test."""
     monkeypatch.syspath_prepend(str(site_packages))
-    plugins.declare.cache_clear()
+    _forget()
     yield site_packages
-    plugins.declare.cache_clear()
+    _forget()
     for name in [name for name in sys.modules if name.startswith("acme_holdfast")]:
         del sys.modules[name]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import drivers, plugins
+from holdfast import drivers, envfile, plugins
 from holdfast.agent.diagnostics import plugged
 from holdfast.agent.inspection.detectors import detectors
 from holdfast.agent.inspection.inspector import Inspector
@@ -22,7 +22,8 @@ from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClas
 from holdfast.models.job import Job, JobSpec, JobState
 from holdfast.plugins import Group
 from holdfast.plugins.policy import site_policy
-from holdfast.policies.classify.incident_class import JobContext, classify
+from holdfast.policies.classify.decision import JobContext
+from holdfast.policies.classify.incident_class import classify
 from holdfast.settings import Settings
 from tests.plugins import acme
 
@@ -77,7 +78,7 @@ async def test_a_broken_detector_does_not_keep_the_others_from_looking(
     seen: asyncio.Queue[Alert] = asyncio.Queue()
     looking = asyncio.create_task(Inspector("m1", fans, policy.intervals, seen.put_nowait).run())
     try:
-        found = await asyncio.wait_for(seen.get(), 10)
+        found = await asyncio.wait_for(seen.get(), 60)
     finally:
         looking.cancel()
     assert found.evidence == {"check": "fans"}
@@ -122,6 +123,25 @@ def test_drivers_are_chosen_by_name(tmp_path: Path) -> None:
         drivers.from_settings(Settings(home=tmp_path, driver="acme_old"))
     with pytest.raises(SettingsError, match="expected one of local, slurm, kubernetes, acme"):
         drivers.from_settings(Settings(home=tmp_path, driver="amce"))
+
+
+def test_a_driver_has_settings_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Chosen once at `holdfast up`, read by every later process, and refused by name."""
+    site = Settings(home=tmp_path, driver="acme")
+    assert drivers.from_settings(site).own.racks == 1  # type: ignore[attr-defined]
+    monkeypatch.setenv("HOLDFAST_ACME_RACKS", "3")
+    envfile.remember(site)
+    assert "other" in caplog.text, "it has the prefix of another"
+    monkeypatch.delenv("HOLDFAST_ACME_RACKS")
+    assert "HOLDFAST_ACME_RACKS=3" in (tmp_path / "settings.env").read_text().splitlines()
+    assert drivers.from_settings(site).own.racks == 3  # type: ignore[attr-defined]
+    monkeypatch.setenv("HOLDFAST_ACME_RACKS", "0")
+    with pytest.raises(SettingsError, match=r"HOLDFAST_ACME_RACKS = '0': Input should be greater"):
+        envfile.remember(site)
+    with pytest.raises(SettingsError, match=r"broken: SettingsError: setting HOLDFAST_ACME_RACKS = '0'"):
+        drivers.from_settings(site)
 
 
 def test_a_driver_whose_evictions_are_not_fenced_is_refused(

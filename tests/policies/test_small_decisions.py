@@ -14,10 +14,11 @@ from holdfast.models.alert import Finding, IncidentClass
 from holdfast.models.history import Offence
 from holdfast.models.machine import Scope
 from holdfast.policies.classify import services
-from holdfast.policies.config.policy import ApprovalPolicy, ApprovalRule, Policy
+from holdfast.policies.config.ladders import ApprovalPolicy, ApprovalRule
+from holdfast.policies.config.policy import Policy
 from holdfast.policies.diagnose import flight, slow_vote
 from holdfast.policies.diagnose.aggregate import Aggregation
-from holdfast.policies.diagnose.replay_groups import Next, Outcome, ReplayVerdict, decide
+from holdfast.policies.diagnose.replay_groups import Next, ReplayOutcome, ReplayVerdict, decide
 from holdfast.policies.escalate import approval, code
 from holdfast.policies.pool import admission, offences
 from tests.policies.make import epoch, job
@@ -250,24 +251,24 @@ def test_an_offence_halves() -> None:
     assert offences.offenders({"m1": 2.0, "m2": 1.9}, 2.0) == {"m1"}
 
 
-def verdict(outcome: Outcome, *suspects: int) -> ReplayVerdict:
+def verdict(outcome: ReplayOutcome, *suspects: int) -> ReplayVerdict:
     return ReplayVerdict(outcome=outcome, suspects=suspects, reasons=("x",))
 
 
 @pytest.mark.parametrize(
     ("found", "left", "expected"),
     [
-        (verdict(Outcome.FOUND, 3), 1, Next.EVICT),
-        (verdict(Outcome.NARROWED, 3, 4), 1, Next.EVICT),
-        (verdict(Outcome.NARROWED, 3, 4, 5), 1, Next.NOBODY),
-        (verdict(Outcome.SEVERAL, 3, 4), 0, Next.EVICT),
-        (verdict(Outcome.SEVERAL, 3, 4, 5), 0, Next.NOBODY),
-        (verdict(Outcome.NOT_REPRODUCED), 1, Next.AGAIN),
-        (verdict(Outcome.NOT_REPRODUCED), 0, Next.NOBODY),
-        (verdict(Outcome.FLAKY, 3), 1, Next.AGAIN),
-        (verdict(Outcome.FLAKY, 3), 0, Next.NOBODY),
-        (verdict(Outcome.COMMON_CAUSE), 1, Next.BLAME_CODE),
-        (verdict(Outcome.INSEPARABLE), 1, Next.NOBODY),
+        (verdict(ReplayOutcome.FOUND, 3), 1, Next.EVICT),
+        (verdict(ReplayOutcome.NARROWED, 3, 4), 1, Next.EVICT),
+        (verdict(ReplayOutcome.NARROWED, 3, 4, 5), 1, Next.NOBODY),
+        (verdict(ReplayOutcome.SEVERAL, 3, 4), 0, Next.EVICT),
+        (verdict(ReplayOutcome.SEVERAL, 3, 4, 5), 0, Next.NOBODY),
+        (verdict(ReplayOutcome.NOT_REPRODUCED), 1, Next.AGAIN),
+        (verdict(ReplayOutcome.NOT_REPRODUCED), 0, Next.NOBODY),
+        (verdict(ReplayOutcome.FLAKY, 3), 1, Next.AGAIN),
+        (verdict(ReplayOutcome.FLAKY, 3), 0, Next.NOBODY),
+        (verdict(ReplayOutcome.COMMON_CAUSE), 1, Next.BLAME_CODE),
+        (verdict(ReplayOutcome.INSEPARABLE), 1, Next.NOBODY),
     ],
 )
 def test_every_outcome_of_a_replay_is_decided(found: ReplayVerdict, left: int, expected: Next) -> None:
@@ -275,8 +276,8 @@ def test_every_outcome_of_a_replay_is_decided(found: ReplayVerdict, left: int, e
     decision = decide(found, 2, left)
     assert decision.next is expected
     assert bool(decision.suspects) is (expected is Next.EVICT)
-    assert {one.value for one in Outcome} == {
-        one.value for one in Outcome if decide(verdict(one, 1), 2, 0).reason
+    assert {one.value for one in ReplayOutcome} == {
+        one.value for one in ReplayOutcome if decide(verdict(one, 1), 2, 0).reason
     }
 
 

@@ -86,6 +86,32 @@ SCENARIOS: Mapping[str, tuple[str, ...]] = {
     "a machine was evicted for the loss of its former life": (
         "a-lost-machine-that-is-back-before-anything-was-done-stays",
     ),
+    "a person's eviction, update or size waited behind a question about a slow machine": (
+        "an-update-that-cannot-wait-does-not-wait-for-the-answer-about-a-slow-machine",
+        "a-person-evicts-the-slow-machine-itself-instead-of-answering",
+        "another-size-is-asked-for-while-a-slow-machine-is-asked-about",
+    ),
+    "a person who evicted a machine was asked whether to evict it": (
+        "a-person-who-evicts-is-not-asked-whether-to-evict",
+        "a-person-evicts-the-machine-that-is-asked-about-which-is-a-yes",
+    ),
+    "a job that was done was started again by a late yes": (
+        "the-job-is-done-while-a-slow-machines-eviction-awaits-approval",
+    ),
+    "a job that fills its disks lost one machine after the other": (
+        "a-job-that-fills-the-disks-of-its-machines-costs-one-of-them-and-not-the-next",
+    ),
+    "a cooling fault stopped a slow job": ("a-cooling-fault-in-the-room-is-no-machines",),
+    "a loss that is no number, reported after a crash, left bad checkpoints to be restored": (
+        "a-rank-that-aborts-and-then-a-loss-that-is-no-number",
+        "a-script-that-asserts-on-a-loss-that-is-no-number-says-so-before-the-number-is-heard",
+    ),
+    "an alert was refused because Prometheus had set the label of the job": (
+        "an-xid-from-prometheus-whose-job-label-is-the-scrape-configuration",
+    ),
+    "a machine that came back was waited for to be approved for eviction": (
+        "the-machine-comes-back-while-its-evictions-approval-is-missing-and-the-job-goes-on-at-once",
+    ),
 }
 """Decisions: names of scenarios of this folder."""
 
@@ -110,6 +136,25 @@ TESTS: Mapping[str, tuple[str, ...]] = {
     ),
     "the example playbook left clocks lowered": (
         "examples/playbooks/tests/test_thermal_throttling.py::test_the_attempt_after_a_killed_one_lets_the_clocks_go",
+    ),
+    "a rank that died beside a slow job left it hanging, with real ranks": (
+        "tests/e2e/test_on_call.py::test_a_rank_that_dies_while_a_slow_machine_is_looked_for_ends_the_search",
+    ),
+    "a question stayed in Prefect after it decided nothing any more": (
+        "tests/e2e/test_on_call.py::test_a_question_that_a_dead_rank_answers_is_taken_back",
+        "tests/e2e/test_on_call.py::test_the_question_about_a_job_that_is_stopped_is_taken_back",
+    ),
+    "a signal while a person held the job was ignored, with real ranks": (
+        "tests/e2e/test_on_call.py::test_a_signal_about_a_held_job_waits_where_people_see_it",
+    ),
+    "a refused command line was replayed as wrong arithmetic, with a real script": (
+        "tests/e2e/test_on_call.py::test_a_refused_command_line_is_told_in_its_own_words",
+    ),
+    "a machine was evicted for its former life, with a real agent": (
+        "tests/e2e/test_on_call.py::test_a_machine_that_came_back_while_its_eviction_was_asked_about_stays",
+    ),
+    "a refused eviction left the job standing for a minute, with real ranks": (
+        "tests/e2e/test_on_call.py::test_after_a_no_the_job_runs_on_at_once",
     ),
 }
 """What takes real processes, or is no decision: tests, by file and name."""

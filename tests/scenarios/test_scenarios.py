@@ -40,7 +40,8 @@ async def test_scenario(scenario: Scenario, tmp_path: Path) -> None:
     """The expected class, culprit and actions, and nothing else; from its ledger, the same policy decides the same."""
     played = await play(scenario, tmp_path)
     assert [*wrong_actions(scenario, played), *misses(scenario, played)] == []
-    for incident in played.incidents:
+    # Decisions under two policies are not those of one.
+    for incident in played.incidents if scenario.replays and scenario.one_policy else ():
         found = await compared(tmp_path, incident.id)
         assert [(row.step, row.recorded, row.replayed) for row in found.differences] == []
         assert [row.step for row in found.rows if row.reasons != row.recorded_reasons] == []

@@ -81,7 +81,7 @@ def test_survivors_go_on_in_their_processes_bit_for_bit(agent: KeepingAgent) -> 
     args = start(agent, "", extra=("--step-seconds", "0.05"))
     agent.wait_for(lambda: saved(agent, 3))
     pids = killed(agent)
-    agent.wait_for(lambda: agent.left() == SURVIVORS, 20)
+    agent.wait_for(lambda: agent.left() == SURVIVORS, 60)
     agent.end(SURVIVORS)
     assert resumed(agent, args, SURVIVORS) == expected
     assert {each["rank"] for each in agent.of("joined")} == SURVIVORS
@@ -100,7 +100,7 @@ def test_shards_over_a_device_mesh_go_on_too(agent: KeepingAgent, tmp_path: Path
         if folder == faulty:
             agent.wait_for(lambda: saved(agent, 20))
             killed(agent)
-            agent.wait_for(lambda: agent.left() == SURVIVORS, 20)
+            agent.wait_for(lambda: agent.left() == SURVIVORS, 60)
             go_on(agent, script, [steps, str(folder)], SURVIVORS)
         assert agent.join() == [0] * RANKS, agent.output()
     for rank in range(RANKS):
@@ -122,7 +122,7 @@ def test_a_rank_that_waits_for_nobody_is_driven_out(agent: KeepingAgent, how: st
     agent.wait_for(lambda: saved(agent, 2) and "misbehaves" in agent.output(), 60)
     killed(agent)
     agent.end(SURVIVORS)
-    agent.wait_for(lambda: agent.left() == SURVIVORS, 20)
+    agent.wait_for(lambda: agent.left() == SURVIVORS, 60)
     resumed(agent, args, SURVIVORS)
 
 

@@ -16,7 +16,7 @@ from holdfast.storage.checkpoints.save import buffers, slot_files
 from holdfast.storage.checkpoints.save.transfer import Transfer
 from holdfast.storage.checkpoints.save.writer import Save, ShardWriter
 from tests.session.conftest import MakeAgent
-from tests.session.small import contents, session_of, train, training
+from tests.session.small import contents, run, session_of, train, training
 
 pytestmark = pytest.mark.torch
 
@@ -27,7 +27,7 @@ def hold_saves(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     whole = Transfer.run
 
     def run(self: Transfer, reached: Any) -> None:
-        assert go.wait(20)
+        assert go.wait(60)
         whole(self, reached)
 
     monkeypatch.setattr(Transfer, "run", run)
@@ -248,3 +248,21 @@ def test_a_call_without_a_step_says_so_once(make_agent: MakeAgent, caplog: pytes
         session.checkpoint(state)
     assert session.counts == Counts(unstepped=3)
     assert sum("no step()" in each.message for each in caplog.records) == 1
+
+
+def test_a_script_that_counts_from_the_beginning_again_is_told(make_agent: MakeAgent) -> None:
+    """It ignores what restore() returned: until its count has passed the restored step, its saves are failed ones."""
+    agent = make_agent()
+    run(session_of(agent), training(), 3)
+    session, state = session_of(agent, (3, agent.shard(0, 3))), training()
+    assert session.restore(state) == 3
+    for step in range(1, 5):
+        session.step(step)
+        session.checkpoint(state)
+        assert session.flush()
+    assert session.counts == Counts(saved=1, failed=2, common=1, unstepped=1)
+    agent.wait_for(lambda: agent.of("save_failed"))
+    assert (
+        "was restored at step 3, and the script counts from an older one"
+        in agent.of("save_failed")[0]["reason"]
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -56,6 +57,42 @@ def test_steps_are_reported_with_their_numbers(make_agent: MakeAgent) -> None:
     assert [each["name"] for each in agent.of("activity")] == ["eval", ""]
 
 
+@pytest.mark.parametrize(
+    ("step", "numbers", "why"),
+    [
+        (0, {}, r"Session\.step\(0\): expected 1 to .* Steps count from 1"),
+        (-1, {}, r"Session\.step\(-1\): expected 1"),
+        ("1", {}, r"Session\.step\('1'\): expected an integer"),
+        (1.0, {}, r"Session\.step\(1\.0\): expected an integer"),
+        (1, {"loss": "low"}, r"Session\.step\(1, loss='low'\): expected one number"),
+        (1, {"grad_norm": torch.zeros(2)}, r"Session\.step\(1, grad_norm=tensor\(\[0\., 0\.\]\)\)"),
+        (1, {"mfu": [0.5]}, r"Session\.step\(1, mfu=\[0\.5\]\)"),
+    ],
+)
+def test_a_wrong_number_is_one_clear_error(
+    make_agent: MakeAgent, step: Any, numbers: dict[str, Any], why: str
+) -> None:
+    """It names the argument, its value and what was expected; nothing is reported."""
+    agent = make_agent()
+    with pytest.raises((TypeError, ValueError), match=why):
+        session_of(agent).step(step, **numbers)
+    assert not agent.of("step")
+
+
+class OnBrokenDevice:
+    """A loss whose copy to the host shows that a kernel failed."""
+
+    def __float__(self) -> float:
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+
+def test_a_device_that_fails_at_the_loss_is_no_wrong_number(make_agent: MakeAgent) -> None:
+    """The error that names the cause is the one that ends the script, and is in its log."""
+    session = session_of(make_agent())
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        session.step(1, loss=OnBrokenDevice())
+
+
 def test_a_step_tells_how_long_a_checkpoint_stalled_it(make_agent: MakeAgent) -> None:
     """The next step's report has the time that training stood still; the first has none."""
     agent = make_agent()
@@ -86,11 +123,33 @@ def test_unknown_state_is_refused(make_agent: MakeAgent) -> None:
     """An object without state_dict, or an optimizer without its model, is named."""
     agent = make_agent()
     session = session_of(agent)
-    session.step(1)
-    with pytest.raises(CheckpointError, match=r"state\['x'\] is a int"):
-        session.checkpoint({"x": 3})
+    with pytest.raises(
+        CheckpointError, match=r"state\['x'\] is of type int.*Put plain values into an object"
+    ):
+        session.restore({"x": 3})
     with pytest.raises(CheckpointError, match=r"state\['optimizer'\]: no module"):
-        session.checkpoint({"optimizer": training()["optimizer"]})
+        session.restore({"optimizer": training()["optimizer"]})
+    with pytest.raises(
+        CheckpointError, match="the state is of type Sequential: expected a dictionary of names"
+    ):
+        session.restore(training()["model"])
+    with pytest.raises(CheckpointError, match=r"state\[1\]: the name is of type int"):
+        session.restore({1: training()["model"]})  # type: ignore[dict-item]
+
+
+def test_a_state_dictionary_in_place_of_its_module_is_refused(make_agent: MakeAgent) -> None:
+    """As one gives it to torch.save(); and an object that could not be loaded again."""
+    session, state = session_of(make_agent()), training()
+    for name in ("model", "optimizer"):
+        with pytest.raises(CheckpointError, match=rf"state\['{name}'\].*itself, not what its state_dict\(\)"):
+            session.restore({name: state[name].state_dict()})
+
+    class OneWay:
+        def state_dict(self) -> dict[str, int]:
+            return {}
+
+    with pytest.raises(CheckpointError, match=r"state\['x'\] is of type OneWay.*no load_state_dict\(\)"):
+        session.restore({"x": OneWay()})
 
 
 def test_hold_waits_after_the_save_until_released(make_agent: MakeAgent) -> None:

@@ -37,7 +37,7 @@ def case(ctx: Context) -> Case:
         job="gpt",
         incident_class=incident.incident_class,
         broken_epoch=1,
-    )
+    ).within(ctx)
 
 
 class Act:

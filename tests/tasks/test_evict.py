@@ -96,7 +96,7 @@ def case_of(ctx: Context, attempt: int = 1, holder: str = "run 1") -> Case:
         incident_class=incident.incident_class,
         broken_epoch=1,
         lease=holder,
-    )
+    ).within(ctx)
 
 
 def an_hour_passes(ctx: Context, engine: Engine) -> None:

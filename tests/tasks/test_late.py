@@ -38,7 +38,7 @@ def case(tmp_path: Path) -> Iterator[Case]:
     use(ctx)
     yield Case(
         incident_id=incident.id, attempt=1, job="gpt", incident_class=IncidentClass.JOB_CRASH, broken_epoch=1
-    )
+    ).within(ctx)
     use(None)
     ledger.close()
 

@@ -181,7 +181,7 @@ async def test_replenishing_never_fails_a_recovery(ctx: Context, driver: FakeDri
         job="gpt",
         incident_class=incident.incident_class,
         broken_epoch=1,
-    )
+    ).within(ctx)
     assert await standby.replenish.fn(case) == []
     (action,) = [row for row in ctx.ledger.actions(incident.id) if row.kind == "replenish"]
     assert (action.state, action.result["error"]) == ("done", "no quota")

@@ -144,7 +144,7 @@ async def evicted(ctx: Context, xid: int = 119) -> Repair:
         incident_class=IncidentClass.MACHINE_FAULT,
         broken_epoch=0,
         lease="run 1",
-    )
+    ).within(ctx)
     await evicting.take_machines_out.fn(case, ["m1"], "x", Scope.CLUSTER)
     assert ctx.ledger.machine("m1").state is MachineState.CORDONED
     repairs = ctx.ledger.repairs(machine="m1")

@@ -97,6 +97,12 @@ async def test_what_is_not_there_is_refused_by_name(ctx: Context, source: dict[s
         await start_from.resolve(ctx, spec(**source))
 
 
+async def test_a_store_that_is_not_known_is_refused(ctx: Context) -> None:
+    """Before anything is recorded."""
+    with pytest.raises(SettingsError, match=r"no holdfast\.stores 'acme': expected one of s3"):
+        await resolved(ctx, path="acme://place/step-7")
+
+
 async def test_a_folder_is_looked_into(ctx: Context, tmp_path: Path) -> None:
     """Where this host sees it; one that only the machines of a cluster see is left to them."""
     (tmp_path / ".metadata").write_bytes(metadata())

@@ -46,7 +46,8 @@ def routes(gateway: Gateway) -> APIRouter:
 
 async def _one(gateway: Gateway, sent: alertmanager.WebhookAlert, group_status: str) -> dict[str, Any]:
     try:
-        alert = tidy(alertmanager.parse(sent, group_status, gateway.site.clock.now()))
+        jobs = gateway.site.fleet.jobs
+        alert = tidy(alertmanager.parse(sent, group_status, gateway.site.clock.now(), jobs))
         outcome = await gateway.correlator.accept(alert)
     except UnavailableError:
         raise

@@ -11,12 +11,29 @@ from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import RefusedError, UnavailableError
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.history import Action, ActionState
+from holdfast.models.machine import Machine
+from holdfast.policies.escalate import overtake
 
 
 def asked(actions: Sequence[Action]) -> Action | None:
     """Return the newest question that is not answered; None: there is none."""
     open_ones = [a for a in actions if a.kind == "approve" and a.state is ActionState.INTENT]
     return open_ones[-1] if open_ones else None
+
+
+def question(incident: Incident, actions: list[Action]) -> dict[str, Any] | None:
+    """Return the question that the incident's playbook asks a person, if there is one."""
+    action = asked(actions) if incident.state is IncidentState.OPEN else None
+    if action is None:
+        return None
+    return {
+        "incident": incident.id,
+        "job": incident.job,
+        "question": str(action.intent.get("question", "")),
+        "since": action.begun_at,
+        "deadline": action.intent.get("deadline"),
+        "default": action.intent.get("default"),
+    }
 
 
 class Approvals:
@@ -40,6 +57,19 @@ class Approvals:
             raise RefusedError(f"incident {incident_id} ({incident.state}) asks for no approval")
         await self._give(incident, question, {"approve": approve, "by": by, "reason": reason})
         return incident
+
+    async def approve_by_evicting(self, machine: Machine, by: str, reason: str) -> Incident | None:
+        """Take a person's request to evict a machine as the yes to an open question about it; None: there is none."""
+        acting = await asyncio.to_thread(self._site.ledger.acting, machine.job or "", evidence=False)
+        if (
+            acting is None or acting.incident_class in overtake.TRAINS_ON
+        ):  # a person's request ends the work on those
+            return None
+        question = asked(await asyncio.to_thread(self._site.ledger.actions, acting.id))
+        if question is None or question.intent.get("target") != machine.name:
+            return None
+        await self._give(acting, question, {"approve": True, "by": by, "reason": reason})
+        return acting
 
     async def look(self, incident: Incident, actions: Sequence[Action], resolved: str = "") -> None:
         """Check a suspended run: answer for its incident when the deadline has passed, or resume it if it was answered.

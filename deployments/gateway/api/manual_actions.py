@@ -26,7 +26,7 @@ class Evict(Asked):
     reason: str = Field("requested by an operator", max_length=2000)
 
 
-class Answer(Asked):
+class ApprovalAnswer(Asked):
     """A person's answer to what a playbook asks."""
 
     approve: bool
@@ -38,7 +38,7 @@ def routes(gateway: Gateway) -> APIRouter:
     site, ledger = gateway.site, gateway.site.ledger
 
     @router.post("/incidents/{incident_id}/approve")
-    async def approve(request: Request, incident_id: IncidentId, body: Answer) -> Incident:
+    async def approve(request: Request, incident_id: IncidentId, body: ApprovalAnswer) -> Incident:
         asker = who(request, body.by)
 
         async def act() -> Incident:
@@ -61,6 +61,9 @@ def routes(gateway: Gateway) -> APIRouter:
             if machine.job is None:
                 await gateway.acts.take_out(machine, body.reason, body.scope)
                 return Outcome(outcome=What.CORDONED, message=f"machine {name} is out of service")
+            if approved := await _approved(gateway, machine, asker.by, body.reason):
+                told = f"it is the yes to what {approved.id} asked"
+                return Outcome(incident=approved.id, outcome=What.JOINED, message=told)
             return await gateway.correlator.accept(_eviction(machine, body, asker.by, site.clock.now()))
 
         asked = asker.asks("evict", name, f"{body.reason} (scope {body.scope.value})")
@@ -86,6 +89,21 @@ def routes(gateway: Gateway) -> APIRouter:
         return ledger.by_hand(target, limit)
 
     return router
+
+
+async def _approved(gateway: Gateway, machine: Machine, by: str, reason: str) -> Incident | None:
+    """Take an eviction by hand as the yes to a question about it, open or run out; None: no incident asks it."""
+    ledger = gateway.site.ledger
+    if approved := await gateway.approvals.approve_by_evicting(machine, by, reason):
+        return approved
+    for wait in await asyncio.to_thread(ledger.waits):
+        if wait.job != machine.job or not await gateway.waiting.approves(wait.incident_id):
+            continue
+        actions = await asyncio.to_thread(ledger.actions, wait.incident_id)
+        targets = [str(action.intent.get("target")) for action in actions if action.kind == "approve"]
+        if targets[-1:] == [machine.name]:
+            return await gateway.waiting.approve(wait.incident_id, by, reason)
+    return None
 
 
 async def _release(gateway: Gateway, machine: Machine) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
+from holdfast.deployments.gateway.api.approvals import question
 from holdfast.deployments.gateway.detectors.rehearsals import of_job, unsaved_of
 from holdfast.deployments.gateway.fleet import times
 from holdfast.deployments.gateway.fleet.view import OUT_OF_SERVICE
@@ -39,6 +40,7 @@ def routes(gateway: Gateway) -> APIRouter:
             ],
             "incidents": [incident.model_dump(mode="json") for incident in incidents],
             "repairs": [_repair(each) for each in ledger.repairs(state=RepairState.OPEN)],
+            "asks": [ask for each in incidents if (ask := question(each, ledger.actions(each.id)))],
             "waits": [wait.model_dump(mode="json") for wait in ledger.waits()],
             "pool": _pool(gateway),
             "prefect": {
@@ -101,9 +103,11 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @router.get("/incidents/{incident_id}")
     def incident(incident_id: IncidentId) -> dict[str, Any]:
+        found, actions = ledger.incident(incident_id), ledger.actions(incident_id)
         return {
-            "incident": ledger.incident(incident_id).model_dump(mode="json"),
-            "actions": [action.model_dump(mode="json") for action in ledger.actions(incident_id)],
+            "incident": found.model_dump(mode="json"),
+            "ask": question(found, actions),
+            "actions": [action.model_dump(mode="json") for action in actions],
             "alerts": [alert.model_dump(mode="json") for alert in ledger.alerts(incident_id)],
             "repairs": [_repair(each) for each in ledger.repairs(incident_id=incident_id)],
             "wait": next(

@@ -8,7 +8,7 @@ from holdfast.deployments.gateway.intake.correlate import Correlator
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass, IncidentState
 from holdfast.models.job import Job, JobState
-from holdfast.models.rehearsal import Outcome
+from holdfast.models.rehearsal import RehearsalOutcome
 from holdfast.policies.restore.rehearsed import Restorable, restorable
 from holdfast.policies.restore.unsaved import Unsaved, unsaved
 
@@ -39,9 +39,9 @@ class Rehearsals:
         for job in list(self._site.fleet.jobs.values()):
             if job.state is JobState.RUNNING:
                 found = of_job(self._site, job)
-                if found.outcome is Outcome.FAILED:
+                if found.outcome is RehearsalOutcome.FAILED:
                     await self._failed(job, found)
-                elif found.outcome is Outcome.PROVEN:
+                elif found.outcome is RehearsalOutcome.PROVEN:
                     await self._proven(job, found)
 
     async def _failed(self, job: Job, found: Restorable) -> None:

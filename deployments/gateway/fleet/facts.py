@@ -51,7 +51,7 @@ def give_way(ledger: Ledger, job: str, to: str) -> None:
                 summary=f"{found}. Not moved: {to} came first. `holdfast move` asks again",
             )
             return
-        summary = f"{found}. Not diagnosed further: {to} came first. `holdfast doctor {job}` tells more"
+        summary = f"{found}. Not diagnosed further: {to} came first. `holdfast doctor {job}` shows more"
         ledger.set_incident(acting.id, state=IncidentState.NEEDS_HUMAN, summary=summary)
 
 

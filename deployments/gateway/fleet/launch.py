@@ -47,8 +47,7 @@ async def submit(gateway: Gateway, spec: JobSpec, code_version: str) -> Job:
     await asyncio.to_thread(ledger.add_version, spec.name, code_version, key, "submitted")
     await asyncio.to_thread(ledger.set_pending_version, spec.name, None)
     try:
-        if spec.roles:
-            await gateway.roles.submitted(spec.name)
+        await gateway.roles.submitted(spec.name)
         if TRAINER in spec.roles:
             await _seat_all(gateway.site, spec)
         await start(gateway, spec.name, "submitted")

@@ -17,6 +17,8 @@ from holdfast.models.agent import JobOnMachine, RankPhase, StepMark
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.history import Epoch
 from holdfast.models.job import Job, JobState
+from holdfast.policies.escalate import overtake
+from holdfast.storage.ledger import Ledger
 
 LOOK_BACK = 20
 """Incidents of a job, newest first, that a new step may still prove recovered."""
@@ -199,8 +201,18 @@ class Progress:
         log.info("job %s is done: all %d ranks ended with status 0", job.name, job.spec.world_size)
         await asyncio.to_thread(ledger.close_epoch, job.name, job.epoch, "done", now)
         done = await asyncio.to_thread(ledger.set_job, job.name, state=JobState.DONE, done_at=now)
+        await asyncio.to_thread(_dismiss, ledger, job.name)
         self._site.fleet.jobs[job.name] = done
         self._done.pop(job.name, None)
+
+
+def _dismiss(ledger: Ledger, job: str) -> None:
+    """Dismiss what was worked on beside the training that is over now: there is nothing left to do (blocking)."""
+    acting = ledger.acting(job)
+    if acting is not None and overtake.leaves_alone(acting, ledger.actions(acting.id)):
+        found = "; ".join(acting.reasons)
+        summary = f"{found}. Nothing was done about it: the job is done, all its ranks ended with status 0"
+        ledger.set_incident(acting.id, state=IncidentState.DISMISSED, summary=summary)
 
 
 def _ended(run: JobOnMachine) -> list[int]:

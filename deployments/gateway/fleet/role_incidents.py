@@ -20,8 +20,8 @@ def record(ledger: Ledger, job: Job, before: PlacesOfJob, after: PlacesOfJob) ->
     now = {(each.role, each.index): each for each in after.places}
     for key, incident in were.items():
         if incident and (key not in now or not now[key].incident):
-            summary = f"{key[0]} {key[1]} " + ("works again" if key in now else "is not wanted any more")
-            ledger.set_incident(incident, state=IncidentState.RECOVERED, summary=summary)
+            became = "works again" if key in now else "is not wanted any more"
+            _close(ledger, incident, f"{key[0]} {key[1]} {became}")
     result = after
     for place in after.places:
         if place.asked and not place.incident:
@@ -29,6 +29,21 @@ def record(ledger: Ledger, job: Job, before: PlacesOfJob, after: PlacesOfJob) ->
             others = tuple(each for each in result.of(place.role) if each.index != place.index)
             result = result.with_role(place.role, (*others, named))
     return result
+
+
+def dropped(ledger: Ledger, job: str, places: PlacesOfJob) -> None:
+    """Close the incidents of a former job of this name, whose places are to be forgotten. Blocks for the ledger."""
+    for each in places.places:
+        if each.incident:
+            _close(
+                ledger, each.incident, f"job {job} was submitted again: {each.role} {each.index} starts again"
+            )
+
+
+def _close(ledger: Ledger, incident: str, summary: str) -> None:
+    """Close it, unless a person has: what was decided about it stays."""
+    if ledger.incident(incident).state is IncidentState.NEEDS_HUMAN:
+        ledger.set_incident(incident, state=IncidentState.RECOVERED, summary=summary)
 
 
 def _opened(ledger: Ledger, job: Job, place: Place) -> str:

@@ -85,12 +85,15 @@ class Roles:
                 del self._reports[name]
 
     async def submitted(self, name: str) -> None:
-        """Drop the places that a former job of this name left; generations go on counting."""
+        """Drop the places that a former job of this name left, and close their incidents; generations count on."""
         async with self._ruling:
             known = await asyncio.to_thread(self._site.ledger.places, name)
-            for role in {each.role for each in known.places}:
-                known = known.with_role(role, ())
-            await asyncio.to_thread(self._site.ledger.set_places, name, known)
+            if known.places:
+                # Incidents first: killed in between, the next submission finds them by the places.
+                await asyncio.to_thread(role_incidents.dropped, self._site.ledger, name, known)
+                for role in {each.role for each in known.places}:
+                    known = known.with_role(role, ())
+                await asyncio.to_thread(self._site.ledger.set_places, name, known)
             self._places[name] = known
 
     async def scale(self, job: Job, role: str, replicas: int) -> Job:

@@ -6,6 +6,7 @@ https://prometheus.io/docs/alerting/latest/configuration/#webhook_config
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
@@ -43,12 +44,19 @@ class Webhook(BaseModel):
     """Alerts of the group that Alertmanager left out (``max_alerts`` of its webhook): it does not report which."""
 
 
-def parse(sent: WebhookAlert, group_status: str, now: float) -> Alert:
+def parse(sent: WebhookAlert, group_status: str, now: float, jobs: Collection[str] | None = None) -> Alert:
     """Convert ``sent`` to one of our alerts.
 
     Labels: ``kind`` (or ``alertname`` such as ``HoldfastJobHang`` or ``Xid``) names the kind; ``holdfast_job``
     or else ``job``, ``machine``, ``rank``, ``epoch`` and ``incarnation`` name where. One firing episode (same
     fingerprint, same start) is one signal, however often Alertmanager repeats it.
+
+    Args:
+        sent: as received.
+        group_status: of the payload, for an alert without one of its own.
+        now: Unix seconds.
+        jobs: those that there are; a label ``job`` with another value beside ``machine`` names no job of ours. None:
+            it always names one.
 
     Raises:
         SettingsError: the labels name no kind that we know, or a number or name is none.
@@ -56,7 +64,8 @@ def parse(sent: WebhookAlert, group_status: str, now: float) -> Alert:
     labels = sent.labels
     starts_at = sent.startsAt.timestamp() if sent.startsAt else now
     where = f"alert {labels.get('alertname', '')[:80]!r}: label "
-    job, machine, incarnation = _job(labels), labels.get("machine") or None, labels.get("incarnation") or None
+    machine, incarnation = labels.get("machine") or None, labels.get("incarnation") or None
+    job = _job(labels, machine, jobs)
     for kind, name in ((names.JOB, job), (names.MACHINE, machine), (names.INCARNATION, incarnation)):
         if name is not None:
             names.require(kind, name, where)
@@ -86,9 +95,12 @@ def _kind(labels: dict[str, str]) -> AlertKind:
     )
 
 
-def _job(labels: dict[str, str]) -> str | None:
+def _job(labels: dict[str, str], machine: str | None, jobs: Collection[str] | None) -> str | None:
     # Prometheus sets `job` to the name of the scrape configuration: rules may carry ours beside it.
-    return labels.get("holdfast_job") or labels.get("job") or None
+    if named := labels.get("holdfast_job"):
+        return named
+    scraped = labels.get("job") or None
+    return None if machine and jobs is not None and scraped not in jobs else scraped
 
 
 def _number(labels: dict[str, str], name: str) -> int | None:

@@ -12,7 +12,6 @@ from holdfast.deployments.gateway.detectors.probe import Prober, probe_all
 from holdfast.deployments.gateway.fleet.facts import Facts, gather, give_way
 from holdfast.deployments.gateway.fleet.spares import Spares
 from holdfast.deployments.gateway.fleet.view import WATCHED
-from holdfast.deployments.gateway.intake import admission_filter
 from holdfast.deployments.gateway.intake.correlation_window import CorrelationWindow
 from holdfast.deployments.gateway.intake.deduplicator import Deduplicator
 from holdfast.deployments.gateway.intake.job_queue import JobQueue
@@ -34,10 +33,11 @@ from holdfast.models.alert import (
 )
 from holdfast.models.job import Job, JobState
 from holdfast.models.machine import Machine
-from holdfast.policies.classify import exits
+from holdfast.policies.classify import admission_filter, exits
+from holdfast.policies.classify.decision import JobContext, NoAction, Wait
+from holdfast.policies.classify.identity import identity
 from holdfast.policies.classify.importance import Importance, importance
-from holdfast.policies.classify.incident_class import JobContext, NoAction, Wait, classify
-from holdfast.policies.classify.screening import identity
+from holdfast.policies.classify.incident_class import classify
 from holdfast.policies.escalate import overtake
 from holdfast.storage.ledger.inputs import OPENED
 

@@ -23,7 +23,7 @@ GZIP_FROM_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class Answer:
+class PageAnswer:
     """One view as JSON."""
 
     body: bytes
@@ -43,7 +43,7 @@ class Answers:
     fresh_s: float = FRESH_S
     acts: Callable[[], int] = lambda: 0
     """Returns the number of acts by hand so far."""
-    _made: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
+    _made: OrderedDict[str, PageAnswer] = field(default_factory=OrderedDict)
     _locks: defaultdict[str, asyncio.Lock] = field(default_factory=lambda: defaultdict(asyncio.Lock))
 
     async def give(
@@ -72,15 +72,15 @@ class Answers:
             return Response(answer.packed, headers=headers, media_type="application/json")
         return Response(answer.body, headers=headers, media_type="application/json")
 
-    def _make(self, make: Callable[[], Mapping[str, Any]]) -> Answer:
+    def _make(self, make: Callable[[], Mapping[str, Any]]) -> PageAnswer:
         begun, acts = time.monotonic(), self.acts()
         body = json.dumps(make(), separators=(",", ":"), allow_nan=False).encode()
         packed = gzip.compress(body, 1) if len(body) >= GZIP_FROM_BYTES else None
         took = time.monotonic() - begun
         etag = f'W/"{hashlib.sha256(body).hexdigest()[:24]}"'
-        return Answer(body, packed, etag, begun + took + max(self.fresh_s, SHARE * took), acts)
+        return PageAnswer(body, packed, etag, begun + took + max(self.fresh_s, SHARE * took), acts)
 
-    def _keep(self, key: str, answer: Answer) -> None:
+    def _keep(self, key: str, answer: PageAnswer) -> None:
         self._made[key] = answer
         self._made.move_to_end(key)
         while len(self._made) > KEPT:

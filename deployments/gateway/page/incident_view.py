@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from holdfast.deployments.gateway.api.approvals import question
 from holdfast.deployments.gateway.gateway import Gateway
-from holdfast.deployments.gateway.page.overview import prefect_ui, question
+from holdfast.deployments.gateway.page.overview import prefect_ui
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.history import Action
 from holdfast.policies.accounting.lost_time import account

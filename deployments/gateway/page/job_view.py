@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from holdfast.deployments.gateway.api.approvals import question
 from holdfast.deployments.gateway.fleet import times
 from holdfast.deployments.gateway.gateway import Gateway
-from holdfast.deployments.gateway.page.overview import incident_line, job_facts, question
+from holdfast.deployments.gateway.page.overview import incident_line, job_facts
 from holdfast.models.alert import IncidentState
 from holdfast.models.history import Epoch, Stretch
 from holdfast.policies.accounting.ettr_series import series

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.deployments.gateway.api.approvals import asked
+from holdfast.deployments.gateway.api.approvals import question
 from holdfast.deployments.gateway.detectors.rehearsals import of_job, unsaved_of
 from holdfast.deployments.gateway.fleet import times
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.site import Site
 from holdfast.models.alert import Incident, IncidentState
-from holdfast.models.history import Action
 from holdfast.models.job import Job
 from holdfast.models.machine import Machine, MachineState
 
@@ -69,21 +68,6 @@ def incident_line(row: Incident) -> dict[str, Any]:
     }
 
 
-def question(incident: Incident, actions: list[Action]) -> dict[str, Any] | None:
-    """Return the question that the incident's playbook asks a person, if there is one."""
-    action = asked(actions)
-    if action is None:
-        return None
-    return {
-        "incident": incident.id,
-        "job": incident.job,
-        "question": str(action.intent.get("question", "")),
-        "since": action.begun_at,
-        "deadline": action.intent.get("deadline"),
-        "default": action.intent.get("default"),
-    }
-
-
 def prefect_ui(gateway: Gateway) -> str | None:
     """Return the address of the Prefect UI; None: it is none that a browser should follow."""
     api = gateway.site.settings.prefect_api
@@ -109,6 +93,7 @@ def job_facts(gateway: Gateway, job: Job) -> dict[str, Any]:
         "submitted_at": job.submitted_at,
         "done_at": job.done_at,
         "skipped_steps": gateway.site.skipped_steps(job),
+        "kept_signals": gateway.on_hold.told(job.name),
         "roles": gateway.roles.view(job),
         "restore": of_job(gateway.site, job).model_dump(mode="json"),
         "unsaved": [each.model_dump(mode="json") for each in unsaved_of(gateway.site, job)],

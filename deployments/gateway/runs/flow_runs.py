@@ -10,7 +10,7 @@ from holdfast.models.alert import Incident
 from holdfast.models.base import Frozen
 
 
-class Phase(StrEnum):
+class RunPhase(StrEnum):
     """A run's state as far as the reconciler cares."""
 
     WAITING = "waiting"  # scheduled or pending: no worker has started it
@@ -20,17 +20,26 @@ class Phase(StrEnum):
     FAILED = "failed"  # failed, crashed, cancelled
 
 
-class Run(Frozen):
+class PlaybookRun(Frozen):
     """One flow run."""
 
     id: str
-    phase: Phase
+    phase: RunPhase
     state: str
     """The state's own name, for reasons that people read."""
     since: float
     """When it entered the state, or was to start if that is later (Unix seconds); 0.0: not known."""
     alive: bool | None = None
     """Whether its process is alive; None when that cannot be seen from here."""
+
+
+class Suspended(Frozen):
+    """A playbook's run that waits for a person's answer."""
+
+    id: str
+    incident: str = ""
+    """The incident that it was started for; empty: a person started it, for ``job``."""
+    job: str = ""
 
 
 class Runs(Protocol):
@@ -53,7 +62,7 @@ class Runs(Protocol):
         """
         ...
 
-    async def read(self, run_id: str) -> Run | None:
+    async def read(self, run_id: str) -> PlaybookRun | None:
         """Return the run, or None when there is none of that id.
 
         Raises:
@@ -74,6 +83,22 @@ class Runs(Protocol):
 
         Raises:
             UnavailableError: Prefect did not answer, or does not take the input.
+        """
+        ...
+
+    async def suspended(self) -> Collection[Suspended]:
+        """Return the playbooks' runs that wait for a person's answer.
+
+        Raises:
+            UnavailableError: Prefect did not answer.
+        """
+        ...
+
+    async def cancel(self, run_id: str, why: str) -> None:
+        """Cancel a run that is suspended; one that is not there any more is left alone.
+
+        Raises:
+            UnavailableError: Prefect did not answer.
         """
         ...
 

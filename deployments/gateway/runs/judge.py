@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.deployments.gateway.runs.flow_runs import Phase, Run
+from holdfast.deployments.gateway.runs.flow_runs import PlaybookRun, RunPhase
 from holdfast.models.alert import Incident, IncidentClass
 from holdfast.models.history import Action, ActionState, CodeVersion
 from holdfast.models.job import Job, JobState
@@ -19,7 +19,7 @@ PATIENCE_DOUBLINGS = 4
 
 
 def why_again(
-    run: Run | None, incident: Incident, actions: Sequence[Action], now: float, policy: GatewayPolicy
+    run: PlaybookRun | None, incident: Incident, actions: Sequence[Action], now: float, policy: GatewayPolicy
 ) -> str:
     """Return why ``incident`` needs another attempt; empty while its run is in order.
 
@@ -27,18 +27,18 @@ def why_again(
     """
     if run is None:
         return "its run is not there"
-    if run.phase in (Phase.FAILED, Phase.ENDED):
+    if run.phase in (RunPhase.FAILED, RunPhase.ENDED):
         return f"its run ended ({run.state}) and the incident is open"
-    if run.phase is Phase.WAITING and now - run.since > patience_s(incident, actions, policy):
+    if run.phase is RunPhase.WAITING and now - run.since > patience_s(incident, actions, policy):
         return f"no worker has started its run for {now - run.since:.0f} s ({run.state})"
-    if run.phase is not Phase.RUNNING:
+    if run.phase is not RunPhase.RUNNING:
         return ""
     if run.alive is False and now - run.since > DEAD_AFTER_S:
         return f"its run is {run.state}, and its process is gone"
     return _silent(run, actions, now, policy)
 
 
-def _silent(run: Run, actions: Sequence[Action], now: float, policy: GatewayPolicy) -> str:
+def _silent(run: PlaybookRun, actions: Sequence[Action], now: float, policy: GatewayPolicy) -> str:
     last = max([run.since, *(action.done_at or action.begun_at for action in actions)])
     acting = any(action.state is ActionState.INTENT for action in actions)
     limit = policy.silent_after_s * (BUSY_FACTOR if run.alive or acting else 1)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from holdfast.deployments.gateway.runs.flow_runs import Phase, Run
+from holdfast.deployments.gateway.runs.flow_runs import PlaybookRun, RunPhase
 from holdfast.models.alert import Incident
 from holdfast.paths import log_dir
 
@@ -49,14 +49,14 @@ def is_offline(run_id: str) -> bool:
     return run_id.startswith(_PREFIX)
 
 
-def read(run_id: str) -> Run:
+def read(run_id: str) -> PlaybookRun:
     """Return its process as a run: running, or ended (the incident shows whether well). One of another host runs."""
     pid, _, started = run_id.removeprefix(_PREFIX).rpartition(":")
     alive = lives(pid, started)
     over = alive is False
-    return Run(
+    return PlaybookRun(
         id=run_id,
-        phase=Phase.ENDED if over else Phase.RUNNING,
+        phase=RunPhase.ENDED if over else RunPhase.RUNNING,
         state="Offline process ended" if over else "Offline",
         since=0.0 if over else float(started),
         alive=alive,

@@ -11,14 +11,28 @@ from uuid import UUID
 
 import httpx
 from prefect.client.orchestration import PrefectClient, get_client
-from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterName
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterName,
+    FlowRunFilter,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.client.schemas.responses import SetStateStatus
 from prefect.exceptions import ObjectNotFound
+from prefect.states import Cancelled
 
 from holdfast.deployments.gateway.metrics import Metrics
 from holdfast.deployments.gateway.runs import offline
-from holdfast.deployments.gateway.runs.flow_runs import Phase, Run, idempotency_key, parameters, run_name
+from holdfast.deployments.gateway.runs.flow_runs import (
+    PlaybookRun,
+    RunPhase,
+    Suspended,
+    idempotency_key,
+    parameters,
+    run_name,
+)
 from holdfast.errors import NoPlaybookError, UnavailableError
 from holdfast.models.alert import Incident, IncidentClass
 
@@ -26,14 +40,16 @@ TIMEOUT_S = 3.0
 POKE_TIMEOUT_S = 1.0
 LIST_EVERY_S = 10.0
 """Seconds between two reads of the deployments that Prefect has, while it has all."""
+MOST_SUSPENDED = 200
+"""Most suspended runs that are looked at in one round."""
 
 _PHASES = {
-    StateType.SCHEDULED: Phase.WAITING,
-    StateType.PENDING: Phase.WAITING,
-    StateType.RUNNING: Phase.RUNNING,
-    StateType.CANCELLING: Phase.RUNNING,
-    StateType.PAUSED: Phase.SUSPENDED,
-    StateType.COMPLETED: Phase.ENDED,
+    StateType.SCHEDULED: RunPhase.WAITING,
+    StateType.PENDING: RunPhase.WAITING,
+    StateType.RUNNING: RunPhase.RUNNING,
+    StateType.CANCELLING: RunPhase.RUNNING,
+    StateType.PAUSED: RunPhase.SUSPENDED,
+    StateType.COMPLETED: RunPhase.ENDED,
 }
 
 
@@ -94,7 +110,7 @@ class PrefectRuns:
         await self._poke(run)
         return str(run.id)
 
-    async def read(self, run_id: str) -> Run | None:
+    async def read(self, run_id: str) -> PlaybookRun | None:
         """Read a run of Prefect's, or one without Prefect."""
         if offline.is_offline(run_id):
             return offline.read(run_id)
@@ -117,14 +133,11 @@ class PrefectRuns:
         if not self._lacks and time.monotonic() - self._listed_at < LIST_EVERY_S:
             return ()
         async with self._asking() as client:
-            wanted = [_name(incident_class) for incident_class in IncidentClass]
             # It also brings the CSRF token that a request which changes something needs, where the server wants one.
-            found = await client.read_deployments(
-                deployment_filter=DeploymentFilter(name=DeploymentFilterName(any_=wanted))
-            )
+            found = await client.read_deployments(deployment_filter=_playbooks())
         self._listed_at = time.monotonic()
         self._deployments |= {each.name: each.id for each in found}
-        self._lacks = sorted({*wanted} - {each.name for each in found})
+        self._lacks = sorted({*_names()} - {each.name for each in found})
         for name in self._lacks:
             self._deployments.pop(name, None)
         return self._lacks
@@ -143,6 +156,23 @@ class PrefectRuns:
         if found.status is SetStateStatus.REJECT and found.state and found.state.is_paused():
             raise UnavailableError(f"Prefect did not resume run {run_id}: {found.details}")
         await self._poke(run)
+
+    async def suspended(self) -> list[Suspended]:
+        """Read the suspended runs of playbooks' deployments."""
+        paused = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.PAUSED])))
+        async with self._asking() as client:
+            found = await client.read_flow_runs(
+                flow_run_filter=paused, deployment_filter=_playbooks(), limit=MOST_SUSPENDED
+            )
+        return [_suspended(run) for run in found]
+
+    async def cancel(self, run_id: str, why: str) -> None:
+        """Cancel a suspended run: no process of it has to be ended."""
+        async with self._asking() as client:
+            try:
+                await client.set_flow_run_state(UUID(run_id), Cancelled(message=why))
+            except (ObjectNotFound, ValueError):
+                return
 
     async def offline(self, incident: Incident) -> str:
         """Run the playbook in a process of its own, with a private server."""
@@ -195,16 +225,33 @@ def _name(incident_class: IncidentClass) -> str:
     return incident_class.value.replace("_", "-")
 
 
-def _run(found: FlowRun, alive: bool | None) -> Run:
+def _names() -> list[str]:
+    """Return the names of the playbooks' deployments."""
+    return [_name(incident_class) for incident_class in IncidentClass]
+
+
+def _playbooks() -> DeploymentFilter:
+    return DeploymentFilter(name=DeploymentFilterName(any_=_names()))
+
+
+def _suspended(found: FlowRun) -> Suspended:
+    asked = found.parameters.get("incident")
+    known = asked if isinstance(asked, dict) else {}
+    return Suspended(id=str(found.id), incident=str(known.get("id") or ""), job=str(known.get("job") or ""))
+
+
+def _run(found: FlowRun, alive: bool | None) -> PlaybookRun:
     state = found.state
     if state is None:
-        return Run(id=str(found.id), phase=Phase.WAITING, state="Unknown", since=_time(found.created))
+        return PlaybookRun(
+            id=str(found.id), phase=RunPhase.WAITING, state="Unknown", since=_time(found.created)
+        )
     since = _time(state.timestamp)
     if state.state_details.scheduled_time:
         since = max(since, _time(state.state_details.scheduled_time))
-    return Run(
+    return PlaybookRun(
         id=str(found.id),
-        phase=_PHASES.get(state.type, Phase.FAILED),
+        phase=_PHASES.get(state.type, RunPhase.FAILED),
         state=state.name or state.type.value,
         since=since,
         alive=alive,

@@ -9,7 +9,7 @@ from holdfast.deployments.gateway.api.approvals import Approvals
 from holdfast.deployments.gateway.fleet.acts import Acts
 from holdfast.deployments.gateway.intake.requeue import Requeue
 from holdfast.deployments.gateway.runs.dispatch import Dispatcher
-from holdfast.deployments.gateway.runs.flow_runs import Phase, Run, Runs
+from holdfast.deployments.gateway.runs.flow_runs import PlaybookRun, RunPhase, Runs
 from holdfast.deployments.gateway.runs.judge import attempts_spent, backoff_s, why_again, why_moot
 from holdfast.deployments.gateway.runs.stillness import Stillness
 from holdfast.deployments.gateway.runs.waiting import Waiting
@@ -95,22 +95,22 @@ class Reconciler:
             return
         self._dispatcher.start(incident)
 
-    async def _compare(self, incident: Incident, run: Run | None) -> None:
+    async def _compare(self, incident: Incident, run: PlaybookRun | None) -> None:
         actions = await asyncio.to_thread(self._site.ledger.actions, incident.id)
         now = self._by_signs(incident, run, actions)
-        if run is not None and run.phase is Phase.SUSPENDED:
+        if run is not None and run.phase is RunPhase.SUSPENDED:
             await self._approvals.look(incident, actions, self._waiting.resolved(incident))
         if run is not None and run.alive is None:
             run = run.model_copy(update={"alive": await self._renews(incident)})
         why = why_again(run, incident, actions, now, self._site.policy.gateway)
         if not why:
             return
-        ended = run is not None and run.phase in (Phase.FAILED, Phase.ENDED)
+        ended = run is not None and run.phase in (RunPhase.FAILED, RunPhase.ENDED)
         if run is not None and ended and now - run.since < backoff_s(incident.attempt):
             return
         await self._again(incident, why)
 
-    def _by_signs(self, incident: Incident, run: Run | None, actions: Sequence[Action]) -> float:
+    def _by_signs(self, incident: Incident, run: PlaybookRun | None, actions: Sequence[Action]) -> float:
         """Return the time, reckoned from the newest sign: setting the wall clock neither ends nor prolongs a wait."""
         times = _times(actions)
         newest = max([run.since if run else 0.0, *times])

@@ -149,6 +149,8 @@ class Waiting:
         mine = [machines[name] for name in job.machines if name in machines]
         gone = [each.name for each in mine if not each.serves(job.name)]
         back = [each.name for each in mine if each.registered_at > wait.since]
+        if wait.missing is Missing.APPROVAL:
+            back = [name for name in back if name in {alert.machine for alert in incident.alerts}]
         return waits.Facts(
             now=site.clock.now(),
             job_state=job.state,

@@ -54,7 +54,7 @@ class Comparisons:
         """Have a save that is complete on all ranks digested if it is a round's first. Called on the event loop."""
         start = run.start
         every = interval(self._every, start.s3_every_steps, start.retention.keep_last)
-        number = round_of(step - start.restore.step, every)
+        number = round_of(step - start.restore.step, every, resumed=start.restore.step > 0)
         if not number or start.world_size < 2 or start.replay is not None or self._prover.why_not:
             return
         known = self._jobs.get(start.job)

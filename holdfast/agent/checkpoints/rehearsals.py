@@ -1,4 +1,4 @@
-"""Rehearses restores beside a running job: after the first save of an epoch, after each new plan, and again.
+"""Rehearses restores beside a running job: after the first save, after each new plan or version of the code, and again.
 
 A failure is reported at once: the job still runs, and an older checkpoint may still be good.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from holdfast.agent.checkpoints.prover import Prover
 from holdfast.agent.ranks.run import Run
-from holdfast.models.rehearsal import Outcome, Rehearsal, Rehearsed, summed_up
+from holdfast.models.rehearsal import Rehearsal, RehearsalOutcome, Rehearsed, summed_up
 from holdfast.storage.checkpoints.save import buffers
 
 _log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ CALM_S = 2.0
 """After a rank's first save: a recovery goes on for a while, and its first steps should have the cores."""
 LOOK_S = 1.0
 """Between two looks at the plan of a rank's newest shard."""
-AGAIN_S = {Outcome.PROVEN: 3600.0, Outcome.UNTESTED: 300.0, Outcome.FAILED: 60.0}
+AGAIN_S = {RehearsalOutcome.PROVEN: 3600.0, RehearsalOutcome.UNTESTED: 300.0, RehearsalOutcome.FAILED: 60.0}
 """So long after a rehearsal the next one of the same plan: objects may change without a new plan; a failure may be
 fixed, or turn out to have been transient."""
 
@@ -40,6 +40,24 @@ class _Rank:
     found: Rehearsal | None = None
     told: str = ""
     """The failure that was reported last."""
+
+
+def _next_of(known: _Rank | None, run: Run, path: Path) -> _Rank:
+    """Return a rank in its new ``run``, with the proof of the run before where it holds: same code; same plan later.
+
+    A restore by a proven plan changes nothing about it, and in the first seconds after a recovery the steps need the
+    processors. A job that went back behind the proven step, or began again, may train on another way: a proof of steps
+    that it has not done is none of its own.
+    """
+    if (
+        known is not None
+        and known.found is not None
+        and known.found.outcome is RehearsalOutcome.PROVEN
+        and known.run.start.code_version == run.start.code_version
+        and known.found.step <= run.start.restore.step
+    ):
+        return _Rank(run, path, tested_at=known.tested_at, found=known.found)
+    return _Rank(run, path)
 
 
 class Rehearsals:
@@ -68,8 +86,8 @@ class Rehearsals:
         who, now = (run.start.job, rank), self._now()
         known = self._ranks.get(who)
         if known is None or known.run is not run:
-            self._forget_ended()
-            known = self._ranks[who] = _Rank(run, path)
+            self._forget_ended(run.start.job)
+            known = self._ranks[who] = _next_of(known, run, path)
             # A job may save once in an hour: its first shard must not wait for the second.
             asyncio.get_running_loop().call_later(self._calm_s, self._look, who, known)
         known.path = path
@@ -97,7 +115,7 @@ class Rehearsals:
         if failure and failure != known.told:
             _log.error("job %s rank %s step %d: %s", found.job, found.rank, found.step, found.told)
             self._failed(run, found)
-        if found.outcome is not Outcome.UNTESTED:
+        if found.outcome is not RehearsalOutcome.UNTESTED:
             known.told = failure
 
     def close(self) -> None:
@@ -119,8 +137,9 @@ class Rehearsals:
         header = buffers.read_header(known.path)
         return header is not None and header.plan != found.plan and header.epoch == known.run.start.epoch
 
-    def _forget_ended(self) -> None:
-        for who in [who for who, known in self._ranks.items() if not known.run.running]:
+    def _forget_ended(self, but: str) -> None:
+        """Forget jobs that run no more; of the job ``but``, whose next run saves now, the ranks to come need theirs."""
+        for who in [who for who, known in self._ranks.items() if not known.run.running and who[0] != but]:
             del self._ranks[who]
 
     def _start(self) -> None:
@@ -130,9 +149,9 @@ class Rehearsals:
     async def _rehearse(self) -> None:
         while self._due:
             who = next(iter(self._due))
-            known = self._ranks[who]
+            known = self._ranks.get(who)  # None: its job ended, and was forgotten for one that saves
             try:
-                if known.run.running:
+                if known is not None and known.run.running:
                     found = await self._prover.shard(*who, allowed=known.run.allowed(who[1]))
                     self.note(known.run, found)
             except Exception:

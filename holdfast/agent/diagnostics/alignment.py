@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.agent.diagnostics import collectives
-from holdfast.agent.diagnostics.collectives import Outcome, Part
+from holdfast.agent.diagnostics.collectives import CollectiveOutcome, Part
 from holdfast.agent.diagnostics.computing import compute_on, kind_of
 
 if TYPE_CHECKING:
@@ -28,12 +28,14 @@ def bitwise(part: Part) -> None:
     compute_on(part, lambda device: _bitwise(part, device))
 
 
-def _bitwise(part: Part, device: torch.device) -> Outcome:
+def _bitwise(part: Part, device: torch.device) -> CollectiveOutcome:
     import torch  # noqa: PLC0415
 
     torch.use_deterministic_algorithms(True, warn_only=True)
     alone = [_alone(device, dtype) for dtype in (torch.float32, torch.bfloat16)]
-    found = Outcome(digest=_digest(tensor for each in alone for tensor in each), kind=kind_of(device))
+    found = CollectiveOutcome(
+        digest=_digest(tensor for each in alone for tensor in each), kind=kind_of(device)
+    )
     if part.size < 2:
         return found
     try:
@@ -50,11 +52,11 @@ def _alone(device: torch.device, dtype: torch.dtype) -> list[torch.Tensor]:
     return [loss, *model.update(loss)]
 
 
-def _together(part: Part, device: torch.device) -> Outcome:
+def _together(part: Part, device: torch.device) -> CollectiveOutcome:
     computed: list[torch.Tensor] = []
     for run in (_data_parallel, _tensor_parallel, _pipeline_parallel):
         computed += run(part, device)
-    return Outcome(digest=_digest(computed))
+    return CollectiveOutcome(digest=_digest(computed))
 
 
 def _data_parallel(part: Part, device: torch.device) -> list[torch.Tensor]:

@@ -53,6 +53,8 @@ class Part:
     prefix: str = ""
     measure: bool = False
     """Whether collectives are timed as well, which takes some rounds more."""
+    disk: str = ""
+    """A folder on the disk that is tested; empty: :attr:`folder`."""
     fresh: bool = True
     """Whether the process was started for this check: all its time is the check's."""
     stay: str = ""
@@ -61,12 +63,12 @@ class Part:
 
     @property
     def outcome_path(self) -> Path:
-        """File that this process writes its :class:`Outcome` to."""
+        """File that this process writes its :class:`CollectiveOutcome` to."""
         return Path(self.folder) / f"{self.rank}.json"
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CollectiveOutcome:
     """The findings of one process."""
 
     wrong_bytes: dict[int, int] = field(default_factory=dict)
@@ -91,6 +93,10 @@ class Outcome:
     """Hardware and library that value and digest are of."""
     cpu_s: float = 0.0
     """Processor time that the check used in this process."""
+    busy: float = 0.0
+    """Share of the tested device's work that was others' meanwhile."""
+    untested: str = ""
+    """Why nothing could be tested; empty: it was."""
 
     def write(self, path: Path) -> None:
         """Write it to ``path``, whole or not at all."""
@@ -99,7 +105,7 @@ class Outcome:
         os.replace(new, path)
 
     @staticmethod
-    def read(path: Path) -> Outcome:
+    def read(path: Path) -> CollectiveOutcome:
         """Read the outcome that a process left.
 
         Raises:
@@ -107,7 +113,7 @@ class Outcome:
         """
         told = json.loads(path.read_text())
         wrong = {int(rank): count for rank, count in told.pop("wrong_bytes").items()}
-        return Outcome(wrong_bytes=wrong, **told)
+        return CollectiveOutcome(wrong_bytes=wrong, **told)
 
 
 def all_to_all(part: Part) -> None:
@@ -120,7 +126,7 @@ def all_gather(part: Part) -> None:
     leave_outcome(part, lambda: in_group(part, _all_gather))
 
 
-def leave_outcome(part: Part, find: Callable[[], Outcome]) -> None:
+def leave_outcome(part: Part, find: Callable[[], CollectiveOutcome]) -> None:
     """Write what ``find`` finds, leave the group if it joined one, and wait a moment for another check."""
     # The agent stops tracking this process once the outcome is there: the kernel ends it for certain.
     signal.alarm(math.ceil(part.timeout_s) + 1)
@@ -128,7 +134,7 @@ def leave_outcome(part: Part, find: Callable[[], Outcome]) -> None:
     try:
         outcome = find()
     except Exception as error:  # whatever the library raises is the finding
-        outcome = Outcome(error=f"{type(error).__name__}: {error}"[:500])
+        outcome = CollectiveOutcome(error=f"{type(error).__name__}: {error}"[:500])
     replace(outcome, cpu_s=time.process_time() - started).write(part.outcome_path)
     leave_group()
     if part.stay:
@@ -160,15 +166,27 @@ def stay(order: Path) -> None:
             continue
         told = json.loads(claimed.read_text())
         claimed.unlink()
-        from holdfast.agent.diagnostics import alignment, computing  # noqa: PLC0415  (they build on this module)
+        from holdfast.agent.diagnostics import (  # noqa: PLC0415  (they build on this module)
+            alignment,
+            computing,
+            disk_bandwidth,
+            host_copies,
+        )
 
-        checks = (all_to_all, all_gather, computing.matmul, alignment.bitwise)
+        checks = (
+            all_to_all,
+            all_gather,
+            computing.matmul,
+            host_copies.pcie,
+            disk_bandwidth.disk,
+            alignment.bitwise,
+        )
         part = Part(**(told["part"] | {"fresh": False}))
         {check.__name__: check for check in checks}[told["check"]](part)
         return
 
 
-def in_group(part: Part, exchange: Callable[[Part, torch.device], Outcome]) -> Outcome:
+def in_group(part: Part, exchange: Callable[[Part, torch.device], CollectiveOutcome]) -> CollectiveOutcome:
     """Return what ``exchange`` finds in a group of all processes of the check; :func:`leave_group` ends the group."""
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
@@ -235,7 +253,7 @@ def _meet(store: Store, part: Part) -> str:
     return f"{me}-{taken}"
 
 
-def _all_to_all(part: Part, device: torch.device) -> Outcome:
+def _all_to_all(part: Part, device: torch.device) -> CollectiveOutcome:
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
@@ -251,7 +269,7 @@ def _all_to_all(part: Part, device: torch.device) -> Outcome:
     return replace(measured.outcome((part.size - 1) / part.size), wrong_bytes=_only_bad(wrong))
 
 
-def _all_gather(part: Part, device: torch.device) -> Outcome:
+def _all_gather(part: Part, device: torch.device) -> CollectiveOutcome:
     import torch  # noqa: PLC0415
     import torch.distributed as dist  # noqa: PLC0415
 
@@ -280,12 +298,12 @@ class Measured:
     repeats: int
     host: bool
 
-    def outcome(self, share: float) -> Outcome:
+    def outcome(self, share: float) -> CollectiveOutcome:
         """Return MB/s of the ``share`` of what each process gave that it received from others."""
         if not self.seconds:
-            return Outcome(host=self.host)
+            return CollectiveOutcome(host=self.host)
         rate = share * self.nbytes / self.seconds / 1e6
-        return Outcome(value=rate, unit="MB/s", repeats=self.repeats, host=self.host)
+        return CollectiveOutcome(value=rate, unit="MB/s", repeats=self.repeats, host=self.host)
 
 
 def _measured(

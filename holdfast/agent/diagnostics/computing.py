@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.agent.diagnostics import collectives
-from holdfast.agent.diagnostics.collectives import Outcome, Part
+from holdfast.agent.diagnostics.collectives import CollectiveOutcome, Part
 
 if TYPE_CHECKING:
     import torch
@@ -30,7 +30,7 @@ def matmul(part: Part) -> None:
     compute_on(part, _matmul)
 
 
-def compute_on(part: Part, compute: Callable[[torch.device], Outcome]) -> None:
+def compute_on(part: Part, compute: Callable[[torch.device], CollectiveOutcome]) -> None:
     """Write what ``compute`` finds on the device of this process."""
     collectives.leave_outcome(part, lambda: compute(_device(part)))
 
@@ -58,7 +58,7 @@ def kind_of(device: torch.device) -> str:
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}"
 
 
-def _matmul(device: torch.device) -> Outcome:
+def _matmul(device: torch.device) -> CollectiveOutcome:
     """Do Freivalds' check: (A B) x equals A (B x), which takes another path through the hardware.
 
     All numbers are integers small enough that float32 sums of them are exact in any order.
@@ -75,7 +75,7 @@ def _matmul(device: torch.device) -> Outcome:
         product, took = _timed(lambda: torch.mm(left, right), device)
         seconds = min(seconds, took)
         wrong = max(wrong, int((torch.mv(product.double(), vector) != expected).sum()))
-    return Outcome(
+    return CollectiveOutcome(
         value=seconds,
         unit="s",
         repeats=ROUNDS,

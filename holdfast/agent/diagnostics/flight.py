@@ -3,7 +3,7 @@
 PyTorch keeps the last collectives of every rank. A rank that hangs is asked for them by a signal, for which a thread of
 the rank waits (:mod:`holdfast.agent.ranks.flight_thread`). NCCL's watchdog writes its own when a collective times
 out: these come before what was asked for later, when collectives are aborted. They are pickles, written by processes
-that run a user's code: they are read by :mod:`holdfast.agent.diagnostics.bounded_pickle`, which makes plain data and
+that run a user's code: they are read by :mod:`holdfast.bounded_pickle`, which makes plain data and
 nothing else, and not more than they hold.
 """
 
@@ -18,10 +18,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.agent.diagnostics import bounded_pickle
-from holdfast.agent.diagnostics.bounded_pickle import MaliciousPickleError
+from holdfast import bounded_pickle
 from holdfast.agent.diagnostics.flight_summary import members, summarise
 from holdfast.agent.ranks.flight_thread import SIGNAL, SUFFIX
+from holdfast.bounded_pickle import MaliciousPickleError
 from holdfast.errors import CheckpointError
 from holdfast.models.agent import FlightRecord
 

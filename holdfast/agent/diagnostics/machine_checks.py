@@ -17,8 +17,17 @@ from typing import Any
 
 import psutil
 
-from holdfast.agent.diagnostics import alignment, collectives, computing, interfaces, plugged, vendor
-from holdfast.agent.diagnostics.collectives import Outcome, Part
+from holdfast.agent.diagnostics import (
+    alignment,
+    collectives,
+    computing,
+    disk_bandwidth,
+    host_copies,
+    interfaces,
+    plugged,
+    vendor,
+)
+from holdfast.agent.diagnostics.collectives import CollectiveOutcome, Part
 from holdfast.agent.diagnostics.machine_state import NvmlSettings, put_back
 from holdfast.agent.diagnostics.warm_checks import Bench, Forked, ForkFn
 from holdfast.agent.inspection import Inspector
@@ -59,7 +68,7 @@ async def run_check(
             return await inspector.inspect()
         case Check.VENDOR:
             return await _restoring(machine, vendor.check(machine, _limit(command.timeout_s)))
-        case Check.MATMUL | Check.BITWISE:
+        case Check.MATMUL | Check.PCIE | Check.BITWISE:
             return await _restoring(machine, _in_processes(command, machine, bench or Bench(fork)))
         case Check.NIC:
             return await interfaces.check(machine, _limit(command.timeout_s))
@@ -90,6 +99,7 @@ async def _in_processes(command: Diagnose, machine: str, bench: Bench) -> list[F
         outcomes = await _run(parts, _TARGETS[command.check], bench, command.timeout_s)
         own_s = sum(outcome.cpu_s for outcome in outcomes.values())
         busy = load.of_others(own_s) if any(outcome.host for outcome in outcomes.values()) else 0.0
+        busy = max([busy, *(outcome.busy for outcome in outcomes.values())])
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     judge = _JUDGES.get(command.check, _judge_computed)
@@ -120,9 +130,14 @@ class Load:
 
 def _own_parts(command: Diagnose) -> list[Part]:
     size = max(2, command.processes) if command.check == Check.ALL_TO_ALL else command.processes
+    size = 1 if command.check == Check.DISK else size
     limit = _limit(command.timeout_s)
     measure = command.measure
-    return [Part(rank=rank, size=size, folder="", timeout_s=limit, measure=measure) for rank in range(size)]
+    disk = os.environ.get(ENV_MACHINE_DIR, "")
+    return [
+        Part(rank=rank, size=size, folder="", timeout_s=limit, measure=measure, disk=disk)
+        for rank in range(size)
+    ]
 
 
 def _pair_part(command: Diagnose, machine: str) -> Part:
@@ -150,12 +165,12 @@ def _limit(timeout_s: float) -> float:
 
 async def _run(
     parts: list[Part], target: Callable[[Part], None], bench: Bench, timeout_s: float
-) -> dict[int, Outcome]:
+) -> dict[int, CollectiveOutcome]:
     """Return outcomes by process; a process without one is killed."""
     deadline = time.monotonic() + timeout_s
     running: dict[int, Forked] = {}
     orders: dict[int, Path] = {}
-    outcomes: dict[int, Outcome] = {}
+    outcomes: dict[int, CollectiveOutcome] = {}
     try:
         for part in parts:
             running[part.rank], orders[part.rank] = await asyncio.to_thread(bench.start, target, part)
@@ -173,23 +188,23 @@ async def _run(
                 process.kill()
             elif rank in outcomes and not outcomes[rank].error:
                 bench.keep(process, orders[rank])
-    late = Outcome(error=f"not finished within {timeout_s:g} s, or stopped because another failed")
+    late = CollectiveOutcome(error=f"not finished within {timeout_s:g} s, or stopped because another failed")
     return {part.rank: outcomes.get(part.rank, late) for part in parts}
 
 
-def _outcome(part: Part, process: Forked) -> Outcome | None:
+def _outcome(part: Part, process: Forked) -> CollectiveOutcome | None:
     """Return the outcome of the process; None while it runs."""
     code = process.exitcode  # read before the file: a process that ended has left all that it will leave
     try:
-        return Outcome.read(part.outcome_path)
+        return CollectiveOutcome.read(part.outcome_path)
     except (OSError, ValueError):
         if code is None:
             return None
     how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-    return Outcome(error=f"its process ended without an outcome ({how})")
+    return CollectiveOutcome(error=f"its process ended without an outcome ({how})")
 
 
-def _judge_own(command: Diagnose, machine: str, outcomes: Mapping[int, Outcome]) -> list[Finding]:
+def _judge_own(command: Diagnose, machine: str, outcomes: Mapping[int, CollectiveOutcome]) -> list[Finding]:
     """Judge one machine: damaged bytes inside it are its own fault; an error or delay may have other causes."""
     size = len(outcomes)
     found = [
@@ -218,16 +233,16 @@ def _judge_own(command: Diagnose, machine: str, outcomes: Mapping[int, Outcome])
     ]
 
 
-def _rate(outcome: Outcome) -> str:
-    return "" if outcome.value is None else f", {outcome.value:.4g} MB/s"
+def _rate(outcome: CollectiveOutcome) -> str:
+    return "" if outcome.value is None else f", {outcome.value:.4g} {outcome.unit}"
 
 
-def _value(outcome: Outcome) -> dict[str, Any]:
+def _value(outcome: CollectiveOutcome) -> dict[str, Any]:
     """Return the measurement of a process, for a finding."""
     return {"value": outcome.value, "unit": outcome.unit, "repeats": outcome.repeats}
 
 
-def _judge_pair(command: Diagnose, machine: str, outcomes: Mapping[int, Outcome]) -> list[Finding]:
+def _judge_pair(command: Diagnose, machine: str, outcomes: Mapping[int, CollectiveOutcome]) -> list[Finding]:
     """Judge a pair: damaged or missing bytes from the peer may be either side's fault; own bytes are our own."""
     outcome = outcomes[command.process_rank]
     own = outcome.wrong_bytes.get(command.process_rank, 0)
@@ -252,7 +267,9 @@ def _judge_pair(command: Diagnose, machine: str, outcomes: Mapping[int, Outcome]
     return found
 
 
-def _judge_computed(command: Diagnose, machine: str, outcomes: Mapping[int, Outcome]) -> list[Finding]:
+def _judge_computed(
+    command: Diagnose, machine: str, outcomes: Mapping[int, CollectiveOutcome]
+) -> list[Finding]:
     """Judge results: a wrong product is surely the machine's own fault; values and digests are compared elsewhere."""
     found = []
     for rank, outcome in sorted(outcomes.items()):
@@ -262,7 +279,7 @@ def _judge_computed(command: Diagnose, machine: str, outcomes: Mapping[int, Outc
             rank=rank,
             ok=not (outcome.wrong or outcome.error),
             sure=bool(outcome.wrong),
-            detail=f"process {rank}: {outcome.wrong or outcome.error or outcome.digest or 'right'}",
+            detail=f"process {rank}: {_computed(outcome)}",
             **_value(outcome),
             digest=outcome.digest,
             kind=outcome.kind,
@@ -280,13 +297,21 @@ def _judge_computed(command: Diagnose, machine: str, outcomes: Mapping[int, Outc
     return found
 
 
+def _computed(outcome: CollectiveOutcome) -> str:
+    if outcome.untested:
+        return f"not tested: {outcome.untested}"
+    return outcome.wrong or outcome.error or outcome.digest or f"right{_rate(outcome)}"
+
+
 _TARGETS: dict[str, Callable[[Part], None]] = {
     Check.ALL_TO_ALL: collectives.all_to_all,
     Check.ALL_GATHER: collectives.all_gather,
     Check.MATMUL: computing.matmul,
+    Check.PCIE: host_copies.pcie,
+    Check.DISK: disk_bandwidth.disk,
     Check.BITWISE: alignment.bitwise,
 }
-_JUDGES: dict[str, Callable[[Diagnose, str, Mapping[int, Outcome]], list[Finding]]] = {
+_JUDGES: dict[str, Callable[[Diagnose, str, Mapping[int, CollectiveOutcome]], list[Finding]]] = {
     Check.ALL_TO_ALL: _judge_own,
     Check.ALL_GATHER: _judge_pair,
 }

@@ -50,7 +50,7 @@ class Sign(Frozen):
         return f"{self.kind}:{self.device}:{more}"
 
 
-class Check(Protocol):
+class MachineCheck(Protocol):
     """Looks at one part of the machine. :class:`~holdfast.agent.inspection.steady.Steady` makes it a detector."""
 
     name: str

@@ -15,7 +15,7 @@ from holdfast.agent.inspection.driver_counters import DriverCounters
 from holdfast.agent.inspection.gpu import GpuHealth
 from holdfast.agent.inspection.ibstat import IbStat
 from holdfast.agent.inspection.kernel_log import KernelLog
-from holdfast.agent.inspection.memory import Memory
+from holdfast.agent.inspection.memory import MemoryCheck
 from holdfast.agent.inspection.mounts import Mounts
 from holdfast.agent.inspection.network import Network
 from holdfast.agent.inspection.nvml import Nvml
@@ -28,6 +28,7 @@ from holdfast.agent.inspection.roots import Roots
 from holdfast.agent.inspection.smart import SmartDisks
 from holdfast.agent.inspection.smi import Smi
 from holdfast.agent.inspection.steady import Steady
+from holdfast.agent.inspection.throttled import Throttled
 from holdfast.agent.inspection.tool import Tool
 from holdfast.models.agent import Vitals
 from holdfast.paths import machine_dir
@@ -53,8 +54,13 @@ def detectors(
         Steady(machine, GpuHealth(policy.gpu, gpus, time.monotonic), every.gpu_s, blocking=True),
         Steady(machine, DcgmHealth(policy.gpu.dcgm_timeout_s), every.gpu_s, blocking=True),
         Steady(machine, Network(roots.sys, policy.network, time.monotonic), every.network_s),
-        Steady(machine, Memory(policy.host), every.host_s),
+        Steady(machine, MemoryCheck(policy.host), every.host_s),
         Steady(machine, Pressure(roots.proc, policy.host), every.host_s),
+        Steady(
+            machine,
+            Throttled(policy.host, Path("/proc"), Path("/sys/fs/cgroup"), born_shared=roots.shares_host),
+            every.host_s,
+        ),
         Steady(machine, OomKills(roots.proc, roots.sys), every.host_s),
         Steady(
             machine,
@@ -63,13 +69,7 @@ def detectors(
             blocking=True,
             again_s=every.network_s,
         ),
-        Steady(
-            machine,
-            ObjectStore(settings.s3, policy.storage),
-            every.storage_s,
-            blocking=True,
-            on_command=False,
-        ),
+        *_object_store(machine, settings, policy),
         *_of_tools(machine, policy, roots),
         *_notices(machine, settings, every.notices_s),
         *plugins.make(Group.DETECTORS, machine, home, settings).values(),
@@ -77,8 +77,15 @@ def detectors(
     return made, lambda: activity.vitals
 
 
+def _object_store(machine: str, settings: Settings, policy: DetectPolicy) -> tuple[Detector, ...]:
+    if not settings.stored_in_s3:
+        return ()  # a package that brings a store may bring its detector
+    check = ObjectStore(settings.s3, policy.storage)
+    return (Steady(machine, check, policy.intervals.storage_s, blocking=True, on_command=False),)
+
+
 def _of_tools(machine: str, policy: DetectPolicy, roots: Roots) -> tuple[Detector, ...]:
-    """Return those that ask a tool of the machine. Disks are not asked on command: they may take seconds to answer."""
+    """Return those that ask a tool of the machine. On command disks have less time to answer."""
     every, limits = policy.intervals, policy.tools
     names = ("mdadm", "smartctl", "ethtool", "ibstat")
     mdadm, smartctl, ethtool, ibstat = (Tool(name, limits.timeout_s, roots.tools) for name in names)
@@ -89,7 +96,7 @@ def _of_tools(machine: str, policy: DetectPolicy, roots: Roots) -> tuple[Detecto
         Steady(machine, Raid(roots.sys, roots.proc, mdadm), every.storage_s, blocking=True),
         Steady(machine, counters, every.network_s, blocking=True),
         Steady(machine, adapters, every.network_s, blocking=True),
-        Steady(machine, smart, every.disk_s, blocking=True, on_command=False),
+        Steady(machine, smart, every.disk_s, blocking=True, look_soon=smart.look_soon),
     )
 
 

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -21,6 +21,8 @@ _INSPECT_S = 8.0
 """Longest wait for one detector when all are asked at once."""
 SELF_CHECKS = 4
 SELF_CHECK_PAUSE_S = 3.0
+_EVIDENCE = frozenset({"smart"})
+"""Detectors whose faults keep no machine out: they only explain a failure. A recovery asks them."""
 
 
 class Inspector:
@@ -55,9 +57,13 @@ class Inspector:
             for detector in self._detectors:
                 group.create_task(self._watch(detector), name=f"inspect {detector.name}")
 
-    async def inspect(self) -> list[Finding]:
-        """Inspect everything now. A detector that fails or does not answer is a finding, not an exception."""
-        found = await asyncio.gather(*(self._inspect(detector) for detector in self._detectors))
+    async def inspect(self, without: Collection[str] = ()) -> list[Finding]:
+        """Inspect everything now, ``without`` some detectors.
+
+        A detector that fails or does not answer is a finding, not an exception.
+        """
+        asked = [detector for detector in self._detectors if detector.name not in without]
+        found = await asyncio.gather(*(self._inspect(detector) for detector in asked))
         return [finding for findings in found for finding in findings]
 
     async def self_check(
@@ -67,14 +73,14 @@ class Inspector:
 
         A busy host makes a detector late; only a failure that persists, or is sure, may keep the machine out.
         """
-        found = await self.inspect()
+        found = await self.inspect(_EVIDENCE)
         for _ in range(times - 1):
             failed = [finding for finding in found if not finding.ok]
             if not failed or any(finding.sure for finding in failed):
                 break
             log.warning("self-check: %s; looking again", "; ".join(f"{f.check}: {f.detail}" for f in failed))
             await asyncio.sleep(pause_s)
-            found = await self.inspect()
+            found = await self.inspect(_EVIDENCE)
         return found
 
     async def _watch(self, detector: Detector) -> None:

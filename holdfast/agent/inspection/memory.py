@@ -9,7 +9,7 @@ from holdfast.models.alert import AlertKind
 from holdfast.policies.config.thresholds import HostLimits
 
 
-class Memory:
+class MemoryCheck:
     """Low memory is worth an alert only when a job cannot go on with what is left: the limit is set low."""
 
     name = "memory"

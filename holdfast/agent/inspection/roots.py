@@ -23,6 +23,8 @@ class Roots:
     tools: str | None = None
     """Search path of the machine's tools; None: the agent's own. What the tools of a shared host report accuses no
     machine of it, so that a machine of the local driver has a folder of its own, ``bin``."""
+    shares_host: bool = False
+    """Whether other machines run on this host, so that its own processes share a control group with theirs."""
 
     @classmethod
     def of(cls, home: Path, machine: str, settings: Settings) -> Roots:
@@ -32,4 +34,4 @@ class Roots:
             return cls(Path("/sys"), Path("/proc"), log)
         folder = machine_dir(home, machine)
         log = Path(settings.kernel_log) if settings.kernel_log else folder / "kernel.log"
-        return cls(folder / "sys", folder / "proc", log, tools=str(folder / "bin"))
+        return cls(folder / "sys", folder / "proc", log, tools=str(folder / "bin"), shares_host=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +14,9 @@ from holdfast.models.alert import AlertKind
 from holdfast.policies.classify import smart
 from holdfast.policies.classify.smart import Disk
 from holdfast.policies.config.thresholds import ToolLimits
+
+COMMAND_S = 5.0
+"""Seconds that all disks together have to answer while a recovery waits; most answer within a tenth of one."""
 
 
 class SmartDisks:
@@ -38,12 +42,31 @@ class SmartDisks:
         """Return the signs of every disk that reports its health; none without the tool."""
         if not self._smartctl.installed:
             return []
-        disks = Blocks(self._sys, self._proc).disks()
-        return [sign for name in disks for sign in self._of(f"/dev/{name}")]
+        return [sign for device in self._devices() for sign in self._of(device)]
 
-    def _of(self, device: str) -> Iterator[Sign]:
+    def look_soon(self) -> list[Sign]:
+        """Return the signs of the disks that answer within :data:`COMMAND_S`; one that names those that do not."""
+        if not self._smartctl.installed:
+            return []
+        until = time.monotonic() + COMMAND_S
+        signs: list[Sign] = []
+        silent: list[str] = []
+        for device in self._devices():
+            left_s = until - time.monotonic()
+            found = list(self._of(device, left_s)) if left_s > 0 else []
+            signs += found
+            silent += [] if found else [device]
+        if silent:
+            words = f"not tested within {COMMAND_S:g} s: {', '.join(silent)}"
+            signs.append(Sign(kind=AlertKind.HOST_FAULT, ok=True, detail=words[:500], device="disks"))
+        return signs
+
+    def _devices(self) -> list[str]:
+        return [f"/dev/{name}" for name in Blocks(self._sys, self._proc).disks()]
+
+    def _of(self, device: str, within_s: float | None = None) -> Iterator[Sign]:
         # -n: a disk that sleeps is left asleep.
-        disk = smart.read(self._smartctl.ask("-j", "-a", "-n", "standby", device))
+        disk = smart.read(self._smartctl.ask("-j", "-a", "-n", "standby", device, within_s=within_s))
         if disk is None:
             return
         bad = [*self._lost(disk, device), *_said(disk, device)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from holdfast.agent.inspection.base import Check, Sign
+from holdfast.agent.inspection.base import MachineCheck, Sign
 from holdfast.models.alert import Alert, Finding
 from holdfast.models.alert_kinds.kind import AtALook
 
@@ -16,12 +16,13 @@ class Steady:
     def __init__(
         self,
         machine: str,
-        check: Check,
+        check: MachineCheck,
         interval_s: float,
         *,
         blocking: bool = False,
         again_s: float = 0.0,
         on_command: bool = True,
+        look_soon: Callable[[], list[Sign]] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.name = check.name
@@ -33,6 +34,8 @@ class Steady:
         self._again_s = again_s
         self._on_command = on_command
         """Whether :meth:`inspect` looks: a recovery must not wait for what lies outside the machine."""
+        self._look_soon = look_soon or check.look
+        """How :meth:`inspect` looks."""
         self._bad: dict[str, tuple[int, float]] = {}  # key -> bad looks in a row, time of the first
         self._told_at: dict[str, float] = {}
         self._pending: list[Alert] = []
@@ -54,7 +57,7 @@ class Steady:
         """
         if not self._on_command:
             return []
-        signs, now = self._check.look(), self._clock()
+        signs, now = self._look_soon(), self._clock()
         for sign in signs:
             if not sign.ok and sign.misses == 1 and sign.key not in self._bad:
                 self._bad[sign.key], self._told_at[sign.key] = (1, now), now

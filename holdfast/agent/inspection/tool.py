@@ -28,7 +28,7 @@ class Tool:
         """Whether the machine has it now."""
         return self._found() is not None
 
-    def ask(self, *arguments: str, errors: bool = False) -> str:
+    def ask(self, *arguments: str, errors: bool = False, within_s: float | None = None) -> str:
         """Return the tool's output; empty when it is missing or does not end in time. For threads, it waits.
 
         Its exit status is not returned: these tools end with one when they found a fault.
@@ -36,11 +36,13 @@ class Tool:
         Args:
             *arguments: of the tool.
             errors: what it wrote to its error output comes first.
+            within_s: less time than the tool usually has.
         """
         found = self._found()
         if found is None:
             return ""
-        ended = asyncio.run(run((found, *arguments), self._timeout_s, kept=_KEPT))
+        limit_s = self._timeout_s if within_s is None else min(within_s, self._timeout_s)
+        ended = asyncio.run(run((found, *arguments), limit_s, kept=_KEPT))
         return f"{ended.err}\n{ended.out}" if errors else ended.out
 
     def _found(self) -> str | None:

@@ -35,15 +35,16 @@ def reason(exit_code: int | None, error: Mapping[str, Any], log: str) -> Match |
     """Return the known pattern for why the rank ended: in its last words, or in the log of one that was killed.
 
     A rank that reported its error itself died of that, whatever else its log holds. A traceback in the log of one that
-    a signal ended is only one more line: the rank may have lived on after it.
+    a signal ended is only one more line: the rank may have lived on after it. One that ended with a status and without
+    an exception may have written why.
     """
     if signal_name(exit_code) is None:
-        return last_words.said(error)
+        return last_words.said(error) if error.get("error_type") else last_words.cause(log)
     return (last_words.said(error) if _told(error) else None) or last_words.cause(log)
 
 
 def is_cascade(exit_code: int | None, error: Mapping[str, Any], log: str) -> bool:
-    """Return whether the rank ended because a peer did: it reports so, or aborted with nothing else in its log.
+    """Return whether the rank ended because a peer did: it reports so, or ended with nothing else in its log.
 
     A rank that reported its error itself may have been killed afterwards, when it did not end. A traceback that is only
     in the log does not indicate a kill.
@@ -53,7 +54,8 @@ def is_cascade(exit_code: int | None, error: Mapping[str, Any], log: str) -> boo
         return False
     signal = signal_name(exit_code)
     spoke = bool(error.get("error_type")) and (signal is None or _told(error))
-    return spoke or signal == "SIGABRT"
+    silent = signal is None and not error.get("error_type")
+    return spoke or silent or signal == "SIGABRT"
 
 
 def _told(error: Mapping[str, Any]) -> bool:

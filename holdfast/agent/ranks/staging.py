@@ -7,7 +7,7 @@ import contextlib
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,13 +40,14 @@ class Staging:
         memory: Memory,
         folder: Path,
         secret: str | Keys,
-        store: Mapping[str, str],
+        stores: Callable[[str], Mapping[str, str]],
         *,
         tls: Tls = PLAIN,
     ) -> None:
-        """``store`` has the settings with which ranks reach S3."""
+        """``stores`` returns the arguments with which ranks reach the store at a URL; empty: the site's own."""
         self._carrier = carrier
-        self._store = store
+        self._stores = stores
+        self._store = stores("")
         self._memory = memory
         self._folder = folder
         self._secret = keys(secret)
@@ -133,7 +134,9 @@ class Staging:
         """
         order = start.restore
         if (source := order.start_from) is not None:
-            return Restored(order.step, "", start_from=source.model_dump(), store=self._store)
+            place = source.store_and_prefix
+            store = self._store if place is None else self._stores(place[0])
+            return Restored(order.step, "", start_from=source.model_dump(), store=store)
         assert order.tier is not None
         if order.tier is Tier.S3:
             return self._in_store(start, alone=False)

@@ -156,7 +156,7 @@ def evicted(machine_set: Object) -> Evicted | None:
 
 
 def node_taken_out(node: Object, name: str, scope: Scope) -> Object | None:
-    """Patch of a node that keeps everybody (scope ``cluster``) or only our machines (scope ``job``) off it.
+    """Patch of a node that keeps all (scope ``cluster``) or only our machines (scope ``job``) off it.
 
     None: it is so already.
     """

@@ -13,11 +13,12 @@ from holdfast.drivers.kubernetes.bodies import Evicted
 from holdfast.drivers.kubernetes.nodes import Nodes
 from holdfast.drivers.kubernetes.pods import Pods
 from holdfast.drivers.kubernetes.roster import Roster
+from holdfast.drivers.kubernetes_settings import KubernetesSettings
 from holdfast.errors import SettingsError, UnknownError
 from holdfast.models.incarnation import unit_of
 from holdfast.models.location import Location
 from holdfast.models.machine import Scope
-from holdfast.settings import Settings
+from holdfast.settings import Settings, read
 
 TEMPLATE = "holdfast-machine"
 HEARD_S = 0.1
@@ -54,12 +55,13 @@ class KubernetesDriver:
         Raises:
             SettingsError: there is no kubeconfig, or it cannot be used.
         """
+        own = read(KubernetesSettings, settings.home)
         return cls(
-            Api.connect(settings.kubernetes_config, settings.kubernetes_namespace),
-            machines=settings.kubernetes_machines,
-            priority_class=settings.kubernetes_priority_class,
-            standby_priority_class=settings.kubernetes_standby_priority_class,
-            budget_s=settings.kubernetes_budget_s,
+            Api.connect(own.config, own.namespace),
+            machines=own.machines,
+            priority_class=own.priority_class,
+            standby_priority_class=own.standby_priority_class,
+            budget_s=own.budget_s,
         )
 
     def machines(self) -> list[Supplied]:

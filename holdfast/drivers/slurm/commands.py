@@ -35,7 +35,7 @@ _DENIED = re.compile(
 _UNKNOWN = re.compile(r"invalid node name|invalid job id|node .* not found", re.IGNORECASE)
 
 
-class Answer(Frozen):
+class CommandAnswer(Frozen):
     """How a command ended."""
 
     status: int
@@ -46,7 +46,7 @@ class Answer(Frozen):
 class Runner(Protocol):
     """Runs one command. Tests give their own."""
 
-    def __call__(self, command: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> Answer:
+    def __call__(self, command: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> CommandAnswer:
         """Run ``command`` to its end.
 
         Raises:
@@ -56,7 +56,7 @@ class Runner(Protocol):
         ...
 
 
-def run_here(command: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> Answer:
+def run_here(command: Sequence[str], *, env: Mapping[str, str], timeout_s: float) -> CommandAnswer:
     """Run the command as a process of this host."""
     done = subprocess.run(
         list(command),
@@ -68,7 +68,7 @@ def run_here(command: Sequence[str], *, env: Mapping[str, str], timeout_s: float
         timeout=timeout_s,
         check=False,
     )
-    return Answer(status=done.returncode, out=done.stdout, err=done.stderr)
+    return CommandAnswer(status=done.returncode, out=done.stdout, err=done.stderr)
 
 
 class Commands:

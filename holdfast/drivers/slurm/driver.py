@@ -24,10 +24,11 @@ from holdfast.drivers.slurm.commands import Commands, Runner, run_here
 from holdfast.drivers.slurm.listing import Allocation, Node
 from holdfast.drivers.slurm.nodes import MARK, Nodes
 from holdfast.drivers.slurm.record import Evicted, Held, Record, RecordFile
+from holdfast.drivers.slurm_settings import SlurmSettings
 from holdfast.errors import RefusedError, SettingsError, UnavailableError, UnknownError
 from holdfast.models.machine import Scope
 from holdfast.paths import machine_dir
-from holdfast.settings import Settings
+from holdfast.settings import Settings, read
 
 POLL_S, POLL_MOST_S = 0.05, 1.0
 REBOOT_POLL_S = 5.0
@@ -44,6 +45,7 @@ class SlurmDriver:
     def __init__(
         self,
         settings: Settings,
+        own: SlurmSettings | None = None,
         *,
         agent: Sequence[str] = (),
         run: Runner = run_here,
@@ -51,20 +53,23 @@ class SlurmDriver:
     ) -> None:
         """Make a driver; ``run`` runs Slurm's commands, in the environment ``env`` (default: this process's).
 
+        ``own`` are the driver's own settings; default: as the site has them.
+
         Raises:
             SettingsError: an option cannot be understood, or the batch script is not there.
         """
+        own = own or read(SlurmSettings, settings.home)
         self.home = settings.home.resolve()
-        self._start_s, self._kill_s = settings.slurm_start_s, settings.slurm_kill_s
-        self._job_name = settings.slurm_job_name or f"holdfast-{_hash(str(self.home))}"
-        self._script = settings.slurm_script or _packaged_script()
+        self._start_s, self._kill_s = own.start_s, own.kill_s
+        self._job_name = own.job_name or f"holdfast-{_hash(str(self.home))}"
+        self._script = own.script or _packaged_script()
         if not self._script.is_file():
             raise SettingsError(f"HOLDFAST_SLURM_SCRIPT = {self._script}: no such file")
         try:
-            self._options = shlex.split(settings.slurm_options)
+            self._options = shlex.split(own.options)
         except ValueError as error:
-            raise SettingsError(f"HOLDFAST_SLURM_OPTIONS = {settings.slurm_options!r}: {error}") from None
-        python = settings.slurm_python or sys.executable
+            raise SettingsError(f"HOLDFAST_SLURM_OPTIONS = {own.options!r}: {error}") from None
+        python = own.python or sys.executable
         inherited = os.environ if env is None else env
         self._env = {
             key: value
@@ -75,7 +80,7 @@ class SlurmDriver:
             "HOLDFAST_PYTHON": python,
             "HOLDFAST_AGENT": shlex.join(agent or (python, "-P", "-m", "holdfast.agent")),
         }
-        self._slurm = Commands(self._env, patience_s=settings.slurm_patience_s, run=run)
+        self._slurm = Commands(self._env, patience_s=own.patience_s, run=run)
         self._nodes = Nodes(self._slurm)
         self._file = RecordFile(self.home)
 
@@ -110,7 +115,7 @@ class SlurmDriver:
         ]
 
     def provision(self, n: int, group: str = "") -> list[str]:
-        """Ask for ``n`` more nodes; returns the names of those that Slurm gave within ``slurm_start_s``.
+        """Ask for ``n`` more nodes; returns the names of those that Slurm gave within ``start_s``.
 
         What it did not give yet stays in the queue, counts as asked for the next time, and becomes a machine when it
         starts. ``group`` is a feature that the nodes must have (``--constraint``).
@@ -147,7 +152,7 @@ class SlurmDriver:
         """End our allocation of the node, all processes first; keep the node out of ours from now on.
 
         Scope ``cluster``: the node is drained with ``reason``, so that no job gets it; set down when it does not end
-        our processes in ``slurm_kill_s``, as a dead node. A user without that right only keeps it from this site. Scope
+        our processes in ``kill_s``, as a dead node. A user without that right only keeps it from this site. Scope
         ``job``: others may use the node, this site does not. An allocation that Slurm itself took away (time limit,
         preemption) is no fault of its node, and nothing is drained.
 
@@ -322,7 +327,7 @@ class SlurmDriver:
         return self._slurm.patiently(submit)
 
     def _started(self, asked: Sequence[int]) -> list[str]:
-        """Return the nodes of ``asked`` jobs once all run, or when ``slurm_start_s`` is over.
+        """Return the nodes of ``asked`` jobs once all run, or when ``start_s`` is over.
 
         Raises:
             UnavailableError: one ended at once; the others stay, and join when their agents register.

@@ -11,8 +11,9 @@ _EVERY = "intervals.host_s"
 CPU_PRESSURE = Kind(
     "cpu_pressure",
     Scope.HOST,
-    "Processes wait for a processor (pressure stall information).",
-    evidence="value, limit (share of time)",
+    "Processes wait for a processor (pressure stall information), or their control group has used up its processor "
+    "quota.",
+    evidence="device (pressure or quota), value, limit (share of time, of the quota's periods)",
     meaning=explains(
         IncidentClass.HOST_PRESSURE,
         Beside.KILLED,

@@ -1,12 +1,12 @@
-"""The names of a checkpoint's ``.metadata``, without torch and without running what a pickle may contain."""
+"""The names of a checkpoint's ``.metadata``, without torch, in bounds, running nothing that a pickle may contain."""
 
 from __future__ import annotations
 
-import io
-import pickle
 import re
 from typing import Any
 
+from holdfast import bounded_pickle
+from holdfast.bounded_pickle import Kind, MaliciousPickleError
 from holdfast.errors import CheckpointError
 
 _OTHERS = ("rng/", "own/", "structure/")
@@ -14,36 +14,31 @@ _OTHERS = ("rng/", "own/", "structure/")
 
 
 class _Anything:
-    """Stands for every object of the pickle; keeps its attributes and is never asked for more."""
+    """Stands for every object of the pickle."""
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> _Anything:
-        return super().__new__(cls)
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *_: Any) -> None:
         self.state: Any = None
 
-    def __setstate__(self, state: Any) -> None:
-        self.state = state
 
-    def __setitem__(self, key: Any, value: Any) -> None:
-        """Take an item of what may have been a dictionary."""
-
-    def append(self, value: Any) -> None:
-        """Take an item of what may have been a list."""
-
-    def __call__(self, *args: Any) -> _Anything:
-        return self
-
-    def __hash__(self) -> int:
-        return id(self)
+def _build(instance: _Anything, state: Any) -> None:
+    instance.state = state
 
 
-class _NamesOnly(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        return _Anything
+def _dictionary() -> dict[Any, Any]:
+    return {}  # a copy of what it is given could be of any size
 
-    def persistent_load(self, pid: Any) -> Any:
-        return _Anything()
+
+def _list() -> list[Any]:
+    return []
+
+
+_STUB = Kind("an object", call=_Anything, blank=_Anything, build=_build, is_key=True)
+_DICTIONARY = Kind("OrderedDict", call=_dictionary)
+_LIST = Kind("list", call=_list)
+
+
+def _kind(module: str, name: str) -> Kind:
+    return {"OrderedDict": _DICTIONARY, "list": _LIST}.get(name, _STUB)
 
 
 def names_in(metadata: bytes, where: str) -> frozenset[str]:
@@ -57,10 +52,17 @@ def names_in(metadata: bytes, where: str) -> frozenset[str]:
         CheckpointError: it is no metadata of torch.distributed.checkpoint.
     """
     try:
-        items = _NamesOnly(io.BytesIO(metadata)).load().state["state_dict_metadata"]
-        return frozenset(name for name in items if isinstance(name, str))
-    except Exception as error:  # a damaged pickle raises nearly anything
-        raise CheckpointError(f"{where}: its .metadata cannot be read ({type(error).__name__}).") from error
+        found = bounded_pickle.load(metadata, kinds=_kind, max_operations=None)
+        items = found.state["state_dict_metadata"]
+    except MaliciousPickleError as error:
+        raise CheckpointError(f"{where}: its .metadata cannot be read: {error}.") from error
+    except (AttributeError, KeyError, TypeError) as error:
+        raise CheckpointError(
+            f"{where}: its .metadata cannot be read: it holds no checkpoint's metadata."
+        ) from error
+    if not isinstance(items, dict):
+        raise CheckpointError(f"{where}: its .metadata cannot be read: it holds no checkpoint's metadata.")
+    return frozenset(name for name in items if isinstance(name, str))
 
 
 def parts_of(names: frozenset[str]) -> list[str]:

@@ -1,7 +1,8 @@
 """Reads a checkpoint's ``.metadata`` without running what a pickle may contain.
 
 ``.metadata`` is a pickle, and a pickle can call anything. Only the names that torch.distributed.checkpoint itself
-writes into it are allowed here; every other one is refused before it is looked up.
+writes into it are allowed here; every other one is refused before it is looked up. What it makes is not bounded: the
+metadata of another program is read by :mod:`holdfast.storage.checkpoints.format.foreign_metadata`.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from holdfast.errors import CheckpointError
+from holdfast.storage.checkpoints.format.foreign_metadata import load_foreign
 from holdfast.storage.checkpoints.format.layout import Place, Placed
 from holdfast.storage.checkpoints.format.safe_metadata import load_metadata
 from holdfast.storage.checkpoints.load.exchange import Ballot, Exchange, first_line
@@ -150,11 +151,11 @@ def _first_line(error: BaseException) -> str:
 
 
 class DirectoryReader(FileSystemReader):
-    """Stock, except that ``.metadata`` is read with the restricted unpickler."""
+    """Stock, except that ``.metadata`` is read in bounds."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """Return the checkpoint's metadata."""
-        return load_metadata((Path(self.path) / METADATA).read_bytes(), f"checkpoint {self.path}")
+        return load_foreign((Path(self.path) / METADATA).read_bytes(), f"checkpoint {self.path}")
 
 
 class ShardReader(StorageReader):

@@ -6,7 +6,7 @@ They have no manifest and no digests: their files are those that lie in the fold
 from __future__ import annotations
 
 from holdfast.errors import CheckpointError, HoldfastError, UnknownError
-from holdfast.storage.checkpoints.format.safe_metadata import load_metadata
+from holdfast.storage.checkpoints.format.foreign_metadata import MAX_BYTES, load_foreign
 from holdfast.storage.checkpoints.remote.manifests import METADATA, ForeignFile, Manifest, object_key
 from holdfast.storage.checkpoints.remote.remote_reader import Opening, RemoteReader
 from holdfast.storage.objects.base import ObjectStore
@@ -27,7 +27,12 @@ class ForeignReader(RemoteReader):
 
     def _open(self) -> tuple[Opening | None, HoldfastError | None]:
         try:
-            metadata = self._store.get(object_key(self._key, METADATA))
+            key = object_key(self._key, METADATA)
+            if (nbytes := self._store.head(key).nbytes) > MAX_BYTES:
+                raise CheckpointError(
+                    f"{self.name}: its .metadata has {nbytes} bytes, more than {MAX_BYTES}: refused."
+                )
+            metadata = self._store.get(key)
             begin = f"{self._key.rstrip('/')}/"
             found = {
                 each.key.removeprefix(begin): ForeignFile(
@@ -35,7 +40,9 @@ class ForeignReader(RemoteReader):
                 )
                 for each in self._store.list(begin)
             }
-            named = {each.relative_path for each in load_metadata(metadata, self.name).storage_data.values()}
+            # Read in bounds here, by one rank: what the others are given is harmless.
+            places = load_foreign(metadata, self.name).storage_data or {}
+            named = {each.relative_path for each in places.values()}
             # What a checkpoint of ours refers to lies with an older one.
             for path in (each for each in named if each.startswith("/")):
                 found[path] = ForeignFile(

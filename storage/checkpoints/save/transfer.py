@@ -20,7 +20,9 @@ import torch
 from torch import Tensor
 
 STRETCH_BYTES = 4 << 20
-"""Copied at one go: fits the cache, and is long against what a call costs."""
+"""Taken by one thread at a time."""
+CACHED_BYTES = 256 << 10
+"""Copied at one go before its digest is taken: fits a core's own cache, and is long against what a call costs."""
 SMALL_BYTES = 64 << 10
 """Tensors up to this size are copied together in one call."""
 MOST_HELPERS = 4
@@ -83,11 +85,10 @@ class Transfer:
         """Copy everything; ``reached(end)`` is called as the file gets complete from its beginning up to ``end``."""
         copy_all(self._targets, self._together)
         self._finished()
+        digested = reached if self._device is None else None
         while (stretch := self._take(first=True)) is not None:
-            _memmove(stretch.target, stretch.source, stretch.nbytes)
+            _copy(stretch, digested)
             self._finished()
-            if self._device is None:
-                reached(stretch.end)
         self._copied.wait()
         if self._device is not None:
             self._device.synchronize()
@@ -148,6 +149,15 @@ class Transfer:
                 )
                 if now != version
             ]
+
+
+def _copy(stretch: _Stretch, reached: Callable[[int], None] | None) -> None:
+    begin = stretch.end - stretch.nbytes
+    for at in range(0, stretch.nbytes, CACHED_BYTES):
+        size = min(CACHED_BYTES, stretch.nbytes - at)
+        _memmove(stretch.target + at, stretch.source + at, size)
+        if reached is not None:
+            reached(begin + at + size)
 
 
 @torch.no_grad()

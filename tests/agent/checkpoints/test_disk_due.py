@@ -60,7 +60,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     go, whole = threading.Event(), disk.write
 
     def write(*args: Any) -> Path:
-        assert go.wait(20)
+        assert go.wait(60)
         return whole(*args)
 
     monkeypatch.setattr(disk, "write", write)

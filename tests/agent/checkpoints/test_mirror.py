@@ -51,7 +51,7 @@ def steps(memory: Memory) -> set[int]:
 
 def until_has(memory: Memory, step: int) -> None:
     """Wait for it."""
-    deadline = time.monotonic() + 10.0
+    deadline = time.monotonic() + 60.0
     while step not in steps(memory):
         assert time.monotonic() < deadline, steps(memory)
         time.sleep(0.005)

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import mmap
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from holdfast.agent.ranks.forkserver import ForkServer
 from holdfast.models.agent import Prove
 from holdfast.models.alert import AlertKind
 from holdfast.models.checkpoint import Tier
-from holdfast.models.rehearsal import Outcome, Problem, Proof, Rehearsal, Rehearsed, summed_up
+from holdfast.models.rehearsal import Problem, Proof, Rehearsal, RehearsalOutcome, Rehearsed, summed_up
 from holdfast.models.replica import StateDigests
 from holdfast.settings import Settings
 from holdfast.storage.checkpoints.save import buffers, room, slot_files
@@ -43,14 +42,16 @@ for step in range(start + 1, 100_000):
 """
 
 
-@pytest.fixture(scope="module")
-def machine(home: Path, gateway: FakeGateway) -> Iterator[AgentProcess]:
+@pytest.fixture
+def machine(torch_agent: AgentProcess) -> AgentProcess:
     """One whose fork server has torch."""
-    agent = AgentProcess(home, "p0", gateway)
-    try:
-        yield agent.ready()
-    finally:
-        agent.stop()
+    return torch_agent
+
+
+@pytest.fixture
+def gateway(torch_agent: AgentProcess) -> FakeGateway:
+    """The machine's."""
+    return torch_agent.gateway
 
 
 async def begin(machine: AgentProcess, job: str, script: str) -> None:
@@ -84,7 +85,7 @@ async def test_what_a_rank_saved_is_told_as_digests(machine: AgentProcess, gatew
 
     until(lambda: len(told()) >= 3, 120, "digests of three saves")
     await end(machine, "told")
-    until(lambda: not list(machine.shm.rglob("digest-*")), 20, "loans to end")
+    until(lambda: not list(machine.shm.rglob("digest-*")), 60, "loans to end")
     found = [each.by_rank() for each in told()]
     names = {"model.weight", "model.bias"}
     names |= {
@@ -108,7 +109,7 @@ async def test_a_restore_is_rehearsed_while_the_job_runs(machine: AgentProcess, 
     async with machine.client as client:
         order = Prove(job="fine", incarnation=machine.incarnation)
         (again,) = await client.prove(order)
-        assert again.outcome is Outcome.PROVEN, again.told
+        assert again.outcome is RehearsalOutcome.PROVEN, again.told
         assert again.step > found.step
         assert again.proof
         assert again.proof.items > 5
@@ -138,7 +139,7 @@ async def test_what_would_not_come_back_is_told_while_the_job_runs(
     async with machine.client as client:
         (again,) = await client.prove(Prove(job="lost", incarnation=machine.incarnation, ranks=(0,)))
         before = (await client.state()).jobs
-    assert again.outcome is Outcome.FAILED
+    assert again.outcome is RehearsalOutcome.FAILED
     assert again.proof
     assert again.proof.problems[0].path == path
     step = next(rank.step for run in before if run.job == "lost" for rank in run.ranks)
@@ -182,7 +183,7 @@ async def test_the_shard_is_lent_and_given_back(prover: Prover, tmp_path: Path) 
     path = write_shard(folder, step=7)
     proofs = Proofs(prover, lambda lent: lent_well(path, lent))
     found = await prover.shard("toy", 0)
-    assert found.outcome is Outcome.PROVEN
+    assert found.outcome is RehearsalOutcome.PROVEN
     assert (found.step, found.plan, found.machine) == (7, "plan", "m1")
     assert proofs.paths[0].parent.name == "transfers"
     assert not slot_files.is_lent(path)
@@ -202,11 +203,11 @@ async def test_without_room_it_is_read_where_it_lies(
     path = write_shard(tmp_path / "shm" / "own" / "toy", step=6, slot="b")
     path = write_shard(tmp_path / "shm" / "own" / "toy", step=7, slot="a")
     assert Proofs(prover).paths == []
-    assert (await prover.shard("toy", 0)).outcome is Outcome.PROVEN
+    assert (await prover.shard("toy", 0)).outcome is RehearsalOutcome.PROVEN
 
     overwriting = Proofs(prover, write_again)
     found = await prover.shard("toy", 0)
-    assert found.outcome is Outcome.UNTESTED
+    assert found.outcome is RehearsalOutcome.UNTESTED
     assert "shared memory has no room to hold it still" in found.why_not
     assert len(overwriting.paths) == 3
     assert not slot_files.is_lent(path)
@@ -220,7 +221,7 @@ async def test_the_only_buffer_of_a_rank_is_lent_though_there_is_no_room(
     path = write_shard(tmp_path / "shm" / "own" / "toy", step=7)
     seen: list[tuple[bool, bool]] = []
     Proofs(prover, lambda _: seen.append((slot_files.is_lent(path), slot_files.is_reserved(path))))
-    assert (await prover.shard("toy", 0)).outcome is Outcome.PROVEN
+    assert (await prover.shard("toy", 0)).outcome is RehearsalOutcome.PROVEN
     assert seen == [(True, False)]
     assert not slot_files.is_lent(path)
 
@@ -245,7 +246,7 @@ async def test_a_single_buffer_that_is_almost_always_being_written_is_proven(
     monkeypatch.setattr(slot_files, "lend", lend_late)
     Proofs(prover)
     found = await prover.shard("toy", 0)
-    assert (found.outcome, found.step) == (Outcome.PROVEN, 15), found.told
+    assert (found.outcome, found.step) == (RehearsalOutcome.PROVEN, 15), found.told
     assert asked == list(range(8, 16))
 
 

@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from holdfast.agent.diagnostics import collectives, machine_checks
-from holdfast.agent.diagnostics.collectives import Outcome, Part
+from holdfast.agent.diagnostics.collectives import CollectiveOutcome, Part
 from holdfast.agent.diagnostics.machine_checks import ForkFn, run_check
 from holdfast.errors import SettingsError
 from holdfast.models.agent import Diagnose, Rendezvous
@@ -39,7 +39,7 @@ class Ended:
 class ScriptedForks:
     """Forks processes that leave the outcomes they are told to; None: they run for ever."""
 
-    def __init__(self, *outcomes: Outcome | int | None) -> None:
+    def __init__(self, *outcomes: CollectiveOutcome | int | None) -> None:
         self.outcomes = outcomes
         self.forked: list[Ended] = []
         self.parts: list[Part] = []
@@ -49,14 +49,14 @@ class ScriptedForks:
         self.parts.append(part)
         outcome = self.outcomes[len(self.forked)]
         process = Ended(outcome if isinstance(outcome, int) else None if outcome is None else 0)
-        if isinstance(outcome, Outcome):
+        if isinstance(outcome, CollectiveOutcome):
             outcome.write(part.outcome_path)
         self.forked.append(process)
         return process
 
 
 CORES = os.cpu_count() or 1
-GOOD = Outcome(backend="gloo", value=1000.0, unit="MB/s", repeats=5)
+GOOD = CollectiveOutcome(backend="gloo", value=1000.0, unit="MB/s", repeats=5)
 
 
 def command(check: str = "all_to_all", **more: Any) -> Diagnose:
@@ -84,7 +84,7 @@ async def test_healthy_machine_passes_with_its_bandwidth() -> None:
 
 async def test_damaged_bytes_inside_a_machine_are_sure() -> None:
     """No other machine can be the cause."""
-    forks = ScriptedForks(GOOD, Outcome(wrong_bytes={0: 17}))
+    forks = ScriptedForks(GOOD, CollectiveOutcome(wrong_bytes={0: 17}))
     [finding] = await run_check(command(), forks, machine="m1")
     assert not finding.ok
     assert finding.sure
@@ -120,14 +120,16 @@ async def test_process_with_an_outcome_is_not_killed() -> None:
 
 async def test_trouble_with_the_peer_may_be_either_side() -> None:
     """Damage on the way and timeouts name the pair and are not sure."""
-    for outcome in (Outcome(wrong_bytes={1: 4}), Outcome(error="timeout"), None):
+    for outcome in (CollectiveOutcome(wrong_bytes={1: 4}), CollectiveOutcome(error="timeout"), None):
         [finding] = await run_check(pair(0, "m2"), ScriptedForks(outcome), machine="m1")
         assert (finding.ok, finding.sure, finding.machine, finding.peer) == (False, False, "m1", "m2")
 
 
 async def test_own_bytes_that_come_back_damaged_are_our_own_fault() -> None:
     """They never left the machine."""
-    [finding] = await run_check(pair(1, "m2"), ScriptedForks(Outcome(wrong_bytes={1: 4})), machine="m1")
+    [finding] = await run_check(
+        pair(1, "m2"), ScriptedForks(CollectiveOutcome(wrong_bytes={1: 4})), machine="m1"
+    )
     assert finding.sure
     assert finding.peer is None
 
@@ -155,11 +157,11 @@ async def test_incomplete_command_is_refused(incomplete: Diagnose) -> None:
 def test_torn_outcome_is_no_outcome(tmp_path: Path) -> None:
     """Reading one raises what the caller expects."""
     path = tmp_path / "0.json"
-    Outcome(wrong_bytes={2: 5}).write(path)
-    assert Outcome.read(path).wrong_bytes == {2: 5}
+    CollectiveOutcome(wrong_bytes={2: 5}).write(path)
+    assert CollectiveOutcome.read(path).wrong_bytes == {2: 5}
     path.write_text("{")
     with pytest.raises(ValueError, match="Expecting"):
-        Outcome.read(path)
+        CollectiveOutcome.read(path)
 
 
 # Real processes from here on.

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.agent.diagnostics import bounded_pickle, flight, flight_files
-from holdfast.agent.diagnostics.bounded_pickle import MaliciousPickleError
+from holdfast import bounded_pickle
+from holdfast.agent.diagnostics import flight, flight_files
 from holdfast.agent.ranks import flight_thread
+from holdfast.bounded_pickle import MaliciousPickleError
 
 SCRIPT = """
 import os, sys

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.agent.inspection.base import Check, Detector
+from holdfast.agent.inspection.base import Detector, MachineCheck
 from holdfast.agent.inspection.steady import Steady
 from holdfast.models.alert import Alert, AlertKind
 from holdfast.policies.config.policy import Policy
@@ -20,7 +20,7 @@ class HandClock:
         return self.now
 
 
-def steady(check: Check, clock: HandClock) -> Steady:
+def steady(check: MachineCheck, clock: HandClock) -> Steady:
     """The detector made of a check, polled by hand."""
     return Steady("m0", check, 1.0, clock=clock, again_s=1.0)
 

@@ -186,3 +186,16 @@ async def test_only_what_stays_or_is_sure_fails_the_self_check(failing: int, sur
     (finding,) = await inspector([], late).self_check(times=3, pause_s=0.0)
     assert asked == looks
     assert finding.ok is (failing < looks)
+
+
+async def test_a_disk_that_predicts_its_failure_keeps_no_machine_out() -> None:
+    """It explains a failure, so a recovery hears of it; by itself it is no reason to do without the machine."""
+
+    def inspect() -> list[Finding]:
+        return [Finding(check="host_fault", machine="m0", ok=False)]
+
+    disk = Scripted("smart", [])
+    disk.inspect = inspect  # type: ignore[method-assign]
+    looking = inspector([], disk, Scripted("fine", []))
+    assert [finding.check for finding in await looking.self_check(pause_s=0.0)] == ["fine"]
+    assert [finding.ok for finding in await looking.inspect()] == [False, True]

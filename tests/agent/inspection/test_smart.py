@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from holdfast.agent.inspection import smart as smart_disks
 from holdfast.agent.inspection.base import Detector
 from holdfast.agent.inspection.tool import Tool
 from holdfast.models.alert import AlertKind
@@ -107,6 +109,35 @@ def test_a_part_that_is_mounted_or_in_an_array_uses_its_disk(tmp_path: Path) -> 
     (machine.proc / "mounts").write_text("")
     (machine.sys / "block/sdc/sdc1/holders/md0").mkdir(parents=True)
     assert len(disks(machine).poll()) == 1
+
+
+def test_an_inspection_on_command_asks_the_disks(tmp_path: Path) -> None:
+    """A disk that failed since the last look, up to ten minutes ago, is in the findings of a diagnosis; told once."""
+    machine = of_local_driver(tmp_path)
+    machine.prints("smartctl", real("s-hitachi-failed"), status=216)
+    detector = disks(machine)
+    [finding] = detector.inspect()
+    assert not finding.ok
+    assert "/dev/sdc reports that it fails" in finding.detail
+    assert not finding.sure, "it explains the end of a rank, and accuses no machine alone"
+    assert [alert.evidence["check"] for alert in detector.poll()] == ["disk_failing"]
+    assert detector.poll() == []
+
+
+def test_an_inspection_on_command_does_not_wait_for_a_disk_that_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither good nor bad: the disks behind it are not tested either, and the finding names them."""
+    monkeypatch.setattr(smart_disks, "COMMAND_S", 0.3)
+    machine = of_local_driver(tmp_path)
+    machine.mount("sda", "sdb")
+    machine.prints("smartctl", real("s-hitachi-failed"), status=216)
+    (machine.bin / "smartctl").write_text("#!/bin/sh\nsleep 60\n")
+    started = time.monotonic()
+    [finding] = disks(machine).inspect()
+    assert finding.ok
+    assert finding.detail == "not tested within 0.3 s: /dev/sda, /dev/sdb"
+    assert time.monotonic() - started < 15, "the tool's own limit is 20 s"
 
 
 def test_without_the_tool_nothing_is_tested(tmp_path: Path) -> None:

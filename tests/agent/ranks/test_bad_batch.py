@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.agent.client import AgentClient
 from holdfast.models.alert import AlertKind
-from tests.agent.gateway import FakeGateway, events, until
+from tests.agent.gateway import events, until
 from tests.agent.scripts import fence
 from tests.agent.site import AgentProcess
 
@@ -24,10 +24,9 @@ for step in range(1, 7):
 """
 
 
-async def test_where_it_fell_is_told_and_passed_over_when_asked(
-    agent: AgentProcess, gateway: FakeGateway
-) -> None:
+async def test_where_it_fell_is_told_and_passed_over_when_asked(torch_agent: AgentProcess) -> None:
     """The step is the rank's own, not the newest that the gateway heard of; without the order it falls there again."""
+    agent, gateway = torch_agent, torch_agent.gateway
     client: AgentClient = agent.client
     agent.script("batch", READS)
     await client.start(agent.start("batch"))

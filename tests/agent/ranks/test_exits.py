@@ -146,3 +146,21 @@ def test_who_told_of_a_lost_peer_and_was_killed_afterwards_is_an_echo() -> None:
     """It did not end by itself: the agent ended it."""
     said = {"at": 12.5, "error_type": "RuntimeError", "message": "Connection closed by peer [127.0.0.1]:2033"}
     assert exits.evidence(-9, said, "")["cascade"]
+
+
+def test_a_rank_that_ends_with_a_status_alone_is_judged_by_its_log() -> None:
+    """It raised nothing: what it wrote last is all that is known. Handled lines and older ones still do not count."""
+    log = "[Errno 28] No space left on device, retrying\nstep 9 loss 1.0 lr 1\nclose() failed: Stale file handle\n"
+    found = exits.evidence(1, None, log)
+    assert (found["pattern"], found["cause"], found["cascade"]) == ("mount_lost", "filesystem", False)
+    assert exits.evidence(1, None, "EI0006: Getting socket times out. Reason: Remote Rank\n")["cascade"]
+    assert "pattern" not in exits.evidence(1, None, "step 9 loss 1.0 lr 1\nbye\n")
+
+
+def test_an_exception_is_what_it_says_whatever_the_log_has() -> None:
+    """As before: a line of a peer beside an error of the rank's own is no echo."""
+    found = exits.evidence(
+        1, {"error_type": "KeyError", "message": "'x'"}, "Connection closed by peer [::1]:1\n"
+    )
+    assert not found["cascade"]
+    assert "pattern" not in found

@@ -41,7 +41,7 @@ async def with_spares(server: ForkServer, count: int) -> None:
         return count
 
     keeping = asyncio.create_task(server.keep_spares(want))
-    await asyncio.wait_for(there.wait(), 20)
+    await asyncio.wait_for(there.wait(), 60)
     keeping.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await keeping

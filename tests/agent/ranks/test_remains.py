@@ -307,7 +307,7 @@ async def test_another_machines_leftovers_stay(tmp_path: Path) -> None:
         sleeping(HOLDFAST_MACHINE_DIR=str(here)) as shell,
     ):
         await agent.clear()
-        assert left.wait(5) == -signal.SIGKILL
+        assert left.wait(60) == -signal.SIGKILL
         assert [p.poll() for p in (neighbours, own, shell)] == [None] * 3
 
 

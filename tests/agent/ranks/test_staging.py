@@ -18,12 +18,18 @@ from holdfast.agent.ranks.staging import Staging
 from holdfast.errors import CheckpointError
 from holdfast.models.agent import Rendezvous, Start
 from holdfast.models.checkpoint import RestoreOrder, ShardSource, Tier
+from holdfast.models.start_from import StartFrom
 from holdfast.storage.checkpoints.save import buffers
 from holdfast.storage.code import versions
 from tests.agent.shards import write_shard
 
 SECRET = "s"
 STORE = {"endpoint": "http://nowhere"}
+
+
+def store_at(url: str) -> dict[str, str]:
+    """How the store at a URL is reached; the site's own without one."""
+    return STORE | {"url": url} if url else STORE
 
 
 class Machine:
@@ -60,6 +66,10 @@ def restored(home: Machine, tmp_path: Path, *sources: ShardSource, key: str = ""
     order = RestoreOrder(
         step=4, epoch=1, tier=Tier.MEMORY, sources=sources[:1], fallbacks=sources[1:], key=key
     )
+    return restored_by(order, home, tmp_path)
+
+
+def restored_by(order: RestoreOrder, home: Machine, tmp_path: Path) -> Restored:
     start = Start(
         job="toy",
         epoch=2,
@@ -73,7 +83,7 @@ def restored(home: Machine, tmp_path: Path, *sources: ShardSource, key: str = ""
     )
     carrier: Any = None
     assert isinstance(carrier, TransferProcess | None)
-    supply = Staging(carrier, home.memory, tmp_path / "folder", SECRET, STORE)
+    supply = Staging(carrier, home.memory, tmp_path / "folder", SECRET, store_at)
     return asyncio.run(supply.restored(start, 0))
 
 
@@ -117,6 +127,22 @@ def test_when_machines_have_nothing_whole_the_rank_reads_s3_alone(
     s3 = ShardSource(rank=0, machine="", tier=Tier.S3)
     found = restored(home, tmp_path, other.source(Tier.PEER), s3, key="toy/checkpoints/step-4")
     assert (found.tier, found.key, found.alone, found.store) == ("s3", "toy/checkpoints/step-4", True, STORE)
+
+
+@pytest.mark.parametrize(
+    ("source", "store"),
+    [
+        ({"path": "acme://theirs/run/step-7"}, STORE | {"url": "acme://theirs"}),
+        ({"path": "/lustre/step-7"}, STORE),
+        ({"job": "llama", "step": 7, "epoch": 1}, STORE),
+    ],
+)
+def test_a_rank_is_given_the_store_of_its_source(
+    machines: list[Machine], tmp_path: Path, source: dict[str, Any], store: dict[str, str]
+) -> None:
+    """The one that a URL names, or the site's own."""
+    order = RestoreOrder(step=0, start_from=StartFrom.model_validate(source))
+    assert restored_by(order, machines[0], tmp_path).store == store
 
 
 def test_when_every_source_is_refused_each_is_named(machines: list[Machine], tmp_path: Path) -> None:
@@ -163,7 +189,7 @@ def test_a_broken_checkout_does_not_run(machines: list[Machine], tmp_path: Path,
     bucket: Any = Bucket(archive)
 
     def agent() -> Staging:
-        return Staging(bucket, machines[0].memory, tmp_path / "folder", SECRET, STORE)
+        return Staging(bucket, machines[0].memory, tmp_path / "folder", SECRET, store_at)
 
     script = asyncio.run(agent().code("toy", version)) / "train.py"
     assert bucket.asked == 1
@@ -189,7 +215,7 @@ def test_a_checkout_that_changes_under_an_agent_is_seen(machines: list[Machine],
     (tmp_path / "code" / "train.py").write_text("print('A')")
     version, archive = versions.pack(tmp_path / "code")
     bucket: Any = Bucket(archive)
-    supply = Staging(bucket, machines[0].memory, tmp_path / "folder", SECRET, STORE)
+    supply = Staging(bucket, machines[0].memory, tmp_path / "folder", SECRET, store_at)
     folder = asyncio.run(supply.code("toy", version))
     (folder / "output.txt").write_text("of a run")
     read: list[str] = []

@@ -65,7 +65,7 @@ async def test_without_a_grace_it_may_not(agent: AgentProcess, tmp_path: Path) -
 
 async def test_a_script_that_stays_is_killed(agent: AgentProcess) -> None:
     """SIGKILL when its time is up."""
-    assert await stopped(agent, "stays", STAYS, 0.2) == [0, 1]
+    assert await stopped(agent, "stays", STAYS, 1.0) == [0, 1]
     assert "no" in agent.log("stays")
 
 

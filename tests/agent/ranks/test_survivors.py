@@ -5,8 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psutil
@@ -14,7 +12,7 @@ import pytest
 
 from holdfast.models.agent import RankState
 from holdfast.models.checkpoint import RestoreOrder, Tier
-from tests.agent.gateway import FakeGateway, until
+from tests.agent.gateway import until
 from tests.agent.scripts import fence
 from tests.agent.site import AgentProcess
 
@@ -36,14 +34,10 @@ FROM_S3 = RestoreOrder(step=3, epoch=1, tier=Tier.S3, key="there")
 _numbers = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def agent(home: Path, gateway: FakeGateway) -> Iterator[AgentProcess]:
+@pytest.fixture
+def agent(torch_agent: AgentProcess) -> AgentProcess:
     """One whose fork server has torch loaded: a Session needs it."""
-    started = AgentProcess(home, "m0", gateway)
-    try:
-        yield started.ready(150)
-    finally:
-        started.stop()
+    return torch_agent
 
 
 class KeptJob:

@@ -53,9 +53,9 @@ def of(pids: list[int]) -> list[Path]:
 
 def shared(note: Path) -> list[int]:
     """Pids of a rank and of its loader's worker, once both have tensors in shared memory."""
-    until(note.exists, 30, f"{note.name} to have shared tensors")
+    until(note.exists, 180, f"{note.name} to have shared tensors")
     pids = [int(pid) for pid in note.read_text().split()]
-    until(lambda: all(of([pid]) for pid in pids), 30, "control: each to have tensors by name")
+    until(lambda: all(of([pid]) for pid in pids), 90, "control: each to have tensors by name")
     return pids
 
 
@@ -77,10 +77,10 @@ def bystander(tmp_path: Path) -> Iterator[list[int]]:
 @pytest.mark.e2e
 @pytest.mark.torch
 async def test_tensors_of_ranks_are_gone_after_a_fence(
-    agent: AgentProcess, tmp_path: Path, bystander: list[int]
+    torch_agent: AgentProcess, tmp_path: Path, bystander: list[int]
 ) -> None:
     """One job's rank was killed, another's is: each takes its own and its loader's tensors, and none of others."""
-    notes = {job: tmp_path / job for job in ("dies", "lives")}
+    agent, notes = torch_agent, {job: tmp_path / job for job in ("dies", "lives")}
     async with agent.client as client:
         ranks = {}
         for job, note in notes.items():
@@ -112,7 +112,7 @@ async def test_the_next_agent_has_a_dead_ones_tensors_removed(
     first.stop(signal.SIGKILL)
     second = AgentProcess(home, "m5", gateway, HOLDFAST_PRELOAD="json").ready()
     try:
-        until(lambda: not of(pids), 30, f"{of(pids)} to be removed")
+        until(lambda: not of(pids), 90, f"{of(pids)} to be removed")
     finally:
         second.stop()
 

@@ -32,7 +32,7 @@ def prepares() -> Iterator[subprocess.Popen[str]]:
         yield parent
     finally:
         subprocess.run(["kill", "-KILL", "--", f"-{parent.pid}"], check=False)
-        parent.wait(10)
+        parent.wait(60)
         if parent.stdout:
             parent.stdout.close()
 
@@ -53,5 +53,5 @@ def test_children_and_bytes_count_as_work(prepares: subprocess.Popen[str]) -> No
 def test_who_is_gone_does_nothing() -> None:
     """Between its end and the agent's noticing it."""
     ended = subprocess.Popen([sys.executable, "-S", "-c", ""])
-    ended.wait(10)
+    ended.wait(60)
     assert Watched.work(SimpleNamespace(pid=ended.pid)) == (0.0, 0)  # type: ignore[arg-type]

@@ -98,14 +98,14 @@ class Machine:
 
     async def knocked(self, times: int) -> None:
         for _ in range(times):
-            await asyncio.wait_for(self.knocks.get(), 20)
+            await asyncio.wait_for(self.knocks.get(), 60)
 
 
 async def test_ranks_end_when_another_machine_hears_the_gateway(neighbour: Neighbour) -> None:
     """Before the lease is over, with the reason."""
     machine = Machine(neighbour.witness)
     async with machine.watched():
-        why = await asyncio.wait_for(machine.stopped.get(), 20)
+        why = await asyncio.wait_for(machine.stopped.get(), 60)
     assert "answers m7" in why
     assert neighbour.asked == 1
 
@@ -123,7 +123,7 @@ async def test_ranks_end_where_nothing_is_reached(mute: Witness) -> None:
     """Neither gateway nor any other machine."""
     machine = Machine(mute)
     async with machine.watched():
-        why = await asyncio.wait_for(machine.stopped.get(), 20)
+        why = await asyncio.wait_for(machine.stopped.get(), 60)
     assert why.startswith("neither")
 
 

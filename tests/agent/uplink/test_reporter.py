@@ -41,7 +41,7 @@ class Wire:
         event = asyncio.Event()
         self._waiting.append((condition, event))
         if not condition():
-            await asyncio.wait_for(event.wait(), 5)
+            await asyncio.wait_for(event.wait(), 30)
 
 
 OK = httpx.Response(200, json={"ok": True})
@@ -105,14 +105,14 @@ async def test_a_replaced_incarnation_is_told() -> None:
     """409 StaleError ends the reporter: the agent must leave."""
     _, reporter = make(lambda path, n: error(409, "StaleError") if path == "heartbeat" else OK)
     with pytest.raises(StaleError):
-        await asyncio.wait_for(run(reporter), 5)
+        await asyncio.wait_for(run(reporter), 30)
 
 
 async def test_a_wrong_secret_ends_it_before_the_machine_is_known_only() -> None:
     """At the first registration a person must act; later the gateway is asked again."""
     _, reporter = make(lambda path, n: error(401, "UnauthorizedError"))
     with pytest.raises(UnauthorizedError, match="secret file"):
-        await asyncio.wait_for(run(reporter), 5)
+        await asyncio.wait_for(run(reporter), 30)
     wire, reporter = make(lambda path, n: error(401, "UnauthorizedError") if path == "events" else OK)
     reporter.report(report(0))
     task = run(reporter)
@@ -159,7 +159,7 @@ async def test_of_several_gateways_the_one_that_leads_is_kept_to() -> None:
     task = run(reporter)
 
     async def until(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not condition():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 

@@ -11,7 +11,7 @@ import pytest
 from holdfast.clock import SystemClock
 from holdfast.deployments.gateway.app import create_app
 from holdfast.deployments.gateway.leadership import TTL_S, Leadership
-from holdfast.deployments.gateway.runs.flow_runs import Phase
+from holdfast.deployments.gateway.runs.flow_runs import RunPhase
 from holdfast.errors import UnavailableError
 from holdfast.models.lease import Leader
 from holdfast.storage.ledger import Ledger
@@ -220,7 +220,7 @@ async def test_a_run_on_another_host_lives_as_long_as_it_renews_its_lease(
     """Its process cannot be seen from here: the lease says whether it is there."""
     await kit.running_job()
     await kit.crash()
-    kit.runs.set(f"{JOB}-1#1", Phase.RUNNING)
+    kit.runs.set(f"{JOB}-1#1", RunPhase.RUNNING)
     kit.runs.runs[f"{JOB}-1#1"] = kit.runs.runs[f"{JOB}-1#1"].model_copy(update={"alive": None})
     kit.ledger.take_job(f"{JOB}-1", 1, f"{JOB}-1#1", "elsewhere:7:x", 15)
     for _ in range(5):

@@ -12,7 +12,7 @@ from holdfast.models.alert import Incident, IncidentClass, IncidentState
 from holdfast.models.history import Action, ActionState, Epoch, StateChange, Stretch
 from holdfast.models.job import JobState
 from holdfast.policies.accounting.ettr import Ettr, ettr
-from holdfast.policies.accounting.lost_time import Phase, Span, account
+from holdfast.policies.accounting.lost_time import LostPhase, Span, account
 from tests.policies.make import epoch
 
 
@@ -141,7 +141,7 @@ def test_the_step_under_way_is_not_lost_until_it_is_late() -> None:
 
 
 times = st.floats(-10, 1000, allow_nan=False)
-labels = st.sampled_from([None, *Phase])
+labels = st.sampled_from([None, *LostPhase])
 
 
 @st.composite
@@ -184,7 +184,7 @@ def test_two_halves_make_the_whole(spans: list[Span], begin: float, one: float, 
 @given(any_spans(), st.randoms())
 def test_a_greater_priority_wins_in_any_order(spans: list[Span], random: Any) -> None:
     """One span over everything decides alone; the order of the rest does not matter when none ties."""
-    top = Span(0.0, 100.0, Phase.SWAPPING, "job_hang", (9.0,))
+    top = Span(0.0, 100.0, LostPhase.SWAPPING, "job_hang", (9.0,))
     assert account([*spans, top], 0.0, 100.0).lost[0].us == 100_000_000
     distinct = [span._replace(priority=(float(n),)) for n, span in enumerate(spans)]
     shuffled = random.sample(distinct, len(distinct))

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
-from holdfast.policies.classify.incident_class import Decision, JobContext, Wait, classify
+from holdfast.policies.classify.decision import Decision, JobContext, Wait
+from holdfast.policies.classify.incident_class import classify
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.detect import switches
 from tests.policies.make import NOW, alert, job

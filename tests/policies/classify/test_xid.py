@@ -6,7 +6,8 @@ import pytest
 
 from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
 from holdfast.policies.classify import xid
-from holdfast.policies.classify.incident_class import JobContext, NoAction, classify
+from holdfast.policies.classify.decision import JobContext, NoAction
+from holdfast.policies.classify.incident_class import classify
 from holdfast.policies.classify.meaning import harmless
 from tests.policies.make import NOW, alert, job, rank_exit
 

@@ -248,6 +248,19 @@ def test_rounds_are_often_at_first() -> None:
     assert {round_of(number, 0) for number in range(50)} == {0}
 
 
+def test_a_resumed_job_settles_first() -> None:
+    """But not beyond the usual interval."""
+
+    def begins(every: int) -> list[int]:
+        rounds = [round_of(number, every, resumed=True) for number in range(320)]
+        return [number for number in range(1, 320) if rounds[number] != rounds[number - 1]]
+
+    assert begins(100) == [8, 16, 32, 64, 100, 200, 300]
+    assert begins(150)[:2] == [8, 16]
+    assert begins(5)[:2] == [5, 10]
+    assert begins(0) == []
+
+
 @given(st.integers(1, 300), st.integers(1, 10_000))
 def test_rounds_only_grow(every: int, number: int) -> None:
     """From one save to the next by one at most."""

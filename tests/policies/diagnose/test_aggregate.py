@@ -18,6 +18,7 @@ from tests.policies.make import job
 POLICY = Policy.load().aggregate
 WAIT = ("_engine_run_backward", "torch/autograd/graph.py")
 REDUCE = ("all_reduce", "torch/distributed/distributed_c10d.py")
+AGREE = ("wait", "/venv/lib/holdfast/session/agreement.py")
 USER = ("train_step", "train.py")
 SLEEP = ("load_batch", "data.py")
 
@@ -65,6 +66,27 @@ def test_two_ranks_of_which_one_waits_are_told_apart() -> None:
     """No majority is needed when one side only waits."""
     answer = found([dump(0, REDUCE, per=1), dump(1, SLEEP, per=1)], job(machines=2, per=1))
     assert answer.suspects == ("m1",)
+
+
+@pytest.mark.parametrize("machines", [2, 4])
+def test_a_checkpoint_on_one_rank_only_accuses_no_machine(machines: int) -> None:
+    """It waits for the others, who wait for it in their next collective: the script is named, and no machine."""
+    stacks = [
+        dump(0, AGREE, ("agree", AGREE[1]), ("save", "holdfast/session/saver.py"), per=1),
+        *(dump(rank, REDUCE, per=1) for rank in range(1, machines)),
+    ]
+    answer = found(stacks, job(machines=machines, per=1))
+    assert (answer.suspects, answer.sure) == ((), False)
+    others = "ranks 1" if machines == 2 else "ranks 1, 2, 3"
+    assert f"ranks 0 wait in Session.checkpoint() until {others} call it too" in answer.script
+
+
+def test_all_in_a_checkpoint_are_not_apart() -> None:
+    """Nor are those of which one is stopped."""
+    stacks = [dump(rank, AGREE, process_state="T" if rank == 5 else "S") for rank in range(8)]
+    answer = found(stacks)
+    assert answer.suspects == ("m2",)
+    assert not answer.script
 
 
 def test_a_data_loaders_wait_is_no_collective() -> None:

@@ -87,7 +87,7 @@ def test_a_busy_host_is_not_judged() -> None:
     """Others use its processors: what it measured says nothing about them."""
     who, told = slow([*(product(f"m{i}", 1.0) for i in range(6)), product("bad", 9.0, busy=0.8)], 1.5, LIMITS)
     assert who == set()
-    assert told == ["pace not known on bad: their processors are busy"]
+    assert told == ["pace not known on bad: they are busy with other work"]
 
 
 @pytest.mark.parametrize("rate", [0.05, 10.0, 90.0])

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import RefusedError
-from holdfast.policies.diagnose.replay_groups import Outcome, ReplayPlan, plan, suspects
+from holdfast.policies.diagnose.replay_groups import ReplayOutcome, ReplayPlan, plan, suspects
 
 SHAPES = st.integers(1, 300).flatmap(lambda m: st.tuples(st.just(m), st.integers(1, min(m, 24))))
 
@@ -48,12 +48,12 @@ def test_a_single_faulty_machine_is_uniquely_found_when_m_is_at_most_n(
     faulty = data.draw(st.integers(0, replay.machines - 1))
     verdict = suspects(replay, *failing(replay, {faulty}))
     if len(replay.horizontal) == len(replay.vertical) == 1:
-        assert verdict.outcome is Outcome.INSEPARABLE
+        assert verdict.outcome is ReplayOutcome.INSEPARABLE
         return
     assert faulty in verdict.suspects
     if replay.unique:
         assert verdict.suspects == (faulty,)
-        assert verdict.outcome is Outcome.FOUND
+        assert verdict.outcome is ReplayOutcome.FOUND
     else:
         assert len(verdict.suspects) <= -(-replay.m // replay.n)
 
@@ -74,9 +74,9 @@ def test_all_faulty_machines_are_suspected_or_the_cause_is_common(
     replay = plan(*shape)
     faulty = data.draw(st.sets(st.integers(0, replay.machines - 1), min_size=1, max_size=5))
     verdict = suspects(replay, *failing(replay, faulty))
-    if verdict.outcome not in (Outcome.COMMON_CAUSE, Outcome.INSEPARABLE):
+    if verdict.outcome not in (ReplayOutcome.COMMON_CAUSE, ReplayOutcome.INSEPARABLE):
         assert faulty <= set(verdict.suspects)
-        assert verdict.outcome is not Outcome.FLAKY
+        assert verdict.outcome is not ReplayOutcome.FLAKY
 
 
 def test_the_papers_shape() -> None:
@@ -101,21 +101,21 @@ def test_four_machines_of_the_demo() -> None:
 def test_nothing_failed_is_not_reproduced() -> None:
     """No suspect, and a name for it."""
     verdict = suspects(plan(6), [], [])
-    assert (verdict.outcome, verdict.suspects, verdict.confidence) == (Outcome.NOT_REPRODUCED, (), 0.0)
+    assert (verdict.outcome, verdict.suspects, verdict.confidence) == (ReplayOutcome.NOT_REPRODUCED, (), 0.0)
 
 
 def test_everything_failed_is_a_common_cause() -> None:
     """Code or data, not six machines."""
     replay = plan(6)
     verdict = suspects(replay, range(len(replay.horizontal)), range(len(replay.vertical)))
-    assert (verdict.outcome, verdict.suspects) == (Outcome.COMMON_CAUSE, ())
+    assert (verdict.outcome, verdict.suspects) == (ReplayOutcome.COMMON_CAUSE, ())
 
 
 @pytest.mark.parametrize(("h", "v"), [([0], []), ([], [1])])
 def test_only_one_phase_failed_is_flaky(h: list[int], v: list[int]) -> None:
     """The fault came and went."""
     verdict = suspects(plan(6), h, v)
-    assert verdict.outcome is Outcome.FLAKY
+    assert verdict.outcome is ReplayOutcome.FLAKY
     assert verdict.suspects == ()
 
 
@@ -124,7 +124,7 @@ def test_groups_that_share_no_machine_are_flaky() -> None:
     replay = plan(7)
     assert (replay.m, replay.n) == (3, 3)
     assert replay.horizontal[2] == (6,)
-    assert suspects(replay, [2], [1]).outcome is Outcome.FLAKY
+    assert suspects(replay, [2], [1]).outcome is ReplayOutcome.FLAKY
     assert suspects(replay, [2], [0]).suspects == (6,)
 
 
@@ -132,7 +132,7 @@ def test_two_machines_in_one_group_are_told_apart_exactly() -> None:
     """One failing row, two failing columns."""
     replay = plan(9)
     verdict = suspects(replay, *failing(replay, {3, 4}))
-    assert (verdict.outcome, verdict.suspects) == (Outcome.SEVERAL, (3, 4))
+    assert (verdict.outcome, verdict.suspects) == (ReplayOutcome.SEVERAL, (3, 4))
     assert verdict.confidence == 0.8
 
 
@@ -140,7 +140,7 @@ def test_two_machines_in_different_groups_leave_innocent_corners() -> None:
     """Less certain, and says so by its confidence."""
     replay = plan(9)
     verdict = suspects(replay, *failing(replay, {0, 4}))
-    assert verdict.outcome is Outcome.SEVERAL
+    assert verdict.outcome is ReplayOutcome.SEVERAL
     assert set(verdict.suspects) == {0, 1, 3, 4}
     assert verdict.confidence == 0.5
 
@@ -150,14 +150,14 @@ def test_long_pipelines_narrow_only() -> None:
     replay = plan(8, 4)
     assert not replay.unique
     verdict = suspects(replay, *failing(replay, {5}))
-    assert (verdict.outcome, verdict.suspects) == (Outcome.NARROWED, (5, 7))
+    assert (verdict.outcome, verdict.suspects) == (ReplayOutcome.NARROWED, (5, 7))
 
 
 @pytest.mark.parametrize("machines", [1, 2])
 def test_too_few_groups_cannot_separate_machine_from_code(machines: int) -> None:
     """A single pipeline has nothing to compare with."""
     replay = plan(machines, machines)
-    assert suspects(replay, [0], [0]).outcome is Outcome.INSEPARABLE
+    assert suspects(replay, [0], [0]).outcome is ReplayOutcome.INSEPARABLE
 
 
 @pytest.mark.parametrize(("machines", "pp"), [(0, 1), (3, 4), (4, 0)])

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from holdfast.models.alert import IncidentClass, Rung
 from holdfast.policies.classify.signature import Position, Signature
-from holdfast.policies.config.policy import ClassLadder, Policy
+from holdfast.policies.config.ladders import ClassLadder
+from holdfast.policies.config.policy import Policy
 from holdfast.policies.escalate.ladder import Circumstances, PastIncident, RungDecision, next_rung, order
 
 LADDER = Policy.load().ladder

@@ -90,3 +90,27 @@ def test_both_reports_name_the_other() -> None:
     assert overtake.taken_over(incident()) == (
         "gpt-1 (fail_slow) was worked on until then: the job became slow"
     )
+
+
+@pytest.mark.parametrize("wanted", ["machine_fault", "job_crash", "scale_job", ""])
+def test_what_a_person_wants_done_does_not_wait_for_an_answer(wanted: str) -> None:
+    """Nor does an update that takes effect now."""
+    for kind in (AlertKind.MANUAL, AlertKind.CODE_UPDATE):
+        assert overtake.may(alert(kind, **{"class": wanted}), incident(), [ASKED], POLICY)
+        assert not overtake.may(alert(kind, **{"class": wanted}), incident(), [action("hold")], POLICY)
+
+
+def test_a_person_who_finds_the_job_slow_too_or_a_job_that_grows_by_itself_waits() -> None:
+    """Neither is a wish for another act."""
+    for wanted in ("fail_slow", "silent_corruption", "checkpoint_unrestorable", "planned_move"):
+        assert not overtake.may(alert(AlertKind.MANUAL, **{"class": wanted}), incident(), [ASKED], POLICY)
+    grown = alert(AlertKind.MANUAL, **{"class": "scale_job", "grown": True})
+    assert not overtake.may(grown, incident(), [ASKED], POLICY)
+
+
+def test_which_incidents_leave_their_job_alone() -> None:
+    """Those that look or ask beside the training, until they stop it."""
+    assert overtake.leaves_alone(incident(), [action("vote"), ASKED])
+    assert overtake.leaves_alone(incident(IncidentClass.PLANNED_MOVE), [action("bring")])
+    assert not overtake.leaves_alone(incident(IncidentClass.PLANNED_MOVE), [action("hold")])
+    assert not overtake.leaves_alone(incident(IncidentClass.MACHINE_FAULT), [])

@@ -62,6 +62,7 @@ def test_no_wait_is_for_ever(missing: Missing, times: int) -> None:
         (Missing.CONTACT, {"silent": False}, "answer again"),
         (Missing.STATE, {"back": "m1"}, "machine m1 is back"),
         (Missing.APPROVAL, {"resolved": "gpu_lost of m1"}, "gpu_lost of m1 was resolved"),
+        (Missing.APPROVAL, {"back": "m1"}, "machine m1 restarted"),
         (Missing.CHANGE, {"resolved": "gpu_lost of m1"}, ""),
     ],
 )

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import RefusedError
-from holdfast.policies.config.policy import MachineGroupPolicy, Policy, SparePoolPolicy
+from holdfast.policies.config.policy import Policy
+from holdfast.policies.config.pool import MachineGroupPolicy, SparePoolPolicy
 from holdfast.policies.pool.machine_groups import group_of, groups, split
 from holdfast.policies.pool.spare_pool import (
     History,

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 
 from holdfast.models.alert import Alert, AlertKind, IncidentClass
 from holdfast.policies.config.policy import Policy
-from holdfast.policies.restore.poisoned import Run, failure, find
+from holdfast.policies.restore.poisoned import EpochRun, failure, find
 
 LIMITS = Policy.load().restore.poisoned
 NAN = "loss not finite"
 
 
-def runs(*of: tuple[int, int, str]) -> list[Run]:
+def runs(*of: tuple[int, int, str]) -> list[EpochRun]:
     """Epochs from 1 on: (step it began with, newest step it completed, how it ended)."""
     return [
-        Run(epoch=number, start_step=start, reached=reached, failure=how)
+        EpochRun(epoch=number, start_step=start, reached=reached, failure=how)
         for number, (start, reached, how) in enumerate(of, 1)
     ]
 
@@ -56,7 +56,7 @@ def test_the_same_failure_after_two_restores_leaves_the_state_behind() -> None:
         "well",
     ],
 )
-def test_what_is_not_left_behind(history: list[Run]) -> None:
+def test_what_is_not_left_behind(history: list[EpochRun]) -> None:
     """Nothing is marked on less than the same failure, soon after, twice."""
     assert find(history, LIMITS).leave is None
 
@@ -106,7 +106,7 @@ RUNS = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 30), FAILURES), max
 
 
 @given(RUNS)
-def test_what_once_led_beyond_is_never_marked(history: list[Run]) -> None:
+def test_what_once_led_beyond_is_never_marked(history: list[EpochRun]) -> None:
     """Whatever happened before and after."""
     if (leave := find(history, LIMITS).leave) is not None:
         of_it = [run for run in history if run.start_step == leave.step]
@@ -127,7 +127,7 @@ def test_the_list_shrinks_until_a_good_state_or_the_bound(states: list[int], bad
         if not left or left[-1] < bad:
             break
         step = left[-1]
-        history.append(Run(epoch=len(history) + 1, start_step=step, reached=step + 1, failure=how))
+        history.append(EpochRun(epoch=len(history) + 1, start_step=step, reached=step + 1, failure=how))
         found = find(history, LIMITS)
         if found.leave is not None:
             marked.append(found.leave.step)

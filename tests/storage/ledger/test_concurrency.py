@@ -90,5 +90,5 @@ def test_a_process_killed_within_a_transaction_leaves_nothing_behind(url: str, l
     assert ledger.job("gpt").epoch == 0
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
-    process.join(10)
+    process.join(60)
     assert ledger.next_epoch("gpt") == 1

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Engine, create_engine, inspect, text
+from sqlalchemy import JSON, Connection, Engine, column, create_engine, inspect, table, text
+from sqlalchemy.exc import IntegrityError
 from typer.testing import CliRunner
 
 from holdfast.cli.main import app
 from holdfast.errors import SettingsError
+from holdfast.models.alert import IncidentState
 from holdfast.models.checkpoint import RemoteCheckpoint
+from holdfast.models.job import JobState
+from holdfast.models.machine import MachineState
 from holdfast.storage.ledger import Ledger, migrate
 from holdfast.storage.ledger.schema import HEAD, Base
 from tests.storage.ledger.samples import running_job
@@ -102,6 +107,169 @@ def test_a_ledger_of_before_migrations_is_taken_up(url: str, engine: Engine, mis
         kept = connection.execute(text("SELECT value FROM meta WHERE key = 'pending:gpt'")).scalar()
     assert kept == "v2"
     assert differences(engine) == []
+    ledger.close()
+
+
+HOSTILE = ("../../etc", "a/b", "a\x1b[31mb", "a\nb", ".hidden", "Ünder", "x" * 200)
+
+
+def _insert(connection: Connection, into: str, **values: object) -> None:
+    """A row without what later columns have by default."""
+    columns = (column(each, JSON() if isinstance(values[each], (dict, list)) else None) for each in values)
+    connection.execute(table(into, *columns).insert().values(values))
+
+
+def _with_names(engine: Engine, names: Sequence[str]) -> None:
+    """Rows of a release that took any name: jobs, machines, incidents and what refers to them."""
+
+    with engine.begin() as connection:
+        insert = functools.partial(_insert, connection)
+        machines = [f"{name}/m" if name in HOSTILE else f"{name}-m" for name in names]
+        for name, machine in zip(names, machines, strict=True):
+            spec = {"name": name, "script": "train.py", "machines": 1, "ranks_per_machine": 1}
+            values = {
+                "spec": spec,
+                "epoch": 2,
+                "code_version": name,
+                "machines": [machine],
+                "submitted_at": 1.0,
+            }
+            insert("jobs", name=name, state="running", submitted_epoch=0, incidents=1, **values)
+            lives = {
+                "incarnation": "i 1",
+                "address": "",
+                "data_address": "",
+                "seen_at": 0.0,
+                "registered_at": 0.0,
+            }
+            insert("machines", name=machine, state="active", job=name, **lives)
+            incident = {"job": name, "n": 1, "incident_class": "job_crash", "state": "open", "epoch": 2}
+            times = {"detected_at": 1.0, "opened_at": 1.0, "confidence": 1.0, "reasons": [], "summary": ""}
+            insert("incidents", id=f"{name}-1", attempt=1, machine=machine, **incident, **times)
+            body = {"kind": "rank_exit", "job": name, "machine": machine, "at": 1.0}
+            insert("incident_alerts", incident_id=f"{name}-1", key="k", body=body)
+            insert("alerts", kind="rank_exit", job=name, outcome="", recorded_at=1.0, body=body)
+            intent = {"intent": {"machines": {machine: 1}}, "result": {}, "begun_at": 1.0, "state": "intent"}
+            insert("actions", incident_id=f"{name}-1", key="k", kind="evict", attempt=1, **intent)
+            epoch = {"code_version": name, "machines": [machine], "reason": "", "opened_at": 1.0}
+            insert("epochs", job=name, epoch=2, start_step=0, incident_id=f"{name}-1", **epoch)
+            saved = {"key": f"{name}/7", "suspect": False, "suspect_reason": "", "saved_at": 1.0, "nbytes": 1}
+            insert("checkpoints", job=name, step=7, epoch=2, world_size=1, **saved)
+            code = {
+                "key": f"{name}/code",
+                "note": "",
+                "by": "",
+                "created_at": 1.0,
+                "bad": False,
+                "bad_reason": "",
+            }
+            insert("code_versions", job=name, version=name, **code)
+            insert("job_states", job=name, state="running", at=1.0)
+        # A good job that has one of these machines.
+        gpt = Base.metadata.tables["jobs"]
+        connection.execute(gpt.update().where(gpt.c.name == "gpt").values(machines=["m0", machines[0]]))
+
+
+def test_incidents_of_before_migrations_are_taken_up(url: str, engine: Engine) -> None:
+    """With what refers to them, also where a migration makes their table anew; on SQLite it is checked as before."""
+    before_migrations(engine)
+    _with_names(engine, ["good"])
+    ledger = Ledger(url)
+    assert ledger.create() == (None, HEAD)
+    assert ledger.job("good").state is JobState.RUNNING
+    (incident,) = ledger.incidents("good")
+    assert [alert.machine for alert in incident.alerts] == ["good-m"]
+    assert [action.kind for action in ledger.actions(incident.id)] == ["evict"]
+    assert ledger.by_hand() == []
+    with pytest.raises(IntegrityError), ledger._write() as session:
+        session.execute(text("DELETE FROM incidents"))
+    ledger.close()
+
+
+def test_names_that_are_refused_today_hide_no_others(url: str, engine: Engine) -> None:
+    """What has one is shown under another name, stopped or gone; the rest is as it was; what it was called is noted."""
+    before_migrations(engine)
+    _with_names(engine, HOSTILE)
+    ledger = Ledger(url)
+    assert ledger.create() == (None, HEAD)
+    jobs = {job.name: job for job in ledger.jobs()}
+    unusable = sorted(jobs.keys() - {"gpt"})
+    assert len(unusable) == len(HOSTILE)
+    assert all(name.startswith("unusable-") for name in unusable)
+    assert jobs["gpt"].state is JobState.RUNNING
+    assert {jobs[name].state for name in unusable} == {JobState.STOPPED}
+    machines = {machine.name: machine for machine in ledger.machines()}
+    assert {machine.state for machine in machines.values()} == {MachineState.GONE}
+    assert jobs["gpt"].machines[0] == "m0"
+    assert jobs["gpt"].machines[1] in machines
+    for name in unusable:
+        (incident,) = ledger.incidents(name)
+        assert (incident.state, incident.job) == (IncidentState.STOPPED, name)
+        assert {incident.machine, *(alert.machine for alert in incident.alerts)} == {*jobs[name].machines}
+        (action,) = ledger.actions(incident.id)
+        assert action.intent == {"machines": {jobs[name].machines[0]: 1}}
+        assert [epoch.incident_id for epoch in ledger.epochs(name)] == [incident.id]
+        assert ledger.checkpoints(name)[0].job == ledger.versions(name)[0].job == name
+        assert ledger.history(name)
+    assert len(ledger.alerts()) == len(HOSTILE)
+    noted = {each.target: each.reason for each in ledger.by_hand()}
+    assert all(any(repr(name)[:200] in reason for reason in noted.values()) for name in HOSTILE)
+    assert noted.keys() >= jobs.keys() - {"gpt"}
+    assert differences(engine) == []
+    ledger.add_job(jobs[unusable[0]].spec, "v1")  # it has ended: the name may be used, or left
+    ledger.close()
+
+
+SPEC = {"name": "gpt", "script": "train.py", "machines": 1, "ranks_per_machine": 1}
+
+
+def _gpt(connection: Connection, **fields: object) -> None:
+    """Give the job gpt a machine, and its spec further fields."""
+    values = {"spec": json.dumps(SPEC | fields), "machines": json.dumps(["Node_1"])}
+    connection.execute(text("UPDATE jobs SET spec = :spec, machines = :machines WHERE name = 'gpt'"), values)
+    blank = {"incarnation": "", "address": "", "data_address": "", "seen_at": 0.0, "registered_at": 0.0}
+    _insert(connection, "machines", name="Node_1", state="active", job="gpt", **blank)
+
+
+def test_names_that_are_bad_of_another_kind_stay(url: str, engine: Engine) -> None:
+    """As do a script's texts, what is empty where it may be, and tables that are not the ledger's."""
+    before_migrations(engine)
+    with engine.begin() as connection:
+        _gpt(connection, args=["", "Node_1", "a/b"], env={"EMPTY": "", "WHERE": "a/b"})
+        # A monitor named its own job, which is no name of ours, and no machine.
+        body = {"kind": "rank_exit", "job": "Node_1", "machine": "", "at": 1.0}
+        alert = {"kind": "rank_exit", "job": "Node_1", "machine": "", "outcome": "", "recorded_at": 1.0}
+        _insert(connection, "alerts", body=body, **alert)
+        _insert(connection, "alerts", body=body | {"machine": "a/b"}, **alert | {"machine": "a/b"})
+        connection.execute(text("CREATE TABLE of_others (version VARCHAR(32))"))
+        connection.execute(text("INSERT INTO of_others VALUES ('a/b')"))
+    ledger = Ledger(url)
+    ledger.create()
+    job, machine = ledger.job("gpt"), ledger.machine("Node_1")
+    assert job.spec.args == ("", "Node_1", "a/b")
+    assert job.spec.env == {"EMPTY": "", "WHERE": "a/b"}
+    assert (job.state, job.machines) == (JobState.RUNNING, ("Node_1",))
+    assert (machine.state, machine.incarnation) == (MachineState.ACTIVE, "")
+    for heard in ledger.alerts():
+        assert str(heard.job).startswith("unusable-")
+        assert str(heard.machine).startswith("unusable-")
+    assert {each.reason for each in ledger.by_hand()} == {
+        f"its name {name!r} cannot be used any more" for name in ("Node_1", "", "a/b")
+    }
+    with engine.connect() as connection:
+        assert connection.execute(text("SELECT version FROM of_others")).scalar() == "a/b"
+    ledger.close()
+
+
+def test_variables_that_no_process_can_have_do_not_hide_their_job(url: str, engine: Engine) -> None:
+    """An older release took them into the ledger, where they would be refused with all jobs."""
+    before_migrations(engine)
+    with engine.begin() as connection:
+        _gpt(connection, env={"": "1", "A=B": "1", "A": "a\0b", "KEPT": "="})
+    ledger = Ledger(url)
+    ledger.create()
+    assert ledger.job("gpt").spec.env == {"KEPT": "="}
+    assert ledger.by_hand() == []
     ledger.close()
 
 

@@ -1,4 +1,4 @@
-// Talks to the gateway of this page, and to nobody else.
+// Talks to the gateway of this page, and to nothing else.
 
 const seen = new Map();
 let token = null;

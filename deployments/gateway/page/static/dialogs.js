@@ -1,4 +1,4 @@
-// Everything that changes something is confirmed in a dialog that says what will happen.
+// Everything that changes something is confirmed in a dialog that shows what will happen.
 
 import { login, logout, post } from "./api.js";
 import { h } from "./dom.js";

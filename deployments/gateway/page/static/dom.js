@@ -103,7 +103,7 @@ async function toClipboard(text) {
 
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
-// A bar of pieces, each as wide as its share; with a legend that says the same in words.
+// A bar of pieces, each as wide as its share; with a legend that states the same in words.
 export function stack(pieces, total, label) {
   const shown = pieces.filter((piece) => piece.value > 0);
   const bar = h("div", { class: "stack", role: "img", "aria-label": `${label}: ${shown.map((piece) => `${piece.name} ${piece.text}`).join(", ")}` },

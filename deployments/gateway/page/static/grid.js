@@ -10,7 +10,7 @@ const BLOCK_GAP = 18;
 const EDGE = 2;
 
 // blocks: [{label, columns, rows, cell(column, row) -> id}]; fill(id) -> colour; mark(id) -> outline colour or null;
-// tell(id) -> words; choose(id): the cell was clicked or Enter pressed.
+// The words of a cell, by its id; choose(id): the cell was clicked or Enter pressed.
 export class Grid {
   constructor(parent, label, { maxHeight = 420, choose = () => {} } = {}) {
     this.maxHeight = maxHeight;

@@ -92,6 +92,7 @@ function head(view) {
     fact("Restarts", view.restarts), fact("Ranks", `${count(view.world_size)} on ${count(view.machines)} machines`), fact("TP × PP × DP", `${view.tp} × ${view.pp} × ${view.dp}`),
     fact("Epoch", view.epoch), fact("Code", view.code_version),
     view.skipped_steps.length ? fact("Data skipped", `of step ${view.skipped_steps.join(", ")}`) : null,
+    ...view.kept_signals.map((signal) => fact("After the hold", h("span", { class: "restore failed" }, `${signal}: acted on when the hold ends`))),
     view.state === "running" ? fact("Restore", h("span", { class: `restore ${view.restore.outcome}` }, view.restore.told)) : null,
     ...(view.state === "running" ? view.unsaved : []).map((each) => fact("Saves", h("span", { class: "restore failed" }, `${each.told}, since ${clock(each.since)}`))));
 }

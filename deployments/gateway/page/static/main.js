@@ -1,4 +1,4 @@
-// The page: which view the address asks for, and polling it while somebody looks.
+// The page: which view the address asks for, and polling it while a person looks.
 
 import { Failure, get, session } from "./api.js";
 import { askLogin, askLogout } from "./dialogs.js";
@@ -87,7 +87,7 @@ function say(well, error) {
   live.classList.toggle("broken", !well);
 }
 
-// Everything is read again soon after somebody did something.
+// Everything is read again soon after an action of a person.
 const refresh = () => wake.forEach((again) => again());
 
 async function enter() {

@@ -35,11 +35,13 @@ export function overviewView(main) {
 function jobTable(jobs) {
   return table("Jobs", ["Job", "State", "#Step", "#ETTR", "#Last hour", "Most lost to", "#Ranks", "Open incident"],
     jobs.map((job) => [
-      jobLink(job.name), state(job.state), count(job.step), percent(job.ettr), percent(job.ettr_window),
+      jobLink(job.name), [state(job.state), waiting(job.kept_signals)], count(job.step), percent(job.ettr), percent(job.ettr_window),
       mostLost(job.lost_by_phase_s), count(job.world_size),
       job.incident ? [incidentLink(job.incident.id), ` ${words(job.incident.class)}`] : "",
     ]), "No jobs yet. Submit one: holdfast submit JOBFILE");
 }
+
+const waiting = (signals) => (signals.length ? h("span", { class: "soft", title: signals.join("\n") }, ` ${signals.length === 1 ? "a signal waits" : `${signals.length} signals wait`} for the end of the hold`) : "");
 
 const mostLost = (lost) =>
   Object.entries(lost).sort((a, b) => b[1] - a[1]).slice(0, 2).map(([phase, value]) => `${words(phase)} ${seconds(value)}`).join(", ");

@@ -74,7 +74,7 @@ export function rankPanel(job, view, choose) {
       fact("Machine", view.machine ? h("a", { href: `#/machines/${encodeURIComponent(view.machine)}`, "data-key": "machine" }, view.machine) : "none"),
       now ? [fact("Process", `${now.pid} (${now.process_state || "gone"})`), fact("Step", `${count(now.step)}, ${seconds(now.step_s)} each`)] : null,
       now?.loss !== null && now?.loss !== undefined ? fact("Loss", now.loss.toPrecision(5)) : null,
-      fact("Its copy is kept by", view.peer ?? "nobody"), view.keeps_copy_of ? fact("Its machine keeps the copy of", view.keeps_copy_of) : null,
+      fact("Its copy is kept by", view.peer ?? "no machine"), view.keeps_copy_of ? fact("Its machine keeps the copy of", view.keeps_copy_of) : null,
       view.replicated_step !== null ? fact("Newest copied step", count(view.replicated_step)) : null),
     now && Object.keys(now.phases).length ? h("p", { class: "soft" }, "Mean time per step: ", Object.entries(now.phases).map(([name, value]) => `${name} ${seconds(value)}`).join(", ")) : null,
     h("h3", {}, "Groups"),

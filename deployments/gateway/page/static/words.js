@@ -20,7 +20,7 @@ export function inWords(key, value) {
   return [String(value)];
 }
 
-// The unit is said with the value.
+// The unit stands with the value.
 export const label = (key) => words(key.replace(/_s$/, ""));
 
 const joined = (parts, between) => parts.flatMap((part, at) => (at ? [between, ...part] : part));

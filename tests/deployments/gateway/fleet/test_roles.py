@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from holdfast.models.agent import Heartbeat
 from holdfast.models.alert import IncidentState
 from holdfast.models.job import JobState
@@ -204,6 +206,27 @@ async def test_replicas_end_with_their_job(kit: Kit) -> None:
     await machines.beat("m0", "m1", "m2")
     placed = [each for name in ("m0", "m1", "m2") for each in machines.on(name)]
     assert sorted(placed) == [("rollout", 0, 2), ("rollout", 1, 2)]
+
+
+@pytest.mark.parametrize("again", [{"rollout": ROLLOUT}, {}], ids=["with its role", "without roles"])
+async def test_a_new_submission_closes_what_a_person_was_asked(kit: Kit, again: dict[str, RoleSpec]) -> None:
+    """The replica of the former job is gone; what a person has decided of another one stays."""
+    machines = await with_roles(kit, rollout=RoleSpec(script="rollout.py", replicas=2, restart={"moves": 0}))
+    for name in ("m0", "m1"):
+        machines.run(name, ReplicaPhase.FAILED, why="exit status 3")
+        await machines.beat(name)
+    await machines.beat("m0", "m1")
+    first, second = sorted(kit.incidents(), key=lambda each: each.id)
+    assert first.state is second.state is IncidentState.NEEDS_HUMAN
+    kit.ledger.set_incident(second.id, state=IncidentState.DISMISSED, summary="known")
+    job = kit.ledger.set_job(JOB, state=JobState.STOPPED)
+    kit.ledger.give_back(["m0", "m1"], JOB)
+    spec = job.spec.model_copy(update={"roles": again}).model_dump(mode="json")
+    await kit.post("/v1/jobs", {"spec": spec, "code_version": "v1"})
+    first, second = sorted(kit.incidents(), key=lambda each: each.id)
+    assert (first.state, second.state) == (IncidentState.RECOVERED, IncidentState.DISMISSED)
+    assert first.summary == f"job {JOB} was submitted again: rollout 0 starts again"
+    assert second.summary == "known"
 
 
 async def test_places_are_as_they_were_written(kit: Kit) -> None:

@@ -35,6 +35,9 @@ async def test_it_is_kept_and_shown_and_does_nothing(kit: Kit) -> None:
     await kit.gateway.on_hold.tick()
     assert [line for line in await _shown(kit) if line.startswith("m1: Xid 79")] == await _shown(kit)
     assert len(await _shown(kit)) == 1
+    (job,) = (await kit.get("/v1/page/overview"))["jobs"]
+    page = await kit.get(f"/v1/page/jobs/{JOB}")
+    assert job["kept_signals"] == page["kept_signals"] == await _shown(kit)
     assert not kit.incidents()
 
 

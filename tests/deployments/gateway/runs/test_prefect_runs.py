@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
-from prefect.client.schemas.filters import DeploymentFilter
+from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter
+from prefect.client.schemas.objects import StateType
+from prefect.exceptions import ObjectNotFound
+from prefect.states import State
 
 from holdfast.deployments.gateway.metrics import Metrics
 from holdfast.deployments.gateway.runs import prefect_runs
@@ -22,6 +25,8 @@ class Api:
     def __init__(self) -> None:
         self.deployments = [each.value.replace("_", "-") for each in IncidentClass]
         self.listed = 0
+        self.flow_runs: list[SimpleNamespace] = []
+        self.set: dict[UUID, State[Any]] = {}
 
     async def api_healthcheck(self) -> None:
         """It is well."""
@@ -31,6 +36,21 @@ class Api:
         assert deployment_filter.name
         wanted = set(deployment_filter.name.any_ or ())
         return [SimpleNamespace(name=name, id=uuid4()) for name in self.deployments if name in wanted]
+
+    async def read_flow_runs(
+        self, flow_run_filter: FlowRunFilter, deployment_filter: DeploymentFilter, limit: int
+    ) -> list[SimpleNamespace]:
+        assert flow_run_filter.state
+        assert flow_run_filter.state.type
+        assert flow_run_filter.state.type.any_ == [StateType.PAUSED]
+        assert deployment_filter.name
+        assert "fail-slow" in (deployment_filter.name.any_ or ())
+        return self.flow_runs[:limit]
+
+    async def set_flow_run_state(self, flow_run_id: UUID, state: State[Any]) -> None:
+        if flow_run_id not in {run.id for run in self.flow_runs}:
+            raise ObjectNotFound(None)
+        self.set[flow_run_id] = state
 
 
 @pytest.fixture
@@ -71,3 +91,24 @@ async def test_one_that_was_deleted_is_missed_and_asked_for_until_it_is_back(
     api.deployments.append("job-crash")
     assert not await runs.ping()
     assert runs._deployments["job-crash"] != known
+
+
+async def test_suspended_runs_name_the_incident_or_the_job_that_they_were_started_for(
+    api: Api, runs: PrefectRuns
+) -> None:
+    """By their parameters, which a person may have given in any form."""
+    asked: list[Any] = [{"id": "gpt-1", "attempt": 2}, {"job": "gpt", "id": None}, "gpt", None]
+    api.flow_runs = [SimpleNamespace(id=uuid4(), parameters={"incident": each}) for each in asked]
+    found = await runs.suspended()
+    assert [(each.incident, each.job) for each in found] == [("gpt-1", ""), ("", "gpt"), ("", ""), ("", "")]
+    assert [each.id for each in found] == [str(run.id) for run in api.flow_runs]
+
+
+async def test_a_suspended_run_is_cancelled_with_the_reason(api: Api, runs: PrefectRuns) -> None:
+    """One that was deleted meanwhile is left alone."""
+    run = SimpleNamespace(id=uuid4(), parameters={})
+    api.flow_runs = [run]
+    await runs.cancel(str(run.id), "incident gpt-1 is over")
+    await runs.cancel(str(uuid4()), "incident gpt-2 is over")
+    (state,) = api.set.values()
+    assert (state.type, state.message) == (StateType.CANCELLED, "incident gpt-1 is over")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.deployments.gateway.runs.flow_runs import Phase
+from holdfast.deployments.gateway.runs.flow_runs import RunPhase
 from holdfast.deployments.gateway.runs.judge import backoff_s
 from holdfast.models.alert import IncidentState
 from holdfast.models.job import JobState
@@ -11,9 +11,9 @@ from holdfast.testing.gateway_kit import JOB, Kit, start_epoch
 FIRST, SECOND = f"{JOB}-1#1", f"{JOB}-1#2"
 
 
-@pytest.mark.parametrize("phase", [Phase.FAILED, Phase.ENDED])
+@pytest.mark.parametrize("phase", [RunPhase.FAILED, RunPhase.ENDED])
 async def test_run_that_ended_without_recovery_is_followed_by_the_next_attempt(
-    kit: Kit, phase: Phase
+    kit: Kit, phase: RunPhase
 ) -> None:
     """Crashed, failed, cancelled, or completed with the incident still open: again, once."""
     await kit.running_job()
@@ -39,7 +39,7 @@ async def test_run_that_nobody_starts_is_followed_by_the_next_attempt(kit: Kit) 
     """Pending or scheduled for longer than the policy's patience."""
     await kit.running_job()
     await kit.crash()
-    kit.runs.set(FIRST, Phase.WAITING)
+    kit.runs.set(FIRST, RunPhase.WAITING)
     await kit.tick(14)
     assert kit.runs.created == [FIRST]
     await kit.tick(2)
@@ -52,7 +52,7 @@ async def test_what_is_slow_to_start_is_waited_for_ever_longer(kit: Kit) -> None
     await kit.crash()
     patience = 15.0
     for attempt in range(1, 9):
-        kit.runs.set(f"{JOB}-1#{attempt}", Phase.WAITING)
+        kit.runs.set(f"{JOB}-1#{attempt}", RunPhase.WAITING)
         await kit.tick(patience - 1)
         assert len(kit.runs.created) == attempt
         await kit.tick(2)
@@ -65,9 +65,9 @@ async def test_patience_is_as_at_first_with_attempts_that_began(kit: Kit) -> Non
     await kit.running_job()
     await kit.crash()
     begin_attempt(kit)
-    kit.runs.set(FIRST, Phase.FAILED)
+    kit.runs.set(FIRST, RunPhase.FAILED)
     await kit.tick(5)
-    kit.runs.set(SECOND, Phase.WAITING)
+    kit.runs.set(SECOND, RunPhase.WAITING)
     await kit.tick(14)
     assert kit.runs.created == [FIRST, SECOND]
     await kit.tick(2)
@@ -115,7 +115,7 @@ async def test_run_whose_process_is_gone_is_followed_by_the_next_attempt(kit: Ki
     """Process and worker were killed together: nobody reported it, but it can be seen."""
     await kit.running_job()
     await kit.crash()
-    kit.runs.set(FIRST, Phase.RUNNING, alive=False)
+    kit.runs.set(FIRST, RunPhase.RUNNING, alive=False)
     await kit.tick(1)
     assert kit.runs.created == [FIRST]
     await kit.tick(2)
@@ -126,7 +126,7 @@ async def test_suspended_run_waits_for_its_human(kit: Kit) -> None:
     """A run that asks for approval is in order, however long it takes."""
     await kit.running_job()
     await kit.crash()
-    kit.runs.set(FIRST, Phase.SUSPENDED)
+    kit.runs.set(FIRST, RunPhase.SUSPENDED)
     await kit.tick(100_000)
     assert kit.runs.created == [FIRST]
 
@@ -136,7 +136,7 @@ async def test_closed_incident_is_left_alone(kit: Kit) -> None:
     await kit.running_job()
     await kit.crash()
     kit.close_incident(f"{JOB}-1")
-    kit.runs.set(FIRST, Phase.ENDED)
+    kit.runs.set(FIRST, RunPhase.ENDED)
     await kit.tick(100)
     assert kit.runs.created == [FIRST]
 
@@ -149,8 +149,8 @@ async def test_after_the_last_attempt_a_human_is_asked(kit: Kit) -> None:
     for _ in range(20):
         begin_attempt(kit)
         for key in list(kit.runs.runs):
-            if kit.runs.runs[key].phase is Phase.RUNNING:
-                kit.runs.set(key, Phase.FAILED)
+            if kit.runs.runs[key].phase is RunPhase.RUNNING:
+                kit.runs.set(key, RunPhase.FAILED)
         await kit.tick(10)
     (incident,) = kit.incidents()
     assert incident.state is IncidentState.NEEDS_HUMAN
@@ -166,8 +166,8 @@ async def test_runs_that_never_began_are_no_attempts(kit: Kit) -> None:
     await kit.crash()
     for _ in range(20):
         for key in list(kit.runs.runs):
-            if kit.runs.runs[key].phase is Phase.RUNNING:
-                kit.runs.set(key, Phase.WAITING)
+            if kit.runs.runs[key].phase is RunPhase.RUNNING:
+                kit.runs.set(key, RunPhase.WAITING)
         await kit.tick(250)
     (incident,) = kit.incidents()
     assert incident.state is IncidentState.OPEN
@@ -229,7 +229,7 @@ async def ask(kit: Kit, deadline_s: float = 1e6) -> None:
     await kit.crash()
     intent = {"question": "evict m0?", "deadline": kit.clock.now() + deadline_s, "default": "refuse"}
     kit.ledger.begin(f"{JOB}-1", 1, "approve:m0", "approve", intent)
-    kit.runs.set(FIRST, Phase.SUSPENDED)
+    kit.runs.set(FIRST, RunPhase.SUSPENDED)
 
 
 def test_attempts_slow_down() -> None:
@@ -346,7 +346,7 @@ async def test_dead_run_is_found_by_the_next_gateway(kit: Kit) -> None:
     """Gateway, worker and playbook were killed together."""
     await kit.running_job()
     await kit.crash()
-    kit.runs.set(FIRST, Phase.RUNNING, alive=False)
+    kit.runs.set(FIRST, RunPhase.RUNNING, alive=False)
     kit.clock.advance(5)
     await kit.restart()
     assert kit.runs.created == [FIRST, SECOND]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.deployments.gateway.runs.flow_runs import Phase
+from holdfast.deployments.gateway.runs.flow_runs import RunPhase
 from holdfast.models.alert import IncidentClass, IncidentState
 from holdfast.models.job import JobState
-from holdfast.models.rehearsal import Outcome, Rehearsed
+from holdfast.models.rehearsal import RehearsalOutcome, Rehearsed
 from holdfast.models.setback import Place, Setback
 from holdfast.policies.restore.rehearsed import restorable
 from holdfast.testing.gateway_kit import JOB, Kit
@@ -72,7 +72,7 @@ async def test_attempts_that_are_spent_leave_the_job_running(kit: Kit) -> None:
         kit.ledger.set_incident(f"{JOB}-1", first_task_at=kit.clock.now())
         if attempt > 1:
             kit.ledger.begin(f"{JOB}-1", attempt, f"attempt:{attempt}", "attempt", {})
-        kit.runs.set(f"{JOB}-1#{attempt}", Phase.FAILED)
+        kit.runs.set(f"{JOB}-1#{attempt}", RunPhase.FAILED)
         await kit.tick(60)
     (incident,) = kit.incidents()
     assert incident.state is IncidentState.NEEDS_HUMAN
@@ -105,21 +105,37 @@ async def test_found_during_another_incident_it_joins(kit: Kit) -> None:
 @pytest.mark.parametrize(
     ("said", "outcome", "told"),
     [
-        ({}, Outcome.UNTESTED, "not tested: no rank runs"),
-        ({"m0": None}, Outcome.UNTESTED, "not tested: no rehearsal of all ranks yet in this epoch (1 of 1"),
-        ({"m0": Rehearsed(step=3), "m1": None}, Outcome.UNTESTED, "(1 of 2 machines to come)"),
-        ({"m0": Rehearsed(step=3), "m1": Rehearsed(step=2)}, Outcome.PROVEN, "restore proven at step 2"),
-        ({"m0": Rehearsed(step=3), "m1": FAILED}, Outcome.FAILED, "NOT RESTORABLE: loader.buffer: gone"),
+        ({}, RehearsalOutcome.UNTESTED, "not tested: no rank runs"),
+        (
+            {"m0": None},
+            RehearsalOutcome.UNTESTED,
+            "not tested: no rehearsal of all ranks yet in this epoch (1 of 1",
+        ),
+        ({"m0": Rehearsed(step=3), "m1": None}, RehearsalOutcome.UNTESTED, "(1 of 2 machines to come)"),
+        (
+            {"m0": Rehearsed(step=3), "m1": Rehearsed(step=2)},
+            RehearsalOutcome.PROVEN,
+            "restore proven at step 2",
+        ),
+        (
+            {"m0": Rehearsed(step=3), "m1": FAILED},
+            RehearsalOutcome.FAILED,
+            "NOT RESTORABLE: loader.buffer: gone",
+        ),
         (
             {"m0": Rehearsed(step=3), "m1": Rehearsed(untested="no room")},
-            Outcome.UNTESTED,
+            RehearsalOutcome.UNTESTED,
             "not tested: no room",
         ),
-        ({"m0": Rehearsed(step=3, untested="a.b: own")}, Outcome.PROVEN, "at step 3; not tested: a.b: own"),
+        (
+            {"m0": Rehearsed(step=3, untested="a.b: own")},
+            RehearsalOutcome.PROVEN,
+            "at step 3; not tested: a.b: own",
+        ),
     ],
 )
 def test_one_answer_is_made_of_what_machines_say(
-    said: dict[str, Rehearsed | None], outcome: Outcome, told: str
+    said: dict[str, Rehearsed | None], outcome: RehearsalOutcome, told: str
 ) -> None:
     """A failure anywhere counts; proven only when every machine is."""
     found = restorable(said)

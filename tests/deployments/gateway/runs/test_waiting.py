@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.deployments.gateway.runs.flow_runs import Phase
+from holdfast.deployments.gateway.runs.flow_runs import RunPhase
 from holdfast.models.alert import AlertKind, Incident, IncidentClass, IncidentState
 from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState
@@ -25,7 +25,7 @@ async def given_up(kit: Kit, missing: Missing = Missing.CHANGE, *, standbys: int
         Wait(incident_id=incident.id, job=JOB, missing=missing, why="a limit", since=now, next_at=now + 60)
     )
     kit.ledger.give_up(incident.id, "a limit")
-    kit.runs.set(FIRST, Phase.ENDED)
+    kit.runs.set(FIRST, RunPhase.ENDED)
     return incident.id
 
 
@@ -120,7 +120,7 @@ def suspend(kit: Kit, incident: Incident) -> None:
         "target": "m1",
     }
     kit.ledger.begin(incident.id, 1, "approve:m1", "approve", intent)
-    kit.runs.set(FIRST, Phase.SUSPENDED)
+    kit.runs.set(FIRST, RunPhase.SUSPENDED)
 
 
 async def test_an_alert_that_is_resolved_answers_the_question_about_it(kit: Kit) -> None:

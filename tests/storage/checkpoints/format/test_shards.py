@@ -271,7 +271,7 @@ def test_sigkill_at_any_moment_leaves_a_complete_shard(tmp_path: Path) -> None:
         else:
             time.sleep(0.0012 * attempt)
         os.kill(process.pid, signal.SIGKILL)
-        process.join(10)
+        process.join(60)
         shards = [(path, each.step) for path, each in buffers.inventory(folder)]
         assert len(shards) == 1 or not in_a_copy
         path, newest = shards[-1]

@@ -1,9 +1,15 @@
-"""Which alerts may be looked at at all: firing, about something known, of the present. Pure."""
+"""Admission of alerts: which may be looked at at all. They are firing, about something known, and of the present.
+
+The gateway asks when an alert comes. What may change until it is decided about, the job's epoch and machines, the
+classification asks again (:func:`of_the_present`).
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from holdfast.errors import NotFiringError, StaleError, UnknownError
-from holdfast.models.alert import HUMAN_KINDS, MACHINE_KINDS, Alert, AlertKind, IncidentState
+from holdfast.models.alert import HUMAN_KINDS, MACHINE_KINDS, Alert, AlertKind, IncidentClass, IncidentState
 from holdfast.models.job import ENDED, Job, JobState
 from holdfast.models.machine import Machine
 
@@ -67,11 +73,39 @@ def must_be_newest(alert: Alert, job: Job, epoch_opened_at: float) -> None:
     Raises:
         StaleError: the job went on since.
     """
-    if alert.epoch is not None and alert.epoch < job.epoch:
+    if _is_of_earlier_epoch(alert, job):
         raise StaleError(f"alert {alert.key!r}: job {job.name} went on to epoch {job.epoch}")
     timeless = alert.kind in MACHINE_KINDS or alert.kind in HUMAN_KINDS
     if alert.epoch is None and not timeless and alert.at < epoch_opened_at:
         raise StaleError(f"alert {alert.key!r} is from before epoch {job.epoch} of job {job.name}")
+
+
+def of_the_present(alerts: Iterable[Alert], job: Job) -> tuple[tuple[Alert, ...], tuple[str, ...]]:
+    """Return those of admitted alerts that are still about the job as it stands, and why the others are not."""
+    kept, dropped = [], []
+    for alert in alerts:
+        if why := _why_past(alert, job):
+            dropped.append(f"ignored: {alert.kind.value}{_where(alert)} {why}")
+        else:
+            kept.append(alert)
+    return tuple(kept), tuple(dict.fromkeys(dropped))
+
+
+def _why_past(alert: Alert, job: Job) -> str:
+    if alert.machine is not None and alert.machine not in job.machines:
+        return f"is of machine {alert.machine}, which job {job.name} does not use"
+    if _is_of_earlier_epoch(alert, job):
+        return f"is of epoch {alert.epoch}; the job is in {job.epoch}"
+    return ""
+
+
+def _is_of_earlier_epoch(alert: Alert, job: Job) -> bool:
+    return alert.epoch is not None and alert.epoch < job.epoch
+
+
+def _where(alert: Alert) -> str:
+    rank = f" rank {alert.rank}" if alert.rank is not None else ""
+    return f"{rank} on {alert.machine}" if alert.machine else rank
 
 
 def why_kept(alert: Alert, job: Job) -> str:
@@ -88,6 +122,10 @@ def why_ignored(alert: Alert, job: Job, last: IncidentState | None) -> str:
     """
     if job.state in ENDED:
         return f"job {job.name} is {job.state}"
+    if alert.kind is AlertKind.MANUAL and (wanted := alert.evidence.get("class")):
+        known = IncidentClass.all_names()
+        if wanted not in known:
+            return f"it asks for class {wanted!r}; expected one of {', '.join(known)}"
     if alert.kind in HUMAN_KINDS and (
         alert.kind is not AlertKind.PLANNED_MOVE or job.state is JobState.RECOVERING
     ):

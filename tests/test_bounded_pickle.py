@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.agent.diagnostics import bounded_pickle, flight
-from holdfast.agent.diagnostics.bounded_pickle import MaliciousPickleError
+from holdfast import bounded_pickle
+from holdfast.agent.diagnostics import flight
+from holdfast.bounded_pickle import MaliciousPickleError
 
 ROOM_BYTES = 1 << 30
 READS = f"""
@@ -81,6 +82,21 @@ def doubled(levels: int) -> bytes:
     return b")" + b"q\x01h\x01\x86" * levels
 
 
+def colliding(number: int) -> bytes:
+    """A dictionary whose keys all have the hash 0: its time grows with the square of their number."""
+    prime = (1 << 61) - 1
+    keys = (b"\x8a\x0b" + (each * prime).to_bytes(11, "little") + b"N" for each in range(1, number))
+    return b"}(" + b"".join(keys) + b"u"
+
+
+def colliding_one_by_one(number: int) -> bytes:
+    """As many keys in a row at first, so that the dictionary never doubles while the others come, each by itself."""
+    prime = (1 << 61) - 1
+    row = b"".join(b"J" + struct.pack("<i", each) + b"N" for each in range(number))
+    keys = (b"\x8a\x0b" + (each * prime).to_bytes(11, "little") + b"Ns" for each in range(1, number))
+    return b"}(" + row + b"u" + b"".join(keys)
+
+
 BOMBS: dict[str, bytes] = {
     "memo of gigabytes": recording(b"Nr" + struct.pack("<I", 150_000_000)),
     "memo of gigabytes, in text": recording(b"Np150000000\n"),
@@ -93,6 +109,10 @@ BOMBS: dict[str, bytes] = {
     "lists in lists": b"\x80\x02" + b"]" * 200_000 + b"a" * 199_999 + b".",
     "tuples in tuples": b"\x80\x02)" + b"\x85" * 200_000 + b".",
     "a list in itself": b"\x80\x02]q\x00h\x00a.",
+    "lists in lists, from the outside": b"\x80\x02]q\x00" + b"0h\x00]q\x01a0h\x01]q\x00a" * 100_000 + b".",
+    "two lists in each other": b"\x80\x02]q\x00(]q\x01h\x00ae.",
+    "keys of one hash": recording(colliding(300_000)),
+    "keys of one hash, one by one": recording(colliding_one_by_one(1 << 18)),
     "marks without end": b"\x80\x02" + b"(" * 3_000_000,
 }
 
@@ -131,6 +151,16 @@ def test_too_many_operations_are_refused() -> None:
     """The bound is on what is done, not on bytes alone."""
     with pytest.raises(MaliciousPickleError, match="more than 10 operations"):
         bounded_pickle.load(pickle.dumps(list(range(20))), max_operations=10)
+
+
+def test_many_keys_are_read() -> None:
+    """Numbers in a row, and the same ones in many dictionaries, were not chosen to have one hash."""
+    for value in (
+        dict.fromkeys(range(5000)),
+        [dict.fromkeys(range(100), 1)] * 200,
+        {0.5 * n: n for n in range(999)},
+    ):
+        assert bounded_pickle.load(pickle.dumps(value)) == value
 
 
 def test_members_are_numbers_and_nothing_is_evaluated() -> None:

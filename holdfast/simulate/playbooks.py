@@ -1,0 +1,82 @@
+"""Steps of the playbooks that a simulated job goes through: one declaration per incident class.
+
+A test holds each against the flow of the class: the same tasks, in the order in which the flow takes them at the first
+attempt. What a step costs and does in a simulation is in :mod:`holdfast.simulate.job`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+
+from holdfast.models.alert import IncidentClass
+
+
+class Step(StrEnum):
+    """A task of ``holdfast.tasks``, by its name."""
+
+    DUMP_STACKS = "dump_stacks"
+    VOTE_SLOW = "vote_slow"
+    PERMITTED = "permitted"
+    HOLD = "hold_at_boundary"
+    PAUSE = "pause"
+    MARK_SUSPECT = "mark_suspect"
+    AWAIT_HEALTHY = "await_healthy"
+    DIAGNOSE = "diagnose"
+    ESCALATE = "escalate"
+    APPLY_UPDATE = "apply_update"
+    EVICT = "evict"
+    SWAP_IN = "swap_in"
+    RESUME = "resume"
+    REPLENISH = "replenish"
+
+
+_REPLACE = (Step.EVICT, Step.SWAP_IN, Step.RESUME)
+_DIAGNOSED = (Step.PAUSE, Step.DIAGNOSE, Step.ESCALATE, *_REPLACE, Step.REPLENISH)
+
+PLAYBOOKS: Mapping[IncidentClass, tuple[Step, ...]] = {
+    IncidentClass.MACHINE_FAULT: (Step.PAUSE, *_REPLACE, Step.REPLENISH),
+    IncidentClass.JOB_CRASH: _DIAGNOSED,
+    IncidentClass.NETWORK_FAULT: _DIAGNOSED,
+    IncidentClass.HOST_PRESSURE: _DIAGNOSED,
+    IncidentClass.STORAGE_FAULT: (
+        Step.PAUSE,
+        Step.AWAIT_HEALTHY,
+        Step.DIAGNOSE,
+        Step.ESCALATE,
+        *_REPLACE,
+        Step.REPLENISH,
+    ),
+    IncidentClass.NAN_LOSS: (
+        Step.PAUSE,
+        Step.MARK_SUSPECT,
+        Step.DIAGNOSE,
+        Step.ESCALATE,
+        *_REPLACE,
+        Step.REPLENISH,
+    ),
+    IncidentClass.SILENT_CORRUPTION: (
+        Step.PERMITTED,
+        Step.PAUSE,
+        Step.MARK_SUSPECT,
+        Step.DIAGNOSE,
+        Step.ESCALATE,
+        *_REPLACE,
+        Step.REPLENISH,
+    ),
+    IncidentClass.JOB_HANG: (Step.DUMP_STACKS, *_DIAGNOSED),
+    IncidentClass.FAIL_SLOW: (Step.VOTE_SLOW, Step.PERMITTED, Step.HOLD, *_DIAGNOSED),
+    IncidentClass.EXTERNAL_SERVICE: (Step.PAUSE, Step.AWAIT_HEALTHY, Step.ESCALATE, *_REPLACE),
+    IncidentClass.USER_CODE_ERROR: (Step.PAUSE, Step.ESCALATE, *_REPLACE),
+    IncidentClass.CODE_UPDATE: (Step.HOLD, Step.PAUSE, Step.APPLY_UPDATE, Step.RESUME),
+}
+
+NOT_SIMULATED = frozenset(
+    {IncidentClass.CHECKPOINT_UNRESTORABLE, IncidentClass.PLANNED_MOVE, IncidentClass.SCALE_JOB}
+)
+"""Classes without a fault: a simulated job neither rehearses restores nor leaves machines that work."""
+
+
+def steps(incident_class: IncidentClass) -> tuple[Step, ...]:
+    """Return the steps of a class; one that is not declared here recovers as from a crash."""
+    return PLAYBOOKS.get(incident_class, PLAYBOOKS[IncidentClass.JOB_CRASH])

@@ -1,0 +1,23 @@
+"""The last good step that alerts leave."""
+
+from __future__ import annotations
+
+from holdfast.models.alert import AlertKind
+from holdfast.policies.restore import last_good
+from tests.policies.make import alert, rank_exit
+
+NAN = alert(AlertKind.NON_FINITE, rank=0, evidence={"step": 15, "metric": "loss"})
+
+
+def test_the_earliest_bound_counts() -> None:
+    """The step before the first bad one; the last at which replicas agreed."""
+    later = alert(AlertKind.NON_FINITE, rank=1, evidence={"step": 17})
+    differs = alert(AlertKind.REPLICA_DIFFERS, evidence={"step": 16, "last_good_step": 8})
+    assert last_good.told([later, NAN]) == 14
+    assert last_good.told([NAN, differs]) == 8
+
+
+def test_alerts_without_a_step_leave_everything() -> None:
+    assert last_good.told([]) is None
+    assert last_good.told([rank_exit(0), alert(AlertKind.NON_FINITE, rank=0)]) is None
+    assert last_good.told([alert(AlertKind.METRIC_JUMP, evidence={"step": 9})]) is None

@@ -1,0 +1,110 @@
+"""An order of calls that would lose or mix up steps at a restart is refused at the first save."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.errors import CheckpointError
+from tests.session.conftest import MakeAgent
+from tests.session.small import Counter, run, session_of, train, training
+
+pytestmark = pytest.mark.torch
+
+
+def test_a_script_that_never_restores_is_refused(make_agent: MakeAgent) -> None:
+    """After a fault it would begin at step 0 again."""
+    session, state = session_of(make_agent()), training()
+    session.step(1, loss=train(state))
+    with pytest.raises(CheckpointError, match=r"without Session\.restore\(\)"):
+        session.checkpoint(state)
+
+
+def test_a_checkpoint_before_the_step_is_refused(make_agent: MakeAgent) -> None:
+    """The weights of step 1 would be those of step 0."""
+    session, state = session_of(make_agent()), training()
+    assert not session.restore(state)
+    train(state)
+    with pytest.raises(
+        CheckpointError, match=r"before Session\.step\(\), after a step of state\['optimizer'\]"
+    ):
+        session.checkpoint(state)
+
+
+def test_a_checkpoint_of_a_state_that_has_not_moved_is_no_error(make_agent: MakeAgent) -> None:
+    """Before the first step nothing is saved; optimizers that are not in the state may have moved."""
+    session, state = session_of(make_agent()), training()
+    train(training())
+    session.restore(state)
+    session.checkpoint(state)
+    train(state)
+    session.step(1)
+    session.checkpoint(state)
+    assert session.flush()
+    assert (session.counts.unstepped, session.counts.saved) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("restored", "saved", "why"),
+    [
+        ({}, {"ema": Counter()}, r"'ema': Session\.checkpoint\(\) was given this part"),
+        ({"ema": Counter()}, {}, r"'ema': Session\.restore\(\) was given this part"),
+        ({"ema": holdfast.Part(None)}, {"ema": Counter()}, r"'ema': Session\.checkpoint\(\)"),
+    ],
+)
+def test_a_save_that_the_restore_would_refuse_is_refused(
+    make_agent: MakeAgent, restored: dict[str, Any], saved: dict[str, Any], why: str
+) -> None:
+    """On the first day, not at the first fault."""
+    session, state = session_of(make_agent()), training()
+    session.restore(state | restored)
+    session.step(1, loss=train(state))
+    with pytest.raises(CheckpointError, match=why):
+        session.checkpoint(state | saved)
+
+
+@pytest.mark.parametrize("restored", [holdfast.Part(None), holdfast.Part(Counter(), strict=False)])
+def test_parts_that_a_restore_may_do_without(make_agent: MakeAgent, restored: holdfast.Part) -> None:
+    """One that is left behind, and one that begins with what the script made."""
+    agent = make_agent()
+    session, state = session_of(agent), training()
+    session.restore(state | {"old": restored})
+    session.step(1, loss=train(state))
+    session.checkpoint(state)
+    assert session.flush()
+    fresh = training()
+    again = session_of(agent, (1, agent.shard(0, 1)))
+    assert again.restore(fresh | {"old": restored}) == 1
+
+
+def test_a_restore_in_the_middle_of_training_is_refused(make_agent: MakeAgent) -> None:
+    """Twice before the first step changes nothing; later the state would go back, and the steps not."""
+    agent = make_agent()
+    state = training()
+    run(session_of(agent), state, 2)
+    session, fresh = session_of(agent, (2, agent.shard(0, 2))), training()
+    assert session.restore(fresh) == session.restore(fresh) == 2
+    session.step(3, loss=train(fresh))
+    with pytest.raises(CheckpointError, match=r"restore\(\) was called after Session\.step\(\)"):
+        session.restore(fresh)
+
+
+def test_rules_of_a_part_that_would_fail_at_the_first_resize_are_refused() -> None:
+    """When the part is made: one of two functions that need each other, or no function."""
+    with pytest.raises(CheckpointError, match=r"Part\(merge=\.\.\.\): expected merge and split together"):
+        holdfast.Part(Counter(), merge=list)
+    with pytest.raises(CheckpointError, match=r"Part\(split=\.\.\.\): expected merge and split together"):
+        holdfast.Part(Counter(), split=lambda whole, *_: whole)
+    with pytest.raises(CheckpointError, match=r"Part\(merge=3\): expected a function"):
+        holdfast.Part(Counter(), merge=3)  # type: ignore[arg-type]
+
+
+def test_another_overlap_is_refused(make_agent: MakeAgent) -> None:
+    """It would be the default in silence."""
+    session, state = session_of(make_agent()), training()
+    session.restore(state)
+    session.step(1)
+    with pytest.raises(ValueError, match=r"overlap='none'\): expected 'optimizer' or 'all'"):
+        session.checkpoint(state, overlap="none")  # type: ignore[arg-type]
