@@ -48,7 +48,7 @@ def case(tmp_path: Path) -> Iterator[Case]:
             job="gpt",
             incident_class=IncidentClass.JOB_CRASH,
             broken_epoch=1,
-        )
+        ).within(ctx)
     use(None)
     ledger.close()
 
