@@ -31,7 +31,7 @@ Step = Annotated[int | None, typer.Argument(help="Step; the newest one that may 
 
 
 class Standing(StrEnum):
-    """Forms that a checkpoint can be exported in."""
+    """Standing of a checkpoint: whether a restore may take it, and whether it is kept."""
 
     GOOD = "good"
     """A restore may take it."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
-from holdfast.policies.classify.incident_class import JobContext, classify
+from holdfast.policies.classify.decision import JobContext
+from holdfast.policies.classify.incident_class import classify
 from tests.policies.make import NOW, alert, job, rank_exit
 
 CONTEXT = JobContext(job=job(machines=4, per=2), now=NOW)
