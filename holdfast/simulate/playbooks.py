@@ -20,6 +20,7 @@ class Step(StrEnum):
     PERMITTED = "permitted"
     HOLD = "hold_at_boundary"
     PAUSE = "pause"
+    RESTART_FIRST = "restart_and_diagnose"
     MARK_SUSPECT = "mark_suspect"
     AWAIT_HEALTHY = "await_healthy"
     DIAGNOSE = "diagnose"
@@ -36,7 +37,8 @@ _DIAGNOSED = (Step.PAUSE, Step.DIAGNOSE, Step.ESCALATE, *_REPLACE, Step.REPLENIS
 
 PLAYBOOKS: Mapping[IncidentClass, tuple[Step, ...]] = {
     IncidentClass.MACHINE_FAULT: (Step.PAUSE, *_REPLACE, Step.REPLENISH),
-    IncidentClass.JOB_CRASH: _DIAGNOSED,
+    # Ranks of simulated jobs keep no processes, so a crash is diagnosed before the restart.
+    IncidentClass.JOB_CRASH: (Step.PAUSE, Step.RESTART_FIRST, *_DIAGNOSED[1:]),
     IncidentClass.NETWORK_FAULT: _DIAGNOSED,
     IncidentClass.HOST_PRESSURE: _DIAGNOSED,
     IncidentClass.STORAGE_FAULT: (
