@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.agent.diagnostics import disk_bandwidth, machine_checks
-from holdfast.agent.diagnostics.collectives import Outcome
+from holdfast.agent.diagnostics.collectives import CollectiveOutcome
 from holdfast.agent.diagnostics.machine_checks import run_check
 from holdfast.errors import UnavailableError
 from holdfast.inject import cgroup
@@ -66,7 +66,7 @@ def throttled(device: str) -> Iterator[Path]:
         cgroup.dissolve(group, parent)
 
 
-def measured(folder: Path, group: Path | None = None) -> Outcome:
+def measured(folder: Path, group: Path | None = None) -> CollectiveOutcome:
     """In a process of its own."""
     with subprocess.Popen(
         [sys.executable, "-c", MEASURE, str(folder)],
@@ -78,10 +78,10 @@ def measured(folder: Path, group: Path | None = None) -> Outcome:
             (group / "cgroup.procs").write_text(str(process.pid))
         out, _ = process.communicate("go\n", timeout=120)
     told = json.loads(out)
-    return Outcome(**{**told, "wrong_bytes": {}})
+    return CollectiveOutcome(**{**told, "wrong_bytes": {}})
 
 
-async def found(machine: str, outcome: Outcome) -> list[Finding]:
+async def found(machine: str, outcome: CollectiveOutcome) -> list[Finding]:
     """As its agent tells it."""
     command = Diagnose(job="j", epoch=1, incarnation="i", check=Check.DISK, processes=8, timeout_s=5)
     forks = ScriptedForks(outcome)
@@ -98,7 +98,7 @@ async def test_a_throttled_disk_is_named_among_its_equals(folder: Path) -> None:
         slow = measured(folder, group)
     outcomes = {f"m{at}": measured(folder) for at in range(3)} | {"m3": slow}
     # Other work of this host's disk, of which each machine would have its own.
-    quiet = {name: Outcome(**{**asdict(outcome), "busy": 0.0}) for name, outcome in outcomes.items()}
+    quiet = {name: CollectiveOutcome(**{**asdict(outcome), "busy": 0.0}) for name, outcome in outcomes.items()}
     findings = [one for name, outcome in quiet.items() for one in await found(name, outcome)]
     assert all(one.ok and one.unit == "MB/s" for one in findings), findings
     assert judge(findings, 1.5).suspects == ("m3",), [one.detail for one in findings]
@@ -111,7 +111,7 @@ async def test_a_disk_that_several_machines_write_to_accuses_none(tmp_path: Path
     findings = [
         one
         for name, value in values.items()
-        for one in await found(name, Outcome(value=value, unit="MB/s", repeats=3, busy=0.6, kind="disk"))
+        for one in await found(name, CollectiveOutcome(value=value, unit="MB/s", repeats=3, busy=0.6, kind="disk"))
     ]
     verdict = judge(findings, 1.5)
     assert verdict.suspects == ()
