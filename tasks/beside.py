@@ -135,7 +135,7 @@ async def _restarted(case: Case) -> bool:
 
 
 def _retracted(case: Case) -> bool:
-    """Return whether the gateway restarted a job of which the whole ladder says that a retry is not what is due."""
+    """Return whether the ladder with all facts, unlike the gateway, asks for another rung than a retry."""
     if any(action.key == f"rung:{case.life}" for action in case.done("rung")):
         return False
     if present(case) is not case:
@@ -242,7 +242,7 @@ async def _end_of_check_stores(case: Case, epoch: int) -> None:
 
 
 async def _falls(case: Case, epoch: int) -> str:
-    """Return when an alert of the incident shows that ``epoch`` trains no more, with what it says.
+    """Return when an alert of the incident shows that ``epoch`` trains no more, with its description.
 
     Its own incident is opened for it once this one is closed.
     """

@@ -136,7 +136,7 @@ async def _meeting(ctx: Context, incident: Incident, job: Job) -> Rendezvous | N
 
 @dataclass(frozen=True)
 class _Past:
-    """What the ledger has of the job's past, and of its machines'."""
+    """The job's past and its machines', as the ledger has them."""
 
     again: int
     rung: Rung

@@ -18,7 +18,7 @@ the same again, or worse."""
 
 
 class Death(Frozen):
-    """What is known once a rank has died and the others were stopped."""
+    """Facts about a job once a rank has died and the others were stopped."""
 
     incident_class: IncidentClass
     kept: int = 0
@@ -34,9 +34,9 @@ class Death(Frozen):
     data: str = ""
     """Why the data is a suspect too."""
     raised: str = ""
-    """What the rank raised; empty: it was ended by a signal, or its last words are not known."""
+    """Exception of the rank; empty: it was ended by a signal, or its last words are not known."""
     cause: str = ""
-    """What the end of its log points to."""
+    """Cause that the end of its log points to."""
     accused: tuple[str, ...] = ()
     """Machines that signals beside its end accuse, surely or not."""
 

@@ -98,7 +98,9 @@ async def test_a_throttled_disk_is_named_among_its_equals(folder: Path) -> None:
         slow = measured(folder, group)
     outcomes = {f"m{at}": measured(folder) for at in range(3)} | {"m3": slow}
     # Other work of this host's disk, of which each machine would have its own.
-    quiet = {name: CollectiveOutcome(**{**asdict(outcome), "busy": 0.0}) for name, outcome in outcomes.items()}
+    quiet = {
+        name: CollectiveOutcome(**{**asdict(outcome), "busy": 0.0}) for name, outcome in outcomes.items()
+    }
     findings = [one for name, outcome in quiet.items() for one in await found(name, outcome)]
     assert all(one.ok and one.unit == "MB/s" for one in findings), findings
     assert judge(findings, 1.5).suspects == ("m3",), [one.detail for one in findings]
@@ -111,7 +113,9 @@ async def test_a_disk_that_several_machines_write_to_accuses_none(tmp_path: Path
     findings = [
         one
         for name, value in values.items()
-        for one in await found(name, CollectiveOutcome(value=value, unit="MB/s", repeats=3, busy=0.6, kind="disk"))
+        for one in await found(
+            name, CollectiveOutcome(value=value, unit="MB/s", repeats=3, busy=0.6, kind="disk")
+        )
     ]
     verdict = judge(findings, 1.5)
     assert verdict.suspects == ()

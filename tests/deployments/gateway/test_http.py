@@ -113,7 +113,11 @@ async def test_alertmanager_refusals_are_told_one_by_one(kit: Kit) -> None:
     await kit.running_job()
     body = _webhook(
         _xid(kit, labels={"alertname": "DiskWillFill", "job": JOB}),
-        _xid(kit, labels={"alertname": "Xid", "holdfast_job": "nope", "machine": "m1", "xid": "79"}, fingerprint="b"),
+        _xid(
+            kit,
+            labels={"alertname": "Xid", "holdfast_job": "nope", "machine": "m1", "xid": "79"},
+            fingerprint="b",
+        ),
         _xid(kit, labels={"alertname": "Xid", "job": JOB, "machine": "m1", "rank": "\N{SUPERSCRIPT TWO}"}),
         _xid(kit),
     )
