@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from holdfast.errors import HoldfastError, UnavailableError
+from holdfast.errors import HoldfastError, SettingsError, UnavailableError
 from holdfast.models.agent import Check, Diagnose, OpenRendezvous, Rendezvous
 from holdfast.models.alert import Finding
 from holdfast.models.machine import Machine
@@ -118,8 +118,13 @@ async def _pair(
 
 
 def findings(tier: str, machine: str, answer: list[Finding] | HoldfastError) -> list[Finding]:
-    """Return the agent's findings, or one that it could not be asked (sure when it is gone)."""
+    """Return the agent's findings, or one that it could not be asked (sure when it is gone).
+
+    An agent of an earlier release does not know a newer check and refuses it: no evidence about its machine.
+    """
     if not isinstance(answer, HoldfastError):
         return answer
+    if isinstance(answer, SettingsError):
+        return [Finding(check=tier, machine=machine, ok=True, detail=f"not tested: {answer}")]
     gone = isinstance(answer, UnavailableError)
     return [Finding(check=tier, machine=machine, ok=False, detail=str(answer), sure=gone)]
