@@ -199,11 +199,12 @@ def _other(alerts: Sequence[Alert], context: JobContext, policy: Policy) -> Clas
     reasons = tuple(f"{alert.machine or 'the job'}: {sure_signs.describe(alert)}" for alert in same)
     machine, incident_class = root.machine, row.means
     if row.means is IncidentClass.FAIL_SLOW:
-        if shared := common_cause.of_pace(alerts, context.job, policy):
-            reasons = (*reasons, shared)
-        elif beside := explaining(alerts, {Beside.SLOW}, machine, policy):
+        others = common_cause.apart(alerts, context.job, policy)
+        if beside := explaining(others, {Beside.SLOW}, machine, policy):
             incident_class, machine = meaning(beside, policy.classify).means, beside.machine
             reasons = (*reasons, described(beside))
+        elif shared := common_cause.of_pace(alerts, context.job, policy):
+            reasons = (*reasons, shared)
     elif row.means in _OF_NOBODY and root.kind is not AlertKind.REPLICA_DIFFERS:
         machine = None  # as for NaN: the first reporter hardly points to the culprit
     elif len(machines) > (limit := policy.aggregate.limit(len(context.job.machines))):

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.models.alert import AlertKind
+from holdfast.models.alert import AlertKind, Classification, IncidentClass
 from holdfast.policies.classify import common_cause
+from holdfast.policies.classify.decision import JobContext
+from holdfast.policies.classify.incident_class import classify
 from holdfast.policies.config.policy import Policy
-from tests.policies.make import alert, job
+from tests.policies.make import NOW, alert, job
 
 POLICY = Policy.load()
 
@@ -42,3 +44,24 @@ def test_other_kinds_and_other_jobs_machines_do_not_add_up() -> None:
     """Two hot GPUs and a port with errors are three faults; of the same machine again, one."""
     assert told({"m0": "gpu_throttled", "m1": "gpu_throttled", "m2": "nic_errors"}) == ""
     assert told({"m0": "gpu_throttled", "m1": "gpu_throttled", "x9": "gpu_throttled"}) == ""
+
+
+@pytest.mark.parametrize(
+    ("beside", "expected", "machine"),
+    [
+        (None, IncidentClass.FAIL_SLOW, None),
+        ("gpu_pcie_replays", IncidentClass.FAIL_SLOW, None),
+        ("nic_errors", IncidentClass.NETWORK_FAULT, "m5"),
+    ],
+)
+def test_another_fault_in_a_hot_room_is_found(
+    beside: str | None, expected: IncidentClass, machine: str | None
+) -> None:
+    """The heat of four machines is no reason to keep a port with errors."""
+    alerts = [alert(AlertKind.GPU_THROTTLED, machine=f"m{at}") for at in range(4)]
+    alerts += [alert(AlertKind(beside), machine="m5")] if beside else []
+    slow = alert(AlertKind.MFU_DECLINE, evidence={"value": 0.3, "median": 0.5})
+    found = classify([*alerts, slow], JobContext(job=job(8), now=NOW), POLICY)
+    assert isinstance(found, Classification)
+    assert (found.incident_class, found.machine) == (expected, machine)
+    assert ("common cause" in " ".join(found.reasons)) is (expected is IncidentClass.FAIL_SLOW)
