@@ -270,10 +270,11 @@ def _spared_for_space(case: Case, accused: Sequence[str]) -> str:
     incident, ledger = case.incident, case.ctx.ledger
     if case.incident_class is not IncidentClass.STORAGE_FAULT or not shortage.is_of_space(incident.alerts):
         return ""
+    since = case.job_now().submitted_at
     past = [
         shortage.Evicted(incident=each.id, machine=action.key.removeprefix("evict:"), at=action.begun_at)
         for each in ledger.incidents(case.job, limit=_LOOK_BACK)[::-1]
-        if each.opened_at < incident.opened_at and shortage.is_of_space(each.alerts)
+        if shortage.precedes(each, incident, since)
         for action in ledger.actions(each.id)
         if action.kind == "evict" and action.state is ActionState.DONE
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from holdfast.models.alert import Alert, AlertKind
+from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass
 from holdfast.models.base import Frozen
 
 WINDOW_S = 86_400.0
@@ -27,6 +27,18 @@ def is_of_space(alerts: Iterable[Alert]) -> bool:
         alert.kind in _KINDS
         or (alert.kind is AlertKind.RANK_EXIT and alert.evidence.get("cause") == "disk_space")
         for alert in alerts
+    )
+
+
+def precedes(earlier: Incident, incident: Incident, submitted_at: float) -> bool:
+    """Return whether an earlier incident was one of space too, since the job was submitted.
+
+    A full disk beside a lost GPU shows nothing of the job: that machine went for its GPU.
+    """
+    return (
+        earlier.incident_class is IncidentClass.STORAGE_FAULT
+        and submitted_at <= earlier.opened_at < incident.opened_at
+        and is_of_space(earlier.alerts)
     )
 
 

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.models.alert import AlertKind
+from holdfast.models.alert import AlertKind, Incident, IncidentClass, IncidentState
 from holdfast.policies.escalate import shortage
 from tests.policies.make import NOW, alert, rank_exit
 
+FULL = alert(AlertKind.DISK_FULL, machine="m1")
 BEFORE = shortage.Evicted(incident="gpt-1", machine="m1", at=NOW - 3600)
 
 
@@ -52,3 +53,32 @@ def test_the_same_machine_again_goes_again() -> None:
 def test_a_day_later_it_is_forgotten() -> None:
     assert shortage.why_spared(("m4",), [BEFORE], NOW + shortage.WINDOW_S) == ""
     assert shortage.why_spared((), [BEFORE], NOW) == ""
+
+
+def incident(of: IncidentClass = IncidentClass.STORAGE_FAULT, opened_at: float = NOW - 3600) -> Incident:
+    return Incident(
+        id="gpt-1",
+        job="gpt",
+        incident_class=of,
+        state=IncidentState.RECOVERED,
+        epoch=1,
+        alerts=(FULL,),
+        detected_at=opened_at,
+        opened_at=opened_at,
+    )
+
+
+@pytest.mark.parametrize(
+    ("earlier", "submitted_at", "expected"),
+    [
+        (incident(), 0.0, True),
+        (incident(IncidentClass.MACHINE_FAULT), 0.0, False),
+        (incident(), NOW - 60, False),
+        (incident(opened_at=NOW + 1), 0.0, False),
+    ],
+)
+def test_only_evictions_for_space_since_the_submission_count(
+    earlier: Incident, submitted_at: float, expected: bool
+) -> None:
+    """A lost GPU on a machine whose disk was full as well is no habit of the job; nor is a former submission's."""
+    assert shortage.precedes(earlier, incident(opened_at=NOW), submitted_at) is expected
