@@ -200,8 +200,9 @@ class Progress:
         ledger, now = self._site.ledger, self._site.clock.now()
         log.info("job %s is done: all %d ranks ended with status 0", job.name, job.spec.world_size)
         await asyncio.to_thread(ledger.close_epoch, job.name, job.epoch, "done", now)
-        done = await asyncio.to_thread(ledger.set_job, job.name, state=JobState.DONE, done_at=now)
+        # Before the job's state: once that is written no later look comes here again.
         await asyncio.to_thread(_dismiss, ledger, job.name)
+        done = await asyncio.to_thread(ledger.set_job, job.name, state=JobState.DONE, done_at=now)
         self._site.fleet.jobs[job.name] = done
         self._done.pop(job.name, None)
 

@@ -1,6 +1,11 @@
 from __future__ import annotations
 
-from holdfast.models.alert import IncidentClass, IncidentState
+from typing import Any
+
+import pytest
+
+from holdfast.errors import UnavailableError
+from holdfast.models.alert import Classification, IncidentClass, IncidentState
 from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState
 from holdfast.testing.gateway_kit import JOB, Kit, rank, start_epoch
@@ -168,6 +173,28 @@ async def test_job_is_done_when_all_ranks_ended_well(kit: Kit) -> None:
     kit.clock.advance(60)
     await kit.gateway.releases.tick()
     assert len(kit.ledger.machines(MachineState.STANDBY)) == 3
+
+
+async def test_a_question_ends_with_its_job_also_when_the_gateway_dies_in_between(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later look at a job that is done finds nothing to end: the question goes before the job's state is written."""
+    await kit.running_job()
+    found = Classification(incident_class=IncidentClass.FAIL_SLOW, confidence=0.5, reasons=("it became slow",))
+    kit.ledger.open_incident(JOB, found, 1, [], kit.clock.now())
+
+    def dies(*_: Any, **__: Any) -> None:
+        raise UnavailableError("killed here")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kit.ledger, "set_job", dies)
+        with pytest.raises(UnavailableError):
+            await kit.gateway.progress.note_done(JOB, 1, [0, 1, 2, 3])
+    assert kit.ledger.job(JOB).state is JobState.RUNNING
+    assert kit.incidents()[0].state is IncidentState.DISMISSED
+    await kit.restart()
+    await kit.gateway.progress.note_done(JOB, 1, [0, 1, 2, 3])
+    assert kit.ledger.job(JOB).state is JobState.DONE
 
 
 async def test_what_a_stop_left_behind_is_freed_later(kit: Kit) -> None:
