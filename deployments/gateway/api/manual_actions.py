@@ -17,6 +17,7 @@ from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass
 from holdfast.models.history import ByHand
 from holdfast.models.machine import OUT, Machine, MachineState, Scope
 from holdfast.models.names import IncidentId, MachineName
+from holdfast.policies.classify import sure_signs
 
 
 class Evict(Asked):
@@ -61,7 +62,8 @@ def routes(gateway: Gateway) -> APIRouter:
             if machine.job is None:
                 await gateway.acts.take_out(machine, body.reason, body.scope)
                 return Outcome(outcome=What.CORDONED, message=f"machine {name} is out of service")
-            if approved := await _approved(gateway, machine, asker.by, body.reason):
+            approved = await _approved(gateway, machine, asker.by, body.reason)
+            if approved is not None and not await _of_a_former_life(gateway, approved, machine):
                 told = f"it is the yes to what {approved.id} asked"
                 return Outcome(incident=approved.id, outcome=What.JOINED, message=told)
             return await gateway.correlator.accept(_eviction(machine, body, asker.by, site.clock.now()))
@@ -97,13 +99,29 @@ async def _approved(gateway: Gateway, machine: Machine, by: str, reason: str) ->
     if approved := await gateway.approvals.approve_by_evicting(machine, by, reason):
         return approved
     for wait in await asyncio.to_thread(ledger.waits):
-        if wait.job != machine.job or not await gateway.waiting.approves(wait.incident_id):
+        # Where the job trains, a new look may find another machine, or none: what a person asks for is done by itself.
+        if wait.runs_on or wait.job != machine.job or not await gateway.waiting.approves(wait.incident_id):
             continue
         actions = await asyncio.to_thread(ledger.actions, wait.incident_id)
         targets = [str(action.intent.get("target")) for action in actions if action.kind == "approve"]
         if targets[-1:] == [machine.name]:
             return await gateway.waiting.approve(wait.incident_id, by, reason)
     return None
+
+
+async def _of_a_former_life(gateway: Gateway, approved: Incident, machine: Machine) -> bool:
+    """Return whether the machine restarted since it was accused: the yes evicts it no more, so it is evicted by itself.
+
+    As :func:`holdfast.tasks.returned.since` decides for the playbook.
+    """
+    incident = await asyncio.to_thread(gateway.site.ledger.incident, approved.id)
+    policy = gateway.site.policy.classify
+    lives = {
+        alert.incarnation
+        for alert in incident.alerts
+        if alert.machine == machine.name and sure_signs.is_sure(alert, policy)
+    }
+    return bool(lives) and not lives & {None, machine.incarnation}
 
 
 async def _release(gateway: Gateway, machine: Machine) -> None:

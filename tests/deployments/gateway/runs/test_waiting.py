@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from holdfast.deployments.gateway.runs.flow_runs import RunPhase
@@ -95,6 +97,56 @@ async def test_a_job_that_a_person_starts_just_now_is_not_started_twice(kit: Kit
     await kit.post(f"/v1/jobs/{JOB}/resume")
     await kit.look_again(100)
     assert kit.runs.created == [FIRST]
+
+
+async def _ran_out(kit: Kit, *, runs_on: bool = False) -> str:
+    """A question about m1 that got no answer in time."""
+    signal: dict[str, Any] = {"kind": "gpu_lost", "machine": "m1", "incarnation": "i1"}
+    if runs_on:
+        signal = {"kind": "mfu_decline", "epoch": 1, "evidence": {"value": 0.3, "median": 0.5}}
+    incident = await given_up(kit, Missing.APPROVAL, **signal)
+    kit.ledger.set_incident(incident, state=IncidentState.OPEN)
+    kit.ledger.begin(incident, 1, "approve:m1", "approve", {"question": "?", "target": "m1"})
+    kit.ledger.finish(incident, "approve:m1", {"approve": False, "by": "the policy file"})
+    kit.ledger.give_up(incident, "refused")
+    (wait,) = kit.ledger.waits()
+    kit.ledger.put_wait(wait.model_copy(update={"runs_on": runs_on}))
+    if runs_on:
+        kit.ledger.set_job(JOB, state=JobState.RUNNING)
+    await kit.gateway.site.refresh()
+    return incident
+
+
+async def _evict(kit: Kit) -> tuple[str, str]:
+    answer = await kit.post("/v1/machines/m1/evict", {"reason": "seen it", "by": "ann"})
+    await kit.settled()
+    return answer["incident"], answer["outcome"]
+
+
+async def test_to_evict_the_machine_that_was_asked_about_is_a_yes(kit: Kit) -> None:
+    """No second incident is opened for it."""
+    incident = await _ran_out(kit)
+    assert await _evict(kit) == (incident, "joined")
+    assert len(kit.incidents()) == 1
+
+
+async def test_where_the_job_trains_an_eviction_by_hand_is_done_by_itself(kit: Kit) -> None:
+    """The next look for a slow machine might find another one, or none, and m1 would stay."""
+    incident = await _ran_out(kit, runs_on=True)
+    evicting, outcome = await _evict(kit)
+    assert (evicting != incident, outcome) == (True, "opened")
+    assert kit.ledger.incident(evicting).incident_class is IncidentClass.MACHINE_FAULT
+
+
+async def test_a_machine_that_restarted_since_it_was_accused_is_evicted_by_itself(kit: Kit) -> None:
+    """The yes is about its former life, which the playbook spares: what the person asked for comes next."""
+    incident = await _ran_out(kit)
+    await kit.register("m1", "i2")
+    await kit.settled()
+    evicting, outcome = await _evict(kit)
+    assert (evicting != incident, outcome) == (True, "waits")
+    assert kit.ledger.incident(incident).state is IncidentState.OPEN
+    assert kit.ledger.incident(evicting).machine == "m1"
 
 
 async def test_a_late_approval_is_taken(kit: Kit) -> None:
