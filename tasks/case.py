@@ -47,6 +47,8 @@ class Case(Frozen):
     machine: MachineName | None = None
     rank: Rank | None = None
     last_good_step: int | None = None
+    bound_by_hand: bool = False
+    """Whether a person named ``last_good_step`` for this run: alerts do not change it."""
     accused: tuple[MachineName, ...] = ()
     """Machines that the alerts surely accuse; empty when they are so many that a human must look first."""
     returned: tuple[MachineName, ...] = ()

@@ -89,6 +89,7 @@ async def detect(request: Request, incident_class: IncidentClass) -> Case:
         accused=accused,
         returned=returned,
         last_good_step=_last_good_step(incident, request),
+        bound_by_hand=request.last_good_step is not None,
         observe_only=not allowed.act,
         lease=held,
         round=rounds,

@@ -39,9 +39,12 @@ async def resume(case: Case) -> Launched:
 
 
 async def _up(case: Case) -> Launched:
-    if (bound := last_good.told(case.incident.alerts)) is not None:
-        # Whatever the incident was opened for: a number that is wrong may be reported after the rank that fell over it.
-        case = case if case.last_good_step is not None else case.model_copy(update={"last_good_step": bound})
+    alerts = case.incident.alerts
+    if last_good.told(alerts) is not None:
+        # Whatever the incident was opened for: a number that is wrong may be reported after the rank that fell over it,
+        # and one of an earlier step after another.
+        bound = last_good.bound(alerts, case.last_good_step, by_hand=case.bound_by_hand)
+        case = case.model_copy(update={"last_good_step": bound})
         await mark_suspect(case, "loss, gradient norm or state is wrong since then")
     launched, most = await start(case), case.ctx.policy.restore.most_unloadable
     unloadable: list[str] = []

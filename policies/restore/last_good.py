@@ -13,6 +13,19 @@ def told(alerts: Iterable[Alert]) -> int | None:
     return min(bounds, default=None)
 
 
+def bound(alerts: Iterable[Alert], known: int | None, *, by_hand: bool) -> int | None:
+    """Return the newest step that may be restored; None: no bound.
+
+    Args:
+        alerts: all of the incident, also those that joined after it was taken up.
+        known: the bound as the incident was taken up.
+        by_hand: a person named it for this run, and it stands.
+    """
+    if by_hand:
+        return known
+    return min((step for step in (told(alerts), known) if step is not None), default=None)
+
+
 def _of(alert: Alert) -> int | None:
     if alert.kind is AlertKind.NON_FINITE and "step" in alert.evidence:
         return int(alert.evidence["step"]) - 1

@@ -21,3 +21,18 @@ def test_alerts_without_a_step_leave_everything() -> None:
     assert last_good.told([]) is None
     assert last_good.told([rank_exit(0), alert(AlertKind.NON_FINITE, rank=0)]) is None
     assert last_good.told([alert(AlertKind.METRIC_JUMP, evidence={"step": 9})]) is None
+
+
+def test_a_number_of_an_earlier_step_that_joins_later_counts() -> None:
+    """Ranks report in any order, and the incident is taken up at the first report."""
+    earlier = alert(AlertKind.NON_FINITE, rank=2, evidence={"step": 10})
+    assert last_good.bound([NAN, earlier], 14, by_hand=False) == 9
+    assert last_good.bound([NAN], 0, by_hand=False) == 0
+    assert last_good.bound([NAN], None, by_hand=False) == 14
+    assert last_good.bound([], None, by_hand=False) is None
+
+
+def test_a_persons_bound_stands() -> None:
+    """Also where the alerts leave less, or more."""
+    assert last_good.bound([NAN], 20, by_hand=True) == 20
+    assert last_good.bound([NAN], 3, by_hand=True) == 3
