@@ -140,6 +140,14 @@ def test_an_inspection_on_command_does_not_wait_for_a_disk_that_hangs(
     assert time.monotonic() - started < 15, "the tool's own limit is 20 s"
 
 
+def test_a_disk_that_reports_nothing_of_its_health_is_not_said_to_be_late(tmp_path: Path) -> None:
+    """A virtual disk answers at once: what a recovery reads of it must not look like a disk that hangs."""
+    machine = of_local_driver(tmp_path)
+    machine.mount("sda")
+    machine.prints("smartctl", "{}", status=2)
+    assert disks(machine).inspect() == []
+
+
 def test_without_the_tool_nothing_is_tested(tmp_path: Path) -> None:
     """As on most machines."""
     machine = of_local_driver(tmp_path)
