@@ -9,6 +9,7 @@ others do to it is not known.
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import time
@@ -26,6 +27,10 @@ ROUND_S = 0.25
 ROUNDS = 3
 SPARE = 4
 """So many times :data:`MOST_BYTES` must be free."""
+_NO_SUCH_FILES = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.ENOENT})
+"""The file system, or its kernel, cannot make them."""
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""Others took it meanwhile, or a quota holds: a disk that is full is another check's."""
 _CHUNK = 4 << 20
 _SECTOR = 512
 _BLOCKS = Path("/sys/dev/block")
@@ -46,7 +51,12 @@ def measure(folder: Path, blocks: Path = _BLOCKS) -> CollectiveOutcome:
     if why := _untestable(folder, blocks):
         return CollectiveOutcome(untested=why)
     device = _Device(folder, blocks)
-    file = _open(folder)
+    try:
+        file = _open(folder)
+    except OSError as error:
+        if error.errno not in _NO_SUCH_FILES:
+            raise
+        return CollectiveOutcome(untested=f"{folder} has no files without a name ({error.strerror})")
     try:
         with mmap.mmap(-1, _CHUNK) as pages:
             pages[:] = os.urandom(1 << 16) * (_CHUNK >> 16)
@@ -57,6 +67,10 @@ def measure(folder: Path, blocks: Path = _BLOCKS) -> CollectiveOutcome:
             nbytes = max(FIRST_BYTES, most // _CHUNK * _CHUNK)
             device = _Device(folder, blocks)
             return _outcome([_round(file, pages, nbytes) for _ in range(ROUNDS)], device)
+    except OSError as error:
+        if error.errno not in _NO_ROOM:
+            raise
+        return CollectiveOutcome(untested=f"no room is left in {folder} ({error.strerror})")
     finally:
         os.close(file)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import subprocess
@@ -132,6 +133,37 @@ async def test_what_cannot_be_tested_accuses_nobody(tmp_path: Path) -> None:
     assert finding.ok
     assert finding.value is None
     assert finding.detail.startswith("process 0: not tested: ")
+
+
+@pytest.mark.parametrize(
+    ("call", "number", "why"),
+    [("open", errno.EOPNOTSUPP, "without a name"), ("pwritev", errno.EDQUOT, "no room is left")],
+)
+async def test_a_file_system_that_cannot_or_a_quota_accuses_no_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int, why: str
+) -> None:
+    """The disk was not asked; one that fails to write is bad."""
+    blocks = tmp_path / "blocks"
+    device = blocks / disk_bandwidth._number(tmp_path)
+    device.mkdir(parents=True)
+    (device / "stat").write_text("1 0 8 0 1 0 8 0 0 0 0\n")
+
+    def fails(*_: object) -> int:
+        raise OSError(number, os.strerror(number))
+
+    def named(folder: Path) -> int:
+        return os.open(folder / "named", os.O_RDWR | os.O_CREAT, 0o600)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(disk_bandwidth, "SPARE", 0)
+        if call != "open":
+            patched.setattr(disk_bandwidth, "_open", named)
+        patched.setattr(os, call, fails)
+        outcome = disk_bandwidth.measure(tmp_path, blocks)
+    assert why in outcome.untested
+    (finding,) = await found("m0", outcome)
+    assert finding.ok
+    assert judge([finding], 1.5).suspects == ()
 
 
 def test_nothing_is_left_behind(folder: Path) -> None:
