@@ -39,6 +39,7 @@ from holdfast.policies.classify.identity import identity
 from holdfast.policies.classify.importance import Importance, importance
 from holdfast.policies.classify.incident_class import classify
 from holdfast.policies.escalate import overtake
+from holdfast.policies.restore import last_good
 from holdfast.storage.ledger.inputs import OPENED
 
 PROBE_AGAIN_S = 0.1
@@ -295,6 +296,13 @@ class Correlator:
         whole = await asyncio.to_thread(self._site.ledger.incident, yields.id)
         return [alert for alert in whole.alerts if alert.kind in MACHINE_KINDS]
 
+    async def _bound_of(self, yields: Incident | None) -> int | None:
+        """Return the newest step that may be restored, as an incident that yields knows it; None: no bound."""
+        if yields is None:
+            return None
+        whole = await asyncio.to_thread(self._site.ledger.incident, yields.id)
+        return last_good.bound(whole.alerts, whole.last_good_step, by_hand=False)
+
     def _root_may_wait(self, job: str, settling: CorrelationWindow) -> bool:
         """Return whether only echoes came so far, while another alert that came in time still waits: it decides."""
         since = self._turns.root_since(job)
@@ -329,6 +337,7 @@ class Correlator:
                 first,
                 settling.detected_at,
                 injected_at(alerts),
+                last_good_step=await self._bound_of(facts.yields),
                 instead_of=ended,
             )
         except StaleError:

@@ -62,3 +62,23 @@ async def test_what_was_closed_meanwhile_is_not_handed_over(kit: Kit) -> None:
     with pytest.raises(StaleError):
         kit.ledger.open_incident(JOB, crash, 1, [], 0.0, instead_of=(slow.id, "over"))
     assert [each.id for each in kit.incidents()] == [slow.id]
+
+
+@pytest.mark.parametrize("by_hand", [False, True])
+async def test_what_may_be_restored_is_handed_over_too(kit: Kit, by_hand: bool) -> None:
+    """A person evicts a machine, or a rank dies, while replicas differ: their newest states are restored by neither."""
+    await kit.running_job()
+    evidence = {"step": 16, "last_good_step": 12, "ranks": [2], "paths": ["model.w"], "detail": "other bits"}
+    await kit.alert(
+        kind="replica_differs", rank=2, machine="m1", incarnation="i1", epoch=1, evidence=evidence
+    )
+    (before,) = kit.incidents()
+    assert before.incident_class is IncidentClass.SILENT_CORRUPTION
+    if by_hand:
+        await kit.post("/v1/machines/m0/evict", {"reason": "smells burnt", "by": "ann"})
+    else:
+        await kit.post("/v1/alerts", _killed(kit))
+    await kit.settled()
+    before, now = kit.incidents()
+    assert (before.state, now.state) == (IncidentState.DISMISSED, IncidentState.OPEN)
+    assert now.last_good_step == 12
