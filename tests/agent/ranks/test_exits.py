@@ -164,3 +164,9 @@ def test_an_exception_is_what_it_says_whatever_the_log_has() -> None:
     )
     assert not found["cascade"]
     assert "pattern" not in found
+
+
+def test_a_state_that_torch_could_not_write_is_a_matter_of_space() -> None:
+    """A full disk or a quota, in most reports: if the next machine's is full as well, the job fills them."""
+    said = "[enforce fail at inline_container.cc:424] . unexpected pos 320 vs 214"
+    assert exits.evidence(1, None, f"RuntimeError: {said}\n")["cause"] == "disk_space"
