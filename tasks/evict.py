@@ -56,9 +56,17 @@ async def evict(case: Case, machines: Sequence[str], reason: str, scope: Scope |
         await ask_before_evicting(case, new, scope)
         asked = machines
     # A yes is about the life of a machine that was asked about.
-    back = returned.meanwhile(case)
+    back = restarted_since(case)
     machines = tuple(name for name in machines if name not in back)
     await take_machines_out(case, machines, reason, scope)
+
+
+def restarted_since(case: Case) -> set[str]:
+    """Return the machines that are accused in a former life only; no check of this round found the present one bad."""
+    actions, present = case.ctx.ledger.actions(case.incident_id), case.incarnations()
+    return {
+        name for name in returned.meanwhile(case) if present.get(name) not in _lives_found_bad(actions, name)
+    }
 
 
 @task(task_run_name=_run_name)
@@ -117,13 +125,27 @@ def _meant(case: Case, machine: str) -> str:
     """
     actions, incident = case.ctx.ledger.actions(case.incident_id), case.incident
     meant = [str(action.intent["incarnation"]) for action in actions if action.key == f"evict:{machine}"]
-    looks = [
-        (action.intent.get("incarnations", {}).get(machine), action) for action in _of_this_round(actions)
-    ]
-    found = [life for life, action in reversed(looks) if life and machine in _found_bad(action.result or {})]
+    looks = _looks(actions, machine)
+    found = _lives_found_bad(actions, machine)
     told = [alert.incarnation for alert in incident.alerts if alert.machine == machine and alert.incarnation]
     known = [*meant, *found, *told, *(life for life, _ in looks if life)]
     return str(known[0]) if known else case.ctx.ledger.machine(machine).incarnation
+
+
+def _looks(actions: Sequence[Action], machine: str) -> list[tuple[str | None, Action]]:
+    """Return the actions of this round, each with the machine's incarnation that it looked at."""
+    return [
+        (action.intent.get("incarnations", {}).get(machine), action) for action in _of_this_round(actions)
+    ]
+
+
+def _lives_found_bad(actions: Sequence[Action], machine: str) -> list[str]:
+    """Return the machine's incarnations that a finding of this round accuses, the newest first."""
+    return [
+        life
+        for life, action in reversed(_looks(actions, machine))
+        if life and machine in _found_bad(action.result or {})
+    ]
 
 
 def _of_this_round(actions: Sequence[Action]) -> Sequence[Action]:

@@ -12,7 +12,7 @@ from holdfast.clock import FakeClock
 from holdfast.drivers.base import Supplied, require_unit
 from holdfast.errors import StaleError
 from holdfast.models.agent import Register
-from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
+from holdfast.models.alert import Alert, AlertKind, Classification, Finding, IncidentClass
 from holdfast.models.job import JobSpec, JobState
 from holdfast.models.machine import MachineState, Scope
 from holdfast.operations import stop, swap
@@ -253,3 +253,18 @@ async def test_an_attempt_that_slept_takes_no_standby(
         await standby.swap_in.fn(case)
     assert ctx.ledger.machine("m2").state is MachineState.STANDBY
     assert ctx.ledger.job("gpt").machines == ("m0", "m1")
+
+
+@pytest.mark.parametrize("found_bad", [False, True])
+def test_a_machine_that_restarted_and_fails_a_check_now_is_not_spared(ctx: Context, found_bad: bool) -> None:
+    """Its former life was accused; the present one is as well, by what this run saw."""
+    found = Classification(incident_class=IncidentClass.JOB_CRASH, confidence=1, machine="m1", reasons=("x",))
+    lost = Alert(kind=AlertKind.GPU_LOST, job="gpt", machine="m1", incarnation="a@u1", at=1.0)
+    incident = ctx.ledger.open_incident("gpt", found, 1, [lost], 1.0)
+    case = case_of(ctx).model_copy(update={"accused": ("m1",)})
+    register(ctx, "m1", "b@u2")
+    intent = {"tier": "inspect", "incarnations": {"m0": "a@u1", "m1": "b@u2"}}
+    finding = Finding(check="gpu_lost", machine="m1", ok=not found_bad, sure=found_bad)
+    ctx.ledger.begin(incident.id, 1, "check:inspect:e1", "check", intent)
+    ctx.ledger.finish(incident.id, "check:inspect:e1", {"findings": [finding.model_dump(mode="json")]})
+    assert evicting.restarted_since(case) == (set() if found_bad else {"m1"})
