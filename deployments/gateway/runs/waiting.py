@@ -148,7 +148,8 @@ class Waiting:
         machines = {each.name: each for each in await asyncio.to_thread(ledger.machines)}
         mine = [machines[name] for name in job.machines if name in machines]
         gone = [each.name for each in mine if not each.serves(job.name)]
-        back = [each.name for each in mine if each.registered_at > wait.since]
+        since = await self._asked_at(wait) if wait.missing is Missing.APPROVAL else wait.since
+        back = [each.name for each in mine if each.registered_at > since]
         if wait.missing is Missing.APPROVAL:
             back = [name for name in back if name in {alert.machine for alert in incident.alerts}]
         return waits.Facts(
@@ -161,6 +162,12 @@ class Waiting:
             new_version=await asyncio.to_thread(ledger.pending_version, job.name) or "",
             resolved=self.resolved(incident),
         )
+
+    async def _asked_at(self, wait: Wait) -> float:
+        """Return when the question was asked: a machine may have restarted while it was open."""
+        actions = await asyncio.to_thread(self._site.ledger.actions, wait.incident_id)
+        asked_at = [action.begun_at for action in actions if action.kind == "approve"]
+        return min(asked_at[-1], wait.since) if asked_at else wait.since
 
     def _replacements(self, gone: Sequence[str], machines: Iterable[Machine]) -> int:
         """Count the standbys of the kind of those that are gone."""

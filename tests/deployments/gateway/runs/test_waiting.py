@@ -149,6 +149,30 @@ async def test_a_machine_that_restarted_since_it_was_accused_is_evicted_by_itsel
     assert kit.ledger.incident(evicting).machine == "m1"
 
 
+async def test_a_machine_that_restarted_while_it_was_asked_about_is_looked_at_once_the_question_ran_out(
+    kit: Kit,
+) -> None:
+    """Not an hour later: its job stands for nothing."""
+    await kit.running_job()
+    await kit.alert(kind="gpu_lost", machine="m1", incarnation="i1")
+    (incident,) = kit.incidents()
+    kit.ledger.begin(incident.id, 1, "approve:m1", "approve", {"question": "?", "target": "m1"})
+    kit.clock.advance(60)
+    await kit.register("m1", "i2")
+    await kit.settled()
+    kit.clock.advance(60)
+    kit.ledger.finish(incident.id, "approve:m1", {"approve": False, "by": "the policy file"})
+    now, why = kit.clock.now(), "no answer"
+    wait = Wait(
+        incident_id=incident.id, job=JOB, missing=Missing.APPROVAL, why=why, since=now, next_at=now + 3600
+    )
+    kit.ledger.put_wait(wait)
+    kit.ledger.give_up(incident.id, why)
+    kit.runs.set(FIRST, RunPhase.ENDED)
+    await kit.look_again(5)
+    assert kit.runs.created == [FIRST, SECOND]
+
+
 async def test_a_late_approval_is_taken(kit: Kit) -> None:
     """The answer is in the ledger under the key that the next round asks for."""
     incident = await given_up(kit, Missing.APPROVAL)
