@@ -17,6 +17,4 @@ def _asks(alert: Alert) -> bool:
     """Return whether a person, who is named, asked for it: a run or an event may come of an automation."""
     evidence = alert.evidence
     named = bool(evidence.get("by")) and evidence.get("source") != "prefect"
-    return (
-        alert.kind is AlertKind.MANUAL and named and evidence.get("class") == IncidentClass.MACHINE_FAULT
-    )
+    return alert.kind is AlertKind.MANUAL and named and evidence.get("class") == IncidentClass.MACHINE_FAULT

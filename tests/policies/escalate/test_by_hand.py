@@ -27,10 +27,9 @@ def test_a_report_of_another_class_asks_for_no_eviction() -> None:
 
 def test_a_run_or_an_event_of_an_automation_is_no_persons_yes() -> None:
     """A playbook that was started as a run has a report by hand too; the policy's rule holds for both."""
-    run = alert(AlertKind.MANUAL, machine="m1", evidence={"class": "machine_fault", "text": "started manually"})
-    event = alert(
-        AlertKind.MANUAL, machine="m1", evidence={"class": "machine_fault", "by": "a flow", "source": "prefect"}
-    )
+    fault = {"class": "machine_fault"}
+    run = alert(AlertKind.MANUAL, machine="m1", evidence=fault | {"text": "started manually"})
+    event = alert(AlertKind.MANUAL, machine="m1", evidence=fault | {"by": "a flow", "source": "prefect"})
     assert not by_hand.asks_for([run], ["m1"])
     assert not by_hand.asks_for([event], ["m1"])
     assert by_hand.asks_for([run, MINE], ["m1"])

@@ -180,9 +180,7 @@ async def test_a_question_ends_with_its_job_also_when_the_gateway_dies_in_betwee
 ) -> None:
     """A later look at a job that is done finds nothing to end: the question goes before the job's state is written."""
     await kit.running_job()
-    found = Classification(
-        incident_class=IncidentClass.FAIL_SLOW, confidence=0.5, reasons=("it became slow",)
-    )
+    found = Classification(incident_class=IncidentClass.FAIL_SLOW, confidence=0.5, reasons=("slow",))
     kit.ledger.open_incident(JOB, found, 1, [], kit.clock.now())
 
     def dies(*_: Any, **__: Any) -> None:
