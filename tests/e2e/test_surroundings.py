@@ -17,7 +17,7 @@ CHECKS = {
     IncidentClass.NETWORK_FAULT: {"check": 4, "rung": 1, "replenish": 1},
     IncidentClass.STORAGE_FAULT: {"await": 1, "check": 1, "rung": 1, "replenish": 1},
     IncidentClass.HOST_PRESSURE: {"check": 1, "rung": 1, "replenish": 1},
-    IncidentClass.FAIL_SLOW: {"vote": 1, "hold": 1, "check": 4, "rung": 1, "replenish": 1},
+    IncidentClass.FAIL_SLOW: {"vote": 1, "hold": 1, "check": 6, "rung": 1, "replenish": 1},
     IncidentClass.EXTERNAL_SERVICE: {"await": 1, "rung": 1},
 }
 IN_CI = (IncidentClass.FAIL_SLOW,)
