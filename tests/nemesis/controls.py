@@ -268,8 +268,8 @@ CONTROLS = {
         slots_are_not_looked_at,
         "every incident ends",
         (
-            Fault(0.79, "machine_silence", "m1", for_s=4.58),
-            Fault(3.41, "machine_death", "m0"),
+            Fault(1.5, "machine_silence", "m1", for_s=4.53),
+            Fault(4.61, "machine_death", "m0"),
         ),
         seed=291,
     ),
