@@ -71,10 +71,10 @@ def incident(of: IncidentClass = IncidentClass.STORAGE_FAULT, opened_at: float =
 @pytest.mark.parametrize(
     ("earlier", "submitted_at", "expected"),
     [
-        (incident(), 0.0, True),
-        (incident(IncidentClass.MACHINE_FAULT), 0.0, False),
+        (incident(), NOW - 86_400, True),
+        (incident(IncidentClass.MACHINE_FAULT), NOW - 86_400, False),
         (incident(), NOW - 60, False),
-        (incident(opened_at=NOW + 1), 0.0, False),
+        (incident(opened_at=NOW + 1), NOW - 86_400, False),
     ],
 )
 def test_only_evictions_for_space_since_the_submission_count(
