@@ -35,9 +35,7 @@ def meaning(alert: Alert, policy: ClassifyPolicy) -> Meaning:  # noqa: PLR0911  
             return alone(IncidentClass.MACHINE_FAULT, 0.95)
         case AlertKind.CPU_PRESSURE if evidence.get("device") == "quota":
             # A job that is slow against its machine's quota gets another machine: a retry in place is as slow.
-            return explains(
-                IncidentClass.HOST_PRESSURE, Beside.KILLED, Beside.RAISED, Beside.HANG, confidence=0.7
-            )
+            return explains(IncidentClass.HOST_PRESSURE, Beside.RAISED, Beside.HANG, confidence=0.7)
         case AlertKind.DCGM_HEALTH | AlertKind.DCGM_DIAG if evidence.get("level") == "warn":
             return explains(IncidentClass.JOB_CRASH, Beside.EXIT)
         case AlertKind.KERNEL_PANIC if evidence.get("what") not in (None, "", "panic"):

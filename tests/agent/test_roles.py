@@ -90,7 +90,7 @@ def test_a_replica_that_is_killed_starts_again_alone(roles: Roles) -> None:
     roles.plan(order("rollout", 0), order("rollout", 1))
     before = roles.until(announced(("rollout", 0), ("rollout", 1)), "both announced")
     left = int(roles.log("rollout", 0).split()[3])
-    assert psutil.Process(before["rollout", 0].pid).nice() == 15  # ranks: 10
+    assert psutil.Process(before["rollout", 0].pid).nice() == min(19, os.nice(0) + 15)  # ranks: 10 more
     os.kill(before["rollout", 0].pid, signal.SIGKILL)
     after = roles.until(
         lambda found: (

@@ -16,7 +16,7 @@ CPU_PRESSURE = Kind(
     evidence="device (pressure or quota), value, limit (share of time, of the quota's periods)",
     meaning=explains(
         IncidentClass.HOST_PRESSURE,
-        Beside.KILLED,
+        # Not beside a killed rank: too little processor time is slow, and kills no process.
         Beside.RAISED,
         Beside.HANG,
         Beside.SLOW,

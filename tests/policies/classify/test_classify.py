@@ -230,6 +230,14 @@ def test_pressure_explains_a_hang_but_not_a_stopped_process(where: str) -> None:
     assert (found.incident_class, found.machine, found.rank) == (IncidentClass.JOB_HANG, "m3", 6)
 
 
+def test_a_busy_processor_kills_no_rank() -> None:
+    """SIGKILL has another cause; an exception may be one of time."""
+    pressure = alert(AlertKind.CPU_PRESSURE, machine="m1", epoch=None)
+    assert classified(rank_exit(2, signal="SIGKILL"), pressure).incident_class is IncidentClass.JOB_CRASH
+    raised = rank_exit(2, error_type="RuntimeError", message="DataLoader timed out")
+    assert classified(raised, pressure).incident_class is IncidentClass.HOST_PRESSURE
+
+
 def test_a_human_word_comes_first() -> None:
     """Somebody looked."""
     said = alert(AlertKind.MANUAL, evidence={"class": "nan_loss", "by": "ann", "text": "loss looks wrong"})
