@@ -69,6 +69,8 @@ class Saver:
         self._changing: set[str] = set()
         self._patient = True
         self._mixed = False
+        self._gone = False
+        """Another rank is gone, so that no save can become common any more in this epoch."""
         self._telling = False
         self._skipped = 0
         self._newest = 0
@@ -204,6 +206,10 @@ class Saver:
         writer = self._planner.writer
         assert writer is not None
         plan = writer.layout.plan
+        if self._gone:
+            # Whether the others call the last save common is not known here: it stays, and so does the one before it.
+            self._skip(step)
+            return Vote(number, step, plan, skipped=True), None
         may_save = self._settled(step, step_s) and not (self._agenda.pending or self._mixed)
         if not may_save or not self._own.may_begin(time.monotonic()):
             self._skip(step)
@@ -273,6 +279,7 @@ class Saver:
         except CheckpointError as error:
             self._agenda.forget()
             if not self._background.ended():
+                self._gone = True
                 self._fail(told.step, error)
             return None
         finally:

@@ -65,7 +65,7 @@ def test_all_other_ranks_keep_their_processes_bit_for_bit(site: Site, name: str,
 
 def test_the_machine_where_ranks_met_is_lost(site: Site, name: str) -> None:
     """The first machine hosts the rendezvous: the others' processes meet elsewhere."""
-    before = submitted(site, name, ranks_per_machine=2, every_step=True)
+    before = submitted(site, name, ranks_per_machine=2, every_step=True, first=6)
     site.fault("kill-machine", site.job(name).machines[0])
     incident = recovered(site, name, IncidentClass.MACHINE_FAULT)
     after = site.pids(name)

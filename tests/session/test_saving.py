@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 from holdfast.agent import wire
+from holdfast.errors import CheckpointError
 from holdfast.session import boundary
+from holdfast.session.agreement import Group, Result, Vote
 from holdfast.session.counts import Counts
 from holdfast.session.state import StateTree
 from holdfast.storage.checkpoints.save import buffers, slot_files
@@ -230,6 +233,29 @@ def test_torn_saves_never_cost_the_common_shard(make_agent: MakeAgent) -> None:
         assert common in found
         buffers.verify(found[common])
     assert session.counts.torn + session.counts.saved == 120
+
+
+def test_a_save_of_unknown_outcome_is_never_overwritten(
+    make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank is lost in the exchange about step 3: others may call that step common, or only the one before it."""
+    exchange = Group.exchange
+
+    def broken(self: Group, vote: Vote, ended: Callable[[], bool]) -> Result:
+        if vote.number >= 3:
+            raise CheckpointError("ranks cannot agree on their saves: connection closed by peer")
+        return exchange(self, vote, ended)
+
+    monkeypatch.setattr(Group, "exchange", broken)
+    agent = make_agent()
+    session, state = session_of(agent), training()
+    session.restore(state)
+    for step in range(1, 6):
+        session.step(step)
+        session.checkpoint(state)
+        assert session.flush()
+    assert sorted(each.step for _, each in buffers.inventory(agent.shards)) == [2, 3]
+    assert session.counts.skipped == 2
 
 
 class Ignored(set[str]):

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-LEAVE_S = 2.0
+LEAVE_S = 4.0
 """A rank that is not out of its training function by then hangs in a call that cannot be broken off: it is ended."""
-JOIN_S = 2.0
+JOIN_S = 4.0
 """A kept rank that has not begun the next epoch by then is ended, and a new process takes its place."""
 TOO_LATE = f"it was not out of its training function after {LEAVE_S:g} s, or ended instead"
 _LOOK_S = 0.002
