@@ -26,7 +26,6 @@ from holdfast.models.machine import Machine
 from holdfast.operations import fleet
 from holdfast.operations.launch import Launched
 from holdfast.policies.classify import suspects
-from holdfast.policies.classify.roots import separate
 from holdfast.policies.escalate import overtake
 from holdfast.policies.escalate.ladder import since_progress
 from holdfast.policies.restore import last_good
@@ -166,16 +165,15 @@ def death(case: Case) -> policy.Death:
     if policy.why_diagnosed_first(known, wanted=True):
         return known  # what the ladder would say does not matter, and takes time to find out
     past = history.past_incidents(ctx, incident)
-    decision, root = escalation.decide(case), separate(incident.alerts).roots[:1]
-    evidence = root[0].evidence if root else {}
+    decision, (raised, cause) = escalation.decide(case), policy.own_end(incident.alerts)
     return known.model_copy(
         update={
             "again": int(case.again) + len(since_progress(past, ctx.policy.ladder.progress_steps)),
             "often": history.fails_often(ctx, incident),
             "rung": decision.rung,
             "data": decision.data,
-            "raised": str(evidence.get("error_type") or "") if root else "no rank's own end is known",
-            "cause": str(evidence.get("cause") or ""),
+            "raised": raised,
+            "cause": cause,
             "accused": suspects.named(incident.alerts, None, case.job_now()),
         }
     )

@@ -14,13 +14,12 @@ from holdfast.models.base import Frozen
 from holdfast.models.history import ActionState
 from holdfast.models.job import Job
 from holdfast.models.missing import Missing
-from holdfast.operations import flaps
+from holdfast.operations import flaps, offenders
 from holdfast.policies.classify import suspects
 from holdfast.policies.detect import switches
 from holdfast.policies.detect.standing_out import Weighed
 from holdfast.policies.escalate import code, evidence, ladder, repeated, shortage
 from holdfast.policies.join_names import join_names
-from holdfast.policies.pool import offences
 from holdfast.tasks import changes, history, late, poisoned, standing
 from holdfast.tasks.case import Case
 from holdfast.tasks.replay import replay
@@ -198,11 +197,6 @@ def circumstances(case: Case, common_cause: bool = False) -> ladder.Circumstance
     spared = standing_out.spared or _spared_for_space(case, accused)
     accused = () if spared and not standing_out.spared else accused
     again = {alert.machine or "" for alert in repeated.find(case.incident.alerts, policy.classify)}
-    weights = offences.weigh(
-        ctx.ledger.offences(since=now - 10 * policy.ladder.offence_half_life_s),
-        now,
-        policy.ladder.offence_half_life_s,
-    )
     flapping = flaps.find(ctx.ledger, accused, now, policy)
     state = poisoned.finding(case)
     facts = history.facts(ctx, case.incident, bool(state.leave or state.once_more))
@@ -215,7 +209,7 @@ def circumstances(case: Case, common_cause: bool = False) -> ladder.Circumstance
         accused=accused,
         # A network fault that came twice within its window is evicted at once (ByteRobust), as is a repeat offender.
         # So is one that flaps, and one that stands out in hangs again, whatever progress the job made between them.
-        offenders=offences.offenders(weights, policy.ladder.offender)
+        offenders=offenders.find(ctx.ledger, now, policy.ladder)
         | again
         | {*standing_out.machines}
         | flapping.keys(),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from holdfast import bounded_pickle
 from holdfast.agent.diagnostics import flight
 from holdfast.bounded_pickle import MaliciousPickleError
+from tests.child_reads import told_by
 
 ROOM_BYTES = 1 << 30
 READS = f"""
@@ -119,15 +120,7 @@ BOMBS: dict[str, bytes] = {
 
 def test_bombs_are_refused_or_read_in_bounds() -> None:
     """In a process with little memory and time, where the stock unpickler (or what printed its result) fails."""
-    done = subprocess.run(
-        [sys.executable, "-c", READS],
-        input=pickle.dumps(BOMBS),
-        capture_output=True,
-        check=False,
-        timeout=120,
-    )
-    told = dict(line.split(": ", 1) for line in done.stdout.decode().splitlines() if ": " in line)
-    assert done.returncode == 0, (told, done.stderr.decode()[-500:])
+    told = told_by(READS, BOMBS, timeout_s=120)
     assert told.keys() == BOMBS.keys()
     assert [name for name, line in told.items() if line != "[]" and not line.startswith("refused: ")] == []
 

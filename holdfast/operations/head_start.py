@@ -22,7 +22,7 @@ from holdfast.models.alert import Incident, Rung
 from holdfast.models.classes import IncidentClass
 from holdfast.models.job import Job, JobState
 from holdfast.models.lease import HEAD_START, HEAD_START_S
-from holdfast.operations import flaps
+from holdfast.operations import flaps, offenders
 from holdfast.operations import pause as stopping
 from holdfast.operations.context import Context
 from holdfast.operations.fence import Fenced
@@ -30,9 +30,7 @@ from holdfast.operations.inputs import note_taken_up
 from holdfast.operations.launch import launch
 from holdfast.operations.once import Actor
 from holdfast.policies.classify import suspects
-from holdfast.policies.classify.roots import separate
 from holdfast.policies.escalate import code, modes
-from holdfast.policies.pool import offences
 from holdfast.policies.restore import last_good, restart_first
 from holdfast.policies.restore.restart_first import Death
 
@@ -152,16 +150,15 @@ def _note(actor: Actor, incident: Incident, job: Job) -> _Past:
 def _why_not(ctx: Context, incident: Incident, job: Job, told: Fenced, past: _Past) -> str:
     """Return why the next epoch is not started by the gateway; by fewer facts than the playbook has, never by more."""
     policy = ctx.policy
-    root = separate(incident.alerts).roots[:1]
-    evidence = root[0].evidence if root else {}
+    raised, cause = restart_first.own_end(incident.alerts)
     death = Death(
         incident_class=incident.incident_class,
         kept=told.kept if last_good.told(incident.alerts) is None else 0,
         silent=told.lost,
         again=past.again,
         rung=past.rung,
-        raised=str(evidence.get("error_type") or "") if root else "no rank's own end is known",
-        cause=str(evidence.get("cause") or ""),
+        raised=raised,
+        cause=cause,
         accused=suspects.named(incident.alerts, None, job),
     )
     return restart_first.why_diagnosed_first(death, wanted=policy.keep_processes.restart_first)
@@ -186,9 +183,7 @@ def _rung(ctx: Context, incident: Incident, job: Job) -> Rung:
     changed_at = code.changed_at(ledger.epochs(job.name), job.submitted_at)
     if changed_at is not None and incident.detected_at - changed_at <= policy.code_changed_s:
         return Rung.ROLLBACK
-    past = ledger.offences(since=now - 10 * policy.offence_half_life_s)
-    weights = offences.weigh(past, now, policy.offence_half_life_s)
     accused = {incident.machine or ""}
-    if accused & offences.offenders(weights, policy.offender) or flaps.find(ledger, accused, now, ctx.policy):
+    if accused & offenders.find(ledger, now, policy) or flaps.find(ledger, accused, now, ctx.policy):
         return Rung.EVICT
     return Rung.RETRY

@@ -7,9 +7,12 @@ place", that is done first. Whatever asks for evidence before a restart is diagn
 
 from __future__ import annotations
 
-from holdfast.models.alert import Rung
+from collections.abc import Iterable
+
+from holdfast.models.alert import Alert, Rung
 from holdfast.models.base import Frozen
 from holdfast.models.classes import IncidentClass
+from holdfast.policies.classify.roots import separate
 from holdfast.policies.join_names import join_names
 
 CLASSES = frozenset({IncidentClass.JOB_CRASH})
@@ -39,6 +42,14 @@ class Death(Frozen):
     """Cause that the end of its log points to."""
     accused: tuple[str, ...] = ()
     """Machines that signals beside its end accuse, surely or not."""
+
+
+def own_end(alerts: Iterable[Alert]) -> tuple[str, str]:
+    """Return what the first rank to die raised, and the cause that the end of its log points to; empty: nothing."""
+    root = next(iter(separate(tuple(alerts)).roots), None)
+    if root is None:
+        return "no rank's own end is known", ""
+    return str(root.evidence.get("error_type") or ""), str(root.evidence.get("cause") or "")
 
 
 def why_diagnosed_first(death: Death, *, wanted: bool) -> str:

@@ -33,6 +33,7 @@ from holdfast.storage.checkpoints.format import metadata_pickle
 from holdfast.storage.checkpoints.format.foreign_metadata import load_foreign
 from holdfast.storage.checkpoints.format.names_only import names_in
 from holdfast.storage.checkpoints.format.safe_metadata import load_metadata
+from tests.child_reads import told_by
 from tests.storage.checkpoints.format.test_metadata_pickle import tables
 from tests.storage.checkpoints.format.test_safe_metadata import _EarlyPickler, _Runs
 
@@ -195,15 +196,7 @@ for name, content in pickle.loads(sys.stdin.buffer.read()).items():
 
 def test_bombs_are_refused() -> None:
     """In a process with little memory and time; what is left of one without its harm may be read for its names."""
-    done = subprocess.run(
-        [sys.executable, "-c", READS],
-        input=pickle.dumps(BOMBS),
-        capture_output=True,
-        check=False,
-        timeout=300,
-    )
-    told = dict(line.split(": ", 1) for line in done.stdout.decode().splitlines() if ": " in line)
-    assert done.returncode == 0, (told, done.stderr.decode()[-500:])
+    told = told_by(READS, BOMBS, timeout_s=300)
     assert len(told) == 2 * len(BOMBS)
     assert {
         name: line
