@@ -136,7 +136,7 @@ def main() -> None:
         if dist.get_rank() == 0 and step % 10 == 0:
             print(f"step {step}: loss {loss.item():.3f}, gradient norm {norm:.3f}", flush=True)
         session.step(step, loss=loss.item(), grad_norm=norm)  # (holdfast)
-        session.checkpoint(state)  # (holdfast)
+        session.checkpoint(state, last=step == args.steps)  # (holdfast)
 
     if dist.get_rank() == 0:
         weights = {"step": args.steps, "digest": digest(model.module), "model": model.module.state_dict()}

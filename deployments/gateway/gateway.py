@@ -127,7 +127,7 @@ class Gateway:
         self.locations = Locations(self.site, driver)
         self.times = Times(self.site)
         self.step_times = StepTimes()
-        self.releases = Releases(self.site, acts.free)
+        self.releases = Releases(self.site, acts)
         self.sizes = Sizes(self.site, self.correlator, acts.release_unplaced)
         self.roles = Roles(self.site)
         self.resuming: list[Callable[[], Awaitable[None]]] = []

@@ -172,12 +172,12 @@ class HoldfastCallback(Callback):
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Save the last step."""
-        self._save()
+        self._save(last=True)
 
-    def _save(self, *, between_epochs: bool = False) -> None:
+    def _save(self, *, between_epochs: bool = False, last: bool = False) -> None:
         if self._owed:
             self._place.between_epochs = between_epochs
-            self._session.checkpoint(self._tree)
+            self._session.checkpoint(self._tree, last=last)
             self._owed = False
 
 

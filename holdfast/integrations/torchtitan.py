@@ -152,6 +152,6 @@ class HoldfastCheckpointer:
         numbers, self._numbers = self._numbers, {}
         self._session.step(curr_step, **numbers)
         with _set_aside(self._fused):
-            self._session.checkpoint(self._state)
+            self._session.checkpoint(self._state, last=last_step)
         if not self._session.replaying:
             self._inner.save(curr_step, last_step=last_step)

@@ -95,4 +95,4 @@ class HoldfastCallback(TrainerCallback):
     ) -> None:
         """Report the step and save it."""
         self._session.step(state.global_step, loss=self._loss)
-        self._session.checkpoint(self._tree)
+        self._session.checkpoint(self._tree, last=state.global_step >= state.max_steps)

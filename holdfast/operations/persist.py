@@ -1,4 +1,4 @@
-"""When ranks died or a stop was ordered: the newest step in memory goes to S3, beside everything else."""
+"""When ranks died, a stop was ordered or a job has ended: the newest step in memory goes to S3, beside all else."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from holdfast.agent.client import AgentClient
-from holdfast.errors import HoldfastError
+from holdfast.errors import CheckpointError, HoldfastError
 from holdfast.models.agent import AgentState, Persist
 from holdfast.models.job import Job
-from holdfast.models.machine import Machine
+from holdfast.models.machine import Machine, MachineState
 from holdfast.operations import fleet
 from holdfast.operations.context import Context
 from holdfast.policies.restore import lineage, triggered_save
@@ -52,6 +52,23 @@ async def persist(
     except (HoldfastError, TimeoutError) as error:
         _log.warning("job %s: the newest step in memory is not saved to S3: %s", job.name, error)
         return None
+
+
+async def persist_last(ctx: Context, job_name: str) -> bool:
+    """Order the newest step of a job that has ended to S3; return whether its machines hold nothing that S3 lacks.
+
+    Its ranks are gone: what the machines hold is all that will ever be. False: ask again, the upload is under way or
+    an agent did not answer. An agent's refusal (it cannot upload what it holds) is final, and logged.
+    """
+    job = ctx.ledger.job(job_name)
+    machines = ctx.ledger.machines(state=MachineState.ACTIVE, job=job_name)
+    told = await fleet.ask(ctx, machines, lambda agent, _: agent.state())
+    states = {name: state for name, state in told.items() if isinstance(state, AgentState)}
+    try:
+        return await asyncio.wait_for(_order(ctx, job, machines, states, None), _ORDER_S) is None
+    except (HoldfastError, TimeoutError) as error:
+        _log.warning("job %s has ended: its last step is not in S3 yet: %s", job.name, error)
+        return isinstance(error, CheckpointError)
 
 
 def triggered(

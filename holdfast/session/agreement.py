@@ -70,6 +70,8 @@ class Result:
     same_step: bool = True
     mixed: bool = False
     """Some saved and some skipped."""
+    skipped: bool = False
+    """A rank skipped it: nothing speaks against the next call."""
     failed: bool = False
     needs_plan: bool = False
     rejects: bool = False
@@ -128,7 +130,12 @@ class Group:
         """
         if self._group is None:
             return Result(
-                vote.saved, vote.copied, needs_plan=vote.needs_plan, failed=vote.failed, calls=vote.calls
+                vote.saved,
+                vote.copied,
+                skipped=vote.skipped,
+                needs_plan=vote.needs_plan,
+                failed=vote.failed,
+                calls=vote.calls,
             )
         pairs = (vote.number, vote.step, _number_of(vote.plan))
         flags = (
@@ -157,6 +164,7 @@ class Group:
             copied=not uncopied,
             same_step=same[0] and same[1],
             mixed=bool(saved and skipped),
+            skipped=bool(skipped),
             failed=bool(failed),
             needs_plan=bool(needs_plan) or not all(equal),
             rejects=bool(rejects),

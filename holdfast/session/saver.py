@@ -40,6 +40,10 @@ APART_S = 2.0
 PATIENCE_SHARE = 0.01
 PLAN_PATIENCE_S = 600.0
 """Longest wait of a rank for all exchanges before a plan is made."""
+LAST_S = 60.0
+"""The last save of a job waits at most this for the one before it, and for itself."""
+LAST_PAUSES_S = (0.0, 0.0, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4)
+"""Before each attempt at it: as many on all ranks, and longer in all than :data:`own_buffers.COPY_LAG_S`."""
 QUIET_S = 30.0
 """Between two lines in the log that report the same kind of failed saves."""
 
@@ -74,6 +78,10 @@ class Saver:
         self._telling = False
         self._skipped = 0
         self._newest = 0
+        self._common: int | None = None
+        """The step of the newest save that all ranks have."""
+        self._skipped_by_one = False
+        """A rank skipped the last call; the same on all ranks that heard its outcome."""
         self._said_at: dict[str, float] = {}
 
     def require_room(self, state: Mapping[str, Any]) -> None:
@@ -120,6 +128,7 @@ class Saver:
         everything: bool,
         step_s: float,
         restored: int = 0,
+        again: bool = False,
     ) -> None:
         """Save ``state`` as that of ``step``, unless the step was not ``good`` (not finite).
 
@@ -133,6 +142,7 @@ class Saver:
             everything: the caller promises that no tensor changes before :meth:`wait` or an optimizer's step.
             step_s: about how long a step takes, in seconds.
             restored: the step that this epoch began with; nothing is saved until the next one is completed.
+            again: save the step even if this rank saved it before: another one skipped it.
 
         Raises:
             CheckpointError: there is no plan yet, and none can be made for ``state`` on all ranks.
@@ -142,7 +152,7 @@ class Saver:
             raise StaleError(f"epoch {self._context.epoch} is over: step {step} is not saved")
         self.wait()
         number = self._agenda.call()
-        stepped = step > restored and step != self._newest
+        stepped = step > restored and (again or step != self._newest)
         if step < restored:
             self._fail(step, _behind(step, restored))
         elif not stepped:
@@ -158,6 +168,32 @@ class Saver:
         if save is not None:
             self._newest = step
         self._background.submit(functools.partial(self._conclude, vote, save, len(self._planner.replicated)))
+
+    def save_last(
+        self,
+        state: Mapping[str, Any],
+        step: int,
+        *,
+        good: bool,
+        everything: bool,
+        step_s: float,
+        restored: int,
+    ) -> None:
+        """Save the last step of the job, as :meth:`save` does, but never leave it out for a save that is under way.
+
+        Returns when all ranks have it, or cannot have it: an error, a step that is not finite, a rank that is gone.
+        All ranks make as many attempts: what one skipped all skip, and hear of.
+        """
+        for pause_s in LAST_PAUSES_S:
+            if not self.flush(LAST_S) or self._gone or step in (self._common, restored):
+                return
+            time.sleep(pause_s)
+            self._skipped_by_one = False
+            self.save(
+                state, step, good=good, everything=everything, step_s=step_s, restored=restored, again=True
+            )
+            if not self.flush(LAST_S) or not self._skipped_by_one:
+                return
 
     def close(self, timeout_s: float) -> bool:
         """Give up all saves, for good: the epoch is over. Return whether nothing is written any more."""
@@ -331,8 +367,9 @@ class Saver:
 
     def _hear(self, result: Result, told: Vote, save: Save | None) -> None:
         self._agenda.take(result)
-        self._mixed = result.mixed
+        self._mixed, self._skipped_by_one = result.mixed, result.skipped
         if result.common and save is not None:
+            self._common = save.step
             saved = self._context.epoch, save.step
             self._own.common(saved, time.monotonic(), copied=result.copied)
             self.counts.common += 1

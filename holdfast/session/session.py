@@ -169,7 +169,9 @@ class Session:
             self._pause_or_end()
         self._at_boundary = True
 
-    def checkpoint(self, state: Mapping[str, Any], *, overlap: Overlap = "optimizer") -> None:
+    def checkpoint(
+        self, state: Mapping[str, Any], *, overlap: Overlap = "optimizer", last: bool = False
+    ) -> None:
         """Save ``state`` as of the last reported step. All ranks must call it. Nothing is saved in a replay.
 
         What the optimizers in ``state`` update (parameters, optimizer state) is copied while the next step
@@ -183,6 +185,9 @@ class Session:
             state: as in :meth:`restore`.
             overlap: ``all`` copies every tensor while the next step computes: for state that is updated without
                 an optimizer of torch. Then call :meth:`wait` before any of it changes.
+            last: the job ends with this step. It is saved whatever ``memory_every_steps`` is and however short
+                the step was: the call waits for the save before it, and returns when all ranks have this one. The
+                same on all ranks.
 
         Raises:
             CheckpointError: at the first call, on all ranks: the state cannot be saved, or shared memory is full; or
@@ -198,12 +203,13 @@ class Session:
         step = self._step
         if context.replay_steps is None:
             self._calls.saves(state)
-        if context.replay_steps is None and self._due(context, step):
+        if context.replay_steps is None and (self._due(context, step) or last):
             if self._boundary.must_hold(step):
                 # The state of the boundary itself is wanted: its save is not left out for one that is under way.
                 self._saver.flush(self._boundary.longest_s)
             everything, began = overlap == "all", time.perf_counter()
-            self._saver.save(
+            save = self._saver.save_last if last else self._saver.save
+            save(
                 state,
                 step,
                 good=self._good,

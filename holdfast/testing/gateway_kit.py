@@ -148,6 +148,8 @@ class FakeActs:
         self.choices: list[Choice | None] = []
         self.launch_error: HoldfastError | None = None
         self.during_launch: Any = None
+        self.left_to_upload = 0
+        """Looks until the last step of an ended job is in S3."""
         self.services: Context | None = None
         """With which head starts are made; None: none is."""
 
@@ -180,6 +182,11 @@ class FakeActs:
 
     async def halt(self, job: str) -> None:
         self.calls.append(("halt", job))
+
+    async def persist_last(self, job: str) -> bool:
+        self.calls.append(("persist_last", job))
+        self.left_to_upload = max(0, self.left_to_upload - 1)
+        return not self.left_to_upload
 
     async def free(self, job: str) -> None:
         self.calls.append(("free", job))

@@ -39,9 +39,12 @@ def require_equal(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor])
 
 
 def test_a_job_starts_from_another_ones_model(site: Site, name: str, tmp_path: Path) -> None:
-    """Trained by two DDP ranks, it begins in three FSDP2 ranks; again after a fault before they have saved anything."""
+    """Trained by two DDP ranks, it begins in three FSDP2 ranks; again after a fault before they have saved anything.
+
+    No step of the first job was due in S3: its last one went there when it was done.
+    """
     first, second = f"{name}a", f"{name}b"
-    train(site, first, tmp_path / "a", "ddp", machines=2)
+    train(site, first, tmp_path / "a", "ddp", machines=2, s3_every=1000)
     site.wait_done(first)
     wait_for("its last step in S3", lambda: 20 in {each.step for each in site.ledger.checkpoints(first)})
     trained = torch.load(tmp_path / "a" / "end.pt")

@@ -71,6 +71,16 @@ def test_a_rank_that_is_a_step_ahead_is_not_mixed_in(make_agent: MakeAgent) -> N
     assert choose(shards, (), 2, {0: "m0", 1: "m0"}).step == 0
 
 
+def test_the_last_save_is_not_left_out(make_agent: MakeAgent) -> None:
+    """One rank's copies take longer than its steps, so that saves are skipped and mixed; the last step is common."""
+    agent = make_agent(2)
+    agent.start(SCRIPTS / "last.py", [])
+    assert agent.join() == [0, 0], agent.output()
+    agent.wait_for(lambda: 7 in {each["step"] for each in agent.of("common")}, 30)
+    assert agent.of("skipped")
+    assert agent.common_step() == 7
+
+
 def test_a_peer_that_dies_ends_no_other_rank(make_agent: MakeAgent) -> None:
     """The exchange with a dead rank fails beside training; the others go on, count it, and end well."""
     agent = make_agent(3)

@@ -122,6 +122,43 @@ def test_a_save_is_skipped_while_the_one_before_is_under_way(
     assert agent.of("skipped")[-1]["skipped"] == 3
 
 
+def test_the_last_save_waits_for_the_one_before(
+    make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Step 5 is not due, and the save of step 4 is under way: without ``last`` it would be left out twice."""
+    agent = make_agent()
+    go = hold_saves(monkeypatch)
+    go.set()
+    session, state = session_of(agent, **{wire.ENV_PATIENCE: "0", wire.ENV_MEMORY_EVERY: "2"}), training()
+    session.restore(state)
+    for step in range(1, 6):
+        train(state)
+        session.wait()
+        session.step(step)
+        if step == 4:
+            go.clear()
+        session.checkpoint(state, overlap="all", last=step == 5)
+        if step == 4:
+            threading.Timer(0.3, go.set).start()
+    assert session.counts.skipped == 0
+    assert max(each.step for _, each in buffers.inventory(agent.shards)) == 5
+    session.checkpoint(state, last=True)
+    assert session.counts.unstepped == 0, "the step is saved: nothing is left to do"
+
+
+def test_the_last_step_is_not_saved_when_it_is_not_finite(make_agent: MakeAgent) -> None:
+    """One attempt: no other would be better."""
+    agent = make_agent()
+    session, state = session_of(agent), training()
+    session.restore(state)
+    session.step(1)
+    session.checkpoint(state)
+    session.step(2, loss=float("nan"))
+    session.checkpoint(state, last=True)
+    assert session.counts.common == 1
+    assert [each.step for _, each in buffers.inventory(agent.shards)] == [1]
+
+
 def test_a_change_without_an_optimizer_is_noticed(
     make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,7 +15,7 @@ from holdfast.models.alert import Incident
 from holdfast.models.checkpoint import Choice
 from holdfast.models.job import JobSpec
 from holdfast.models.machine import Machine, Scope
-from holdfast.operations import evict, fence, head_start, hold, launch, resize, start_from, stop
+from holdfast.operations import evict, fence, head_start, hold, launch, persist, resize, start_from, stop
 from holdfast.operations.context import Context
 
 
@@ -40,6 +40,10 @@ class Acts(Protocol):
 
     async def halt(self, job: str) -> None:
         """Stop the job's ranks and leave it to a person; its machines stay with it."""
+        ...
+
+    async def persist_last(self, job: str) -> bool:
+        """Order the last step of an ended job to S3; return whether nothing is left to upload."""
         ...
 
     async def free(self, job: str) -> None:
@@ -112,6 +116,10 @@ class Operations:
     async def halt(self, job: str) -> None:
         """Stop the job's ranks and leave it to a person; its machines stay with it."""
         await fence.halt(self._ctx, job)
+
+    async def persist_last(self, job: str) -> bool:
+        """Order the last step of an ended job to S3; return whether nothing is left to upload."""
+        return await persist.persist_last(self._ctx, job)
 
     async def free(self, job: str) -> None:
         """Give the machines of an ended job back to the standby pool."""

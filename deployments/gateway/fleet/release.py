@@ -1,12 +1,14 @@
-"""Machines of jobs that are done, or were stopped, go back to the standby pool; dead ones are evicted."""
+"""Machines of jobs that are done, or were stopped, go back to the standby pool; dead ones are evicted.
+
+First the last step goes to S3: the machines' memory is emptied, and it need not have been due there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
+from holdfast.deployments.gateway.fleet.acts import Acts
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import HoldfastError
-from holdfast.models.job import JobState
+from holdfast.models.job import Job, JobState
 from holdfast.models.machine import MachineState
 
 AFTER_S = 10.0
@@ -14,14 +16,18 @@ AFTER_S = 10.0
 AFTER_STOP_S = 120.0
 """Delay after a stop: the caller that stops a job also frees its machines, unless it fails midway."""
 _AFTER_S = {JobState.DONE: AFTER_S, JobState.STOPPED: AFTER_STOP_S}
+UPLOAD_S = 180.0
+"""Longest wait for that upload: an S3 that stays away keeps no machines."""
 
 
 class Releases:
     """Looks at what is, not at what happened: a gateway that was away when a job ended catches up."""
 
-    def __init__(self, site: Site, free: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(self, site: Site, acts: Acts) -> None:
         self._site = site
-        self._free = free
+        self._acts = acts
+        self._in_s3: set[tuple[str, int]] = set()
+        """Jobs and their epochs whose last step needs no upload any more."""
 
     async def tick(self) -> None:
         """Run one round."""
@@ -29,9 +35,22 @@ class Releases:
         held = {machine.job for machine in fleet.machines.values() if machine.state is MachineState.ACTIVE}
         for job in list(fleet.jobs.values()):
             after_s = _AFTER_S.get(job.state)
-            if after_s is None or job.name not in held or now - (job.done_at or now) < after_s:
+            if after_s is None or job.name not in held:
+                continue
+            waited_s = now - (job.done_at or now)
+            if job.state is JobState.STOPPED and waited_s < after_s:
                 continue
             try:
-                await self._free(job.name)
+                if not await self._is_in_s3(job) and waited_s < after_s + UPLOAD_S:
+                    continue
+                if waited_s >= after_s:
+                    await self._acts.free(job.name)
             except HoldfastError as error:
                 log.warning("machines of job %s: %s", job.name, error)
+
+    async def _is_in_s3(self, job: Job) -> bool:
+        """Order the upload of the last step until nothing is left to upload."""
+        ended = job.name, job.epoch
+        if ended not in self._in_s3 and await self._acts.persist_last(job.name):
+            self._in_s3.add(ended)
+        return ended in self._in_s3
