@@ -58,17 +58,18 @@ async def persist_last(ctx: Context, job_name: str) -> bool:
     """Order the newest step of a job that has ended to S3; return whether its machines hold nothing that S3 lacks.
 
     Its ranks are gone: what the machines hold is all that will ever be. False: ask again, the upload is under way or
-    an agent did not answer. An agent's refusal (it cannot upload what it holds) is final, and logged.
+    an agent did not answer: it may hold what makes a newer step complete. An agent's refusal (it cannot upload what it
+    holds) is final, and logged.
     """
     job = ctx.ledger.job(job_name)
     machines = ctx.ledger.machines(state=MachineState.ACTIVE, job=job_name)
-    told = await fleet.ask(ctx, machines, lambda agent, _: agent.state())
-    states = {name: state for name, state in told.items() if isinstance(state, AgentState)}
+    told = fleet.answered(await fleet.ask(ctx, machines, lambda agent, _: agent.state()))
     try:
-        return await asyncio.wait_for(_order(ctx, job, machines, states, None), _ORDER_S) is None
+        step = await asyncio.wait_for(_order(ctx, job, machines, told, None), _ORDER_S)
     except (HoldfastError, TimeoutError) as error:
         _log.warning("job %s has ended: its last step is not in S3 yet: %s", job.name, error)
         return isinstance(error, CheckpointError)
+    return step is None and len(told) == len(machines)
 
 
 def triggered(
