@@ -105,6 +105,8 @@ class Uploads:
         self._tidied_at: dict[str, float] = {}
         self._pace: defaultdict[tuple[str, int], Pace] = defaultdict(Pace)
         self._under_way: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
+        self._sent: dict[tuple[str, int], tuple[str, float]] = {}
+        """Of each rank the checkpoint that its part was sent to last, and when (monotonic seconds)."""
         self._completing: Counter[str] = Counter()
         self._newest = Newest()
         self._tasks: set[asyncio.Task[object]] = set()
@@ -133,7 +135,7 @@ class Uploads:
     async def persist(self, order: Persist) -> None:
         """Upload what this machine holds of one step, due or not; return when nothing can harm it any more.
 
-        What is already under way is not sent twice.
+        What is already under way is not sent twice, nor what was sent and waits for the other ranks' parts.
 
         Raises:
             CheckpointError: a shard, or rank 0's ``.metadata``, is not here.
@@ -142,7 +144,7 @@ class Uploads:
         loans: list[_Loan] = []
         try:
             for rank in order.ranks:
-                if key not in self._under_way[order.job, rank]:
+                if key not in self._under_way[order.job, rank] and not self._was_sent(order.job, rank, key):
                     slot, _ = self._memory.require(order.job, rank, order.step)
                     loans.append(self._lend(rank, order.step, slot, single=self._memory.is_single(slot)))
                     if loans[-1].key != key:
@@ -176,20 +178,31 @@ class Uploads:
     async def _upload(self, loan: _Loan, metadata: bytes, world_size: int) -> bool:
         """Send a loan and give it back, complete the checkpoint if it is rank 0's; return whether that succeeded."""
         header = loan.header
+        who = (header.job, header.rank)
         try:
             try:
                 await self._send(loan)
+                self._sent[who] = loan.key, time.monotonic()
             finally:
                 slot_files.release(loan.slot, loan.name)
-                self._under_way[header.job, header.rank].discard(loan.key)
+                self._under_way[who].discard(loan.key)
             if header.rank == 0:
-                await self._complete(loan, world_size, metadata)
+                try:
+                    await self._complete(loan, world_size, metadata)
+                finally:
+                    # Ordered again, the checkpoint is completed again, or reported again if it is there.
+                    self._sent.pop(who, None)
         except (HoldfastError, OSError) as error:
             self._failed(header.job, header.epoch, header.rank, f"checkpoint {loan.key}", error)
             return False
         self._metrics.uploads.labels("ok").inc()
         self._setbacks.went_well(header.job, header.epoch, Place.S3, header.rank)
         return True
+
+    def _was_sent(self, job: str, rank: int, key: str) -> bool:
+        """Return whether the rank's part is in the store, long before anything there counts as garbage."""
+        sent, at = self._sent.get((job, rank), ("", 0.0))
+        return sent == key and time.monotonic() - at < self._limits.part_s + self._limits.parts_s
 
     async def _send(self, loan: _Loan) -> None:
         """Send a copy where the rank's part is small, which ends the loan at once; else send the lent shard itself."""

@@ -14,6 +14,7 @@ from holdfast.agent.checkpoints.setbacks import Setbacks
 from holdfast.agent.checkpoints.uploads import UploadLimits, Uploads
 from holdfast.agent.metrics import Metrics
 from holdfast.errors import UnavailableError
+from holdfast.models.agent import Persist
 from holdfast.models.checkpoint import Copies, Retention
 from holdfast.models.setback import Place
 from holdfast.storage.checkpoints.save import buffers
@@ -134,3 +135,19 @@ async def test_a_refused_upload_gives_its_memory_back(site: Site) -> None:
     await site.rest()
     assert site.store.sent == [2]
     assert site.setbacks.told("toy", 1) == ()
+
+
+async def test_an_order_that_is_repeated_sends_nothing_twice(site: Site) -> None:
+    """It is repeated until the checkpoint is whole, which may wait for another machine; what failed is sent again."""
+    order = Persist(job="toy", epoch=1, incarnation="i1", step=7, shard_epoch=1, world_size=2, ranks=(1,))
+    write_shard(site.memory.own("toy"), 1, 7)
+    site.store.go.set()
+    site.store.refuses = True
+    await site.uploads.persist(order)
+    await site.rest()
+    site.store.refuses = False
+    for _ in range(3):
+        await site.uploads.persist(order)
+        await site.rest()
+    assert site.store.sent == [7]
+    assert list(site.memory.transfers.iterdir()) == []
