@@ -41,6 +41,8 @@ def choose(
     for shard in shards:
         if shard.tier not in (Tier.MEMORY, Tier.PEER) or not 0 <= shard.rank < world_size:
             continue
+        if shard.world_size not in (0, world_size):
+            continue  # a part of what another number of ranks saved, and as such no checkpoint
         if bound is None or shard.step <= bound:
             known = held[shard.step, shard.epoch, shard.number].get(shard.rank)
             if known is None or _cost(shard) < _cost(known):

@@ -48,6 +48,14 @@ def test_an_older_step_is_taken_when_the_newest_is_not_whole() -> None:
     assert (save.step, save.uploads) == (40, {"m0": (0, 1)})
 
 
+def test_a_part_of_what_more_ranks_saved_is_no_checkpoint() -> None:
+    """A job shrank from four ranks to two and saved nothing since: the first two shards of four are not the state."""
+    of_four = [each.model_copy(update={"world_size": 4}) for each in PAIR]
+    assert choose(of_four, [], 2) is None
+    of_two = [each.model_copy(update={"world_size": 2}) for each in PAIR]
+    assert choose(of_two, [], 2) is not None
+
+
 def test_nothing_is_saved_twice_or_without_need() -> None:
     """Not what lies there, not what cannot be trusted, not halves; a suspect checkpoint counts as none."""
     assert choose(PAIR, [in_s3(41)], 2) is None
