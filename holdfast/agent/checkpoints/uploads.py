@@ -145,7 +145,7 @@ class Uploads:
         try:
             for rank in order.ranks:
                 if key not in self._under_way[order.job, rank] and not self._was_sent(order.job, rank, key):
-                    slot, _ = self._memory.require(order.job, rank, order.step)
+                    slot, _ = self._memory.require(order.job, rank, order.step, order.shard_epoch)
                     loans.append(self._lend(rank, order.step, slot, single=self._memory.is_single(slot)))
                     if loans[-1].key != key:
                         raise CheckpointError(f"machine holds {loans[-1].key} of rank {rank}, not {key}")

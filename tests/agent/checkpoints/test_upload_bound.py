@@ -137,6 +137,18 @@ async def test_a_refused_upload_gives_its_memory_back(site: Site) -> None:
     assert site.setbacks.told("toy", 1) == ()
 
 
+async def test_an_order_is_for_the_save_of_one_epoch(site: Site) -> None:
+    """A newer epoch, which fell before all its ranks had the step, has a shard of it as well."""
+    write_shard(site.memory.own("toy"), 1, 7)
+    write_shard(site.memory.own("toy"), 1, 7, epoch=2)
+    site.store.go.set()
+    await site.uploads.persist(
+        Persist(job="toy", epoch=2, incarnation="i1", step=7, shard_epoch=1, world_size=2, ranks=(1,))
+    )
+    await site.rest()
+    assert (site.store.sent, site.store.whole) == ([7], True)
+
+
 async def test_an_order_that_is_repeated_sends_nothing_twice(site: Site) -> None:
     """It is repeated until the checkpoint is whole, which may wait for another machine; what failed is sent again."""
     order = Persist(job="toy", epoch=1, incarnation="i1", step=7, shard_epoch=1, world_size=2, ranks=(1,))
