@@ -80,8 +80,8 @@ class Saver:
         self._newest = 0
         self._common: int | None = None
         """The step of the newest save that all ranks have."""
-        self._skipped_by_one = False
-        """A rank skipped the last call; the same on all ranks that heard its outcome."""
+        self._may_again = False
+        """A rank skipped the last call, or the next plan corrects it; the same on all ranks that heard its outcome."""
         self._said_at: dict[str, float] = {}
 
     def require_room(self, state: Mapping[str, Any]) -> None:
@@ -182,17 +182,18 @@ class Saver:
         """Save the last step of the job, as :meth:`save` does, but never leave it out for a save that is under way.
 
         Returns when all ranks have it, or cannot have it: an error, a step that is not finite, a rank that is gone.
-        All ranks make as many attempts: what one skipped all skip, and hear of.
+        All ranks make as many attempts: what one skipped all skip, and hear of. So they do of tensors that were the
+        same on all ranks until now, for which they make a new plan.
         """
         for pause_s in LAST_PAUSES_S:
             if not self.flush(LAST_S) or self._gone or step in (self._common, restored):
                 return
             time.sleep(pause_s)
-            self._skipped_by_one = False
+            self._may_again = False
             self.save(
                 state, step, good=good, everything=everything, step_s=step_s, restored=restored, again=True
             )
-            if not self.flush(LAST_S) or not self._skipped_by_one:
+            if not self.flush(LAST_S) or not self._may_again:
                 return
 
     def close(self, timeout_s: float) -> bool:
@@ -367,7 +368,7 @@ class Saver:
 
     def _hear(self, result: Result, told: Vote, save: Save | None) -> None:
         self._agenda.take(result)
-        self._mixed, self._skipped_by_one = result.mixed, result.skipped
+        self._mixed, self._may_again = result.mixed, result.skipped or result.unequal
         if result.common and save is not None:
             self._common = save.step
             saved = self._context.epoch, save.step
