@@ -57,7 +57,10 @@ def next_order(control: str | Path) -> Path:
 
 
 class Control:
-    """The control page of one rank; the agent creates and writes it, the rank reads it."""
+    """The control page of one rank; the agent creates and writes it, the rank reads it.
+
+    Only what it saves a second time the rank declares not replicated.
+    """
 
     def __init__(self, path: str | Path, *, create: bool = False) -> None:
         flags = os.O_RDWR | (os.O_CREAT | os.O_TRUNC if create else 0)

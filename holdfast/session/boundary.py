@@ -31,6 +31,8 @@ class Boundary:
         """Whether the peer has the save that was waited for last, or there is none."""
         self._late = False
         self._lock = threading.Lock()
+        self._reported = 0
+        """The step that was reported last."""
         self._waiting: tuple[int, str, int] | None = None
         self._told = False
         self._untold: tuple[int, str] | None = None
@@ -44,8 +46,15 @@ class Boundary:
         return LATE_S if self._late else REPLICATION_S
 
     def saved(self, step: int, path: Path, nbytes: int) -> None:
-        """Report a complete shard to the agent. Called from the thread that saves."""
+        """Report a complete shard to the agent. Called from the thread that saves.
+
+        Of a step that is saved a second time (the last one of a job) the peer may have the first save, which other
+        ranks do not share: the agent is to send it again.
+        """
         with self._lock:
+            if step == self._reported and self._control.replicated_step >= step:
+                self._control.replicated_step = step - 1
+            self._reported = step
             self._waiting = (step, str(path), nbytes)
             self._since = time.monotonic()
             self._told = self._tell()
