@@ -33,6 +33,7 @@ class Releases:
         """Run one round."""
         fleet, now = self._site.fleet, self._site.clock.now()
         held = {machine.job for machine in fleet.machines.values() if machine.state is MachineState.ACTIVE}
+        self._in_s3 = {ended for ended in self._in_s3 if ended[0] in held}
         for job in list(fleet.jobs.values()):
             after_s = _AFTER_S.get(job.state)
             if after_s is None or job.name not in held:
