@@ -171,11 +171,11 @@ class HoldfastCallback(Callback):
             self._save()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save the last step."""
+        """Save the last step, also where its save after the batch was left out for the one before."""
         self._save(last=True)
 
     def _save(self, *, between_epochs: bool = False, last: bool = False) -> None:
-        if self._owed:
+        if self._owed or (last and self._step):
             self._place.between_epochs = between_epochs
             self._session.checkpoint(self._tree, last=last)
             self._owed = False
