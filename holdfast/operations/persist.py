@@ -105,7 +105,7 @@ async def _order(
                 incarnation=machine.incarnation,
                 step=save.step,
                 shard_epoch=save.epoch,
-                world_size=job.spec.world_size,
+                world_size=save.world_size,
                 ranks=save.uploads[machine.name],
             )
         )

@@ -19,6 +19,8 @@ class TriggeredSave(Frozen):
     step: int
     epoch: int
     """The epoch that saved the step."""
+    world_size: int
+    """Ranks of that epoch."""
     uploads: dict[str, tuple[int, ...]]
     """Machine -> ranks. The one with rank 0 completes the checkpoint."""
 
@@ -34,29 +36,33 @@ def choose(
     Args:
         shards: in the memory of machines that answer, of the job's present history.
         remotes: in S3, of the job's present history.
-        world_size: ranks of the job.
+        world_size: ranks of the job. Of shards that report another number (the job changed its size and saved nothing
+            since) as many make a step complete as saved it.
         bound: newest step that may be trusted; None: no bound.
     """
-    held: defaultdict[tuple[int, int, int], dict[int, Shard]] = defaultdict(dict)
+    held: defaultdict[tuple[int, int, int, int], dict[int, Shard]] = defaultdict(dict)
     for shard in shards:
-        if shard.tier not in (Tier.MEMORY, Tier.PEER) or not 0 <= shard.rank < world_size:
+        size = shard.world_size or world_size
+        if shard.tier not in (Tier.MEMORY, Tier.PEER) or not 0 <= shard.rank < size:
             continue
-        if shard.world_size not in (0, world_size):
-            continue  # a part of what another number of ranks saved, and as such no checkpoint
         if bound is None or shard.step <= bound:
-            known = held[shard.step, shard.epoch, shard.number].get(shard.rank)
+            known = held[shard.step, shard.epoch, shard.number, size].get(shard.rank)
             if known is None or _cost(shard) < _cost(known):
-                held[shard.step, shard.epoch, shard.number][shard.rank] = shard
-    complete = [generation for generation, ranks in held.items() if len(ranks) == world_size]
+                held[shard.step, shard.epoch, shard.number, size][shard.rank] = shard
+    complete = [generation for generation, ranks in held.items() if len(ranks) == generation[-1]]
     newest_remote = max((each.step for each in remotes if not each.suspect), default=0)
     if not complete or max(complete)[0] <= newest_remote:
         return None
-    step, epoch, number = max(complete)
+    newest = max(complete)
+    step, epoch, _, size = newest
     uploads: defaultdict[str, list[int]] = defaultdict(list)
-    for rank, shard in sorted(held[step, epoch, number].items()):
+    for rank, shard in sorted(held[newest].items()):
         uploads[shard.machine].append(rank)
     return TriggeredSave(
-        step=step, epoch=epoch, uploads={machine: tuple(ranks) for machine, ranks in uploads.items()}
+        step=step,
+        epoch=epoch,
+        world_size=size,
+        uploads={machine: tuple(ranks) for machine, ranks in uploads.items()},
     )
 
 

@@ -52,8 +52,10 @@ def test_a_part_of_what_more_ranks_saved_is_no_checkpoint() -> None:
     """A job shrank from four ranks to two and saved nothing since: the first two shards of four are not the state."""
     of_four = [each.model_copy(update={"world_size": 4}) for each in PAIR]
     assert choose(of_four, [], 2) is None
-    of_two = [each.model_copy(update={"world_size": 2}) for each in PAIR]
-    assert choose(of_two, [], 2) is not None
+    others = [shard(rank, 40, "m2").model_copy(update={"world_size": 4}) for rank in (2, 3)]
+    save = choose([*of_four, *others], [], 2)
+    assert save is not None
+    assert (save.step, save.world_size) == (40, 4), "all four are there: it is saved as what four ranks saved"
 
 
 def test_nothing_is_saved_twice_or_without_need() -> None:
