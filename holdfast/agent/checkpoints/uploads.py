@@ -125,7 +125,7 @@ class Uploads:
             _log.warning("step %d of job %s is not uploaded: the store is behind", step, run.start.job)
             return
         try:
-            loan = self._lend(rank, step, path, single=run.start.copies.own == 1)
+            loan = self._lend(rank, step, run.start.epoch, path, single=run.start.copies.own == 1)
         except CheckpointError as error:
             self._failed(run.start.job, run.start.epoch, rank, f"step {step}", error)
             return
@@ -146,7 +146,8 @@ class Uploads:
             for rank in order.ranks:
                 if key not in self._under_way[order.job, rank] and not self._was_sent(order.job, rank, key):
                     slot, _ = self._memory.require(order.job, rank, order.step, order.shard_epoch)
-                    loans.append(self._lend(rank, order.step, slot, single=self._memory.is_single(slot)))
+                    single = self._memory.is_single(slot)
+                    loans.append(self._lend(rank, order.step, order.shard_epoch, slot, single=single))
                     if loans[-1].key != key:
                         raise CheckpointError(f"machine holds {loans[-1].key} of rank {rank}, not {key}")
             metadata = [await asyncio.to_thread(loan.read_metadata) for loan in loans]
@@ -289,12 +290,13 @@ class Uploads:
         if tidied.dropped:
             self._dropped(job, tidied.dropped)
 
-    def _lend(self, rank: int, step: int, slot: Path, *, single: bool) -> _Loan:
-        """Move a shard out of the way of later saves: a link, no copy."""
-        name = (
-            self._memory.transfers_beside(slot)
-            / f"{slot.parent.parent.name}-{slot.parent.name}-{rank}-{step}.shard"
-        )
+    def _lend(self, rank: int, step: int, epoch: int, slot: Path, *, single: bool) -> _Loan:
+        """Move a shard out of the way of later saves: a link, no copy.
+
+        The name is that of one save: an epoch that repeats a step must not end the loan of the one before.
+        """
+        which = f"{slot.parent.parent.name}-{slot.parent.name}-{rank}-{step}-e{epoch}.shard"
+        name = self._memory.transfers_beside(slot) / which
         return _Loan(slot, name, slot_files.lend(slot, step, name), single)
 
     def _failed(self, job: str, epoch: int, rank: int, what: str, error: Exception) -> None:

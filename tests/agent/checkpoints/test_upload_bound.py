@@ -62,7 +62,13 @@ class Site:
             setbacks=self.setbacks,
         )
         start = SimpleNamespace(
-            job="toy", s3_every_steps=1, replay=None, world_size=2, retention=Retention(), copies=Copies()
+            job="toy",
+            epoch=1,
+            s3_every_steps=1,
+            replay=None,
+            world_size=2,
+            retention=Retention(),
+            copies=Copies(),
         )
         self.run: Any = SimpleNamespace(start=start, name="toy-e1")
 
@@ -147,6 +153,22 @@ async def test_an_order_is_for_the_save_of_one_epoch(site: Site) -> None:
     )
     await site.rest()
     assert (site.store.sent, site.store.whole) == ([7], True)
+
+
+async def test_an_epoch_that_repeats_a_step_leaves_the_loan_of_the_one_before(site: Site) -> None:
+    """The store is slow: the older epoch's upload is still under way when the same step is ordered again."""
+    await site.save(7)
+    path = write_shard(site.memory.own("toy"), 1, 7, epoch=2)
+    await site.uploads.persist(
+        Persist(job="toy", epoch=2, incarnation="i1", step=7, shard_epoch=2, world_size=2, ranks=(1,))
+    )
+    await asyncio.sleep(0)
+    assert buffers.require_header(path).epoch == 2
+    site.store.go.set()
+    await site.rest()
+    assert site.store.sent == [7, 7]
+    assert (site.counted("ok"), site.counted("failed")) == (2, 0)
+    assert list(site.memory.transfers.iterdir()) == []
 
 
 async def test_an_order_that_is_repeated_sends_nothing_twice(site: Site) -> None:
