@@ -174,7 +174,8 @@ async def test_an_epoch_that_repeats_a_step_leaves_the_loan_of_the_one_before(si
 async def test_an_order_that_is_repeated_sends_nothing_twice(site: Site) -> None:
     """It is repeated until the checkpoint is whole, which may wait for another machine; what failed is sent again."""
     order = Persist(job="toy", epoch=1, incarnation="i1", step=7, shard_epoch=1, world_size=2, ranks=(1,))
-    write_shard(site.memory.own("toy"), 1, 7)
+    for step in (6, 7):
+        write_shard(site.memory.own("toy"), 1, step)
     site.store.go.set()
     site.store.refuses = True
     await site.uploads.persist(order)
