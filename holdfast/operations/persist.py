@@ -75,9 +75,14 @@ async def persist_last(ctx: Context, job_name: str) -> bool:
 def triggered(
     ctx: Context, job: Job, states: Mapping[str, AgentState], bound: int | None = None
 ) -> triggered_save.TriggeredSave | None:
-    """Return the newest complete step in memory, if it is newer than what is in S3: see :func:`persist`."""
-    epochs = ctx.ledger.epochs(job.name)
-    shards = [shard for state in states.values() for shard in state.shards if shard.job == job.name]
+    """Return the newest complete step in memory that may be restored, if S3 has no newer one: see :func:`persist`."""
+    epochs, suspicions = ctx.ledger.epochs(job.name), ctx.ledger.suspicions(job.name)
+    shards = [
+        shard
+        for state in states.values()
+        for shard in state.shards
+        if shard.job == job.name and not any(each.covers(shard.epoch, shard.step) for each in suspicions)
+    ]
     return triggered_save.choose(
         lineage.valid(shards, epochs),
         lineage.valid(ctx.ledger.checkpoints(job.name, include_suspect=False), epochs),

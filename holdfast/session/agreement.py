@@ -23,6 +23,8 @@ from holdfast.session.kept_groups import keep, keep_the_scripts
 
 _opened = itertools.count()
 """Groups made in this epoch: all ranks count alike, whatever epochs their processes have seen."""
+_LONGEST_PAUSE_S = 0.1
+"""Between two looks."""
 _NONE = -(1 << 62) - 1
 """Less than any hash, and than any negated."""
 
@@ -86,6 +88,8 @@ class Group:
     def __init__(self) -> None:
         self._group: Any = None
         self._opened = False
+        self._took_s = 0.0
+        """How long the last exchange waited for the other ranks."""
 
     def open(self) -> None:
         """Make the group once, together with all ranks. Collective, on the main thread."""
@@ -122,11 +126,15 @@ class Group:
         wait(self._group.allreduce([told], _largest()))
         return _alike(told.tolist())
 
-    def exchange(self, vote: Vote, ended: Callable[[], bool]) -> Result:
+    def exchange(self, vote: Vote, ended: Callable[[float], bool]) -> Result:
         """Give this rank's vote on a call and receive all others'. In the thread that saves; each call once, in order.
 
+        Args:
+            vote: of this rank.
+            ended: waits so many seconds; returns at once, with True, when this process ends.
+
         Raises:
-            CheckpointError: another rank is gone, or ``ended`` reports that this process ends.
+            CheckpointError: another rank is gone, or this process ends.
         """
         if self._group is None:
             return Result(
@@ -153,7 +161,7 @@ class Group:
         )
         try:
             work = self._group.allreduce([told], _largest())
-            _until(work.is_completed, ended)
+            self._took_s = _until(work.is_completed, ended, expected_s=self._took_s)
             work.wait()
         except (RuntimeError, ValueError) as error:
             raise CheckpointError(f"ranks cannot agree on their saves: {error}") from error
@@ -205,14 +213,19 @@ def _largest() -> Any:
     return options
 
 
-def _until(done: Callable[[], bool], ended: Callable[[], bool]) -> None:
-    """Poll repeatedly: a thread that waits inside torch when the interpreter ends takes the process with it."""
-    pause = 0.0002
+def _until(done: Callable[[], bool], ended: Callable[[float], bool], *, expected_s: float = 0.0) -> float:
+    """Poll repeatedly: a thread that waits inside torch when the interpreter ends takes the process with it.
+
+    Each look takes the processor and the interpreter from the step: the first one comes after most of ``expected_s``,
+    what it took the last time. Return seconds waited.
+    """
+    began = time.monotonic()
+    pause = max(0.0002, min(0.8 * expected_s, _LONGEST_PAUSE_S))
     while not done():
-        if ended():
+        if ended(pause):
             raise CheckpointError("the process ends")
-        time.sleep(pause)
-        pause = min(pause * 1.3, 0.005)
+        pause = min(pause * 1.3, 0.005) if pause <= 0.005 else 0.001
+    return time.monotonic() - began
 
 
 def _mirrored(*values: int) -> list[int]:

@@ -55,9 +55,9 @@ class Background:
         """Whether something is not done yet."""
         return self._shared.pending > 0
 
-    def ended(self) -> bool:
-        """Return whether the process ends: give up."""
-        return self._shared.ended.is_set()
+    def ended(self, within_s: float = 0.0) -> bool:
+        """Return whether the process ends: give up. Wait for that at most ``within_s``."""
+        return self._shared.ended.wait(within_s) if within_s else self._shared.ended.is_set()
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until all is done, at most so long; return whether it is."""

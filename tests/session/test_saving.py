@@ -278,7 +278,7 @@ def test_a_save_of_unknown_outcome_is_never_overwritten(
     """A rank is lost in the exchange about step 3: others may call that step common, or only the one before it."""
     exchange = Group.exchange
 
-    def broken(self: Group, vote: Vote, ended: Callable[[], bool]) -> Result:
+    def broken(self: Group, vote: Vote, ended: Callable[[float], bool]) -> Result:
         if vote.number >= 3:
             raise CheckpointError("ranks cannot agree on their saves: connection closed by peer")
         return exchange(self, vote, ended)

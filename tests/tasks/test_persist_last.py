@@ -99,3 +99,10 @@ async def test_a_refusal_is_final(ctx: Context, agents: Agents) -> None:
     """Its machines are not kept for what they cannot upload."""
     agents.refuses = True
     assert await persist_last(ctx, JOB)
+
+
+async def test_a_suspect_step_is_not_what_is_kept(ctx: Context, agents: Agents) -> None:
+    """It would not count in S3, and be ordered again until the machines are given back."""
+    ctx.ledger.mark_suspect(JOB, 7, "silent corruption")
+    assert await persist_last(ctx, JOB)
+    assert agents.orders == []
