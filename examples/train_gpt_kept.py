@@ -1,6 +1,6 @@
 """Train as ``train_gpt.py`` does, in processes that outlive the death of another rank.
 
-holdfast submit examples/train_gpt.yaml --script train_gpt_kept.py
+To submit it, write ``script: train_gpt_kept.py`` into ``train_gpt.yaml``.
 """
 
 from train_gpt import main

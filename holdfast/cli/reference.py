@@ -22,8 +22,9 @@ it for packagers.
 | status | meaning |
 |---|---|
 | 0 | done |
-| 1 | refused or failed, with one `error:` line that says what to do; `doctor`, `plugins`: something is wrong |
-| 2 | the command line is wrong: unknown command or option, missing argument |
+| 1 | refused or failed, with one `error:` line that says what to do; of `doctor` and other checks: something is wrong |
+| 2 | the command line is wrong: unknown command or option, missing argument; no JSON then |
+| 2, 10, 11, 12 | of `wait`: how the job ended, [below](#holdfast-wait-job) |
 | 130 | interrupted (Ctrl-C) |
 
 """
