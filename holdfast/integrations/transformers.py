@@ -18,6 +18,7 @@ from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from holdfast.session import Session, rng
+from holdfast.session.phase import Phase
 
 _FIELDS = ("global_step", "total_flos", "num_input_tokens_seen")
 
@@ -45,6 +46,7 @@ class HoldfastCallback(TrainerCallback):
         self._loss: float | None = None
         self._epoch, self._skip = -1, 0
         self._random: dict[str, Any] | None = None
+        self._evaluation: Phase | None = None
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -96,3 +98,30 @@ class HoldfastCallback(TrainerCallback):
         """Report the step and save it."""
         self._session.step(state.global_step, loss=self._loss)
         self._session.checkpoint(self._tree, last=state.global_step >= state.max_steps)
+
+    def on_prediction_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Report, with the first batch of an evaluation, that steps will be missing for a while."""
+        if self._evaluation is None:
+            self._evaluation = self._session.phase("eval")
+            self._evaluation.__enter__()
+
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Report that the evaluation is over."""
+        if self._evaluation is not None:
+            self._evaluation.__exit__(None, None, None)
+            self._evaluation = None
+
+    def on_predict(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, float],
+        **kwargs: Any,
+    ) -> None:
+        """Report that the prediction is over."""
+        self.on_evaluate(args, state, control)

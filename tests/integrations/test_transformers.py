@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from holdfast import Session
 from tests.session.conftest import MakeAgent
 from tests.session.harness import FakeAgent
 
@@ -55,3 +56,28 @@ def test_it_trains_under_plain_torchrun(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=220, check=False)
     assert done.returncode == 0, done.stderr
     assert weights(tmp_path / "end.pt")
+
+
+def test_an_evaluation_is_declared_once_and_ends(make_agent: MakeAgent, tmp_path: Path) -> None:
+    """Its batches are no steps: a long one would be taken for a hang. The Trainer says only when it is over."""
+    from transformers import TrainerControl, TrainerState, TrainingArguments  # noqa: PLC0415  (seconds to import)
+
+    from holdfast.integrations.transformers import HoldfastCallback  # noqa: PLC0415
+
+    agent = make_agent(1)
+    agent.epoch += 1
+    callback = HoldfastCallback(Session(agent.environ(0, None)))
+    now = (
+        TrainingArguments(output_dir=str(tmp_path), report_to=[], use_cpu=True),
+        TrainerState(),
+        TrainerControl(),
+    )
+    for _ in range(2):
+        for _ in range(3):
+            callback.on_prediction_step(*now)
+        callback.on_evaluate(*now, metrics={})
+    callback.on_prediction_step(*now)
+    callback.on_predict(*now, metrics={})
+    callback.on_evaluate(*now, metrics={})  # one without a batch
+    agent.wait_for(lambda: len(agent.of("activity")) >= 6, 20)
+    assert [each["name"] for each in agent.of("activity")] == ["eval", ""] * 3
