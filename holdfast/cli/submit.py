@@ -14,8 +14,7 @@ from holdfast.cli.gateway import Gateway
 from holdfast.cli.output import AsJson, progress, tell
 from holdfast.errors import RecoveryError, RefusedError, SettingsError
 from holdfast.models.alert import AlertKind, Incident, IncidentClass
-from holdfast.models.job import ENDED, Job, JobSpec, JobState
-from holdfast.models.roles import no_room
+from holdfast.models.job import ENDED, Job, JobSpec, JobState, no_start
 from holdfast.paths import machine_dir
 from holdfast.settings import Settings
 
@@ -37,7 +36,7 @@ def submit(
     spec = jobfile.read(job_file)
     code = sources.folder(spec.code, job_file.resolve().parent)
     sources.check_scripts(code, spec)
-    if wrong := no_room(spec.roles, spec.machines):
+    if wrong := no_start(spec):
         raise SettingsError(f"job file {job_file}: {wrong}")
     settings = context.settings()
     with Gateway.open(settings) as gateway:

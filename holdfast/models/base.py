@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticKnownError
 
 MOST_STEPS = 2**63 - 1
 Step = Annotated[int, Field(ge=0, le=MOST_STEPS)]
@@ -23,3 +24,17 @@ class Frozen(BaseModel):
     """An immutable value; an unknown field is an error that names it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Given(Frozen):
+    """A model that people write: ``machines: true`` (or ``yes``) is no number in it, though Python takes it for 1."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _true_is_no_number(cls, value: Any, info: ValidationInfo) -> Any:
+        if isinstance(value, bool):
+            kind = cls.model_fields[str(info.field_name)].annotation
+            kinds = {kind, *get_args(kind)}
+            if bool not in kinds and kinds & {int, float}:
+                raise PydanticKnownError("float_type" if float in kinds else "int_type")
+        return value

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from pydantic import Field, model_validator
 
-from holdfast.models.base import Frozen
+from holdfast.models.base import Frozen, Given
 from holdfast.models.names import JobName, KeyOrNone, MachineName, MachineOrNone, ObjectKey, Rank
 from holdfast.models.start_from import StartFrom
 
@@ -90,7 +90,7 @@ class RemoteCheckpoint(Frozen):
     nbytes: int = 0
 
 
-class Retention(Frozen):
+class Retention(Given):
     """The rules for which of a job's checkpoints are kept in S3."""
 
     keep_last: int = Field(3, ge=1, description="Newest checkpoints that may be restored.")

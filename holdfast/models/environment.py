@@ -2,9 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated
 
 from pydantic import AfterValidator
+
+OF_RANKS = frozenset(
+    {
+        *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK"),
+        *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+        *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE"),
+    }
+)
+"""By these a rank knows which one it is, and finds the others: the agent sets them for each."""
+OF_AGENTS = frozenset(
+    f"HOLDFAST_{name}"
+    for name in (
+        *(
+            "JOB",
+            "EPOCH",
+            "MACHINE",
+            "AGENT_SOCKET",
+            "CONTROL",
+            "SHARDS",
+            "RESTORE",
+            "REPLAY_STEPS",
+            "S3_EVERY",
+        ),
+        *("MEMORY_EVERY", "SKIP_STEPS", "COPIES", "PEER"),
+        *("ROLE", "ROLE_INDEX", "ROLE_GENERATION", "ROLES", "ROLE_HOST"),
+    )
+)
+"""By these a process knows its agent."""
+
+
+def not_yours(names: Iterable[str], *, of_ranks: bool) -> str:
+    """Return which of these variables an agent sets itself, as a refusal; empty: none.
+
+    Asked at submission, and not part of the type: a job that is recorded with one must still be read.
+    """
+    refused = OF_RANKS | OF_AGENTS if of_ranks else OF_AGENTS
+    found = sorted(refused.intersection(names))
+    return f"{', '.join(found)}: set by the agent for each process; leave it out" if found else ""
 
 
 def _can_be_set(variables: dict[str, str]) -> dict[str, str]:

@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from holdfast.models.base import MAX_GRACE_S, Frozen
+from holdfast.models.base import MAX_GRACE_S, Frozen, Given
 from holdfast.models.checkpoint import Copies, FirstTier, Retention
-from holdfast.models.environment import Environment
+from holdfast.models.environment import Environment, not_yours
 from holdfast.models.names import JobName, MachineName, Version
 from holdfast.models.roles import TRAINER, RoleName, RoleSpec, no_room, problem
 from holdfast.models.start_from import StartFrom
@@ -45,7 +45,7 @@ class Mode(StrEnum):
 _AXES = frozenset({"tp", "cp", "ep", "dp", "pp"})
 
 
-class Parallelism(Frozen):
+class Parallelism(Given):
     """Sizes of the parallel groups; data parallelism takes what is left of the world size.
 
     Ranks are numbered with the first of ``order`` fastest. Megatron's default order, without CP and EP:
@@ -96,7 +96,7 @@ class FromScratch(StrEnum):
     """As ``ask``, and a start from zero is refused by hand too."""
 
 
-class CheckpointPolicy(Frozen):
+class CheckpointPolicy(Given):
     """When state is kept where, and in how many copies. What each choice costs:
     ``policies/restore/checkpoint_cost.py``."""
 
@@ -162,7 +162,7 @@ class CheckpointPolicy(Frozen):
         )
 
 
-class Elastic(Frozen):
+class Elastic(Given):
     """Sizes that a job may have. Its present one is ``machines`` of the :class:`JobSpec`."""
 
     min: int = Field(ge=1, description="Fewest machines that it trains on.")
@@ -185,6 +185,19 @@ class Elastic(Frozen):
         return self
 
 
+def no_start(spec: JobSpec) -> str:
+    """Return why a job cannot be submitted so; empty: it can.
+
+    Not part of what a job is: one that is recorded is read, and one that is scaled later keeps its roles.
+    """
+    if wrong := not_yours(spec.env, of_ranks=True):
+        return f"env: {wrong}"
+    for name, role in spec.roles.items():
+        if wrong := not_yours(role.env, of_ranks=False):
+            return f"roles.{name}.env: {wrong}"
+    return no_room(spec.roles, spec.machines)
+
+
 def _sizes(value: Any) -> Any:
     """Read ``machines: {min: 5, want: 8, max: 8}``; ``max`` is ``want`` where it is left out."""
     if not isinstance(value, Mapping) or not isinstance(sizes := value.get("machines"), Mapping):
@@ -193,7 +206,7 @@ def _sizes(value: Any) -> Any:
     return {**value, "machines": want, "elastic": {"max": want, **sizes}}
 
 
-class JobSpec(Frozen):
+class JobSpec(Given):
     """The job as an engineer submits it (the job file)."""
 
     name: JobName

@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from holdfast.models.base import MAX_GRACE_S, Duration, Finite, Frozen
+from holdfast.models.base import MAX_GRACE_S, Duration, Finite, Frozen, Given
 from holdfast.models.environment import Environment
 from holdfast.models.names import JobName, MachineName, MachineOrNone, Version, VersionOrNone
 
@@ -49,7 +49,7 @@ class WithTrainer(StrEnum):
     RESTART = "restart"
 
 
-class Restart(Frozen):
+class Restart(Given):
     """Restart rule of a role.
 
     A run of a replica was *good* when it announced its address, or lasted ``good_after_s``. Failures are counted from
@@ -79,7 +79,7 @@ class Restart(Frozen):
         return self
 
 
-class RoleSpec(Frozen):
+class RoleSpec(Given):
     """One role, as the job file has it below ``roles``."""
 
     kind: RoleKind = RoleKind.DYNAMIC

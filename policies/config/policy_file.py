@@ -52,6 +52,8 @@ def parse(path: Path, what: str = "policy file") -> PolicyFile:
         raise SettingsError(f"{what} {path}: cannot be read ({error}).{_hint(what)}") from None
     except yaml.YAMLError as error:
         raise SettingsError(f"{what} {path}: not valid YAML: {error}") from None
+    except RecursionError:
+        raise SettingsError(f"{what} {path}: it is nested too deeply") from None
     if node is None:
         return PolicyFile(path, {}, what=what)
     if not isinstance(node, yaml.MappingNode):
@@ -59,7 +61,10 @@ def parse(path: Path, what: str = "policy file") -> PolicyFile:
             f"{what} {path}: expected keys with values at the top, and sections such as `name:`."
         )
     lines: dict[Location, int] = {}
-    _note_lines(f"{what} {path}", node, (), lines)
+    try:
+        _note_lines(f"{what} {path}", node, (), lines)
+    except RecursionError:
+        raise SettingsError(f"{what} {path}: a part of it contains itself (`&` and `*`)") from None
     return PolicyFile(path, values, lines, what)
 
 

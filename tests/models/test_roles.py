@@ -3,7 +3,10 @@
 import pytest
 from pydantic import ValidationError
 
-from holdfast.models.job import JobSpec
+from holdfast import roles
+from holdfast.agent import wire
+from holdfast.models.environment import OF_AGENTS
+from holdfast.models.job import JobSpec, no_start
 from holdfast.models.roles import RoleKind, no_room
 
 JOB = {"name": "rl", "script": "train.py", "machines": 2, "ranks_per_machine": 1}
@@ -84,3 +87,18 @@ def test_a_role_is_scaled_by_itself() -> None:
     ):
         with pytest.raises(ValueError, match=told):
             spec.with_role(name, replicas)
+
+
+def test_what_an_agent_sets_is_no_jobs_to_set() -> None:
+    """A fixed RANK would make every rank the same one. Replicas may use the names of ranks among themselves."""
+    mine = {"HOLDFAST_SAVE_PATIENCE_S": "2", "OMP_NUM_THREADS": "4"}
+    assert not no_start(JobSpec.model_validate({**JOB, "env": mine}))
+    assert "env: RANK: set by the agent" in no_start(JobSpec.model_validate({**JOB, "env": {"RANK": "1"}}))
+    assert not no_start(job(a={"script": "a.py", "env": {"RANK": "1"}}))
+    assert "roles.a.env: HOLDFAST_JOB" in no_start(job(a={"script": "a.py", "env": {"HOLDFAST_JOB": "b"}}))
+
+
+def test_the_names_of_agents_are_those_that_they_set() -> None:
+    told = {value for name, value in vars(wire).items() if name.startswith("ENV_")}
+    told |= {value for name, value in vars(roles).items() if name.startswith("ENV_")}
+    assert told - {wire.ENV_PATIENCE, wire.ENV_FAULTS} == OF_AGENTS

@@ -8,9 +8,9 @@ from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import NoStandbyError, RefusedError
 from holdfast.models.checkpoint import Choice
-from holdfast.models.job import Job, JobSpec, JobState
+from holdfast.models.job import Job, JobSpec, JobState, no_start
 from holdfast.models.machine import MachineState
-from holdfast.models.roles import TRAINER, no_room
+from holdfast.models.roles import TRAINER
 from holdfast.operations import flaps
 from holdfast.policies.pool import elastic
 
@@ -24,7 +24,7 @@ async def submit(gateway: Gateway, spec: JobSpec, code_version: str) -> Job:
         HoldfastError: it could not be started; it is recorded as failed and holds no machine.
     """
     ledger = gateway.site.ledger
-    if wrong := no_room(spec.roles, spec.machines):
+    if wrong := no_start(spec):
         raise RefusedError(wrong)
     if spec.start_from is not None:
         spec = await gateway.acts.resolve(spec)
