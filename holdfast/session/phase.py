@@ -8,8 +8,11 @@ from types import TracebackType
 from holdfast.session.events import Event, GpuTimes
 from holdfast.session.report import Reporter
 
-EXEMPT = frozenset({"eval", "checkpoint", "compile"})
-"""Phases that may take much longer than a step: they are reported to the agent, so that they are no hang."""
+EXEMPT = frozenset({"eval", "evaluation", "validation", "checkpoint", "compile", "download", "tokenize"})
+"""Phases that may take much longer than a step: they are reported to the agent, so that they are no hang.
+
+Each has a limit in the policy file (``hang.activity_limits_s``).
+"""
 
 
 class Phases:
@@ -18,6 +21,8 @@ class Phases:
     def __init__(self, reporter: Reporter | None, gpu: GpuTimes | None = None) -> None:
         self.seconds: dict[str, float] = {}
         self.reporter = reporter
+        self.within: list[str] = []
+        """Long phases that were entered and not left, the outermost first."""
         self.gpu = gpu or GpuTimes()
 
     def add(self, name: str, spent: float) -> None:
@@ -44,6 +49,7 @@ class Phase:
     def __enter__(self) -> None:
         exempt = self._name in EXEMPT
         if exempt and self._phases.reporter:
+            self._phases.within.append(self._name)
             self._phases.reporter.send("activity", name=self._name)
         self._event: Event | None = None if exempt else self._phases.gpu.begin()
         self._began = perf_counter()
@@ -56,4 +62,6 @@ class Phase:
         if self._event is None or not phases.gpu.end(self._name, self._event):
             phases.add(self._name, spent)
         if self._name in EXEMPT and phases.reporter:
-            phases.reporter.send("activity", name="")
+            phases.within.remove(self._name)
+            # Compiling within an evaluation: that goes on.
+            phases.reporter.send("activity", name=phases.within[-1] if phases.within else "")

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from holdfast.policies.config.policy import Policy
 from holdfast.session.events import GpuTimes, cuda_event
-from holdfast.session.phase import Phase, Phases
+from holdfast.session.phase import EXEMPT, Phase, Phases
+
+if TYPE_CHECKING:
+    from holdfast.session.report import Reporter
 
 
 @dataclass
@@ -125,3 +130,30 @@ def test_a_process_without_cuda_has_no_events(monkeypatch: pytest.MonkeyPatch) -
     with Phase(phases, "forward"):
         pass
     assert phases.take().keys() == {"forward"}
+
+
+def test_every_phase_that_is_reported_as_long_has_a_limit() -> None:
+    """One without is reported in vain: it would be judged as if the rank had only fallen silent."""
+    assert Policy.load().hang.activity_limits_s.keys() >= EXEMPT
+
+
+class Told:
+    """What the agent hears."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def send(self, kind: str, **fields: Any) -> bool:
+        assert kind == "activity"
+        self.names.append(fields["name"])
+        return True
+
+
+def test_a_long_phase_within_another_does_not_end_it() -> None:
+    """The agent knows one name: leaving the inner one, it is the outer one's again."""
+    told = Told()
+    phases = Phases(cast("Reporter", told))
+    with Phase(phases, "eval"), Phase(phases, "forward"), Phase(phases, "compile"):
+        pass
+    assert told.names == ["eval", "compile", "eval", ""]
+    assert phases.take().keys() == {"eval", "forward", "compile"}
