@@ -90,8 +90,8 @@ class HoldfastCallback(Callback):
         self._session = session or Session()
         self._tree: dict[str, Any] = {}
         self._step = self._optimizer_steps = 0
-        self._owed = False
-        """A step was reported and not yet saved."""
+        self._stepped = self._owed = False
+        """A step was reported; and one that is not yet saved."""
         self._random: dict[str, Any] | None = None
         """Random state as restored; applied where it was captured."""
         self._evaluation: Phase | None = None
@@ -150,6 +150,7 @@ class HoldfastCallback(Callback):
             return  # gradients are being accumulated
         self._optimizer_steps = trainer.global_step
         self._step += 1
+        self._stepped = True
         self._session.step(self._step, loss=outputs.get("loss") if isinstance(outputs, dict) else outputs)
         self._owed = True
         fit = trainer.fit_loop
@@ -171,13 +172,16 @@ class HoldfastCallback(Callback):
             self._save()
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Save the last step, also where its save after the batch was left out for the one before."""
-        self._save(last=True)
+        """Save the last step in any case: it may be within an epoch, and its save was left out for the one before."""
+        if self._owed:
+            self._place.between_epochs = self._owed = False
+        if self._stepped:
+            self._session.checkpoint(self._tree, last=True)
 
-    def _save(self, *, between_epochs: bool = False, last: bool = False) -> None:
-        if self._owed or (last and self._step):
+    def _save(self, *, between_epochs: bool = False) -> None:
+        if self._owed:
             self._place.between_epochs = between_epochs
-            self._session.checkpoint(self._tree, last=last)
+            self._session.checkpoint(self._tree)
             self._owed = False
 
 

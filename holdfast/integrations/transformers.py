@@ -47,6 +47,7 @@ class HoldfastCallback(TrainerCallback):
         self._epoch, self._skip = -1, 0
         self._random: dict[str, Any] | None = None
         self._evaluation: Phase | None = None
+        self._stepped = False
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -97,7 +98,15 @@ class HoldfastCallback(TrainerCallback):
     ) -> None:
         """Report the step and save it."""
         self._session.step(state.global_step, loss=self._loss)
+        self._stepped = True
         self._session.checkpoint(self._tree, last=state.global_step >= state.max_steps)
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Save the step at which the training stops early, also where its save was left out for the one before."""
+        if control.should_training_stop and self._stepped:
+            self._session.checkpoint(self._tree, last=True)
 
     def on_prediction_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -78,6 +78,24 @@ def test_a_finished_training_is_not_trained_again(make_agent: MakeAgent, tmp_pat
     assert all(torch.equal(expected[name], found[name]) for name in expected)
 
 
+def test_the_last_step_is_saved_in_any_case(
+    make_agent: MakeAgent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is within an epoch and followed by a validation: saved there like any other step, and once more at the end."""
+    whole = Session.checkpoint
+    calls: list[bool] = []
+
+    def checkpoint(session: Session, state: Any, **options: Any) -> None:
+        calls.append(bool(options.get("last")))
+        whole(session, state, **options)
+
+    monkeypatch.setattr(Session, "checkpoint", checkpoint)
+    agent = make_agent(1)
+    _life(agent, tmp_path)
+    assert calls == [False] * 20 + [True]
+    assert agent.common_step() == 20
+
+
 @pytest.mark.thorough
 @pytest.mark.timeout(500)
 def test_a_killed_process_is_gone_on_with(make_agent: MakeAgent, tmp_path: Path) -> None:
