@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from holdfast import names
 from holdfast.cli import context
+from holdfast.cli.arguments import checked
 from holdfast.cli.output import AsJson, print_json, print_table, progress, say, seconds
 from holdfast.errors import SettingsError
 
@@ -23,7 +25,9 @@ _FAULTS = (
 
 
 def chaos(  # noqa: PLR0917  (options)
-    job: Annotated[str, typer.Argument(help="The job to break; no other is touched.")],
+    job: Annotated[
+        str, typer.Argument(help="The job to break; no other is touched.", callback=checked(names.JOB))
+    ],
     faults: Annotated[
         str,
         typer.Option(help="Faults with commas between, pairs with a plus: kill-rank,kill-rank+kill-gateway."),

@@ -11,7 +11,7 @@ import typer
 from holdfast import names
 from holdfast.cli import context
 from holdfast.cli.arguments import checked, finite
-from holdfast.cli.output import AsJson, say, tell
+from holdfast.cli.output import AsJson, say, say_aside, tell
 from holdfast.errors import SettingsError
 
 
@@ -76,6 +76,6 @@ def inject(  # noqa: PLR0917  (typer)
         try:
             time.sleep(seconds)
         except KeyboardInterrupt:
-            say("")
+            say_aside("")
     if not as_json:
         say(f"{fault} is undone.")

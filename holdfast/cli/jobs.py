@@ -37,7 +37,7 @@ def resume(
 
 def stop(job: JobName, as_json: AsJson = False) -> None:
     """Stop a job; its checkpoints in S3 stay."""
-    _command(as_json, job, "stop", "stopped. Its checkpoints stay: `holdfast checkpoints`.")
+    _command(as_json, job, "stop", f"stopped. Its checkpoints stay: `holdfast checkpoints ls {job}`.")
 
 
 def update(

@@ -273,6 +273,7 @@ def test_the_installed_command_prints_no_traceback(tmp_path: Path) -> None:
         "approve {}",
         "checkpoints ls {}",
         "doctor {}",
+        "chaos {}",
     ],
 )
 def test_commands_refuse_them_before_they_ask_anybody(cli: Cli, command: str) -> None:
