@@ -20,6 +20,9 @@ from holdfast.settings import Settings
 
 # A script that fails before its first step will fail again wherever it runs: no playbook can fix it.
 _SCRIPT_FAILED = {IncidentClass.USER_CODE_ERROR, IncidentClass.JOB_CRASH}
+_REFUSED = "CheckpointError"
+FIRST_SAVE_S = 1.0
+"""After its first step a job is watched for so long, or until the next one: its first save may be refused."""
 
 
 def submit(
@@ -88,30 +91,36 @@ def refuse_running(gateway: Gateway, name: str) -> None:
 def first_step(gateway: Gateway, spec: JobSpec, wait_s: float) -> int:
     """Wait for the job's first step and return it; 0 when it takes longer.
 
-    A script that fails before it is stopped again, so that nothing is left half done.
+    A script that fails before it, or whose first save is refused, is stopped again, so that nothing is left half done.
 
     Raises:
         RecoveryError: the script failed; the message has its error.
     """
     end = time.monotonic() + wait_s
     since = gateway.job(spec.name).submitted_at
+    first = 0
     while time.monotonic() < end:
         row = next(row for row in gateway.status()["jobs"] if row["name"] == spec.name)
-        if row["step"] or row["state"] == JobState.DONE:
-            return int(row["step"] or 0) or 1
-        _raise_if_script_failed(gateway, spec, since)
+        step = int(row["step"] or 0)
+        if row["state"] == JobState.DONE or step > first > 0:
+            return step or 1
+        if step and not first:
+            first, end = step, time.monotonic() + FIRST_SAVE_S
+        _raise_if_script_failed(gateway, spec, since, first)
         time.sleep(0.2)
-    return 0
+    return first
 
 
-def _raise_if_script_failed(gateway: Gateway, spec: JobSpec, since: float) -> None:
+def _raise_if_script_failed(gateway: Gateway, spec: JobSpec, since: float, step: int) -> None:
+    """Look for the script's own error; after a ``step`` only for a refused save: other faults are recovered."""
     for incident in gateway.incidents(spec.name):
-        if incident.opened_at < since or incident.incident_class not in _SCRIPT_FAILED:
+        if incident.opened_at < since or not (reason := script_error(incident)):
             continue
-        if reason := script_error(incident):
+        if reason.startswith(f"{_REFUSED}:") if step else incident.incident_class in _SCRIPT_FAILED:
             gateway.command(spec.name, "stop")
+            when = f"at its first save, after step {step}" if step else "before its first step"
             raise RecoveryError(
-                f"{spec.script} failed before its first step, and the job was stopped: {reason}. Fix the "
+                f"{spec.script} failed {when}, and the job was stopped: {reason}. Fix the "
                 f"script and submit again; `holdfast incident {incident.id} --json` has the traceback."
             )
 

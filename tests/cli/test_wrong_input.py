@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.cli import sources
 from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass, IncidentState
-from holdfast.models.job import Job, JobSpec
+from holdfast.models.job import JobSpec
 from tests.cli.conftest import Cli, Result
 from tests.cli.fake_gateway import FakeGateway
 
@@ -195,30 +195,42 @@ def test_script_that_cannot_run_is_found_before_it_is_shipped(
     assert (gateway.calls, store) == ([], [])
 
 
+def fallen(error_type: str, message: str) -> Incident:
+    """The incident of a script that raised."""
+    evidence = {"error_type": error_type, "message": message, "user_frame": "train.py:1 in <module>"}
+    return Incident(
+        id="gpt-1",
+        job="gpt",
+        incident_class=IncidentClass.USER_CODE_ERROR,
+        state=IncidentState.OPEN,
+        epoch=1,
+        alerts=(Alert(kind=AlertKind.RANK_EXIT, job="gpt", rank=0, at=101.0, evidence=evidence),),
+        detected_at=101.0,
+        opened_at=101.0,
+    )
+
+
+def test_a_first_save_that_is_refused_stops_the_job(cli: Cli, gateway: FakeGateway, store: list[str]) -> None:
+    """The first step alone is no success: the script ends right after it."""
+    gateway.step = 1
+    gateway.on_submit = lambda _: gateway.incidents.append(fallen("CheckpointError", "state['a']: a lock"))
+    refused(cli("submit", write_job()), "at its first save, after step 1", "a lock", "submit again")
+    assert gateway.calls[-1] == ("/v1/jobs/gpt/stop", None)
+
+
+def test_what_else_falls_after_the_first_step_is_recovered(
+    cli: Cli, gateway: FakeGateway, store: list[str]
+) -> None:
+    """A playbook is at it: submitting stops nothing."""
+    gateway.step = 1
+    gateway.on_submit = lambda _: gateway.incidents.append(fallen("RuntimeError", "NCCL error"))
+    assert cli("submit", write_job()).status == 0
+    assert [path for path, _ in gateway.calls] == ["/v1/jobs"]
+
+
 def test_script_that_fails_at_import_stops_the_job(cli: Cli, gateway: FakeGateway, store: list[str]) -> None:
     """The script's own error is shown, and the job does not stay behind."""
-
-    def fail(job: Job) -> None:
-        evidence = {
-            "error_type": "ImportError",
-            "message": "no module named nope",
-            "user_frame": "train.py:1 in <module>",
-        }
-        alert = Alert(kind=AlertKind.RANK_EXIT, job=job.name, rank=0, at=101.0, evidence=evidence)
-        gateway.incidents.append(
-            Incident(
-                id="gpt-1",
-                job="gpt",
-                incident_class=IncidentClass.USER_CODE_ERROR,
-                state=IncidentState.OPEN,
-                epoch=1,
-                alerts=(alert,),
-                detected_at=101.0,
-                opened_at=101.0,
-            )
-        )
-
-    gateway.on_submit = fail
+    gateway.on_submit = lambda _: gateway.incidents.append(fallen("ImportError", "no module named nope"))
     refused(cli("submit", write_job()), "ImportError: no module named nope", "train.py:1", "submit again")
     assert gateway.calls[-1] == ("/v1/jobs/gpt/stop", None)
 
