@@ -184,6 +184,15 @@ class Settings(FromEnvironment):
             raise ValueError("expected s3://BUCKET: Holdfast uses a bucket as a whole")
         return value
 
+    @field_validator("gateway_url", "prefect_api_url", "s3_endpoint", "cloud_metadata_url")
+    @classmethod
+    def _addresses_have_a_scheme(cls, value: str) -> str:
+        for each in filter(None, map(str.strip, value.split(","))):
+            where = urlsplit(each)
+            if where.scheme not in ("http", "https") or not where.netloc:
+                raise ValueError("expected http://HOST:PORT or https://HOST:PORT")
+        return value
+
     @field_validator("location")
     @classmethod
     def _location_can_be_read(cls, value: str) -> str:
@@ -321,7 +330,8 @@ def read(kind: type[Kind], folder: Path, /, **given: object) -> Kind:
         field = ".".join(str(part) for part in first["loc"])
         shown = "..." if _is_secret(field) else repr(first.get("input"))
         name = f"{kind.model_config['env_prefix']}{field}".upper()
-        raise SettingsError(f"setting {name} = {shown}: {first['msg']}. See docs/settings.md.") from None
+        why = first["msg"].removeprefix("Value error, ")
+        raise SettingsError(f"setting {name} = {shown}: {why}. See docs/settings.md.") from None
 
 
 def _secrets(folder: Path) -> Path | None:

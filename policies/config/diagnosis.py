@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from holdfast.models.base import Frozen
+from holdfast.models.base import Given
 from holdfast.policies.config.units import Seconds, Share
 from holdfast.policies.diagnose.pace import PaceLimits
 
 
-class AggregatePolicy(Frozen):
+class AggregatePolicy(Given):
     """How many machines one analysis may name, and how stacks are read."""
 
     max_machines: int = Field(ge=1)
@@ -23,7 +23,7 @@ class AggregatePolicy(Frozen):
         return max(1, min(self.max_machines, int(self.max_share * machines)))
 
 
-class BreakerPolicy(Frozen):
+class BreakerPolicy(Given):
     """Evictions per window: of the whole fleet, and from one job."""
 
     window_s: float = Seconds
@@ -34,7 +34,7 @@ class BreakerPolicy(Frozen):
     job_at_least: int = Field(ge=1)
 
 
-class ReplayPolicy(Frozen):
+class ReplayPolicy(Given):
     """Dual-phase replay."""
 
     steps: int = Field(ge=1)
@@ -42,7 +42,7 @@ class ReplayPolicy(Frozen):
     repeats: int = Field(ge=0)
 
 
-class DiagnosePolicy(Frozen):
+class DiagnosePolicy(Given):
     """Stop-time checks."""
 
     budget_s: float = Seconds

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from holdfast.models.base import MAX_KEEP_S, Frozen
+from holdfast.models.base import MAX_KEEP_S, Given
 from holdfast.models.classes import IncidentClass
 
 
-class KeepPolicy(Frozen):
+class KeepPolicy(Given):
     """When ranks whose script allows it (``holdfast.run``) keep their process in a recovery."""
 
     classes: tuple[IncidentClass, ...]

@@ -8,14 +8,14 @@ from pydantic import Field, field_validator, model_validator
 
 from holdfast.models.agent import Check
 from holdfast.models.alert import AlertKind, IncidentClass, Rung
-from holdfast.models.base import Frozen
+from holdfast.models.base import Given
 from holdfast.models.machine import Scope
 from holdfast.policies.config.units import Seconds, Share
 
 ENDS = (Rung.HUMAN, Rung.STOP)
 
 
-class ClassLadder(Frozen):
+class ClassLadder(Given):
     """How one incident class is diagnosed and escalated."""
 
     tiers: tuple[Check, ...]
@@ -57,14 +57,14 @@ class ClassLadder(Frozen):
         return end
 
 
-class OftenPolicy(Frozen):
+class OftenPolicy(Given):
     """When a job fails so often, whatever fails, that more is checked before each restart."""
 
     incidents: int = Field(ge=1)
     window_s: float = Seconds
 
 
-class StandingOutPolicy(Frozen):
+class StandingOutPolicy(Given):
     """When a machine goes that only stands out in hangs, and how many of one job do."""
 
     accusations: int = Field(ge=1)
@@ -84,7 +84,7 @@ class StandingOutPolicy(Frozen):
         return min(self.job_at_most, max(self.job_at_least, int(self.job_share * machines)))
 
 
-class FlapPolicy(Frozen):
+class FlapPolicy(Given):
     """When a machine that comes and goes is at fault, and kept out."""
 
     count: int = Field(ge=2)
@@ -93,7 +93,7 @@ class FlapPolicy(Frozen):
     checks_pass_s: float = Field(ge=0)
 
 
-class LadderPolicy(Frozen):
+class LadderPolicy(Given):
     """The ladders, and what changes their order."""
 
     progress_steps: int = Field(ge=1)
@@ -114,7 +114,7 @@ class LadderPolicy(Frozen):
 _NO_LADDER = ClassLadder(tiers=(), rungs=(), end=Rung.HUMAN, scope=Scope.JOB)
 
 
-class When(Frozen):
+class When(Given):
     """Alerts that mean an incident class of another package."""
 
     kind: AlertKind
@@ -122,7 +122,7 @@ class When(Frozen):
     """All of it must match: equal, or among the alert's values where those are a list."""
 
 
-class PlaybookPolicy(Frozen):
+class PlaybookPolicy(Given):
     """The entry of a playbook from another package."""
 
     when: tuple[When, ...] = ()
@@ -132,7 +132,7 @@ class PlaybookPolicy(Frozen):
     """Values for the playbook, which reads them as ``case.values``."""
 
 
-class ApprovalRule(Frozen):
+class ApprovalRule(Given):
     """Evictions that a person approves first. An omitted condition holds for all."""
 
     incident_class: IncidentClass | None = None
@@ -141,7 +141,7 @@ class ApprovalRule(Frozen):
     scope: Scope | None = None
 
 
-class ApprovalPolicy(Frozen):
+class ApprovalPolicy(Given):
     """When a playbook asks before it acts, and the default when no answer comes."""
 
     rules: tuple[ApprovalRule, ...]

@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 
 from holdfast.models.agent import Check
 from holdfast.models.alert import MACHINE_KINDS, AlertKind, MoveSource
-from holdfast.models.base import Frozen
+from holdfast.models.base import Given
 
 
 class Fate(StrEnum):
@@ -22,7 +22,7 @@ class Fate(StrEnum):
     """The same, and a repair is ordered."""
 
 
-class PlannedMovePolicy(Frozen):
+class PlannedMovePolicy(Given):
     """How a job leaves a machine that still works."""
 
     checks: tuple[Check, ...]

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from holdfast.errors import SettingsError
 from holdfast.models.alert import IncidentClass, RecordedClass
-from holdfast.models.base import Frozen
+from holdfast.models.base import Given
 from holdfast.models.job import FromScratch, Mode
 from holdfast.policies.config.diagnosis import AggregatePolicy, BreakerPolicy, DiagnosePolicy, ReplayPolicy
 from holdfast.policies.config.keep_processes import KeepPolicy
@@ -27,7 +27,7 @@ from holdfast.policies.config.units import Seconds, Share
 DEFAULT_FILE = Path(__file__).parents[1] / "default.yaml"
 
 
-class ClassifyPolicy(Frozen):
+class ClassifyPolicy(Given):
     """How alerts become an incident class."""
 
     settle_s: float = Field(ge=0, le=60)
@@ -41,7 +41,7 @@ class ClassifyPolicy(Frozen):
     network_window_s: float = Seconds
 
 
-class HangPolicy(Frozen):
+class HangPolicy(Given):
     """When a job without progress counts as hanging."""
 
     votes: int = Field(ge=1, le=4)
@@ -83,7 +83,7 @@ class HangPolicy(Frozen):
         return self
 
 
-class AgainPolicy(Frozen):
+class AgainPolicy(Given):
     """Pauses before an incident that met a limit is tried again."""
 
     pause_s: float = Seconds
@@ -91,13 +91,13 @@ class AgainPolicy(Frozen):
     longest_s: float = Seconds
 
 
-class RecoveryPolicy(Frozen):
+class RecoveryPolicy(Given):
     """Conditions that a playbook waits for after a start."""
 
     first_step_timeout_s: float = Seconds
 
 
-class PoisonedPolicy(Frozen):
+class PoisonedPolicy(Given):
     """When a state that can be loaded is left behind."""
 
     within_steps: int = Field(ge=1)
@@ -105,7 +105,7 @@ class PoisonedPolicy(Frozen):
     most: int = Field(ge=0)
 
 
-class RestorePolicy(Frozen):
+class RestorePolicy(Given):
     """The state from which a job resumes when states are lost, out of reach or bad."""
 
     from_scratch: FromScratch
@@ -116,13 +116,13 @@ class RestorePolicy(Frozen):
     poisoned: PoisonedPolicy
 
 
-class EttrPolicy(Frozen):
+class EttrPolicy(Given):
     """The sliding window of ETTR."""
 
     window_s: float = Seconds
 
 
-class ModesPolicy(Frozen):
+class ModesPolicy(Given):
     """How far playbooks may go."""
 
     default: Mode
@@ -131,7 +131,7 @@ class ModesPolicy(Frozen):
     canary_machines: frozenset[str]
 
 
-class GatewayPolicy(Frozen):
+class GatewayPolicy(Given):
     """Patience of the gateway and its reconciler."""
 
     missed_heartbeats: float = Field(ge=1)
@@ -144,7 +144,7 @@ class GatewayPolicy(Frozen):
     max_attempts: int = Field(ge=1)
 
 
-class Policy(Frozen):
+class Policy(Given):
     """All sections of a policy file."""
 
     classify: ClassifyPolicy

@@ -6,11 +6,11 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from holdfast.models.base import Frozen
+from holdfast.models.base import Given
 from holdfast.policies.config.units import Seconds
 
 
-class ElasticPolicy(Frozen):
+class ElasticPolicy(Given):
     """When a job with sizes of its own (``machines: {min, want, max}``) is changed by itself."""
 
     grow: bool
@@ -21,7 +21,7 @@ class ElasticPolicy(Frozen):
     """Standbys that growing leaves to recoveries."""
 
 
-class StandbyPolicy(Frozen):
+class StandbyPolicy(Given):
     """Conditions that a playbook waits for before a swap, and how machines join the pool."""
 
     wait_s: float = Seconds
@@ -29,7 +29,7 @@ class StandbyPolicy(Frozen):
     """A machine that registers waits for the delivery checks (`admit-machine`) before it may stand by."""
 
 
-class MachineGroupPolicy(Frozen):
+class MachineGroupPolicy(Given):
     """A group of machines, by name, and its own settings."""
 
     machines: str = Field(min_length=1)
@@ -39,7 +39,7 @@ class MachineGroupPolicy(Frozen):
     prior_rate: float | None = Field(None, gt=0)
 
 
-class SparePoolPolicy(Frozen):
+class SparePoolPolicy(Given):
     """Size of the standby pool, the prior of the failure rate, and what standbys cost and save."""
 
     percentile: float = Field(gt=0, lt=1)

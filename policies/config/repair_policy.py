@@ -6,13 +6,13 @@ from typing import Literal
 
 from pydantic import Field
 
-from holdfast.models.base import Frozen
+from holdfast.models.base import Given
 from holdfast.models.repair import Step
 
 Seconds = Field(gt=0)
 
 
-class RepairPolicy(Frozen):
+class RepairPolicy(Given):
     """How machines are repaired; the ``repair`` section of the policy file."""
 
     enabled: bool | Literal["auto"]

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from holdfast.models.base import Frozen
+from holdfast.models.base import Given
 
 Share = Field(gt=0, le=1)
 Seconds = Field(gt=0)
 Count = Field(ge=1)
 
 
-class IntervalsPolicy(Frozen):
+class IntervalsPolicy(Given):
     """How often each part of a machine is checked."""
 
     kernel_log_s: float = Seconds
@@ -32,7 +32,7 @@ class IntervalsPolicy(Frozen):
     stalled_s: float = Seconds
 
 
-class GpuLimits(Frozen):
+class GpuLimits(Given):
     """When a GPU is not well."""
 
     misses: int = Count
@@ -45,7 +45,7 @@ class GpuLimits(Frozen):
     dcgm_timeout_s: float = Seconds
 
 
-class NetworkLimits(Frozen):
+class NetworkLimits(Given):
     """When a port is not well, and which machines share a switch."""
 
     interfaces: tuple[str, ...]
@@ -60,7 +60,7 @@ class NetworkLimits(Frozen):
     switch_window_s: float = Seconds
 
 
-class HostLimits(Frozen):
+class HostLimits(Given):
     """When a host is short of something."""
 
     misses: int = Count
@@ -70,7 +70,7 @@ class HostLimits(Frozen):
     clock_skew_s: float = Seconds
 
 
-class StorageLimits(Frozen):
+class StorageLimits(Given):
     """When storage is not well."""
 
     paths: tuple[str, ...]
@@ -82,14 +82,14 @@ class StorageLimits(Frozen):
     s3_misses: int = Count
 
 
-class ToolLimits(Frozen):
+class ToolLimits(Given):
     """How long a tool of the machine may take, and when its report counts."""
 
     timeout_s: float = Seconds
     disk_errors: int = Count
 
 
-class MetricLimits(Frozen):
+class MetricLimits(Given):
     """When loss or gradient norm jump."""
 
     jump_factor: float = Field(gt=1)
@@ -100,7 +100,7 @@ class MetricLimits(Frozen):
     floor: float = Field(ge=0)
 
 
-class ThroughputLimits(Frozen):
+class ThroughputLimits(Given):
     """When a job has become slow."""
 
     baseline: int = Field(ge=16)
@@ -111,7 +111,7 @@ class ThroughputLimits(Frozen):
     every_s: float = Seconds
 
 
-class StragglerLimits(Frozen):
+class StragglerLimits(Given):
     """When a rank is slower than its peers."""
 
     slower: float = Field(gt=1)
@@ -122,7 +122,7 @@ class StragglerLimits(Frozen):
     every_s: float = Seconds
 
 
-class ReplicaLimits(Frozen):
+class ReplicaLimits(Given):
     """When replicas are compared, and what counts."""
 
     every_steps: int = Field(ge=0)
@@ -130,7 +130,7 @@ class ReplicaLimits(Frozen):
     few: int = Count
 
 
-class DetectPolicy(Frozen):
+class DetectPolicy(Given):
     """The ``detect`` section."""
 
     intervals: IntervalsPolicy

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pydantic import Field, field_validator
 
-from holdfast.models.base import Frozen
+from holdfast.models.base import Given
 from holdfast.models.location import DomainName, LevelName
 
 
-class TopologyPolicy(Frozen):
+class TopologyPolicy(Given):
     """Machines that share a rack, a switch, an NVLink domain."""
 
     domains: dict[LevelName, dict[DomainName, tuple[str, ...]]] = Field(default_factory=dict)

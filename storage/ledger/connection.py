@@ -165,9 +165,11 @@ def _engine(url: str) -> Engine:
             "Expected sqlite:///PATH or postgresql+psycopg://USER@HOST/DATABASE."
         ) from error
     except ModuleNotFoundError as error:
+        advice = "Install it: pip install 'holdfast[postgres]'."
+        if error.name == "psycopg2":  # SQLAlchemy's choice for postgresql://
+            advice = "Write postgresql+psycopg://, for the module that 'holdfast[postgres]' installs."
         raise SettingsError(
-            f"database_url {parsed.render_as_string()} needs the Python module {error.name}. "
-            "Install it: pip install 'holdfast[postgres]'."
+            f"database_url {parsed.render_as_string()} needs the Python module {error.name}. {advice}"
         ) from error
     if parsed.get_backend_name() == "sqlite":
         _prepare_sqlite(engine)

@@ -86,10 +86,18 @@ def test_secret_open_to_others(cli: Cli, project: Path) -> None:
     refused(cli("status"), "chmod 600")
 
 
-def test_malformed_setting(cli: Cli, project: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("HOLDFAST_PORT", "high", "integer"),
+        ("HOLDFAST_GATEWAY_URL", "gw1:4300", "expected http://HOST:PORT"),
+        ("HOLDFAST_S3_ENDPOINT", "s3.example", "expected http://HOST:PORT"),
+    ],
+)
+def test_malformed_setting(cli: Cli, project: Path, name: str, value: str, expected: str) -> None:
     """A wrong setting is named with its value."""
-    (project / ".holdfast" / "settings.env").write_text("HOLDFAST_PORT=high\n")
-    refused(cli("status"), "HOLDFAST_PORT", "'high'", "integer")
+    (project / ".holdfast" / "settings.env").write_text(f"{name}={value}\n")
+    refused(cli("status"), name, f"'{value}'", expected)
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume", "stop", "update"])

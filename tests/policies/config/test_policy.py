@@ -64,6 +64,7 @@ def test_an_empty_file_is_the_default(tmp_path: Path, text: str) -> None:
         ("hung: {}\n", ["line 1", "hung is not a known key", "hang", "ladder"]),
         ("\n\nhang:\n  votes: 9\n", ["line 4", "hang.votes = 9", "less than or equal to 4"]),
         ("hang: {votes: many}\n", ["line 1", "hang.votes = 'many'", "integer"]),
+        ("hang: {votes: true}\n", ["line 1", "hang.votes = True", "integer"]),
         ("modes:\n  default: maybe\n", ["line 2", "modes.default = 'maybe'", "observe, canary, act"]),
         ("modes:\n  by_class:\n    nan_los: act\n", ["line 3", "nan_los", "nan_loss"]),
         ("modes:\n  by_class:\n    nan_loss: at\n", ["line 3", "'at'", "observe, canary, act"]),

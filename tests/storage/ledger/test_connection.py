@@ -1,4 +1,5 @@
 import sqlite3
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,13 @@ def test_a_wrong_url_is_named(url: str) -> None:
     """With what was expected."""
     with pytest.raises(SettingsError, match="Expected sqlite:///PATH or postgresql"):
         Ledger(url)
+
+
+@pytest.mark.skipif(find_spec("psycopg2") is not None, reason="psycopg2 is installed")
+def test_a_url_without_a_driver_is_refused_with_the_one_to_write() -> None:
+    """SQLAlchemy takes psycopg2 then, which nothing of ours installs."""
+    with pytest.raises(SettingsError, match=r"Write postgresql\+psycopg://"):
+        Ledger("postgresql://me@host/x")
 
 
 def test_a_wrong_url_is_named_without_its_password() -> None:
