@@ -36,7 +36,8 @@ async def stop(ctx: Context, job_name: str, ledger: Ledger | None = None) -> Non
     ledger = ledger or ctx.ledger
     job = ctx.ledger.job(job_name)
     machines = ctx.ledger.machines_named(job.machines)
-    ledger.set_job(job_name, state=JobState.STOPPED, done_at=ctx.clock.now())
+    if job.state is not JobState.DONE:  # that it is done stays true: only its machines are given back
+        ledger.set_job(job_name, state=JobState.STOPPED, done_at=ctx.clock.now())
     told = await fence(ctx, machines, job_name, job.epoch, grace_s=stop_grace.grace_s(job.spec.stop_grace_s))
     await persist(ctx, job, machines, told.states)
     ledger.close_epoch(job_name, job.epoch, "stopped", ctx.clock.now())

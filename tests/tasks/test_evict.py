@@ -175,6 +175,39 @@ async def test_machines_of_a_job_that_goes_on_are_not_freed(ctx: Context, engine
     assert engine.evicted == []
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (JobState.DONE, JobState.DONE),
+        (JobState.RUNNING, JobState.STOPPED),
+        (JobState.FAILED, JobState.STOPPED),
+    ],
+)
+async def test_a_job_that_is_done_stays_done_when_it_is_stopped(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch, before: JobState, after: JobState
+) -> None:
+    """Or `holdfast wait` would report that a person stopped it, and `resume` would start it again."""
+    asked: list[str] = []
+
+    async def fence(*_: object, **__: object) -> Fenced:
+        asked.append("fence")
+        return Fenced({})
+
+    async def nothing(*_: object) -> None:
+        asked.append("more")
+
+    monkeypatch.setattr(stop, "fence", fence)
+    monkeypatch.setattr(stop, "persist", nothing)
+    monkeypatch.setattr(stop, "free_machines", nothing)
+    monkeypatch.setattr(type(ctx.ledger), "close_epoch", lambda *_: None)
+    ctx.ledger.set_job("gpt", state=before, done_at=5.0)
+    await stop.stop(ctx, "gpt")
+    found = ctx.ledger.job("gpt")
+    assert found.state is after
+    assert found.done_at == (5.0 if before is JobState.DONE else 1000.0)
+    assert asked == ["fence", "more", "more"]
+
+
 async def test_one_machine_that_cannot_be_taken_out_holds_back_no_other(
     ctx: Context, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
