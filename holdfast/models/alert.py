@@ -15,7 +15,7 @@ from holdfast.models.alert_kinds import (
     NETWORK_KINDS,
     AlertKind,
 )
-from holdfast.models.base import Frozen
+from holdfast.models.base import Finite, Frozen
 from holdfast.models.classes import BESIDE_TRAINING, IncidentClass, RecordedClass
 from holdfast.models.names import Incarnation, IncidentId, JobName, MachineName, Rank, Version
 
@@ -68,7 +68,7 @@ class Alert(Frozen):
     rank: Rank | None = None
     epoch: int | None = None
     incarnation: Incarnation | None = None
-    at: float
+    at: Finite
     """When the detector saw it, seconds since the Unix epoch, on the detector's clock."""
     firing: bool = True
     fingerprint: str = ""

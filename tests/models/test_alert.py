@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from holdfast.models.alert import GPU_KINDS, HOST_KINDS, MACHINE_KINDS, NETWORK_KINDS, Alert, AlertKind
 
@@ -39,3 +40,10 @@ def test_signals_of_a_machine_are_grouped() -> None:
     others = set(AlertKind) - MACHINE_KINDS
     assert {AlertKind.RANK_EXIT, AlertKind.HANG, AlertKind.MANUAL, AlertKind.SWITCH_DOWN} <= others
     assert AlertKind.GPU_LOST in MACHINE_KINDS
+
+
+@pytest.mark.parametrize("at", ["nan", "inf", "-inf"])
+def test_a_time_that_is_no_number_is_refused(at: str) -> None:
+    """JSON of Python carries NaN: such an alert is never too old, and no database gives it back."""
+    with pytest.raises(ValidationError, match="finite number"):
+        alert(AlertKind.MANUAL, at=float(at))
