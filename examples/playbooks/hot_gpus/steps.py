@@ -41,11 +41,10 @@ async def lower_clocks(case: Case) -> str:
 
 @task(task_run_name="put the clocks of {case.job} back")
 async def restore_clocks(case: Case) -> None:
-    """Let the clocks go that this attempt lowered, or an earlier one that was killed. A machine that is gone
-    is
-    left.
+    """Let the clocks go that this attempt lowered, or an earlier one that was killed.
 
-    What was meant to be done is in the ledger before it is: so it is undone also where it was done half.
+    A machine that is gone is left. What was meant to be done is in the ledger before it is: so it is undone also
+    where it was done half.
     """
     if not any(action.kind == "lower_clocks" for action in case.ctx.ledger.actions(case.incident_id)):
         return
@@ -120,8 +119,7 @@ async def _throttling(case: Case) -> dict[str, list[str]]:
 
 
 def _earlier(case: Case) -> dict[str, int]:
-    """By accused machine: incidents of this class within the policy's memory that ended without an
-    eviction."""
+    """By accused machine: incidents of this class within the policy's memory, without an eviction at the end."""
     ledger, since = case.ctx.ledger, case.ctx.clock.now() - case.values["memory_s"]
     past = [
         incident
