@@ -6,14 +6,15 @@ import getpass
 import os
 from collections import deque
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
 import httpx
+from pydantic import BaseModel, ValidationError
 
-from holdfast import secret, tls
+from holdfast import __version__, secret, tls
 from holdfast.agent.client import raise_for
-from holdfast.errors import RefusedError, UnauthorizedError, UnavailableError
+from holdfast.errors import RefusedError, SettingsError, UnauthorizedError, UnavailableError
 from holdfast.models.alert import Incident
 from holdfast.models.checkpoint import RemoteCheckpoint
 from holdfast.models.history import BY_HEADER
@@ -21,6 +22,25 @@ from holdfast.models.job import Job, JobSpec
 from holdfast.models.machine import Machine, Scope
 from holdfast.settings import Settings
 from holdfast.tls import PLAIN, Tls
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def understood(model: type[Model], told: Any) -> Model:
+    """Return a part of an answer; fields that only a newer gateway has are left out.
+
+    Raises:
+        SettingsError: it cannot be read: the gateway is of another version.
+    """
+    try:
+        return model.model_validate(told, extra="ignore")
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise SettingsError(
+            f"the gateway's answer cannot be read: {model.__name__}.{field} = {first['input']!r:.100}: {first['msg']}. "
+            f"This is Holdfast {__version__}: install the gateway's version here."
+        ) from None
 
 
 class Gateway:
@@ -90,11 +110,11 @@ class Gateway:
 
     def jobs(self) -> list[Job]:
         """Return all jobs."""
-        return [Job.model_validate(row) for row in self._call("GET", "/v1/jobs")]
+        return [understood(Job, row) for row in self._call("GET", "/v1/jobs")]
 
     def job(self, name: str) -> Job:
         """Return one job."""
-        return Job.model_validate(self._call("GET", f"/v1/jobs/{name}"))
+        return understood(Job, self._call("GET", f"/v1/jobs/{name}"))
 
     def history(self, name: str) -> dict[str, Any]:
         """Return a job's epochs and code versions."""
@@ -104,7 +124,7 @@ class Gateway:
     def submit(self, spec: JobSpec, code_version: str) -> Job:
         """Start a job from a stored code version."""
         body = {"spec": spec.model_dump(mode="json"), "code_version": code_version}
-        return Job.model_validate(self._call("POST", "/v1/jobs", body))
+        return understood(Job, self._call("POST", "/v1/jobs", body))
 
     def command(self, job: str, verb: str, body: object = None) -> Any:
         """Send ``pause``, ``resume`` or ``stop`` for a job."""
@@ -128,7 +148,7 @@ class Gateway:
     def scale_role(self, job: str, role: str, replicas: int, note: str) -> Job:
         """Change the number of replicas of one role of a job."""
         body = {"replicas": replicas, "note": note, "by": _person()}
-        return Job.model_validate(self._call("POST", f"/v1/jobs/{job}/roles/{role}/scale", body))
+        return understood(Job, self._call("POST", f"/v1/jobs/{job}/roles/{role}/scale", body))
 
     def move(
         self, job: str, machine: str, *, to: str = "", reason: str = "", deadline_s: float | None = None
@@ -139,7 +159,7 @@ class Gateway:
 
     def machines(self) -> list[Machine]:
         """Return all machines."""
-        return [Machine.model_validate(row) for row in self._call("GET", "/v1/machines")]
+        return [understood(Machine, row) for row in self._call("GET", "/v1/machines")]
 
     def evict(self, machine: str, scope: Scope, reason: str) -> str:
         """Take a machine out of service; returns what becomes of it."""
@@ -153,7 +173,7 @@ class Gateway:
     def incidents(self, job: str | None = None, state: str | None = None) -> list[Incident]:
         """Return incidents, newest first."""
         asked = {key: value for key, value in {"job": job, "state": state}.items() if value}
-        return [Incident.model_validate(row) for row in self._call("GET", "/v1/incidents", params=asked)]
+        return [understood(Incident, row) for row in self._call("GET", "/v1/incidents", params=asked)]
 
     def incident(self, incident_id: str) -> dict[str, Any]:
         """Return ``incident``, its ``actions`` and its ``alerts``."""
@@ -173,7 +193,7 @@ class Gateway:
     def checkpoints(self, job: str) -> list[RemoteCheckpoint]:
         """Return a job's checkpoints in S3, newest first."""
         rows = self._call("GET", "/v1/checkpoints", params={"job": job})
-        return [RemoteCheckpoint.model_validate(row) for row in rows]
+        return [understood(RemoteCheckpoint, row) for row in rows]
 
     def _call(self, method: str, path: str, body: object = None, params: dict[str, str] | None = None) -> Any:
         for _ in range(len(self._urls) - 1):

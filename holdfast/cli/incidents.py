@@ -10,6 +10,7 @@ import typer
 from holdfast import names
 from holdfast.cli import context
 from holdfast.cli.arguments import IncidentName, checked
+from holdfast.cli.gateway import understood
 from holdfast.cli.output import AsJson, ago, at, print_json, print_table, say, seconds, state
 from holdfast.models.alert import Incident, IncidentState
 
@@ -50,7 +51,7 @@ def incident(
     if as_json:
         print_json(facts)
         return
-    row = Incident.model_validate(facts["incident"])
+    row = understood(Incident, facts["incident"])
     say(f"{row.id}  {row.incident_class.value}  {row.state.value}")
     for label, text in (
         ("job", f"{row.job}, epoch {row.epoch}, attempt {row.attempt}"),

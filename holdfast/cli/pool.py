@@ -10,6 +10,7 @@ import typer
 
 from holdfast.cli import context
 from holdfast.cli.arguments import finite
+from holdfast.cli.gateway import understood
 from holdfast.cli.output import AsJson, print_json, print_table, say
 from holdfast.errors import SettingsError
 
@@ -70,7 +71,7 @@ def what_if(
     from holdfast.policies.pool.spare_pool import History, plan  # noqa: PLC0415  (scipy takes half a second)
 
     policy: SparePoolPolicy = (
-        SparePoolPolicy.model_validate(facts["policy"]) if facts else Policy.load().spare_pool
+        understood(SparePoolPolicy, facts["policy"]) if facts else Policy.load().spare_pool
     )
     policy = policy.model_copy(update=dict(changed))
     rows: Sequence[Mapping[str, Any]] = facts.get("plans") or [{"group": "", "machines": 0}]

@@ -7,6 +7,7 @@ import asyncio
 from holdfast import secret, tls
 from holdfast.agent.client import AgentClient
 from holdfast.cli import context
+from holdfast.cli.gateway import understood
 from holdfast.errors import HoldfastError
 from holdfast.models.agent import AgentState
 from holdfast.models.checkpoint import RestorePlan
@@ -31,7 +32,7 @@ def plan(store: ObjectStore, job_name: str) -> RestorePlan:
     with context.gateway() as gateway:
         job = gateway.job(job_name)
         machines = [machine for machine in gateway.machines() if machine.name in job.machines]
-        epochs = [Epoch.model_validate(row) for row in gateway.history(job_name)["epochs"]]
+        epochs = [understood(Epoch, row) for row in gateway.history(job_name)["epochs"]]
     states, silent = asyncio.run(_ask(machines))
     shards = [shard for state in states for shard in state.shards if shard.job == job_name]
     homes = {rank: job.machine_of(rank) for rank in range(job.spec.world_size)} if job.machines else {}

@@ -8,7 +8,17 @@ import httpx
 import pytest
 
 from holdfast.cli.gateway import Gateway
-from holdfast.errors import UnavailableError
+from holdfast.errors import SettingsError, UnavailableError
+from holdfast.models.job import Job, JobSpec, JobState
+
+JOB = Job(
+    spec=JobSpec(name="gpt", script="train.py", machines=1, ranks_per_machine=1),
+    state=JobState.RUNNING,
+    epoch=1,
+    code_version="v1",
+    machines=("m0",),
+    submitted_at=1.0,
+).model_dump(mode="json")
 
 
 def answer(request: httpx.Request) -> httpx.Response:
@@ -37,3 +47,25 @@ def test_when_none_leads_that_is_said() -> None:
         pytest.raises(UnavailableError, match="stands by"),
     ):
         gateway.jobs()
+
+
+def of_another_version(answer: object) -> Gateway:
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, json=answer))
+    return Gateway("http://leads", "s", Path("secret"), transport)
+
+
+def test_fields_of_a_newer_gateway_are_left_out() -> None:
+    """At any depth: a workstation is brought up to date last."""
+    newer = {**JOB, "mood": "good", "spec": {**JOB["spec"], "checkpoint": {"s3_every_steps": 5, "colour": 1}}}
+    with of_another_version([newer]) as gateway:
+        (job,) = gateway.jobs()
+    assert job.spec.checkpoint.s3_every_steps == 5
+
+
+def test_an_answer_that_cannot_be_read_is_one_message() -> None:
+    """It names the field, the value, and which version is asked for."""
+    with (
+        of_another_version({**JOB, "state": "frozen"}) as gateway,
+        pytest.raises(SettingsError, match=r"Job\.state = 'frozen'.*install the gateway's version"),
+    ):
+        gateway.job("gpt")
