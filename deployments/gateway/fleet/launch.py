@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.site import Site, log
-from holdfast.errors import NoStandbyError, RefusedError
+from holdfast.errors import NoStandbyError, RefusedError, UnavailableError
 from holdfast.models.checkpoint import Choice
 from holdfast.models.job import Job, JobSpec, JobState, no_start
 from holdfast.models.machine import MachineState
@@ -64,7 +65,9 @@ async def start(gateway: Gateway, name: str, reason: str, choice: Choice | None 
         try:
             await gateway.acts.launch(name, reason, choice)
         finally:
-            await gateway.site.job(name)
+            # The next refresh reads it too: whatever the ledger does now, the job's alerts must not wait for ever.
+            with contextlib.suppress(UnavailableError):
+                await gateway.site.job(name)
             await gateway.correlator.launched(name)
 
 

@@ -48,6 +48,8 @@ AT_OPENING = 16
 FULL_FOR_S = 0.5
 """Time for which an incident with enough evidence is not looked up again for more of it."""
 HELD_WHILE_LAUNCHING = 256
+LEDGER_AGAIN_S = 1.0
+"""Pause before alerts that the ledger could not take are tried again."""
 
 
 class Starter(Protocol):
@@ -174,7 +176,10 @@ class Correlator:
         if owner := self.memory.owner(alert.key, received_at):
             return Outcome(incident=owner, outcome=What.DUPLICATE, message=f"{owner} has this signal already")
         if acting and alert.kind not in HUMAN_KINDS and not before(alert, acting):
-            return await self._join(alert, acting)
+            with contextlib.suppress(StaleError):
+                return await self._join(alert, acting)
+            # It was closed meanwhile: the job as it is now counts.
+            return await self._correlate(alert, received_at)
         admission_filter.must_be_newest(alert, facts.job, facts.epoch_opened_at)
         if aside := await self._set_aside(alert, facts, received_at):
             return aside
@@ -226,12 +231,13 @@ class Correlator:
         if not self.memory.may_join(acting.id, weight):
             self._full[acting.job, weight] = (acting, self._site.clock.now() + FULL_FOR_S)
             return Outcome(incident=acting.id, outcome=What.SUPPRESSED, message="it has evidence enough")
-        self.memory.take(alert.key, acting.id)
         try:
             await asyncio.to_thread(self._site.ledger.join, acting.id, [alert])
         except StaleError:
             # It was closed while we looked: the sender's next report, or the next round, finds the job as it is.
             raise StaleError(f"incident {acting.id} was closed just now: send the alert again") from None
+        # Not before: what the ledger did not take would be answered as known when it is sent again.
+        self.memory.take(alert.key, acting.id)
         await self._record(alert, acting.id, What.JOINED)
         return Outcome(incident=acting.id, outcome=What.JOINED)
 
@@ -275,6 +281,24 @@ class Correlator:
             return Outcome(outcome=What.SETTLING, message=decision.why)
         if self._settling.get(job.name) is settling:
             del self._settling[job.name]
+        try:
+            return await self._follow(facts, settling, decision, earlier, context)
+        except (StaleError, UnavailableError) as error:
+            # What was worked on ended while we looked, or the ledger is away: the next look finds the job as it is.
+            again_s = LEDGER_AGAIN_S if isinstance(error, UnavailableError) else 0.0
+            self._settling.setdefault(job.name, settling).until = self._site.clock.now() + again_s
+            raise
+
+    async def _follow(
+        self,
+        facts: Facts,
+        settling: CorrelationWindow,
+        decision: Classification | NoAction,
+        earlier: Sequence[Alert],
+        context: JobContext,
+    ) -> Outcome:
+        """Do what the policy decided about the alerts."""
+        job, alerts = facts.job, list(settling.alerts.values())
         if isinstance(decision, Classification) and (
             why := self.held_back(job.name, decision.incident_class)
             or await why_watched(self._site, job.name, decision, alerts)
@@ -284,9 +308,9 @@ class Correlator:
             return await self._open(facts, settling, decision, earlier, context)
         if facts.yields:
             return [await self._join(alert, facts.yields) for alert in alerts][-1]
-        self._observed.add(job.name, alerts, now)
         for alert in alerts:
             await self._record(alert, None, f"{What.IGNORED}: {decision.reason}")
+        self._observed.add(job.name, alerts, context.now)
         return Outcome(outcome=What.IGNORED, message=decision.reason)
 
     async def _noted_by(self, yields: Incident | None) -> list[Alert]:
@@ -328,26 +352,17 @@ class Correlator:
         # What was noted earlier without acting on it is part of the story: it may have decided the class.
         alerts = [*sorted(settling.alerts.values(), key=exits.is_cascade), *earlier]
         first, rest = alerts[:AT_OPENING], alerts[AT_OPENING:]
-        try:
-            incident = await asyncio.to_thread(
-                site.ledger.open_incident,
-                job.name,
-                found,
-                job.epoch,
-                first,
-                settling.detected_at,
-                injected_at(alerts),
-                last_good_step=await self._bound_of(facts.yields),
-                instead_of=ended,
-            )
-        except StaleError:
-            # What was worked on ended while we looked: the next look finds the job as it is.
-            self._settling.setdefault(job.name, settling).until = site.clock.now()
-            raise
-        except UnavailableError:
-            # Kept: the next alert, or the next look at what settles, tries again.
-            self._settling.setdefault(job.name, settling).until = site.clock.now() + 1.0
-            raise
+        incident = await asyncio.to_thread(
+            site.ledger.open_incident,
+            job.name,
+            found,
+            job.epoch,
+            first,
+            settling.detected_at,
+            injected_at(alerts),
+            last_good_step=await self._bound_of(facts.yields),
+            instead_of=ended,
+        )
         for alert in alerts:
             self.memory.take(alert.key, incident.id)
         what = What.WAITS if facts.acting else What.OPENED
@@ -387,9 +402,9 @@ class Correlator:
             admission_filter.why_ignored(a, facts.job, facts.last_state) for a in settling.alerts.values()
         )
         if facts.acting:
-            del self._settling[name]
-            for alert in settling.alerts.values():
+            for alert in list(settling.alerts.values()):
                 await self._join(alert, facts.acting)
+            del self._settling[name]  # only now: a ledger that is away loses none of them
         elif ignored:
             del self._settling[name]
         else:
@@ -439,8 +454,23 @@ class Correlator:
         self.launches.setdefault(job, [])
 
     async def launched(self, job: str) -> None:
-        """Note that the start is over, and take the alerts held back meanwhile."""
-        await self.accept_all(self.launches.pop(job, []))
+        """Note that the start is over, and take the alerts held back meanwhile; it never fails."""
+        held = self.launches.pop(job, [])
+        try:
+            await self.accept_all(held)
+        except UnavailableError as error:
+            log.warning("%s: what its ranks reported while it was started waits: %s", job, error)
+            self._site.spawn(self._take_held(held), f"alerts held back of {job}")
+
+    async def _take_held(self, held: Sequence[Alert]) -> None:
+        """Take alerts once the ledger answers again; those that were taken already are known."""
+        while True:
+            await self._site.clock.sleep(LEDGER_AGAIN_S)
+            try:
+                await self.accept_all(held)
+            except UnavailableError:
+                continue
+            return
 
     def _hold_back(self, alert: Alert) -> Outcome:
         assert alert.job is not None

@@ -212,6 +212,32 @@ async def test_crash_during_the_launch_is_looked_at_afterwards(kit: Kit) -> None
     assert incident.incident_class is IncidentClass.USER_CODE_ERROR
 
 
+async def test_alerts_of_a_job_are_heard_again_though_the_ledger_was_away_when_its_start_ended(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ranks run: what they report must not be held back for ever."""
+    for name in ("m0", "m1"):
+        await kit.register(name)
+    job = kit.ledger.job
+
+    def locked(name: str) -> Any:
+        monkeypatch.setattr(kit.ledger, "job", job)  # once
+        raise UnavailableError("locked")
+
+    async def lock() -> None:
+        body = {"kind": "rank_exit", "job": "new", "machine": "m0", "rank": 0, "epoch": 1}
+        evidence = {"error_type": "ImportError", "user_frame": "train.py:1 in <module>", "exit_code": 1}
+        await kit.post("/v1/alerts", body | {"at": kit.clock.now(), "evidence": evidence})
+        monkeypatch.setattr(kit.ledger, "job", locked)
+
+    kit.acts.during_launch = lock
+    await kit.post("/v1/jobs", {"spec": SPEC, "code_version": "v1"})
+    await kit.settled()
+    assert not kit.gateway.correlator.launches
+    (incident,) = kit.incidents()
+    assert incident.incident_class is IncidentClass.USER_CODE_ERROR
+
+
 async def test_malformed_job_names_the_field(kit: Kit) -> None:
     """422 with field, value and what was expected."""
     answer = await kit.post("/v1/jobs", {"spec": SPEC | {"machines": 0}, "code_version": "v1"}, 422)

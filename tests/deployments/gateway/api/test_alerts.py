@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.deployments.gateway.fleet.spares import Spares
 from holdfast.deployments.gateway.intake.outcome import What
+from holdfast.errors import UnavailableError
 from holdfast.models.alert import Alert, AlertKind, IncidentClass, IncidentState
 from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState
@@ -37,6 +38,61 @@ async def test_repeated_alert_opens_nothing_and_is_counted(kit: Kit) -> None:
     assert (await kit.crash())["outcome"] == "duplicate"
     assert len(kit.incidents()) == 1
     assert kit.metric("alerts_total", kind="rank_exit", outcome="duplicate") == 2
+
+
+async def test_an_alert_that_the_ledger_did_not_take_is_no_duplicate_when_it_is_sent_again(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger was locked when it was to join: the sender is asked to send it again, and then it joins."""
+    await kit.running_job()
+    await kit.crash()
+
+    def locked(*_: Any) -> None:
+        raise UnavailableError("locked")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kit.ledger, "join", locked)
+        await kit.crash(rank=2, status=503)
+    assert (await kit.crash(rank=2))["outcome"] == "joined"
+    assert {alert.rank for alert in kit.incidents()[0].alerts} == {0, 2}
+
+
+async def test_an_alert_whose_incident_is_closed_just_then_is_looked_at_by_itself(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rank of the new epoch dies in the very moment in which the incident is closed: it opens its own."""
+    await kit.running_job()
+    await kit.crash()
+    start_epoch(kit.ledger, JOB)
+    join = kit.ledger.join
+
+    def closed_before(incident_id: str, alerts: Any) -> None:
+        kit.close_incident(incident_id)
+        join(incident_id, alerts)
+
+    monkeypatch.setattr(kit.ledger, "join", closed_before)
+    answer = await kit.crash(epoch=2)
+    assert (answer["outcome"], answer["incident"]) == ("opened", f"{JOB}-2")
+
+
+async def test_alerts_that_settle_outlive_a_ledger_that_is_away(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was decided about them could not be written: they are decided about again."""
+    await kit.running_job()
+    await kit.crash(cascade=True)
+    assert kit.gateway.correlator.settles
+
+    def locked(*_: Any, **__: Any) -> None:
+        raise UnavailableError("locked")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("holdfast.deployments.gateway.intake.correlate.give_way", locked)
+        await kit.crash(rank=2, status=503)
+    assert kit.gateway.correlator.settles
+    kit.clock.advance(2)
+    await kit.gateway.correlator.settle()
+    assert {alert.rank for alert in kit.incidents()[0].alerts} == {0, 2}
 
 
 async def test_stale_epoch_is_refused(kit: Kit) -> None:
