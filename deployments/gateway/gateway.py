@@ -128,6 +128,7 @@ class Gateway:
         self.times = Times(self.site)
         self.step_times = StepTimes()
         self.releases = Releases(self.site, acts)
+        self.releases.launching = self.correlator.launches
         self.sizes = Sizes(self.site, self.correlator, acts.release_unplaced)
         self.roles = Roles(self.site)
         self.resuming: list[Callable[[], Awaitable[None]]] = []

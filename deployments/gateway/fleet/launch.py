@@ -81,6 +81,9 @@ async def seat(site: Site, job: Job) -> None:
     empty = [slot for slot, name in enumerate(job.machines) if name not in serving]
     if not empty:
         return
+    if job.state is JobState.STOPPED:
+        # Machines that it is found to hold a while after its end are given back: the while begins again.
+        await asyncio.to_thread(site.ledger.set_job, job.name, done_at=site.clock.now())
     flapping = await asyncio.to_thread(flaps.of_the_pool, site.ledger, site.clock, site.policy)
     claimed = await asyncio.to_thread(site.ledger.claim_standbys, job.name, len(empty), flapping)
     machines = list(job.machines)

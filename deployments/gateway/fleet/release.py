@@ -5,6 +5,8 @@ First the last step goes to S3: the machines' memory is emptied, and it need not
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from holdfast.deployments.gateway.fleet.acts import Acts
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import HoldfastError
@@ -28,6 +30,8 @@ class Releases:
         self._acts = acts
         self._in_s3: set[tuple[str, int]] = set()
         """Jobs and their epochs whose last step needs no upload any more."""
+        self.launching: Container[str] = ()
+        """Jobs that a person starts at the moment; the correlator's. One that was stopped is so until its ranks run."""
 
     async def tick(self) -> None:
         """Run one round."""
@@ -36,7 +40,7 @@ class Releases:
         self._in_s3 = {ended for ended in self._in_s3 if ended[0] in held}
         for job in list(fleet.jobs.values()):
             after_s = _AFTER_S.get(job.state)
-            if after_s is None or job.name not in held:
+            if after_s is None or job.name not in held or job.name in self.launching:
                 continue
             waited_s = now - (job.done_at or now)
             if job.state is JobState.STOPPED and waited_s < after_s:

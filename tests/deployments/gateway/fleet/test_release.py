@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.deployments.gateway.fleet.release import AFTER_S, AFTER_STOP_S, UPLOAD_S
+from holdfast.errors import UnavailableError
 from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState
 from holdfast.testing.gateway_kit import JOB, Kit
@@ -64,3 +65,27 @@ async def test_a_stopped_job_is_left_to_its_caller_at_first(kit: Kit) -> None:
     await ended(kit, JobState.STOPPED)
     assert await look(kit, AFTER_S) == []
     assert await look(kit, AFTER_STOP_S) == ["persist_last", "free"]
+
+
+async def test_machines_of_a_stopped_job_that_a_person_starts_are_not_freed(kit: Kit) -> None:
+    """It was stopped long ago, and is so until its ranks run: a start may take minutes."""
+    await ended(kit, JobState.STOPPED)
+    assert "free" in await look(kit, AFTER_STOP_S)
+
+    async def long() -> None:
+        assert await look(kit, AFTER_STOP_S + UPLOAD_S) == []
+
+    kit.acts.during_launch = long
+    await kit.post(f"/v1/jobs/{JOB}/resume")
+    assert held(kit) == 2
+    assert kit.ledger.job(JOB).done_at is None
+
+
+async def test_seats_of_a_stopped_job_whose_start_failed_are_freed_a_while_later(kit: Kit) -> None:
+    await ended(kit, JobState.STOPPED)
+    assert "free" in await look(kit, AFTER_STOP_S)
+    kit.acts.launch_error = UnavailableError("no answer from m0")
+    await kit.post(f"/v1/jobs/{JOB}/resume", status=503)
+    assert held(kit) == 2
+    assert "free" not in await look(kit, AFTER_STOP_S - 1.0)
+    assert "free" in await look(kit, 1.0)
