@@ -74,7 +74,8 @@ async def detect(request: Request, incident_class: IncidentClass) -> Case:
     if allowed.act:
         if incident.incident_class not in BESIDE_TRAINING:
             mine = ctx.ledger.holding(incident.id, job.name, held)
-            mine.set_job(job.name, state=JobState.RECOVERING)
+            # One that was stopped meanwhile stays so: no epoch of it is started.
+            mine.set_job(job.name, state=JobState.RECOVERING, unless=JobState.STOPPED)
     else:
         get_run_logger().info("observe only: %s", allowed.reason)
     accused, returned = _accused(ctx, incident, rounds)

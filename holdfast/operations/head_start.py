@@ -143,7 +143,7 @@ class _Past:
 def _note(actor: Actor, incident: Incident, job: Job) -> _Past:
     """Record that the incident was taken up, and read what the decision needs (blocking)."""
     note_taken_up(actor.ctx, incident.id, job, 0)
-    actor.ledger.set_job(job.name, state=JobState.RECOVERING)
+    actor.ledger.set_job(job.name, state=JobState.RECOVERING, unless=JobState.STOPPED)
     return _Past(_again(actor.ctx, incident, job), _rung(actor.ctx, incident, job))
 
 

@@ -115,7 +115,7 @@ async def launch(
         settled: machines that the caller saw without ranks of the newest epoch just now.
 
     Raises:
-        StaleError: another run acts on the job; nothing was started.
+        StaleError: another run acts on the job, or it is for an incident and the job was stopped; nothing was started.
         WaitError: S3 does not answer, and no other source will do; nothing was started.
         LimitError: no saved state is usable: a person decides; nothing was started.
         NoStandbyError: a new job wants more machines than stand by.
@@ -190,7 +190,8 @@ async def _launch(
     job = _merge_pending_update(ledger, job)
     seen = [*settled.values(), *(known[name] for name in gone if name in known)]
     plan = await make_plan(job, [*(each.state for each in seen), *leaving])
-    epoch = ledger.next_epoch(job_name)
+    # A person may have stopped it since, and its machines may be others' by now.
+    epoch = ledger.next_epoch(job_name, unless_ended=incident_id is not None)
     if epoch != meet.epoch:
         raise RefusedError(f"job {job_name}: epoch {epoch - 1} was started by another process")
     ledger.open_epoch(

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Awaitable, Sequence
 
 from holdfast.agent.client import AgentClient
-from holdfast.errors import AnewError, HoldfastError, StaleError, UnavailableError
+from holdfast.errors import AnewError, HoldfastError, StaleError, UnavailableError, UnknownError
 from holdfast.models.agent import Fence
 from holdfast.models.job import ENDED, Job, JobState
 from holdfast.models.machine import Machine, MachineState, Scope
@@ -35,12 +35,14 @@ async def stop(ctx: Context, job_name: str, ledger: Ledger | None = None) -> Non
     """
     ledger = ledger or ctx.ledger
     job = ctx.ledger.job(job_name)
-    machines = ctx.ledger.machines_named(job.machines)
     if job.state is not JobState.DONE:  # that it is done stays true: only its machines are given back
-        ledger.set_job(job_name, state=JobState.STOPPED, done_at=ctx.clock.now())
+        # First: from now on no playbook starts another epoch, and what it started before is seen here.
+        job = ledger.set_job(job_name, state=JobState.STOPPED, done_at=ctx.clock.now())
+    machines = ctx.ledger.machines_named(job.machines)
     told = await fence(ctx, machines, job_name, job.epoch, grace_s=stop_grace.grace_s(job.spec.stop_grace_s))
     await persist(ctx, job, machines, told.states)
-    ledger.close_epoch(job_name, job.epoch, "stopped", ctx.clock.now())
+    with contextlib.suppress(UnknownError):  # a playbook had counted it, and not opened it yet
+        ledger.close_epoch(job_name, job.epoch, "stopped", ctx.clock.now())
     await free_machines(ctx, job_name)
 
 

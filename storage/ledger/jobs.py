@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from holdfast.errors import RefusedError, UnknownError
+from holdfast.errors import RefusedError, StaleError, UnknownError
 from holdfast.models.history import StateChange
 from holdfast.models.job import ENDED, Job, JobSpec, JobState
 from holdfast.storage.ledger.connection import Connection, repeat_on_conflict
@@ -72,14 +72,19 @@ class Jobs(Connection):
         machines: Sequence[str] | None = None,
         spec: JobSpec | None = None,
         done_at: float | None = None,
+        unless: JobState | None = None,
     ) -> Job:
         """Change the given fields. A job that becomes ``done`` gets ``done_at`` now, unless it is given.
+
+        A job in the state ``unless`` stays as it is. One that runs again has no end any more.
 
         Raises:
             UnknownError: no such job.
         """
         with self._write() as session:
             row = job_row(session, name, lock=True)
+            if row.state is unless:
+                return row.to(Job)
             if state is not None:
                 _note(session, row, state, self._clock.now())
             if code_version is not None:
@@ -92,6 +97,8 @@ class Jobs(Connection):
                 row.done_at = done_at
             elif state is JobState.DONE and row.done_at is None:
                 row.done_at = self._clock.now()
+            elif state is not None and state not in ENDED:
+                row.done_at = None
             return row.to(Job)
 
     def scale_role(self, name: str, role: str, replicas: int) -> Job:
@@ -122,14 +129,17 @@ class Jobs(Connection):
         with self._read() as session:
             return [row.to(StateChange) for row in session.scalars(query.order_by(StateChangeRow.id))]
 
-    def next_epoch(self, name: str) -> int:
+    def next_epoch(self, name: str, *, unless_ended: bool = False) -> int:
         """Take the next epoch number: no other caller gets it.
 
         Raises:
             UnknownError: no such job.
+            StaleError: it has ended, and the caller only goes on with a job that has not (``unless_ended``).
         """
         with self._write() as session:
             row = job_row(session, name, lock=True)
+            if unless_ended and row.state in ENDED:
+                raise StaleError(f"job {name!r} is {row.state}: no epoch of it is started")
             row.epoch += 1
             return row.epoch
 

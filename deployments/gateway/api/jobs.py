@@ -13,6 +13,7 @@ from holdfast.deployments.gateway.api.audit import Act, audited, told, who
 from holdfast.deployments.gateway.fleet.launch import seat, start, submit
 from holdfast.deployments.gateway.gateway import Gateway
 from holdfast.deployments.gateway.intake.outcome import Outcome, What
+from holdfast.deployments.gateway.runs.judge import STOPPED
 from holdfast.errors import RefusedError
 from holdfast.models.alert import Alert, AlertKind, IncidentState, MoveSource
 from holdfast.models.base import Frozen
@@ -176,7 +177,7 @@ async def _stop(gateway: Gateway, name: str) -> Job:
     await gateway.acts.stop(name)
     for incident in await asyncio.to_thread(ledger.incidents, name, IncidentState.OPEN):
         await asyncio.to_thread(
-            ledger.set_incident, incident.id, state=IncidentState.DISMISSED, summary="the job was stopped"
+            ledger.set_incident, incident.id, state=IncidentState.DISMISSED, summary=STOPPED
         )
     return await gateway.site.job(name)
 

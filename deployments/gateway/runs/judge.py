@@ -10,6 +10,7 @@ from holdfast.models.history import Action, ActionState, CodeVersion
 from holdfast.models.job import Job, JobState
 from holdfast.policies.config.policy import GatewayPolicy
 
+STOPPED = "the job was stopped"
 DEAD_AFTER_S = 2.0
 """A worker reports the death of a run's process much faster than this."""
 BUSY_FACTOR = 5
@@ -72,6 +73,8 @@ def backoff_s(attempt: int) -> float:
 
 def why_moot(incident: Incident, job: Job, versions: Sequence[CodeVersion]) -> str:
     """Return why an incident that waited for another one has nothing left to do; empty when it has."""
+    if job.state is JobState.STOPPED:
+        return STOPPED
     if job.state is not JobState.RUNNING or incident.epoch >= job.epoch:
         return ""
     if incident.incident_class is IncidentClass.CODE_UPDATE:

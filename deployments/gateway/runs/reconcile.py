@@ -10,13 +10,14 @@ from holdfast.deployments.gateway.fleet.acts import Acts
 from holdfast.deployments.gateway.intake.requeue import Requeue
 from holdfast.deployments.gateway.runs.dispatch import Dispatcher
 from holdfast.deployments.gateway.runs.flow_runs import PlaybookRun, RunPhase, Runs
-from holdfast.deployments.gateway.runs.judge import attempts_spent, backoff_s, why_again, why_moot
+from holdfast.deployments.gateway.runs.judge import STOPPED, attempts_spent, backoff_s, why_again, why_moot
 from holdfast.deployments.gateway.runs.stillness import Stillness
 from holdfast.deployments.gateway.runs.waiting import Waiting
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import HoldfastError, StaleError, UnavailableError
 from holdfast.models.alert import Incident, IncidentClass, IncidentState
 from holdfast.models.history import Action
+from holdfast.models.job import JobState
 from holdfast.models.lease import JOB_LEASE_S
 from holdfast.policies.escalate import waits
 
@@ -168,6 +169,12 @@ class Reconciler:
         """
         log.error("%s: %s", incident.id, why)
         job = await asyncio.to_thread(self._site.ledger.job, incident.job)
+        if job.state is JobState.STOPPED:
+            # The gateway that stopped it did not come to close the incident.
+            await asyncio.to_thread(
+                self._site.ledger.set_incident, incident.id, state=IncidentState.DISMISSED, summary=STOPPED
+            )
+            return
         if waits.beside(incident.incident_class, job.state):
             await asyncio.to_thread(
                 self._site.ledger.set_incident,

@@ -1,7 +1,7 @@
 import pytest
 
 from holdfast.clock import FakeClock
-from holdfast.errors import RefusedError, UnknownError
+from holdfast.errors import RefusedError, StaleError, UnknownError
 from holdfast.models.job import JobState
 from holdfast.storage.ledger import Ledger
 from tests.storage.ledger.samples import running_job, spec
@@ -42,6 +42,31 @@ def test_only_what_is_given_is_changed(ledger: Ledger, clock: FakeClock) -> None
     done = ledger.set_job("gpt", state=JobState.DONE)
     clock.advance(5)
     assert ledger.set_job("gpt", state=JobState.DONE).done_at == done.done_at == clock.now() - 5
+
+
+def test_no_epoch_of_a_job_that_was_stopped_is_counted_for_a_recovery(ledger: Ledger) -> None:
+    """Its machines may be others' by now; a person may start it again."""
+    running_job(ledger)
+    assert ledger.next_epoch("gpt", unless_ended=True) == 1
+    ledger.set_job("gpt", state=JobState.STOPPED)
+    with pytest.raises(StaleError, match="stopped"):
+        ledger.next_epoch("gpt", unless_ended=True)
+    assert ledger.next_epoch("gpt") == 2
+
+
+def test_a_job_that_was_stopped_stays_so_for_a_recovery_that_comes_late(ledger: Ledger) -> None:
+    running_job(ledger)
+    for state, becomes in ((JobState.PAUSED, JobState.RECOVERING), (JobState.STOPPED, JobState.STOPPED)):
+        ledger.set_job("gpt", state=state)
+        assert ledger.set_job("gpt", state=JobState.RECOVERING, unless=JobState.STOPPED).state is becomes
+
+
+def test_a_job_that_runs_again_has_no_end(ledger: Ledger, clock: FakeClock) -> None:
+    """Else its time would be accounted until then, for ever."""
+    running_job(ledger)
+    ledger.set_job("gpt", state=JobState.STOPPED, done_at=clock.now())
+    assert ledger.set_job("gpt", machines=["m0"]).done_at == clock.now()
+    assert ledger.set_job("gpt", state=JobState.RUNNING).done_at is None
 
 
 def test_an_unknown_job_is_named_with_those_there_are(ledger: Ledger) -> None:

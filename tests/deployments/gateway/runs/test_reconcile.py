@@ -160,6 +160,23 @@ async def test_after_the_last_attempt_a_human_is_asked(kit: Kit) -> None:
     assert ("halt", JOB) in kit.acts.calls
 
 
+async def test_the_incident_of_a_job_that_was_stopped_is_dismissed_in_the_end(kit: Kit) -> None:
+    """The gateway was killed between the stop and that: the job is not given up, which would try it again later."""
+    await kit.running_job()
+    await kit.crash()
+    kit.ledger.set_job(JOB, state=JobState.STOPPED)
+    for _ in range(20):
+        begin_attempt(kit)
+        for key in list(kit.runs.runs):
+            if kit.runs.runs[key].phase is RunPhase.RUNNING:
+                kit.runs.set(key, RunPhase.FAILED)
+        await kit.tick(10)
+    (incident,) = kit.incidents()
+    assert (incident.state, incident.summary) == (IncidentState.DISMISSED, "the job was stopped")
+    assert kit.ledger.job(JOB).state is JobState.STOPPED
+    assert kit.ledger.waits() == []
+
+
 async def test_runs_that_never_began_are_no_attempts(kit: Kit) -> None:
     """A worker that is away must not use the incident's attempts up."""
     await kit.running_job()
