@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from pydantic import Field, PrivateAttr
@@ -137,6 +137,15 @@ class Case(Frozen):
             for action in self.ctx.ledger.actions(self.incident_id)
             if action.kind == kind and action.state == "done"
         ]
+
+    def begun(self, kind: str, target: str) -> Mapping[str, Any]:
+        """Return the intent with which an action was begun first; empty: it was not.
+
+        What an act changes is read here when it is repeated: the run before it may have been killed in its middle.
+        """
+        key = f"{kind}:{target}"
+        actions = self.ctx.ledger.actions(self.incident_id)
+        return next((action.intent for action in actions if action.key == key), {})
 
     async def once(
         self, kind: str, target: str, intent: dict[str, Any], act: Callable[[], Awaitable[dict[str, Any]]]

@@ -105,17 +105,20 @@ async def claim(case: Case, machines: int) -> None:
 @task(task_run_name="resize {case.job} to {machines} machines")
 async def place(case: Case, machines: int) -> str:
     """Give the stopped job its new number of slots; return what was done."""
+    job, incident = case.job_now(), case.incident
+    want = job.spec.elastic.want if job.spec.elastic else job.spec.machines
+    # As it was when this was begun: repeated, the job may have its new size already.
+    before = {"from": job.spec.machines, "want": want, **case.begun("resize", case.life)}
 
     async def act() -> dict[str, Any]:
-        job, incident = case.job_now(), case.incident
         grown = any(alert.evidence.get("grown") for alert in incident.alerts)
         wished = not grown and machines == incident.machines_asked
-        resize.place(case.ledger, job, machines, wanted=wished)
-        want = job.spec.elastic.want if job.spec.elastic else job.spec.machines
+        resize.place(case.ledger, case.job_now(), machines, wanted=wished)
         # What was wanted before: the time at this size is accounted by it.
-        return {"from": job.spec.machines, "to": machines} | ({"want": want} if wished else {})
+        return {"from": before["from"], "to": machines} | ({"want": before["want"]} if wished else {})
 
-    done = await case.once("resize", case.life, {"machines": machines}, act)
+    intent = {"machines": machines, "from": before["from"], "want": before["want"]}
+    done = await case.once("resize", case.life, intent, act)
     return f"{done['to']} machines instead of {done['from']}"
 
 

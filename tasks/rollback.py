@@ -21,10 +21,11 @@ async def rollback(case: Case, reason: str) -> str:
     Raises:
         LimitError: there is no earlier good version; a human decides.
     """
+    # As it was when this was begun: repeated, the version that it switched to is not the bad one.
+    current = str(case.begun("rollback", case.life).get("from") or case.job_now().code_version)
 
     async def act() -> dict[str, Any]:
-        ledger = case.ctx.ledger
-        current = case.job_now().code_version
+        ledger = case.ledger
         good = code.last_good(ledger.versions(case.job), current)
         if good is None:
             raise LimitError(f"job {case.job} has no good code version before {current} to roll back to")
@@ -32,7 +33,7 @@ async def rollback(case: Case, reason: str) -> str:
         await _switch(case, good)
         return {"from": current, "to": good}
 
-    done = await case.once("rollback", case.life, {"reason": reason}, act)
+    done = await case.once("rollback", case.life, {"reason": reason, "from": current}, act)
     get_run_logger().info("code %s -> %s: %s", done["from"], done["to"], reason)
     return str(done["to"])
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prefect.logging import disable_run_logger
 
 from holdfast.errors import RecoveryError, StaleError
 from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
@@ -14,6 +15,7 @@ from holdfast.operations.context import Context
 from holdfast.settings import Settings
 from holdfast.tasks.case import Case
 from holdfast.tasks.context import use
+from holdfast.tasks.rollback import rollback
 
 
 @pytest.fixture
@@ -38,6 +40,29 @@ def case(ctx: Context) -> Case:
         incident_class=incident.incident_class,
         broken_epoch=1,
     ).within(ctx)
+
+
+async def test_a_rollback_that_was_killed_when_the_code_was_switched_marks_no_good_version_bad(
+    ctx: Context, case: Case
+) -> None:
+    """Repeated, the version that the job has by then is the one that it went back to."""
+    for version in ("v0", "v1", "v2"):
+        ctx.ledger.add_version("gpt", version, "key", "test")
+    ctx.ledger.set_job("gpt", code_version="v2")
+    end = ctx.ledger.finish
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with disable_run_logger():
+        ctx.ledger.__dict__["finish"] = killed
+        with pytest.raises(KeyboardInterrupt):
+            await rollback.fn(case, "test")
+        ctx.ledger.__dict__["finish"] = end
+        assert ctx.ledger.job("gpt").code_version == "v1"
+        assert await rollback.fn(case, "test") == "v1"
+    assert ctx.ledger.job("gpt").code_version == "v1"
+    assert [known.version for known in ctx.ledger.versions("gpt") if known.bad] == ["v2"]
 
 
 class Act:
