@@ -141,7 +141,9 @@ class Progress:
         done = done if known_epoch == epoch else set()
         done.update(rank for rank in ranks if 0 <= rank < job.spec.world_size)
         self._done[job_name] = (epoch, done)
-        if len(done) == job.spec.world_size:
+        if len(done) == job.spec.world_size and not await asyncio.to_thread(
+            _is_stopped, self._site.ledger, job
+        ):
             await self._finish(job)
 
     async def watch(self) -> None:
@@ -205,6 +207,16 @@ class Progress:
         done = await asyncio.to_thread(ledger.set_job, job.name, state=JobState.DONE, done_at=now)
         self._site.fleet.jobs[job.name] = done
         self._done.pop(job.name, None)
+
+
+def _is_stopped(ledger: Ledger, job: Job) -> bool:
+    """Return whether a playbook stops the job's epoch, and starts another (blocking).
+
+    Ranks that handle SIGTERM end with status 0 then; agents of earlier releases report that in heartbeats.
+    """
+    acting = ledger.acting(job.name, evidence=False)
+    actions = ledger.actions(acting.id) if acting is not None else ()
+    return any(each.kind == "pause" and each.intent.get("epoch") == job.epoch for each in actions)
 
 
 def _dismiss(ledger: Ledger, job: str) -> None:

@@ -30,6 +30,8 @@ class Watched:
         """Pids of the process and of what it had started when it was ended or died."""
         self.expected = False
         """The agent ended it: no alert."""
+        self.ordered = False
+        """The agent had it end, while it still lived: its status says nothing of its work."""
         self.exit_code: int | None = None
         self._process = process
         self._on_exit = on_exit
@@ -110,7 +112,7 @@ async def stop(processes: Sequence[Watched], grace_s: float = 0.0) -> list[int]:
     """
     alive = [process for process in processes if not process.gone.done()]
     for process in alive:
-        process.expected = True
+        process.expected = process.ordered = True
     await _ask_to_end(alive, grace_s)
     await _kill([process for process in alive if not process.gone.done()])
     return sorted(process.rank for process in alive)

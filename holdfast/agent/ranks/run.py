@@ -321,7 +321,9 @@ class Run:
         cpu_s, letter = process.usage()
         row = self.board.rows[process.rank]
         exited = process.gone.done()
-        state = row.state(process.pid, process.exit_code, cpu_s, letter, exited)
+        # One that ends well because it was ordered to (SIGTERM) has not done its work: the job is not done.
+        status = None if process.ordered and process.exit_code == 0 else process.exit_code
+        state = row.state(process.pid, status, cpu_s, letter, exited)
         if exited:
             return state
         if why := self.why_new.get(process.rank, ""):

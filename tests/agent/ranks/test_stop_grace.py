@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from holdfast.models.agent import RankPhase
 from tests.agent.gateway import FakeGateway, until
 from tests.agent.scripts import SLEEP, fence
 from tests.agent.site import AgentProcess
@@ -55,6 +57,26 @@ async def test_a_script_that_handles_sigterm_may_finish(
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"0": "flushed", "1": "flushed"}
     assert time.monotonic() - begun < NEVER_S
     assert not gateway.done("saves")
+
+
+async def test_a_rank_that_ended_well_at_sigterm_is_not_reported_as_done(agent: AgentProcess) -> None:
+    """While another one still takes its time: a job whose ranks all end so is not done."""
+    early = SAVES.replace("time.sleep(0.3)", "time.sleep(3 * int(os.environ['RANK']))")
+    agent.script("staggered", early + "while True:\n    time.sleep(1)\n")
+    async with agent.client as client:
+        await client.start(agent.start("staggered", args=(str(agent.folder),)))
+        until(lambda: "up" in agent.log("staggered", 0) and "up" in agent.log("staggered", 1))
+        fencing = asyncio.create_task(
+            client.fence(fence(agent, "staggered").model_copy(update={"grace_s": NEVER_S}))
+        )
+        gone = None
+        while gone is None and not fencing.done():
+            ranks = [rank for run in (await client.state()).jobs for rank in run.ranks]
+            gone = next((rank for rank in ranks if rank.phase is RankPhase.EXITED), None)
+            await asyncio.sleep(0.05)
+        await fencing
+    assert gone is not None
+    assert (gone.rank, gone.exit_code) == (0, None)
 
 
 async def test_without_a_grace_it_may_not(agent: AgentProcess, tmp_path: Path) -> None:

@@ -175,6 +175,20 @@ async def test_job_is_done_when_all_ranks_ended_well(kit: Kit) -> None:
     assert len(kit.ledger.machines(MachineState.STANDBY)) == 3
 
 
+async def test_a_job_whose_ranks_end_well_because_a_playbook_stops_them_is_not_done(kit: Kit) -> None:
+    """They handle SIGTERM; an agent of an earlier release reports their status before the next epoch starts."""
+    await kit.running_job()
+    found = Classification(incident_class=IncidentClass.CODE_UPDATE, confidence=1.0, reasons=("update",))
+    incident = kit.ledger.open_incident(JOB, found, 1, [], kit.clock.now())
+    kit.ledger.set_job(JOB, state=JobState.RECOVERING)
+    kit.ledger.begin(incident.id, 1, "pause:e1", "pause", {"epoch": 1})
+    await kit.gateway.progress.note_done(JOB, 1, [0, 1, 2, 3])
+    assert kit.ledger.job(JOB).state is JobState.RECOVERING
+    start_epoch(kit.ledger, JOB)
+    await kit.gateway.progress.note_done(JOB, 2, [0, 1, 2, 3])
+    assert kit.ledger.job(JOB).state is JobState.DONE
+
+
 async def test_a_question_ends_with_its_job_also_when_the_gateway_dies_in_between(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
