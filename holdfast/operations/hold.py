@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 
-from holdfast.errors import RefusedError
+from holdfast.errors import HoldfastError, RefusedError
 from holdfast.models.agent import Hold, RankPhase, RankState
 from holdfast.models.job import Job, JobState
 from holdfast.models.machine import Machine
@@ -26,13 +27,27 @@ async def hold(ctx: Context, job_name: str, at_step: int | None) -> int | None:
 
     Raises:
         RefusedError: the job does not run, or its ranks did not reach the boundary in time (they go on).
+        UnavailableError: a machine does not answer (the others' ranks go on).
     """
     job = ctx.ledger.job(job_name)
     if job.state not in (JobState.RUNNING, JobState.PAUSED):
         raise RefusedError(f"job {job_name} is {job.state}: only a running job can be held")
-    held = await hold_ranks(ctx, job, at_step)
+    try:
+        held = await hold_ranks(ctx, job, at_step)
+    except HoldfastError:
+        if at_step is not None:
+            with contextlib.suppress(HoldfastError):
+                await _let_go(ctx, job)
+        raise
     ctx.ledger.set_job(job_name, state=JobState.RUNNING if held is None else JobState.PAUSED)
     return held
+
+
+async def _let_go(ctx: Context, job: Job) -> None:
+    """Have ranks go on that could not all be held: those that heard the order would wait for the others for ever."""
+    await hold_ranks(ctx, job, None)
+    if job.state is JobState.PAUSED:
+        ctx.ledger.set_job(job.name, state=JobState.RUNNING)
 
 
 async def hold_ranks(ctx: Context, job: Job, at_step: int | None, *, every: int = 1) -> int | None:

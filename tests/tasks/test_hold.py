@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.clock import FakeClock
-from holdfast.errors import RefusedError
+from holdfast.errors import RefusedError, UnavailableError
 from holdfast.models.agent import AgentState, Hold, JobOnMachine, RankPhase, RankState
 from holdfast.models.job import JobSpec, JobState
 from holdfast.models.machine import Machine
@@ -122,3 +122,35 @@ async def test_a_boundary_that_is_never_reached_is_let_go(
     with pytest.raises(RefusedError, match="did not reach step 500"):
         await hold.hold_ranks(ctx, ctx.ledger.job(JOB), 500)
     assert ranks.hold_at == {"m0": None, "m1": None}
+
+
+async def test_ranks_are_let_go_when_a_machine_did_not_hear_the_order(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others would wait at the boundary for ever, and the job would be taken for one that hangs."""
+    ranks = Ranks(monkeypatch, lambda: 0)
+    heard = ranks.hold
+
+    async def one_is_away(order: Hold) -> None:
+        if ranks._asked == "m1":
+            raise UnavailableError("no answer from m1")
+        await heard(order)
+
+    async def ask(
+        _ctx: Context, machines: Iterable[Machine], command: Callable[[object, Machine], Awaitable[object]]
+    ) -> dict[str, object]:
+        answers: dict[str, object] = {}
+        for machine in machines:
+            ranks._asked = machine.name
+            try:
+                answers[machine.name] = await command(ranks, machine)
+            except UnavailableError as error:
+                answers[machine.name] = error
+        return answers
+
+    monkeypatch.setattr(fleet, "ask", ask)
+    monkeypatch.setattr(ranks, "hold", one_is_away)
+    with pytest.raises(UnavailableError):
+        await hold.hold(ctx, JOB, 0)
+    assert ranks.hold_at["m0"] is None
+    assert ctx.ledger.job(JOB).state is JobState.RUNNING
