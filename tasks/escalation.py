@@ -11,7 +11,7 @@ from prefect.logging import get_run_logger
 from holdfast.errors import LimitError, StoppedError
 from holdfast.models.alert import Blame, IncidentClass, Rung, Verdict
 from holdfast.models.base import Frozen
-from holdfast.models.history import ActionState
+from holdfast.models.history import ActionState, machine_of
 from holdfast.models.job import Job
 from holdfast.models.missing import Missing
 from holdfast.operations import flaps, offenders
@@ -266,7 +266,7 @@ def _spared_for_space(case: Case, accused: Sequence[str]) -> str:
         return ""
     since = case.job_now().submitted_at
     past = [
-        shortage.Evicted(incident=each.id, machine=action.key.removeprefix("evict:"), at=action.begun_at)
+        shortage.Evicted(incident=each.id, machine=machine_of(action.key), at=action.begun_at)
         for each in ledger.incidents(case.job, limit=_LOOK_BACK)[::-1]
         if shortage.precedes(each, incident, since)
         for action in ledger.actions(each.id)

@@ -12,7 +12,7 @@ from prefect.runtime import task_run
 
 from holdfast.errors import AnewError, LimitError
 from holdfast.models.alert import IncidentClass
-from holdfast.models.history import Action
+from holdfast.models.history import AGAIN, Action, ActionState, machine_of
 from holdfast.models.machine import Scope
 from holdfast.models.missing import Missing
 from holdfast.operations.evict import take_out
@@ -83,14 +83,25 @@ async def take_machines_out(case: Case, machines: Sequence[str], reason: str, sc
 
 
 def _new(case: Case, machines: Sequence[str]) -> list[str]:
-    """Return those of ``machines`` that serve the job still."""
-    job = case.job_now()
-    out = {action.key.removeprefix("evict:") for action in case.done("evict")}
-    return [name for name in dict.fromkeys(machines) if name in job.machines and name not in out]
+    """Return those of ``machines`` that serve the job still, or again and are found bad in their present life."""
+    job, out = case.job_now(), returned.evicted(case)
+    new = [name for name in dict.fromkeys(machines) if name in job.machines]
+    return [name for name in new if name not in out or _failed_again(case, name, out[name])]
+
+
+def _failed_again(case: Case, machine: str, before: str) -> bool:
+    """Return whether a machine that was evicted in the life ``before`` came back, and failed again."""
+    (now,) = case.ctx.ledger.machines_named([machine])
+    if not before or now.job != case.job or now.incarnation == before:
+        return False
+    found = _lives_found_bad(case.ctx.ledger.actions(case.incident_id), machine)
+    return now.incarnation in found or machine in late.roots(case)
 
 
 async def _evict_one(case: Case, machine: str, reason: str, scope: Scope) -> None:
     ctx, meant = case.ctx, _meant(case, machine)
+    times = sum(machine_of(action.key) == machine for action in case.done("evict"))
+    target = f"{machine}{AGAIN}{times + 1}" if times else machine
 
     async def act() -> dict[str, Any]:
         silent = machine in _silent_at_pause(case)
@@ -114,7 +125,7 @@ async def _evict_one(case: Case, machine: str, reason: str, scope: Scope) -> Non
         return {"reason": reason, "scope": scope.value, "at": ctx.clock.now()}
 
     intent = {"reason": reason, "scope": scope.value, "incarnation": meant}
-    await case.once("evict", machine, intent, act)
+    await case.once("evict", target, intent, act)
 
 
 def _meant(case: Case, machine: str) -> str:
@@ -124,11 +135,14 @@ def _meant(case: Case, machine: str) -> str:
     alert about it names it (a later one may report that it restarted); else the one that this round first looked at.
     """
     actions, incident = case.ctx.ledger.actions(case.incident_id), case.incident
-    meant = [str(action.intent["incarnation"]) for action in actions if action.key == f"evict:{machine}"]
+    begun = [each for each in actions if each.kind == "evict" and machine_of(each.key) == machine]
+    out = {each.intent.get("incarnation") for each in begun if each.state is ActionState.DONE}
+    meant = [str(life) for each in begun if (life := each.intent.get("incarnation"))]
     looks = _looks(actions, machine)
     found = _lives_found_bad(actions, machine)
     told = [alert.incarnation for alert in incident.alerts if alert.machine == machine and alert.incarnation]
     known = [*meant, *found, *told, *(life for life, _ in looks if life)]
+    known = [life for life in known if life not in out]
     return str(known[0]) if known else case.ctx.ledger.machine(machine).incarnation
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.models.alert import Verdict
+from collections.abc import Mapping
+
+from holdfast.models.alert import Alert, Verdict
 from holdfast.policies.classify import sure_signs
+from holdfast.tasks import returned
 from holdfast.tasks.case import Case
 
 CONFIDENCE = 1.0
@@ -21,11 +24,16 @@ def roots(case: Case) -> dict[str, str]:
         for alert in case.incident.alerts
         if alert.machine in present and alert.incarnation in (None, present[alert.machine])
     ]
-    out = {action.key.removeprefix("evict:") for action in case.done("evict")}
-    found = {
-        name: why for name, why in sure_signs.find(alerts, ctx.policy.classify).items() if name not in out
-    }
+    # Of one that was evicted already only a later life can be accused.
+    out = returned.evicted(case)
+    alerts = [each for each in alerts if not _of_evicted(each, out)]
+    found = sure_signs.find(alerts, ctx.policy.classify)
     return found if len(found) <= ctx.policy.aggregate.limit(len(job.machines)) else {}
+
+
+def _of_evicted(alert: Alert, out: Mapping[str, str]) -> bool:
+    life = out.get(alert.machine or "")
+    return life is not None and (not life or alert.incarnation in (None, life))
 
 
 def verdict(case: Case) -> Verdict | None:

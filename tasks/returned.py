@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.models.alert import Incident
+from holdfast.models.history import machine_of
 from holdfast.operations import flaps
 from holdfast.operations.context import Context
 from holdfast.policies.classify import sure_signs
@@ -14,14 +15,22 @@ from holdfast.tasks.case import Case
 
 def since(ctx: Context, incident: Incident) -> set[str]:
     """Return the job's machines that registered again since their alerts, and whose eviction was not begun before."""
-    begun = {action.key for action in ctx.ledger.actions(incident.id)}
+    begun = {machine_of(a.key) for a in ctx.ledger.actions(incident.id) if a.kind == "evict"}
     job = ctx.ledger.job(incident.job)
     present = {each.name: each.incarnation for each in ctx.ledger.machines_named(job.machines)}
-    lives: dict[str, set[str | None]] = {name: set() for name in present if f"evict:{name}" not in begun}
+    lives: dict[str, set[str | None]] = {name: set() for name in present if name not in begun}
     for alert in incident.alerts:
         if alert.machine in lives and sure_signs.is_sure(alert, ctx.policy.classify):
             lives[alert.machine].add(alert.incarnation)
     return {name for name, told in lives.items() if told and not told & {None, present[name]}}
+
+
+def evicted(case: Case) -> dict[str, str]:
+    """Return the machines that this incident took out of service, each with the incarnation that was meant last.
+
+    One of them may serve the job again: repaired, or replaced by its engine under the same name.
+    """
+    return {machine_of(done.key): str(done.intent.get("incarnation", "")) for done in case.done("evict")}
 
 
 def meanwhile(case: Case) -> set[str]:

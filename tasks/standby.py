@@ -8,6 +8,7 @@ from prefect import task
 from prefect.logging import get_run_logger
 
 from holdfast.errors import HoldfastError
+from holdfast.models.history import AGAIN, machine_of
 from holdfast.operations.provision import make_ready, provision_shortfall
 from holdfast.operations.swap import claim
 from holdfast.policies.join_names import join_names
@@ -29,18 +30,20 @@ async def swap_in(case: Case) -> dict[str, str]:
     begun = [action for action in case.ctx.ledger.actions(case.incident_id) if action.kind == "swap"]
     swapped = {}
     for action in begun:
-        name = action.key.removeprefix("swap:")
-        swapped[name] = await _swap(case, int(action.intent["slot"]), name)
+        name = machine_of(action.key)
+        swapped[name] = await _swap(case, int(action.intent["slot"]), name, action.key.removeprefix("swap:"))
     await shrink(case)
     for slot, name in enumerate(case.job_now().machines):
         if case.ctx.ledger.machine(name).serves(case.job):
             continue
-        swapped[name] = await _swap(case, slot, name)
+        # One that this incident replaced before may have come back, and failed again.
+        times = sum(machine_of(action.key) == name for action in case.done("swap"))
+        swapped[name] = await _swap(case, slot, name, f"{name}{AGAIN}{times + 1}" if times else name)
         get_run_logger().info("slot %d: %s takes over from %s", slot, swapped[name], name)
     return swapped
 
 
-async def _swap(case: Case, slot: int, old: str) -> str:
+async def _swap(case: Case, slot: int, old: str, target: str) -> str:
     async def act() -> dict[str, Any]:
         ledger = case.ledger
         machines = list(ledger.job(case.job).machines)
@@ -54,7 +57,7 @@ async def _swap(case: Case, slot: int, old: str) -> str:
         ledger.set_job(case.job, machines=tuple(machines))
         return {"slot": slot, "from": old, "to": new.name, "waited_s": waited_s}
 
-    return str((await case.once("swap", old, {"slot": slot}, act))["to"])
+    return str((await case.once("swap", target, {"slot": slot}, act))["to"])
 
 
 @task(task_run_name="replenish the standby pool")

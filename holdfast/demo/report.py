@@ -10,7 +10,7 @@ from holdfast.demo.observer import Sample
 from holdfast.demo.story import Injected
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.base import Frozen
-from holdfast.models.history import Action, ActionState
+from holdfast.models.history import Action, ActionState, machine_of
 from holdfast.models.job import JobState
 from holdfast.policies.accounting.lost_time import account
 from holdfast.policies.accounting.timeline import incident_phases
@@ -117,7 +117,7 @@ def phases(incident: Incident, actions: Sequence[Action], since: float) -> dict[
 def evicted(actions: Sequence[Action]) -> list[str]:
     """Return the machines that a playbook took out of service."""
     return [
-        row.key.partition(":")[2] for row in actions if row.kind == "evict" and row.state is ActionState.DONE
+        machine_of(row.key) for row in actions if row.kind == "evict" and row.state is ActionState.DONE
     ]
 
 

@@ -85,6 +85,15 @@ class ActionState(StrEnum):
     FAILED = "failed"
 
 
+AGAIN = "~"
+"""Before the number of an act that an incident repeats on a machine that came back as another one."""
+
+
+def machine_of(key: str) -> str:
+    """Return the machine of an eviction's or a swap's key: ``evict:m2``, and ``evict:m2~2`` once it came back."""
+    return key.partition(":")[2].partition(AGAIN)[0]
+
+
 class Action(Frozen):
     """One step of a playbook that changes something, unique by (incident, key)."""
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from sqlalchemy import or_, select
 
 from holdfast.models.alert import IncidentClass
-from holdfast.models.history import ActionState, Offence, Pool
+from holdfast.models.history import ActionState, Offence, Pool, machine_of
 from holdfast.storage.ledger.connection import Connection
 from holdfast.storage.ledger.schema import ActionRow, EpochRow, IncidentRow, JobRow, PoolGroupRow, PoolRow
 
@@ -91,7 +91,7 @@ class Pools(Connection):
         )
         with self._read() as session:
             return [
-                Offence(machine=key.removeprefix("evict:"), at=at)
+                Offence(machine=machine_of(key), at=at)
                 for key, at in session.execute(query.order_by(ActionRow.done_at))
             ]
 
@@ -113,9 +113,9 @@ class Pools(Connection):
         with self._read() as session:
             return dict(
                 Counter(
-                    key.removeprefix("evict:")
+                    machine_of(key)
                     for key, machine, kind in session.execute(query)
-                    if kind is IncidentClass.MACHINE_FAULT or key == f"evict:{machine}"
+                    if kind is IncidentClass.MACHINE_FAULT or machine_of(key) == machine
                 )
             )
 

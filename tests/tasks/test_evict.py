@@ -268,6 +268,33 @@ async def test_a_machine_that_was_let_go_takes_no_slot_but_its_own(ctx: Context,
     assert ctx.ledger.job("gpt").machines == ("m2", "m1")
 
 
+@pytest.mark.parametrize("fails_again", [False, True])
+async def test_a_machine_that_came_back_and_fails_again_goes_again(
+    ctx: Context, engine: Engine, monkeypatch: pytest.MonkeyPatch, fails_again: bool
+) -> None:
+    """Its engine had replaced it, and it took its own slot again; the next one of that name may fail as well."""
+
+    async def fence(*_: object, **__: object) -> Fenced:
+        return Fenced({})
+
+    monkeypatch.setattr(evicting, "fence", fence)
+    case = case_of(ctx)
+    ctx.ledger.begin(case.incident_id, 1, "evict:m1", "evict", {"incarnation": "a@u1"}, case.lease)
+    engine.units["m1"] = "u2"
+    register(ctx, "m1", "b@u2")
+    ctx.ledger.let_go("m1", "a@u1", "gpt", case.lease)
+    ctx.ledger.finish(case.incident_id, "evict:m1", {})
+    assert await standby.swap_in.fn(case) == {"m1": "m1"}
+    if fails_again:
+        lost = Alert(kind=AlertKind.GPU_LOST, job="gpt", machine="m1", incarnation="b@u2", at=2.0)
+        ctx.ledger.join(case.incident_id, [lost.model_copy(update={"fingerprint": "again"})])
+    await evicting.take_machines_out.fn(case, ("m1",), "GPU lost", Scope.CLUSTER)
+    assert engine.evicted == ([("m1", "u2")] if fails_again else [])
+    register(ctx, "m2", "a@u1")
+    assert (await standby.swap_in.fn(case))["m1"] == ("m2" if fails_again else "m1")
+    assert ctx.ledger.job("gpt").machines == ("m0", "m2" if fails_again else "m1")
+
+
 async def test_an_attempt_that_slept_takes_no_standby(
     ctx: Context, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
