@@ -10,6 +10,7 @@ from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 from prefect.states import Completed
 
+from holdfast.errors import StaleError
 from holdfast.models.alert import BESIDE_TRAINING, Incident, IncidentState, Verdict
 from holdfast.models.classes import ON_PURPOSE
 from holdfast.models.history import Action
@@ -91,10 +92,14 @@ async def _close(
     incident, actions = case.incident, ledger.actions(case.incident_id)
     await _publish(incident, actions, summary, verdict or Verdict(), now)
     stands = not runs_on and not case.beside
-    if state is IncidentState.NEEDS_HUMAN and stands:
-        ledger.give_up(case.incident_id, summary, now)
-    else:
-        ledger.set_incident(case.incident_id, state=state, closed_at=now, summary=summary)
+    fails = state is IncidentState.NEEDS_HUMAN and stands
+    try:
+        ledger.end_incident(case.incident_id, state, summary, now, fails=fails)
+    except StaleError as error:
+        if case.incident.state is IncidentState.OPEN:
+            raise
+        get_run_logger().info("%s", error)  # a person stopped the job, or the gateway gave the incident up
+        return
     get_run_logger().info("%s: %s", state, summary)
 
 

@@ -9,6 +9,8 @@ HEAD_START = "head start"
 """The run of a lease that the gateway holds while it makes a recovery's first acts (operations/head_start.py)."""
 HEAD_START_S = 8.0
 """How long it holds it at most."""
+GIVING_UP = "giving up"
+"""The run of a lease that the gateway holds while it gives an incident up."""
 JOB_LEASE_S = 15.0
 """A run that renews its lease no more counts as dead after this long."""
 

@@ -160,6 +160,23 @@ class Incidents(Connection):
                 row.closed_at = self._clock.now()
             return incident_of(session, row)
 
+    def end_incident(
+        self, incident_id: str, state: IncidentState, summary: str, at: float, *, fails: bool = False
+    ) -> Incident:
+        """Close an open incident, by the one that works on it; ``fails``: its job has failed. All of it or nothing.
+
+        Raises:
+            UnknownError: no such incident.
+            StaleError: it was closed meanwhile: what was decided about it stays.
+        """
+        with self._write() as session:
+            row = incident_row(session, incident_id, lock=True)
+            must_be_open(row)
+            if fails:
+                job_row(session, row.job, lock=True).state = JobState.FAILED
+            row.state, row.summary, row.closed_at = state, summary, at
+            return incident_of(session, row)
+
     def give_up(self, incident_id: str, summary: str, at: float | None = None) -> Incident:
         """Leave it to a human: the incident needs one, and its job has failed. Both or neither.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import Hashable, Sequence
 
 from holdfast.deployments.gateway.api.approvals import Approvals
@@ -14,11 +15,11 @@ from holdfast.deployments.gateway.runs.judge import STOPPED, attempts_spent, bac
 from holdfast.deployments.gateway.runs.stillness import Stillness
 from holdfast.deployments.gateway.runs.waiting import Waiting
 from holdfast.deployments.gateway.site import Site, log
-from holdfast.errors import HoldfastError, StaleError, UnavailableError
+from holdfast.errors import HoldfastError, RefusedError, StaleError, UnavailableError
 from holdfast.models.alert import Incident, IncidentClass, IncidentState
 from holdfast.models.history import Action
 from holdfast.models.job import JobState
-from holdfast.models.lease import JOB_LEASE_S
+from holdfast.models.lease import GIVING_UP, JOB_LEASE_S
 from holdfast.policies.escalate import waits
 
 AWAY_FACTOR = 2
@@ -183,11 +184,22 @@ class Reconciler:
                 summary=f"{why}: a human must look; the job runs on",
             )
             return
+        ledger, holder = self._site.ledger, f"gateway:{uuid.uuid4().hex[:8]}"
         try:
-            await self._acts.halt(incident.job)
-        except HoldfastError as error:
-            log.warning("%s: its ranks could not be stopped: %s", incident.id, error)
-        await self._waiting.put(incident, why)
+            # A run that was only slow may go on at any time: from now on nothing of what it does is taken.
+            later = incident.attempt + 1
+            await asyncio.to_thread(ledger.take_job, incident.id, later, GIVING_UP, holder, JOB_LEASE_S)
+        except (RefusedError, StaleError) as error:
+            log.info("%s: not given up: %s", incident.id, error)
+            return
+        try:
+            try:
+                await self._acts.halt(incident.job)
+            except HoldfastError as error:
+                log.warning("%s: its ranks could not be stopped: %s", incident.id, error)
+            await self._waiting.put(incident, why)
+        finally:
+            await asyncio.to_thread(ledger.release_job, incident.job, holder)
 
     def _count(self, incidents: list[Incident]) -> None:
         gauge = self._site.metrics.open_incidents

@@ -71,6 +71,7 @@ WRITES: dict[str, Callable[[Ledger], object]] = {
     "set_incident": lambda ledger: ledger.set_incident(
         "gpt-1", state=IncidentState.RECOVERED, summary="asleep"
     ),
+    "end_incident": lambda ledger: ledger.end_incident("gpt-1", IncidentState.RECOVERED, "asleep", 1.0),
     "give_up": lambda ledger: ledger.give_up("gpt-1", "asleep until now"),
 }
 

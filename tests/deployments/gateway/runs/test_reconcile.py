@@ -4,6 +4,7 @@ import pytest
 
 from holdfast.deployments.gateway.runs.flow_runs import RunPhase
 from holdfast.deployments.gateway.runs.judge import backoff_s
+from holdfast.errors import StaleError
 from holdfast.models.alert import IncidentState
 from holdfast.models.job import JobState
 from holdfast.testing.gateway_kit import JOB, Kit, start_epoch
@@ -158,6 +159,28 @@ async def test_after_the_last_attempt_a_human_is_asked(kit: Kit) -> None:
     assert len(kit.runs.created) == 6
     assert kit.ledger.job(JOB).state is JobState.FAILED
     assert ("halt", JOB) in kit.acts.calls
+
+
+async def test_a_run_whose_incident_is_given_up_can_do_nothing_any_more(kit: Kit) -> None:
+    """It was only slow, and wakes while its ranks are stopped: no playbook would watch what it starts then."""
+    await kit.running_job()
+    await kit.crash()
+    kit.ledger.set_job(JOB, state=JobState.RECOVERING)
+    for _ in range(5):
+        begin_attempt(kit)
+        kit.runs.set(f"{JOB}-1#{kit.incidents()[0].attempt}", RunPhase.FAILED)
+        await kit.tick(10)
+    begin_attempt(kit)
+    (incident,) = kit.incidents()
+    kit.ledger.take_job(incident.id, incident.attempt, "slow", "slow", 1000.0)
+    mine = kit.ledger.holding(incident.id, JOB, "slow")
+    kit.runs.set(f"{JOB}-1#{incident.attempt}", RunPhase.FAILED)
+    await kit.tick(10)
+    assert kit.incidents()[0].state is IncidentState.NEEDS_HUMAN
+    with pytest.raises(StaleError):
+        mine.next_epoch(JOB)
+    with pytest.raises(StaleError):
+        kit.ledger.end_incident(incident.id, IncidentState.RECOVERED, "up again", kit.clock.now())
 
 
 async def test_the_incident_of_a_job_that_was_stopped_is_dismissed_in_the_end(kit: Kit) -> None:
