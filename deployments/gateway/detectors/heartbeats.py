@@ -43,6 +43,9 @@ class SilentMachines:
         now = self._site.clock.now()
         if now - self._ticked_at > OWN_PAUSE_S + self._site.window_s:
             self._site.fleet.grace(now)
+        elif now < self._ticked_at:
+            self._site.fleet.set_back(now)
+            self._asked_at.clear()
         self._ticked_at = now
         silent = [machine for machine in self._site.fleet.machines.values() if self._is_due(machine, now)]
         self._asked_at = {

@@ -107,6 +107,12 @@ class Fleet:
         """Count silence from ``now`` on: before, it was the gateway that did not listen."""
         self._grace_from = now
 
+    def set_back(self, now: float) -> None:
+        """Note that the clock was set back to ``now``: a machine that is dead must not seem heard until it catches up."""
+        self._heard_from = {name: min(at, now) for name, at in self._heard_from.items()}
+        self._answered = {name: min(at, now) for name, at in self._answered.items()}
+        self._grace_from = min(self._grace_from, now)
+
     def silent_s(self, name: str, now: float) -> float:
         """Return the seconds since a machine last sent or answered anything, or since the gateway began to listen."""
         return now - max(self._heard_from.get(name, 0.0), self._answered.get(name, 0.0), self._grace_from)

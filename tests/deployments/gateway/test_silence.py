@@ -62,6 +62,17 @@ async def test_one_lost_heartbeat_costs_no_machine(watched: Watched) -> None:
     assert "m1" in watched.kit.prober.asked
 
 
+async def test_a_clock_that_is_set_back_hides_no_silence(watched: Watched) -> None:
+    """Else a machine without power would not be missed for as long as the clock was set back."""
+    kit, fleet = watched.kit, watched.kit.gateway.site.fleet
+    await kit.beat("m1")
+    await watched.silent.tick()
+    kit.clock.set(kit.clock.now() - 3600.0)
+    await watched.silent.tick()
+    kit.clock.advance(30.0)
+    assert fleet.silent_s("m1", kit.clock.now()) == 30.0
+
+
 async def test_a_machine_that_is_merely_slow_gets_more_time(watched: Watched) -> None:
     """No answer in time is less than a refused connection."""
     watched.kit.prober.slow.add("m1")
