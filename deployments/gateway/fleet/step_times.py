@@ -47,7 +47,8 @@ class StepTimes:
 
         Of its clock only differences count: a step is as old as the machine reports, at most a minute.
         """
-        for gone in self._jobs.keys() - jobs.keys():
+        # Of those that are kept, not of all that there ever were: it is done for each heartbeat.
+        for gone in [name for name in self._jobs if name not in jobs]:
             del self._jobs[gone]
         for run in beat.jobs:
             job = jobs.get(run.job)
