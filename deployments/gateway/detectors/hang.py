@@ -93,6 +93,7 @@ class Hangs:
         self._exempt = frozenset(self._policy.activity_limits_s)
         self._ranks: dict[tuple[str, str, int], _History] = {}
         self._told_at: dict[str, float] = {}
+        """By a clock that is never set."""
         self._known = KnownPauses()
         self._vitals = VitalSigns(self._policy)
 
@@ -133,11 +134,11 @@ class Hangs:
         ranks = self._facts(job)
         learned = await self._learned(job, ranks)
         vote = hang.vote(ranks, self._policy, job_state=job.state, learned=learned)
-        now = self._site.clock.now()
-        self._sample(job, vote, now)
-        if not vote.hang or now - self._told_at.get(job.name, 0.0) < AGAIN_S:
+        now, passed = self._site.clock.now(), self._site.clock.monotonic()
+        self._sample(job, vote, passed)
+        if not vote.hang or passed - self._told_at.get(job.name, float("-inf")) < AGAIN_S:
             return
-        self._told_at[job.name] = now
+        self._told_at[job.name] = passed
         if await asyncio.to_thread(self._site.ledger.acting, job.name, evidence=False):
             return
         log.warning("job %s hangs: %s", job.name, "; ".join(vote.reasons))

@@ -73,7 +73,8 @@ class StackHistory:
     """The last samples of one silent job."""
 
     epoch: int
-    asked_at: float = 0.0
+    asked_at: float = float("-inf")
+    """By a clock that is never set."""
     equal: dict[int, tuple[str, int]] = field(default_factory=dict)
     """Rank to its digest and how many samples in a row had it."""
     moved: frozenset[int] = frozenset()

@@ -108,7 +108,7 @@ class Fleet:
         self._grace_from = now
 
     def set_back(self, now: float) -> None:
-        """Note that the clock was set back to ``now``: a machine that is dead must not seem heard until it catches up."""
+        """Note that the clock was set back to ``now``: else a dead machine would seem heard until it catches up."""
         self._heard_from = {name: min(at, now) for name, at in self._heard_from.items()}
         self._answered = {name: min(at, now) for name, at in self._answered.items()}
         self._grace_from = min(self._grace_from, now)
