@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from holdfast.deployments.gateway.intake.correlate import Correlator
+from holdfast.deployments.gateway.intake.deduplicator import FOR_S
 from holdfast.deployments.gateway.intake.outcome import What
 from holdfast.deployments.gateway.intake.signs import still_true
 from holdfast.deployments.gateway.site import Site
@@ -43,6 +44,11 @@ class Requeue:
         )
         known = {incident.id: incident for incident in (*newest, *still_open)}
         self._correlator.memory.load(known.values(), self._site.clock.now())
+        # What was closed while no gateway looked; of others it finds that their alerts were queued, or do not hold.
+        now = self._site.clock.now()
+        for incident in reversed(newest):
+            if incident.closed_at is not None and now - incident.closed_at <= FOR_S:
+                await self.closed(incident)
         settled = {alert.key for alert in recorded if not alert.outcome.startswith(What.SETTLING)}
         for alert in reversed(recorded):
             if alert.key not in settled:

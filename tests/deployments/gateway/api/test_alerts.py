@@ -328,6 +328,21 @@ async def test_machine_fault_that_joined_is_not_forgotten(kit: Kit) -> None:
     assert kit.runs.created == [f"{JOB}-1#1", f"{JOB}-2#1"]
 
 
+async def test_machine_fault_that_joined_is_found_though_no_gateway_saw_its_incident_end(kit: Kit) -> None:
+    """It was killed before its playbook closed the incident; the next one finds the fault, and opens one incident."""
+    await kit.running_job(standbys=3)
+    await kit.alert(kind="xid", machine="m0", incarnation="i1", evidence={"xid": 79})
+    await kit.alert(kind="xid", machine="m1", incarnation="i1", evidence={"xid": 79})
+    kit.ledger.set_machine("m0", state=MachineState.CORDONED, job=None)
+    (spare,) = kit.ledger.claim_standbys(JOB, 1)
+    kit.ledger.set_job(JOB, machines=[spare.name, "m1"])
+    start_epoch(kit.ledger, JOB)
+    kit.close_incident(f"{JOB}-1")
+    for _ in range(2):
+        await kit.restart()
+        assert [each.machine for each in kit.incidents()] == ["m0", "m1"]
+
+
 async def test_hostile_texts_are_data(kit: Kit) -> None:
     """NUL, half surrogates, deep nesting and markup in evidence neither break nor steer anything."""
     await kit.running_job()
