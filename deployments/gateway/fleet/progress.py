@@ -16,7 +16,7 @@ from holdfast.errors import UnavailableError, UnknownError
 from holdfast.models.agent import JobOnMachine, RankPhase, StepMark
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.history import Epoch
-from holdfast.models.job import Job, JobState
+from holdfast.models.job import ENDED, Job, JobState
 from holdfast.policies.escalate import overtake
 from holdfast.storage.ledger import Ledger
 
@@ -46,6 +46,8 @@ class Progress:
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._marked: dict[str, tuple[int, int]] = {}
         self._watched: dict[str, list[Incident]] = {}
+        self._looked: dict[str, tuple[float, int, JobState]] = {}
+        """What each job was at the last look."""
         self._done: dict[str, tuple[int, set[int]]] = {}
         self._heard: dict[str, float] = {}
         self._saved: dict[str, int] = {}
@@ -149,6 +151,9 @@ class Progress:
     async def watch(self) -> None:
         """Look for incidents whose recovery no step has proved yet, and those proved while no gateway watched."""
         for job in list(self._site.fleet.jobs.values()):
+            life = (job.submitted_at, job.epoch, job.state)
+            if job.state in ENDED and self._looked.get(job.name) == life:
+                continue  # a ledger of years has thousands; what a late mark proves is judged when it comes
             # Read under the lock: what a mark proves meanwhile must not be judged again from older rows.
             async with self._locks[job.name]:
                 incidents = await asyncio.to_thread(
@@ -157,6 +162,7 @@ class Progress:
                 self._watched[job.name] = [known for known in incidents if _unproved(known, job)]
                 if self._watched[job.name]:
                     await self._prove(job.name, None, [])
+            self._looked[job.name] = life
 
     async def _mark(self, job_name: str, epoch: int, marks: Sequence[StepMark]) -> None:
         first, last = marks[0], marks[-1]

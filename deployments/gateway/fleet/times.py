@@ -13,6 +13,10 @@ from holdfast.policies.accounting import ettr
 from holdfast.policies.accounting.ettr import Ettr
 
 
+LATE_S = 60.0
+"""Steps of a job that has ended may be written so long after its end."""
+
+
 def measured(site: Site, job: Job) -> tuple[Ettr, Ettr]:
     """Return the job's ETTR since its submission, and in the policy's sliding window. Blocks for the ledger."""
     history = site.ledger.history(job.name)
@@ -47,15 +51,24 @@ class Times:
 
     def __init__(self, site: Site) -> None:
         self._site = site
+        self._final: dict[str, tuple[float, float | None]] = {}
+        """Jobs whose account is complete: when they were submitted, and when they ended."""
 
     async def tick(self) -> None:
         """Recompute the accounting of every job."""
+        now = self._site.clock.now()
         for job in list(self._site.fleet.jobs.values()):
+            life = (job.submitted_at, job.done_at)
+            over = job.done_at is not None and abs(now - job.done_at) > LATE_S
+            if over and self._final.get(job.name) == life:
+                continue  # its account changes no more, and a ledger of years has thousands of them
             try:
                 total, window = await asyncio.to_thread(measured, self._site, job)
             except UnknownError:
                 continue
             publish(self._site.metrics, job.name, total, window)
+            if over:
+                self._final[job.name] = life
 
 
 def publish(metrics: Metrics, job: str, total: Ettr, window: Ettr) -> None:
