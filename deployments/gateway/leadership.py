@@ -109,13 +109,32 @@ class Leadership:
             self._renewed_at = asked
         if mine and not self.leads:
             log.info("this gateway leads (%s)", self._holder)
-            await self._led.resume()
+            await self._take_up()
             self._led.start()
             self.leads = True
         elif self.leads and not mine:
             log.warning("gateway %s leads now; this one stands by", leader.holder)
             self.leads = False
             await self._led.stop()
+
+    async def _take_up(self) -> None:
+        """Take up what was going on, and renew the lease meanwhile.
+
+        On a slow ledger that may last longer than :data:`TTL_S`: two gateways would replace one another for ever.
+        """
+        resuming = asyncio.create_task(self._led.resume(), name="resume")
+        try:
+            while not (await asyncio.wait({resuming}, timeout=RENEW_S))[0]:
+                asked = self._monotonic()
+                with suppress(HoldfastError):
+                    leader = await asyncio.to_thread(self._ledger.lead, self._holder, self._url, None)
+                    if leader.holder == self._holder:
+                        self._seen, self._seen_at, self._renewed_at = leader, self._monotonic(), asked
+            await resuming
+        finally:
+            if not resuming.done():
+                resuming.cancel()
+                await asyncio.gather(resuming, return_exceptions=True)
 
     @staticmethod
     async def _repeat(work: Callable[[], Awaitable[None]]) -> None:

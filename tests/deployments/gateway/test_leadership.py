@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
 
@@ -9,6 +10,7 @@ import httpx
 import pytest
 
 from holdfast.clock import SystemClock
+from holdfast.deployments.gateway import leadership
 from holdfast.deployments.gateway.app import create_app
 from holdfast.deployments.gateway.leadership import TTL_S, Leadership
 from holdfast.deployments.gateway.runs.flow_runs import RunPhase
@@ -166,6 +168,35 @@ async def test_clocks_that_are_set_make_and_end_no_leader(
     candidates.each[1].require_sure()
     assert await candidates.look(0) == [False, True]
     assert [each.runs for each in candidates.loops] == [False, True]
+
+
+async def test_a_gateway_that_takes_long_to_take_up_keeps_its_lease(
+    candidates: Candidates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger is slow: else two gateways would replace one another for ever, and none would lead."""
+    monkeypatch.setattr(leadership, "RENEW_S", 0.01)
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> None:
+        began.set()
+        await go_on.wait()
+
+    def renewals() -> int:
+        return candidates.ledgers[1].lead("another", "").renewals
+
+    monkeypatch.setattr(candidates.loops[0], "resume", slow)
+    looking = asyncio.create_task(candidates.each[0]._look())
+    await began.wait()
+    for _ in range(4):
+        candidates.passes(TTL_S / 2)
+        before = renewals()
+        while renewals() == before:
+            await asyncio.sleep(0.01)
+        assert await candidates.look(1) == [False, False]
+    go_on.set()
+    await looking
+    assert [each.leads for each in candidates.each] == [True, False]
+    candidates.each[0].require_sure()
 
 
 async def test_a_leader_that_does_not_reach_the_ledger_acts_no_more(
