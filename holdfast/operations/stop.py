@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Awaitable, Sequence
 
 from holdfast.agent.client import AgentClient
@@ -17,7 +18,10 @@ from holdfast.operations.fence import fence
 from holdfast.operations.fitness import why_unfit
 from holdfast.operations.persist import persist
 from holdfast.policies.escalate import stop_grace
+from holdfast.policies.join_names import join_names
 from holdfast.storage.ledger import Ledger
+
+_log = logging.getLogger(__name__)
 
 FORGET_S = 15.0
 
@@ -64,6 +68,8 @@ async def free_machines(ctx: Context, job_name: str) -> None:
 async def give_back(ctx: Context, job: Job, machines: Sequence[Machine]) -> None:
     """Give machines that serve a job without need back to the standby pool: see :func:`free_machines`.
 
+    One of a job that has ended whose agent does not answer stays with it: its ranks may run on.
+
     Raises:
         StaleError: the job has not ended, and is being changed or has a slot for one of them.
         HoldfastError: an unfit machine could not be taken out; the others are where they belong.
@@ -76,7 +82,11 @@ async def give_back(ctx: Context, job: Job, machines: Sequence[Machine]) -> None
         fence = Fence(job=job.name, epoch=job.epoch, incarnation=machine.incarnation)
         return agent.forget(fence, timeout_s=timeout_s)
 
-    await fleet.ask(ctx, machines, forget)
+    forgot = await fleet.ask(ctx, machines, forget)
+    if job.state in ENDED and (silent := fleet.silent(forgot)):
+        # Its ranks may run on there: another job must not get it. The gateway asks again, until it is found dead.
+        _log.warning("job %s: %s keep what it left: no answer", job.name, join_names(silent))
+        machines = [machine for machine in machines if machine.name not in silent]
     unfit = await fleet.each(machines, lambda machine: why_unfit(ctx, machine))
     ctx.ledger.give_back([machine.name for machine in machines if not unfit[machine.name]], job.name)
     failed: list[HoldfastError] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,11 +10,11 @@ from prefect.logging import disable_run_logger
 
 from holdfast.clock import FakeClock
 from holdfast.drivers.base import Supplied, require_unit
-from holdfast.errors import StaleError
+from holdfast.errors import SilentError, StaleError
 from holdfast.models.agent import Register
 from holdfast.models.alert import Alert, AlertKind, Classification, Finding, IncidentClass
 from holdfast.models.job import JobSpec, JobState
-from holdfast.models.machine import MachineState, Scope
+from holdfast.models.machine import Machine, MachineState, Scope
 from holdfast.operations import stop, swap
 from holdfast.operations.context import Context
 from holdfast.operations.fence import Fenced
@@ -206,6 +206,26 @@ async def test_a_job_that_is_done_stays_done_when_it_is_stopped(
     assert found.state is after
     assert found.done_at == (5.0 if before is JobState.DONE else 1000.0)
     assert asked == ["fence", "more", "more"]
+
+
+async def test_a_machine_that_does_not_answer_stays_with_the_job_that_has_ended(
+    ctx: Context, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its ranks may run on there: a job that got it as a standby would run beside them."""
+
+    async def fit(*_: object) -> str:
+        return ""
+
+    async def ask(_ctx: Context, machines: Iterable[Machine], _command: object) -> dict[str, object]:
+        return {each.name: SilentError("no answer") if each.name == "m1" else None for each in machines}
+
+    monkeypatch.setattr(stop, "why_unfit", fit)
+    monkeypatch.setattr(stop.fleet, "ask", ask)
+    ctx.ledger.set_job("gpt", state=JobState.STOPPED)
+    await stop.free_machines(ctx, "gpt")
+    assert ctx.ledger.machine("m0").state is MachineState.STANDBY
+    left = ctx.ledger.machine("m1")
+    assert (left.state, left.job, engine.evicted) == (MachineState.ACTIVE, "gpt", [])
 
 
 async def test_one_machine_that_cannot_be_taken_out_holds_back_no_other(

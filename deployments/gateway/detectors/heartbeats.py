@@ -13,7 +13,7 @@ from holdfast.deployments.gateway.detectors.probe import Probe, Prober, probe_al
 from holdfast.deployments.gateway.fleet.view import WATCHED
 from holdfast.deployments.gateway.intake.correlate import Correlator
 from holdfast.deployments.gateway.site import Site, log
-from holdfast.models.job import JobState
+from holdfast.models.job import ENDED
 from holdfast.models.machine import Machine
 from holdfast.policies.detect import silence
 
@@ -82,14 +82,14 @@ class SilentMachines:
         await self._correlator.lost(machine, probe.detail, missed_s=silent_s)
 
     async def _is_gone(self, machine: Machine, silent_s: float) -> bool:
-        """Mark dead machines of a failed job as gone after a while: no playbook recovers the job and evicts them.
+        """Mark dead machines of an ended job as gone after a while: no playbook recovers the job and evicts them.
 
         The slot is empty then, and the next start of the job takes a standby; a machine that comes back is a standby.
         """
         job, after_s = self._site.fleet.jobs.get(machine.job or ""), self._site.policy.gateway.gone_after_s
-        if job is None or job.state is not JobState.FAILED or silent_s < after_s:
+        if job is None or job.state not in ENDED or silent_s < after_s:
             return False
-        why = f"dead for {silent_s:.0f} s; its job {job.name} has failed"
+        why = f"dead for {silent_s:.0f} s; its job {job.name} is {job.state.value}"
         gone = await asyncio.to_thread(
             self._site.ledger.lose, machine.name, machine.incarnation, job.name, why
         )

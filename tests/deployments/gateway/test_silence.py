@@ -171,10 +171,11 @@ async def test_a_machine_that_stays_dead_is_told_once_an_hour(
     assert told() == 2
 
 
-async def test_a_dead_machine_of_a_failed_job_is_gone_after_a_while(kit: Kit) -> None:
-    """Nobody recovers the job, so nobody evicts it; the next start takes a standby, and it comes back as one."""
+@pytest.mark.parametrize("state", [JobState.FAILED, JobState.STOPPED])
+async def test_a_dead_machine_of_an_ended_job_is_gone_after_a_while(kit: Kit, state: JobState) -> None:
+    """No playbook recovers the job and evicts it; the next start takes a standby, and it comes back as one."""
     await kit.running_job()
-    kit.ledger.set_job(JOB, state=JobState.FAILED)
+    kit.ledger.set_job(JOB, state=state)
     await kit.gateway.site.refresh()
     watched = Watched(kit)
     kit.prober.dead.add("m1")
