@@ -6,7 +6,7 @@ from holdfast.errors import LimitError, RefusedError
 from holdfast.models.job import Job, JobSpec, JobState
 from holdfast.models.machine import Machine, MachineState
 from holdfast.models.missing import Missing
-from holdfast.operations import flaps, fleet
+from holdfast.operations import flaps, fleet, swap
 from holdfast.operations.context import Context
 from holdfast.operations.persist import persist, triggered
 from holdfast.operations.stop import give_back
@@ -47,14 +47,18 @@ def unplaced(ledger: Ledger, job: Job) -> list[Machine]:
 
 
 def claim(ctx: Context, ledger: Ledger, job: Job, machines: int) -> None:
-    """Claim standbys until ``machines`` serve the job; safe to repeat.
+    """Claim standbys, of the kind of those that it has, until ``machines`` serve the job; safe to repeat.
 
     Raises:
         NoStandbyError: too few stand by; none was taken.
     """
     serving = len(ledger.machines(state=MachineState.ACTIVE, job=job.name))
-    flapping = flaps.of_the_pool(ledger, ctx.clock, ctx.policy)
-    ledger.claim_standbys(job.name, machines - serving, flapping)
+    excluded = (
+        swap.excluded(ctx, job.machines[0])
+        if job.machines
+        else flaps.of_the_pool(ledger, ctx.clock, ctx.policy)
+    )
+    ledger.claim_standbys(job.name, machines - serving, excluded)
 
 
 def place(ledger: Ledger, job: Job, machines: int, *, wanted: bool = False) -> Job:

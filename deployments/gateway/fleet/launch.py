@@ -14,6 +14,7 @@ from holdfast.models.machine import MachineState
 from holdfast.models.roles import TRAINER
 from holdfast.operations import flaps
 from holdfast.policies.pool import elastic
+from holdfast.policies.pool.machine_groups import group_of
 
 
 async def submit(gateway: Gateway, spec: JobSpec, code_version: str) -> Job:
@@ -84,8 +85,12 @@ async def seat(site: Site, job: Job) -> None:
     if job.state is JobState.STOPPED:
         # Machines that it is found to hold a while after its end are given back: the while begins again.
         await asyncio.to_thread(site.ledger.set_job, job.name, done_at=site.clock.now())
-    flapping = await asyncio.to_thread(flaps.of_the_pool, site.ledger, site.clock, site.policy)
-    claimed = await asyncio.to_thread(site.ledger.claim_standbys, job.name, len(empty), flapping)
+    excluded = await asyncio.to_thread(flaps.of_the_pool, site.ledger, site.clock, site.policy)
+    pool = site.policy.spare_pool
+    kinds = {group_of(job.machines[slot], pool) for slot in empty}
+    standbys = await asyncio.to_thread(site.ledger.machines, MachineState.STANDBY)
+    excluded += [each.name for each in standbys if group_of(each.name, pool) not in kinds]
+    claimed = await asyncio.to_thread(site.ledger.claim_standbys, job.name, len(empty), excluded)
     machines = list(job.machines)
     for slot, machine in zip(empty, claimed, strict=True):
         machines[slot] = machine.name

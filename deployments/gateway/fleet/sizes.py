@@ -15,6 +15,7 @@ from holdfast.models.job import ENDED, Job, JobState
 from holdfast.models.machine import MachineState
 from holdfast.operations import flaps, resize
 from holdfast.policies.pool import elastic
+from holdfast.policies.pool.machine_groups import group_of
 
 
 class Sizes:
@@ -44,7 +45,7 @@ class Sizes:
             resize.spec_for(job, machines)
         if machines == len(job.machines) and machines in (0, job.spec.machines):
             return Outcome(outcome=What.IGNORED, message=f"job {job.name} has {machines} machines already")
-        if not job.machines and (standing_by := len(await self._usable())) < machines:
+        if not job.machines and (standing_by := len(await self._usable(job))) < machines:
             raise NoStandbyError(f"job {job.name} wants {machines} machines, {standing_by} stand by")
         now = self._site.clock.now()
         return await self._correlator.accept(
@@ -87,7 +88,7 @@ class Sizes:
         if left:
             await self._release(job.name)
             return
-        standing_by = max(0, len(await self._usable()) - limits.keep_standbys)
+        standing_by = max(0, len(await self._usable(job)) - limits.keep_standbys)
         if (machines := elastic.grown(job.spec, standing_by)) > job.spec.machines:
             log.info("job %s grows to %d machines: %d stand by", job.name, machines, standing_by)
             await self.ask(job, machines, "holdfast", "machines stand by", grown=True)
@@ -99,8 +100,11 @@ class Sizes:
         same = (facts.job.state, facts.job.spec) == (job.state, job.spec)
         return same and facts.acting is None and 0 < facts.epoch_opened_at <= since
 
-    async def _usable(self) -> list[str]:
-        site = self._site
+    async def _usable(self, job: Job) -> list[str]:
+        """Return the standbys that the job may take: of the kind of those that it has."""
+        site, pool = self._site, self._site.policy.spare_pool
+        kinds = {group_of(name, pool) for name in job.machines[:1]}
         standbys = await asyncio.to_thread(site.ledger.machines, MachineState.STANDBY)
         flapping = await asyncio.to_thread(flaps.of_the_pool, site.ledger, site.clock, site.policy)
-        return [machine.name for machine in standbys if machine.name not in flapping]
+        names = [machine.name for machine in standbys if machine.name not in flapping]
+        return [name for name in names if not kinds or group_of(name, pool) in kinds]
