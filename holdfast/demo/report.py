@@ -116,9 +116,7 @@ def phases(incident: Incident, actions: Sequence[Action], since: float) -> dict[
 
 def evicted(actions: Sequence[Action]) -> list[str]:
     """Return the machines that a playbook took out of service."""
-    return [
-        machine_of(row.key) for row in actions if row.kind == "evict" and row.state is ActionState.DONE
-    ]
+    return [machine_of(row.key) for row in actions if row.kind == "evict" and row.state is ActionState.DONE]
 
 
 def problems(
