@@ -23,6 +23,8 @@ SHORT_BATCHES = (8, 50)
 """Samples of a short step: about 0.1 and 0.3 s of it on two cores."""
 IDLE_BATCH, IDLE_S = 1, (0.1, 0.3)
 """The same where a GPU would compute: few samples, and a part of the step in which the host is idle."""
+ALL_RANKS, CORE_EACH = (4, 2), (2, 1)
+"""Machines and ranks of each: four ranks to a core, and a core to each rank, as hosts with GPUs have."""
 SHORT_NOTE = (
     "Held up: in checkpoint(), and before the optimizer may step. Lost: beside steps without saves; where steps keep "
     "both cores busy, the copies of all ranks, their digests and the peers' copies take their time from the same two. "
@@ -43,15 +45,20 @@ def run(site: Site, n: int) -> list[Row]:
     return [
         Row("Session per step, without the copy", "us", costs, 50.0, notes=NOTES),
         *(row for idle_s in IDLE_S for row in _short_steps(site, n, IDLE_BATCH, idle_s)),
+        *(row for idle_s in IDLE_S for row in _short_steps(site, n, IDLE_BATCH, idle_s, CORE_EACH)),
         *(row for batch in SHORT_BATCHES for row in _short_steps(site, n, batch)),
         *_agents_at_rest(site),
     ]
 
 
-def _short_steps(site: Site, n: int, batch: int, idle_s: float = 0.0) -> list[Row]:
-    """A save at every step of a small model on 8 ranks, copied to peers: how long steps wait for it, what it costs."""
+def _short_steps(
+    site: Site, n: int, batch: int, idle_s: float = 0.0, layout: tuple[int, int] = ALL_RANKS
+) -> list[Row]:
+    """A save at every step of a small model, copied to peers: how long steps wait for it, what it costs."""
     env = {"BENCH_ROUNDS": str(n), "BENCH_BATCH": str(batch), "BENCH_IDLE_S": str(idle_s)}
-    with site.job(4, 2, script=SMALL_STEPS, args=(), env=env) as job:
+    machines, per_machine = layout
+    ranks = machines * per_machine
+    with site.job(machines, per_machine, script=SMALL_STEPS, args=(), env=env) as job:
         result = job.steps.path.with_suffix(".result")
         wait(result.exists, SHORT_STEPS_S, f"{result}", job.why_dead)
         found = json.loads(result.read_text())
@@ -59,16 +66,24 @@ def _short_steps(site: Site, n: int, batch: int, idle_s: float = 0.0) -> list[Ro
     long = f"steps of {found['step_s']:.2f} s"
     use = f"host idle for {idle_s:.1f} s of them" if idle_s else "both cores busy"
     notes = (
-        f"{long}, {use}: the example's model, 8 ranks of 4 machines; {found['common']} saves common to all ranks, "
+        f"{long}, {use}: the example's model, {ranks} ranks of {machines} machines; "
+        f"{found['common']} saves common to all ranks, "
         f"{found['skipped']} skipped.",
         SHORT_NOTE,
     )
     what = f"{long}, {use}"
     # Of an idle host a save must cost no time at all; what it takes from a busy one depends on the number of cores.
     lost = Row(
-        f"{what}, time lost to saves, 8 ranks", "%", found["lost"], 1.0 if idle_s else None, details=found
+        f"{what}, time lost to saves, {ranks} ranks",
+        "%",
+        found["lost"],
+        1.0 if idle_s else None,
+        details=found,
     )
-    return [Row(f"{what}, held up by saves, 8 ranks", "% of the step", found["held"], 1.0, notes=notes), lost]
+    return [
+        Row(f"{what}, held up by saves, {ranks} ranks", "% of the step", found["held"], 1.0, notes=notes),
+        lost,
+    ]
 
 
 def _session(folder: Path) -> float:

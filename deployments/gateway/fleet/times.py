@@ -12,7 +12,6 @@ from holdfast.models.job import Job
 from holdfast.policies.accounting import ettr
 from holdfast.policies.accounting.ettr import Ettr
 
-
 LATE_S = 60.0
 """Steps of a job that has ended may be written so long after its end."""
 

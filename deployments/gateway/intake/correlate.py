@@ -185,7 +185,12 @@ class Correlator:
             return aside
         if alert.epoch is None:
             alert = alert.model_copy(update={"epoch": facts.job.epoch, "fingerprint": alert.key})
-        if acting:
+        return await self._settle(facts, alert, received_at)
+
+    async def _settle(self, facts: Facts, alert: Alert, received_at: float) -> Outcome:
+        """Add the alert to those that wait for the others of one fault; alone, where an incident is open already."""
+        name = facts.job.name
+        if facts.acting:
             alone = CorrelationWindow(received_at)
             alone.add(alert, self._weigh(alert))
             return await self._decide(facts, alone)

@@ -78,14 +78,18 @@ def why_moot(incident: Incident, job: Job, versions: Sequence[CodeVersion]) -> s
     if job.state is not JobState.RUNNING or incident.epoch >= job.epoch:
         return ""
     if incident.incident_class is IncidentClass.CODE_UPDATE:
-        wanted = next((a.evidence["version"] for a in incident.alerts if "version" in a.evidence), None)
-        if wanted == job.code_version:
-            return f"epoch {job.epoch} took version {wanted} along"
-        bad = next((known for known in versions if known.version == wanted and known.bad), None)
-        return f"version {wanted} is bad: {bad.bad_reason}" if bad else ""
+        return _why_no_update(incident, job, versions)
     if incident.incident_class is IncidentClass.SCALE_JOB:
         same = incident.machines_asked == job.spec.machines
         return f"it has {job.spec.machines} machines already" if same else ""
     if incident.machine and incident.machine in job.machines:
         return ""
     return f"the job runs again since epoch {job.epoch}"
+
+
+def _why_no_update(incident: Incident, job: Job, versions: Sequence[CodeVersion]) -> str:
+    wanted = next((a.evidence["version"] for a in incident.alerts if "version" in a.evidence), None)
+    if wanted == job.code_version:
+        return f"epoch {job.epoch} took version {wanted} along"
+    bad = next((known for known in versions if known.version == wanted and known.bad), None)
+    return f"version {wanted} is bad: {bad.bad_reason}" if bad else ""

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.deployments.gateway.api import auth
-from holdfast.errors import RecoveryError
+from holdfast.errors import RecoveryError, UnavailableError
 from holdfast.models.alert import IncidentClass, IncidentState
 from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState

@@ -190,7 +190,7 @@ async def test_a_gateway_that_takes_long_to_take_up_keeps_its_lease(
     for _ in range(4):
         candidates.passes(TTL_S / 2)
         before = renewals()
-        while renewals() == before:
+        while renewals() == before:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         assert await candidates.look(1) == [False, False]
     go_on.set()
