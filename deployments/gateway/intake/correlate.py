@@ -185,9 +185,9 @@ class Correlator:
             return aside
         if alert.epoch is None:
             alert = alert.model_copy(update={"epoch": facts.job.epoch, "fingerprint": alert.key})
-        return await self._settle(facts, alert, received_at)
+        return await self._take_in(facts, alert, received_at)
 
-    async def _settle(self, facts: Facts, alert: Alert, received_at: float) -> Outcome:
+    async def _take_in(self, facts: Facts, alert: Alert, received_at: float) -> Outcome:
         """Add the alert to those that wait for the others of one fault; alone, where an incident is open already."""
         name = facts.job.name
         if facts.acting:
