@@ -7,18 +7,24 @@ once the job that made it has a complete checkpoint of a later epoch, it does no
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+import time
+from collections.abc import Collection, Iterable, Mapping
 
 from holdfast.errors import UnknownError
 from holdfast.storage.checkpoints.remote import manifests
 from holdfast.storage.checkpoints.remote.manifests import MANIFEST, object_key
-from holdfast.storage.objects.base import ObjectStore
+from holdfast.storage.objects.base import ObjectInfo, ObjectStore
 
 _FOLDER = "claims/"
+_PUT_BACK_S = 2.0
+"""A manifest that was deleted while its checkpoint was claimed is put back in less (:func:`.garbage.tidy`)."""
 
 
 def claim(store: ObjectStore, key: str, job: str, epoch: int) -> bool:
     """Keep the checkpoint with prefix ``key`` for ``job``, which had begun ``epoch`` epochs; may be repeated.
+
+    The claim is made first, and then the manifest looked for; the retention deletes the manifest first, and then looks
+    for claims: one of both always sees the other.
 
     Returns:
         Whether the checkpoint is there.
@@ -27,8 +33,10 @@ def claim(store: ObjectStore, key: str, job: str, epoch: int) -> bool:
         UnavailableError: the store does not answer.
     """
     store.put(_name(key, job), json.dumps({"job": job, "epoch": epoch}).encode())
-    if store.exists(object_key(key, MANIFEST)):
-        return True
+    for pause_s in (0.0, _PUT_BACK_S):
+        time.sleep(pause_s)
+        if store.exists(object_key(key, MANIFEST)):
+            return True
     store.delete(_name(key, job))
     return False
 
@@ -67,9 +75,9 @@ def claimed(
     return kept, ended
 
 
-def fresh(store: ObjectStore, key: str, known: Collection[str]) -> bool:
-    """Return whether the checkpoint was claimed since ``known`` was listed."""
-    return any(each.key not in known for each in store.list(object_key(key, _FOLDER)))
+def fresh(store: ObjectStore, key: str, known: Mapping[str, ObjectInfo]) -> bool:
+    """Return whether the checkpoint was claimed, or claimed again by the same job, since ``known`` was listed."""
+    return any(known.get(each.key) != each for each in store.list(object_key(key, _FOLDER)))
 
 
 def _holds(store: ObjectStore, name: str) -> bool:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from holdfast import failpoint
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import CheckpointError
+from holdfast.errors import CheckpointError, UnknownError
 from holdfast.models.base import Frozen
 from holdfast.models.checkpoint import RemoteCheckpoint
 from holdfast.storage.checkpoints.remote import claims, manifests
@@ -64,7 +64,8 @@ def tidy(
 ) -> Collected:
     """Delete what the rules do not keep, and the rest of broken uploads. May be repeated and killed anywhere.
 
-    The manifest of a checkpoint is deleted first: from then on the rest is garbage like any other.
+    The manifest of a checkpoint is deleted first: from then on the rest is garbage like any other. When the checkpoint
+    turns out to be claimed in that moment, it is put back.
 
     Args:
         store: the bucket.
@@ -97,12 +98,19 @@ def tidy(
     ]
     if not dry_run:
         # All that was looked at takes minutes, in which a job may have begun to start from one of them.
-        if late := {key for key in dropped if claims.fresh(store, key, objects)}:
-            kept |= dict.fromkeys(late, "a job starts from it")
-            dropped = [key for key in dropped if key not in late]
-            gone = [key for key in unreferenced(objects.keys(), complete, kept) if _folder(key) in settled]
-        store.delete_many([*ended, *(object_key(key, MANIFEST) for key in dropped)])
+        going = {key: _content(store, key) for key in dropped if not _wanted(store, key, objects)}
+        ended = [name for name in ended if objects[name] in store.list(name)]  # not made again since
+        store.delete_many([*ended, *(object_key(key, MANIFEST) for key in going)])
         failpoint.here("tidy.manifests")
+        for key, content in list(going.items()):
+            if _wanted(store, key, objects):
+                if content is not None:
+                    store.put(object_key(key, MANIFEST), content)
+                del going[key]
+        if late := set(dropped) - going.keys():
+            kept |= dict.fromkeys(late, "pinned just now, or a job starts from it")
+            dropped = [key for key in dropped if key in going]
+            gone = [key for key in unreferenced(objects.keys(), complete, kept) if _folder(key) in settled]
         store.delete_many(gone)
         failpoint.here("tidy.files")
         for upload in torn:
@@ -129,6 +137,19 @@ def unreferenced(
     named = {key for checkpoint in kept for key in complete.get(checkpoint, ())}
     own = tuple(kept)
     return sorted(key for key in objects if key not in named and not key.startswith(own))
+
+
+def _content(store: ObjectStore, key: str) -> bytes | None:
+    """Return a manifest as it lies there, to put it back; None: another process has deleted it."""
+    try:
+        return store.get(object_key(key, MANIFEST))
+    except UnknownError:
+        return None
+
+
+def _wanted(store: ObjectStore, key: str, known: Mapping[str, ObjectInfo]) -> bool:
+    """Return whether a checkpoint that was neither claimed nor pinned when ``known`` was listed is so by now."""
+    return claims.fresh(store, key, known) or manifests.is_pinned(store, key)
 
 
 def _manifests(store: ObjectStore, objects: Collection[str]) -> dict[str, Manifest]:

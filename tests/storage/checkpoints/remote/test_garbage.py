@@ -87,6 +87,41 @@ def test_what_a_job_starts_from_stays_until_it_has_a_checkpoint_of_its_own(store
     assert not claims.claim(store, made[10].key, "tuned", 2)
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_a_claim_that_is_made_while_the_manifest_goes_is_seen(
+    store: S3Store, monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
+    """By the retention, which puts the manifest back as it was; or by the claimer, which finds none."""
+    monkeypatch.setattr(claims, "_PUT_BACK_S", 0.0)
+    made = {step: complete(store, step) for step in (10, 20, 30)}
+    where = object_key(made[10].key, manifests.MANIFEST)
+    content, everything = store.get(where), keys(store)
+    claimed: list[bool] = []
+    real = store.delete_many
+
+    def deleted(found: list[str]) -> None:
+        found = list(found)
+        if where not in found:
+            real(found)
+            return
+        if before:
+            claimed.append(claims.claim(store, made[10].key, "tuned", 1))
+            real(found)
+        else:
+            real(found)
+            claimed.append(claims.claim(store, made[10].key, "tuned", 1))
+
+    monkeypatch.setattr(store, "delete_many", deleted)
+    done = later(store)
+    assert claimed == [before]
+    assert done.dropped == (() if before else (made[10].key,))
+    if before:
+        assert store.get(where) == content
+        assert everything < keys(store)
+    else:
+        assert not [key for key in keys(store) if key.startswith(made[10].key)]
+
+
 def test_what_a_kept_checkpoint_refers_to_stays(store: S3Store) -> None:
     """Until nobody refers to it any more."""
     first = complete(store, 10)
