@@ -150,13 +150,17 @@ class Uploads:
                     loans.append(self._lend(rank, order.step, order.shard_epoch, slot, single=single))
                     if loans[-1].key != key:
                         raise CheckpointError(f"machine holds {loans[-1].key} of rank {rank}, not {key}")
+                    # At once: an order that comes while the metadata is read would lend it under the same name.
+                    self._under_way[order.job, rank].add(key)
             metadata = [await asyncio.to_thread(loan.read_metadata) for loan in loans]
-        except (CheckpointError, OSError) as error:
+        except BaseException as error:
             for loan in loans:
                 slot_files.release(loan.slot, loan.name)
+                self._under_way[order.job, loan.header.rank].discard(key)
+            if not isinstance(error, CheckpointError | OSError):
+                raise
             raise CheckpointError(f"{key} cannot be saved from this machine: {error}") from error
         for loan, each in zip(loans, metadata, strict=True):
-            self._under_way[order.job, loan.header.rank].add(key)
             self._soon(self._upload(loan, each, order.world_size))
 
     async def _due(self, loan: _Loan, run: Run, pace: Pace) -> None:
