@@ -204,9 +204,10 @@ def reserve(path: Path, file_nbytes: int) -> None:
 
 
 def release(path: Path, name: Path) -> None:
-    """End a loan, and drop a successor that was not used."""
+    """End a loan, and drop a successor that was not used, unless the file is lent to another one still."""
     name.unlink(missing_ok=True)
-    path.with_suffix(".reserved").unlink(missing_ok=True)
+    if not is_lent(path):
+        path.with_suffix(".reserved").unlink(missing_ok=True)
 
 
 def _renew(path: Path, file_nbytes: int) -> None:

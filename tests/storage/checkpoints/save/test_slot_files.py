@@ -72,6 +72,19 @@ def test_a_process_of_an_older_epoch_replaces_nothing_of_a_newer(tmp_path: Path)
         assert inode(path) == before
 
 
+def test_a_successor_stays_while_another_transfer_has_the_file(tmp_path: Path) -> None:
+    """A proof that ends does not drop what an upload reserved."""
+    path = write(tmp_path, 7)
+    upload, proof = tmp_path / "upload", tmp_path / "proof"
+    slot_files.lend(path, 7, upload)
+    slot_files.reserve(path, SIZE)
+    slot_files.lend(path, 7, proof)
+    slot_files.release(path, proof)
+    assert slot_files.is_reserved(path)
+    slot_files.release(path, upload)
+    assert not slot_files.is_reserved(path)
+
+
 def is_refused_elsewhere(path: Path, epoch: int) -> bool:
     """Whether a process of ``epoch`` may not have the slot."""
 
