@@ -19,6 +19,7 @@ def write_shard(
     slot: str | None = None,
     payload: bytes = b"",
     owned: int | None = None,
+    number: int = 0,
 ) -> Path:
     """A complete shard; returns its path."""
     payload = payload or f"weights of rank {rank} at step {step}".encode() * 100
@@ -36,6 +37,7 @@ def write_shard(
         owned_nbytes=len(payload) // 2 if owned is None else owned,
         payload_nbytes=len(payload),
         file_nbytes=at + len(payload),
+        number=number,
     )
     path = buffers.shard_path(folder, rank, slot) if slot else buffers.slot_to_overwrite(folder, rank)
     with slot_files.create(path, header.file_nbytes) as buffer:

@@ -146,17 +146,18 @@ class Memory:
     ) -> tuple[Path, buffers.ShardHeader] | None:
         """Return the shard of ``rank`` at ``step`` that epoch ``saved_by`` saved; the machine's own first.
 
-        ``saved_by`` 0: of the newest epoch that has one.
+        ``saved_by`` 0: of the newest epoch that has one. Of a step that was saved more than once the last save: an
+        earlier one was not common.
         """
         found = [
-            (header.epoch, order, path, header)
+            (header.epoch, header.number, order, path, header)
             for order, folder in enumerate((self.disk(job), self.peer(job), self.own(job)))
             for path, header in buffers.inventory(folder)
             if (header.rank, header.step) == (rank, step) and saved_by in (0, header.epoch)
         ]
         if not found:
             return None
-        _, _, path, header = max(found, key=lambda item: item[:2])
+        *_, path, header = max(found, key=lambda item: item[:3])
         return path, header
 
     def require(self, job: str, rank: int, step: int, saved_by: int = 0) -> tuple[Path, buffers.ShardHeader]:

@@ -14,6 +14,7 @@ from holdfast.agent.ranks.run import Run
 from holdfast.errors import HoldfastError
 from holdfast.models.agent import Mirror
 from holdfast.secret import Keys, keys
+from holdfast.storage.checkpoints.save.buffers import read_header
 from holdfast.tls import PLAIN, Tls
 
 _log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ class Mirrors:
         self._lock = threading.Lock()
         self._orders: dict[str, _Order] = {}
         self._waiting: dict[tuple[str, int], Path | None] = {}
-        self._asked: dict[tuple[str, int], tuple[int, int, str]] = {}
+        self._asked: dict[tuple[str, int], tuple[int, int, int, str]] = {}
 
     def order(self, command: Mirror) -> None:
         """Begin, or go on for longer, or turn to another machine."""
@@ -49,14 +50,17 @@ class Mirrors:
     def saved(self, run: Run, rank: int, step: int, path: Path) -> None:
         """Have a complete shard sent, if its job is mirrored. Called on the event loop; returns at once.
 
-        May be repeated for one step.
+        May be repeated for one save. A step that is saved a second time is sent again: only saves of one number belong
+        together.
         """
         if (order := self._orders.get(run.start.job)) is None:
             return
         if order.epoch != run.start.epoch or time.monotonic() > order.until:
             del self._orders[run.start.job]
             return
-        key, what = (run.start.job, rank), (order.epoch, step, order.address)
+        header = read_header(path)
+        number = header.number if header is not None else 0
+        key, what = (run.start.job, rank), (order.epoch, step, number, order.address)
         if self._asked.get(key) == what:
             return
         self._asked[key] = what

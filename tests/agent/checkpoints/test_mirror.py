@@ -74,6 +74,22 @@ def test_each_save_is_sent_while_it_is_ordered(tmp_path: Path, memory: Memory, p
     assert steps(memory) == {2, 5}
 
 
+def test_a_step_that_is_saved_a_second_time_is_sent_again(
+    tmp_path: Path, memory: Memory, port: ShardPort
+) -> None:
+    """The first save is not common: the other ranks have the second one only."""
+    mirrors = Mirrors(SECRET)
+    mirrors.order(order(port.address))
+    for number in (3, 4):
+        path = write_shard(tmp_path / "mine", step=2, number=number)
+        mirrors.saved(run(), 0, 2, path)
+        deadline = time.monotonic() + 60.0
+        while number not in {shard.number for shard in memory.shards() if shard.tier is Tier.PEER}:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+    mirrors.close()
+
+
 def test_a_machine_that_is_away_stops_nothing(tmp_path: Path, memory: Memory, port: ShardPort) -> None:
     """The failure is logged; another machine may be named at once."""
     mirrors = Mirrors(SECRET)
