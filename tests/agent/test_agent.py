@@ -52,13 +52,15 @@ async def test_ranks_run_as_under_torchrun(agent: AgentProcess, gateway: FakeGat
         "from pathlib import Path\n"
         "while not Path(os.environ['HOLDFAST_MACHINE_DIR'], 'go').exists():\n"
         "    time.sleep(0.01)\n"
-        "keys = ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'MASTER_ADDR', 'EXTRA', 'HOLDFAST_MACHINE_DIR')\n"
+        "keys = ('RANK', 'LOCAL_RANK', 'WORLD_SIZE', 'MASTER_ADDR', 'EXTRA', 'HOLDFAST_MACHINE',"
+        " 'HOLDFAST_MACHINE_DIR')\n"
         "print(json.dumps([os.environ[k] for k in keys] + sys.argv[1:] + [os.getcwd(), sys.path[0],"
         " os.nice(0), __name__]))\n"
         "import atexit; atexit.register(print, 'bye')\n",
     )
     async with agent.client as client:
-        states = await client.start(agent.start("env", args=("--x", "1"), env={"EXTRA": "e"}))
+        recorded = {"EXTRA": "e", "RANK": "7", "HOLDFAST_MACHINE": "m7"}  # the agent's own names win
+        states = await client.start(agent.start("env", args=("--x", "1"), env=recorded))
     assert [(state.rank, state.phase) for state in states] == [
         (0, RankPhase.STARTING),
         (1, RankPhase.STARTING),
@@ -68,7 +70,8 @@ async def test_ranks_run_as_under_torchrun(agent: AgentProcess, gateway: FakeGat
     first, bye = agent.log("env", 1).splitlines()
     code = str(agent.folder / "code" / "env" / agent.version("env"))
     assert json.loads(first) == [
-        "1", "1", "2", "127.0.0.1", "e", str(agent.folder), "--x", "1", code, code, os.nice(0) + NICE, "__main__",
+        "1", "1", "2", "127.0.0.1", "e", agent.machine, str(agent.folder),
+        "--x", "1", code, code, os.nice(0) + NICE, "__main__",
     ]  # fmt: skip
     assert bye == "bye"
     assert gateway.alerts(AlertKind.RANK_EXIT, "env") == []

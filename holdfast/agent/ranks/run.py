@@ -26,6 +26,7 @@ from holdfast.agent.ranks.rank_table import RankEvents, RankTable
 from holdfast.agent.ranks.remains import Remains
 from holdfast.agent.ranks.scratch import Scratch
 from holdfast.models.agent import JobOnMachine, RankResult, RankState, Start
+from holdfast.models.environment import OF_AGENTS, OF_RANKS
 from holdfast.models.roles import TRAINER
 from holdfast.policies.config.thresholds import MetricLimits
 from holdfast.roles import ENV_INDEX
@@ -408,11 +409,13 @@ class Run:
         }
         if self._role_of is not None and start.replay is None:
             env |= self._role_of(start.job, TRAINER, 0, start.epoch)
-        env |= flight_files.environment(self.flight_folder, start.env)
+        # A job that was recorded before they were refused may name the agent's own variables.
+        own = {name: value for name, value in start.env.items() if name not in OF_RANKS | OF_AGENTS}
+        env |= flight_files.environment(self.flight_folder, own)
         if start.replay is not None:
             env[wire.ENV_REPLAY_STEPS] = start.replay.steps
-        given = start.env if self._scratch is None else self._scratch.open(self.name, start.env)
-        return start.env | given | {name: str(value) for name, value in env.items()}
+        given = own if self._scratch is None else self._scratch.open(self.name, own)
+        return own | given | {name: str(value) for name, value in env.items()}
 
 
 def _torchrun(start: Start, rank: int) -> dict[str, str]:
