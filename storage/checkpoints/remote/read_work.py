@@ -18,6 +18,7 @@ from torch import Tensor
 
 from holdfast.errors import CheckpointError, DamagedError, HoldfastError, UnknownError
 from holdfast.storage.checkpoints.format.blocks import BlockCheck, Blocks
+from holdfast.storage.checkpoints.load.exchange import FAILURES, as_trouble
 from holdfast.storage.checkpoints.load.located import Located, Span
 from holdfast.storage.checkpoints.remote.manifests import ForeignFile, RemoteFile
 from holdfast.storage.checkpoints.remote.read_orders import Orders, block_nbytes
@@ -81,7 +82,7 @@ class Work:
         """Prepare the reads; ``number`` is the index in ``files`` of each name."""
         self._source = source
         self._items = items
-        self._files = files
+        self._files, self._number = files, number
         self._ranks = ranks
         self._spans = _by_block(items, number, files)
         self._checks: dict[int, BlockCheck | None] = {}
@@ -139,12 +140,27 @@ class Work:
     def finish(self, trouble: list[HoldfastError]) -> None:
         """Hand every item to the planner."""
         for item in self._items:
-            assert item.missing == 0, f"{item.item} lacks {item.missing} bytes"
             try:
-                item.finish(partial(self._source.get_range, item.file))
-            except HoldfastError as error:
-                trouble.append(error)
+                assert item.missing == 0, f"{item.item} lacks {item.missing} bytes"
+                item.finish(partial(self._verified, self._number[item.file]))
+            except FAILURES as error:
+                trouble.append(as_trouble(error, self._source.name))
                 return
+
+    def _verified(self, file: int, start: int, end: int) -> bytes:
+        """Read bytes of a file by themselves, in whole blocks that are those that were saved.
+
+        Raises:
+            DamagedError: they are not, twice.
+        """
+        described = self._files[file]
+        size = block_nbytes(described)
+        low, found = start // size * size, bytearray()
+        for at in range(low, min(-(-end // size) * size, described.nbytes), size):
+            nbytes = min(size, described.nbytes - at)
+            block = self._source.get_range(described.name, at, at + nbytes)
+            found += self._again(file, at, nbytes) if self._bad(file, at, block) else block
+        return bytes(found[start - low : end - low])
 
     def _read(self, file: int, start: int, end: int, copies: list[Bytes]) -> None:
         """Read a piece, and put its bytes in place and into ``copies`` when they are those that were saved.

@@ -30,7 +30,7 @@ from holdfast.storage.checkpoints.format.blocks import Blocks
 from holdfast.storage.checkpoints.format.boxes import Boxes
 from holdfast.storage.checkpoints.format.compact import CompactMetadata
 from holdfast.storage.checkpoints.format.safe_metadata import load_metadata
-from holdfast.storage.checkpoints.load.exchange import Exchange
+from holdfast.storage.checkpoints.load.exchange import FAILURES, Exchange, as_trouble
 from holdfast.storage.checkpoints.load.located import Located, Locator
 from holdfast.storage.checkpoints.remote import manifests
 from holdfast.storage.checkpoints.remote.boxes_reader import BoxesReader
@@ -175,6 +175,7 @@ class RemoteReader(StorageReader):
         locator = Locator(self._metadata, planner)
         with self.together():
             items = [locator.locate(item) for item in plan.items]
+            self._require_inside(items)
         files = [self._opening.files[name] for name in sorted(self._opening.files)]
         number = {file.name: index for index, file in enumerate(files)}
         orders, needed = self._agree(items, files, number)
@@ -204,11 +205,25 @@ class RemoteReader(StorageReader):
         trouble: list[HoldfastError] = []
         try:
             yield
-        except HoldfastError as error:
-            trouble.append(error)
-        except (RuntimeError, ValueError, KeyError, AssertionError) as error:
-            trouble.append(CheckpointError(f"{self.name}: {first_line(error)}"))
+        except FAILURES as error:
+            trouble.append(as_trouble(error, self.name))
         self._raise_together(trouble)
+
+    def _require_inside(self, items: list[Located]) -> None:
+        """Refuse items that lie beyond the ends of their files.
+
+        Raises:
+            DamagedError: a file is shorter than the metadata says; names it.
+        """
+        assert self._opening is not None
+        for each in items:
+            there = self._opening.files[each.file].nbytes
+            for span in each.spans:
+                if not 0 <= span.start <= span.end <= there:
+                    raise DamagedError(
+                        f"{self.name}: {each.file} has {there} bytes, and {each.item.storage_index.fqn} should lie at "
+                        f"{span.start} to {span.end}."
+                    )
 
     def get_range(self, name: str, start: int, end: int) -> bytes:
         """Return the bytes of a file of the checkpoint; counted."""
@@ -328,11 +343,6 @@ class RemoteReader(StorageReader):
         first: HoldfastError = next((each for each in told if isinstance(each, DamagedError)), told[0])
         more = f" (and {len(told) - 1} more ranks failed)" if len(told) > 1 else ""
         raise type(first)(f"{first}{more}") from (trouble[0] if trouble else None)
-
-
-def first_line(error: BaseException) -> str:
-    """Return the beginning of an error's message."""
-    return str(error).splitlines()[0].rstrip(".") if str(error) else type(error).__name__
 
 
 def _check_owner(manifest: Manifest, key: str, job: str, step: int | None) -> None:

@@ -59,3 +59,7 @@ def test_what_is_not_in_s3_is_named(
     objects.put("nothing/.metadata", (tmp_path / "ckpt" / ".metadata").read_bytes())
     with pytest.raises(CheckpointError, match=r"s3://elsewhere/nothing: __0_0.distcp is missing"):
         start_from(source, here, 0, {})
+    content = (tmp_path / "ckpt" / "__0_0.distcp").read_bytes()
+    objects.put("nothing/__0_0.distcp", content[:-50_000])
+    with pytest.raises(CheckpointError, match=rf"__0_0.distcp has {len(content) - 50_000} bytes, and model\."):
+        start_from(source, here, 0, {})
