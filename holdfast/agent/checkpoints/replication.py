@@ -73,6 +73,10 @@ class Replicator:
                 continue  # it was asked for twice
             if not self._send(run.start, path):
                 continue  # the rank's thread waits a bounded time only
+            with self._lock:
+                again = self._waiting.get(key)
+            if again is not None and again[0] == step and again[1] != path:
+                continue  # the step was saved a second time: that save is still to be sent
             if run.board is not None:
                 run.board.rows[rank].replicated_step = step
             run.controls[rank].replicated_step = step

@@ -42,6 +42,8 @@ class Saved:
     step: int
     world_size: int
     plan: str
+    number: int
+    """Of the call that saved: a step may be saved more than once."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def take_stock(header: ShardHeader, metadata: Metadata) -> tuple[Inventory, list
     for entry, parts in pieces.items():
         parts.sort(key=lambda each: each.piece.start)
         _require_whole(entry, parts)
-    saved = Saved(header.job, header.epoch, header.step, header.world_size, header.plan)
+    saved = Saved(header.job, header.epoch, header.step, header.world_size, header.plan, header.number)
     return Inventory(saved, tuple(pieces), dict(metadata.planner_data or {})), list(pieces.values())
 
 

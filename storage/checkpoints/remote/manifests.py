@@ -257,8 +257,7 @@ def newest_complete(store: ObjectStore, job: str) -> str | None:
 
 def latest(store: ObjectStore, job: str) -> RemoteCheckpoint | None:
     """Return the newest checkpoint that may be restored, or None."""
-    by_step = sorted(store.folders(checkpoints_prefix(job)), reverse=True)
-    for prefix in by_step:
+    for prefix in sorted(store.folders(checkpoints_prefix(job)), key=_by_step, reverse=True):
         try:
             found = describe(store, prefix)
         except CheckpointError as error:
@@ -267,6 +266,11 @@ def latest(store: ObjectStore, job: str) -> RemoteCheckpoint | None:
         if not found.suspect:
             return found
     return None
+
+
+def _by_step(prefix: str) -> tuple[int, int]:
+    match = _FOLDER.search(prefix)
+    return (int(match[1]), int(match[2])) if match else (-1, -1)
 
 
 def latest_step(store: ObjectStore, job: str) -> int:
