@@ -52,7 +52,9 @@ class LeaseBook:
 
         Raises:
             SourceError: a place or a file is missing or cannot be read.
-            SettingsError: a file is of no known format; the journal is another data set's, or in use.
+            SettingsError: a file is of no known format; the journal is another data set's.
+
+        A book that has the same journal, in this process or another, does nothing more from then on.
         """
         self._data = Dataset(source, 1, seed=seed, agree=Alone())
         self._length_s, self._clock = length_s, clock
@@ -62,6 +64,8 @@ class LeaseBook:
         self.run = uuid.uuid4().hex
         """Names this book: what a lease of another one asks for is refused."""
         self._journal: IO[bytes] | None = None
+        self._torn = False
+        """The journal may end in a part of a line, or in one of an act that failed."""
         self._lines = 0
         known = journal is not None and journal.exists() and self._replay(journal)
         if not known:
@@ -183,11 +187,28 @@ class LeaseBook:
         return after, None
 
     def _note(self, *told: Any) -> None:
-        if self._journal is not None:
-            self._journal.write(json.dumps(told).encode() + b"\n")
-            self._journal.flush()
-            os.fdatasync(self._journal.fileno())
-            self._lines += 1
+        if self._journal is None:
+            return
+        self._require_newest(self._journal)
+        if self._torn:
+            self._begin(Path(self._journal.name))
+        line = memoryview(json.dumps(told).encode() + b"\n")
+        self._torn = True  # on a full disk a part of it is written: nothing may follow that
+        while line:
+            line = line[self._journal.write(line) :]
+        os.fdatasync(self._journal.fileno())
+        self._torn = False
+        self._lines += 1
+
+    def _require_newest(self, journal: IO[bytes]) -> None:
+        """Refuse to go on beside a later book, which began the journal again.
+
+        Raises:
+            StaleError: there is one.
+        """
+        ours, there = os.fstat(journal.fileno()), os.stat(journal.name)
+        if (ours.st_dev, ours.st_ino) != (there.st_dev, there.st_ino):
+            raise StaleError(f"{journal.name}: another book has this journal since: its leases count")
 
     def _begin(self, journal: Path) -> None:
         """Begin the journal again with what holds now."""
@@ -199,11 +220,12 @@ class LeaseBook:
             },
             "leases": self._leases.state(),
         }
-        if self._journal is not None:
-            self._journal.close()
         durable.make_folder(journal.parent)
         durable.write(journal, json.dumps(first) + "\n", "lease journal")
-        self._journal, self._lines = journal.open("ab"), 0
+        before, self._journal = self._journal, journal.open("ab", buffering=0)
+        self._lines, self._torn = 0, False
+        if before is not None:
+            before.close()
 
     def _replay(self, journal: Path) -> bool:
         """Do again what the journal holds; its last line may have been cut off, and was never answered then."""

@@ -186,6 +186,44 @@ def test_the_rank_that_has_the_book_gets_its_state(folder: Path) -> None:
     assert again.used == 3
 
 
+def test_a_journal_on_a_full_disk_holds_what_was_answered(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The act that failed is not in it, nor is half of its line; what comes after it is."""
+    journal = tmp_path / "journal"
+    book = LeaseBook(data.folder(folder), journal=journal)
+    assert book.grant("w0")
+    with monkeypatch.context() as patch:
+        patch.setattr("holdfast.data.lease_book.os.fdatasync", _full)
+        with pytest.raises(OSError, match="full"):
+            book.grant("w1")
+    with journal.open("ab") as torn:
+        torn.write(b'["grant", "w')
+    found = book.grant("w2")
+    assert found
+    book.close()
+    again = LeaseBook(data.folder(folder), journal=journal)
+    assert again.state_dict() == book.state_dict()
+    again.commit(again.run, found[0].split, found[0].token, 3)
+
+
+def _full(_descriptor: int) -> None:
+    raise OSError("the disk is full")
+
+
+def test_a_book_whose_journal_another_has_does_nothing_more(folder: Path, tmp_path: Path) -> None:
+    """Both would grant the same rows under the same token."""
+    first = LeaseBook(data.folder(folder), journal=tmp_path / "journal")
+    found = first.grant("w0")
+    assert found
+    again = LeaseBook(data.folder(folder), journal=tmp_path / "journal")
+    with pytest.raises(StaleError, match="another book"):
+        first.grant("w1")
+    with pytest.raises(StaleError, match="another book"):
+        first.commit(first.run, found[0].split, found[0].token, 3)
+    again.commit(again.run, found[0].split, found[0].token, 3)
+
+
 def test_followed_splits_and_mixes_are_leased(folder: Path, tmp_path: Path) -> None:
     mix = data.mix({"a": data.folder(folder, follow=True), "b": data.folder(folder)}, {"a": 3, "b": 1})
     journal = tmp_path / "journal"
