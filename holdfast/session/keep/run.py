@@ -100,6 +100,8 @@ def _left(train: Callable[[], Value], main: MainThread, orders: Orders, epoch: i
     try:
         try:
             main.enter(epoch)
+            if orders.over.is_set():  # before there was anything to be driven out of
+                return _Left(None)
             value = train()
             main.leave()
             return _Done(value)
