@@ -157,6 +157,11 @@ class S3Store:
                 f"object {key!r} in bucket {self.bucket!r} has {at + coming - start} of the {end - start} bytes "
                 f"asked for at {start}: it is shorter than expected."
             )
+        if coming > end - at:
+            raise UnavailableError(
+                f"S3 at {self.endpoint} answers a request for {end - at} bytes of {key!r} with {coming}: it does not "
+                "know ranges."
+            )
         return answer["Body"]
 
     def fetch(self, key: str, path: Path) -> int:
