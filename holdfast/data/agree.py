@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, SourceError
 
 T = TypeVar("T")
+_log = logging.getLogger(__name__)
 
 
 class Agreement(Protocol):
@@ -84,6 +86,9 @@ def _tried(make: Callable[[], Any]) -> tuple[Any, HoldfastError | None]:
         return make(), None
     except HoldfastError as error:
         return None, error
+    except Exception as error:  # a torn file raises nearly anything; the other ranks would wait for this one
+        _log.warning("data cannot be read", exc_info=True)
+        return None, SourceError(f"data cannot be read: {type(error).__name__}: {error}")
 
 
 def _opened(told: list[Any]) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -19,6 +19,7 @@ from holdfast.data.ranges import opened
 from holdfast.errors import SettingsError, SourceError, UnavailableError
 
 MOST_PAGES = 100_000
+MOST_REDIRECTS = 20
 AT_ONCE = 8
 
 
@@ -105,9 +106,7 @@ class HttpPlace:
         last: Exception | None = None
         for _ in range(3):
             try:
-                answer = _client_of(os.getpid()).request(
-                    method, url, headers={**dict(self.headers), **headers}
-                )
+                answer = self._answer(method, url, headers)
             except httpx.HTTPError as error:
                 last = error
                 continue
@@ -115,6 +114,21 @@ class HttpPlace:
                 return answer
             last = RuntimeError(f"status {answer.status_code}")
         raise UnavailableError(f"{url}: the server does not answer: {last}")
+
+    def _answer(self, method: str, url: str, headers: Mapping[str, str]) -> httpx.Response:
+        """Ask once, and follow redirects: what the headers prove is for this place's host alone."""
+        client = _client_of(os.getpid())
+        request = client.build_request(method, url, headers={**dict(self.headers), **headers})
+        home = request.url
+        for _redirect in range(MOST_REDIRECTS):
+            answer = client.send(request, follow_redirects=False)
+            if answer.next_request is None:
+                return answer
+            request = answer.next_request
+            if not _is_of(home, request.url):
+                for name, _ in self.headers:
+                    request.headers.pop(name, None)
+        raise SourceError(f"{url}: more than {MOST_REDIRECTS} redirects")
 
     def _failed(self, url: str, answer: httpx.Response) -> SourceError:
         return SourceError(f"{url}: the server answers {answer.status_code} {answer.reason_phrase}")
@@ -163,6 +177,13 @@ class _Links(HTMLParser):
             self.found += [value for name, value in attrs if name == "href" and value]
 
 
+def _is_of(home: httpx.URL, url: httpx.URL) -> bool:
+    """Return whether an address is of the same server, or of the same one with TLS."""
+    if (url.scheme, url.host, url.port) == (home.scheme, home.host, home.port):
+        return True
+    return (url.scheme, url.host) == ("https", home.host) and home.port is None and url.port is None
+
+
 def version_of(answer: httpx.Response) -> str:
     """Return what changes with the content: the ETag, or the time of modification."""
     return str(answer.headers.get("etag") or answer.headers.get("last-modified") or "")
@@ -185,4 +206,4 @@ def _json_paths(page: str, answer: httpx.Response) -> list[str]:
 @functools.cache
 def _client_of(_pid: int) -> httpx.Client:
     """Return the client of a process. Compressed answers would have other sizes than the files."""
-    return httpx.Client(timeout=60, follow_redirects=True, headers={"accept-encoding": "identity"})
+    return httpx.Client(timeout=60, headers={"accept-encoding": "identity"})

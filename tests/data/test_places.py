@@ -12,10 +12,12 @@ from typing import Any
 from urllib.parse import quote
 
 import fsspec
+import httpx
 import pytest
 
 from holdfast import data
-from holdfast.data import places
+from holdfast.data import http_listing, places
+from holdfast.data.agree import _tried
 from holdfast.data.folder import FolderPlace
 from holdfast.errors import SettingsError, SourceError, UnavailableError
 from holdfast.storage.objects.s3 import S3Store
@@ -190,6 +192,40 @@ def test_a_server_that_is_away_is_named() -> None:
         next(data.Dataset(data.http("http://127.0.0.1:9/"), 1))
     with pytest.raises(SettingsError, match="expected http://"):
         data.http("ftp://x/")
+
+
+def test_headers_are_for_the_places_own_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A redirect to another host does not take them along; one to TLS on the same host does."""
+    asked: list[tuple[str, str | None]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append((str(request.url), request.headers.get("x-key")))
+        if request.url.scheme == "http":
+            return httpx.Response(301, headers={"location": "https://data.test/list"})
+        if request.url.host == "data.test":
+            return httpx.Response(302, headers={"location": "https://elsewhere.test/list"})
+        return httpx.Response(200, json=[])
+
+    client = httpx.Client(transport=httpx.MockTransport(answer))
+    monkeypatch.setattr(http_listing, "_client_of", lambda _pid: client)
+    assert data.http("http://data.test/list", headers={"X-Key": "s3cret"}).listing() == []
+    assert asked == [
+        ("http://data.test/list", "s3cret"),
+        ("https://data.test/list", "s3cret"),
+        ("https://elsewhere.test/list", None),
+    ]
+
+
+def test_what_fails_on_one_rank_in_its_own_way_is_told_to_all() -> None:
+    """A torn archive raises what it likes: a rank that left by that would be waited for."""
+
+    def read() -> None:
+        raise EOFError("Compressed file ended")
+
+    made, error = _tried(read)
+    assert made is None
+    assert isinstance(error, SourceError)
+    assert "EOFError: Compressed file ended" in str(error)
 
 
 def test_what_fsspec_reaches_is_read(tmp_path: Path) -> None:
