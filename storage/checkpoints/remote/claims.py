@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Collection, Iterable, Mapping
 
-from holdfast.errors import UnknownError
+from holdfast.errors import CheckpointError, UnknownError
 from holdfast.storage.checkpoints.remote import manifests
 from holdfast.storage.checkpoints.remote.manifests import MANIFEST, object_key
 from holdfast.storage.objects.base import ObjectInfo, ObjectStore
@@ -89,7 +89,10 @@ def _holds(store: ObjectStore, name: str) -> bool:
     except (ValueError, TypeError, KeyError):
         return True  # not ours to judge
     newest = manifests.newest_complete(store, job)
-    return newest is None or manifests.read_manifest(store, newest).epoch <= epoch
+    try:
+        return newest is None or manifests.read_manifest(store, newest).epoch <= epoch
+    except CheckpointError:
+        return True  # that job's retention was faster, or its manifest is damaged
 
 
 def _name(key: str, job: str) -> str:
