@@ -48,6 +48,9 @@ def quotas(weights: Sequence[float], names: Sequence[str]) -> tuple[int, ...]:
     by_rest = sorted(range(len(exact)), key=lambda at: (found[at] - exact[at], at))
     for at in by_rest[: max(0, ROW - sum(found))]:
         found[at] += 1
+    if sum(found) - ROW >= max(found):
+        # Thousands of sources of next to no weight: one place is each one's, and the rest goes by weight.
+        found = [1 + int(weight / whole * (ROW - len(exact))) for weight in weights]
     found[max(range(len(found)), key=found.__getitem__)] -= sum(found) - ROW
     return tuple(found)
 

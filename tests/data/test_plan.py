@@ -212,6 +212,13 @@ def test_quotas_add_up(weights: list[float]) -> None:
     assert min(found) >= 1
 
 
+def test_many_sources_of_next_to_no_weight_leave_the_others_their_part() -> None:
+    found = quotas([1.0, 1.0, *[1e-9] * 6000], [str(at) for at in range(6002)])
+    assert sum(found) == ROW
+    assert set(found[2:]) == {1}
+    assert min(found[:2]) > 1990
+
+
 @pytest.mark.parametrize("weight", [0, -1, float("nan"), float("inf")])
 def test_weights_must_be_positive(weight: float) -> None:
     with pytest.raises(SettingsError, match=r"weights\['code'\] = .*expected a positive number"):
