@@ -171,6 +171,18 @@ async def test_an_epoch_that_repeats_a_step_leaves_the_loan_of_the_one_before(si
     assert list(site.memory.transfers.iterdir()) == []
 
 
+async def test_two_orders_at_once_send_one_part(site: Site) -> None:
+    """The second one comes while the first reads what it needs: both would have one name for their loans."""
+    write_shard(site.memory.own("toy"), 1, 7)
+    order = Persist(job="toy", epoch=1, incarnation="i1", step=7, shard_epoch=1, world_size=2, ranks=(1,))
+    await asyncio.gather(site.uploads.persist(order), site.uploads.persist(order))
+    site.store.go.set()
+    await site.rest()
+    assert site.store.sent == [7]
+    assert (site.counted("ok"), site.counted("failed")) == (1, 0)
+    assert list(site.memory.transfers.iterdir()) == []
+
+
 async def test_an_order_that_is_repeated_sends_nothing_twice(site: Site) -> None:
     """It is repeated until the checkpoint is whole, which may wait for another machine; what failed is sent again."""
     order = Persist(job="toy", epoch=1, incarnation="i1", step=7, shard_epoch=1, world_size=2, ranks=(1,))
