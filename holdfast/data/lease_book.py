@@ -27,6 +27,8 @@ from holdfast.errors import SettingsError, StaleError
 
 _MOST_LINES = 10_000
 """Of a journal, before it is begun again: all of them are done again at the next start."""
+_QUICK_S, _PART = 0.5, 9.0
+"""New files are looked for at every request, unless that takes longer: then a tenth of the time."""
 
 
 class LeaseBook:
@@ -67,6 +69,7 @@ class LeaseBook:
         self._torn = False
         """The journal may end in a part of a line, or in one of an act that failed."""
         self._lines = 0
+        self._look_at = 0.0
         known = journal is not None and journal.exists() and self._replay(journal)
         if not known:
             self._data.prepare()
@@ -154,8 +157,13 @@ class LeaseBook:
             )
 
     def _look_for_more(self, now: float) -> None:
-        after = self._leases.expired(now)
-        if self._data.follows and not after.freed and after.next >= len(after.rows) and self._data.grow():
+        after, began = self._leases.expired(now), time.monotonic()
+        if not self._data.follows or after.freed or after.next < len(after.rows) or began < self._look_at:
+            return
+        grown, took_s = self._data.grow(), time.monotonic() - began
+        if took_s > _QUICK_S:  # every worker without a split asks each second, and commits wait for this
+            self._look_at = time.monotonic() + _PART * took_s
+        if grown:
             self._take_listing()
             self._note("listing", base64.b64encode(self._data.listing.packed()).decode())
 
