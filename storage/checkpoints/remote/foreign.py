@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from holdfast.errors import CheckpointError, HoldfastError, UnknownError
 from holdfast.storage.checkpoints.format.foreign_metadata import MAX_BYTES, load_foreign
+from holdfast.storage.checkpoints.load.exchange import FAILURES, as_trouble
 from holdfast.storage.checkpoints.remote.manifests import METADATA, ForeignFile, Manifest, object_key
 from holdfast.storage.checkpoints.remote.remote_reader import Opening, RemoteReader
 from holdfast.storage.objects.base import ObjectStore
@@ -52,7 +53,7 @@ class ForeignReader(RemoteReader):
                 raise CheckpointError(f"{self.name}: {missing[0]} is missing.")
         except UnknownError as error:
             return None, CheckpointError(f"{self.name}: {error}")
-        except HoldfastError as error:
-            return None, error
+        except FAILURES as error:  # whatever it is: the other ranks wait for an answer
+            return None, as_trouble(error, self.name)
         manifest = Manifest(job="", step=0, epoch=0, world_size=0, saved_at=0, nbytes=0)
         return Opening(manifest, metadata, False, {name: found[name] for name in named}), None

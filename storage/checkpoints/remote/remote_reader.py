@@ -262,8 +262,8 @@ class RemoteReader(StorageReader):
             return Opening(manifest, metadata, False, {name: listed[name] for name in paths}), None
         except UnknownError as error:
             return None, DamagedError(f"checkpoint {self._key}: {error}")
-        except HoldfastError as error:
-            return None, error
+        except FAILURES as error:  # whatever it is: the other ranks wait for an answer
+            return None, as_trouble(error, self.name)
 
     def _open_boxes(self, manifest: Manifest) -> bytes | None:
         """Read the part of the compact metadata that every rank needs; None: there is none, or it is damaged."""
@@ -309,7 +309,7 @@ class RemoteReader(StorageReader):
         ahead = {turn: work.submit(pool, orders, turn) for turn in range(min(2, orders.turns))}
         for turn in range(orders.turns):
             done = ahead.pop(turn)
-            _wait(done, trouble)
+            _wait(done, trouble, self.name)
             if self._exchange.any(bool(trouble)) if orders.exchange else trouble:
                 return False
             for piece in done.pieces:
@@ -352,9 +352,9 @@ def _check_owner(manifest: Manifest, key: str, job: str, step: int | None) -> No
         raise CheckpointError(f"checkpoint {key} is of step {manifest.step}, expected {step}: not restored.")
 
 
-def _wait(reading: Round, trouble: list[HoldfastError]) -> None:
+def _wait(reading: Round, trouble: list[HoldfastError], name: str) -> None:
     for read in reading.reads:
         try:
             read.result()
-        except HoldfastError as error:
-            trouble.append(error)
+        except FAILURES as error:
+            trouble.append(as_trouble(error, name))
