@@ -11,7 +11,7 @@ import torch
 
 from holdfast.agent import wire
 from holdfast.errors import CheckpointError
-from holdfast.session import boundary, saver
+from holdfast.session import boundary
 from holdfast.session.agreement import Group, Result, Vote
 from holdfast.session.counts import Counts
 from holdfast.session.state import StateTree
@@ -144,30 +144,6 @@ def test_the_last_save_waits_for_the_one_before(
     assert max(each.step for _, each in buffers.inventory(agent.shards)) == 5
     session.checkpoint(state, last=True)
     assert session.counts.unstepped == 0, "the step is saved: nothing is left to do"
-
-
-def test_a_last_save_that_was_given_up_is_counted_at_the_next(
-    make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The other ranks may have made their attempts at it: the calls of all stay the same ones, and later steps are
-    saved."""
-    agent = make_agent(replicate=False)
-    monkeypatch.setattr(boundary, "REPLICATION_S", 1000.0)
-    monkeypatch.setattr(saver, "LAST_S", 0.05)
-    session, state = session_of(agent, **{wire.ENV_PATIENCE: "0"}), training()
-    session.restore(state)
-    for step in (1, 2, 3):
-        train(state)
-        session.step(step)
-        session.checkpoint(state, last=step == 2)  # while the peer has nothing yet
-        if step == 2:
-            assert session._saver._agenda.calls == 1
-            agent.controls[0].replicated_step = 1
-    agent.controls[0].replicated_step = 3
-    assert session.flush(20)
-    assert session._saver._agenda.calls == 3
-    assert session.counts.common == 2
-    assert [each.step for _, each in buffers.inventory(agent.shards)] == [1, 3]
 
 
 def test_the_last_step_is_not_saved_when_it_is_not_finite(make_agent: MakeAgent) -> None:
