@@ -7,7 +7,7 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,15 +48,6 @@ QUIET_S = 30.0
 """Between two lines in the log that report the same kind of failed saves."""
 
 
-@dataclass
-class _Last:
-    """The last save of the job, as far as this rank has come with it."""
-
-    step: int
-    restored: int
-    attempts: int = 0
-
-
 class Saver:
     """Writes this rank's shards.
 
@@ -89,8 +80,6 @@ class Saver:
         self._newest = 0
         self._common: int | None = None
         """The step of the newest save that all ranks have."""
-        self._last: _Last | None = None
-        """A last save whose outcome on the other ranks was not waited for to the end."""
         self._may_again = False
         """A rank skipped the last call, or the next plan corrects it; the same on all ranks that heard its outcome."""
         self._said_at: dict[str, float] = {}
@@ -161,7 +150,6 @@ class Saver:
         """
         if self._closed:
             raise StaleError(f"epoch {self._context.epoch} is over: step {step} is not saved")
-        self._finish_last(state)
         self.wait()
         number = self._agenda.call()
         stepped = step > restored and (again or step != self._newest)
@@ -195,59 +183,18 @@ class Saver:
 
         Returns when all ranks have it, or cannot have it: an error, a step that is not finite, a rank that is gone.
         All ranks make as many attempts: what one skipped all skip, and hear of. So they do of tensors that were the
-        same on all ranks until now, for which they make a new plan. A rank that waited in vain for the outcome of one
-        makes those that the others made meanwhile when it saves again.
+        same on all ranks until now, for which they make a new plan.
         """
-        self._finish_last(state)
-        last = _Last(step, restored)
-        attempt = functools.partial(
-            self.save,
-            state,
-            step,
-            good=good,
-            everything=everything,
-            step_s=step_s,
-            restored=restored,
-            again=True,
-        )
-        if not self._attempts(last, attempt, LAST_S):
-            self._last = last
-
-    def _attempts(self, last: _Last, attempt: Callable[[], None], patience_s: float) -> bool:
-        """Make the attempts at a last save that are left; return False when an outcome is not known in time.
-
-        How many there are depends only on outcomes that all ranks hear: so the calls of all stay the same ones.
-        """
-        while self.flush(patience_s):
-            if self._gone or last.step in (self._common, last.restored):
-                return True
-            if last.attempts == len(LAST_PAUSES_S) or (last.attempts and not self._may_again):
-                return True
-            time.sleep(LAST_PAUSES_S[last.attempts])
+        for pause_s in LAST_PAUSES_S:
+            if not self.flush(LAST_S) or self._gone or step in (self._common, restored):
+                return
+            time.sleep(pause_s)
             self._may_again = False
-            last.attempts += 1
-            attempt()
-        return False
-
-    def _finish_last(self, state: Mapping[str, Any]) -> None:
-        """Come to the end of a last save that was given up here, as the others did: save nothing, but be counted."""
-        last, self._last = self._last, None
-        if last is None:
-            return
-        attempt = functools.partial(
-            self.save,
-            state,
-            last.step,
-            good=False,
-            everything=True,
-            step_s=0.0,
-            restored=last.restored,
-            again=True,
-        )
-        if not self._attempts(last, attempt, PLAN_PATIENCE_S):
-            self._gone = True  # which call of the others the next one here would meet is not known
-            why = f"its outcome is not known after {PLAN_PATIENCE_S:.0f} s: no step is saved any more in this epoch"
-            self._fail(last.step, CheckpointError(f"the last save: {why}"))
+            self.save(
+                state, step, good=good, everything=everything, step_s=step_s, restored=restored, again=True
+            )
+            if not self.flush(LAST_S) or not self._may_again:
+                return
 
     def close(self, timeout_s: float) -> bool:
         """Give up all saves, for good: the epoch is over. Return whether nothing is written any more."""
