@@ -74,7 +74,7 @@ class Saver:
         self._patient = True
         self._mixed = False
         self._gone = False
-        """Another rank is gone, so that no save can become common any more in this epoch."""
+        """Another rank is gone, or at another call: no save can become common any more in this epoch."""
         self._telling = False
         self._skipped = 0
         self._newest = 0
@@ -186,14 +186,17 @@ class Saver:
         same on all ranks until now, for which they make a new plan.
         """
         for pause_s in LAST_PAUSES_S:
-            if not self.flush(LAST_S) or self._gone or step in (self._common, restored):
+            if not self.flush(LAST_S):
+                self._gone = True  # how many attempts the others make is not known: no later call would meet theirs
+                return
+            if self._gone or step in (self._common, restored):
                 return
             time.sleep(pause_s)
             self._may_again = False
             self.save(
                 state, step, good=good, everything=everything, step_s=step_s, restored=restored, again=True
             )
-            if not self.flush(LAST_S) or not self._may_again:
+            if self.flush(LAST_S) and not self._may_again:
                 return
 
     def close(self, timeout_s: float) -> bool:
