@@ -29,7 +29,7 @@ async def leave_behind(case: Case) -> str:
         if found.leave is None:  # an earlier attempt has marked it
             return {"said": "its state was abandoned already"}
         why = f"{case.incident_id}: {found.leave.why}"
-        marked = await choose.give_up_state(case.ctx, case.job, found.leave.step, why)
+        marked = await choose.give_up_state(case.ctx, case.job, found.leave.step, why, case.ledger)
         return {"said": found.leave.why, "step": found.leave.step, "in_s3": marked}
 
     done = await case.once("suspect", _target(case), {}, act)

@@ -169,4 +169,4 @@ async def _give_up_state(case: Case, epoch: int, why: str) -> None:
             f"checkpoint of step {now.start_step} cannot be loaded by code version {now.code_version} (epoch "
             f"{before.epoch} ran {before.code_version}): {_short(why)}"
         )
-    await restore.give_up_state(case.ctx, case.job, now.start_step, f"refused: {why}")
+    await restore.give_up_state(case.ctx, case.job, now.start_step, f"refused: {why}", case.ledger)

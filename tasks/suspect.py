@@ -21,7 +21,7 @@ async def mark_suspect(case: Case, reason: str) -> list[int]:
         return []
 
     async def act() -> dict[str, Any]:
-        marked = case.ctx.ledger.mark_suspect(case.job, bound + 1, f"{case.incident_id}: {reason}")
+        marked = case.ledger.mark_suspect(case.job, bound + 1, f"{case.incident_id}: {reason}")
         for checkpoint in marked:
             try:
                 await asyncio.to_thread(manifests.mark_suspect, case.ctx.store, checkpoint, reason)

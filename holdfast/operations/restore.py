@@ -14,6 +14,7 @@ from holdfast.models.missing import Missing
 from holdfast.operations.context import Context
 from holdfast.policies.restore import from_zero, lineage, restore_plan
 from holdfast.storage.checkpoints.remote import manifests
+from holdfast.storage.ledger import Ledger
 
 
 @dataclass(frozen=True)
@@ -81,16 +82,29 @@ async def by_hand(search: Search, choice: Choice) -> RestorePlan:
     return made.model_copy(update={"reasons": (f"a person asked for step {choice.step}", *made.reasons)})
 
 
-async def give_up_state(ctx: Context, job: str, step: int, why: str) -> list[int]:
+async def give_up_state(
+    ctx: Context, job: str, step: int, why: str, ledger: Ledger | None = None
+) -> list[int]:
     """Have no further plan name the state of ``step`` that is there now, or one saved after it; may be repeated.
 
     The ledger keeps it, for shards in memory and for uploads that end only later; in S3 it is marked as far as that
     answers. What an older step is restored over has no value any more, so nothing is lost by "or after it".
 
+    Args:
+        ctx: services.
+        job: whose state it is.
+        step: its step.
+        why: for people.
+        ledger: one that refuses to write once the caller may not act on the job any more; None: the plain one.
+
     Returns:
         Steps of the checkpoints in S3 that were marked.
+
+    Raises:
+        StaleError: another run acts on the job; nothing was marked.
     """
-    marked = {each.key: each for each in ctx.ledger.mark_suspect(job, step, why) if each.step == step}
+    ledger = ledger or ctx.ledger
+    marked = {each.key: each for each in ledger.mark_suspect(job, step, why) if each.step == step}
     try:
         if not marked:  # the plan was made of what the bucket has: the ledger may have missed a manifest
             listed_now = await asyncio.to_thread(manifests.list_remote, ctx.store, job)

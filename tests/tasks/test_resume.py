@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.errors import StaleError
 from holdfast.models.agent import AgentState
+from holdfast.models.alert import Classification, IncidentClass
 from holdfast.models.checkpoint import Shard, Tier
 from holdfast.models.job import Job, JobSpec
 from holdfast.operations import restore as choose
@@ -72,6 +74,21 @@ async def test_the_next_plan_takes_the_next_older_step(ctx: Context, known: bool
         each.step: each.suspect_reason for each in manifests.list_remote(ctx.store, "gpt") if each.suspect
     }
     assert marked == {40: f"refused: {WHY}"}
+
+
+async def test_a_run_that_was_replaced_marks_nothing(ctx: Context) -> None:
+    """It slept, and another run acts on the job: the newer one's states are no business of the older one."""
+    put(ctx, 20, 40)
+    found = Classification(incident_class=IncidentClass.NAN_LOSS, confidence=1, reasons=("x",))
+    incident = ctx.ledger.open_incident("gpt", found, 2, [], 1.0)
+    ctx.ledger.take_job(incident.id, 1, "run 1", "run 1", 60.0)
+    mine = ctx.ledger.holding(incident.id, "gpt", "run 1")
+    ctx.ledger.next_attempt(incident.id, 1)
+    ctx.ledger.take_job(incident.id, 2, "run 2", "run 2", 60.0)
+    with pytest.raises(StaleError):
+        await choose.give_up_state(ctx, "gpt", 40, f"refused: {WHY}", mine)
+    assert await planned(ctx) == 40
+    assert ctx.ledger.suspicions("gpt") == []
 
 
 async def test_a_marking_that_was_cut_short_is_completed(ctx: Context) -> None:
