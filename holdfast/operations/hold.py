@@ -26,7 +26,8 @@ async def hold(ctx: Context, job_name: str, at_step: int | None) -> int | None:
     ``at_step`` 0 means "as soon as possible": the earliest boundary that no rank has passed yet.
 
     Raises:
-        RefusedError: the job does not run, or its ranks did not reach the boundary in time (they go on).
+        RefusedError: the job does not run, or its ranks did not reach the boundary in time (they go on); or it was
+            recovered, stopped or ended meanwhile, and its state is that of those who did so.
         UnavailableError: a machine does not answer (the others' ranks go on).
     """
     job = ctx.ledger.job(job_name)
@@ -34,20 +35,19 @@ async def hold(ctx: Context, job_name: str, at_step: int | None) -> int | None:
         raise RefusedError(f"job {job_name} is {job.state}: only a running job can be held")
     try:
         held = await hold_ranks(ctx, job, at_step)
+        ctx.ledger.set_held(job_name, job.epoch, held=held is not None)
     except HoldfastError:
         if at_step is not None:
             with contextlib.suppress(HoldfastError):
                 await _let_go(ctx, job)
         raise
-    ctx.ledger.set_job(job_name, state=JobState.RUNNING if held is None else JobState.PAUSED)
     return held
 
 
 async def _let_go(ctx: Context, job: Job) -> None:
     """Have ranks go on that could not all be held: those that heard the order would wait for the others for ever."""
     await hold_ranks(ctx, job, None)
-    if job.state is JobState.PAUSED:
-        ctx.ledger.set_job(job.name, state=JobState.RUNNING)
+    ctx.ledger.set_held(job.name, job.epoch, held=False)  # another request may have recorded it as held meanwhile
 
 
 async def hold_ranks(ctx: Context, job: Job, at_step: int | None, *, every: int = 1) -> int | None:

@@ -101,6 +101,23 @@ class Jobs(Connection):
                 row.done_at = None
             return row.to(Job)
 
+    def set_held(self, name: str, epoch: int, *, held: bool) -> Job:
+        """Record that the ranks of ``epoch`` are held for a person, or go on; all else about the job stays.
+
+        Raises:
+            UnknownError: no such job.
+            RefusedError: it neither trains nor holds any more, or not in this epoch: it stays as it is.
+        """
+        with self._write() as session:
+            row = job_row(session, name, lock=True)
+            if row.epoch != epoch or row.state not in (JobState.RUNNING, JobState.PAUSED):
+                raise RefusedError(
+                    f"job {name} is {row.state} (epoch {row.epoch}) by now: it is not "
+                    f"{'held' if held else 'let go'} in epoch {epoch}"
+                )
+            _note(session, row, JobState.PAUSED if held else JobState.RUNNING, self._clock.now())
+            return row.to(Job)
+
     def scale_role(self, name: str, role: str, replicas: int) -> Job:
         """Change the replicas of a role and nothing else: a playbook may change the job's size meanwhile.
 

@@ -154,3 +154,41 @@ async def test_ranks_are_let_go_when_a_machine_did_not_hear_the_order(
         await hold.hold(ctx, JOB, 0)
     assert ranks.hold_at["m0"] is None
     assert ctx.ledger.job(JOB).state is JobState.RUNNING
+
+
+@pytest.mark.parametrize("state", [JobState.RECOVERING, JobState.STOPPED, JobState.DONE])
+@pytest.mark.parametrize("at_step", [0, None], ids=["held", "let go"])
+async def test_a_job_that_was_changed_meanwhile_keeps_its_state(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch, state: JobState, at_step: int | None
+) -> None:
+    """A playbook took it up, a person stopped it, or it ended, while its ranks were on their way to the boundary."""
+    ranks = Ranks(monkeypatch, pace=lambda: 0)
+    heard = ranks.hold
+
+    async def changed(order: Hold) -> None:
+        await heard(order)
+        ctx.ledger.set_job(JOB, state=state)
+
+    monkeypatch.setattr(ranks, "hold", changed)
+    with pytest.raises(RefusedError, match=f"is {state} "):
+        await hold.hold(ctx, JOB, at_step)
+    assert ctx.ledger.job(JOB).state is state
+    assert ranks.hold_at == {"m0": None, "m1": None}, "ranks wait at a boundary that no one knows of"
+
+
+async def test_a_job_that_was_started_again_meanwhile_is_not_recorded_as_held(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ranks that reached the boundary are those of a former epoch."""
+    ranks = Ranks(monkeypatch, pace=lambda: 0)
+    heard = ranks.hold
+
+    async def started(order: Hold) -> None:
+        await heard(order)
+        if ctx.ledger.job(JOB).epoch == 1:
+            ctx.ledger.next_epoch(JOB)
+
+    monkeypatch.setattr(ranks, "hold", started)
+    with pytest.raises(RefusedError, match="epoch 2"):
+        await hold.hold(ctx, JOB, 0)
+    assert ctx.ledger.job(JOB).state is JobState.RUNNING
