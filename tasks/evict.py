@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from prefect import task
@@ -20,6 +22,7 @@ from holdfast.operations.fence import fence
 from holdfast.policies.detect import silence
 from holdfast.policies.escalate import breaker
 from holdfast.policies.join_names import join_names
+from holdfast.storage.ledger.evictions import Past
 from holdfast.tasks import late, repair, returned
 from holdfast.tasks.approve import ask_before_evicting
 from holdfast.tasks.case import Case
@@ -75,11 +78,11 @@ async def take_machines_out(case: Case, machines: Sequence[str], reason: str, sc
     new, sure = _new(case, machines), late.roots(case)
     # A machine that surely fails is kept from every job, whatever class of incident it was found in.
     wide = case.ctx.policy.ladder.of(IncidentClass.MACHINE_FAULT).scope
+    acts = [_plan(case, name, sure.get(name, reason), wide if name in sure else scope) for name in new]
+    _begin(case, acts)
     for name in new:
         get_run_logger().warning("evicting %s: %s", name, reason)
-    await asyncio.gather(
-        *(_evict_one(case, name, sure.get(name, reason), wide if name in sure else scope) for name in new)
-    )
+    await asyncio.gather(*(_evict_one(case, act) for act in acts))
 
 
 def _new(case: Case, machines: Sequence[str]) -> list[str]:
@@ -98,10 +101,44 @@ def _failed_again(case: Case, machine: str, before: str) -> bool:
     return now.incarnation in found or machine in late.roots(case)
 
 
-async def _evict_one(case: Case, machine: str, reason: str, scope: Scope) -> None:
-    ctx, meant = case.ctx, _meant(case, machine)
+@dataclass(frozen=True)
+class _Eviction:
+    """One machine to evict."""
+
+    machine: str
+    target: str
+    """Of the action's key."""
+    reason: str
+    scope: Scope
+    meant: str
+    """The machine's incarnation."""
+
+    @property
+    def intent(self) -> dict[str, Any]:
+        return {"reason": self.reason, "scope": self.scope.value, "incarnation": self.meant}
+
+
+def _plan(case: Case, machine: str, reason: str, scope: Scope) -> _Eviction:
     times = sum(machine_of(action.key) == machine for action in case.done("evict"))
     target = f"{machine}{AGAIN}{times + 1}" if times else machine
+    return _Eviction(machine, target, reason, scope, _meant(case, machine))
+
+
+def _begin(case: Case, acts: Sequence[_Eviction]) -> None:
+    """Record all intents at once, unless the breaker forbids them by now: runs of other jobs may have begun some.
+
+    Raises:
+        LimitError: not now; the message names the time from which on.
+    """
+    if not acts:
+        return
+    may = _breaker(case, [act.machine for act in acts])
+    intents = {f"evict:{act.target}": act.intent for act in acts}
+    case.ledger.begin_evictions(case.incident_id, case.attempt, intents, may, case.lease)
+
+
+async def _evict_one(case: Case, act_on: _Eviction) -> None:
+    ctx, machine, reason, scope, meant = case.ctx, act_on.machine, act_on.reason, act_on.scope, act_on.meant
 
     async def act() -> dict[str, Any]:
         silent = machine in _silent_at_pause(case)
@@ -124,8 +161,7 @@ async def _evict_one(case: Case, machine: str, reason: str, scope: Scope) -> Non
             await _until_its_lease_is_over(case, machine, begun)
         return {"reason": reason, "scope": scope.value, "at": ctx.clock.now()}
 
-    intent = {"reason": reason, "scope": scope.value, "incarnation": meant}
-    await case.once("evict", target, intent, act)
+    await case.once("evict", act_on.target, act_on.intent, act)
 
 
 def _meant(case: Case, machine: str) -> str:
@@ -199,20 +235,26 @@ def ask_breaker(case: Case, new: Sequence[str]) -> None:
     Raises:
         LimitError: not now; the message names the time from which on.
     """
-    if not new:
-        return
-    ledger, now = case.ctx.ledger, case.ctx.clock.now()
-    fleet_size = ledger.fleet_size()
-    policy = case.ctx.policy.breaker
-    job = case.job_now()
-    answers = (
-        breaker.may_evict(ledger.evictions(now - policy.window_s), len(new), fleet_size, now, policy),
-        breaker.may_evict_from_job(
-            ledger.evictions(now - policy.job_window_s, job.name), len(new), len(job.machines), now, policy
-        ),
-    )
-    for answer in answers:
-        if not answer.allowed:
-            raise LimitError(
-                f"not evicting {join_names(new)}: {answer.reason}", Missing.EVICTIONS, answer.again_at
-            )
+    if new:
+        _breaker(case, new)(functools.partial(case.ctx.ledger.evictions, but=case.incident_id))
+
+
+def _breaker(case: Case, new: Sequence[str]) -> Callable[[Past], None]:
+    """Return the breaker's question, to be asked about evictions up to then."""
+    policy, job, fleet_size = case.ctx.policy.breaker, case.job_now(), case.ctx.ledger.fleet_size()
+
+    def ask(past: Past) -> None:
+        now = case.ctx.clock.now()
+        answers = (
+            breaker.may_evict(past(now - policy.window_s), len(new), fleet_size, now, policy),
+            breaker.may_evict_from_job(
+                past(now - policy.job_window_s, job.name), len(new), len(job.machines), now, policy
+            ),
+        )
+        for answer in answers:
+            if not answer.allowed:
+                raise LimitError(
+                    f"not evicting {join_names(new)}: {answer.reason}", Missing.EVICTIONS, answer.again_at
+                )
+
+    return ask

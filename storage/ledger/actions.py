@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from holdfast.clock import Clock
 from holdfast.errors import StaleError, UnknownError
 from holdfast.models.history import Action, ActionState
 from holdfast.storage.ledger.connection import Connection
@@ -38,29 +39,7 @@ class Actions(Connection):
                 ``holder``'s any more (empty: not checked): stop at once.
         """
         with self._write() as session:
-            # The lock on the incident makes concurrent begins of one key take turns.
-            incident = incident_row(session, incident_id, lock=True)
-            must_be_open(incident)
-            if attempt < incident.attempt:
-                raise StaleError(
-                    f"incident {incident_id!r}: attempt {attempt} was replaced by {incident.attempt}, so it "
-                    f"may not begin {key!r}. This run must end."
-                )
-            if holder:
-                must_hold(session, incident.job, holder)
-            row = _find(session, incident_id, key)
-            if row is None:
-                row = ActionRow(
-                    incident_id=incident_id,
-                    key=key,
-                    kind=kind,
-                    intent=dict(intent),
-                    attempt=attempt,
-                    state=ActionState.INTENT,
-                    result={},
-                    begun_at=self._clock.now(),
-                )
-                session.add(row)
+            row = begin(session, self._clock, incident_id, attempt, key, kind, intent, holder)
             session.flush()
             session.refresh(row)
             return row.to(Action)
@@ -97,6 +76,43 @@ class Actions(Connection):
             session.flush()
             session.refresh(row)
             return row.to(Action)
+
+
+def begin(  # noqa: PLR0917
+    session: Session,
+    clock: Clock,
+    incident_id: str,
+    attempt: int,
+    key: str,
+    kind: str,
+    intent: Mapping[str, Any],
+    holder: str,
+) -> ActionRow:
+    """Return the action of ``key``, recorded now unless it is already; see :meth:`Actions.begin`."""
+    # The lock on the incident makes concurrent begins of one key take turns.
+    incident = incident_row(session, incident_id, lock=True)
+    must_be_open(incident)
+    if attempt < incident.attempt:
+        raise StaleError(
+            f"incident {incident_id!r}: attempt {attempt} was replaced by {incident.attempt}, so it "
+            f"may not begin {key!r}. This run must end."
+        )
+    if holder:
+        must_hold(session, incident.job, holder)
+    row = _find(session, incident_id, key)
+    if row is None:
+        row = ActionRow(
+            incident_id=incident_id,
+            key=key,
+            kind=kind,
+            intent=dict(intent),
+            attempt=attempt,
+            state=ActionState.INTENT,
+            result={},
+            begun_at=clock.now(),
+        )
+        session.add(row)
+    return row
 
 
 def _find(session: Session, incident_id: str, key: str) -> ActionRow | None:

@@ -7,6 +7,7 @@ from holdfast.storage.ledger.alerts import Alerts
 from holdfast.storage.ledger.audit_log import AuditLog
 from holdfast.storage.ledger.checkpoints import Checkpoints
 from holdfast.storage.ledger.epochs import Epochs
+from holdfast.storage.ledger.evictions import Evictions
 from holdfast.storage.ledger.histories import Histories
 from holdfast.storage.ledger.incidents import Incidents
 from holdfast.storage.ledger.inputs import Inputs
@@ -32,6 +33,7 @@ class Ledger(
     Alerts,
     Incidents,
     Actions,
+    Evictions,
     AuditLog,
     Epochs,
     Histories,

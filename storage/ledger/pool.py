@@ -53,21 +53,6 @@ class Pools(Connection):
                     days[machine] += spent
         return dict(days)
 
-    def evictions(self, since: float, job: str | None = None) -> list[float]:
-        """Return when machines were evicted after ``since``, oldest first (Unix seconds): the breaker's window.
-
-        ``job``: from that one only.
-        """
-        query = select(ActionRow.done_at).where(
-            ActionRow.kind == "evict", ActionRow.state == ActionState.DONE, ActionRow.done_at > since
-        )
-        if job is not None:
-            query = query.join(IncidentRow, IncidentRow.id == ActionRow.incident_id).where(
-                IncidentRow.job == job
-            )
-        with self._read() as session:
-            return [at for at in session.scalars(query.order_by(ActionRow.done_at)) if at is not None]
-
     def skipped_steps(self, job: str) -> tuple[int, ...]:
         """Return the steps of the job, since it was submitted, whose data is passed over; in their order."""
         query = (

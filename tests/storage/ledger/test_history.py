@@ -1,11 +1,15 @@
+from collections.abc import Callable
+
 import pytest
 
 from holdfast.clock import FakeClock
-from holdfast.errors import UnknownError
-from holdfast.models.alert import IncidentClass
+from holdfast.errors import LimitError, UnknownError
+from holdfast.models.alert import IncidentClass, IncidentState
 from holdfast.models.checkpoint import RemoteCheckpoint
 from holdfast.models.job import JobState
+from holdfast.models.missing import Missing
 from holdfast.storage.ledger import Ledger
+from holdfast.storage.ledger.evictions import Past
 from tests.storage.ledger.samples import incident, running_job, spec
 
 DAY_S = 86_400.0
@@ -143,7 +147,35 @@ def test_only_machines_that_failed_themselves_count_as_failures(ledger: Ledger, 
     ledger.begin(fault.id, 1, "evict:m6", "evict", {})
     assert ledger.machine_failures(since=0.0) == 2
     assert ledger.machine_failures(since=clock.now()) == 0
-    assert ledger.evictions(since=0.0) == [clock.now()] * 4
+    assert ledger.evictions(since=0.0, but=fault.id) == [clock.now()] * 4
+
+
+def test_evictions_in_flight_of_other_incidents_count(ledger: Ledger, clock: FakeClock) -> None:
+    """One bad sensor accuses machines of many jobs at once: each run sees those that the others have begun."""
+    for job in ("gpt", "bert"):
+        running_job(ledger, job)
+    mine = incident(ledger, IncidentClass.MACHINE_FAULT)
+    other = incident(ledger, IncidentClass.MACHINE_FAULT, "bert")
+
+    def at_most(most: int) -> Callable[[Past], None]:
+        def may(past: Past) -> None:
+            if len(past(0.0)) >= most:
+                raise LimitError("too many", Missing.EVICTIONS)
+
+        return may
+
+    ledger.begin_evictions(other.id, 1, {"evict:m5": {}, "evict:m6": {}}, at_most(1))
+    ledger.fail(other.id, "evict:m6", "it lives")
+    assert len(ledger.evictions(since=0.0)) == 2
+    assert (len(ledger.evictions(0.0, "bert")), ledger.evictions(0.0, "gpt")) == (2, [])
+    with pytest.raises(LimitError):
+        ledger.begin_evictions(mine.id, 1, {"evict:m0": {}}, at_most(2))
+    assert ledger.actions(mine.id) == []
+    ledger.begin_evictions(other.id, 1, {"evict:m5": {}, "evict:m6": {}}, at_most(1))  # its own do not count
+    ledger.set_incident(other.id, state=IncidentState.DISMISSED)
+    assert ledger.evictions(since=0.0) == []
+    ledger.begin_evictions(mine.id, 1, {"evict:m0": {}}, at_most(1))
+    assert ledger.evictions(since=clock.now()) == []
 
 
 def test_steps_that_a_job_passes_over_are_its_own_and_end_with_its_submission(
