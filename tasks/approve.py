@@ -115,23 +115,25 @@ async def _answer(case: Case, target: str, question: str) -> dict[str, Any]:
 
 
 async def _wait(case: Case, key: str) -> dict[str, Any]:
+    clock, began = case.ctx.clock, 0.0
+    asked: Action | None = None
     while True:
         if case.incident.state is not IncidentState.OPEN:
             raise StaleError(f"incident {case.incident_id} is closed ({case.incident.state}): nothing to ask")
         action = next(a for a in case.ctx.ledger.actions(case.incident_id) if a.key == key)
         if action.state == "done":
             return action.result
-        if case.ctx.clock.now() > deadline(action):
+        if asked is None:
+            # An earlier attempt may have asked it; from now on setting the wall clock changes nothing.
+            asked, began = action, clock.monotonic() - max(0.0, clock.now() - action.begun_at)
+        if clock.monotonic() - began > approval.within_s(
+            asked.intent, asked.begun_at, case.ctx.policy.approval
+        ):
             return case.ctx.ledger.finish(case.incident_id, key, by_default(action)).result
         await asyncio.sleep(_AGAIN_S)
 
 
-def deadline(action: Action) -> float:
-    """Return the time until which the question may be answered (Unix seconds)."""
-    return float(action.intent["deadline"])
-
-
 def by_default(action: Action) -> dict[str, Any]:
     """Return the answer that counts when no person gave one."""
-    approve = action.intent["default"] == "approve"
+    approve = action.intent.get("default") == "approve"
     return {"approve": approve, "by": "the policy file", "reason": "no answer before the deadline"}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from holdfast.models.alert import IncidentClass
 from holdfast.models.base import Frozen
 from holdfast.models.machine import Scope
@@ -34,6 +37,14 @@ def question(asked: Asked, why: str) -> str:
         f"{', which stops the job for a moment' if trains else ''}. No: {no}. "
         f"No answer within {duration(asked.deadline_s)}: {asked.default}"
     )
+
+
+def within_s(intent: Mapping[str, Any], begun_at: float, policy: ApprovalPolicy) -> float:
+    """Return how long a question that was asked at ``begun_at`` may be answered: to be measured by a clock never set.
+
+    Its deadline is for people: a wall clock that is set by hours neither refuses nor approves.
+    """
+    return float(intent.get("deadline", begun_at + policy.deadline_s)) - begun_at
 
 
 def why_ask(incident_class: IncidentClass, machines: int, scope: Scope, policy: ApprovalPolicy) -> str:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from holdfast.deployments.gateway.runs.flow_runs import Runs
+from holdfast.deployments.gateway.runs.stillness import Stillness
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import RefusedError, UnavailableError
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.history import Action, ActionState
 from holdfast.models.machine import Machine
-from holdfast.policies.escalate import overtake
+from holdfast.policies.escalate import approval, overtake
 
 
 def asked(actions: Sequence[Action]) -> Action | None:
@@ -42,6 +43,7 @@ class Approvals:
     def __init__(self, site: Site, runs: Runs) -> None:
         self._site = site
         self._runs = runs
+        self._open = Stillness()
 
     async def answer(self, incident_id: str, approve: bool, by: str, reason: str) -> Incident:
         """Take a person's answer.
@@ -84,17 +86,29 @@ class Approvals:
         elif resolved:
             answer = {"approve": False, "by": "the monitor", "reason": f"{resolved} was resolved"}
             await self._give(incident, question, answer)
-        elif self._site.clock.now() > float(question.intent["deadline"]):
-            approve = question.intent["default"] == "approve"
+        elif self._open_s(question) > approval.within_s(
+            question.intent, question.begun_at, self._site.policy.approval
+        ):
+            approve = question.intent.get("default") == "approve"
             reason = "no answer before the deadline"
             await self._give(
                 incident, question, {"approve": approve, "by": "the policy file", "reason": reason}
             )
 
+    def keep(self, incidents: Collection[str]) -> None:
+        """Forget the questions of all other incidents."""
+        self._open.keep(incidents)
+
+    def _open_s(self, question: Action) -> float:
+        """Return for how long it has been open: setting the wall clock neither answers it nor keeps it open."""
+        clock = self._site.clock
+        age_s = clock.now() - question.begun_at
+        return self._open.since(question.incident_id, question.key, age_s, clock.monotonic())
+
     async def _give(self, incident: Incident, question: Action, answer: dict[str, Any]) -> None:
         ledger = self._site.ledger
         given = await asyncio.to_thread(ledger.finish, incident.id, question.key, answer)
-        log.info("%s: %s: %s", incident.id, question.intent["question"], given.result)
+        log.info("%s: %s: %s", incident.id, question.intent.get("question"), given.result)
         await self._resume(incident, given.result)
 
     async def _resume(self, incident: Incident, answer: dict[str, Any]) -> None:

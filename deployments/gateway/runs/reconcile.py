@@ -62,6 +62,7 @@ class Reconciler:
             await self._carry_over.closed(await asyncio.to_thread(ledger.incident, gone))
         self._was_open = still_open
         self._still.keep(still_open)
+        self._approvals.keep(still_open)
         self._count(incidents)
         await asyncio.gather(*(self._look(incident) for incident in acting.values()))
 

@@ -120,7 +120,15 @@ class Waiting:
             raise RefusedError(str(error)) from None
         rounds = 1 + sum(action.kind == "again" for action in actions)
         key, answer = f"approve:{target}r{rounds}", {"approve": True, "by": by, "reason": reason}
-        intent = {"question": "asked before", "target": target}
+        # Whole, as the playbook writes it: if this ends before the answer is recorded, its run asks once more.
+        policy = self._site.policy.approval
+        asked = next(a.intent.get("question", "") for a in reversed(actions) if a.kind == "approve")
+        intent = {
+            "question": asked,
+            "target": target,
+            "deadline": self._site.clock.now() + policy.deadline_s,
+            "default": policy.default,
+        }
         await asyncio.to_thread(ledger.begin, incident_id, incident.attempt, key, "approve", intent)
         await asyncio.to_thread(ledger.finish, incident_id, key, answer)
         await self._start(incident)

@@ -227,6 +227,28 @@ async def test_unanswered_question_gets_the_default_at_its_deadline(kit: Kit) ->
     assert kit.runs.created == [FIRST]
 
 
+@pytest.mark.parametrize("step_s", [-7200.0, 7200.0])
+async def test_a_deadline_is_not_measured_by_a_clock_that_is_set(kit: Kit, step_s: float) -> None:
+    """The gateway's wall clock is set by hours while a question is open: it is answered no sooner and no later."""
+    await ask(kit, deadline_s=60.0)
+    await kit.tick(1)
+    kit.clock.set(kit.clock.now() + step_s)
+    await kit.tick(50)
+    assert kit.runs.resumed == []
+    await kit.tick(20)
+    assert [answer["by"] for _, answer in kit.runs.resumed] == ["the policy file"]
+
+
+async def test_a_question_without_a_deadline_holds_nothing_up(kit: Kit) -> None:
+    """A gateway that was killed while it took a person's late yes left one: it has the policy's deadline."""
+    await ask(kit)
+    kit.ledger.begin(f"{JOB}-1", 1, "approve:m0r1", "approve", {"question": "asked before", "target": "m0"})
+    await kit.tick(1)
+    assert kit.runs.resumed == []
+    await kit.tick(kit.gateway.site.policy.approval.deadline_s)
+    assert [answer["approve"] for _, answer in kit.runs.resumed] == [False]
+
+
 @pytest.mark.parametrize("approve", [True, False])
 async def test_a_person_answers_on_the_command_line(kit: Kit, approve: bool) -> None:
     """Once: a second answer finds no question."""
