@@ -22,6 +22,15 @@ RETRY_S = 600.0
 """A replica about which a person is asked is tried once more after so long: nothing is given up for good."""
 
 
+ReplicaKey = tuple[str, int, int]
+"""Role, index and generation."""
+
+
+def key_of(place: Place) -> ReplicaKey:
+    """Return the replica that belongs there."""
+    return place.role, place.index, place.generation
+
+
 @dataclass(frozen=True)
 class Facts:
     """A job's roles at one moment."""
@@ -35,6 +44,8 @@ class Facts:
     trained: bool
     """A rank made a step, or announced an address, in this epoch."""
     now: float
+    lingering: frozenset[ReplicaKey] = frozenset()
+    """Replicas whose machine serves the job no longer, and which may still run there."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +59,8 @@ class Decided:
     """Roles that wait for others to be ready."""
     unplaced: Mapping[str, tuple[int, ...]]
     """Replicas for which there is no room."""
+    lingering: frozenset[ReplicaKey] = frozenset()
+    """Replicas that are to end where they are, and are placed elsewhere after that: no plan has them."""
 
 
 def decide(facts: Facts, before: PlacesOfJob) -> Decided:
@@ -74,6 +87,7 @@ def decide(facts: Facts, before: PlacesOfJob) -> Decided:
             facts.epoch,
             others,
             facts.now,
+            {each.index for each in own if key_of(each) in facts.lingering},
         )
         load = others + Counter(each.machine for each in placed.places)
         result = result.with_role(name, placed.places)
@@ -90,7 +104,7 @@ def decide(facts: Facts, before: PlacesOfJob) -> Decided:
         for each in members
         if each.role == TRAINER or (each.role, each.index, each.generation) in present
     )
-    return Decided(result, stay, ready, waits, unplaced)
+    return Decided(result, stay, ready, waits, unplaced, facts.lingering & present)
 
 
 Reports = Mapping[tuple[str, int, int, str], ReplicaState]

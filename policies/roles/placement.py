@@ -27,6 +27,7 @@ def place(  # noqa: PLR0917
     epoch: int,
     load: Mapping[str, int] | None = None,
     now: float = 0.0,
+    lingering: Collection[int] = (),
 ) -> Placed:
     """Return where each replica of ``name`` belongs.
 
@@ -39,16 +40,26 @@ def place(  # noqa: PLR0917
         epoch: the trainer's epoch.
         load: replicas of other roles on each machine; the emptier one is taken.
         now: Unix seconds.
+        lingering: indices whose machine serves no longer, and which may still run there: they are placed once they
+            are known to have ended.
     """
     known, serving = {each.index: each for each in before}, frozenset(machines)
     kept = {
         index: each
         for index in range(role.replicas)
-        if (each := known.get(index)) is not None and (each.asked or _stays(each, role, serving, epoch))
+        if (each := known.get(index)) is not None
+        and (each.asked or index in lingering or _stays(each, role, serving, epoch))
     }
+    for index in range(role.replicas):
+        each = known.get(index)
+        if index not in kept and each is not None and _stays(each, role, serving, each.epoch):
+            # It starts again with the trainer, where it is: its agent ends the former one first.
+            kept[index] = each.model_copy(
+                update={"generation": generations.get(index, 0) + 1, "epoch": epoch}
+            )
     missing = [index for index in range(role.replicas) if index not in kept]
     if not missing:
-        return Placed(tuple(kept.values()))
+        return Placed(tuple(kept[index] for index in sorted(kept)))
     room = _Room(role, machines, (each.machine for each in kept.values()), load or {})
     unplaced = []
     for index in missing:

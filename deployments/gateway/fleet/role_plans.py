@@ -8,7 +8,7 @@ import xxhash
 
 from holdfast.models.job import Job
 from holdfast.models.roles import Place, Plan, Replica, RolesOfJob
-from holdfast.policies.roles.decide import Decided
+from holdfast.policies.roles.decide import Decided, key_of
 
 
 def plans(jobs: Iterable[tuple[Job, Decided]]) -> dict[str, Plan]:
@@ -19,7 +19,7 @@ def plans(jobs: Iterable[tuple[Job, Decided]]) -> dict[str, Plan]:
         digests[job.name] = _digest(*(each.model_dump_json() for each in decided.members))
         mine: dict[str, list[Replica]] = {}
         for place in decided.places.places:
-            if not place.asked:
+            if not place.asked and key_of(place) not in decided.lingering:
                 mine.setdefault(place.machine, []).append(_order(job, place))
         for machine in job.machines:
             # Not checked again for each machine: there may be a thousand, with a thousand members.

@@ -17,8 +17,8 @@ from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import RefusedError, UnavailableError
 from holdfast.models.agent import Heartbeat
 from holdfast.models.job import ENDED, Job, JobState
-from holdfast.models.roles import TRAINER, PlacesOfJob, Plan, ReplicaState
-from holdfast.policies.roles.decide import Decided, Facts, decide
+from holdfast.models.roles import TRAINER, Place, PlacesOfJob, Plan, ReplicaPhase, ReplicaState
+from holdfast.policies.roles.decide import Decided, Facts, decide, key_of
 from holdfast.policies.roles.order import waits_for
 
 TICK_S = 0.2
@@ -33,6 +33,8 @@ class Roles:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._reports: dict[str, tuple[str, tuple[ReplicaState, ...]]] = {}
+        self._goes_by: dict[str, tuple[str, str]] = {}
+        """Incarnation of each machine, and the version of the plan that it goes by."""
         self._places: dict[str, PlacesOfJob] = {}
         self._decided: dict[str, Decided] = {}
         self._seen: dict[str, tuple[Facts, PlacesOfJob]] = {}
@@ -50,11 +52,13 @@ class Roles:
         self._places.clear()
         self._decided.clear()
         self._seen.clear()
+        self._goes_by.clear()
         self._plans, self._planned = {}, {}
         self._looked = False
 
     def observe(self, beat: Heartbeat) -> None:
         """Take what an admitted machine reports of its replicas."""
+        self._goes_by[beat.machine] = (beat.incarnation, beat.plan)
         if beat.replicas or beat.machine in self._reports:
             self._reports[beat.machine] = (beat.incarnation, beat.replicas)
 
@@ -83,6 +87,8 @@ class Roles:
             self._looked = True
             for name in self._reports.keys() - fleet.machines.keys():
                 del self._reports[name]
+            for name in self._goes_by.keys() - fleet.machines.keys():
+                del self._goes_by[name]
 
     async def submitted(self, name: str) -> None:
         """Drop the places that a former job of this name left, and close their incidents; generations count on."""
@@ -156,6 +162,7 @@ class Roles:
                     each.machine,
                     each.asked,
                     self._report(each.machine, job, name, each.index, each.generation),
+                    lingers=decided is not None and key_of(each) in decided.lingering,
                 )
                 | {"index": each.index, "generation": each.generation}
                 for each in (decided.places.of(name) if decided is not None else ())
@@ -192,7 +199,8 @@ class Roles:
         ledger = self._site.ledger
         if job.name not in self._places:
             self._places[job.name] = await asyncio.to_thread(ledger.places, job.name)
-        before, facts = self._places[job.name], self._facts(job)
+        before = self._places[job.name]
+        facts = self._facts(job, before)
         same = replace(facts, now=0.0)
         waits = any(each.asked for each in before.places)  # for a time
         if job.name in self._decided and self._seen.get(job.name) == (same, before) and not waits:
@@ -208,7 +216,7 @@ class Roles:
         # Once more, if something was changed: members are then those of the new places.
         self._seen[job.name] = (same, before)
 
-    def _facts(self, job: Job) -> Facts:
+    def _facts(self, job: Job, before: PlacesOfJob) -> Facts:
         site = self._site
         machines = [name for name in job.machines if name in site.fleet.machines]
         serving = [name for name in machines if site.fleet.machines[name].serves(job.name)]
@@ -219,7 +227,28 @@ class Roles:
             reports={name: self._reported(name, job.name) for name in serving},
             trained=any(rank.steps_done for _, run in site.fleet.runs(job) for rank in run.ranks),
             now=site.clock.now(),
+            lingering=frozenset(
+                key_of(each)
+                for each in before.places
+                if each.machine and each.machine not in serving and self._may_run(job, each)
+            ),
         )
+
+    def _may_run(self, job: Job, place: Place) -> bool:
+        """Return whether a replica may still run on a machine that serves its job no longer.
+
+        It has ended when the machine goes by a plan without it and reports it no more; when the machine was not heard
+        for so long that it has ended it by itself, or is dead; and when there is no such machine any more.
+        """
+        site, name = self._site, place.machine
+        machine = site.fleet.machines.get(name)
+        if machine is None or site.fleet.silent_s(name, site.clock.now()) > site.lease_s:
+            return False
+        plan = self._plans.get(name, _NOTHING)
+        if self._goes_by.get(name) != (machine.incarnation, plan.version) or _orders(plan, job.name, place):
+            return True
+        report = self._report(name, job, *key_of(place))
+        return report is not None and report.phase in (ReplicaPhase.RUNNING, ReplicaPhase.PAUSING)
 
     def _reported(self, machine: str, job: str) -> Sequence[ReplicaState]:
         """Return the newest report of a machine's present incarnation."""
@@ -235,15 +264,29 @@ class Roles:
         return next((each for each in reported if (each.role, each.index, each.generation) == wanted), None)
 
 
-def _row(machine: str, asked: str, report: ReplicaState | None) -> dict[str, Any]:
+def _orders(plan: Plan, job: str, place: Place) -> bool:
+    """Return whether the machine is to run that replica."""
+    return any(
+        (each.role, each.index, each.generation) == key_of(place)
+        for part in plan.jobs
+        if part.job == job
+        for each in part.replicas
+    )
+
+
+def _row(machine: str, asked: str, report: ReplicaState | None, *, lingers: bool) -> dict[str, Any]:
     phase = "failed" if asked else report.phase.value if report is not None else "starting"
+    why = asked or (report.why if report is not None else "")
+    if lingers:
+        phase = "leaving"
+        why = f"{machine} is out of service: it is placed elsewhere once it has surely ended there"
     return {
         "machine": machine,
         "phase": phase,
         "pid": report.pid if report is not None else 0,
         "address": report.address if report is not None else "",
         "restarts": report.restarts if report is not None else 0,
-        "why": asked or (report.why if report is not None else ""),
+        "why": why,
     }
 
 

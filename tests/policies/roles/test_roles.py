@@ -77,6 +77,23 @@ def test_replicas_that_go_with_the_trainer_are_of_a_new_generation() -> None:
     assert (new.generation, new.epoch) == (4, 2)
 
 
+def test_a_replica_that_starts_again_with_the_trainer_stays_where_it_is() -> None:
+    """Its agent ends the former one first; elsewhere both would run for a moment."""
+    role = RoleSpec(script="r.py", replicas=2, with_trainer=WithTrainer.RESTART)
+    old = tuple(Place(role="r", index=index, machine="m1", generation=1, epoch=1) for index in (0, 1))
+    new = place("r", role, ["m0", "m1"], old, {0: 1, 1: 1}, 2).places
+    assert [(each.machine, each.generation, each.epoch) for each in new] == [("m1", 2, 2)] * 2
+
+
+def test_a_replica_that_may_still_run_is_placed_nowhere_else() -> None:
+    """Its machine serves no longer; once it is known to have ended, the next generation starts on another one."""
+    role = RoleSpec(script="r.py")
+    old = (Place(role="r", index=0, machine="m0", generation=1, epoch=1),)
+    assert place("r", role, ["m1"], old, {0: 1}, 1, lingering={0}).places == old
+    (new,) = place("r", role, ["m1"], old, {0: 1}, 1).places
+    assert (new.machine, new.generation) == ("m1", 2)
+
+
 def test_a_replica_is_tried_elsewhere_before_a_person_is_asked() -> None:
     """On other machines first; the one that is asked about keeps its place and is started no more."""
     role = RoleSpec(script="r.py", restart=Restart(moves=1))

@@ -108,7 +108,7 @@ async def test_a_plan_is_sent_once(kit: Kit) -> None:
 
 
 async def test_replicas_of_an_evicted_machine_are_placed_elsewhere(kit: Kit) -> None:
-    """In a newer generation; the address of the old one is withdrawn at once; the other replica stays."""
+    """In a newer generation, once the old one has surely ended; its address is withdrawn at once; the other stays."""
     machines = await with_roles(kit, rollout=ROLLOUT)
     machines.run("m0")
     machines.run("m1")
@@ -116,9 +116,33 @@ async def test_replicas_of_an_evicted_machine_are_placed_elsewhere(kit: Kit) -> 
     kit.ledger.set_machine("m0", state=MachineState.CORDONED)
     await machines.look()
     await machines.beat("m1")
+    assert machines.on("m1") == [("rollout", 1, 1)]
+    (role,) = kit.gateway.roles.view(kit.ledger.job(JOB))
+    assert [each["phase"] for each in role["places"]] == ["leaving", "running"]
+    kit.clock.advance(kit.gateway.site.lease_s + 1)
+    await machines.look()
+    await machines.beat("m1")
     assert machines.on("m1") == [("rollout", 0, 2), ("rollout", 1, 1)]
     assert machines.members("m1") == {("rollout", 1): "m1:4001"}
     assert kit.incidents() == []
+
+
+async def test_a_replica_of_a_draining_machine_ends_before_the_next_one_starts(kit: Kit) -> None:
+    """Its agent is heard all the time: it goes by the new plan first, and then its process has to end."""
+    machines = await with_roles(kit, rollout=ROLLOUT)
+    machines.run("m0")
+    machines.run("m1")
+    await machines.beat("m0", "m1")
+    kit.ledger.set_machine("m0", state=MachineState.DRAINING)
+    await machines.look()
+    for _ in range(3):
+        await machines.beat("m0", "m1")
+        assert machines.on("m0") == []
+        assert machines.on("m1") == [("rollout", 1, 1)]
+    machines.states["m0"] = ()
+    await machines.beat("m0")
+    await machines.beat("m1")
+    assert machines.on("m1") == [("rollout", 0, 2), ("rollout", 1, 1)]
 
 
 async def test_another_gateway_goes_on_with_the_places(kit: Kit) -> None:
