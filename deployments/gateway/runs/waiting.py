@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 
 from holdfast.deployments.gateway.runs.dispatch import Dispatcher
+from holdfast.deployments.gateway.runs.stillness import Stillness
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import RefusedError, StaleError
 from holdfast.models.alert import Alert, Incident, IncidentClass, IncidentState
@@ -34,6 +35,7 @@ class Waiting:
         self._resolved: OrderedDict[tuple[str, str | None], float] = OrderedDict()
         self._was_silent: set[str] = set()
         self._quiet: dict[tuple[str, IncidentClass], Wait] = {}
+        self._still = Stillness()
 
     async def tick(self) -> None:
         """Run one round."""
@@ -52,6 +54,7 @@ class Waiting:
                 quiet[wait.job, incident.incident_class] = wait
         self._quiet = quiet
         self._was_silent &= {wait.incident_id for wait in listed}
+        self._still.keep({wait.incident_id for wait in listed})
 
     def held_back(self, job: str, incident_class: IncidentClass) -> str:
         """Return why no further incident of this class is opened for a job that runs on; empty: it is."""
@@ -161,7 +164,7 @@ class Waiting:
         if wait.missing is Missing.APPROVAL:
             back = [name for name in back if name in {alert.machine for alert in incident.alerts}]
         return waits.Facts(
-            now=site.clock.now(),
+            now=self._now(wait),
             job_state=job.state,
             lacking=len(gone),
             standbys=self._replacements(gone or list(job.machines[:1]), machines.values()),
@@ -169,6 +172,14 @@ class Waiting:
             back=back[0] if back else "",
             new_version=await asyncio.to_thread(ledger.pending_version, job.name) or "",
             resolved=self.resolved(incident),
+        )
+
+    def _now(self, wait: Wait) -> float:
+        """Return the time, reckoned from when the wait began: setting the wall clock neither ends nor prolongs it."""
+        clock = self._site.clock
+        age_s = clock.now() - wait.since
+        return wait.since + self._still.since(
+            wait.incident_id, (wait.since, wait.times), age_s, clock.monotonic()
         )
 
     async def _asked_at(self, wait: Wait) -> float:
