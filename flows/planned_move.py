@@ -23,6 +23,8 @@ async def planned_move(case: Case) -> Recovered:
         await pause(case)
         await swap_in(case)
         resumed = await resume(case)
+        if case.machine in case.job_now().machines:  # it got its place back, or was never left
+            raise LimitError(f"not moved: {case.machine} serves {case.job} still; {resumed.said}")
         return Recovered(
             summary=f"moved with a restart; {resumed.said}; left machine: {await hand_back(case)}"
         )

@@ -214,6 +214,8 @@ async def hand_back(case: Case) -> str:
 
     async def act() -> dict[str, Any]:
         machine = ctx.ledger.machine(asked.machine)
+        if asked.machine in case.job_now().machines:  # it has its place again: ranks of the job run there
+            return {"fate": "in service"}
         if machine.state not in (MachineState.ACTIVE, MachineState.DRAINING) or machine.job != case.job:
             return {"fate": machine.state.value}
         if fate is Fate.STANDBY:
