@@ -97,7 +97,8 @@ async def perform(held: Held, move: Move) -> bool:
 async def _ask_person(ctx: Context, held: Held, repair: Repair, why: str) -> bool:
     """Make sure that the machine is out of service, then send a ticket; one that was not accepted is resent later."""
     machine = ctx.ledger.machine(held.machine)
-    if machine.state is MachineState.PROVISIONING:
+    # Draining: a run that was killed in the middle of this left it so.
+    if machine.job is None and machine.state in (MachineState.PROVISIONING, MachineState.DRAINING):
         await take_out(ctx, held.machine, f"repair failed: {why}"[:500], Scope.CLUSTER, machine.incarnation)
     sent = await repair_acts.ticket(ctx, repair, why, ctx.policy.repair.ticket_s)
     if sent.state is StepState.WORKED:

@@ -168,13 +168,13 @@ async def take_back(ctx: Context, repair: Repair, at_most_s: float) -> Result:
 
 async def check(ctx: Context, repair: Repair, at_most_s: float) -> Result:
     """Repeat the delivery checks until the burn-in is over; the first that fails ends it."""
-    burn_in_s, begun, rounds = ctx.policy.repair.burn_in_s, ctx.clock.now(), 0
+    burn_in_s, begun, rounds = ctx.policy.repair.burn_in_s, ctx.clock.monotonic(), 0
     while True:
         rounds += 1
         verdict = await _one_round(ctx, repair)
         if why := _against(verdict, repair.machine):
             return failed(f"round {rounds}: {why}"[:500])
-        over_s = ctx.clock.now() - begun
+        over_s = ctx.clock.monotonic() - begun
         if over_s >= burn_in_s:
             return worked(f"{rounds} rounds of delivery checks passed in {over_s:.0f} s")
         if over_s >= at_most_s:
@@ -238,14 +238,14 @@ ACTS: dict[Step, Callable[[Context, Repair, float], Awaitable[Result]]] = {
 
 
 class _Left:
-    """The remaining time of a step."""
+    """The remaining time of a step, by a clock that is never set."""
 
     def __init__(self, clock: Clock, at_most_s: float) -> None:
-        self._clock, self._until = clock, clock.now() + at_most_s
+        self._clock, self._until = clock, clock.monotonic() + at_most_s
 
     @property
     def seconds(self) -> float:
-        return max(0.0, self._until - self._clock.now())
+        return max(0.0, self._until - self._clock.monotonic())
 
 
 def _out_of_reach(ctx: Context, policy: RepairPolicy) -> str:
