@@ -27,6 +27,7 @@ class Series:
         self.baseline: deque[float] = deque(maxlen=limits.baseline)
         self._most = limits.recent
         self.declined_since: float | None = None
+        """By a clock that is never set."""
 
     def add(self, value: float) -> None:
         """Take one step's number. While the job is slow its baseline stays what it was."""
@@ -82,7 +83,7 @@ class Throughput:
             alert
             for name, pace in self._jobs.items()
             if jobs[name].state is JobState.RUNNING
-            for alert in self._judge(jobs[name], pace, now)
+            for alert in self._judge(jobs[name], pace, now, self._site.clock.monotonic())
         ]
         await self._correlator.accept_all(due)
 
@@ -106,7 +107,7 @@ class Throughput:
             pace.last_step = max(pace.last_step, marks[-1].step)
         return new
 
-    def _judge(self, job: Job, pace: _Pace, now: float) -> list[Alert]:
+    def _judge(self, job: Job, pace: _Pace, now: float, passed: float) -> list[Alert]:
         limits = self._limits
         found = [
             (AlertKind.THROUGHPUT_DECLINE, pace.seconds, throughput.slower, "s per step"),
@@ -119,10 +120,12 @@ class Throughput:
                 series.declined_since = None
                 pace.slow.discard(kind)
                 continue
-            series.declined_since = series.declined_since or now
-            if now - series.declined_since >= limits.lasting_s and kind not in pace.slow:
+            if series.declined_since is None:
+                series.declined_since = passed
+            lasted_s = passed - series.declined_since
+            if lasted_s >= limits.lasting_s and kind not in pace.slow:
                 pace.slow.add(kind)
-                lasted = f"for {now - series.declined_since:.0f} s"
+                lasted = f"for {lasted_s:.0f} s"
                 detail = f"{decline.value:.4g} {unit} {lasted}, before {decline.median:.4g}"
                 log.warning("job %s: %s", job.name, detail)
                 alerts.append(_alert(kind, job, decline, detail, now))
