@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from holdfast.errors import HoldfastError, SettingsError, UnavailableError
+from holdfast.errors import HoldfastError, SettingsError, SilentError, UnavailableError
 from holdfast.models.agent import Check, Diagnose, OpenRendezvous, Rendezvous
 from holdfast.models.alert import Finding
 from holdfast.models.machine import Machine
@@ -28,6 +28,11 @@ class Subject:
     """Ranks per machine."""
     measure: bool = False
     """Whether the pace of collectives is wanted, not only their result."""
+    most_silent: int | None = None
+    """When more machines than this send no answer, none is accused of it; None: each is."""
+
+
+Answer = list[Finding] | HoldfastError
 
 
 async def each(subject: Subject, machines: Sequence[Machine], tier: str) -> list[Finding]:
@@ -48,7 +53,7 @@ async def each(subject: Subject, machines: Sequence[Machine], tier: str) -> list
             )
         ),
     )
-    return [finding for name, answer in answers.items() for finding in findings(tier, name, answer)]
+    return _found(subject, tier, list(answers.items()))
 
 
 async def neighbours(
@@ -85,15 +90,15 @@ async def pairs(
         *(_pair(subject, job, stores[left], machines[left], machines[right]) for left, right in chosen)
     )
     # The stores end when the job is fenced the next time, which every start begins with.
-    return [finding for several in found for finding in several]
+    return _found(subject, "all_gather", [answer for several in found for answer in several])
 
 
 async def _pair(
     subject: Subject, job: str, rendezvous: Rendezvous | HoldfastError, left: Machine, right: Machine
-) -> list[Finding]:
+) -> list[tuple[str, Answer]]:
     """Test one pair, which meets on its own first machine: a fault of a third one must not matter."""
     if isinstance(rendezvous, HoldfastError):
-        return findings("all_gather", left.name, rendezvous)
+        return [(left.name, rendezvous)]
     position = {left.name: 0, right.name: 1}
     peer = {left.name: right.name, right.name: left.name}
     answers = await fleet.ask(
@@ -114,10 +119,27 @@ async def _pair(
             )
         ),
     )
-    return [finding for name, answer in answers.items() for finding in findings("all_gather", name, answer)]
+    return list(answers.items())
 
 
-def findings(tier: str, machine: str, answer: list[Finding] | HoldfastError) -> list[Finding]:
+def _found(subject: Subject, tier: str, answers: Sequence[tuple[str, Answer]]) -> list[Finding]:
+    """Return all findings. Of many machines that send no answer few are gone: the asker's own network is."""
+    silent = {name for name, answer in answers if isinstance(answer, SilentError)}
+    if subject.most_silent is None or len(silent) <= subject.most_silent:
+        silent = set()
+    why = f"not tested: {len(silent)} machines send no answer; the network between them and the worker may be cut"
+    return [
+        finding
+        for name, answer in answers
+        for finding in (
+            [Finding(check=tier, machine=name, ok=True, detail=why)]
+            if name in silent and isinstance(answer, SilentError)
+            else findings(tier, name, answer)
+        )
+    ]
+
+
+def findings(tier: str, machine: str, answer: Answer) -> list[Finding]:
     """Return the agent's findings, or one that it could not be asked (sure when it is gone).
 
     An agent of an earlier release does not know a newer check and refuses it: no evidence about its machine.

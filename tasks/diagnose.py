@@ -14,6 +14,7 @@ from holdfast.models.machine import Machine, MachineState
 from holdfast.operations import fleet
 from holdfast.policies.diagnose import aggregate, domains, flight, groups, verdicts
 from holdfast.policies.escalate.ladder import since_progress
+from holdfast.policies.join_names import join_names
 from holdfast.tasks import checks, history, late, odd_replica, standing
 from holdfast.tasks.case import Case
 from holdfast.tasks.checks import Subject
@@ -101,6 +102,10 @@ async def dump_stacks(case: Case) -> Verdict:
         answers = await fleet.ask(
             case.ctx, case.machines_now(), lambda agent, _: agent.stacks(case.job, case.broken_epoch)
         )
+        if len(unheard := fleet.silent(answers)) > case.ctx.policy.aggregate.limit(len(job.machines)):
+            # Of many silent machines few are gone. Whether they answer is seen again when the ranks are stopped.
+            why = f"{join_names(unheard)} send no answer: the network between them and the worker may be cut"
+            return Verdict(evidence=(why,)).model_dump(mode="json")
         stacks: list[StackDump] = [stack for dumps in fleet.answered(answers).values() for stack in dumps]
         limits, blocked = case.ctx.policy.aggregate, standing.blocked(case.incident)
         found = aggregate.aggregate(stacks, job, limits, blocked)
@@ -134,7 +139,15 @@ async def dump_stacks(case: Case) -> Verdict:
 async def _run_tier(case: Case, machines: list[Machine], tier: str) -> list[Finding]:
     spec = case.job_now().spec
     measure = case.ctx.policy.ladder.of(case.incident_class).accuse_slow
-    subject = Subject(case.ctx, case.job, case.broken_epoch, case.attempt, spec.ranks_per_machine, measure)
+    subject = Subject(
+        case.ctx,
+        case.job,
+        case.broken_epoch,
+        case.attempt,
+        spec.ranks_per_machine,
+        measure,
+        most_silent=case.ctx.policy.aggregate.limit(len(machines)),
+    )
     match tier:
         case Check.ALL_GATHER:
             spares = case.ctx.ledger.machines(state=MachineState.STANDBY)[:_SPARES]

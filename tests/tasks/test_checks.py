@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.errors import HoldfastError, RefusedError, SettingsError, UnavailableError
+from holdfast.errors import HoldfastError, RefusedError, SettingsError, SilentError, UnavailableError
 from holdfast.models.agent import Check
 from holdfast.policies.diagnose.verdicts import INSIDE, judge
 from holdfast.tasks import checks
@@ -29,3 +29,15 @@ def test_one_that_does_not_answer_or_refuses_is_a_finding(error: HoldfastError, 
     (finding,) = checks.findings(Check.MATMUL, "m1", error)
     assert (finding.ok, finding.sure) == (False, sure)
     assert judge([finding]).suspects == ("m1",)
+
+
+def test_of_many_that_send_no_answer_none_is_accused() -> None:
+    """The network of the one who asks may be cut; it must not empty a small job's machines."""
+    subject = checks.Subject(None, "gpt", most_silent=1)  # type: ignore[arg-type]
+    quiet = SilentError("no answer")
+    answers: list[tuple[str, checks.Answer]] = [("m1", quiet), ("m2", quiet), ("m3", RefusedError("busy"))]
+    found = checks._found(subject, Check.MATMUL, answers)
+    assert [finding.ok for finding in found] == [True, True, False]
+    assert found[0].detail.startswith("not tested: 2 machines send no answer")
+    assert judge(found).suspects == ("m3",)
+    assert judge(checks._found(subject, Check.MATMUL, answers[1:2])).suspects == ("m2",)
