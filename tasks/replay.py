@@ -14,7 +14,7 @@ from typing import Any
 from prefect import task
 from prefect.logging import get_run_logger
 
-from holdfast.models.alert import Blame, Verdict
+from holdfast.models.alert import Blame, IncidentClass, Verdict
 from holdfast.policies.diagnose import agreement, replay_groups
 from holdfast.policies.diagnose.replay_groups import Next, ReplayDecision, ReplayOutcome, ReplayVerdict
 from holdfast.tasks.case import Case
@@ -86,6 +86,8 @@ async def replay(case: Case) -> Verdict:
                 break
             if decision.next is not Next.AGAIN:
                 break
+        if decision.next is Next.BLAME_CODE and (why := _nothing_seen(case, first)):
+            decision = ReplayDecision(next=Next.NOBODY, reason=why)
         verdict = Verdict(
             suspects=tuple(job.machines[i] for i in decision.suspects),
             confidence=outcome.confidence,
@@ -98,6 +100,17 @@ async def replay(case: Case) -> Verdict:
     for line in verdict.evidence:
         get_run_logger().info("%s", line)
     return verdict
+
+
+def _nothing_seen(case: Case, phases: Round) -> str:
+    """Return why groups that all failed are no evidence against the code: no rank of any came to a result.
+
+    Where the job hangs, that is the fault itself.
+    """
+    seen = any(group.played.size for phase in phases for group in phase)
+    if seen or case.incident_class is IncidentClass.JOB_HANG:
+        return ""
+    return "no group came to a result in time (what they load from, or agents, may be slow or away): no evidence"
 
 
 async def _by_digests(rounds: Rounds, first: Round, limit: int) -> tuple[ReplayVerdict, ReplayDecision]:
