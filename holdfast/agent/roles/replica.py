@@ -119,10 +119,10 @@ class Supervised:
                 await self._clean()  # nothing is started beside what does not die
                 ended = await self._run()
                 await self._clean()
-            except (HoldfastError, OSError) as error:
-                _log.warning("%s: %s", self.name, error)
+            except (HoldfastError, OSError, EOFError) as error:  # EOF: the fork server died in the middle of a fork
+                _log.warning("%s: %s", self.name, error or type(error).__name__)
                 ended = restart.Ended(0.0, 1)
-                self.why = str(error)
+                self.why = str(error) or type(error).__name__
             if self._to_end.is_set() or not await self._again(ended):
                 return
 
