@@ -29,13 +29,16 @@ class Repairs(Connection):
     def open_repair(
         self, machine: str, incident_id: str | None, incarnation: str, asked: Ask, why: str
     ) -> Repair:
-        """Record that a machine is to be repaired; an existing repair of the same incident and machine is kept."""
+        """Record that a machine is to be repaired; an existing repair of the same incident and machine is kept.
+
+        Unless that one is over, and it is the machine which it brought back that fails again.
+        """
         with self._write() as session:
             query = select(RepairRow).where(
                 RepairRow.machine == machine, RepairRow.incident_id == incident_id
             )
-            row = session.scalars(query.with_for_update()).first()
-            if row is None:
+            row = session.scalars(query.order_by(RepairRow.id.desc()).with_for_update()).first()
+            if row is None or _brought_back(row, incarnation):
                 row = RepairRow(
                     machine=machine,
                     incident_id=incident_id,
@@ -190,6 +193,11 @@ class Repairs(Connection):
         row.holder, row.until = "", 0.0
         session.flush()
         return row.to(Repair)
+
+
+def _brought_back(row: RepairRow, incarnation: str) -> bool:
+    returned = any(done["step"] == Step.RETURN for done in row.steps)
+    return row.state is not RepairState.OPEN and returned and row.incarnation == incarnation
 
 
 def under_repair(session: Session, machine: str) -> bool:

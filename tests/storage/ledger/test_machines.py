@@ -2,11 +2,12 @@ import pytest
 
 from holdfast.clock import FakeClock
 from holdfast.errors import NoStandbyError, StaleError, UnknownError
-from holdfast.models.alert import Finding
+from holdfast.models.alert import Finding, IncidentClass
 from holdfast.models.job import JobSpec, JobState
 from holdfast.models.machine import MachineState, Scope
+from holdfast.models.repair import Ask, Repair, RepairState, Step, StepState
 from holdfast.storage.ledger import Ledger
-from tests.storage.ledger.samples import register
+from tests.storage.ledger.samples import incident, register, running_job
 
 
 def test_new_and_provisioned_machines_become_standbys(ledger: Ledger) -> None:
@@ -180,3 +181,25 @@ def test_a_location_stays_until_another_is_known(ledger: Ledger) -> None:
     assert register(ledger, "m0", "i2")[0].location == {"rack": "r1"}
     assert register(ledger, "m0", "i3", location={"switch": "s1"})[0].location == {"switch": "s1"}
     assert ledger.machines()[0].location == {"switch": "s1"}
+
+
+def test_a_machine_that_was_brought_back_and_fails_again_is_repaired_again(ledger: Ledger) -> None:
+    """In the same incident; the first eviction, repeated after a kill, orders nothing new."""
+    register(ledger, "m0")
+    running_job(ledger)
+    found = incident(ledger, IncidentClass.MACHINE_FAULT)
+    ledger.set_machine("m0", state=MachineState.CORDONED)
+
+    def ordered(incarnation: str) -> Repair:
+        return ledger.open_repair("m0", found.id, incarnation, Ask.RESTART_MACHINE, "Xid 79")
+
+    first = ordered("i1")
+    assert ordered("i1") == first
+    ledger.take_repair(first.id, "run")
+    ledger.begin_step(first.id, "run", Step.RETURN, "no evidence against it", 10.0)
+    ledger.end_step(first.id, "run", StepState.WORKED, "its agent registered", "i2")
+    ledger.close_repair(first.id, "run", RepairState.REPAIRED, "it passed")
+    assert ordered("i1").id == first.id
+    again = ordered("i2")
+    assert (again.id != first.id, again.state) == (True, RepairState.OPEN)
+    assert ordered("i2") == again
