@@ -8,7 +8,7 @@ from typing import Any, TypedDict, Unpack
 from sqlalchemy import Select, Table, bindparam, delete, func, select, update
 from sqlalchemy.orm import Session
 
-from holdfast.errors import AnewError, NoStandbyError, StaleError, UnknownError
+from holdfast.errors import AnewError, NoStandbyError, RefusedError, StaleError, UnknownError
 from holdfast.models.agent import Register
 from holdfast.models.incarnation import same_unit, unit_of, why_another
 from holdfast.models.job import ENDED, JobState
@@ -160,6 +160,33 @@ class Machines(Connection):
                 )
             if not leaves or row.cordon_reason is None:
                 row.state, row.cordon_scope, row.cordon_reason = MachineState.DRAINING, scope, reason
+
+    def begin_release(self, name: str, *, anew: bool = False) -> Machine:
+        """Let an evicted machine register again; return it as it was.
+
+        Args:
+            name: the machine's.
+            anew: also one that was released before, and of which nothing was heard since.
+
+        Raises:
+            UnknownError: no such machine.
+            RefusedError: it is in service, or on its way.
+        """
+        with self._write() as session:
+            row = machine_row(session, name, lock=True)
+            before = row.to(Machine)
+            if row.state not in OUT and not (anew and row.state is MachineState.PROVISIONING):
+                raise RefusedError(f"machine {name} is {row.state}: only an evicted one can be released")
+            row.state, row.cordon_scope, row.cordon_reason = MachineState.PROVISIONING, None, None
+            return before
+
+    def undo_release(self, before: Machine) -> None:
+        """Put a machine back whose release failed, unless it came all the same: it may serve a job by now."""
+        with self._write() as session:
+            row = machine_row(session, before.name, lock=True)
+            if row.state is MachineState.PROVISIONING and row.incarnation == before.incarnation:
+                row.state = before.state
+                row.cordon_scope, row.cordon_reason = before.cordon_scope, before.cordon_reason
 
     def cordon(self, name: str, incarnation: str, job: str | None = None, holder: str = "") -> None:
         """Record that a draining machine (:meth:`drain`) was seen to be out.

@@ -76,7 +76,7 @@ def routes(gateway: Gateway) -> APIRouter:
         machine, body = await site.machine(name), body or Asked()
 
         async def act() -> Machine:
-            if machine.state not in OUT:
+            if machine.state not in OUT and not _never_came(gateway, machine):
                 raise RefusedError(f"machine {name} is {machine.state}: only an evicted one can be released")
             why = f"{body.by or 'an unnamed person'} released it"
             await asyncio.to_thread(ledger.cancel_repairs, name, why)
@@ -125,22 +125,27 @@ async def _of_a_former_life(gateway: Gateway, approved: Incident, machine: Machi
 
 
 async def _release(gateway: Gateway, machine: Machine) -> None:
-    """Restart an evicted machine; its state is unchanged when that fails."""
-    change, name = gateway.site.ledger.set_machine, machine.name
-    await asyncio.to_thread(
-        change, name, state=MachineState.PROVISIONING, cordon_scope=None, cordon_reason=None
-    )
+    """Restart an evicted machine; its state is unchanged when that fails.
+
+    Also one that was released before and never came: a gateway that was killed in the middle of this left it so.
+
+    Raises:
+        RefusedError: it is in service by now, or on its way.
+    """
+    ledger, again = gateway.site.ledger, _never_came(gateway, machine)
+    before = await asyncio.to_thread(ledger.begin_release, machine.name, anew=again)
     try:
-        await gateway.acts.release(name)
+        await gateway.acts.release(machine.name)
     except Exception:
-        await asyncio.to_thread(
-            change,
-            name,
-            state=machine.state,
-            cordon_scope=machine.cordon_scope,
-            cordon_reason=machine.cordon_reason,
-        )
+        await asyncio.to_thread(ledger.undo_release, before)
         raise
+
+
+def _never_came(gateway: Gateway, machine: Machine) -> bool:
+    """Return whether the machine is on its way, and nothing was heard of it for long."""
+    site = gateway.site
+    silent_s = site.fleet.silent_s(machine.name, site.clock.now())
+    return machine.state is MachineState.PROVISIONING and silent_s > site.lease_s
 
 
 def _eviction(machine: Machine, body: Evict, by: str, now: float) -> Alert:

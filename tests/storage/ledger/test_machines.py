@@ -1,7 +1,7 @@
 import pytest
 
 from holdfast.clock import FakeClock
-from holdfast.errors import NoStandbyError, StaleError, UnknownError
+from holdfast.errors import NoStandbyError, RefusedError, StaleError, UnknownError
 from holdfast.models.alert import Finding, IncidentClass
 from holdfast.models.job import JobSpec, JobState
 from holdfast.models.machine import MachineState, Scope
@@ -203,3 +203,19 @@ def test_a_machine_that_was_brought_back_and_fails_again_is_repaired_again(ledge
     again = ordered("i2")
     assert (again.id != first.id, again.state) == (True, RepairState.OPEN)
     assert ordered("i2") == again
+
+
+def test_a_release_that_failed_is_undone_unless_the_machine_came(ledger: Ledger) -> None:
+    """It may serve a job by then; and one that is in service is not released by a request that came late."""
+    for name, came in (("m0", False), ("m1", True)):
+        register(ledger, name, "old")
+        ledger.set_machine(name, state=MachineState.CORDONED, cordon_scope=Scope.CLUSTER, cordon_reason="x")
+        before = ledger.begin_release(name)
+        if came:
+            register(ledger, name, "new")
+            ledger.claim_standbys("gpt", 1)
+            with pytest.raises(RefusedError, match="m1 is active"):
+                ledger.begin_release(name, anew=True)
+        ledger.undo_release(before)
+    assert (ledger.machine("m0").state, ledger.machine("m0").cordon_reason) == (MachineState.CORDONED, "x")
+    assert (ledger.machine("m1").state, ledger.machine("m1").job) == (MachineState.ACTIVE, "gpt")
