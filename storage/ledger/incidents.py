@@ -173,7 +173,7 @@ class Incidents(Connection):
             row = incident_row(session, incident_id, lock=True)
             must_be_open(row)
             if fails:
-                job_row(session, row.job, lock=True).state = JobState.FAILED
+                _fail(session, row.job)
             row.state, row.summary, row.closed_at = state, summary, at
             return incident_of(session, row)
 
@@ -185,7 +185,7 @@ class Incidents(Connection):
         """
         with self._write() as session:
             row = incident_row(session, incident_id, lock=True)
-            job_row(session, row.job, lock=True).state = JobState.FAILED
+            _fail(session, row.job)
             row.state, row.summary = IncidentState.NEEDS_HUMAN, summary
             row.closed_at = row.closed_at or at or self._clock.now()
             return incident_of(session, row)
@@ -218,6 +218,13 @@ class Incidents(Connection):
                 )
             row.attempt += 1
             return incident_of(session, row)
+
+
+def _fail(session: Session, job: str) -> None:
+    """Note that a job has failed; one that a person stopped meanwhile, or that is done, is not started again."""
+    row = job_row(session, job, lock=True)
+    if row.state not in (JobState.STOPPED, JobState.DONE):
+        row.state = JobState.FAILED
 
 
 def incident_row(session: Session, incident_id: str, lock: bool = False) -> IncidentRow:

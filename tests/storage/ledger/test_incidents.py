@@ -4,6 +4,7 @@ from holdfast.clock import FakeClock
 from holdfast.errors import StaleError, UnknownError
 from holdfast.models.alert import IncidentClass, IncidentState
 from holdfast.models.history import ActionState
+from holdfast.models.job import JobState
 from holdfast.storage.ledger import Ledger
 from holdfast.storage.ledger.incidents import MAX_ALERTS_PER_EPOCH
 from tests.storage.ledger.samples import alert, classified, incident, running_job
@@ -174,3 +175,18 @@ def test_every_alert_is_logged_with_its_outcome(ledger: Ledger) -> None:
     ]
     assert [a.rank for a in ledger.alerts(incident_id="gpt-1")] == [0]
     assert len(ledger.alerts(limit=1)) == 1
+
+
+@pytest.mark.parametrize("state", [JobState.STOPPED, JobState.DONE])
+@pytest.mark.parametrize("by", ["its playbook", "the gateway"])
+def test_a_job_that_was_stopped_meanwhile_has_not_failed(ledger: Ledger, state: JobState, by: str) -> None:
+    """One that has failed is started again when its wait is over."""
+    running_job(ledger)
+    opened = incident(ledger)
+    ledger.set_job("gpt", state=state)
+    if by == "its playbook":
+        ledger.end_incident(opened.id, IncidentState.NEEDS_HUMAN, "x", 9.0, fails=True)
+    else:
+        ledger.give_up(opened.id, "x")
+    assert ledger.incident(opened.id).state is IncidentState.NEEDS_HUMAN
+    assert ledger.job("gpt").state is state
