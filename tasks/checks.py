@@ -30,6 +30,8 @@ class Subject:
     """Whether the pace of collectives is wanted, not only their result."""
     most_silent: int | None = None
     """When more machines than this send no answer, none is accused of it; None: each is."""
+    must_pass: bool = False
+    """Whether what is not tested then counts as failed, though not surely: the machine is to serve only afterwards."""
 
 
 Answer = list[Finding] | HoldfastError
@@ -132,7 +134,7 @@ def _found(subject: Subject, tier: str, answers: Sequence[tuple[str, Answer]]) -
         finding
         for name, answer in answers
         for finding in (
-            [Finding(check=tier, machine=name, ok=True, detail=why)]
+            [Finding(check=tier, machine=name, ok=not subject.must_pass, detail=why)]
             if name in silent and isinstance(answer, SilentError)
             else findings(tier, name, answer)
         )

@@ -9,7 +9,7 @@ from prefect.artifacts import acreate_markdown_artifact
 from prefect.logging import get_run_logger
 from pydantic import Field
 
-from holdfast.errors import HoldfastError, StaleError
+from holdfast.errors import HoldfastError, StaleError, UnknownError
 from holdfast.models.agent import Check
 from holdfast.models.alert import Alert, AlertKind, Verdict
 from holdfast.models.base import Frozen
@@ -138,17 +138,24 @@ async def admit(checked: Checked) -> str:
     failed = {finding.machine for finding in checked.verdict.findings if not finding.ok}
     failed |= set(checked.verdict.suspects)
     surely = set(_surely_failing(checked.verdict))
+    admitted, refused, changed = list[str](), list[str](), list[str]()
     for name in checked.machines:
-        if name in surely:
-            why = f"failed admission: {_why(checked.verdict, name)}"
-            await take_out(ctx, name, why, Scope.CLUSTER, checked.incarnations.get(name, ""))
-        elif name not in failed:
-            ctx.ledger.set_machine(name, state=MachineState.STANDBY)
-    admitted = [name for name in checked.machines if name not in failed]
-    refused = [name for name in checked.machines if name in surely]
+        life = checked.incarnations.get(name, "")
+        try:
+            if name in surely:
+                why = f"failed admission: {_why(checked.verdict, name)}"
+                await take_out(ctx, name, why, Scope.CLUSTER, life)
+                refused.append(name)
+            elif name not in failed:
+                # It may have been cordoned or restarted while others were checked.
+                (admitted if ctx.ledger.admit(name, life) else changed).append(name)
+        except (StaleError, UnknownError) as error:
+            get_run_logger().warning("%s", error)
+            changed.append(name)
     waiting = [name for name in checked.machines if name in failed - surely]
     did = f"admitted {join_names(admitted)}; refused {join_names(refused)}"
     did += f"; {join_names(waiting)} wait" if waiting else ""
+    did += f"; {join_names(changed)} changed since and stay as they are" if changed else ""
     return did + await _replace(ctx, refused)
 
 
@@ -184,7 +191,8 @@ async def check_machines(
 ) -> Checked:
     """Run all ``tiers`` on ``machines``, which serve no job; ``partners`` are good, for the links of a single one."""
     # Epochs of such checks only have to differ: stores are opened once each.
-    subject = Subject(ctx, name, epoch=int(ctx.clock.now()), measure=True)
+    limit = ctx.policy.aggregate.limit(len(machines))
+    subject = Subject(ctx, name, epoch=int(ctx.clock.now()), measure=True, most_silent=limit, must_pass=True)
     answering = machines
     found = []
     for tier in tiers:

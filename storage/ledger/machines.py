@@ -161,6 +161,21 @@ class Machines(Connection):
             if not leaves or row.cordon_reason is None:
                 row.state, row.cordon_scope, row.cordon_reason = MachineState.DRAINING, scope, reason
 
+    def admit(self, name: str, incarnation: str) -> bool:
+        """Make a machine that waits a standby; False: it restarted since it was checked, or is no longer waiting.
+
+        Raises:
+            UnknownError: no such machine.
+        """
+        with self._write() as session:
+            row = machine_row(session, name, lock=True)
+            waits = row.state is MachineState.PROVISIONING and row.incarnation == incarnation
+            if not waits or under_repair(session, name):
+                return False
+            _clear(row)
+            row.state = MachineState.STANDBY
+            return True
+
     def begin_release(self, name: str, *, anew: bool = False) -> Machine:
         """Let an evicted machine register again; return it as it was.
 

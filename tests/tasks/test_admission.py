@@ -80,3 +80,15 @@ async def test_a_slow_machine_is_not_admitted(
     assert admitted or f"{COMES} wait" in did
     assert any("3.0x" in line for line in checked.verdict.evidence) is bool(costs)
     assert {site.ledger.machine(f"m{number}").state for number in range(4)} == {MachineState.STANDBY}
+
+
+async def test_a_machine_that_was_cordoned_while_it_was_checked_stays_so(
+    ctx: tuple[Context, dict[str, float]],
+) -> None:
+    """Its GPU was lost meanwhile: the checks that it passed are of the time before."""
+    site, _ = ctx
+    checked = await check_applicants.fn(Admission())
+    assert site.ledger.lose(COMES, "i1", None, "a GPU is lost", MachineState.CORDONED)
+    did = await admit.fn(checked)
+    assert site.ledger.machine(COMES).state is MachineState.CORDONED
+    assert f"{COMES} changed since" in did
