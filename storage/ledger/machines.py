@@ -176,12 +176,12 @@ class Machines(Connection):
             row.state = MachineState.STANDBY
             return True
 
-    def begin_release(self, name: str, *, anew: bool = False) -> Machine:
+    def begin_release(self, name: str, *, again: bool = False) -> Machine:
         """Let an evicted machine register again; return it as it was.
 
         Args:
             name: the machine's.
-            anew: also one that was released before, and of which nothing was heard since.
+            again: also one that was released before, and of which nothing was heard since.
 
         Raises:
             UnknownError: no such machine.
@@ -190,7 +190,7 @@ class Machines(Connection):
         with self._write() as session:
             row = machine_row(session, name, lock=True)
             before = row.to(Machine)
-            if row.state not in OUT and not (anew and row.state is MachineState.PROVISIONING):
+            if row.state not in OUT and not (again and row.state is MachineState.PROVISIONING):
                 raise RefusedError(f"machine {name} is {row.state}: only an evicted one can be released")
             row.state, row.cordon_scope, row.cordon_reason = MachineState.PROVISIONING, None, None
             return before

@@ -133,7 +133,7 @@ async def _release(gateway: Gateway, machine: Machine) -> None:
         RefusedError: it is in service by now, or on its way.
     """
     ledger, again = gateway.site.ledger, _never_came(gateway, machine)
-    before = await asyncio.to_thread(ledger.begin_release, machine.name, anew=again)
+    before = await asyncio.to_thread(ledger.begin_release, machine.name, again=again)
     try:
         await gateway.acts.release(machine.name)
     except Exception:

@@ -215,7 +215,7 @@ def test_a_release_that_failed_is_undone_unless_the_machine_came(ledger: Ledger)
             register(ledger, name, "new")
             ledger.claim_standbys("gpt", 1)
             with pytest.raises(RefusedError, match="m1 is active"):
-                ledger.begin_release(name, anew=True)
+                ledger.begin_release(name, again=True)
         ledger.undo_release(before)
     assert (ledger.machine("m0").state, ledger.machine("m0").cordon_reason) == (MachineState.CORDONED, "x")
     assert (ledger.machine("m1").state, ledger.machine("m1").job) == (MachineState.ACTIVE, "gpt")
