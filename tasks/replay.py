@@ -110,7 +110,9 @@ def _nothing_seen(case: Case, phases: Round) -> str:
     seen = any(group.played.size for phase in phases for group in phase)
     if seen or case.incident_class is IncidentClass.JOB_HANG:
         return ""
-    return "no group came to a result in time (what they load from, or agents, may be slow or away): no evidence"
+    return (
+        "no group came to a result in time (what they load from, or agents, may be slow or away): no evidence"
+    )
 
 
 async def _by_digests(rounds: Rounds, first: Round, limit: int) -> tuple[ReplayVerdict, ReplayDecision]:

@@ -47,7 +47,9 @@ async def hold(ctx: Context, job_name: str, at_step: int | None) -> int | None:
 async def _let_go(ctx: Context, job: Job) -> None:
     """Have ranks go on that could not all be held: those that heard the order would wait for the others for ever."""
     await hold_ranks(ctx, job, None)
-    ctx.ledger.set_held(job.name, job.epoch, held=False)  # another request may have recorded it as held meanwhile
+    ctx.ledger.set_held(
+        job.name, job.epoch, held=False
+    )  # another request may have recorded it as held meanwhile
 
 
 async def hold_ranks(ctx: Context, job: Job, at_step: int | None, *, every: int = 1) -> int | None:

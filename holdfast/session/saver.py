@@ -187,7 +187,9 @@ class Saver:
         """
         for pause_s in LAST_PAUSES_S:
             if not self.flush(LAST_S):
-                self._gone = True  # how many attempts the others make is not known: no later call would meet theirs
+                self._gone = (
+                    True  # how many attempts the others make is not known: no later call would meet theirs
+                )
                 return
             if self._gone or step in (self._common, restored):
                 return

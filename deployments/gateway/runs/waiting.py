@@ -155,7 +155,7 @@ class Waiting:
         await asyncio.to_thread(ledger.give_up, incident.id, f"{why}: a human must look. {seen.said}")
 
     async def _facts(self, wait: Wait, incident: Incident, job: Job) -> waits.Facts:
-        site, ledger = self._site, self._site.ledger
+        ledger = self._site.ledger
         machines = {each.name: each for each in await asyncio.to_thread(ledger.machines)}
         mine = [machines[name] for name in job.machines if name in machines]
         gone = [each.name for each in mine if not each.serves(job.name)]

@@ -119,7 +119,11 @@ class Supervised:
                 await self._clean()  # nothing is started beside what does not die
                 ended = await self._run()
                 await self._clean()
-            except (HoldfastError, OSError, EOFError) as error:  # EOF: the fork server died in the middle of a fork
+            except (
+                HoldfastError,
+                OSError,
+                EOFError,
+            ) as error:  # EOF: the fork server died in the middle of a fork
                 _log.warning("%s: %s", self.name, error or type(error).__name__)
                 ended = restart.Ended(0.0, 1)
                 self.why = str(error) or type(error).__name__

@@ -61,5 +61,7 @@ def test_what_is_not_in_s3_is_named(
         start_from(source, here, 0, {})
     content = (tmp_path / "ckpt" / "__0_0.distcp").read_bytes()
     objects.put("nothing/__0_0.distcp", content[:-50_000])
-    with pytest.raises(CheckpointError, match=rf"__0_0.distcp has {len(content) - 50_000} bytes, and model\."):
+    with pytest.raises(
+        CheckpointError, match=rf"__0_0.distcp has {len(content) - 50_000} bytes, and model\."
+    ):
         start_from(source, here, 0, {})
