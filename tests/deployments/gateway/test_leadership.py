@@ -236,7 +236,7 @@ async def test_a_gateway_that_is_not_sure_does_nothing_by_itself_nor_for_a_perso
         with pytest.raises(UnavailableError, match="unsure"):
             await gateway.acts.stop(JOB)
         with pytest.raises(UnavailableError, match="unsure"):
-            await gateway.releases._free(JOB)
+            await gateway.releases._acts.free(JOB)
         assert kit.acts.calls[-1][0] == "hold"
 
 
