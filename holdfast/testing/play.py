@@ -87,6 +87,11 @@ class TickingClock(FakeClock):
         self._clock.advance(0.0005)
         return self._clock.now()
 
+    def monotonic(self) -> float:
+        """Return seconds that grow, whatever the wall clock is set to."""
+        self._clock.advance(0.0005)
+        return self._clock.monotonic()
+
     async def sleep(self, seconds: float) -> None:
         """Advance."""
         await self._clock.sleep(seconds)

@@ -173,7 +173,8 @@ async def test_an_epoch_that_repeats_a_step_leaves_the_loan_of_the_one_before(si
 
 async def test_two_orders_at_once_send_one_part(site: Site) -> None:
     """The second one comes while the first reads what it needs: both would have one name for their loans."""
-    write_shard(site.memory.own("toy"), 1, 7)
+    for step in (6, 7):
+        write_shard(site.memory.own("toy"), 1, step)
     order = Persist(job="toy", epoch=1, incarnation="i1", step=7, shard_epoch=1, world_size=2, ranks=(1,))
     await asyncio.gather(site.uploads.persist(order), site.uploads.persist(order))
     site.store.go.set()

@@ -50,7 +50,7 @@ def rank_main(rank: int, port: int) -> None:
     for number in range(EXCHANGES):
         missing = number % 3 == 2 and rank == number % WORLD
         vote = Vote(number, step=number, plan="plan", saved=not missing, copied=True)
-        common += group.exchange(vote, ended=lambda: False).common
+        common += group.exchange(vote, ended=lambda _: False).common
     sys.stdout.write(json.dumps({"rank": rank, "sockets": sockets() - before, "common": common}) + "\n")
     sys.stdout.flush()
     store.add("told", 1)
