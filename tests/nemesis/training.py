@@ -28,7 +28,8 @@ class RankProcess(Watched):
         self.agent = host.agent
         self.pid = host.site.next_pid()
         self.family = {self.pid}
-        self.expected, self.exit_code = False, None
+        self.expected = self.ordered = False
+        self.exit_code: int | None = None
         self.alive, self.stopped, self.cpu_s = True, False, 0.0
         self.why = ""
         self.ahead = False
