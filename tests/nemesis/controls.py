@@ -318,9 +318,10 @@ CONTROLS = {
         "state stays",
         (
             Fault(1.0, "person_moves", "m1"),
-            Fault(1.6, "machine_death", "m3"),
-            Fault(75.0, "rank_kill"),
+            Fault(2.12, "machine_death", "m3"),
+            Fault(66.1, "rank_kill"),
         ),
+        seed=316,
     ),
     "a move leaves two machines in one slot": Control(
         moves_stop_only_who_stays,
