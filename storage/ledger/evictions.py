@@ -25,7 +25,7 @@ class Past(Protocol):
 
 
 class Evictions(Connection):
-    """What the breaker counts."""
+    """Evictions, as the breaker counts them."""
 
     def evictions(self, since: float, job: str | None = None, but: str = "") -> list[float]:
         """Return when machines were evicted after ``since``, oldest first (Unix seconds): the breaker's window.

@@ -31,7 +31,7 @@ class Watched:
         self.expected = False
         """The agent ended it: no alert."""
         self.ordered = False
-        """The agent had it end, while it still lived: its status says nothing of its work."""
+        """The agent had it end, while it still lived: its status is not that of its work."""
         self.exit_code: int | None = None
         self._process = process
         self._on_exit = on_exit

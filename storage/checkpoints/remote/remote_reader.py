@@ -213,7 +213,7 @@ class RemoteReader(StorageReader):
         """Refuse items that lie beyond the ends of their files.
 
         Raises:
-            DamagedError: a file is shorter than the metadata says; names it.
+            DamagedError: a file is shorter than in the metadata; named.
         """
         assert self._opening is not None
         for each in items:
