@@ -266,6 +266,50 @@ OTHERS = [
     ("NVRM: GPU at PCI:0000:3b:00: GPU-2d3f-uuid", None, {}),
     ("NVRM: GPU 0000:c1:00.0: RmInitAdapter failed! (0x26:0x56:1474)", "gpu_lost", {"pci": "0000:c1:00.0"}),
     ("vfio: device 0000:5e:00.0: Fatal error of its own", None, {}),
+    *[
+        (f"amdgpu 0000:08:00.0: {told} hardware error(ERREVENT_ATHUB_INTERRUPT) detected!", "gpu_lost", {})
+        for told in ("amdgpu: uncorrectable", "{1}uncorrectable", "amdgpu: {12} Uncorrectable")
+    ],
+    *[
+        (f"amdgpu 0000:08:00.0: {told}", "gpu_ecc_uncorrectable", {"pci": "0000:08:00.0", "value": value})
+        for told, value in (
+            ("{1}1 uncorrectable hardware errors detected in umc block", 1),
+            ("amdgpu: 20 uncorrectable hardware errors detected in UMC block", 20),
+            ("amdgpu: {7}socket: 0, die: 1, 3 new uncorrectable hardware errors detected in gfx block", 3),
+            (
+                "amdgpu: 1 uncorrectable hardware errors and 2 deferred hardware errors detected in UMC block",
+                1,
+            ),
+        )
+    ],
+    *[
+        (f"amdgpu 0000:08:00.0: {told} hardware errors detected in umc block", None, {})
+        for told in (
+            "{1}1 correctable",
+            "amdgpu: 0 uncorrectable",
+            "amdgpu: no uncorrectable",
+            "amdgpu: {7}socket: 0, die: 1, 1 new deferred",
+            "amdgpu: 0 uncorrectable hardware errors and 1 deferred",
+        )
+    ],
+    *[
+        (told, "host_fault", {"check": "nic_tx_timeout", "device": device})
+        for told, device in (
+            ("NETDEV WATCHDOG: eth1 (mlx4_core): transmit queue 0 timed out", "eth1"),
+            ("Oct 15 19:26:35 n7 kernel: NETDEV WATCHDOG: eth2 (igb): transmit queue 5 timed out", "eth2"),
+            (
+                "Oct 15 19:26:35 n7 kernel: [   12.5] NETDEV WATCHDOG: eth3 (igb): transmit queue 5 timed out",
+                "eth3",
+            ),
+            ("r8125 0000:22:04.0 eth4: NETDEV WATCHDOG: CPU: 3: transmit queue 0 timed out 5010 ms", "eth4"),
+            (
+                "Mar 15 18:17:01 n7 kernel: ice 0000:b1:00.0 ens8f0np0: NETDEV WATCHDOG: CPU: 38: "
+                "transmit queue 14 timed out 8069 ms",
+                "ens8f0np0",
+            ),
+            ("Apr  7 02:41:03 n7 kernel: NETDEV WATCHDOG: eth0: transmit timed out", "eth0"),
+        )
+    ],
     ("usb 1-1: new high-speed USB device number 2", None, {}),
     ("python3[1]: just a message about segfault at noon", None, {}),
 ]
@@ -293,6 +337,14 @@ def test_kills_of_several_processes_are_several_signals(log: Path) -> None:
     alerts = detector.poll()
     assert [alert.kind for alert in alerts] == [AlertKind.OOM_KILL, AlertKind.OOM_KILL, AlertKind.DISK_FAULT]
     assert alerts[-1].evidence["count"] == 50
+
+
+def test_two_ports_that_hang_are_two_signals(log: Path) -> None:
+    """Each by its own name, also where the line came through syslog."""
+    detector = KernelLog("m0", log, LIMITS.intervals)
+    line = "Oct 15 19:26:35 n7 kernel: NETDEV WATCHDOG: {} (igb): transmit queue 5 timed out"
+    write(log, line.format("eth1"), line.format("eth2"))
+    assert [alert.evidence["device"] for alert in detector.poll()] == ["eth1", "eth2"]
 
 
 @given(st.binary(max_size=4096))
