@@ -104,11 +104,14 @@ class FakeRuns:
         waiting = (run.id for run in self.runs.values() if run.phase is RunPhase.SUSPENDED)
         return [Suspended(id=each, incident=each.partition("#")[0]) for each in waiting]
 
-    async def cancel(self, run_id: str, why: str) -> None:
+    async def cancel(self, run_id: str, why: str) -> bool:
         if self.away:
             raise UnavailableError("Prefect's API: ConnectError")
+        if self.runs[run_id].phase is not RunPhase.SUSPENDED:
+            return False
         self.cancelled[run_id] = why
         self.set(run_id, RunPhase.FAILED)
+        return True
 
     async def offline(self, incident: Incident) -> str:
         self.offline_started.append((incident.id, incident.attempt))

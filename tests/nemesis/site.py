@@ -263,8 +263,9 @@ class Runs:
         """None is."""
         return ()
 
-    async def cancel(self, run_id: str, why: str) -> None:
-        """None is."""
+    async def cancel(self, run_id: str, why: str) -> bool:
+        """None is suspended."""
+        return False
 
     async def offline(self, incident: Incident) -> str:
         """A process of its own, without Prefect."""

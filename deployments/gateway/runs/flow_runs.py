@@ -94,8 +94,8 @@ class Runs(Protocol):
         """
         ...
 
-    async def cancel(self, run_id: str, why: str) -> None:
-        """Cancel a run that is suspended; one that is not there any more is left alone.
+    async def cancel(self, run_id: str, why: str) -> bool:
+        """Cancel a run that is suspended; return whether it was: one that is gone, or goes on, is left alone.
 
         Raises:
             UnavailableError: Prefect did not answer.

@@ -24,9 +24,13 @@ class Leftovers:
         """Run one round."""
         try:
             for run in await self._runs.suspended():
-                if why := await asyncio.to_thread(self._why_over, run):
-                    await self._runs.cancel(run.id, why)
+                why = await asyncio.to_thread(self._why_over, run)
+                if why and await self._runs.cancel(run.id, why):
                     log.info("flow run %s is cancelled: %s", run.id, why)
+                elif why:
+                    log.debug(
+                        "flow run %s is not cancelled, Prefect has it as gone or going on: %s", run.id, why
+                    )
         except UnavailableError as error:
             log.debug("suspended runs: %s", error)
 

@@ -166,13 +166,17 @@ class PrefectRuns:
             )
         return [_suspended(run) for run in found]
 
-    async def cancel(self, run_id: str, why: str) -> None:
-        """Cancel a suspended run: no process of it has to be ended."""
+    async def cancel(self, run_id: str, why: str) -> bool:
+        """Cancel a suspended run: no process of it has to be ended. Return whether Prefect took it."""
         async with self._asking() as client:
             try:
-                await client.set_flow_run_state(UUID(run_id), Cancelled(message=why))
+                run = await client.read_flow_run(UUID(run_id))
+                if run.state is None or not run.state.is_paused():
+                    return False  # it was answered meanwhile
+                found = await client.set_flow_run_state(run.id, Cancelled(message=why))
             except (ObjectNotFound, ValueError):
-                return
+                return False
+        return found.status is SetStateStatus.ACCEPT
 
     async def offline(self, incident: Incident) -> str:
         """Run the playbook in a process of its own, with a private server."""

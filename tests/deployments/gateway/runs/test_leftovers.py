@@ -47,6 +47,29 @@ async def test_the_run_of_an_attempt_that_another_one_followed_is_cancelled(kit:
     assert kit.runs.runs[SECOND].phase is RunPhase.RUNNING
 
 
+async def test_a_run_that_goes_on_before_it_is_cancelled_is_not_told_as_cancelled(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A person's answer came between the look at it and its end."""
+    await _asks(kit)
+    kit.ledger.set_incident(f"{JOB}-1", state=IncidentState.DISMISSED)
+    seen = await kit.runs.suspended()
+    kit.runs.set(FIRST, RunPhase.RUNNING)
+
+    async def suspended() -> list[Suspended]:
+        return seen
+
+    monkeypatch.setattr(kit.runs, "suspended", suspended)
+    with caplog.at_level("INFO"):
+        await kit.gateway.leftovers.tick()
+    assert kit.runs.cancelled == {}
+    assert "cancelled" not in caplog.text
+    kit.runs.set(FIRST, RunPhase.SUSPENDED)
+    with caplog.at_level("INFO"):
+        await kit.gateway.leftovers.tick()
+    assert f"flow run {FIRST} is cancelled" in caplog.text
+
+
 async def test_while_prefect_is_away_nothing_is_forgotten(kit: Kit) -> None:
     await _asks(kit)
     kit.ledger.set_incident(f"{JOB}-1", state=IncidentState.DISMISSED)

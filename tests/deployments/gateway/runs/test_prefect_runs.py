@@ -10,8 +10,9 @@ from uuid import UUID, uuid4
 import pytest
 from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter
 from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.responses import SetStateStatus
 from prefect.exceptions import ObjectNotFound
-from prefect.states import State
+from prefect.states import Running, State, Suspended
 
 from holdfast.deployments.gateway.metrics import Metrics
 from holdfast.deployments.gateway.runs import prefect_runs
@@ -27,6 +28,7 @@ class Api:
         self.listed = 0
         self.flow_runs: list[SimpleNamespace] = []
         self.set: dict[UUID, State[Any]] = {}
+        self.refuses = False
 
     async def api_healthcheck(self) -> None:
         """It is well."""
@@ -47,10 +49,18 @@ class Api:
         assert "fail-slow" in (deployment_filter.name.any_ or ())
         return self.flow_runs[:limit]
 
-    async def set_flow_run_state(self, flow_run_id: UUID, state: State[Any]) -> None:
-        if flow_run_id not in {run.id for run in self.flow_runs}:
+    async def read_flow_run(self, flow_run_id: UUID) -> SimpleNamespace:
+        found = next((run for run in self.flow_runs if run.id == flow_run_id), None)
+        if found is None:
             raise ObjectNotFound(None)
+        return found
+
+    async def set_flow_run_state(self, flow_run_id: UUID, state: State[Any]) -> SimpleNamespace:
+        await self.read_flow_run(flow_run_id)
+        if self.refuses:
+            return SimpleNamespace(status=SetStateStatus.REJECT)
         self.set[flow_run_id] = state
+        return SimpleNamespace(status=SetStateStatus.ACCEPT)
 
 
 @pytest.fixture
@@ -105,10 +115,14 @@ async def test_suspended_runs_name_the_incident_or_the_job_that_they_were_starte
 
 
 async def test_a_suspended_run_is_cancelled_with_the_reason(api: Api, runs: PrefectRuns) -> None:
-    """One that was deleted meanwhile is left alone."""
-    run = SimpleNamespace(id=uuid4(), parameters={})
-    api.flow_runs = [run]
-    await runs.cancel(str(run.id), "incident gpt-1 is over")
-    await runs.cancel(str(uuid4()), "incident gpt-2 is over")
+    """One that was deleted, or answered and goes on, is left alone. What Prefect refuses is not cancelled."""
+    run, going = (SimpleNamespace(id=uuid4(), state=state) for state in (Suspended(), Running()))
+    api.flow_runs = [run, going]
+    api.refuses = True
+    assert not await runs.cancel(str(run.id), "incident gpt-1 is over")
+    api.refuses = False
+    assert await runs.cancel(str(run.id), "incident gpt-1 is over")
+    assert not await runs.cancel(str(going.id), "incident gpt-2 is over")
+    assert not await runs.cancel(str(uuid4()), "incident gpt-2 is over")
     (state,) = api.set.values()
     assert (state.type, state.message) == (StateType.CANCELLED, "incident gpt-1 is over")
