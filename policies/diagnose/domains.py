@@ -32,18 +32,23 @@ def known(machines: Sequence[Machine], policy: Policy) -> dict[str, frozenset[st
     }
 
 
-def shared(bad: Collection[str], domains: Domains, share: float) -> dict[str, frozenset[str]]:
+def shared(
+    bad: Collection[str], domains: Domains, share: float, good: Collection[str] = ()
+) -> dict[str, frozenset[str]]:
     """Return the domains that explain machines with a bad network, each with those machines.
 
     Args:
         bad: machines with a bad network.
         domains: of all machines that were tested.
         share: so large a part of a domain must be bad; of two domains with the same bad machines the smaller counts.
+        good: machines whose transfers are well: a domain with as many of them is none that explains the bad ones.
     """
     found: dict[str, frozenset[str]] = {}
+    well = frozenset(good)
     for name, members in sorted(domains.items(), key=lambda item: (len(item[1]), item[0])):
         hit = members & frozenset(bad)
-        if len(hit) > 1 and len(hit) >= share * len(members) and hit not in found.values():
+        most = len(hit) >= share * len(members) and len(hit) > len(members & well)
+        if len(hit) > 1 and most and hit not in found.values():
             found[name] = hit
     return found
 

@@ -40,7 +40,8 @@ def judge(
         slow_factor: a machine that is slower than its equals (by more than this times their median, or by ``limits``),
             or than it was, is accused too; None: it is only reported.
         limits: of pace.
-        shared: failure domains of the machines: where most of one have bad transfers, it is suspected, not they.
+        shared: failure domains of the machines: where most of one have bad transfers, it is suspected, not they; unless
+            as many of its machines transfer well.
         share: so large a part of a domain's machines is most.
     """
     listed = tuple(findings)
@@ -51,7 +52,7 @@ def judge(
     odd, told = compare.odd_digests(listed)
     slow, slowness = pace.slow(listed, slow_factor or 1.5, limits)
     links = paired | (pace.slow_links(listed, slow_factor, limits) if slow_factor else set())
-    common = domains.shared(links - sure - alone - odd, shared, share)
+    common = domains.shared(links - sure - alone - odd, shared, share, _well_connected(listed) - links)
     victims = frozenset(name for hit in common.values() for name in hit)
     own, _ = pace.slow((each for each in listed if each.peer is None), slow_factor or 1.5, limits)
     by_value = odd | ((slow - victims) | own if slow_factor else set())
@@ -83,13 +84,17 @@ def pair_results(findings: Iterable[Finding]) -> dict[str, dict[str, bool]]:
     return results
 
 
+def _well_connected(findings: Iterable[Finding]) -> set[str]:
+    return {machine for machine, tested in pair_results(findings).items() if any(tested.values())}
+
+
 def _accused_by_pairs(findings: Sequence[Finding]) -> set[str]:
     """Return machines that fail with at least two others, and only with machines that pass with another one.
 
     When suspects failed with each other as well, their tests with machines proved good decide.
     """
     results = pair_results(findings)
-    good = {machine for machine, tested in results.items() if any(tested.values())}
+    good = _well_connected(findings)
     return {
         machine
         for machine, tested in results.items()

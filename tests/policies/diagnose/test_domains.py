@@ -79,6 +79,45 @@ def test_one_bad_machine_of_a_switch_is_named(fails: bool) -> None:
     assert (verdict.suspects, verdict.shared) == (("m5",), ())
 
 
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(("bad", "suspects"), [({"m5", "m6"}, ("m5", "m6")), ({"m5", "m6", "m7"}, ())])
+def test_a_switch_is_not_suspected_when_as_many_of_its_machines_pass(
+    fails: bool, bad: set[str], suspects: tuple[str, ...]
+) -> None:
+    """Half of them are well connected through it: the others are bad themselves. One of four may be lucky."""
+    again = [
+        Finding(check="all_gather", machine=one, peer=other, ok=False)
+        for name in sorted(bad)
+        for pair in ((name, "m0"), (name, "m1"))
+        for one, other in (pair, pair[::-1])
+    ]
+    findings = [*ring(12, bad, fails=fails), *(again if fails else [])]
+    verdict = judge(findings, None if fails else 1.5, shared=LEAVES)
+    assert verdict.suspects == suspects
+    assert verdict.shared == (() if suspects else ("switch leaf-3",))
+
+
+def test_machines_that_were_not_tested_say_nothing_for_their_switch() -> None:
+    """Two of four are bad with all others, and nothing is known of the other two."""
+    findings = [each for each in ring(12, {"m5", "m6"}) if not {each.machine, each.peer} & {"m4", "m7"}]
+    findings += [
+        Finding(
+            check="all_gather",
+            machine=one,
+            peer=other,
+            ok=True,
+            value=2.0,
+            unit="MB/s",
+            repeats=3,
+            kind="gloo",
+        )
+        for pair in (("m5", "m0"), ("m6", "m1"))
+        for one, other in (pair, pair[::-1])
+    ]
+    verdict = judge(findings, 1.5, shared=LEAVES)
+    assert (verdict.suspects, verdict.shared) == ((), ("switch leaf-3",))
+
+
 def test_a_sure_failure_is_no_switch() -> None:
     """A lost GPU accuses its machine, whatever its links do."""
     lost = Finding(check="gpu", machine="m2", ok=False, sure=True, detail="lost")
