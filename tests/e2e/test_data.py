@@ -82,5 +82,6 @@ def test_leased_samples_are_trained_on_once_whatever_is_killed(site: Site, name:
         site.wait_recovered(name, number, 240)
     site.fault("kill-machine", site.job(name).machines[0])
     site.wait_recovered(name, 3, 240)
+    (notes / "hurry").touch()
     site.wait_done(name)
     require_each_sample_once(site, name, notes, STEPS)
