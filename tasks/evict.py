@@ -20,7 +20,7 @@ from holdfast.models.missing import Missing
 from holdfast.operations.evict import take_out
 from holdfast.operations.fence import fence
 from holdfast.policies.detect import silence
-from holdfast.policies.escalate import breaker
+from holdfast.policies.escalate import breaker, by_hand
 from holdfast.policies.join_names import join_names
 from holdfast.storage.ledger.evictions import Past
 from holdfast.tasks import late, repair, returned
@@ -44,7 +44,7 @@ async def evict(case: Case, machines: Sequence[str], reason: str, scope: Scope |
         case: the incident.
         machines: their names.
         reason: for people.
-        scope: jobs that the cordon keeps away; None: as in the class's ladder.
+        scope: jobs that the cordon keeps away; None: as in the class's ladder. The one that a person named goes before.
 
     Raises:
         LimitError: the breaker or a person forbids it; nothing was evicted, a human decides.
@@ -78,7 +78,10 @@ async def take_machines_out(case: Case, machines: Sequence[str], reason: str, sc
     new, sure = _new(case, machines), late.roots(case)
     # A machine that surely fails is kept from every job, whatever class of incident it was found in.
     wide = case.ctx.policy.ladder.of(IncidentClass.MACHINE_FAULT).scope
-    acts = [_plan(case, name, sure.get(name, reason), wide if name in sure else scope) for name in new]
+    alerts = case.incident.alerts
+    answers = [{"target": each.intent.get("target")} | each.result for each in case.done("approve")]
+    scopes = {name: by_hand.scope(alerts, answers, name) or (wide if name in sure else scope) for name in new}
+    acts = [_plan(case, name, sure.get(name, reason), scopes[name]) for name in new]
     _begin(case, acts)
     for name in new:
         get_run_logger().warning("evicting %s: %s", name, reason)

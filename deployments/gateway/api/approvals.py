@@ -12,7 +12,7 @@ from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import RefusedError, UnavailableError
 from holdfast.models.alert import Incident, IncidentState
 from holdfast.models.history import Action, ActionState
-from holdfast.models.machine import Machine
+from holdfast.models.machine import Machine, Scope
 from holdfast.policies.escalate import approval, overtake
 
 
@@ -60,7 +60,9 @@ class Approvals:
         await self._give(incident, question, {"approve": approve, "by": by, "reason": reason})
         return incident
 
-    async def approve_by_evicting(self, machine: Machine, by: str, reason: str) -> Incident | None:
+    async def approve_by_evicting(
+        self, machine: Machine, by: str, reason: str, scope: Scope
+    ) -> Incident | None:
         """Take a person's request to evict a machine as the yes to an open question about it; None: there is none."""
         acting = await asyncio.to_thread(self._site.ledger.acting, machine.job or "", evidence=False)
         if (
@@ -70,7 +72,8 @@ class Approvals:
         question = asked(await asyncio.to_thread(self._site.ledger.actions, acting.id))
         if question is None or question.intent.get("target") != machine.name:
             return None
-        await self._give(acting, question, {"approve": True, "by": by, "reason": reason})
+        answer = {"approve": True, "by": by, "reason": reason, "scope": scope.value}
+        await self._give(acting, question, answer)
         return acting
 
     async def look(self, incident: Incident, actions: Sequence[Action], resolved: str = "") -> None:
@@ -115,7 +118,9 @@ class Approvals:
         if incident.flow_run_id is None:
             return
         try:
-            await self._runs.resume(incident.flow_run_id, answer)
+            # The form of the question has no field for the scope; the playbook reads it in the ledger.
+            form = {name: value for name, value in answer.items() if name != "scope"}
+            await self._runs.resume(incident.flow_run_id, form)
         except UnavailableError as error:
             # The reconciler looks again: the run is suspended still.
             log.warning("%s: its run is not resumed yet: %s", incident.id, error)

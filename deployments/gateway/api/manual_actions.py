@@ -62,7 +62,7 @@ def routes(gateway: Gateway) -> APIRouter:
             if machine.job is None:
                 await gateway.acts.take_out(machine, body.reason, body.scope)
                 return Outcome(outcome=What.CORDONED, message=f"machine {name} is out of service")
-            approved = await _approved(gateway, machine, asker.by, body.reason)
+            approved = await _approved(gateway, machine, asker.by, body.reason, body.scope)
             if approved is not None and not await _of_a_former_life(gateway, approved, machine):
                 told = f"it is the yes to what {approved.id} asked"
                 return Outcome(incident=approved.id, outcome=What.JOINED, message=told)
@@ -93,10 +93,12 @@ def routes(gateway: Gateway) -> APIRouter:
     return router
 
 
-async def _approved(gateway: Gateway, machine: Machine, by: str, reason: str) -> Incident | None:
+async def _approved(
+    gateway: Gateway, machine: Machine, by: str, reason: str, scope: Scope
+) -> Incident | None:
     """Take an eviction by hand as the yes to a question about it, open or run out; None: no incident asks it."""
     ledger = gateway.site.ledger
-    if approved := await gateway.approvals.approve_by_evicting(machine, by, reason):
+    if approved := await gateway.approvals.approve_by_evicting(machine, by, reason, scope):
         return approved
     for wait in await asyncio.to_thread(ledger.waits):
         # Where the job trains, a new look may find another machine, or none: what a person asks for is done by itself.
@@ -105,7 +107,7 @@ async def _approved(gateway: Gateway, machine: Machine, by: str, reason: str) ->
         actions = await asyncio.to_thread(ledger.actions, wait.incident_id)
         targets = [str(action.intent.get("target")) for action in actions if action.kind == "approve"]
         if targets[-1:] == [machine.name]:
-            return await gateway.waiting.approve(wait.incident_id, by, reason)
+            return await gateway.waiting.approve(wait.incident_id, by, reason, scope)
     return None
 
 

@@ -12,7 +12,7 @@ from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import RefusedError, StaleError
 from holdfast.models.alert import Alert, Incident, IncidentClass, IncidentState
 from holdfast.models.job import Job, JobState
-from holdfast.models.machine import Machine, MachineState
+from holdfast.models.machine import Machine, MachineState, Scope
 from holdfast.models.missing import Missing
 from holdfast.models.wait import Wait
 from holdfast.policies.escalate import waits
@@ -108,8 +108,8 @@ class Waiting:
         open_ones = {each.incident_id for each in await asyncio.to_thread(self._site.ledger.waits)}
         return wait is not None and wait.missing is Missing.APPROVAL and incident_id in open_ones
 
-    async def approve(self, incident_id: str, by: str, reason: str) -> Incident:
-        """Take a person's late approval.
+    async def approve(self, incident_id: str, by: str, reason: str, scope: Scope | None = None) -> Incident:
+        """Take a person's late approval, with the scope of the eviction where the person named one.
 
         Raises:
             RefusedError: it waits no longer.
@@ -123,6 +123,8 @@ class Waiting:
             raise RefusedError(str(error)) from None
         rounds = 1 + sum(action.kind == "again" for action in actions)
         key, answer = f"approve:{target}r{rounds}", {"approve": True, "by": by, "reason": reason}
+        if scope is not None:
+            answer["scope"] = scope.value
         # Whole, as the playbook writes it: if this ends before the answer is recorded, its run asks once more.
         policy = self._site.policy.approval
         asked = next(a.intent.get("question", "") for a in reversed(actions) if a.kind == "approve")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.models.alert import AlertKind
+from holdfast.models.machine import Scope
 from holdfast.policies.escalate import by_hand
 from tests.policies.make import alert
 
@@ -15,6 +16,28 @@ def test_only_all_of_them_count() -> None:
     assert not by_hand.asks_for([MINE], ["m1", "m2"])
     assert not by_hand.asks_for([MINE], ["m2"])
     assert not by_hand.asks_for([MINE], [])
+
+
+def test_the_scope_is_the_one_that_the_person_named() -> None:
+    """The newest counts; a report of another machine, class or an unknown word names none."""
+    narrow = MINE.model_copy(update={"evidence": MINE.evidence | {"scope": "job"}})
+    wide = MINE.model_copy(update={"evidence": MINE.evidence | {"scope": "cluster"}})
+    odd = MINE.model_copy(update={"evidence": MINE.evidence | {"scope": "rack"}})
+    slow = alert(AlertKind.MANUAL, machine="m1", evidence={"class": "fail_slow", "by": "ann", "scope": "job"})
+    assert by_hand.scope([MINE, narrow], (), "m1") is Scope.JOB
+    assert by_hand.scope([narrow, wide], (), "m1") is Scope.CLUSTER
+    assert by_hand.scope([narrow], (), "m2") is None
+    assert by_hand.scope([MINE, odd, slow], (), "m1") is None
+
+
+def test_a_yes_that_names_a_scope_counts_for_the_machine_that_was_asked_about() -> None:
+    """It is newer than what was reported; a no names none."""
+    narrow = MINE.model_copy(update={"evidence": MINE.evidence | {"scope": "cluster"}})
+    yes = {"target": "m1", "approve": True, "scope": "job"}
+    assert by_hand.scope([narrow], [yes], "m1") is Scope.JOB
+    assert by_hand.scope([], [yes], "m2") is None
+    assert by_hand.scope([], [yes | {"approve": False}], "m1") is None
+    assert by_hand.scope([], [{"target": "m1", "approve": True}], "m1") is None
 
 
 def test_a_report_of_another_class_asks_for_no_eviction() -> None:
