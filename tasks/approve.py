@@ -20,6 +20,7 @@ from holdfast.models.alert import IncidentState
 from holdfast.models.history import Action
 from holdfast.models.machine import Scope
 from holdfast.models.missing import Missing
+from holdfast.operations.inputs import note_answered
 from holdfast.policies.escalate import approval, by_hand
 from holdfast.tasks.case import Case
 
@@ -94,8 +95,14 @@ async def _answer(case: Case, target: str, question: str) -> dict[str, Any]:
         "default": policy.default,
     }
     action = ledger.begin(case.incident_id, case.attempt, key, "approve", intent, case.lease)
-    if action.state == "done":
-        return action.result
+    if action.state != "done":
+        await _be_answered(case, target, key, question)
+    note_answered(case.ctx, case.incident_id, case.job_now(), key)
+    return next(each.result for each in ledger.actions(case.incident_id) if each.key == key)
+
+
+async def _be_answered(case: Case, target: str, key: str, question: str) -> None:
+    """Suspend the flow run until there is an answer, and see it written into the ledger."""
     get_run_logger().warning("asks for approval: %s", question)
     form = Approval.with_initial_data(description=question)
     try:
@@ -105,16 +112,17 @@ async def _answer(case: Case, target: str, question: str) -> dict[str, Any]:
     except RuntimeError as error:
         # Without a deployment of a server that stays (Prefect is away) there is nothing to suspend.
         get_run_logger().info("not suspended (%s): waiting here", error)
-        return await _wait(case, key)
+        await _wait(case, key)
+        return
     answer = {
         "approve": given.approve,
         "by": given.by or "a person in the Prefect UI",
         "reason": given.reason,
     }
-    return ledger.finish(case.incident_id, key, answer).result
+    case.ctx.ledger.finish(case.incident_id, key, answer)
 
 
-async def _wait(case: Case, key: str) -> dict[str, Any]:
+async def _wait(case: Case, key: str) -> None:
     clock, began = case.ctx.clock, 0.0
     asked: Action | None = None
     while True:
@@ -122,14 +130,15 @@ async def _wait(case: Case, key: str) -> dict[str, Any]:
             raise StaleError(f"incident {case.incident_id} is closed ({case.incident.state}): nothing to ask")
         action = next(a for a in case.ctx.ledger.actions(case.incident_id) if a.key == key)
         if action.state == "done":
-            return action.result
+            return
         if asked is None:
             # An earlier attempt may have asked it; from now on setting the wall clock changes nothing.
             asked, began = action, clock.monotonic() - max(0.0, clock.now() - action.begun_at)
         if clock.monotonic() - began > approval.within_s(
             asked.intent, asked.begun_at, case.ctx.policy.approval
         ):
-            return case.ctx.ledger.finish(case.incident_id, key, by_default(action)).result
+            case.ctx.ledger.finish(case.incident_id, key, by_default(action))
+            return
         await asyncio.sleep(_AGAIN_S)
 
 

@@ -117,10 +117,21 @@ class Record:
         seen = self.inputs.get(taken_up(round_))
         return None if seen is None else seen["standbys"]
 
+    def serving_at(self, moment: str) -> Mapping[str, str | None]:
+        """Return the incarnations of the job's machines at a moment that was recorded; None: it did not serve the job.
+
+        Earlier releases recorded none.
+        """
+        seen = self.inputs.get(moment, {})
+        if "serving" not in seen:
+            return {}
+        return {name: seen["serving"].get(name) for name in seen["job"]["machines"]}
+
     def _lives(self) -> dict[str, str]:
         """Return machines' incarnations as the first act looked at them, else as alerts name them."""
         lives: dict[str, str] = {}
         for action in reversed(self.actions):
             lives |= action.intent.get("incarnations") or {}
         told = {a.machine: a.incarnation for a in self.incident.alerts if a.machine and a.incarnation}
-        return told | lives
+        first = {name: life for name, life in self.serving_at(taken_up(0)).items() if life}
+        return told | lives | first

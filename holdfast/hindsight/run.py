@@ -26,6 +26,7 @@ from holdfast.plugins import Group
 from holdfast.policies.config.policy import Policy
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
+from holdfast.storage.ledger.inputs import taken_up
 from holdfast.storage.ledger.waits import AGAIN
 from holdfast.tasks import context
 from holdfast.tasks.case import Request
@@ -142,6 +143,7 @@ def _stand_by(record: Record, services: Hindsight, round_: int) -> None:
         if name not in known:
             ledger.add_provisioning([name])
         ledger.set_machine(name, state=MachineState.STANDBY, incarnation=incarnation)
+    services.be_as_at(taken_up(round_))
 
 
 async def _attempts(record: Record, services: Hindsight, playbook: Playbook) -> str:

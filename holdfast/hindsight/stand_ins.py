@@ -18,6 +18,7 @@ from holdfast.operations.context import Act, Context
 from holdfast.policies.config.policy import Policy
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
+from holdfast.storage.ledger.inputs import answered
 from holdfast.storage.ledger.waits import AGAIN
 
 CHANGING = frozenset({"evict", "swap", "shrink", "claim", "resize", "rollback", "skip", "update", "suspect"})
@@ -164,6 +165,7 @@ class Hindsight(Context):
         self._may_have_ended(known)
         if known is not None and known.state is ActionState.DONE:
             self.until(known.done_at)
+            self.be_as_at(answered(key))
             return known.result
         self.assumed[key] = "not recorded: no person was asked; the policy's default is taken"
         return {
@@ -171,6 +173,17 @@ class Hindsight(Context):
             "by": "the policy file",
             "reason": "no answer before the deadline",
         }
+
+    def be_as_at(self, moment: str) -> None:
+        """Have the job's machines restart, or be taken out, as they were in the record by that moment."""
+        job = self._copy.job(self._record.incident.job)
+        for name, incarnation in self._record.serving_at(moment).items():
+            if name not in job.machines or not self._copy.machine(name).serves(job.name):
+                continue
+            if incarnation:
+                self._copy.set_machine(name, incarnation=incarnation)
+            else:
+                self._copy.set_machine(name, state=MachineState.CORDONED, job=None)
 
     def pass_time(self, at: float | None) -> None:
         """Advance the clock to ``at``; never back."""

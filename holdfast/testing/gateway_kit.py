@@ -206,7 +206,7 @@ class FakeActs:
     async def take_out(self, machine: Machine, reason: str, scope: Scope) -> None:
         self.calls.append(("take_out", machine.name))
         self._ledger.set_machine(
-            machine.name, state=MachineState.CORDONED, cordon_reason=reason, cordon_scope=scope
+            machine.name, state=MachineState.CORDONED, job=None, cordon_reason=reason, cordon_scope=scope
         )
 
     async def release(self, machine: str) -> None:

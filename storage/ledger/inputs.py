@@ -19,6 +19,11 @@ def taken_up(round_: int) -> str:
     return f"taken_up:r{round_}"
 
 
+def answered(question: str) -> str:
+    """Return the kind of the inputs that a playbook found when the answer to a question (its action's key) was there."""
+    return f"answered:{question}"
+
+
 class Inputs(Connection):
     """Inputs of decisions, by incident and name."""
 

@@ -15,6 +15,7 @@ from holdfast.deployments.gateway.intake.outcome import Outcome, What
 from holdfast.errors import RefusedError
 from holdfast.models.alert import Alert, AlertKind, Incident, IncidentClass
 from holdfast.models.history import ByHand
+from holdfast.models.job import ENDED
 from holdfast.models.machine import OUT, Machine, MachineState, Scope
 from holdfast.models.names import IncidentId, MachineName
 from holdfast.policies.classify import sure_signs
@@ -60,12 +61,13 @@ def routes(gateway: Gateway) -> APIRouter:
             if machine.state in OUT:
                 raise RefusedError(f"machine {name} is {machine.state} already ({machine.cordon_reason})")
             if machine.job is None:
-                await gateway.acts.take_out(machine, body.reason, body.scope)
-                return Outcome(outcome=What.CORDONED, message=f"machine {name} is out of service")
+                return await _take_out(gateway, machine, body)
             approved = await _approved(gateway, machine, asker.by, body.reason, body.scope)
             if approved is not None and not await _of_a_former_life(gateway, approved, machine):
                 told = f"it is the yes to what {approved.id} asked"
                 return Outcome(incident=approved.id, outcome=What.JOINED, message=told)
+            if await _has_ended(gateway, machine.job):
+                return await _take_out(gateway, machine, body)
             return await gateway.correlator.accept(_eviction(machine, body, asker.by, site.clock.now()))
 
         asked = asker.asks("evict", name, f"{body.reason} (scope {body.scope.value})")
@@ -91,6 +93,20 @@ def routes(gateway: Gateway) -> APIRouter:
         return ledger.by_hand(target, limit)
 
     return router
+
+
+async def _take_out(gateway: Gateway, machine: Machine, body: Evict) -> Outcome:
+    """Evict a machine on which no rank runs; a job that failed takes a standby in its place at its next start."""
+    await gateway.acts.take_out(machine, body.reason, body.scope)
+    return Outcome(outcome=What.CORDONED, message=f"machine {machine.name} is out of service")
+
+
+async def _has_ended(gateway: Gateway, job: str) -> bool:
+    """Return whether nothing of the job runs and no playbook works on it: none would evict the machine."""
+    ledger = gateway.site.ledger
+    if (await asyncio.to_thread(ledger.job, job)).state not in ENDED:
+        return False
+    return await asyncio.to_thread(ledger.acting, job, evidence=False) is None
 
 
 async def _approved(

@@ -55,7 +55,7 @@ class Acts(Protocol):
         ...
 
     async def take_out(self, machine: Machine, reason: str, scope: Scope) -> None:
-        """Evict and cordon a machine that serves no job, in the incarnation that was looked at."""
+        """Evict and cordon a machine that no playbook works on, in the incarnation that was looked at."""
         ...
 
     async def release(self, machine: str) -> None:
@@ -130,8 +130,8 @@ class Operations:
         await resize.release_unplaced(self._ctx, job)
 
     async def take_out(self, machine: Machine, reason: str, scope: Scope) -> None:
-        """Evict and cordon a machine that serves no job, in the incarnation that was looked at."""
-        await evict.take_out(self._ctx, machine.name, reason, scope, machine.incarnation)
+        """Evict and cordon a machine that no playbook works on, in the incarnation that was looked at."""
+        await evict.take_out(self._ctx, machine.name, reason, scope, machine.incarnation, job=machine.job)
 
     async def release(self, machine: str) -> None:
         """Restart an evicted machine."""

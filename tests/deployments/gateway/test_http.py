@@ -8,7 +8,7 @@ from holdfast.deployments.gateway.api import auth
 from holdfast.errors import RecoveryError, UnavailableError
 from holdfast.models.alert import IncidentClass, IncidentState
 from holdfast.models.job import JobState
-from holdfast.models.machine import MachineState
+from holdfast.models.machine import MachineState, Scope
 from holdfast.testing.gateway_kit import JOB, SECRET, Kit, rank
 
 SPEC = {"name": "new", "script": "train.py", "machines": 2, "ranks_per_machine": 2}
@@ -317,6 +317,18 @@ async def test_eviction_of_an_active_machine_is_an_incident(kit: Kit) -> None:
     (incident,) = kit.incidents()
     assert (incident.incident_class, incident.machine) == (IncidentClass.MACHINE_FAULT, "m1")
     assert "smells" in incident.reasons[0]
+
+
+async def test_eviction_of_a_machine_of_a_failed_job_needs_no_playbook(kit: Kit) -> None:
+    """None would work on it: it is taken out at once, and the job takes another one when it goes on."""
+    await kit.running_job()
+    kit.ledger.set_job(JOB, state=JobState.FAILED)
+    answer = await kit.post("/v1/machines/m1/evict", {"scope": "job", "reason": "smells"})
+    assert answer["outcome"] == "cordoned"
+    assert kit.acts.calls == [("take_out", "m1")]
+    machine = kit.ledger.machine("m1")
+    assert (machine.state, machine.job, machine.cordon_scope) == (MachineState.CORDONED, None, Scope.JOB)
+    assert not kit.incidents()
 
 
 async def test_eviction_and_release_of_a_standby(kit: Kit) -> None:
