@@ -1,4 +1,4 @@
-"""A whole job whose steps become slow because of the network: the bad NIC is named.
+"""Whole jobs whose steps become slow because of the network: a bad NIC is named; of a bad switch no machine is.
 
 Nobody reports anything: the job's own pace opens the incident, its stacks agree with one another, and the transfers
 between neighbours decide.
@@ -22,6 +22,7 @@ SOON = """\
 detect:
   throughput: {baseline: 32, recent: 8, slower: 1.5, lasting_s: 5, every_s: 1}
   straggler: {slower: 1000}
+  network: {switches: {leaf-1: [m0, m1], leaf-2: [m2, m3]}}
 hang: {min_window_s: 120}
 """
 WAIT_S = 300.0
@@ -70,3 +71,17 @@ def test_a_bad_nic_is_named_by_its_neighbours(cluster: Cluster) -> None:
     recovered(cluster, "bad-nic")
     assert cluster.site.evicted() == {bad}, cluster.site.told("bad-nic")
     assert bad not in cluster.site.job("bad-nic").machines
+
+
+def test_a_bad_switch_costs_none_of_its_machines(cluster: Cluster) -> None:
+    """Both machines behind it are slow with all others: the switch is suspected, and both stay."""
+    machines = submit(cluster, "bad-switch")
+    leaves = {"leaf-1": {"m0", "m1"}, "leaf-2": {"m2", "m3"}}
+    switch, behind = next((name, hosts) for name, hosts in leaves.items() if hosts <= {*machines})
+    for name in behind:
+        cluster.wires.slow(name, SLOW_KBIT)
+    incident = recovered(cluster, "bad-switch")
+    told = cluster.site.told("bad-switch")
+    assert f"switch {switch} suspected, no machine" in incident.summary, told
+    assert cluster.site.evicted() == set(), told
+    assert cluster.site.job("bad-switch").machines == machines
