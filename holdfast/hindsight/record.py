@@ -85,6 +85,11 @@ class Record:
         """Return the action of that key."""
         return next((each for each in self.actions if each.key == key), None)
 
+    def attempt_at(self, number: int) -> float | None:
+        """Return the time at which an attempt after the first was begun (Unix seconds); None: there was none."""
+        begun = self.action(f"attempt:{number}")
+        return begun.begun_at if begun else None
+
     def answers_after(self, again: Action) -> list[Action]:
         """Return the answers that people gave before the incident was worked on again: it was taken up for them."""
         after = self.actions[self.actions.index(again) + 1 :]

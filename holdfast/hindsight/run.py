@@ -159,5 +159,6 @@ async def _attempts(record: Record, services: Hindsight, playbook: Playbook) -> 
             if incident.attempt >= services.policy.gateway.max_attempts:
                 return plugins.said(error)
             ledger.next_attempt(incident_id, incident.attempt)
+            services.until(record.attempt_at(incident.attempt + 1))
             continue
         return ""

@@ -90,6 +90,7 @@ class Hindsight(Context):
             return self._seat(known)
         if action.kind in DECIDED:
             return await act()
+        self._may_have_failed(known)
         return self._as_recorded(action, known)
 
     def _done_in_this_round(self, known: Action) -> bool:
@@ -159,6 +160,17 @@ class Hindsight(Context):
         if known and known.state is ActionState.INTENT and was.state is IncidentState.DISMISSED:
             self._copy.set_incident(was.id, state=was.state, summary=was.summary)
             raise StaleError(f"incident {was.id} was dismissed amid {known.key}")
+
+    def _may_have_failed(self, known: Action | None) -> None:
+        """Fail where the recorded attempt did: the next one began amid this action, and did it.
+
+        Raises:
+            RecoveryError: this attempt ended there.
+        """
+        number = self._copy.incident(self._record.incident.id).attempt
+        next_at = self._record.attempt_at(number + 1)
+        if known and next_at is not None and known.begun_at <= next_at < (known.done_at or 0.0):
+            raise RecoveryError(f"attempt {number} ended amid {known.key}")
 
     def _answer(self, key: str, intent: Mapping[str, Any]) -> dict[str, Any]:
         known = self._record.action(key)

@@ -20,7 +20,7 @@ def taken_up(round_: int) -> str:
 
 
 def answered(question: str) -> str:
-    """Return the kind of the inputs that a playbook found when the answer to a question (its action's key) was there."""
+    """Return the kind of the inputs that a playbook found when a question (the key of its action) was answered."""
     return f"answered:{question}"
 
 
