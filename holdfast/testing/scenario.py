@@ -162,8 +162,6 @@ class Scenario(Frozen):
     answer: Literal["approve", "refuse"] | None = None
     """Answer of a person to the playbook's question; None: no answer."""
     expect: Expected = Expected()
-    replays: bool = True
-    """Whether its incidents can be replayed: false where the record lacks what came between two steps of a playbook."""
 
     def __str__(self) -> str:
         return self.name

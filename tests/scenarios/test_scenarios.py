@@ -41,7 +41,7 @@ async def test_scenario(scenario: Scenario, tmp_path: Path) -> None:
     played = await play(scenario, tmp_path)
     assert [*wrong_actions(scenario, played), *misses(scenario, played)] == []
     # Decisions under two policies are not those of one.
-    for incident in played.incidents if scenario.replays and scenario.one_policy else ():
+    for incident in played.incidents if scenario.one_policy else ():
         found = await compared(tmp_path, incident.id)
         assert [(row.step, row.recorded, row.replayed) for row in found.differences] == []
         assert [row.step for row in found.rows if row.reasons != row.recorded_reasons] == []
