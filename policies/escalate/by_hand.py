@@ -16,7 +16,7 @@ def asks_for(alerts: Iterable[Alert], machines: Collection[str]) -> bool:
 
 
 def scope(alerts: Sequence[Alert], answers: Sequence[Mapping[str, Any]], machine: str) -> Scope | None:
-    """Return the scope that a person named for the machine's eviction, the newest; None: nobody did.
+    """Return the scope that a person named for the machine's eviction, the newest; None: none was named.
 
     Args:
         alerts: of the incident, oldest first.

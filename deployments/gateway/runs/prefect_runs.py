@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 import httpx
@@ -19,7 +20,7 @@ from prefect.client.schemas.filters import (
     FlowRunFilterStateType,
 )
 from prefect.client.schemas.objects import FlowRun, StateType
-from prefect.client.schemas.responses import SetStateStatus
+from prefect.client.schemas.responses import OrchestrationResult, SetStateStatus
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled
 
@@ -173,7 +174,9 @@ class PrefectRuns:
                 run = await client.read_flow_run(UUID(run_id))
                 if run.state is None or not run.state.is_paused():
                     return False  # it was answered meanwhile
-                found = await client.set_flow_run_state(run.id, Cancelled(message=why))
+                found: OrchestrationResult[Any] = await client.set_flow_run_state(
+                    run.id, Cancelled(message=why)
+                )
             except (ObjectNotFound, ValueError):
                 return False
         return found.status is SetStateStatus.ACCEPT
