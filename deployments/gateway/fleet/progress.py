@@ -47,7 +47,7 @@ class Progress:
         self._marked: dict[str, tuple[int, int]] = {}
         self._watched: dict[str, list[Incident]] = {}
         self._looked: dict[str, tuple[float, int, JobState]] = {}
-        """What each job was at the last look."""
+        """Each job as it was at the last look."""
         self._done: dict[str, tuple[int, set[int]]] = {}
         self._heard: dict[str, float] = {}
         self._saved: dict[str, int] = {}
