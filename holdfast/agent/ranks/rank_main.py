@@ -27,6 +27,7 @@ from typing import Any
 
 from holdfast.agent import wire
 from holdfast.agent.ranks import epoch_groups, flight_thread, marks, scratch, trackers
+from holdfast.agent.ranks.lowest import lowest_priority
 
 NICE = 10  # the control plane on the same host stays responsive
 REHEARSAL = "holdfast.session.rehearsal"
@@ -72,7 +73,8 @@ def bootstrap(
 
 def wait(orders: Connection[Any, Any], settled: Connection[Any, Any]) -> None:
     """Settle, wait for an order of what to run, run it: the body of a spare process."""
-    _touch()
+    with lowest_priority():  # beside a job that has just been recovered
+        _touch()
     with contextlib.suppress(BrokenPipeError), settled:  # it may be wanted already
         settled.send(True)
     try:

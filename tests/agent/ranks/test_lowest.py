@@ -1,0 +1,65 @@
+"""Spare processes settle at the lowest priority, and are raised again before they are used."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from holdfast.agent.ranks.lowest import LOWEST
+
+USUAL = 3
+BODY = """
+import json, multiprocessing, os, sys, threading
+from holdfast.agent.ranks import rank_main
+
+{before}
+done, seen = threading.Event(), {{}}
+
+def now():
+    return [os.getpriority(os.PRIO_PROCESS, each.native_id) for each in threading.enumerate()]
+
+def touch():
+    threading.Thread(target=done.wait, daemon=True).start()
+    seen["settling"] = now()
+
+def body():
+    seen["used"] = now()
+
+rank_main._touch = touch
+theirs, ours = multiprocessing.Pipe(duplex=False)
+settled, settles = multiprocessing.Pipe(duplex=False)
+ours.send((body, ()))
+rank_main.wait(theirs, settles)
+print(json.dumps(seen))
+"""
+
+
+def seen(before: str) -> dict[str, list[int]]:
+    """Run a spare's body in a process of its own; return the nice values of its threads."""
+    done = subprocess.run(
+        [sys.executable, "-c", BODY.format(before=before)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        preexec_fn=lambda: os.setpriority(os.PRIO_PROCESS, 0, USUAL),
+    )
+    assert not done.returncode, done.stderr
+    found: dict[str, list[int]] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="raising a priority takes a privilege")
+def test_it_settles_at_the_lowest_priority_and_is_raised_before_it_is_used() -> None:
+    """With each thread that the rehearsal has begun."""
+    assert seen("") == {"settling": [LOWEST] * 2, "used": [USUAL] * 2}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives up root's privileges")
+def test_nothing_is_lowered_that_could_not_be_raised_again() -> None:
+    """A rank must not train at the lowest priority."""
+    assert seen("os.setuid(65534)") == {"settling": [USUAL] * 2, "used": [USUAL] * 2}
