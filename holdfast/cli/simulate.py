@@ -41,6 +41,9 @@ def simulate(  # noqa: PLR0917
     rollback: Annotated[bool, typer.Option(help="Roll code back.")] = True,
     aggregation: Annotated[bool, typer.Option(help="Analyse the stacks of a hang.")] = True,
     replay: Annotated[bool, typer.Option(help="Dual-phase replay.")] = True,
+    keep_processes: Annotated[
+        bool, typer.Option("--keep-processes", help="Compare each with itself under `holdfast.run`, too.")
+    ] = False,
     replications: Annotated[int, typer.Option(min=1, help="Lives of each variant.")] = 100,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same answer.")] = 1,
     jobs: Annotated[
@@ -51,17 +54,19 @@ def simulate(  # noqa: PLR0917
 ) -> None:
     """Simulate a job for months and compare ways of running it: ETTR, lost time, what ended incidents.
 
-    Without options the packaged comparison for 9,600 GPUs is made. With --strategy, --checkpoint or a --no-...
-    option, those are compared instead.
+    Without options the packaged comparison for 9,600 GPUs is made. With --strategy, --checkpoint, --keep-processes or
+    a --no-... option, those are compared instead.
     """
     from holdfast.simulate import run  # noqa: PLC0415  (simpy and scipy: only who simulates pays for them)
     from holdfast.simulate.scenario import Scenario, Variant  # noqa: PLC0415
 
     scenario = _changed(Scenario.load(scenario_file), machines, days, rate)
     wanted = {"inspection": inspection, "rollback": rollback, "aggregation": aggregation, "replay": replay}
-    if strategy or checkpoint or not all(wanted.values()):
+    if strategy or checkpoint or keep_processes or not all(wanted.values()):
         base = Variant.model_validate(wanted)
         chosen = run.variants_of(strategy or ["pool"], checkpoint or ["every-step"], base)
+        if keep_processes:
+            chosen = run.with_and_without_processes(chosen)
         scenario = scenario.model_copy(update={"variants": chosen})
     outcomes = _run(scenario, replications, seed, jobs)
     written = _plot(outcomes, plots) if plots else []

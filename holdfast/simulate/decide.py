@@ -28,10 +28,10 @@ from holdfast.policies.detect.standing_out import Accusation
 from holdfast.policies.diagnose import replay_groups, slow_vote
 from holdfast.policies.diagnose.aggregate import aggregate
 from holdfast.policies.diagnose.replay_groups import Next
-from holdfast.policies.escalate import breaker, ladder
+from holdfast.policies.escalate import breaker, ladder, waits
 from holdfast.policies.escalate.ladder import PastIncident
 from holdfast.policies.pool import spare_pool
-from holdfast.policies.restore import placement, restore_plan
+from holdfast.policies.restore import kept_processes, placement, restart_first, restore_plan
 from holdfast.simulate.scenario import Scenario, Symptom, Variant
 
 JOB = "sim"
@@ -48,6 +48,10 @@ class Judgement(NamedTuple):
     accused: tuple[str, ...] = ()
     """Machines that the alerts accuse, surely or not."""
     switch: str = ""
+    own_end: tuple[str, str] = ("", "")
+    """Exception of the first rank to die, and the cause that its log names; empty: none is known."""
+    beside_end: tuple[str, ...] = ()
+    """Machines that signals beside that end accuse."""
     again: tuple[str, ...] = ()
     """Those of the accused that stood out in hangs before: they are evicted before any retry."""
 
@@ -104,6 +108,8 @@ class Judge:
             sure=sure_machines(alerts, context, self.policy) if found.machine is not None else (),
             accused=named if len(named) <= self.policy.aggregate.limit(self._job.spec.machines) else (),
             switch=switches.shared(named, alerts),
+            own_end=restart_first.own_end(alerts),
+            beside_end=suspects.named(alerts, None, self._job),
         )
 
     def stands_out(
@@ -151,6 +157,44 @@ class Judge:
             circumstances,
             rules.code_changed_s,
         ).rung
+
+    def restarts_first(self, seen: Judgement, rung: Rung, again: int, silent: Collection[str]) -> bool:
+        """Return whether the job is restarted before its diagnosis, which then runs beside the training.
+
+        Args:
+            seen: the incident.
+            rung: the ladder's next one, if no machine is found.
+            again: earlier failures without progress since.
+            silent: machines that did not answer when the ranks were stopped.
+        """
+        raised, cause = seen.own_end
+        death = restart_first.Death(
+            incident_class=seen.incident_class,
+            kept=int(self._variant.keep_processes and self.keeps_s(seen.incident_class) > 0),
+            silent=tuple(silent),
+            again=again,
+            rung=rung,
+            raised=raised,
+            cause=cause,
+            accused=seen.beside_end,
+        )
+        wanted = self.policy.keep_processes.restart_first
+        return not restart_first.why_diagnosed_first(death, wanted=wanted)
+
+    def keeps_s(self, incident_class: IncidentClass) -> float:
+        """Return for how long processes that are kept wait for their next epoch, in seconds; 0: none is kept."""
+        keep = self.policy.keep_processes
+        return (
+            kept_processes.wait_s(keep, incident_class, again=False) if self._variant.keep_processes else 0.0
+        )
+
+    def pause_s(self, times: int) -> float:
+        """Return the seconds until a job that met a limit is tried again, after so many waits without a new step."""
+        return waits.pause_s(times, self.policy.again)
+
+    def fruitless(self, history: Sequence[PastIncident]) -> int:
+        """Return how many of the newest incidents brought no progress."""
+        return len(ladder.since_progress(history, self.policy.ladder.progress_steps))
 
     def may_evict(self, recent: Sequence[float], wanted: int, fleet: int, now: float) -> bool:
         """Return the eviction breaker's answer."""

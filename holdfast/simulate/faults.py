@@ -9,10 +9,13 @@ from typing import Any
 
 import simpy
 
-from holdfast.simulate.scenario import Cause, Scenario
+from holdfast.simulate.scenario import DAY_S, Cause, Scenario
 
 SWITCH = "os_kernel_panic"
 """How the machines of a failed switch look: their agents do not answer."""
+
+LEAVE = "maintenance"
+"""A machine that works is to be left."""
 
 
 @dataclass
@@ -24,10 +27,14 @@ class Fault:
     machines: tuple[str, ...]
     urgent: bool = True
     over: bool = False
+    brought: bool = False
+    """Of a machine that is to be left: a standby was brought up to take its place."""
+    person_at: float | None = None
+    """When a person who was asked has found its cause; None: no one was asked."""
 
 
 class Faults:
-    """Two independent streams: faults of machines, and all others. ``hit`` is called with each."""
+    """Streams: faults of machines, machines to be left, all others. ``hit`` is called with each."""
 
     def __init__(
         self,
@@ -39,11 +46,13 @@ class Faults:
     ) -> None:
         self._env, self._scenario, self._hit, self._names = env, scenario, hit, names
         self._machine, self._other = Random(f"{seed}:machine"), Random(f"{seed}:other")
+        self._leave = Random(f"{seed}:leave")
 
     def start(self) -> None:
         """Begin."""
         self._env.process(self._machines())
         self._env.process(self._others())
+        self._env.process(self._leaves())
 
     def _machines(self) -> Generator[simpy.Event, Any, None]:
         random, weights = self._machine, self._scenario.machine_weights()
@@ -56,6 +65,13 @@ class Faults:
                 self._hit(Fault(SWITCH, Cause.MACHINE, self._switch(slot)))
             else:
                 self._hit(Fault(symptom, Cause.MACHINE, (self._names[slot],)))
+
+    def _leaves(self) -> Generator[simpy.Event, Any, None]:
+        random, scenario = self._leave, self._scenario
+        rate = scenario.machines * scenario.leave_rate / DAY_S if LEAVE in scenario.symptoms else 0.0
+        while rate:
+            yield self._env.timeout(random.expovariate(rate))
+            self._hit(Fault(LEAVE, Cause.PLANNED, (self._names[random.randrange(scenario.machines)],)))
 
     def _switch(self, slot: int) -> tuple[str, ...]:
         size = self._scenario.switch.machines

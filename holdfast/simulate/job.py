@@ -20,7 +20,7 @@ from holdfast.policies.escalate.ladder import PastIncident
 from holdfast.simulate import playbooks
 from holdfast.simulate.decide import Judge, Judgement, pool_size
 from holdfast.simulate.elastic import Size
-from holdfast.simulate.faults import Fault, Faults
+from holdfast.simulate.faults import LEAVE, SWITCH, Fault, Faults
 from holdfast.simulate.playbooks import Step
 from holdfast.simulate.saving import Progress
 from holdfast.simulate.scenario import DAY_S, Cause, Scenario, Strategy, Symptom, Variant, at_size
@@ -45,6 +45,8 @@ ROLLBACK = "rollback"
 UPDATE = "code update"
 MERGED = "code update merged into a restart"
 HUMAN = "a person"
+WAITED = "started again after a wait"
+MOVED = "planned move"
 
 
 @dataclass
@@ -55,6 +57,8 @@ class Life:
     incidents: int = 0
     evictions: int = 0
     restarts: int = 0
+    in_process: int = 0
+    """Of these, those in which the ranks that had not died kept their processes."""
     steps: int = 0
     swaps_short: int = 0
     """Swaps for which the pool was too small."""
@@ -84,6 +88,8 @@ class _Course:
     rungs: list[Rung] = field(default_factory=list)
     did: str = ""
     """The mechanism that answers for it, if the cause is gone."""
+    trains: bool = False
+    """The job was restarted before its diagnosis, and trains."""
 
 
 class _Job:
@@ -115,6 +121,12 @@ class _Job:
         self.versions = 2
         self.code_changed_at: float | None = None
         self.update_waits = False
+        self.stopped_at = 0.0
+        """When the ranks of the newest epoch were stopped."""
+        self.all_anew = True
+        """Whether all processes are started again with the next epoch, whatever the policy keeps."""
+        self.limits = 0
+        """Waits for a person since the last new step."""
         self.epoch = 1
         self.faults = Faults(self.env, scenario, seed, self._hit, self.names)
 
@@ -146,9 +158,15 @@ class _Job:
                 self.wake = self.env.event()
                 fault = yield self.wake
                 self.wake = None
+                if fault is not None and fault.symptom == LEAVE:  # held at a boundary, no step is cut off
+                    share = self.size.share
+                    left = self.progress.to_boundary((self.env.now - self.began) * share)
+                    yield self.env.timeout(left / share)
                 since = self._book(self.began, self.env.now)
             if fault is None:
                 yield from self._grow()
+            elif fault.symptom == LEAVE:
+                yield from self._leave(fault)
             else:
                 yield from self._recover(fault, since)
 
@@ -161,11 +179,42 @@ class _Job:
         self.cause = IncidentClass.SCALE_JOB.value
         yield from self._spend(LostPhase.PAUSING, self.costs.pause_s)
         yield from self._spend(LostPhase.SWAPPING, self.costs.grow_s)
+        self.all_anew = True
         yield from self._resume(None)
+
+    def _leave(self, fault: Fault) -> Steps[None]:
+        """Move off a machine that works: what takes long is done while the job trains, as the playbook does it."""
+        if not self._present(fault):
+            return
+        (old,) = fault.machines
+        if not fault.brought:
+            fault.brought = True
+            _, away_s = self.supply.swap(1)
+            if away_s:
+                self.env.process(self._later(fault, away_s))
+                return
+        self.cause = IncidentClass.PLANNED_MOVE.value
+        self.found.incidents += 1
+        self.found.classes[self.cause] += 1
+        self.found.mechanisms[MOVED] += 1
+        yield from self._spend(LostPhase.PAUSING, self.costs.move_s)
+        self._replace(old)
+        policy = self.judge.policy.planned_move
+        if policy.ahead and policy.ahead_on_gpus:
+            self._next_epoch()
+            return
+        yield from self._spend(LostPhase.RESTORING, self.costs.memory_s)
+        yield from self._start()
+
+    def _later(self, fault: Fault, seconds: float) -> Steps[None]:
+        yield self.env.timeout(seconds)
+        self._hit(fault)
 
     def _hit(self, fault: Fault) -> None:
         """Apply a fault: at once when the job trains, else as soon as it does again."""
-        if fault.cause is Cause.PLANNED and not fault.urgent:
+        if fault.symptom == LEAVE and (not self.variant.moves or self.variant.checkpoint_s is not None):
+            self._hit(Fault(SWITCH, Cause.MACHINE, fault.machines))  # it goes without a word
+        elif fault.cause is Cause.PLANNED and not fault.urgent:
             self.update_waits = True
             self.env.process(self._merge(fault))
         elif self.wake is not None and not self.wake.triggered:
@@ -195,6 +244,8 @@ class _Job:
         done = min(now, turn + new.seconds / share)
         if again.seconds:
             self.spans.append(Span(began, turn, LostPhase.RECOMPUTING, self.cause))
+        if new.steps:
+            self.limits = 0
         if new.seconds:
             cause = "" if share == 1.0 else IncidentClass.MACHINE_FAULT.value
             self.spans.append(Span(turn, done, None, cause, (0.0,), new.stall_s / share, share))
@@ -218,16 +269,21 @@ class _Job:
         yield from self._spend(LostPhase.DECIDING, self.costs.dispatch_s)
         course = _Course(fault, symptom, seen)
         for step in playbooks.steps(seen.incident_class):
-            yield from self._take(step, course)
+            if not course.trains:
+                yield from self._take(step, course)
         if fault.cause is Cause.TRANSIENT:
             fault.over = True
         if self._is_over(fault):
             self.found.mechanisms[course.did] += 1
-        else:
+        elif not course.trains:
             self.env.process(self._again(fault))
+        if not course.trains:
+            self._remember(course)
+
+    def _remember(self, course: _Course) -> None:
         self.history.append(
             PastIncident(
-                incident_class=seen.incident_class,
+                incident_class=course.seen.incident_class,
                 epoch=self.epoch - 1,
                 at=self.env.now,
                 rungs=tuple(course.rungs),
@@ -252,7 +308,10 @@ class _Job:
         fault, costs = course.fault, self.costs
         match step:
             case Step.PAUSE:
+                self.stopped_at = self.env.now
                 yield from self._spend(LostPhase.PAUSING, costs.pause_s)
+            case Step.RESTART_FIRST if self._restarts_first(course):
+                yield from self._restart_first(course)
             case Step.DUMP_STACKS if self.variant.aggregation:
                 yield from self._spend(LostPhase.DIAGNOSING, costs.stacks_s)
                 if suspects := self._aggregate(fault, course.symptom, slow=False):
@@ -261,11 +320,9 @@ class _Job:
                 course.slow = self._aggregate(fault, course.symptom, slow=True)
             case Step.AWAIT_HEALTHY if course.seen.incident_class is IncidentClass.EXTERNAL_SERVICE:
                 yield from self._spend(LostPhase.WAITING, costs.service_s)
-            case Step.DIAGNOSE if self.judge.ladder(course.seen.incident_class).tiers and not course.slow:
+            case Step.DIAGNOSE if self._is_searched(course):
                 yield from self._spend(LostPhase.DIAGNOSING, costs.diagnose_s)
-                broken = self._present(fault) if fault.cause is Cause.MACHINE else []
-                if broken and self.random.random() < course.symptom.found_share:
-                    course.broken = set(broken)
+                course.broken = self._checked(course)
             case Step.ESCALATE:
                 course.did = yield from self._answer(course)
             case Step.APPLY_UPDATE:
@@ -277,10 +334,51 @@ class _Job:
                 course.did = yield from self._evict(accused, fault, REAL_TIME)
             case Step.RESUME:
                 bound = self.progress.position - 1 if course.symptom.corrupts else None
-                yield from self._resume(bound)
+                yield from self._resume(bound, self.judge.keeps_s(course.seen.incident_class))
+
+    def _is_searched(self, course: _Course) -> bool:
+        return bool(self.judge.ladder(course.seen.incident_class).tiers) and not course.slow
+
+    def _checked(self, course: _Course) -> set[str]:
+        """Return the machines that stop-time checks find."""
+        fault = course.fault
+        broken = self._present(fault) if fault.cause is Cause.MACHINE else []
+        return set(broken) if broken and self.random.random() < course.symptom.found_share else set()
+
+    def _restarts_first(self, course: _Course) -> bool:
+        fault, seen, history = course.fault, course.seen, tuple(self.history)
+        if not self.variant.keep_processes:
+            return False
+        silent = self._silent(fault, course.symptom)
+        return self.judge.restarts_first(seen, self._rung(fault, seen), self.judge.fruitless(history), silent)
+
+    def _restart_first(self, course: _Course) -> Steps[None]:
+        """Restart, and diagnose beside the training; it is held and stopped again for a machine that is found."""
+        fault, course.did = course.fault, REATTEMPT
+        yield from self._resume(None, self.judge.keeps_s(course.seen.incident_class))
+        course.rungs.append(Rung.RETRY)
+        course.trains = True
+        self._remember(course)
+        if fault.cause is not Cause.TRANSIENT:
+            self.env.process(self._again(fault))
+        self.began, self.wake = self.env.now, self.env.event()
+        found = yield self.wake | self.env.timeout(self._vary(self.costs.diagnose_s))
+        struck, self.wake = self.wake in found, None
+        self._book(self.began, self.env.now)
+        if struck:  # the epoch failed, too (or machines are back): the search is over
+            if (again := found[next(iter(found))]) is not None:
+                self.pending.appendleft(again)
+            return
+        if broken := self._checked(course):
+            self.stopped_at = self.env.now
+            yield from self._spend(LostPhase.PAUSING, self.costs.pause_s)
+            course.did = yield from self._evict(broken, fault, STOP_TIME)
+            yield from self._resume(None, self.judge.keeps_s(course.seen.incident_class))
 
     def _answer(self, course: _Course) -> Steps[str]:
         """Evict what the diagnosis named, else take a rung of the ladder; return what it did."""
+        if course.fault.person_at is not None and self.env.now >= course.fault.person_at:
+            return (yield from self._by_hand(course.fault))
         if course.slow:
             return (yield from self._evict(course.slow, course.fault, AGGREGATED))
         if course.broken:
@@ -289,15 +387,7 @@ class _Job:
 
     def _escalate(self, fault: Fault, seen: Judgement, rungs: list[Rung]) -> Steps[str]:
         """Take one rung of the ladder, as the policy decides."""
-        compares = IncidentClass.NAN_LOSS, IncidentClass.SILENT_CORRUPTION
-        changed = self.code_changed_at
-        rung = self.judge.rung(
-            seen,
-            tuple(self.history),
-            can_rollback=self.versions > 1,
-            code_changed_s_ago=None if changed is None else self.env.now - changed,
-            common_cause=fault.cause is Cause.CODE and seen.incident_class in compares,
-        )
+        rung = self._rung(fault, seen)
         rungs.append(rung)
         match rung:
             case Rung.RETRY:
@@ -312,6 +402,17 @@ class _Job:
             case Rung.REPLAY:
                 return (yield from self._replay(fault))
         return (yield from self._person(fault))
+
+    def _rung(self, fault: Fault, seen: Judgement) -> Rung:
+        compares = IncidentClass.NAN_LOSS, IncidentClass.SILENT_CORRUPTION
+        changed = self.code_changed_at
+        return self.judge.rung(
+            seen,
+            tuple(self.history),
+            can_rollback=self.versions > 1,
+            code_changed_s_ago=None if changed is None else self.env.now - changed,
+            common_cause=fault.cause is Cause.CODE and seen.incident_class in compares,
+        )
 
     def _weigh(self, suspects: set[str], seen: Judgement) -> Judgement:
         """Judge the machines that stand out in a hang: retried in place first, evicted when they stand out again."""
@@ -341,12 +442,27 @@ class _Job:
 
     def _change_code(self, versions: int) -> None:
         self.versions += versions
+        self.all_anew = True
         self.code_changed_at = self.env.now
 
     def _person(self, fault: Fault) -> Steps[str]:
-        """Let a person look, find the cause, and take out what is broken."""
-        yield from self._spend(LostPhase.WAITING, self.random.expovariate(1 / self.costs.human_s), vary=False)
+        """Ask a person, and wait: for that person, or for the time at which the policy has the job started again."""
+        if fault.person_at is None:
+            fault.person_at = self.env.now + self.random.expovariate(1 / self.costs.human_s)
+        left = max(0.0, fault.person_at - self.env.now)
+        # Where a machine is gone, no rank can run on it, and the job stands.
+        if self.variant.again and self.cause != IncidentClass.MACHINE_FAULT.value:
+            self.limits += 1
+            if (pause := self.judge.pause_s(self.limits)) < left:
+                yield from self._spend(LostPhase.WAITING, pause, vary=False)
+                return WAITED
+        yield from self._spend(LostPhase.WAITING, left, vary=False)
+        return (yield from self._by_hand(fault))
+
+    def _by_hand(self, fault: Fault) -> Steps[str]:
+        """Let the person who found the cause remove it: broken machines go, and the code is fixed."""
         fault.over = True
+        self.all_anew |= fault.cause is Cause.CODE
         broken = {name for name in self._present(fault) if fault.cause is Cause.MACHINE}
         if broken:
             yield from self._swap(broken)
@@ -368,17 +484,24 @@ class _Job:
         seconds, waiting = self.supply.swap(len(machines))
         if waiting and self.variant.elastic and self.size.shrink(len(machines), waiting):
             seconds, waiting = self.costs.shrink_s, 0.0
+            self.all_anew = True
         yield from self._spend(LostPhase.WAITING if waiting else LostPhase.SWAPPING, seconds)
         for name in sorted(machines):
-            slot = self.slots.pop(name)
-            self.names[slot] = new = f"m{self.next_name}"
-            self.slots[new] = slot
-            self.next_name += 1
-            self.lost.add(slot)
+            self.lost.add(self._replace(name))
 
-    def _resume(self, bound: int | None) -> Steps[None]:
+    def _replace(self, name: str) -> int:
+        """Give a machine's slot to a new one; return the slot."""
+        slot = self.slots.pop(name)
+        self.names[slot] = new = f"m{self.next_name}"
+        self.slots[new] = slot
+        self.next_name += 1
+        return slot
+
+    def _resume(self, bound: int | None, keep_s: float = 0.0) -> Steps[None]:
+        """Start the next epoch; processes of ranks that are kept for ``keep_s`` seconds go on in it."""
         if self.size.may_grow:
             self.size.grow()
+            self.all_anew = True
         queue = self.supply.start()
         if queue:
             yield from self._spend(LostPhase.WAITING, queue)
@@ -392,17 +515,25 @@ class _Job:
             yield from self._spend(LostPhase.RESTORING, cost)
         self.progress.restore(plan.step)
         self.lost.clear()
-        yield from self._start()
+        in_time = self.env.now - self.stopped_at < keep_s
+        yield from self._start(kept=in_time and plan.tier is Tier.MEMORY and not self.all_anew)
 
-    def _start(self) -> Steps[None]:
+    def _start(self, *, kept: bool = False) -> Steps[None]:
         if self.update_waits:
             self.update_waits = False
             self._change_code(+1)
             self.found.mechanisms[MERGED] += 1
+            kept = False
+        self.all_anew = False
+        self.found.in_process += kept
+        self._next_epoch()
+        table = self.costs.kept_s if kept else self.costs.restart_s
+        yield from self._spend(LostPhase.RESTARTING, at_size(table, self.scenario.machines))
+
+    def _next_epoch(self) -> None:
         self.epoch += 1
         self.found.restarts += self.epoch > 2
         self.judge.epoch(self.epoch, tuple(self.names))
-        yield from self._spend(LostPhase.RESTARTING, at_size(self.costs.restart_s, self.scenario.machines))
 
     def _again(self, fault: Fault) -> Steps[None]:
         """Let a fault that was not removed come back."""

@@ -51,6 +51,9 @@ class SimulatedOutcome(Frozen):
     """By incident class; ``""``: no incident."""
     incidents: Mean
     evictions: Mean
+    restarts: Mean
+    in_process: Mean
+    """Of the restarts, those in which the ranks that had not died kept their processes."""
     swaps_short: Mean
     """Swaps for which the pool was too small."""
     mechanisms: dict[str, float]
@@ -83,6 +86,8 @@ def sum_up(variant: Variant, lives: Sequence[Life], days: float, seed: int) -> S
         },
         incidents=Mean.of([life.incidents for life in lives]),
         evictions=Mean.of([life.evictions for life in lives]),
+        restarts=Mean.of([life.restarts for life in lives]),
+        in_process=Mean.of([life.in_process for life in lives]),
         swaps_short=Mean.of([life.swaps_short for life in lives]),
         mechanisms=_shares(lives, lambda life: life.mechanisms),
         classes=_shares(lives, lambda life: life.classes),

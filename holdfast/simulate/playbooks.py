@@ -30,6 +30,10 @@ class Step(StrEnum):
     SWAP_IN = "swap_in"
     RESUME = "resume"
     REPLENISH = "replenish"
+    CHOOSE = "choose"
+    BRING = "bring"
+    SWITCH = "switch"
+    HAND_BACK = "hand_back"
 
 
 _REPLACE = (Step.EVICT, Step.SWAP_IN, Step.RESUME)
@@ -37,7 +41,7 @@ _DIAGNOSED = (Step.PAUSE, Step.DIAGNOSE, Step.ESCALATE, *_REPLACE, Step.REPLENIS
 
 PLAYBOOKS: Mapping[IncidentClass, tuple[Step, ...]] = {
     IncidentClass.MACHINE_FAULT: (Step.PAUSE, *_REPLACE, Step.REPLENISH),
-    # Ranks of simulated jobs keep no processes, so a crash is diagnosed before the restart.
+    # Restarted first where processes are kept, and policies/restore/restart_first.py lets it.
     IncidentClass.JOB_CRASH: (Step.PAUSE, Step.RESTART_FIRST, *_DIAGNOSED[1:]),
     IncidentClass.NETWORK_FAULT: _DIAGNOSED,
     IncidentClass.HOST_PRESSURE: _DIAGNOSED,
@@ -70,13 +74,12 @@ PLAYBOOKS: Mapping[IncidentClass, tuple[Step, ...]] = {
     IncidentClass.FAIL_SLOW: (Step.VOTE_SLOW, Step.PERMITTED, Step.HOLD, *_DIAGNOSED),
     IncidentClass.EXTERNAL_SERVICE: (Step.PAUSE, Step.AWAIT_HEALTHY, Step.ESCALATE, *_REPLACE),
     IncidentClass.USER_CODE_ERROR: (Step.PAUSE, Step.ESCALATE, *_REPLACE),
+    IncidentClass.PLANNED_MOVE: (Step.CHOOSE, Step.BRING, Step.SWITCH, Step.HAND_BACK, Step.REPLENISH),
     IncidentClass.CODE_UPDATE: (Step.HOLD, Step.PAUSE, Step.APPLY_UPDATE, Step.RESUME),
 }
 
-NOT_SIMULATED = frozenset(
-    {IncidentClass.CHECKPOINT_UNRESTORABLE, IncidentClass.PLANNED_MOVE, IncidentClass.SCALE_JOB}
-)
-"""Classes without a fault: a simulated job neither rehearses restores nor leaves machines that work."""
+NOT_SIMULATED = frozenset({IncidentClass.CHECKPOINT_UNRESTORABLE, IncidentClass.SCALE_JOB})
+"""Classes without a fault: a simulated job neither rehearses restores nor is scaled by a person."""
 
 
 def steps(incident_class: IncidentClass) -> tuple[Step, ...]:

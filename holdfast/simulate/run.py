@@ -91,6 +91,22 @@ def variants_of(strategies: Sequence[str], checkpoints: Sequence[str], base: Var
     )
 
 
+def with_and_without_processes(variants: Sequence[Variant]) -> tuple[Variant, ...]:
+    """Each variant as it is, and with ranks that keep their processes.
+
+    Raises:
+        SettingsError: one of them starts all processes again in any case.
+    """
+    for each in variants:
+        if each.strategy is Strategy.REQUEUE or each.checkpoint_s is not None:
+            raise SettingsError(
+                f"--keep-processes with {each.title}: expected a strategy other than requeue, and every-step"
+            )
+    return tuple(
+        each.model_copy(update={"keep_processes": kept}) for each in variants for kept in (False, True)
+    )
+
+
 def _strategy(text: str) -> dict[str, object]:
     name, _, size = text.partition(":")
     known = ", ".join(each.value for each in Strategy)

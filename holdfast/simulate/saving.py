@@ -57,6 +57,10 @@ class Progress:
         stall = max(0.0, whole - first - new * self._step_s)
         return Made(again, first), Made(new, whole - first, stall)
 
+    def to_boundary(self, wall_s: float) -> float:
+        """Return the seconds until the step is over that is under way after ``wall_s`` of training at every step."""
+        return -wall_s % (self._step_s + self._stall_s)
+
     def restore(self, step: int) -> None:
         """Continue after ``step``."""
         self.position = step

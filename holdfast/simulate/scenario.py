@@ -19,7 +19,7 @@ from holdfast.policies.config.policy_file import merge, parse, validate
 DEFAULT_FILE = Path(__file__).with_name("default.yaml")
 WHAT = "scenario file"
 DAY_S = 86_400.0
-WHOLE = frozenset({"causes", "stacks", "restart_s", "requeue_s"})
+WHOLE = frozenset({"causes", "stacks", "restart_s", "kept_s", "requeue_s"})
 """Tables and splits, which a file replaces as a whole."""
 
 
@@ -92,10 +92,14 @@ class Costs(Frozen):
     """The job is made smaller; the restart itself is apart."""
     grow_s: float = Field(0.0, ge=0)
     """Machines that are back are claimed and checked, while the job stands; hold, restore and restart are apart."""
+    move_s: float = Field(ge=0)
+    """A planned move: the job is held and its ranks, started ahead, take over; else restore and restart come on top."""
     swap_s: float = Field(ge=0)
     """A standby takes the place; the restart itself is apart."""
     restart_s: dict[int, float]
     """In place, by number of machines: from the start of the processes to the first step."""
+    kept_s: dict[int, float]
+    """In place, where all processes but those that died are kept, by number of machines: to the first step."""
     requeue_s: dict[int, float]
     """Kill, queue, allocate, set up and start the whole job, by number of machines."""
     reschedule_share: float = Field(gt=0)
@@ -123,7 +127,8 @@ class Costs(Frozen):
 
     @model_validator(mode="after")
     def _times_are_times(self) -> Costs:
-        for name, table in (("restart_s", self.restart_s), ("requeue_s", self.requeue_s)):
+        tables = {"restart_s": self.restart_s, "kept_s": self.kept_s, "requeue_s": self.requeue_s}
+        for name, table in tables.items():
             if not table or any(size < 1 or seconds < 0 for size, seconds in table.items()):
                 raise ValueError(
                     f"{name}: expected at least one number of machines with seconds of at least 0"
@@ -180,15 +185,23 @@ class Variant(Frozen):
     rollback: bool = True
     aggregation: bool = True
     replay: bool = True
+    again: bool = True
+    """While a person is asked the job is started again after the policy's pauses (``again``); else it stands."""
+    moves: bool = True
+    """Machines that are to be left are left by a planned move; else they are lost."""
     elastic: bool = False
     """Without a standby the job trains on with whole replicas that are left, and grows back."""
 
+    keep_processes: bool = False
+    """The script runs under ``holdfast.run``: ranks keep their process where the policy lets them."""
+
     @model_validator(mode="after")
     def _goes_on_from_memory(self) -> Variant:
-        if self.elastic and (self.strategy is Strategy.REQUEUE or self.checkpoint_s is not None):
-            raise ValueError(
-                "elastic: expected a strategy other than requeue, and a checkpoint at every step"
-            )
+        for name in ("elastic", "keep_processes"):
+            if getattr(self, name) and (self.strategy is Strategy.REQUEUE or self.checkpoint_s is not None):
+                raise ValueError(
+                    f"{name}: expected a strategy other than requeue, and a checkpoint at every step"
+                )
         return self
 
     @property
@@ -199,9 +212,11 @@ class Variant(Frozen):
         strategy = self.strategy.value + ("" if self.pool is None else f" of {self.pool}")
         saved = "every step" if self.checkpoint_s is None else f"every {self.checkpoint_s / 60:g} min"
         off = [
-            name for name in ("inspection", "rollback", "aggregation", "replay") if not getattr(self, name)
+            name
+            for name in ("inspection", "rollback", "aggregation", "replay", "again", "moves")
+            if not getattr(self, name)
         ]
-        grows = ", elastic" if self.elastic else ""
+        grows = (", elastic" if self.elastic else "") + (", processes kept" if self.keep_processes else "")
         return f"{strategy}, checkpoint {saved}{grows}" + (f", no {', no '.join(off)}" if off else "")
 
 
@@ -218,6 +233,8 @@ class Scenario(Frozen):
     mix_rate: float = Field(ge=0)
     """The machine rate at which the symptoms' counts hold: what is not a machine's fault comes this often
     whatever ``machine_rate`` is."""
+    leave_rate: float = Field(ge=0)
+    """Machines that are to be left although they work (maintenance, preemption), per machine and day."""
     code_share: float = Field(ge=0)
     """Share of the mix's code faults that happen to this job."""
     replenish_h: float = Field(gt=0)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.models.alert import AlertKind
 from holdfast.policies.config.policy import Policy
-from holdfast.simulate.job import HUMAN, MERGED, ROLLBACK, UPDATE, live
+from holdfast.simulate.job import HUMAN, MERGED, MOVED, ROLLBACK, UPDATE, live
 from holdfast.simulate.saving import Progress
 from holdfast.simulate.scenario import DAY_S, Cause, Sign, Strategy, Symptom, Variant
 from tests.simulate.make import DEFAULT, LOST, scenario
@@ -67,7 +67,7 @@ def test_each_help_helps() -> None:
     """In the packaged comparison the ETTR grows from the first to the last."""
     ratios = [
         sum(live(SHORT, DEFAULT.variants[index], POLICY, f"s{n}").account.ratio for n in range(3))
-        for index in (0, 1, 4, 7)
+        for index in (0, 1, 4, 11)
     ]
     assert ratios == sorted(ratios)
 
@@ -93,6 +93,100 @@ def test_code_changes_come_at_once_or_ride_on_a_restart() -> None:
     found = lives(Cause.PLANNED, kind=AlertKind.CODE_UPDATE)
     assert found.mechanisms[MERGED] > 5
     assert found.mechanisms[UPDATE] > 5
+
+
+KEPT = Variant(strategy=Strategy.UNLIMITED, keep_processes=True)
+ANEW = Variant(strategy=Strategy.UNLIMITED)
+
+
+def test_kept_processes_go_on_after_a_lost_machine_in_their_own_time() -> None:
+    """The two variants see the same faults: each restart in processes saves the difference of the two costs."""
+    what = scenario({"kept_s": {64: 5}, "restart_s": {64: 45}, "human_s": 1e-6}, days=30)
+    kept, anew = live(what, KEPT, POLICY, "1"), live(what, ANEW, POLICY, "1")
+    assert anew.in_process == 0
+    assert kept.in_process == kept.restarts > 20
+    assert kept.account.by_phase()["restarting"] == pytest.approx(
+        45 + 5 * kept.in_process,
+        abs=what.step_s,  # the last step is cut off
+    )
+
+
+def test_new_code_is_started_in_new_processes() -> None:
+    """As is a job whose class the policy does not list, and one whose ranks waited for too long."""
+    planned = lives(Cause.PLANNED, KEPT, AlertKind.CODE_UPDATE)
+    assert 0 < planned.in_process < planned.restarts - planned.mechanisms[UPDATE]
+    hangs = symptom(Cause.TRANSIENT, AlertKind.HANG)
+    what = scenario(days=30, machine_rate=0.0, mix_rate=2 / 64, symptoms={"lost": LOST, "hang": hangs})
+    found = live(what, KEPT, POLICY, "1")
+    assert found.restarts > 10
+    assert found.in_process == 0
+
+
+@pytest.mark.parametrize(("diagnose_s", "kept"), [(100.0, True), (130.0, False)])
+def test_processes_wait_no_longer_than_the_policy_says(diagnose_s: float, kept: bool) -> None:
+    """120 s from the stop, that the diagnosis takes its part of (the rank's own error asks for it first)."""
+    raised = Sign(kind=AlertKind.RANK_EXIT, evidence={"exit_code": 1, "error_type": "AcceleratorError"})
+    other = symptom(Cause.TRANSIENT).model_copy(update={"signs": (raised,)})
+    what = scenario(
+        {"diagnose_s": diagnose_s},
+        days=30,
+        mix_rate=2 / 64,
+        symptoms={"lost": LOST.model_copy(update={"count": 0.1}), "other": other},
+    )
+    found = live(what, KEPT, POLICY, "1")
+    assert found.mechanisms["reattempt"] > 20
+    assert (found.in_process > found.mechanisms["reattempt"]) is kept
+
+
+def test_a_first_death_is_diagnosed_beside_the_training() -> None:
+    """Its diagnosis costs no time, and no step; a machine that it finds is evicted with a second restart."""
+    first = lives(Cause.TRANSIENT, KEPT)
+    assert first.mechanisms["reattempt"] > 20
+    assert first.account.by_phase().get("diagnosing", 0.0) < 0.1 * lives(
+        Cause.TRANSIENT, ANEW
+    ).account.by_phase().get("diagnosing", 0.0)
+    broken = symptom(Cause.MACHINE, found_share=1.0)
+    what = scenario({"again_s": {"machine": 1e6, "code": 20}}, days=30, symptoms={"broken": broken})
+    found = live(what, KEPT, POLICY, "1")
+    assert found.evictions == found.mechanisms["eviction by stop-time checks"] > 20
+    assert found.restarts == 2 * found.evictions
+
+
+def leaving(policy: Policy, **changes: Any) -> Any:
+    """One life in which machines are to be left now and then, and nothing else happens."""
+    what = scenario(
+        days=30,
+        machine_rate=0.0,
+        leave_rate=1 / 64,
+        symptoms={
+            "os_kernel_panic": LOST,
+            "maintenance": symptom(Cause.PLANNED, AlertKind.RANK_EXIT).model_copy(update={"count": 0}),
+        },
+    )
+    return live(what, Variant(strategy=Strategy.UNLIMITED, **changes), policy, "1")
+
+
+def test_a_planned_move_costs_its_switch_and_a_lost_machine_all_of_a_recovery() -> None:
+    """Ranks are started ahead where the policy has it so; else the restart is part of the switch."""
+    moves = POLICY.planned_move.model_copy(update={"ahead_on_gpus": True})
+    ahead = leaving(POLICY.model_copy(update={"planned_move": moves}))
+    switched, lost = leaving(POLICY), leaving(POLICY, moves=False)
+    count = ahead.mechanisms[MOVED]
+    assert count > 15
+    assert count == switched.mechanisms[MOVED] == lost.mechanisms["eviction on a real-time check"]
+    assert ahead.account.by_class()["planned_move"] == pytest.approx(0.25 * count)
+    assert switched.account.by_class()["planned_move"] == pytest.approx((0.25 + 2 + 46) * count)
+    assert lost.account.by_class()["machine_fault"] > (10 + 1 + 5 + 5 + 3 + 2 + 46) * count
+    assert ahead.evictions == switched.evictions == 0
+
+
+def test_a_job_does_not_stand_while_a_person_is_asked() -> None:
+    """It is started again after the policy's pauses, so that its longest stretch without a step is shorter."""
+    again = lives(Cause.CODE, Variant(strategy=Strategy.UNLIMITED, rollback=False))
+    stands = lives(Cause.CODE, Variant(strategy=Strategy.UNLIMITED, rollback=False, again=False))
+    assert again.mechanisms[HUMAN] > 3
+    assert again.account.worst_us < 0.6 * stands.account.worst_us
+    assert again.account.by_phase()["waiting"] < stands.account.by_phase()["waiting"]
 
 
 def test_corrupt_state_is_not_restored() -> None:

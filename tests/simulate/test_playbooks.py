@@ -57,7 +57,7 @@ def test_every_step_is_a_step_of_some_playbook() -> None:
 
 def test_a_class_of_a_package_recovers_as_from_a_crash() -> None:
     """Its flow is not known here."""
-    assert steps(IncidentClass.PLANNED_MOVE) == PLAYBOOKS[IncidentClass.JOB_CRASH]
+    assert steps(IncidentClass.SCALE_JOB) == PLAYBOOKS[IncidentClass.JOB_CRASH]
 
 
 def test_the_reading_sees_what_a_flow_does() -> None:

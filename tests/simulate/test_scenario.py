@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import SettingsError
-from holdfast.simulate.run import variants_of
+from holdfast.simulate.run import variants_of, with_and_without_processes
 from holdfast.simulate.scenario import Scenario, Strategy, Variant, at_size
 from tests.simulate.make import DEFAULT
 
@@ -50,6 +50,11 @@ def test_a_file_changes_only_what_it_names(tmp_path: Path) -> None:
         ("machines: 3\n", ["tp x pp = 64 does not divide the 24 ranks"]),
         ("symptoms: {job_hang: {causes: {machine: 0}}}\n", ["causes: expected parts"]),
         ("costs: {restart_s: {}}\n", ["restart_s: expected at least one number of machines"]),
+        ("costs: {kept_s: {8: -1}}\n", ["kept_s: expected at least one number of machines"]),
+        (
+            "variants:\n  - {keep_processes: true, checkpoint_s: 60}\n",
+            ["keep_processes: expected a strategy other than requeue"],
+        ),
         ("costs: {again_s: {machine: 0}}\n", ["again_s.machine: expected seconds above 0"]),
         ("- 1\n", ["expected keys"]),
     ],
@@ -82,6 +87,15 @@ def test_variants_from_the_command_line() -> None:
         (Strategy.POOL, 4, 1800.0),
     ]
     assert found[-1].title == "pool of 4, checkpoint every 30 min, no replay"
+    pool, kept = with_and_without_processes(variants_of(["pool"], ["every-step"], Variant()))
+    assert (pool.keep_processes, kept.keep_processes) == (False, True)
+    assert kept.title == "pool, checkpoint every step, processes kept"
+    for each in (
+        variants_of(["requeue"], ["every-step"], Variant()),
+        variants_of(["pool"], ["30m"], Variant()),
+    ):
+        with pytest.raises(SettingsError, match=r"--keep-processes with .*: expected a strategy other"):
+            with_and_without_processes(each)
     for strategy in ("magic", "pool:x", "requeue:3"):
         with pytest.raises(SettingsError, match=strategy):
             variants_of([strategy], ["30m"], Variant())
