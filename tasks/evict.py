@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,18 +11,15 @@ from prefect import task
 from prefect.logging import get_run_logger
 from prefect.runtime import task_run
 
-from holdfast.errors import AnewError, LimitError
 from holdfast.models.alert import IncidentClass
 from holdfast.models.history import AGAIN, Action, ActionState, machine_of
 from holdfast.models.machine import Scope
-from holdfast.models.missing import Missing
-from holdfast.operations.evict import take_out
+from holdfast.operations import evict as evicting
 from holdfast.operations.fence import fence
 from holdfast.policies.detect import silence
-from holdfast.policies.escalate import breaker, by_hand
+from holdfast.policies.escalate import by_hand
 from holdfast.policies.join_names import join_names
-from holdfast.storage.ledger.evictions import Past
-from holdfast.tasks import late, repair, returned
+from holdfast.tasks import late, returned
 from holdfast.tasks.approve import ask_before_evicting
 from holdfast.tasks.case import Case
 
@@ -55,7 +51,7 @@ async def evict(case: Case, machines: Sequence[str], reason: str, scope: Scope |
     # An answer may take hours, in which more machines fail.
     while asked != (machines := tuple(dict.fromkeys((*machines, *late.roots(case))))):
         new = _new(case, machines)
-        ask_breaker(case, new)
+        evicting.ask_breaker(case.ctx, case.job_now(), new, case.incident_id)
         await ask_before_evicting(case, new, scope)
         asked = machines
     # A yes is about the life of a machine that was asked about.
@@ -135,7 +131,7 @@ def _begin(case: Case, acts: Sequence[_Eviction]) -> None:
     """
     if not acts:
         return
-    may = _breaker(case, [act.machine for act in acts])
+    may = evicting.breaker_of(case.ctx, case.job_now(), [act.machine for act in acts])
     intents = {f"evict:{act.target}": act.intent for act in acts}
     case.ledger.begin_evictions(case.incident_id, case.attempt, intents, may, case.lease)
 
@@ -150,16 +146,10 @@ async def _evict_one(case: Case, act_on: _Eviction) -> None:
             silent = machine in told.silent
         begun = ctx.clock.now()
         # The agent may be gone; the driver makes sure that nothing of the machine runs, where it can reach it.
-        try:
-            await take_out(
-                ctx, machine, f"{case.incident_id}: {reason}", scope, meant, job=case.job, holder=case.lease
-            )
-        except AnewError as error:
-            # The engine was faster: the accused machine is gone, and nothing accuses the present one of its name.
-            get_run_logger().warning("%s", error)
-            ctx.ledger.let_go(machine, meant, case.job, case.lease)
-            return {"reason": str(error), "scope": scope.value, "at": ctx.clock.now()}
-        await repair.order(ctx, machine, case.incident_id, meant)
+        if anew := await evicting.take_out_for(case.actor, machine, reason, scope, meant):
+            # The accused machine is gone, and nothing accuses the present one of its name.
+            get_run_logger().warning("%s", anew)
+            return {"reason": anew, "scope": scope.value, "at": ctx.clock.now()}
         if silent:
             await _until_its_lease_is_over(case, machine, begun)
         return {"reason": reason, "scope": scope.value, "at": ctx.clock.now()}
@@ -230,34 +220,3 @@ async def _until_its_lease_is_over(case: Case, machine: str, drained_at: float) 
             "%s cannot be reached and may still run ranks: its lease ends in %.1f s", machine, left_s
         )
         await ctx.clock.sleep(left_s)
-
-
-def ask_breaker(case: Case, new: Sequence[str]) -> None:
-    """Ask the breaker whether so many more machines may be evicted.
-
-    Raises:
-        LimitError: not now; the message names the time from which on.
-    """
-    if new:
-        _breaker(case, new)(functools.partial(case.ctx.ledger.evictions, but=case.incident_id))
-
-
-def _breaker(case: Case, new: Sequence[str]) -> Callable[[Past], None]:
-    """Return the breaker's question, to be asked about evictions up to then."""
-    policy, job, fleet_size = case.ctx.policy.breaker, case.job_now(), case.ctx.ledger.fleet_size()
-
-    def ask(past: Past) -> None:
-        now = case.ctx.clock.now()
-        answers = (
-            breaker.may_evict(past(now - policy.window_s), len(new), fleet_size, now, policy),
-            breaker.may_evict_from_job(
-                past(now - policy.job_window_s, job.name), len(new), len(job.machines), now, policy
-            ),
-        )
-        for answer in answers:
-            if not answer.allowed:
-                raise LimitError(
-                    f"not evicting {join_names(new)}: {answer.reason}", Missing.EVICTIONS, answer.again_at
-                )
-
-    return ask

@@ -8,13 +8,13 @@ from prefect import task
 
 from holdfast.errors import NoStandbyError
 from holdfast.models.machine import MachineState
+from holdfast.operations import evict as evicting
 from holdfast.operations.provision import provision_for_now
 from holdfast.operations.swap import excluded
 from holdfast.policies.pool.machine_groups import group_of
 from holdfast.tasks import late
 from holdfast.tasks.approve import ask_before_evicting, ask_before_looking
 from holdfast.tasks.case import Case
-from holdfast.tasks.evict import ask_breaker
 
 
 async def permitted(case: Case, suspects: Sequence[str] = ()) -> None:
@@ -29,7 +29,8 @@ async def permitted(case: Case, suspects: Sequence[str] = ()) -> None:
     if case.stands or late.roots(case):
         return
     scope = case.ctx.policy.ladder.of(case.incident_class).scope
-    ask_breaker(case, suspects or case.job_now().machines[:1])
+    job = case.job_now()
+    evicting.ask_breaker(case.ctx, job, suspects or job.machines[:1], case.incident_id)
     await _replaceable(case, suspects)
     if suspects:
         await ask_before_evicting(case, suspects, scope)

@@ -14,7 +14,7 @@ from prefect.logging import get_run_logger
 from prefect.states import Completed
 from pydantic import Field
 
-from holdfast.errors import AnewError, HoldfastError, RefusedError, StaleError
+from holdfast.errors import AnewError, RefusedError, StaleError
 from holdfast.models.base import Frozen
 from holdfast.models.machine import MachineState, Scope
 from holdfast.models.repair import Repair, RepairState, Step, StepState
@@ -146,18 +146,3 @@ def finish(repairs: Sequence[Held]) -> State[Any]:
     tickets = any(held.now.state is RepairState.TICKET for held in repairs)
     told = "; ".join(f"{held.machine}: {held.now.told}" for held in repairs)
     return Completed(name="Needs human" if tickets else "Completed", message=told or "nothing is due")
-
-
-async def order(ctx: Context, machine: str, incident_id: str, incarnation: str) -> None:
-    """Record, after an eviction, the repair that the verdict names, if it names one. The gateway has it begun."""
-    if not policy.enabled(ctx.policy.repair, ctx.settings.driver):
-        return
-    found = policy.asked(ctx.ledger.incident(incident_id).alerts, machine)
-    if found is None:
-        return
-    asked, why = found
-    try:
-        ctx.ledger.open_repair(machine, incident_id, incarnation, asked, why)
-    except HoldfastError as error:
-        # The job's recovery does not wait for a repair; the machine stays out, as without one.
-        get_run_logger().error("no repair of %s: %s", machine, error)

@@ -10,7 +10,7 @@ from prefect.logging import get_run_logger
 from holdfast.errors import HoldfastError
 from holdfast.models.history import AGAIN, machine_of
 from holdfast.operations.provision import make_ready, provision_shortfall
-from holdfast.operations.swap import claim
+from holdfast.operations.swap import place
 from holdfast.policies.join_names import join_names
 from holdfast.tasks.case import Case
 from holdfast.tasks.resize import shrink
@@ -45,17 +45,7 @@ async def swap_in(case: Case) -> dict[str, str]:
 
 async def _swap(case: Case, slot: int, old: str, target: str) -> str:
     async def act() -> dict[str, Any]:
-        ledger = case.ledger
-        machines = list(ledger.job(case.job).machines)
-        there = machines[slot] if slot < len(machines) else ""  # the job may have shrunk since
-        if there != old:
-            return {"slot": slot, "from": old, "to": there}
-        asked_at = case.ctx.clock.now()
-        new = await claim(case.ctx, ledger, case.job, machines, old)
-        waited_s = round(case.ctx.clock.now() - asked_at, 3)
-        machines[slot] = new.name
-        ledger.set_job(case.job, machines=tuple(machines))
-        return {"slot": slot, "from": old, "to": new.name, "waited_s": waited_s}
+        return await place(case.ctx, case.ledger, case.job, slot, old)
 
     return str((await case.once("swap", target, {"slot": slot}, act))["to"])
 

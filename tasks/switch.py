@@ -14,7 +14,7 @@ from holdfast.models.base import Frozen
 from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState, Scope
 from holdfast.operations import fleet, move
-from holdfast.operations.evict import take_out
+from holdfast.operations.evict import order_repair, take_out
 from holdfast.operations.launch import Launched, launch
 from holdfast.operations.move import Brought
 from holdfast.policies.config.planned_move import Fate
@@ -22,7 +22,6 @@ from holdfast.policies.escalate import stop_grace
 from holdfast.policies.join_names import join_names
 from holdfast.policies.pool import planned_move
 from holdfast.policies.pool.planned_move import Asked
-from holdfast.tasks import repair
 from holdfast.tasks.case import Case
 from holdfast.tasks.move import request
 from holdfast.tasks.resume import verify
@@ -229,7 +228,7 @@ async def hand_back(case: Case) -> str:
             ctx, asked.machine, why, Scope.CLUSTER, machine.incarnation, job=case.job, holder=case.lease
         )
         if fate is Fate.REPAIR:
-            await repair.order(ctx, asked.machine, case.incident_id, machine.incarnation)
+            order_repair(ctx, asked.machine, case.incident_id, machine.incarnation)
         return {"fate": fate.value}
 
     done = await case.once("hand_back", asked.machine, {"fate": fate.value}, act)

@@ -1,12 +1,98 @@
-"""Take one machine out of service, and check that it is out."""
+"""Take machines out of service within the limits, and check that they are out."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
+import logging
+from collections.abc import Callable, Sequence
 
-from holdfast.errors import RecoveryError
+from holdfast.errors import AnewError, HoldfastError, LimitError, RecoveryError
+from holdfast.models.job import Job
 from holdfast.models.machine import Scope
+from holdfast.models.missing import Missing
 from holdfast.operations.context import Context
+from holdfast.operations.once import Actor
+from holdfast.policies.escalate import breaker
+from holdfast.policies.join_names import join_names
+from holdfast.policies.pool import repair
+from holdfast.storage.ledger.evictions import Past
+
+_log = logging.getLogger(__name__)
+
+
+def ask_breaker(ctx: Context, job: Job, new: Sequence[str], incident_id: str) -> None:
+    """Ask the breaker whether so many more machines of ``job`` may be evicted for an incident.
+
+    Raises:
+        LimitError: not now; the message names the time from which on.
+    """
+    if new:
+        breaker_of(ctx, job, new)(functools.partial(ctx.ledger.evictions, but=incident_id))
+
+
+def breaker_of(ctx: Context, job: Job, new: Sequence[str]) -> Callable[[Past], None]:
+    """Return the breaker's question, to be asked about evictions up to then."""
+    policy, fleet_size = ctx.policy.breaker, ctx.ledger.fleet_size()
+
+    def ask(past: Past) -> None:
+        now = ctx.clock.now()
+        answers = (
+            breaker.may_evict(past(now - policy.window_s), len(new), fleet_size, now, policy),
+            breaker.may_evict_from_job(
+                past(now - policy.job_window_s, job.name), len(new), len(job.machines), now, policy
+            ),
+        )
+        for answer in answers:
+            if not answer.allowed:
+                raise LimitError(
+                    f"not evicting {join_names(new)}: {answer.reason}", Missing.EVICTIONS, answer.again_at
+                )
+
+    return ask
+
+
+async def take_out_for(actor: Actor, machine: str, reason: str, scope: Scope, incarnation: str) -> str:
+    """Take a machine of an incident's job out of service, and record the repair that the alerts name, if any.
+
+    Returns:
+        Why nothing was done: the engine was faster, and the present machine of that name is another; empty: it is out.
+
+    Raises:
+        StaleError: another run holds the lease, or the machine serves another job or none.
+        RecoveryError: it is still alive.
+    """
+    ctx = actor.ctx
+    try:
+        await take_out(
+            ctx,
+            machine,
+            f"{actor.incident_id}: {reason}",
+            scope,
+            incarnation,
+            job=actor.job,
+            holder=actor.lease,
+        )
+    except AnewError as error:
+        ctx.ledger.let_go(machine, incarnation, actor.job, actor.lease)
+        return str(error)
+    order_repair(ctx, machine, actor.incident_id, incarnation)
+    return ""
+
+
+def order_repair(ctx: Context, machine: str, incident_id: str, incarnation: str) -> None:
+    """Record, after an eviction, the repair that the verdict names, if it names one. The gateway has it begun."""
+    if not repair.enabled(ctx.policy.repair, ctx.settings.driver):
+        return
+    found = repair.asked(ctx.ledger.incident(incident_id).alerts, machine)
+    if found is None:
+        return
+    asked, why = found
+    try:
+        ctx.ledger.open_repair(machine, incident_id, incarnation, asked, why)
+    except HoldfastError as error:
+        # The job's recovery does not wait for a repair; the machine stays out, as without one.
+        _log.error("no repair of %s: %s", machine, error)
 
 
 async def take_out(

@@ -1,10 +1,11 @@
 """The first acts of a recovery, made by the gateway while the playbook's run is being started.
 
 A run of Prefect takes a quarter of a second to begin, in which the job would stand. What every playbook of the class
-does first is done meanwhile: the broken epoch is fenced; and where a rank died for the first time and the others keep
-their processes, the next epoch is started (:mod:`holdfast.policies.restore.restart_first`). The acts are the playbook's
-own, with their intents in the ledger: it finds them done, or repeats what is missing. Nothing is judged here that could
-harm a machine: no eviction, no other code, no older state.
+does first is done meanwhile: the broken epoch is fenced; and where the other ranks keep their processes, the next epoch
+is started after a rank's first death (:mod:`holdfast.policies.restore.restart_first`), and after the loss of a machine
+that a standby can replace at once (:mod:`holdfast.policies.restore.replace_first`). The acts are the playbook's own,
+with their intents in the ledger: it finds them done, or repeats what is missing. Nothing is judged here: no machine but
+one that was found dead is evicted, no other code and no older state is taken.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from holdfast.operations.fence import Fenced
 from holdfast.operations.inputs import note_taken_up
 from holdfast.operations.launch import launch
 from holdfast.operations.once import Actor
+from holdfast.operations.replace import replace_lost
 from holdfast.policies.classify import suspects
 from holdfast.policies.escalate import code, modes
 from holdfast.policies.restore import last_good, restart_first
@@ -97,12 +99,13 @@ async def _acts(actor: Actor, incident: Incident, job: Job) -> None:
         past = await noting
     told = fenced[0] if fenced else Fenced({})
     now = ctx.ledger.incident(incident.id)  # with the alerts that joined meanwhile
-    if why := _why_not(ctx, now, job, told, past):
+    if incident.incident_class is IncidentClass.MACHINE_FAULT:
+        why = await replace_lost(actor, now, told)
+    else:
+        why = await _restarted_first(actor, now, job, told, past)
+    if why:
         _log.info("%s: the head start ends with the pause: %s", incident.id, why)
         return
-
-    async def decided() -> dict[str, object]:
-        return {"diagnosed_first": "", "by": "the gateway"}
 
     async def start() -> dict[str, object]:
         launched = await launch(
@@ -117,12 +120,23 @@ async def _acts(actor: Actor, incident: Incident, job: Job) -> None:
         )
         return launched.model_dump(mode="json")
 
-    await actor.once("first", f"e{incident.epoch}", {}, decided)
     await actor.once("start", f"after-e{incident.epoch}", {"bound": incident.last_good_step}, start)
 
 
+async def _restarted_first(actor: Actor, incident: Incident, job: Job, told: Fenced, past: _Past) -> str:
+    """Record that the job is restarted before its diagnosis; return why it is not, empty: it is."""
+    if why := _why_not(actor.ctx, incident, job, told, past):
+        return why
+
+    async def decided() -> dict[str, object]:
+        return {"diagnosed_first": "", "by": "the gateway"}
+
+    await actor.once("first", f"e{incident.epoch}", {}, decided)
+    return ""
+
+
 async def _meeting(ctx: Context, incident: Incident, job: Job) -> Rendezvous | None:
-    if incident.incident_class not in restart_first.CLASSES:
+    if incident.machine == job.machines[0]:
         return None
     (first,) = ctx.ledger.machines_named(job.machines[:1])
     return await ctx.agent(first).open_rendezvous(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from holdfast.errors import NoStandbyError, UnknownError
 from holdfast.models.machine import Machine, MachineState
@@ -43,6 +44,24 @@ async def claim(ctx: Context, ledger: Ledger, job: str, taken: list[str], old: s
                     "(`holdfast pool`), or release a repaired one (`holdfast release MACHINE`)"
                 ) from None
         await ctx.clock.sleep(0.1)
+
+
+async def place(ctx: Context, ledger: Ledger, job: str, slot: int, old: str) -> dict[str, Any]:
+    """Give the slot of ``old`` to a standby, unless it has another machine already; return the act's result.
+
+    Raises:
+        NoStandbyError: none came within the policy's time.
+    """
+    machines = list(ledger.job(job).machines)
+    there = machines[slot] if slot < len(machines) else ""  # the job may have shrunk since
+    if there != old:
+        return {"slot": slot, "from": old, "to": there}
+    asked_at = ctx.clock.now()
+    new = await claim(ctx, ledger, job, machines, old)
+    waited_s = round(ctx.clock.now() - asked_at, 3)
+    machines[slot] = new.name
+    ledger.set_job(job, machines=tuple(machines))
+    return {"slot": slot, "from": old, "to": new.name, "waited_s": waited_s}
 
 
 def at_hand(ctx: Context, lacking: Sequence[str]) -> int:

@@ -172,7 +172,7 @@ def _entries(playbooks: Sequence[Playbook]) -> list[PolicyFile]:
 
 
 async def _play(scenario: Scenario, kit: Kit, own: Mapping[str, Playbook], site: _Site) -> Played:
-    world = await _stage(scenario, kit)
+    world = await stage(scenario, kit)
     before = kit.ledger.job(JOB)
     known = {incident.id for incident in kit.incidents()}
     world.began_at, began = kit.clock.now(), time.perf_counter()
@@ -216,7 +216,8 @@ async def _play(scenario: Scenario, kit: Kit, own: Mapping[str, Playbook], site:
     )
 
 
-async def _stage(scenario: Scenario, kit: Kit) -> World:
+async def stage(scenario: Scenario, kit: Kit) -> World:
+    """Bring a gateway and its scripted machines to where the scenario begins; return the machines' world."""
     setup, ledger = scenario.setup, kit.ledger
     for number in range(setup.machines + setup.standbys):
         await kit.register(f"m{number}")

@@ -21,6 +21,7 @@ from holdfast.models.job import JobSpec
 from holdfast.models.machine import MachineState, Scope
 from holdfast.models.repair import Ask, Repair, RepairState, Step, StepState
 from holdfast.operations.context import Context
+from holdfast.operations.evict import order_repair
 from holdfast.policies.diagnose import verdicts
 from holdfast.settings import Settings
 from holdfast.tasks import evict as evicting
@@ -287,7 +288,7 @@ async def test_an_eviction_that_names_no_repair_orders_none(ctx: Context) -> Non
     found = Classification(incident_class=IncidentClass.JOB_CRASH, confidence=1, reasons=("x",))
     alert = Alert(kind=AlertKind.MACHINE_LOST, job="gpt", machine="m1", at=1.0)
     incident = ctx.ledger.open_incident("gpt", found, 1, [alert], 1.0)
-    await repair.order(ctx, "m1", incident.id, "a@u1")
+    order_repair(ctx, "m1", incident.id, "a@u1")
     assert ctx.ledger.repairs() == []
 
 
