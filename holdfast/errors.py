@@ -18,6 +18,7 @@
     │   ├── SilentError        nothing came back at all: it may be gone, or only its network
     │   └── WaitError          what a restore needs does not answer: it is tried again after a pause
     ├── CheckpointError        a checkpoint is torn, short, foreign or missing
+    │   ├── ScriptRefusedError the script's calls, or what it gives, could not be restored: the script must change
     │   ├── DamagedError       its bytes are not those that were saved: another source or an older step is taken
     │   └── UncoveredError     it lacks elements that the state has now: other ranks' shards or S3 are taken
     ├── SourceError            training data is missing, was changed after it was listed, or cannot be read
@@ -113,6 +114,10 @@ class CheckpointError(HoldfastError):
     """A checkpoint is torn, short, of another job, or missing."""
 
     status = 410
+
+
+class ScriptRefusedError(CheckpointError):
+    """The script's calls, or the state that it gives, could not be restored: the same would be refused again."""
 
 
 class DamagedError(CheckpointError):

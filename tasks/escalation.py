@@ -103,6 +103,8 @@ async def _act(case: Case, verdict: Verdict, rung: Rung) -> EscalationResult:
         case Rung.STOP:
             raise StoppedError("all rungs of the ladder are used up")
         case _:
+            if any(evidence.MUST_CHANGE in line for line in attempts_in_words(case)):
+                raise LimitError(evidence.MUST_CHANGE)
             also = "".join(f"{told}; " for told in (verdict.script, suspect_data(case)) if told)
             raise LimitError(
                 f"{also}all rungs of the ladder are used up: " + "; ".join(attempts_in_words(case))
@@ -202,10 +204,12 @@ def circumstances(case: Case, common_cause: bool = False) -> ladder.Circumstance
     facts = history.facts(ctx, case.incident, bool(state.leave or state.once_more))
     facts = facts.model_copy(update={"changed": changes.found(case)})
     changed_at = code.changed_at(ctx.ledger.epochs(job.name), job.submitted_at)
+    changed_s_ago = None if changed_at is None else max(0.0, case.incident.detected_at - changed_at)
     can_rollback = code.last_good(ctx.ledger.versions(job.name), job.code_version) is not None
+    can_rollback &= evidence.may_go_back(facts, changed_s_ago, policy.ladder.code_suspect_s)
     return ladder.Circumstances(
         can_rollback=can_rollback,
-        code_changed_s_ago=None if changed_at is None else max(0.0, case.incident.detected_at - changed_at),
+        code_changed_s_ago=changed_s_ago,
         accused=accused,
         # A network fault that came twice within its window is evicted at once (ByteRobust), as is a repeat offender.
         # So is one that flaps, and one that stands out in hangs again, whatever progress the job made between them.

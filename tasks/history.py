@@ -57,6 +57,7 @@ def facts(ctx: Context, incident: Incident, state_suspected: bool) -> evidence.F
         again=len(since_progress(past, ctx.policy.ladder.progress_steps, mine)),
         state_suspected=state_suspected,
         refused=bool(_refused(ctx, incident)),
+        refusal=usage_errors.refusal(separate(incident.alerts).roots),
     )
 
 

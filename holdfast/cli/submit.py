@@ -20,7 +20,7 @@ from holdfast.settings import Settings
 
 # A script that fails before its first step will fail again wherever it runs: no playbook can fix it.
 _SCRIPT_FAILED = {IncidentClass.USER_CODE_ERROR, IncidentClass.JOB_CRASH}
-_REFUSED = "CheckpointError"
+_REFUSED = ("CheckpointError:", "ScriptRefusedError:")
 FIRST_SAVE_S = 1.0
 """After its first step a job is watched for so long, or until the next one: its first save may be refused."""
 
@@ -116,7 +116,7 @@ def _raise_if_script_failed(gateway: Gateway, spec: JobSpec, since: float, step:
     for incident in gateway.incidents(spec.name):
         if incident.opened_at < since or not (reason := script_error(incident)):
             continue
-        if reason.startswith(f"{_REFUSED}:") if step else incident.incident_class in _SCRIPT_FAILED:
+        if reason.startswith(_REFUSED) if step else incident.incident_class in _SCRIPT_FAILED:
             gateway.command(spec.name, "stop")
             when = f"at its first save, after step {step}" if step else "before its first step"
             raise RecoveryError(

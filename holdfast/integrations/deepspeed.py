@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint.state_dict import _init_optim_state
 
-from holdfast.errors import CheckpointError
+from holdfast.errors import ScriptRefusedError
 from holdfast.storage.checkpoints.format.flat import FlatShard, flat_shards
 
 _COUNTS = ("global_steps", "global_samples", "micro_steps", "skipped_steps")
@@ -37,7 +37,7 @@ def training_state(engine: Any) -> dict[str, Any]:
         engine: what ``deepspeed.initialize`` returned first, with ZeRO of stage 1 or 2.
 
     Raises:
-        CheckpointError: it has another kind of optimizer.
+        ScriptRefusedError: it has another kind of optimizer.
     """
     state = {"model": engine.module, "zero": ZeroState(engine.optimizer), "engine": EngineState(engine)}
     if engine.lr_scheduler is not None:
@@ -55,15 +55,15 @@ class ZeroState:
         """Wrap ``engine.optimizer``.
 
         Raises:
-            CheckpointError: it is not that of ZeRO 1 or 2, or keeps its state elsewhere than in memory.
+            ScriptRefusedError: it is not that of ZeRO 1 or 2, or keeps its state elsewhere than in memory.
         """
         if not hasattr(zero, "single_partition_of_fp32_groups"):
-            raise CheckpointError(
+            raise ScriptRefusedError(
                 f"state 'zero': DeepSpeed trains with a {type(zero).__name__}: expected ZeRO of stage 1 or 2 "
                 '("zero_optimization": {"stage": 1}). Without ZeRO, give the Session the model and the optimizer'
             )
         if "Muon" in type(zero.optimizer).__name__:
-            raise CheckpointError(
+            raise ScriptRefusedError(
                 "state 'zero': DeepSpeed keeps part of Muon's state beside the optimizer: it cannot be saved. "
                 "Use another optimizer"
             )

@@ -20,7 +20,7 @@ from typing import Any, SupportsFloat
 from torch import nn
 from torch.optim import Optimizer
 
-from holdfast.errors import CheckpointError
+from holdfast.errors import ScriptRefusedError
 from holdfast.session import Session
 
 
@@ -117,7 +117,7 @@ class HoldfastCheckpointer:
         self._session = session or Session()
         if states is None:
             if not hasattr(checkpointer, "states"):
-                raise CheckpointError(
+                raise ScriptRefusedError(
                     f"the {type(checkpointer).__name__} has no states, since its checkpointing is off: give "
                     "HoldfastCheckpointer(trainer.checkpointer, states=states_of(trainer))"
                 )
@@ -133,7 +133,7 @@ class HoldfastCheckpointer:
         """Bring back what the restore plan chose; for a job that has nothing yet, what the checkpointer inside has.
 
         Raises:
-            CheckpointError: see :meth:`holdfast.Session.restore`.
+            ScriptRefusedError: see :meth:`holdfast.Session.restore`.
         """
         with _set_aside(self._fused):
             restored = self._session.restore(self._state)
@@ -147,7 +147,7 @@ class HoldfastCheckpointer:
         """Report the step and save it; then the checkpointer inside does as it is configured.
 
         Raises:
-            CheckpointError: see :meth:`holdfast.Session.checkpoint`.
+            ScriptRefusedError: see :meth:`holdfast.Session.checkpoint`.
         """
         numbers, self._numbers = self._numbers, {}
         self._session.step(curr_step, **numbers)

@@ -106,17 +106,17 @@ class Group:
         """Whether there is no other rank to ask."""
         return self._group is None
 
-    def agree(self, *needs: bool, equal: str = "") -> tuple[list[bool], bool]:
-        """Return each need, if any rank has it; and whether ``equal`` is the same on all. Waits for all ranks.
+    def agree(self, *needs: int, equal: str = "") -> tuple[list[int], bool]:
+        """Return the largest of all ranks' numbers for each need; and whether ``equal`` is the same on all.
 
-        Only on the main thread, and only while no exchange is under way.
+        Waits for all ranks. Only on the main thread, and only while no exchange is under way.
         """
         if self._group is None:
             return list(needs), True
         told = torch.tensor((*needs, *_mirrored(_number_of(equal))), dtype=torch.int64)
         wait(self._group.allreduce([told], _largest()))
         *flags, largest, smallest = told.tolist()
-        return [bool(each) for each in flags], all(_alike([largest, smallest]))
+        return flags, all(_alike([largest, smallest]))
 
     def same(self, values: Sequence[int]) -> list[bool]:
         """Return, for each value, whether all ranks gave the same. Waits for all ranks, as :meth:`agree` does."""

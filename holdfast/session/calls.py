@@ -9,7 +9,7 @@ from typing import Any
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from holdfast.errors import CheckpointError
+from holdfast.errors import ScriptRefusedError
 from holdfast.session.part import parts_of
 
 
@@ -27,10 +27,10 @@ class Calls:
         """Note the parts of a restore.
 
         Raises:
-            CheckpointError: a step was reported before, or ``state`` is no dictionary of names.
+            ScriptRefusedError: a step was reported before, or ``state`` is no dictionary of names.
         """
         if self._stepped:
-            raise CheckpointError(
+            raise ScriptRefusedError(
                 "Session.restore() was called after Session.step(): it would take the state back, and the steps would "
                 "go on. Call it once, before the first step."
             )
@@ -47,13 +47,13 @@ class Calls:
         """Check the calls before the first save; later saves are not looked at.
 
         Raises:
-            CheckpointError: what is wrong with their order or their parts, and what to call.
+            ScriptRefusedError: what is wrong with their order or their parts, and what to call.
         """
         if self._checked:
             return
         self._hook.remove()
         if self._parts is None:
-            raise CheckpointError(
+            raise ScriptRefusedError(
                 "Session.checkpoint() was called without Session.restore(): after a fault the job would begin at step "
                 "0 again. Call start = session.restore(state) before the first step, on all ranks."
             )
@@ -66,7 +66,7 @@ class Calls:
     def _require_no_update(self, parts: Iterable[tuple[str, Any]]) -> None:
         for name, value in parts:
             if isinstance(value, Optimizer) and value in self._updated:
-                raise CheckpointError(
+                raise ScriptRefusedError(
                     f"Session.checkpoint() was called before Session.step(), after a step of state[{name!r}]: the "
                     "state would be saved as that of the step before it. Call session.step(number) first, then "
                     "session.checkpoint(state)."
@@ -76,12 +76,12 @@ class Calls:
 def _require_same(saved: set[str], restored: Mapping[str, bool]) -> None:
     """Ensure that a restore with the parts ``restored`` (and whether each must be there) takes all that is saved."""
     if unknown := sorted(saved - restored.keys()):
-        raise CheckpointError(
+        raise ScriptRefusedError(
             f"state {unknown[0]!r}: Session.checkpoint() was given this part, and Session.restore() was not (it was "
             f"given {_listed(restored)}): after a fault the job could not be restored. Give both the same state."
         )
     if missing := sorted(name for name, strict in restored.items() if strict and name not in saved):
-        raise CheckpointError(
+        raise ScriptRefusedError(
             f"state {missing[0]!r}: Session.restore() was given this part, and Session.checkpoint() was not (it was "
             f"given {_listed(saved)}): after a fault the job could not be restored. Give both the same state."
         )

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import _get_fqns
 from torch.optim import Optimizer
 
-from holdfast.errors import CheckpointError
+from holdfast.errors import CheckpointError, ScriptRefusedError
 from holdfast.session.encoded import Encoded, Placing, addresses
 from holdfast.session.in_place import updates_plainly
 from holdfast.session.known import Known
@@ -47,13 +47,13 @@ class OptimizerPart:
         """The module that has all of its parameters, as stock torch requires.
 
         Raises:
-            CheckpointError: there is no such module.
+            ScriptRefusedError: there is no such module.
         """
         mine = {id(each) for group in self.optimizer.param_groups for each in group["params"]}
         for module in self._modules.values():
             if mine <= {id(each) for each in module.parameters()}:
                 return module
-        raise CheckpointError(
+        raise ScriptRefusedError(
             f"state[{self.name!r}]: its parameters are of several modules: stock torch cannot name them"
         )
 
@@ -61,7 +61,7 @@ class OptimizerPart:
         """Return its parameters by full name.
 
         Raises:
-            CheckpointError: no module in the state has one of them.
+            ScriptRefusedError: no module in the state has one of them.
         """
         params = [each for group in self.optimizer.param_groups for each in group["params"]]
         if any(id(each) not in self._full for each in params):
@@ -342,7 +342,7 @@ def _full_names(name: str, params: list[Tensor], modules: Mapping[str, nn.Module
     """Return the full name of each parameter, by its identity."""
     known = {id(param): full for full, param in reversed(_all_names(modules).items())}
     if any(id(each) not in known for each in params):
-        raise CheckpointError(
+        raise ScriptRefusedError(
             f"state[{name!r}]: no module in the state dictionary has all of this optimizer's parameters. "
             "Add the model to it, for example {'model': model, 'optimizer': optimizer}; or, if a layer was replaced in "
             "the model, give its parameters to the optimizer."

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint.stateful import Stateful
 
-from holdfast.errors import CheckpointError
+from holdfast.errors import CheckpointError, ScriptRefusedError
 from holdfast.session.encoded import Encoded, Placing
 from holdfast.session.known import Known
 from holdfast.session.part import Part
@@ -28,13 +28,13 @@ class OtherPart:
 
     def __init__(self, name: str, part: Part) -> None:
         if not isinstance(part.value, Stateful):
-            raise CheckpointError(
+            raise ScriptRefusedError(
                 f"state[{name!r}] is of type {type(part.value).__name__}: expected a torch module, an optimizer, or an "
                 f"object with state_dict() and load_state_dict(). {_instead(part.value)}"
             )
         if type(part.value).__module__.startswith("deepspeed.") and hasattr(part.value, "param_groups"):
             # Its load_state_dict() takes the states of all ranks in a list: what is saved could not be loaded.
-            raise CheckpointError(
+            raise ScriptRefusedError(
                 f"state[{name!r}] is a {type(part.value).__name__} of DeepSpeed, which cannot be restored from its own "
                 "state. Give holdfast.integrations.deepspeed.training_state(engine) in place of the whole state."
             )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.errors import CheckpointError
+from holdfast.errors import ScriptRefusedError
 
 
 @dataclass(frozen=True)
@@ -31,13 +31,13 @@ class Part:
         """Refuse one of ``merge`` and ``split`` without the other, which would show at the first resize only.
 
         Raises:
-            CheckpointError: there is one of them, or one is no function.
+            ScriptRefusedError: there is one of them, or one is no function.
         """
         for name, given in (("merge", self.merge), ("split", self.split)):
             if given is not None and not callable(given):
-                raise CheckpointError(f"holdfast.Part({name}={given!r}): expected a function")
+                raise ScriptRefusedError(f"holdfast.Part({name}={given!r}): expected a function")
         if (self.merge is None) != (self.split is None):
-            raise CheckpointError(
+            raise ScriptRefusedError(
                 f"holdfast.Part({'merge' if self.merge else 'split'}=...): expected merge and split together"
             )
 
@@ -46,12 +46,14 @@ def parts_of(state: Mapping[str, Any]) -> dict[str, Part]:
     """Return the parts of the ``state`` that a script gives, by name.
 
     Raises:
-        CheckpointError: it is no dictionary, or a name in it is no text.
+        ScriptRefusedError: it is no dictionary, or a name in it is no text.
     """
     expected = "expected a dictionary of names, such as {'model': model, 'optimizer': optimizer}"
     if not isinstance(state, Mapping):
-        raise CheckpointError(f"the state is of type {type(state).__name__}: {expected}.")
+        raise ScriptRefusedError(f"the state is of type {type(state).__name__}: {expected}.")
     for name in state:
         if not isinstance(name, str):
-            raise CheckpointError(f"state[{name!r}]: the name is of type {type(name).__name__}: {expected}.")
+            raise ScriptRefusedError(
+                f"state[{name!r}]: the name is of type {type(name).__name__}: {expected}."
+            )
     return {name: each if isinstance(each, Part) else Part(each) for name, each in state.items()}

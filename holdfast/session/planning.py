@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from holdfast.errors import CheckpointError, HoldfastError
+from holdfast.errors import CheckpointError, HoldfastError, ScriptRefusedError
 from holdfast.session import rng
 from holdfast.session.agreement import Group
 from holdfast.session.context import Context
@@ -20,6 +20,9 @@ from holdfast.storage.checkpoints.save.collector import Contents
 from holdfast.storage.checkpoints.save.writer import Owner, ShardWriter
 
 Made = TypeVar("Made")
+_OF_SCRIPT = 2
+"""A failure for which the script must change."""
+ON_ANOTHER_RANK = "the state cannot be saved on another rank"
 
 
 class Planner:
@@ -71,9 +74,9 @@ class Planner:
                 told = told_of(tree, self._group)
         except Exception as caught:
             error = caught
-        (bad, failed), _ = self._group.agree(not good, error is not None)
+        (bad, failed), _ = self._group.agree(not good, _failure(error))
         if failed:
-            raise self._refused(error, step)
+            raise self._refused(error, step, failed)
         if bad or tree is None:
             return False
         share_equal(tree, told, self._group)
@@ -83,9 +86,9 @@ class Planner:
         except Exception as caught:
             error = caught
         plan = writer.layout.plan if writer else ""
-        (failed, missing), same = self._group.agree(error is not None, writer is None, equal=plan)
+        (failed, missing), same = self._group.agree(_failure(error), writer is None, equal=plan)
         if failed:
-            raise self._refused(error, step)
+            raise self._refused(error, step, failed)
         if missing or not same:
             self.together(state, step)
         else:
@@ -151,15 +154,20 @@ class Planner:
         writer.prepare(self._own.keeps, single=self._own.single)
         return writer
 
-    def _refused(self, error: Exception | None, step: int) -> HoldfastError:
-        """Return the error to raise: the rank that met ``error`` reports it, the others that it was another rank."""
+    def _refused(self, error: Exception | None, step: int, failed: int) -> HoldfastError:
+        """Return the error to raise: the rank that met ``error`` reports it, the others that it was another rank.
+
+        Args:
+            error: of this rank; None: it met none.
+            step: at which the state was to be saved.
+            failed: the gravest failure of any rank.
+        """
+        kind = ScriptRefusedError if failed == _OF_SCRIPT else CheckpointError
         if error is None:
-            return CheckpointError(
-                f"step {step}: the state cannot be saved on another rank; see the log of that rank"
-            )
+            return kind(f"step {step}: {ON_ANOTHER_RANK}; see the log of that rank")
         if isinstance(error, HoldfastError):
             return error
-        made = CheckpointError(
+        made = (ScriptRefusedError if _by_script(error) else CheckpointError)(
             f"rank {self._context.rank} at step {step}: the state cannot be saved: {type(error).__name__}: {error}"
         )
         made.__cause__ = error
@@ -173,15 +181,27 @@ class Planner:
             made = work()
         except Exception as caught:
             error = caught
-        (failed,), _ = self._group.agree(error is not None)
+        (failed,), _ = self._group.agree(_failure(error))
         if failed:
-            raise self._refused(error, step)
+            raise self._refused(error, step, failed)
         return cast(Made, made)
 
 
-def unsteady(rank: int, step: int) -> CheckpointError:
+def _failure(error: Exception | None) -> int:
+    """Return what the ranks exchange about this rank's error; 0: none. Larger is graver."""
+    return 0 if error is None else _OF_SCRIPT if _by_script(error) else 1
+
+
+def _by_script(error: Exception | None) -> bool:
+    """Return whether the script must change: it was refused, or its own ``state_dict()`` has a programming error."""
+    return isinstance(
+        error, ScriptRefusedError | TypeError | AttributeError | LookupError | NotImplementedError
+    )
+
+
+def unsteady(rank: int, step: int) -> ScriptRefusedError:
     """Return the error of a state that cannot be saved, since it differs at each look."""
-    return CheckpointError(
+    return ScriptRefusedError(
         f"rank {rank} at step {step}: the state changes between two looks at it. "
         "Give Session.checkpoint() objects whose state_dict() does not change by being called."
     )

@@ -191,9 +191,10 @@ class Session:
                 same on all ranks.
 
         Raises:
-            CheckpointError: at the first call, on all ranks: the state cannot be saved, or shared memory is full; or
-                the calls before it would lose steps at a restart (no :meth:`restore`, or one of another state; no
-                :meth:`step`). Later failures are counted, logged and reported to the agent; training goes on.
+            ScriptRefusedError: at the first call, on all ranks: no restore could put the state back, or the calls
+                before would lose steps at a restart (no :meth:`restore`, or one of another state; no :meth:`step`).
+            CheckpointError: at the first call, on all ranks: shared memory is full, or the save fails otherwise. Later
+                failures are counted, logged and reported to the agent; training goes on.
             ValueError: ``overlap`` is none of these.
         """
         context = self._context

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
 from torch.optim import Optimizer
 
-from holdfast.errors import CheckpointError
+from holdfast.errors import CheckpointError, ScriptRefusedError
 from holdfast.session import rng
 from holdfast.session.encoded import Encoded, Placing, addresses, local
 from holdfast.session.fsdp1 import FlatModulePart, FlatOptimizerPart, is_fsdp1
@@ -354,7 +354,7 @@ def _single(name: str, optimizer: Optimizer) -> Optimizer:
     """Return the optimizer, unless it is a container of others: torch would look for state in the container itself."""
     inside = getattr(optimizer, "optimizers", None)
     if isinstance(inside, list | tuple) and any(isinstance(each, Optimizer) for each in inside):
-        raise CheckpointError(
+        raise ScriptRefusedError(
             f"state[{name!r}] is a {type(optimizer).__name__} of {len(inside)} optimizers: expected the optimizers "
             "themselves. holdfast.integrations.torchtitan.unwrapped(states) puts them in its place."
         )

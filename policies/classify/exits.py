@@ -33,6 +33,8 @@ def root_cause(
         return _crash(killed[0], killed, alerts, f"was killed by {killed[0].evidence['signal']}", 0.9)
     if refused := usage_errors.find(roots, job.spec.world_size):
         return _refused(refused)
+    if why := usage_errors.refusal(roots):
+        return _refused_by_session(roots, why)
     wrong = [alert for alert in roots if is_user_code(alert, policy)]
     suspicious = {alert.machine for alert in _gpu_errors(roots, alerts)}
     # Raised in the same place where no GPU failed: the GPU did not raise it.
@@ -98,6 +100,17 @@ def _refused(exits: Sequence[Alert]) -> Classification:
         machine=None,
         rank=first.rank,
         reasons=(f"{said}: {told}" if said else told,),
+    )
+
+
+def _refused_by_session(exits: Sequence[Alert], why: str) -> Classification:
+    ranks = sorted({alert.rank for alert in exits if alert.rank is not None})
+    return Classification(
+        incident_class=IncidentClass.USER_CODE_ERROR,
+        confidence=0.95,
+        machine=None,
+        rank=exits[0].rank,
+        reasons=(why, f"refused on ranks {ranks}"),
     )
 
 

@@ -1,4 +1,7 @@
-"""Exits with the status of a refused command line: argparse, click and typer end with 2, after a word about it."""
+"""Exits of scripts that must change: a command line that is refused, and what the Session refuses.
+
+Argparse, click and typer end with status 2, after a word about it.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,11 @@ STATUS = 2
 _SAID = re.compile(r"^(?:\S+: error: .+|Error: .+|[│|] (?:No such|Missing|Invalid) .+)$", re.MULTILINE)
 _USAGE = re.compile(r"^\s*usage: ", re.IGNORECASE | re.MULTILINE)
 _LONGEST = 300
+BY_SESSION = "ScriptRefusedError"
+"""The exception by which a Session refuses the script's calls, or the state that it is given."""
+ELSEWHERE = "cannot be saved on another rank"
+"""In the message of a rank whose own state could be saved."""
+_LONGEST_REFUSAL = 600
 
 
 def find(roots: Sequence[Alert], ranks: int) -> list[Alert]:
@@ -32,6 +40,18 @@ def said(alert: Alert) -> str:
     tail = str(alert.evidence.get("log_tail") or "")
     found = _SAID.findall(tail) if _USAGE.search(tail) else []
     return str(found[-1]).strip("│| ")[:_LONGEST] if found else ""
+
+
+def refusal(roots: Sequence[Alert]) -> str:
+    """Return why the Session refused the script, if that explains all ``roots``: the same script is refused again.
+
+    Empty otherwise. A rank that only heard of the refusal on another rank does not name the reason.
+    """
+    if any(each.evidence.get("error_type") != BY_SESSION or each.evidence.get("signal") for each in roots):
+        return ""
+    messages = [str(each.evidence.get("message") or BY_SESSION) for each in roots]
+    named = [message for message in messages if ELSEWHERE not in message]
+    return (named or messages or [""])[0][:_LONGEST_REFUSAL]
 
 
 def _refused(alert: Alert) -> bool:

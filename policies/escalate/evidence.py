@@ -10,6 +10,7 @@ from holdfast.policies.classify.signature import Signature
 
 _OF_ARITHMETIC = frozenset({IncidentClass.NAN_LOSS, IncidentClass.SILENT_CORRUPTION})
 _DAY_S = 86_400.0
+MUST_CHANGE = "the script must change: the same would be refused again"
 
 
 class Facts(Frozen):
@@ -31,6 +32,8 @@ class Facts(Frozen):
     """The restored state led to the same failure before."""
     refused: bool = False
     """The script refused its command line (:mod:`holdfast.policies.classify.usage_errors`)."""
+    refusal: str = ""
+    """Why the Session refused the script, as it would again; empty: it did not."""
 
 
 def for_code(facts: Facts, suspect_s: float) -> str:
@@ -74,9 +77,12 @@ def arithmetic_cleared(facts: Facts) -> str:
 def no_retry(facts: Facts, changed_s: float, can_rollback: bool) -> str:
     """Return why a retry is pointless; empty: it is not.
 
-    The first version's code raised soon after submission, or the same command line was refused before.
+    The first version's code raised soon after submission, the same command line was refused before, or the Session
+    refused the script.
     """
     age_s = facts.version_age_s
+    if facts.refusal:
+        return MUST_CHANGE
     if facts.refused and facts.again:
         return "the script refused its command line before, and would again"
     if can_rollback or facts.incident_class is not IncidentClass.USER_CODE_ERROR:
@@ -84,6 +90,15 @@ def no_retry(facts: Facts, changed_s: float, can_rollback: bool) -> str:
     if age_s is None or age_s > changed_s:
         return ""
     return f"version {facts.version} raised in its own code after {age_s:.0f} s, and there is none to roll back to"
+
+
+def may_go_back(facts: Facts, changed_s_ago: float | None, suspect_s: float) -> bool:
+    """Return whether an earlier code version may take the place of this one.
+
+    Always, except where the Session refused the script: then only if a new version came while the job ran. What was
+    submitted is not answered with the code of an earlier submission.
+    """
+    return not facts.refusal or (changed_s_ago is not None and changed_s_ago <= suspect_s)
 
 
 def _listed(ranks: Sequence[int]) -> str:

@@ -75,7 +75,9 @@ def failure(incident_class: IncidentClass, alerts: Sequence[Alert], evicted: boo
         if numbers := sorted({str(a.evidence.get("metric", "loss")) for a in alerts if a.kind is kind}):
             return f"{numbers[-1]} {said}"
     roots = [alert for alert in separate(alerts).roots if not alert.evidence.get("unloadable")]
-    return _how(roots[0]) if roots and not usage_errors.find(roots, ranks=2) else ""
+    if not roots or usage_errors.find(roots, ranks=2) or usage_errors.refusal(roots):
+        return ""
+    return _how(roots[0])
 
 
 def _how(root: Alert) -> str:

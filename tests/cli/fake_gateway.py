@@ -34,6 +34,7 @@ class FakeGateway:
         }
         self.incidents: list[Incident] = []
         self.step = 0
+        self.rank_nbytes: int | None = 64 << 20
         self.unsaved: list[Unsaved] = []
         self.asks: list[dict[str, Any]] = []
         self.waits: list[Wait] = []
@@ -141,7 +142,7 @@ class FakeGateway:
                     "ettr": 0.97,
                     "ettr_window": 0.5,
                     "checkpoint": checkpoint_cost.cost(
-                        job.spec, crosses_groups=False, rank_nbytes=64 << 20
+                        job.spec, crosses_groups=False, rank_nbytes=self.rank_nbytes
                     ).sums(),
                     "lost_by_phase_s": {"undetected": 90.0, "pausing": 1.0},
                     "lost": [{"phase": "undetected", "incident_class": "job_hang", "seconds": 90.0}],

@@ -221,7 +221,7 @@ def fallen(error_type: str, message: str) -> Incident:
 def test_a_first_save_that_is_refused_stops_the_job(cli: Cli, gateway: FakeGateway, store: list[str]) -> None:
     """The first step alone is no success: the script ends right after it."""
     gateway.step = 1
-    gateway.on_submit = lambda _: gateway.incidents.append(fallen("CheckpointError", "state['a']: a lock"))
+    gateway.on_submit = lambda _: gateway.incidents.append(fallen("ScriptRefusedError", "state['a']: a lock"))
     refused(cli("submit", write_job()), "at its first save, after step 1", "a lock", "submit again")
     assert gateway.calls[-1] == ("/v1/jobs/gpt/stop", None)
 

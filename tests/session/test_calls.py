@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.errors import CheckpointError
+from holdfast.errors import CheckpointError, ScriptRefusedError
+from holdfast.session.agreement import Group
 from tests.session.conftest import MakeAgent
 from tests.session.small import Counter, run, session_of, train, training
 
@@ -18,7 +19,7 @@ def test_a_script_that_never_restores_is_refused(make_agent: MakeAgent) -> None:
     """After a fault it would begin at step 0 again."""
     session, state = session_of(make_agent()), training()
     session.step(1, loss=train(state))
-    with pytest.raises(CheckpointError, match=r"without Session\.restore\(\)"):
+    with pytest.raises(ScriptRefusedError, match=r"without Session\.restore\(\)"):
         session.checkpoint(state)
 
 
@@ -28,7 +29,7 @@ def test_a_checkpoint_before_the_step_is_refused(make_agent: MakeAgent) -> None:
     assert not session.restore(state)
     train(state)
     with pytest.raises(
-        CheckpointError, match=r"before Session\.step\(\), after a step of state\['optimizer'\]"
+        ScriptRefusedError, match=r"before Session\.step\(\), after a step of state\['optimizer'\]"
     ):
         session.checkpoint(state)
 
@@ -61,7 +62,7 @@ def test_a_save_that_the_restore_would_refuse_is_refused(
     session, state = session_of(make_agent()), training()
     session.restore(state | restored)
     session.step(1, loss=train(state))
-    with pytest.raises(CheckpointError, match=why):
+    with pytest.raises(ScriptRefusedError, match=why):
         session.checkpoint(state | saved)
 
 
@@ -87,17 +88,54 @@ def test_a_restore_in_the_middle_of_training_is_refused(make_agent: MakeAgent) -
     session, fresh = session_of(agent, (2, agent.shard(0, 2))), training()
     assert session.restore(fresh) == session.restore(fresh) == 2
     session.step(3, loss=train(fresh))
-    with pytest.raises(CheckpointError, match=r"restore\(\) was called after Session\.step\(\)"):
+    with pytest.raises(ScriptRefusedError, match=r"restore\(\) was called after Session\.step\(\)"):
         session.restore(fresh)
+
+
+@pytest.mark.parametrize(("failed", "raised"), [(1, CheckpointError), (2, ScriptRefusedError)])
+def test_a_rank_learns_whether_the_script_must_change_for_another(
+    make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch, failed: int, raised: type[CheckpointError]
+) -> None:
+    """A full disk there may be over at the next start; what the script gives is refused again."""
+    session, state = session_of(make_agent()), training()
+    session.restore(state)
+    session.step(1, loss=train(state))
+    monkeypatch.setattr(Group, "agree", lambda *_, **__: ([0, failed], True))
+    with pytest.raises(raised, match="cannot be saved on another rank") as caught:
+        session.checkpoint(state)
+    assert type(caught.value) is raised
+
+
+class Broken(Counter):
+    """Its own code fails."""
+
+    def state_dict(self) -> dict[str, Any]:
+        raise KeyError("epoch")
+
+
+@pytest.mark.parametrize(
+    "extra", [Broken(), [1, 2], {"lr": 0.1}], ids=["its own error", "a list", "plain values"]
+)
+def test_a_state_that_cannot_be_saved_is_the_scripts(make_agent: MakeAgent, extra: Any) -> None:
+    """By the exception's name the gateway knows that no retry helps."""
+    session, state = session_of(make_agent()), training() | {"extra": extra}
+
+    def one_step() -> None:
+        session.restore(state)
+        session.step(1, loss=train(state))
+        session.checkpoint(state)
+
+    with pytest.raises(ScriptRefusedError, match=r"extra|epoch"):
+        one_step()
 
 
 def test_rules_of_a_part_that_would_fail_at_the_first_resize_are_refused() -> None:
     """When the part is made: one of two functions that need each other, or no function."""
-    with pytest.raises(CheckpointError, match=r"Part\(merge=\.\.\.\): expected merge and split together"):
+    with pytest.raises(ScriptRefusedError, match=r"Part\(merge=\.\.\.\): expected merge and split together"):
         holdfast.Part(Counter(), merge=list)
-    with pytest.raises(CheckpointError, match=r"Part\(split=\.\.\.\): expected merge and split together"):
+    with pytest.raises(ScriptRefusedError, match=r"Part\(split=\.\.\.\): expected merge and split together"):
         holdfast.Part(Counter(), split=lambda whole, *_: whole)
-    with pytest.raises(CheckpointError, match=r"Part\(merge=3\): expected a function"):
+    with pytest.raises(ScriptRefusedError, match=r"Part\(merge=3\): expected a function"):
         holdfast.Part(Counter(), merge=3)  # type: ignore[arg-type]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from holdfast.errors import CheckpointError
+from holdfast.errors import ScriptRefusedError
 from holdfast.storage.checkpoints.format import metadata_pickle
 from holdfast.storage.checkpoints.format.describe import Description, Kind, Outline
 from holdfast.storage.checkpoints.format.layout import ALIGNMENT, zip_form
@@ -61,13 +61,13 @@ class GlobalPlan:
         """Refuse boxes that do not make up their tensors.
 
         Raises:
-            CheckpointError: naming the tensor.
+            ScriptRefusedError: naming the tensor.
         """
         names = self.items.name[self.pieces.item]
         saved = np.bincount(names, weights=self._sizes.prod(axis=1), minlength=len(self.kinds))
         for number, kind in enumerate(self.kinds):
             if kind.size is not None and saved[number] != kind.size.numel():
-                raise CheckpointError(
+                raise ScriptRefusedError(
                     f"state {kind.fqn!r}: the parts that the ranks hold make up {saved[number]:.0f} of "
                     f"{kind.size.numel()} elements. A sharded tensor must be covered once by all ranks."
                 )
@@ -154,7 +154,7 @@ def plan_globally(described: Sequence[Description], outlines: Mapping[str, Outli
         outlines: by digest, each outline that occurs.
 
     Raises:
-        CheckpointError: two ranks disagree about a tensor, or the parts do not make up a tensor.
+        ScriptRefusedError: two ranks disagree about a tensor, or the parts do not make up a tensor.
     """
     names = _Names()
     shared = {digest: names.numbers(outline) for digest, outline in outlines.items()}
@@ -197,7 +197,7 @@ class _Names:
         if number == len(self.kinds):
             self.kinds.append(kind)
         elif not _agree(known := self.kinds[number], kind):
-            raise CheckpointError(
+            raise ScriptRefusedError(
                 f"state {kind.fqn!r} is {_told(known)} on one rank and {_told(kind)} on another. "
                 "What differs from rank to rank needs names that differ."
             )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from holdfast.errors import CheckpointError
+from holdfast.errors import ScriptRefusedError
 
 Path = tuple[str | int, ...]
 
 
-def refused(path: Path, what: str, instead: str = "") -> CheckpointError:
+def refused(path: Path, what: str, instead: str = "") -> ScriptRefusedError:
     """Return the error for a part of the state that cannot be saved."""
-    return CheckpointError(f"state {dotted(path)!r}: {what}.{f' To save it, {instead}.' if instead else ''}")
+    return ScriptRefusedError(
+        f"state {dotted(path)!r}: {what}.{f' To save it, {instead}.' if instead else ''}"
+    )
 
 
 def dotted(path: Path) -> str:

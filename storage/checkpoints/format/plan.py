@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.default_planner import DefaultSavePlanner, cre
 from torch.distributed.checkpoint.utils import _DistWrapper
 
 from holdfast import durable
-from holdfast.errors import CheckpointError
+from holdfast.errors import CheckpointError, ScriptRefusedError
 from holdfast.storage.checkpoints.format import boxes, metadata_pickle, plan_file
 from holdfast.storage.checkpoints.format.describe import Description, Held, Outline, describe
 from holdfast.storage.checkpoints.format.global_plan import Assignment, GlobalPlan, plan_globally
@@ -123,7 +123,8 @@ def share_out(held: Held, plan: str) -> Shared:
         mine: Assignment = world.reduce_scatter("plan", lambda: (held.description, outline), share)
     except CheckpointException as error:
         cause = next((cause for cause, _ in error.failures.values()), error)
-        raise CheckpointError(f"no plan for the state given to Session.checkpoint(): {cause}") from error
+        kind = ScriptRefusedError if isinstance(cause, ScriptRefusedError) else CheckpointError
+        raise kind(f"no plan for the state given to Session.checkpoint(): {cause}") from error
     return Shared(plan, mine, made[0] if made else None)
 
 

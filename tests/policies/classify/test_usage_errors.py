@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.errors import ScriptRefusedError
 from holdfast.models.alert import Alert, AlertKind
 from holdfast.policies.classify import usage_errors
+from holdfast.session import planning
 
 ARGPARSE = "usage: train.py [-h] [--lr LR]\ntrain.py: error: argument --lr: invalid float value: 'fast'\n"
 CLICK = "Usage: train.py [OPTIONS]\nTry 'train.py --help' for help.\n\nError: No such option: --warmup\n"
@@ -70,3 +72,33 @@ def test_another_root_explains_it_better(other: dict[str, object]) -> None:
 def test_an_error_line_without_a_usage_line_is_no_refusal() -> None:
     """Any program may write ``x: error: y``."""
     assert not usage_errors.find([ended(0, "train.py: error: no space left\n")], ranks=4)
+
+
+def refused(rank: int, message: str, **evidence: object) -> Alert:
+    return ended(rank, exit_code=1, error_type="ScriptRefusedError", message=message, **evidence)
+
+
+def test_the_reason_of_a_refusal_is_that_of_the_rank_that_met_it() -> None:
+    """The others only heard that another rank's state cannot be saved."""
+    told = refused(0, f"step 1: {planning.ON_ANOTHER_RANK}; see the log of that rank")
+    assert (
+        usage_errors.refusal([told, refused(1, "state 'extra.a': a lambda")]) == "state 'extra.a': a lambda"
+    )
+    assert (
+        usage_errors.refusal([told])
+        == "step 1: the state cannot be saved on another rank; see the log of that rank"
+    )
+
+
+@pytest.mark.parametrize(
+    "other", [{"error_type": "RuntimeError"}, {"signal": "SIGSEGV"}, {"error_type": "CheckpointError"}]
+)
+def test_a_refusal_beside_another_root_explains_nothing(other: dict[str, object]) -> None:
+    """Shared memory that is full, or a rank that crashed, may be over at the next start."""
+    assert not usage_errors.refusal([refused(0, "state 'a': no"), ended(1, exit_code=1, **other)])
+    assert not usage_errors.refusal([])
+
+
+def test_it_has_the_exceptions_name() -> None:
+    """The gateway knows exceptions by their names."""
+    assert ScriptRefusedError.__name__ == usage_errors.BY_SESSION

@@ -6,7 +6,13 @@ import pytest
 
 from holdfast.models.alert import IncidentClass
 from holdfast.policies.classify.signature import Signature
-from holdfast.policies.escalate.evidence import Facts, arithmetic_cleared, code_cleared, no_retry
+from holdfast.policies.escalate.evidence import (
+    Facts,
+    arithmetic_cleared,
+    code_cleared,
+    may_go_back,
+    no_retry,
+)
 
 DAYS = 86_400.0
 CRASH, USER = IncidentClass.JOB_CRASH, IncidentClass.USER_CODE_ERROR
@@ -65,3 +71,16 @@ def test_a_script_that_raises_at_once_is_not_retried(
 ) -> None:
     """Its author wants to hear of it."""
     assert bool(no_retry(seen, 600.0, can_rollback)) is pointless
+
+
+@pytest.mark.parametrize(
+    ("refusal", "changed_s_ago", "may"),
+    [("", None, True), ("no", None, False), ("no", 60.0, True), ("no", 10 * DAYS, False)],
+)
+def test_a_script_that_the_session_refuses_goes_back_only_if_it_came_while_the_job_ran(
+    refusal: str, changed_s_ago: float | None, may: bool
+) -> None:
+    """Submitted again, the job has new code that a person chose: it is not trained with the former one."""
+    seen = facts(USER, refusal=refusal, version_age_s=20.0)
+    assert may_go_back(seen, changed_s_ago, 2 * DAYS) is may
+    assert bool(no_retry(seen, 600.0, can_rollback=True)) is bool(refusal)
