@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.distributed.checkpoint.stateful import Stateful
 
 from holdfast.errors import CheckpointError, ScriptRefusedError
+from holdfast.session import loaders
 from holdfast.session.encoded import Encoded, Placing
 from holdfast.session.known import Known
 from holdfast.session.part import Part
@@ -40,7 +41,7 @@ class OtherPart:
             )
         self.name, self.value, self._part = name, part.value, part
         self._names: set[str] | None = None
-        self._quiet = False
+        self._quiet = self._makes_later = False
 
     def encode(self, placing: Placing) -> Encoded:
         """Return the items to save: its state dictionary is read at every save."""
@@ -69,10 +70,11 @@ class OtherPart:
                 f"state {self.name!r} differs from rank to rank, and was saved by {len(trees)} ranks, not by as many "
                 f"as now: declare what belongs to which rank with holdfast.Part(..., merge=..., split=...) in its place"
             )
-        live = self._distributed()
-        for node in self._nodes:
+        named = [[*refs(node)] for node in self._nodes]
+        live = self._distributed() if any(named) else {}  # an object that is asked for its state may do more
+        for node, names in zip(self._nodes, named, strict=True):
             lie = dict(strides(node))
-            for name, device, placements in refs(node):
+            for name, device, placements in names:
                 if name in live:
                     known.targets[name] = live[name]
                 elif placements is not None:
@@ -92,16 +94,23 @@ class OtherPart:
     def load(self, tensors: Mapping[str, Any], rank: int, world_size: int) -> None:
         """Take the loaded values."""
         states = [decode(node, tensors) for node in self._nodes]
-        if len(states) == 1:
-            self.value.load_state_dict(states[0])
-            return
-        assert self._part.merge is not None
-        assert self._part.split is not None
-        self.value.load_state_dict(self._part.split(self._part.merge(states), rank, world_size))
+        state = states[0]
+        if len(states) > 1:
+            assert self._part.merge is not None
+            assert self._part.split is not None
+            state = self._part.split(self._part.merge(states), rank, world_size)
+        self.give(state)
+
+    def give(self, state: Any) -> None:
+        """Have the object take its state."""
+        with loaders.restoring() as loaded:
+            self.value.load_state_dict(state)
+        self._makes_later = bool(loaded)
 
     def settle(self) -> None:
-        """Have it create what it creates when its state is read."""
-        self.value.state_dict()
+        """Have it create what it creates when its state is read; torchdata's loaders wait for their first iteration."""
+        if not self._makes_later:
+            self.value.state_dict()
 
 
 def _instead(value: Any) -> str:

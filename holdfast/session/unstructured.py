@@ -30,5 +30,5 @@ def load(tree: StateTree, loaded: Mapping[str, Any]) -> None:
         ]
         set_optimizer_state_dict(optimizer.module, optimizer.optimizer, {**held, "param_groups": groups})
     for name, other in tree.others():
-        other.value.load_state_dict(nested[name])
+        other.give(nested[name])
     tree.forget()

@@ -1,0 +1,58 @@
+"""torchdata's loaders at a restore: the script makes their iterators, which draw no number that was drawn before."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+_MODULE = "torchdata.stateful_dataloader.stateful_dataloader"
+
+
+@contextmanager
+def restoring() -> Iterator[list[Any]]:
+    """Watch which loaders a part of the state gives a state to, itself or by what it wraps; yield them.
+
+    A loader makes its iterator when it is first iterated over, or asked for its state. That takes the order of its
+    sampler as it is then: the script may give the sampler its epoch after the restore, so it must not be made earlier.
+    Making it draws random numbers, which the saved run had drawn before the save: the random state is put back.
+    """
+    loaded: list[Any] = []
+    module: Any = sys.modules.get(_MODULE)
+    if module is None:
+        yield loaded
+        return
+    load = module.StatefulDataLoader.load_state_dict
+
+    def load_and_note(loader: Any, state: dict[str, Any]) -> None:
+        load(loader, state)
+        if loader.next_iter_state is not None:
+            loaded.append(loader)
+            _draw_nothing_once(loader)
+
+    module.StatefulDataLoader.load_state_dict = load_and_note
+    try:
+        yield loaded
+    finally:
+        module.StatefulDataLoader.load_state_dict = load
+
+
+def _draw_nothing_once(loader: Any) -> None:
+    """Have the next iterator of ``loader`` made with the random state as it is, and left so."""
+    make: Callable[[], Any] = type(loader)._get_iterator.__get__(loader)
+
+    def once() -> Any:
+        vars(loader).pop("_get_iterator", None)
+        own = loader.generator
+        before = torch.get_rng_state(), own.get_state() if own is not None else None
+        try:
+            return make()
+        finally:
+            torch.set_rng_state(before[0])
+            if own is not None:
+                own.set_state(before[1])
+
+    loader._get_iterator = once
