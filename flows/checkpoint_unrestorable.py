@@ -4,14 +4,14 @@ Prove it again, and the copies; keep a checkpoint in S3 that is proven; then ask
 When a later rehearsal succeeds, the incident is over by itself.
 """
 
-from holdfast.tasks.case import Case
 from holdfast.tasks.playbook import Recovered, playbook
 from holdfast.tasks.prove import keep_proven, prove_copies
+from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.unrestorable import judge
 
 
 @playbook(would="prove the other copies, pin the newest checkpoint in S3 that is proven, and ask a person")
-async def checkpoint_unrestorable(case: Case) -> Recovered:
+async def checkpoint_unrestorable(case: RecoveryContext) -> Recovered:
     """Find out what a job that cannot be restored as it is would fall back to."""
     copies = await prove_copies(case)
     kept = await keep_proven(case)

@@ -4,15 +4,15 @@ Held at a step boundary, switched in place, restarted; if the new code does not 
 A change that is not urgent is merged into the next restart instead, and needs no run of this playbook.
 """
 
-from holdfast.tasks.case import Case
 from holdfast.tasks.pause import hold_at_boundary, pause
 from holdfast.tasks.playbook import Recovered, playbook
+from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.resume import resume
 from holdfast.tasks.rollback import apply_update, rollback
 
 
 @playbook(would="switch the code at a step boundary")
-async def code_update(case: Case) -> Recovered:
+async def code_update(case: RecoveryContext) -> Recovered:
     """Switch a running job to a new code version, in place."""
     if case.again:
         await pause(case)

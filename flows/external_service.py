@@ -5,18 +5,18 @@ machine goes only when a sure sign against it joins the incident.
 """
 
 from holdfast.models.alert import Verdict
-from holdfast.tasks.case import Case
 from holdfast.tasks.escalation import escalate
 from holdfast.tasks.evict import evict
 from holdfast.tasks.pause import pause
 from holdfast.tasks.playbook import Recovered, playbook
+from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.resume import resume
 from holdfast.tasks.services import await_healthy
 from holdfast.tasks.standby import swap_in
 
 
 @playbook(would="wait for the service, then start again in place")
-async def external_service(case: Case) -> Recovered:
+async def external_service(case: RecoveryContext) -> Recovered:
     """Recover a job that an outside service failed."""
     await pause(case)
     waited = await await_healthy(case)

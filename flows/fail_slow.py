@@ -6,20 +6,20 @@ transfers on every link find a slow host (MegaScale). A machine that is slow is 
 not stopped to ask: without an approval or a standby it runs on, and so it does where many machines explain the pace.
 """
 
-from holdfast.tasks.case import Case
 from holdfast.tasks.diagnose import diagnose
 from holdfast.tasks.escalation import escalate
 from holdfast.tasks.evict import evict
 from holdfast.tasks.pause import hold_at_boundary, pause
 from holdfast.tasks.permit import permitted
 from holdfast.tasks.playbook import Recovered, playbook
+from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.resume import resume
 from holdfast.tasks.slow import must_be_of_few, vote_slow
 from holdfast.tasks.standby import replenish, swap_in
 
 
 @playbook(would="vote for the slowest parallel group, evict its machines and swap in standbys")
-async def fail_slow(case: Case) -> Recovered:
+async def fail_slow(case: RecoveryContext) -> Recovered:
     """Recover the pace of a job that became slow."""
     verdict = await vote_slow(case)
     must_be_of_few(case, verdict)

@@ -4,18 +4,18 @@ Something else on the host, or a leak of the job's own: a retry in place frees w
 again without progress the machine goes, for this job only; after that the code is the suspect.
 """
 
-from holdfast.tasks.case import Case
 from holdfast.tasks.diagnose import diagnose
 from holdfast.tasks.escalation import escalate
 from holdfast.tasks.evict import evict
 from holdfast.tasks.pause import pause
 from holdfast.tasks.playbook import Recovered, playbook
+from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.resume import resume
 from holdfast.tasks.standby import replenish, swap_in
 
 
 @playbook(would="stop the job, inspect the host, and retry in place; evict the host if it happens again")
-async def host_pressure(case: Case) -> Recovered:
+async def host_pressure(case: RecoveryContext) -> Recovered:
     """Recover a job whose host ran out of memory or processors."""
     await pause(case)
     verdict = await diagnose(case)

@@ -8,18 +8,18 @@ machine that they accuse is evicted at the next step boundary.
 """
 
 from holdfast.tasks.beside import restart_and_diagnose
-from holdfast.tasks.case import Case
 from holdfast.tasks.diagnose import diagnose
 from holdfast.tasks.escalation import escalate
 from holdfast.tasks.evict import evict
 from holdfast.tasks.pause import pause
 from holdfast.tasks.playbook import Recovered, playbook
+from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.resume import resume
 from holdfast.tasks.standby import replenish, swap_in
 
 
 @playbook(would="stop the job, diagnose, and climb the ladder from a retry in place")
-async def job_crash(case: Case) -> Recovered:
+async def job_crash(case: RecoveryContext) -> Recovered:
     """Recover a job after a rank's exit whose cause is unknown."""
     await pause(case)
     beside = await restart_and_diagnose(case)

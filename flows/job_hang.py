@@ -8,18 +8,18 @@ cause (ByteDance, arXiv 2509.16293).
 """
 
 from holdfast.tasks import standing
-from holdfast.tasks.case import Case
 from holdfast.tasks.diagnose import diagnose, dump_stacks
 from holdfast.tasks.escalation import escalate
 from holdfast.tasks.evict import evict
 from holdfast.tasks.pause import pause
 from holdfast.tasks.playbook import Recovered, playbook
+from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.resume import resume
 from holdfast.tasks.standby import replenish, swap_in
 
 
 @playbook(would="read all stacks, evict the outliers' machines and swap in standbys")
-async def job_hang(case: Case) -> Recovered:
+async def job_hang(case: RecoveryContext) -> Recovered:
     """Recover a job that hangs."""
     verdict = await dump_stacks(case)
     await pause(case)

@@ -6,16 +6,16 @@ it was accused stays, unless it came and went too often: a fault that lasts is f
 
 from holdfast.errors import LimitError
 from holdfast.tasks import returned
-from holdfast.tasks.case import Case
 from holdfast.tasks.evict import evict
 from holdfast.tasks.pause import pause
 from holdfast.tasks.playbook import Recovered, playbook
+from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.resume import resume
 from holdfast.tasks.standby import replenish, swap_in
 
 
 @playbook(would="evict the machine at once and swap in a standby")
-async def machine_fault(case: Case) -> Recovered:
+async def machine_fault(case: RecoveryContext) -> Recovered:
     """Recover a job whose machine is surely at fault."""
     silent = await pause(case)
     flapping = returned.flapping(case)

@@ -5,18 +5,18 @@ interface and between neighbours succeed; a machine whose own transfers fail is 
 2509.16293). Several machines of one switch are not evicted: the switch is at fault.
 """
 
-from holdfast.tasks.case import Case
 from holdfast.tasks.diagnose import diagnose
 from holdfast.tasks.escalation import escalate
 from holdfast.tasks.evict import evict
 from holdfast.tasks.pause import pause
 from holdfast.tasks.playbook import Recovered, playbook
+from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.resume import resume
 from holdfast.tasks.standby import replenish, swap_in
 
 
 @playbook(would="stop the job, test every interface and link, and evict the machine that fails")
-async def network_fault(case: Case) -> Recovered:
+async def network_fault(case: RecoveryContext) -> Recovered:
     """Recover a job with a broken link."""
     await pause(case)
     verdict = await diagnose(case)

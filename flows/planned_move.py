@@ -6,17 +6,17 @@ A fault meanwhile goes before: its own playbook takes over.
 """
 
 from holdfast.errors import LimitError
-from holdfast.tasks.case import Case
 from holdfast.tasks.move import bring, choose
 from holdfast.tasks.pause import pause
 from holdfast.tasks.playbook import Recovered, playbook
+from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.resume import resume
 from holdfast.tasks.standby import replenish, swap_in
 from holdfast.tasks.switch import hand_back, switch
 
 
 @playbook(would="bring a standby up beside the training and switch to it at a step boundary")
-async def planned_move(case: Case) -> Recovered:
+async def planned_move(case: RecoveryContext) -> Recovered:
     """Move a job off a machine that is to be left."""
     if case.again or case.round:
         # The ranks are stopped and did not come up: from here on it is a recovery like any other.

@@ -4,17 +4,17 @@ Machines are claimed while the job trains. Then it is held at a step boundary, r
 in memory. To zero: its newest step goes to S3, and its machines to the standby pool.
 """
 
-from holdfast.tasks.case import Case
 from holdfast.tasks.evict import evict
 from holdfast.tasks.pause import hold_at_boundary, pause
 from holdfast.tasks.playbook import Recovered, playbook
+from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.resize import claim, holds_none, leave_at_zero, place, size_before, take_up, to_zero
 from holdfast.tasks.resume import resume
 from holdfast.tasks.standby import swap_in
 
 
 @playbook(would="restart the job at a step boundary with another number of machines")
-async def scale_job(case: Case) -> Recovered:
+async def scale_job(case: RecoveryContext) -> Recovered:
     """Change the number of machines of a job."""
     machines, why_not = await take_up(case)
     if machines is None:

@@ -4,20 +4,20 @@ As for NaN, later states are suspect. Every machine computes a fixed product and
 the odd one is evicted. When all agree, dual-phase replay decides. Without an approval or a standby the job runs on.
 """
 
-from holdfast.tasks.case import Case
 from holdfast.tasks.diagnose import diagnose
 from holdfast.tasks.escalation import escalate
 from holdfast.tasks.evict import evict
 from holdfast.tasks.pause import pause
 from holdfast.tasks.permit import permitted
 from holdfast.tasks.playbook import Recovered, playbook
+from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.resume import resume
 from holdfast.tasks.standby import replenish, swap_in
 from holdfast.tasks.suspect import mark_suspect
 
 
 @playbook(would="stop the job, compare what machines compute, and resume from the last good step")
-async def silent_corruption(case: Case) -> Recovered:
+async def silent_corruption(case: RecoveryContext) -> Recovered:
     """Recover a job on which a machine computes wrong results."""
     await permitted(case)
     await pause(case)

@@ -7,17 +7,17 @@ when a sure sign against it joins the incident.
 """
 
 from holdfast.models.alert import Verdict
-from holdfast.tasks.case import Case
 from holdfast.tasks.escalation import escalate
 from holdfast.tasks.evict import evict
 from holdfast.tasks.pause import pause
 from holdfast.tasks.playbook import Recovered, playbook
+from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.resume import resume
 from holdfast.tasks.standby import swap_in
 
 
 @playbook(would="retry in place, or roll the code back to the last good version")
-async def user_code_error(case: Case) -> Recovered:
+async def user_code_error(case: RecoveryContext) -> Recovered:
     """Recover a job whose own code raised."""
     await pause(case)
     tried = await escalate(case, Verdict())

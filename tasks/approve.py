@@ -22,7 +22,7 @@ from holdfast.models.machine import Scope
 from holdfast.models.missing import Missing
 from holdfast.operations.inputs import note_answered
 from holdfast.policies.escalate import approval, by_hand
-from holdfast.tasks.case import Case
+from holdfast.tasks.recovery_context import RecoveryContext
 
 _AGAIN_S = 0.5
 _CULPRIT = "culprit"
@@ -36,7 +36,7 @@ class Approval(RunInput):
     reason: str = Field("", max_length=2000, description="Why; goes into the incident report.")
 
 
-async def ask_before_evicting(case: Case, machines: Sequence[str], scope: Scope) -> None:
+async def ask_before_evicting(case: RecoveryContext, machines: Sequence[str], scope: Scope) -> None:
     """Wait for a person's approval, if the policy wants one for this eviction.
 
     Raises:
@@ -47,7 +47,7 @@ async def ask_before_evicting(case: Case, machines: Sequence[str], scope: Scope)
     await _ask(case, ", ".join(machines), ",".join(sorted(machines))[:200], (len(machines), scope))
 
 
-async def ask_before_looking(case: Case, scope: Scope) -> None:
+async def ask_before_looking(case: RecoveryContext, scope: Scope) -> None:
     """Wait for a person's approval before a job that trains is stopped to look for a machine to evict.
 
     Raises:
@@ -56,7 +56,7 @@ async def ask_before_looking(case: Case, scope: Scope) -> None:
     await _ask(case, "the machine that checks accuse", _CULPRIT, (1, scope))
 
 
-def _approved_before(case: Case, machines: int) -> bool:
+def _approved_before(case: RecoveryContext, machines: int) -> bool:
     """Return whether the eviction of any culprit was approved already, before the job was stopped for it."""
     key = f"approve:{_CULPRIT}{case.again_after}"
     return machines == 1 and any(
@@ -64,7 +64,7 @@ def _approved_before(case: Case, machines: int) -> bool:
     )
 
 
-async def _ask(case: Case, whom: str, target: str, what: tuple[int, Scope]) -> None:
+async def _ask(case: RecoveryContext, whom: str, target: str, what: tuple[int, Scope]) -> None:
     policy = case.ctx.policy.approval
     why = approval.why_ask(case.incident_class, *what, policy)
     if not why:
@@ -84,7 +84,7 @@ async def _ask(case: Case, whom: str, target: str, what: tuple[int, Scope]) -> N
         raise LimitError(told, Missing.APPROVAL)
 
 
-async def _answer(case: Case, target: str, question: str) -> dict[str, Any]:
+async def _answer(case: RecoveryContext, target: str, question: str) -> dict[str, Any]:
     """Return the answer in the ledger; suspend the flow run while there is none."""
     ledger, policy = case.ctx.ledger, case.ctx.policy.approval
     key = f"approve:{target}{case.again_after}"

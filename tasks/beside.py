@@ -31,9 +31,9 @@ from holdfast.policies.escalate.ladder import since_progress
 from holdfast.policies.restore import last_good
 from holdfast.policies.restore import restart_first as policy
 from holdfast.tasks import escalation, history, late
-from holdfast.tasks.case import Case
 from holdfast.tasks.diagnose import diagnose
 from holdfast.tasks.pause import hold_at_boundary, pause
+from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.resume import resume, start
 
 FIRST_STEP_S = 2.0
@@ -44,7 +44,7 @@ LOOK_S = 0.25
 class Beside(Frozen):
     """The job after its diagnosis beside the training."""
 
-    case: Case
+    case: RecoveryContext
     """The case to go on with where the job stands: its broken epoch is the one that was stopped at a boundary."""
     verdict: Verdict
     trains: bool
@@ -52,7 +52,7 @@ class Beside(Frozen):
     """Part of the summary where it trains."""
 
 
-async def restart_and_diagnose(case: Case) -> Beside | None:
+async def restart_and_diagnose(case: RecoveryContext) -> Beside | None:
     """Restart the job and diagnose beside the training, where nothing asks for the diagnosis first (None).
 
     Raises:
@@ -85,7 +85,7 @@ async def restart_and_diagnose(case: Case) -> Beside | None:
     return Beside(case=stopped, verdict=confirmed, trains=True, said=f"{told}; {resumed.said}")
 
 
-def present(case: Case) -> Case:
+def present(case: RecoveryContext) -> RecoveryContext:
     """Return the case as it stands: with the epoch that was stopped again as the broken one, if one was."""
     paused = {action.key for action in case.ctx.ledger.actions(case.incident_id) if action.kind == "pause"}
     started = [int((action.result or {}).get("epoch", 0)) for action in case.done("start")]
@@ -97,7 +97,7 @@ def present(case: Case) -> Case:
     return _stopped(case, max(again)) if again else case
 
 
-async def stop_again(case: Case, *, at_boundary: bool) -> Case:
+async def stop_again(case: RecoveryContext, *, at_boundary: bool) -> RecoveryContext:
     """Stop the epoch that was started before the diagnosis was over; return the case to go on with.
 
     ``at_boundary``: it makes steps, and is held after one of them first, so that none is lost.
@@ -113,11 +113,11 @@ async def stop_again(case: Case, *, at_boundary: bool) -> Case:
     return stopped
 
 
-def _stopped(case: Case, epoch: int) -> Case:
+def _stopped(case: RecoveryContext, epoch: int) -> RecoveryContext:
     return case.model_copy(update={"broken_epoch": epoch, "went_on": epoch})
 
 
-async def _restarted(case: Case) -> bool:
+async def _restarted(case: RecoveryContext) -> bool:
     """Restart the job if it may be restarted before its diagnosis; return whether it was."""
     if why := await first(case) if _kept(case) else "no rank kept its process":
         get_run_logger().info("diagnosed before the restart: %s", why)
@@ -133,7 +133,7 @@ async def _restarted(case: Case) -> bool:
     return True
 
 
-def _retracted(case: Case) -> bool:
+def _retracted(case: RecoveryContext) -> bool:
     """Return whether the ladder with all facts, unlike the gateway, asks for another rung than a retry."""
     if any(action.key == f"rung:{case.life}" for action in case.done("rung")):
         return False
@@ -144,7 +144,7 @@ def _retracted(case: Case) -> bool:
 
 
 @task(task_run_name="restart first?")
-async def first(case: Case) -> str:
+async def first(case: RecoveryContext) -> str:
     """Return why the job is diagnosed before it is restarted; empty: it is restarted first."""
 
     async def act() -> dict[str, Any]:
@@ -154,7 +154,7 @@ async def first(case: Case) -> str:
     return str((await case.once("first", case.life, {}, act))["diagnosed_first"])
 
 
-def death(case: Case) -> policy.Death:
+def death(case: RecoveryContext) -> policy.Death:
     """Collect what is known of the death, from the ledger."""
     ctx, incident = case.ctx, case.incident
     known = policy.Death(
@@ -179,17 +179,17 @@ def death(case: Case) -> policy.Death:
     )
 
 
-def _kept(case: Case) -> int:
+def _kept(case: RecoveryContext) -> int:
     """Return how many ranks' processes wait for the next epoch; 0 where the job stands for long, or went on before."""
     wrong = last_good.told(case.incident.alerts) is not None  # numbers: what is in memory may be wrong
     return 0 if case.stands or case.went_on or wrong else int(_at_pause(case).get("kept", 0))
 
 
-def _at_pause(case: Case) -> Mapping[str, Any]:
+def _at_pause(case: RecoveryContext) -> Mapping[str, Any]:
     return next((a.result or {} for a in case.done("pause") if a.key == f"pause:{case.life}"), {})
 
 
-async def _both(case: Case) -> tuple[Launched | None, Verdict, str]:
+async def _both(case: RecoveryContext) -> tuple[Launched | None, Verdict, str]:
     """See the epoch come up, and diagnose: return the epoch if it was seen, the verdict, and why the search was ended.
 
     Raises:
@@ -221,7 +221,7 @@ async def _both(case: Case) -> tuple[Launched | None, Verdict, str]:
         await _end(case)
 
 
-async def _end(case: Case) -> None:
+async def _end(case: RecoveryContext) -> None:
     """Note the checks that were broken off, and end what they met in."""
     for action in case.ctx.ledger.actions(case.incident_id):
         if action.kind == "check" and action.state is ActionState.INTENT:
@@ -229,7 +229,7 @@ async def _end(case: Case) -> None:
     await _end_of_check_stores(case, case.broken_epoch)
 
 
-async def _end_of_check_stores(case: Case, epoch: int) -> None:
+async def _end_of_check_stores(case: RecoveryContext, epoch: int) -> None:
     """Fence ``epoch`` (again): with it end the stores where machines met for checks of it, and nothing newer."""
 
     def fence(agent: Any, machine: Machine) -> Any:
@@ -239,7 +239,7 @@ async def _end_of_check_stores(case: Case, epoch: int) -> None:
     await fleet.ask(case.ctx, case.machines_now(), fence)
 
 
-async def _falls(case: Case, epoch: int) -> str:
+async def _falls(case: RecoveryContext, epoch: int) -> str:
     """Return when an alert of the incident shows that ``epoch`` trains no more, with its description.
 
     Its own incident is opened for it once this one is closed.
@@ -253,7 +253,7 @@ async def _falls(case: Case, epoch: int) -> str:
         await asyncio.sleep(LOOK_S)
 
 
-def _sure(case: Case, verdict: Verdict) -> bool:
+def _sure(case: RecoveryContext, verdict: Verdict) -> bool:
     """Return whether all suspects surely fail, so that no check has to show it again."""
     sure = {finding.machine for finding in verdict.findings if finding.sure and not finding.ok}
     return set(verdict.suspects) <= {*sure, *late.roots(case)}

@@ -1,6 +1,7 @@
-"""The case: a playbook's knowledge of its incident, from step to step; and the rule "never twice"."""
+"""The former name of :mod:`holdfast.tasks.recovery_context`, for playbooks of other packages until the next release."""
 
-from __future__ import annotations
+from holdfast.tasks.recovery_context import RecoveryContext as Case
+from holdfast.tasks.recovery_context import Request
 
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any

@@ -13,13 +13,13 @@ from holdfast.models.alert import Rung
 from holdfast.policies.classify.signature import Signature
 from holdfast.policies.escalate import changes, code, evidence
 from holdfast.tasks import history
-from holdfast.tasks.case import Case
+from holdfast.tasks.recovery_context import RecoveryContext
 
 _LONGEST_S = 10.0
 """Seconds that a recovery waits for two archives."""
 
 
-def due(case: Case, failed: Signature, facts: evidence.Facts) -> str:
+def due(case: RecoveryContext, failed: Signature, facts: evidence.Facts) -> str:
     """Return the version to compare the running one with; empty: a comparison would decide nothing.
 
     It decides when the same failure came again, with a traceback in the job's code, and without other evidence against
@@ -34,7 +34,7 @@ def due(case: Case, failed: Signature, facts: evidence.Facts) -> str:
 
 
 @task(task_run_name="compare the code of {case.job} with the version before")
-async def compare_code(case: Case) -> None:
+async def compare_code(case: RecoveryContext) -> None:
     """Write down whether the traceback ends in a line that the running version changed, where that matters."""
     facts = history.facts(case.ctx, case.incident, state_suspected=False)
     before = due(case, facts.signature, facts)
@@ -48,13 +48,13 @@ async def compare_code(case: Case) -> None:
         get_run_logger().info("%s", done["changed"] or f"{frame} is as it was in version {before}")
 
 
-def found(case: Case) -> str:
+def found(case: RecoveryContext) -> str:
     """Return the newest comparison's evidence against the code; empty: none, or there was no comparison."""
     done = [action for action in case.done("compare") if action.key == f"compare:{case.life}"]
     return str((done[-1].result or {}).get("changed", "")) if done else ""
 
 
-async def _changed(case: Case, frame: str, before: str, now: str) -> str:
+async def _changed(case: RecoveryContext, frame: str, before: str, now: str) -> str:
     """Describe the change; empty also when it cannot be known: then there is no evidence against the code."""
     where = changes.place(frame)
     if where is None:

@@ -24,8 +24,8 @@ from holdfast.policies.escalate import modes
 from holdfast.policies.restore import last_good
 from holdfast.storage.ledger.waits import AGAIN
 from holdfast.tasks import firing, lease, returned
-from holdfast.tasks.case import Case, Request
 from holdfast.tasks.context import context
+from holdfast.tasks.recovery_context import RecoveryContext, Request
 
 
 def _run_name() -> str:
@@ -34,7 +34,7 @@ def _run_name() -> str:
 
 
 @task(task_run_name=_run_name, retries=0)
-async def detect(request: Request, incident_class: IncidentClass) -> Case:
+async def detect(request: Request, incident_class: IncidentClass) -> RecoveryContext:
     """Take up the incident of ``request``, or open one of ``incident_class`` for it.
 
     Raises:
@@ -79,7 +79,7 @@ async def detect(request: Request, incident_class: IncidentClass) -> Case:
     else:
         get_run_logger().info("observe only: %s", allowed.reason)
     accused, returned = _accused(ctx, incident, rounds)
-    return Case(
+    return RecoveryContext(
         incident_id=incident.id,
         attempt=incident.attempt,
         job=incident.job,

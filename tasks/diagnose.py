@@ -16,14 +16,14 @@ from holdfast.policies.diagnose import aggregate, domains, flight, groups, verdi
 from holdfast.policies.escalate.ladder import since_progress
 from holdfast.policies.join_names import join_names
 from holdfast.tasks import checks, history, late, odd_replica, standing
-from holdfast.tasks.case import Case
 from holdfast.tasks.checks import Subject
+from holdfast.tasks.recovery_context import RecoveryContext
 
 _SPARES = 4
 """Number of standbys that may be the good partner of a suspect."""
 
 
-async def diagnose(case: Case, tiers: Sequence[Check] | None = None) -> Verdict:
+async def diagnose(case: RecoveryContext, tiers: Sequence[Check] | None = None) -> Verdict:
     """Run the tiers in order until one names a culprit or time is up; return all findings together.
 
     A root cause that joins the incident meanwhile ends the search: it names the machine.
@@ -59,7 +59,7 @@ async def diagnose(case: Case, tiers: Sequence[Check] | None = None) -> Verdict:
     return verdict
 
 
-def _came_again(case: Case) -> bool:
+def _came_again(case: RecoveryContext) -> bool:
     """Return whether the job failed again without progress, now or since an earlier incident; or it fails often."""
     policy = case.ctx.policy.ladder
     if case.again or not policy.of(case.incident_class).tiers_again:
@@ -70,7 +70,7 @@ def _came_again(case: Case) -> bool:
 
 
 @task(task_run_name="{tier}")
-async def check(case: Case, tier: str) -> tuple[Finding, ...]:
+async def check(case: RecoveryContext, tier: str) -> tuple[Finding, ...]:
     """Run one tier on all machines of the job; an agent that does not answer is a finding too."""
 
     async def act() -> dict[str, Any]:
@@ -90,7 +90,7 @@ async def check(case: Case, tier: str) -> tuple[Finding, ...]:
 
 
 @task(task_run_name="dump stacks of {case.job}")
-async def dump_stacks(case: Case) -> Verdict:
+async def dump_stacks(case: RecoveryContext) -> Verdict:
     """Dump the stacks of all ranks and their children, aggregated; suspects are the outliers' machines.
 
     When the stacks accuse no machine, the records of the ranks' collectives are analysed. Taken while the ranks still
@@ -136,7 +136,7 @@ async def dump_stacks(case: Case) -> Verdict:
     return verdict
 
 
-async def _run_tier(case: Case, machines: list[Machine], tier: str) -> list[Finding]:
+async def _run_tier(case: RecoveryContext, machines: list[Machine], tier: str) -> list[Finding]:
     spec = case.job_now().spec
     measure = case.ctx.policy.ladder.of(case.incident_class).accuse_slow
     subject = Subject(
@@ -158,14 +158,14 @@ async def _run_tier(case: Case, machines: list[Machine], tier: str) -> list[Find
             return await checks.each(subject, machines, tier)
 
 
-async def _records(case: Case, machines: list[Machine]) -> list[FlightRecord]:
+async def _records(case: RecoveryContext, machines: list[Machine]) -> list[FlightRecord]:
     answers = await fleet.ask(
         case.ctx, machines, lambda agent, _: agent.flight_records(case.job, case.broken_epoch)
     )
     return [record for records in fleet.answered(answers).values() for record in records]
 
 
-async def _flight(case: Case, machines: list[Machine]) -> list[Finding]:
+async def _flight(case: RecoveryContext, machines: list[Machine]) -> list[Finding]:
     """Analyse the collectives that ranks recorded before they ended; a finding per accused machine, one if none is."""
     found = flight.analyse(await _records(case, machines), case.job_now(), case.ctx.policy.aggregate)
     detail = "; ".join(found.reasons)

@@ -21,7 +21,7 @@ from holdfast.policies.detect.standing_out import Weighed
 from holdfast.policies.escalate import code, evidence, ladder, repeated, shortage
 from holdfast.policies.join_names import join_names
 from holdfast.tasks import changes, history, late, poisoned, standing
-from holdfast.tasks.case import Case
+from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.replay import replay
 from holdfast.tasks.rollback import rollback
 
@@ -46,7 +46,7 @@ class EscalationResult(Frozen):
 
 
 async def escalate(
-    case: Case, verdict: Verdict, failed: str = "failed stop-time diagnosis"
+    case: RecoveryContext, verdict: Verdict, failed: str = "failed stop-time diagnosis"
 ) -> EscalationResult:
     """Climb one rung when ``verdict`` names no culprit; the ladder of the incident's class decides which.
 
@@ -69,12 +69,12 @@ async def escalate(
     return await _act(case, verdict, await climb(case, verdict.blame is Blame.CODE))
 
 
-def _compared_only(case: Case, verdict: Verdict) -> bool:
+def _compared_only(case: RecoveryContext, verdict: Verdict) -> bool:
     """Return whether the suspects of a slow job only lag behind others: a sure failure explains that."""
     return case.incident_class is IncidentClass.FAIL_SLOW and not verdict.sure and not verdict.findings
 
 
-async def _act(case: Case, verdict: Verdict, rung: Rung) -> EscalationResult:
+async def _act(case: RecoveryContext, verdict: Verdict, rung: Rung) -> EscalationResult:
     match rung:
         case Rung.RETRY:
             also = "".join(f"; {told}" for told in (verdict.script, suspect_data(case)) if told)
@@ -111,7 +111,7 @@ async def _act(case: Case, verdict: Verdict, rung: Rung) -> EscalationResult:
             )
 
 
-async def _replay(case: Case) -> EscalationResult:
+async def _replay(case: RecoveryContext) -> EscalationResult:
     replayed = await replay(case)
     if replayed.blame is not Blame.CODE:
         did = "accused by dual-phase replay" if replayed.suspects else "not reproduced by replay"
@@ -124,13 +124,13 @@ async def _replay(case: Case) -> EscalationResult:
     )
 
 
-def _suspected_state(case: Case) -> str:
+def _suspected_state(case: RecoveryContext) -> str:
     """Return why the state that all groups of a replay restored may be bad, if there is no code to roll back to."""
     seen = circumstances(case)
     return "" if seen.can_rollback else seen.once_more
 
 
-def must_be_few(case: Case, verdict: Verdict) -> None:
+def must_be_few(case: RecoveryContext, verdict: Verdict) -> None:
     """Refuse an over-eviction that rests on comparisons; machines that surely fail are evicted, however many.
 
     Raises:
@@ -142,7 +142,7 @@ def must_be_few(case: Case, verdict: Verdict) -> None:
 
 
 @task(task_run_name="choose the rung")
-async def climb(case: Case, common_cause: bool = False) -> Rung:
+async def climb(case: RecoveryContext, common_cause: bool = False) -> Rung:
     """Choose the next rung for this job: higher when lower ones did not bring progress."""
 
     async def act() -> dict[str, Any]:
@@ -161,7 +161,7 @@ async def climb(case: Case, common_cause: bool = False) -> Rung:
     return Rung(str(done["rung"]))
 
 
-def decide(case: Case, seen: ladder.Circumstances | None = None) -> ladder.RungDecision:
+def decide(case: RecoveryContext, seen: ladder.Circumstances | None = None) -> ladder.RungDecision:
     """Return the ladder's next rung, without climbing it. ``seen``: the circumstances; None: they are collected."""
     policy = case.ctx.policy.ladder
     return ladder.next_rung(
@@ -175,7 +175,7 @@ def decide(case: Case, seen: ladder.Circumstances | None = None) -> ladder.RungD
 
 
 @task(task_run_name="pass over bad data")
-async def skip_data(case: Case) -> int:
+async def skip_data(case: RecoveryContext) -> int:
     """Have every further epoch of the job skip the data of the step that the ladder names; return that step."""
     step = int((case.done("rung")[-1].result or {})["skip"])
 
@@ -186,7 +186,7 @@ async def skip_data(case: Case) -> int:
     return int(done["step"])
 
 
-def circumstances(case: Case, common_cause: bool = False) -> ladder.Circumstances:
+def circumstances(case: RecoveryContext, common_cause: bool = False) -> ladder.Circumstances:
     """Collect the circumstances beside the symptom, from the ledger."""
     ctx, job, policy = case.ctx, case.job_now(), case.ctx.policy
     now = ctx.clock.now()
@@ -235,26 +235,26 @@ def circumstances(case: Case, common_cause: bool = False) -> ladder.Circumstance
     )
 
 
-def _waited(case: Case) -> str:
+def _waited(case: RecoveryContext) -> str:
     """Return why this round began; empty in the first one, and once a rung was climbed in it."""
     if not case.round or any(a.key.endswith(case.again_after) for a in case.done("rung")):
         return ""
     return str(case.done("again")[-1].result["why"])
 
 
-def accused_by_alerts(case: Case) -> tuple[str, ...]:
+def accused_by_alerts(case: RecoveryContext) -> tuple[str, ...]:
     """Return the machines of the job that the incident's alerts accuse, within the over-eviction limit."""
     job = case.job_now()
     named = suspects.named(case.incident.alerts, case.incident.machine, job)
     return _unless_many(case, job, named)
 
 
-def _unless_many(case: Case, job: Job, machines: tuple[str, ...]) -> tuple[str, ...]:
+def _unless_many(case: RecoveryContext, job: Job, machines: tuple[str, ...]) -> tuple[str, ...]:
     """Return the machines, within the over-eviction limit; else none: a human must look first."""
     return machines if len(machines) <= case.ctx.policy.aggregate.limit(len(job.machines)) else ()
 
 
-def _accused(case: Case) -> tuple[tuple[str, ...], Weighed]:
+def _accused(case: RecoveryContext) -> tuple[tuple[str, ...], Weighed]:
     """Return machines that may be evicted without proof by a check; and the decision on those that stand out."""
     if case.incident_class is not IncidentClass.JOB_HANG:
         return accused_by_alerts(case), Weighed()
@@ -263,7 +263,7 @@ def _accused(case: Case) -> tuple[tuple[str, ...], Weighed]:
     return _unless_many(case, job, tuple(dict.fromkeys((*told, *weighed.machines)))), weighed
 
 
-def _spared_for_space(case: Case, accused: Sequence[str]) -> str:
+def _spared_for_space(case: RecoveryContext, accused: Sequence[str]) -> str:
     """Return why machines without space are not evicted; empty: nothing is in the way, or space is not the matter."""
     incident, ledger = case.incident, case.ctx.ledger
     if case.incident_class is not IncidentClass.STORAGE_FAULT or not shortage.is_of_space(incident.alerts):
@@ -279,17 +279,17 @@ def _spared_for_space(case: Case, accused: Sequence[str]) -> str:
     return shortage.why_spared(accused, past, case.ctx.clock.now())
 
 
-def suspect_data(case: Case) -> str:
+def suspect_data(case: RecoveryContext) -> str:
     """Return why the data is a suspect too, by the newest choice of a rung."""
     return _of_newest_rung(case, "data")
 
 
-def _of_newest_rung(case: Case, key: str) -> str:
+def _of_newest_rung(case: RecoveryContext, key: str) -> str:
     chosen = case.done("rung")
     return str((chosen[-1].result or {}).get(key, "")) if chosen else ""
 
 
-def attempts_in_words(case: Case) -> list[str]:
+def attempts_in_words(case: RecoveryContext) -> list[str]:
     """Return the reasons of the newest choice of a rung."""
     chosen = case.done("rung")
     return [str(line) for line in (chosen[-1].result or {})["reasons"]] if chosen else []

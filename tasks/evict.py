@@ -21,7 +21,7 @@ from holdfast.policies.escalate import by_hand
 from holdfast.policies.join_names import join_names
 from holdfast.tasks import late, returned
 from holdfast.tasks.approve import ask_before_evicting
-from holdfast.tasks.case import Case
+from holdfast.tasks.recovery_context import RecoveryContext
 
 KNOWN_S = 1.0
 """Seconds within which the gateway has read in the ledger that a machine is being evicted."""
@@ -31,7 +31,9 @@ def _run_name() -> str:
     return f"evict {join_names(dict.fromkeys(task_run.parameters['machines']))}"
 
 
-async def evict(case: Case, machines: Sequence[str], reason: str, scope: Scope | None = None) -> None:
+async def evict(
+    case: RecoveryContext, machines: Sequence[str], reason: str, scope: Scope | None = None
+) -> None:
     """Evict ``machines`` (fence, drain, verify gone, cordon); those that are out already are left alone.
 
     Machines that alerts which joined meanwhile surely accuse are evicted with them.
@@ -60,7 +62,7 @@ async def evict(case: Case, machines: Sequence[str], reason: str, scope: Scope |
     await take_machines_out(case, machines, reason, scope)
 
 
-def restarted_since(case: Case) -> set[str]:
+def restarted_since(case: RecoveryContext) -> set[str]:
     """Return the machines that are accused in a former life only; no check of this round found the present one bad."""
     actions, present = case.ctx.ledger.actions(case.incident_id), case.incarnations()
     return {
@@ -69,7 +71,9 @@ def restarted_since(case: Case) -> set[str]:
 
 
 @task(task_run_name=_run_name)
-async def take_machines_out(case: Case, machines: Sequence[str], reason: str, scope: Scope) -> None:
+async def take_machines_out(
+    case: RecoveryContext, machines: Sequence[str], reason: str, scope: Scope
+) -> None:
     """Evict those of ``machines`` that are not out already."""
     new, sure = _new(case, machines), late.roots(case)
     # A machine that surely fails is kept from every job, whatever class of incident it was found in.
@@ -84,14 +88,14 @@ async def take_machines_out(case: Case, machines: Sequence[str], reason: str, sc
     await asyncio.gather(*(_evict_one(case, act) for act in acts))
 
 
-def _new(case: Case, machines: Sequence[str]) -> list[str]:
+def _new(case: RecoveryContext, machines: Sequence[str]) -> list[str]:
     """Return those of ``machines`` that serve the job still, or again and are found bad in their present life."""
     job, out = case.job_now(), returned.evicted(case)
     new = [name for name in dict.fromkeys(machines) if name in job.machines]
     return [name for name in new if name not in out or _failed_again(case, name, out[name])]
 
 
-def _failed_again(case: Case, machine: str, before: str) -> bool:
+def _failed_again(case: RecoveryContext, machine: str, before: str) -> bool:
     """Return whether a machine that was evicted in the life ``before`` came back, and failed again."""
     (now,) = case.ctx.ledger.machines_named([machine])
     if not before or now.job != case.job or now.incarnation == before:
@@ -117,13 +121,13 @@ class _Eviction:
         return {"reason": self.reason, "scope": self.scope.value, "incarnation": self.meant}
 
 
-def _plan(case: Case, machine: str, reason: str, scope: Scope) -> _Eviction:
+def _plan(case: RecoveryContext, machine: str, reason: str, scope: Scope) -> _Eviction:
     times = sum(machine_of(action.key) == machine for action in case.done("evict"))
     target = f"{machine}{AGAIN}{times + 1}" if times else machine
     return _Eviction(machine, target, reason, scope, _meant(case, machine))
 
 
-def _begin(case: Case, acts: Sequence[_Eviction]) -> None:
+def _begin(case: RecoveryContext, acts: Sequence[_Eviction]) -> None:
     """Record all intents at once, unless the breaker forbids them by now: runs of other jobs may have begun some.
 
     Raises:
@@ -136,7 +140,7 @@ def _begin(case: Case, acts: Sequence[_Eviction]) -> None:
     case.ledger.begin_evictions(case.incident_id, case.attempt, intents, may, case.lease)
 
 
-async def _evict_one(case: Case, act_on: _Eviction) -> None:
+async def _evict_one(case: RecoveryContext, act_on: _Eviction) -> None:
     ctx, machine, reason, scope, meant = case.ctx, act_on.machine, act_on.reason, act_on.scope, act_on.meant
 
     async def act() -> dict[str, Any]:
@@ -157,7 +161,7 @@ async def _evict_one(case: Case, act_on: _Eviction) -> None:
     await case.once("evict", act_on.target, act_on.intent, act)
 
 
-def _meant(case: Case, machine: str) -> str:
+def _meant(case: RecoveryContext, machine: str) -> str:
     """Return the machine's incarnation that is accused: the present one of that name may be another, and innocent.
 
     As an earlier attempt meant it; as the newest finding against the machine looked at it, in this round; as the first
@@ -203,11 +207,11 @@ def _found_bad(result: Mapping[str, Any]) -> set[str]:
     return failed | {*result.get("suspects", ()), *result.get("unreachable", ())}
 
 
-def _silent_at_pause(case: Case) -> set[str]:
+def _silent_at_pause(case: RecoveryContext) -> set[str]:
     return {name for action in case.done("pause") for name in (action.result or {}).get("silent", ())}
 
 
-async def _until_its_lease_is_over(case: Case, machine: str, drained_at: float) -> None:
+async def _until_its_lease_is_over(case: RecoveryContext, machine: str, drained_at: float) -> None:
     """Wait out the lease of a machine without contact: its ranks may run on; it is not renewed since ``drained_at``.
 
     Its agent ends them before the lease is over (:mod:`holdfast.policies.detect.silence`).

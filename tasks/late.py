@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from holdfast.models.alert import Alert, Verdict
 from holdfast.policies.classify import sure_signs
 from holdfast.tasks import returned
-from holdfast.tasks.case import Case
+from holdfast.tasks.recovery_context import RecoveryContext
 
 CONFIDENCE = 1.0
 
 
-def roots(case: Case) -> dict[str, str]:
+def roots(case: RecoveryContext) -> dict[str, str]:
     """Return machines that serve the job now and that alerts of the incident surely accuse, with the reasons.
 
     None when they are more than may be evicted at once: then it is more likely that the sensor is wrong.
@@ -36,7 +36,7 @@ def _of_evicted(alert: Alert, out: Mapping[str, str]) -> bool:
     return life is not None and (not life or alert.incarnation in (None, life))
 
 
-def verdict(case: Case) -> Verdict | None:
+def verdict(case: RecoveryContext) -> Verdict | None:
     """Return the verdict from late root causes alone: no search is needed any more. None: there is none."""
     found = roots(case)
     if not found:

@@ -17,7 +17,7 @@ from holdfast.errors import HoldfastError, RefusedError, StaleError
 from holdfast.models.alert import Incident
 from holdfast.models.lease import HEAD_START, HEAD_START_S, JOB_LEASE_S
 from holdfast.operations.context import Context
-from holdfast.tasks.case import Case
+from holdfast.tasks.recovery_context import RecoveryContext
 
 TTL_S = JOB_LEASE_S
 RENEW_S = 3.0
@@ -53,7 +53,7 @@ async def take(ctx: Context, incident: Incident) -> str:
 
 
 @contextlib.contextmanager
-def kept(case: Case) -> Iterator[None]:
+def kept(case: RecoveryContext) -> Iterator[None]:
     """Renew the case's lease in the background; give it up at the end, also of a run that is suspended."""
     over = threading.Event()
     log = get_run_logger()

@@ -10,13 +10,13 @@ from holdfast.models.wait import Wait
 from holdfast.policies.classify import unable
 from holdfast.policies.escalate import overtake, waits
 from holdfast.tasks import beside, firing
-from holdfast.tasks.case import Case
 from holdfast.tasks.pause import pause
+from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.report import ask_human, cause, left_running, report
 from holdfast.tasks.resume import resume
 
 
-async def met(case: Case, limit: LimitError | NoStandbyError) -> None:
+async def met(case: RecoveryContext, limit: LimitError | NoStandbyError) -> None:
     """Close the incident: with the job running on, or with what it waits for and when it is retried."""
     case = beside.present(case)
     missing, again_at = Missing.STANDBY, None
@@ -39,7 +39,7 @@ async def met(case: Case, limit: LimitError | NoStandbyError) -> None:
         await ask_human(case, f"{cause(case.incident)}{why}. {told}")
 
 
-def _cannot_run(case: Case) -> str:
+def _cannot_run(case: RecoveryContext) -> str:
     """Return the machines of the job on which no rank can run, with the reasons; empty: there is none."""
     present = case.incarnations()
     alerts = [
@@ -51,7 +51,7 @@ def _cannot_run(case: Case) -> str:
     return "; ".join(f"{name} ({why})" for name, why in found.items())
 
 
-def _put(case: Case, why: str, missing: Missing, again_at: float | None, *, runs_on: bool) -> str:
+def _put(case: RecoveryContext, why: str, missing: Missing, again_at: float | None, *, runs_on: bool) -> str:
     """Record the wait before the incident is closed; return the message for people."""
     ledger, now = case.ledger, case.ctx.clock.now()
     before = ledger.last_wait(case.incident_id)
@@ -70,7 +70,7 @@ def _put(case: Case, why: str, missing: Missing, again_at: float | None, *, runs
     return seen.said
 
 
-async def _in_place(case: Case) -> str:
+async def _in_place(case: RecoveryContext) -> str:
     """Have the job run on the machines that it has; return how. Empty: it does not."""
     if not case.round and not any(action.key == f"pause:{case.life}" for action in case.done("pause")):
         if not overtake.ended(case.incident.alerts, case.broken_epoch):

@@ -16,17 +16,17 @@ from holdfast.operations import move, swap
 from holdfast.operations.move import Brought
 from holdfast.policies.pool import planned_move
 from holdfast.policies.pool.planned_move import Asked
-from holdfast.tasks.case import Case
+from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.standby_checks import check_machines
 
 
-def begun(case: Case) -> bool:
+def begun(case: RecoveryContext) -> bool:
     """Return whether the switch was begun: ranks are held or stopped, and it is brought to its end, however late."""
     actions = case.ctx.ledger.actions(case.incident_id)
     return any(each.kind in ("hold", "pause") and each.state is not ActionState.FAILED for each in actions)
 
 
-def request(case: Case) -> Asked:
+def request(case: RecoveryContext) -> Asked:
     """Return what is asked for.
 
     Raises:
@@ -45,7 +45,7 @@ def request(case: Case) -> Asked:
 
 
 @task(task_run_name="choose what takes over from {case.machine}")
-async def choose(case: Case) -> str:
+async def choose(case: RecoveryContext) -> str:
     """Return a standby that passed its checks.
 
     Raises:
@@ -74,7 +74,7 @@ async def choose(case: Case) -> str:
     return str(done["standby"])
 
 
-async def _fails(case: Case, machine: Machine, tiers: tuple[Check, ...]) -> str:
+async def _fails(case: RecoveryContext, machine: Machine, tiers: tuple[Check, ...]) -> str:
     """Return why the standby may not take over; empty: it passed."""
     checked = await check_machines(case.ctx, "planned-move", [machine], tiers)
     bad = [finding for finding in checked.verdict.findings if not finding.ok]
@@ -82,7 +82,7 @@ async def _fails(case: Case, machine: Machine, tiers: tuple[Check, ...]) -> str:
 
 
 @task(task_run_name="bring {case.job} up on {standby}")
-async def bring(case: Case, standby: str) -> Brought:
+async def bring(case: RecoveryContext, standby: str) -> Brought:
     """Have code, newest shards and the ranks of the next epoch there, while the job trains.
 
     Raises:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from holdfast.models.alert import Verdict
 from holdfast.policies.diagnose import odd_replica
-from holdfast.tasks.case import Case
+from holdfast.tasks.recovery_context import RecoveryContext
 
 _CONFIDENCE = 0.95
 _LOOK_BACK = 50
 """Incidents of the job, newest first."""
 
 
-def verdict(case: Case) -> Verdict | None:
+def verdict(case: RecoveryContext) -> Verdict | None:
     """Return the machines that hold other weights than their replicas; None: there is none, or more than a few."""
     job, ctx = case.job_now(), case.ctx
     past = [

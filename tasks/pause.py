@@ -17,11 +17,11 @@ from holdfast.models.missing import Missing
 from holdfast.operations import pause as stopping
 from holdfast.operations.hold import hold_ranks
 from holdfast.policies.join_names import join_names
-from holdfast.tasks.case import Case
+from holdfast.tasks.recovery_context import RecoveryContext
 
 
 @task(task_run_name="pause {case.job}")
-async def pause(case: Case) -> tuple[str, ...]:
+async def pause(case: RecoveryContext) -> tuple[str, ...]:
     """Stop and fence the broken epoch; return the machines that did not answer.
 
     Their ranks may still run: they must be evicted before the job goes on (``resume`` refuses otherwise).
@@ -50,7 +50,7 @@ async def pause(case: Case) -> tuple[str, ...]:
     return unreachable
 
 
-def _must_be_few(case: Case, silent: Sequence[str]) -> None:
+def _must_be_few(case: RecoveryContext, silent: Sequence[str]) -> None:
     """Refuse to go on when many machines are silent: a machine that refuses is dead; of many silent ones, few are."""
     limit = case.ctx.policy.aggregate.limit(len(case.job_now().machines))
     if len(silent) > limit:
@@ -62,7 +62,7 @@ def _must_be_few(case: Case, silent: Sequence[str]) -> None:
 
 
 @task(task_run_name="hold {case.job} at a step boundary")
-async def hold_at_boundary(case: Case) -> None:
+async def hold_at_boundary(case: RecoveryContext) -> None:
     """Let every rank finish its step and save it, so that nothing has to be computed again."""
     if case.stands:
         return

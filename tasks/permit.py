@@ -17,7 +17,7 @@ from holdfast.tasks.approve import ask_before_evicting, ask_before_looking
 from holdfast.tasks.case import Case
 
 
-async def permitted(case: Case, suspects: Sequence[str] = ()) -> None:
+async def permitted(case: RecoveryContext, suspects: Sequence[str] = ()) -> None:
     """Ask breaker, pool and people while the job trains; without suspects for one machine that is yet to be found.
 
     Nothing is asked where the job stands already, nor for a machine that surely fails: it cannot run on with that one.
@@ -39,7 +39,7 @@ async def permitted(case: Case, suspects: Sequence[str] = ()) -> None:
 
 
 @task(task_run_name="see whether a standby could take over")
-async def _replaceable(case: Case, suspects: Sequence[str]) -> None:
+async def _replaceable(case: RecoveryContext, suspects: Sequence[str]) -> None:
     ctx = case.ctx
     gone = suspects or case.job_now().machines[:1]
     unfit = {name for old in gone for name in excluded(ctx, old)}

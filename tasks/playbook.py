@@ -13,8 +13,8 @@ from holdfast.errors import LimitError, NoStandbyError, StaleError, StoppedError
 from holdfast.models.alert import IncidentClass, IncidentState, Verdict
 from holdfast.models.base import Frozen
 from holdfast.tasks import lease, limits
-from holdfast.tasks.case import Case, Request
 from holdfast.tasks.detect import detect
+from holdfast.tasks.recovery_context import RecoveryContext, Request
 from holdfast.tasks.report import observed, outcome, report, stopped
 
 
@@ -25,7 +25,7 @@ class Recovered(Frozen):
     verdict: Verdict | None = None
 
 
-Steps = Callable[[Case], Awaitable[Recovered]]
+Steps = Callable[[RecoveryContext], Awaitable[Recovered]]
 
 
 Playbook = Flow[[Request], Coroutine[Any, Any, State[Any]]]

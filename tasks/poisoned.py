@@ -10,18 +10,18 @@ from holdfast.models.alert import Alert, Incident
 from holdfast.models.history import Epoch
 from holdfast.operations import restore as choose
 from holdfast.policies.restore import poisoned
-from holdfast.tasks.case import Case
+from holdfast.tasks.recovery_context import RecoveryContext
 
 _LOOK_BACK = 50
 """Incidents of the job, newest first."""
 
 
-def finding(case: Case) -> poisoned.Finding:
+def finding(case: RecoveryContext) -> poisoned.Finding:
     """Return whether the state that the broken epoch began with led to the same failure before."""
     return poisoned.find(_runs(case), case.ctx.policy.restore.poisoned)
 
 
-async def leave_behind(case: Case) -> str:
+async def leave_behind(case: RecoveryContext) -> str:
     """Mark the state that the broken epoch began with, in the ledger and in S3; return why. May be repeated."""
 
     async def act() -> dict[str, object]:
@@ -37,11 +37,11 @@ async def leave_behind(case: Case) -> str:
     return str(done["said"])
 
 
-def _target(case: Case) -> str:
+def _target(case: RecoveryContext) -> str:
     return f"poisoned-{case.life}"
 
 
-def _runs(case: Case) -> list[poisoned.EpochRun]:
+def _runs(case: RecoveryContext) -> list[poisoned.EpochRun]:
     """Return the job's epochs up to the broken one, since its submission."""
     ledger, job = case.ctx.ledger, case.job_now()
     incidents = ledger.incidents(job=case.job, limit=_LOOK_BACK)
@@ -60,7 +60,7 @@ def _run(epoch: Epoch, failure: str) -> poisoned.EpochRun:
     return poisoned.EpochRun(epoch=epoch.epoch, start_step=epoch.start_step, reached=reached, failure=failure)
 
 
-def _failures(case: Case, incident: Incident) -> dict[int, str]:
+def _failures(case: RecoveryContext, incident: Incident) -> dict[int, str]:
     """Return how each epoch ended that the incident's alerts name."""
     actions = case.ctx.ledger.actions(incident.id)
     evicted = any(action.kind == "evict" and action.state == "done" for action in actions)

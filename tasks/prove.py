@@ -18,7 +18,7 @@ from holdfast.models.machine import Machine
 from holdfast.models.rehearsal import Rehearsal, RehearsalOutcome
 from holdfast.operations import fleet
 from holdfast.storage.checkpoints.remote import manifests
-from holdfast.tasks.case import Case
+from holdfast.tasks.recovery_context import RecoveryContext
 
 PROVE_S = 240.0
 """Bound of each proof here: the run must not be taken for silent."""
@@ -54,7 +54,7 @@ class Copies(Frozen):
 
 
 @task(task_run_name="prove the copies of {case.job}")
-async def prove_copies(case: Case) -> Copies:
+async def prove_copies(case: RecoveryContext) -> Copies:
     """Prove the accused ranks' newest shards again, where they were saved and where their copies lie."""
 
     async def act() -> dict[str, Any]:
@@ -78,7 +78,7 @@ async def prove_copies(case: Case) -> Copies:
     return copies
 
 
-async def _prove(case: Case, tier: Tier, ranks: Mapping[str, tuple[int, ...]]) -> list[Rehearsal]:
+async def _prove(case: RecoveryContext, tier: Tier, ranks: Mapping[str, tuple[int, ...]]) -> list[Rehearsal]:
     """Have the machines prove those of the shards that they have; return their reports."""
 
     def prove(agent: AgentClient, machine: Machine) -> Awaitable[list[Rehearsal]]:
@@ -90,7 +90,7 @@ async def _prove(case: Case, tier: Tier, ranks: Mapping[str, tuple[int, ...]]) -
 
 
 @task(task_run_name="keep a proven checkpoint of {case.job} in S3")
-async def keep_proven(case: Case) -> str:
+async def keep_proven(case: RecoveryContext) -> str:
     """Prove the newest checkpoints in S3; mark those that fail, pin the first that does not. Return a summary."""
 
     async def act() -> dict[str, Any]:
@@ -104,7 +104,7 @@ async def keep_proven(case: Case) -> str:
     return told
 
 
-async def _keep(case: Case) -> str:
+async def _keep(case: RecoveryContext) -> str:
     ctx = case.ctx
     listed = await asyncio.to_thread(manifests.list_remote, ctx.store, case.job)
     usable = [each for each in listed if not each.suspect]
@@ -125,7 +125,7 @@ async def _keep(case: Case) -> str:
     return f"nothing there is proven ({', '.join(failed)} marked suspect)" if failed else "there is none"
 
 
-async def _prove_remote(case: Case, checkpoint: RemoteCheckpoint) -> Rehearsal:
+async def _prove_remote(case: RecoveryContext, checkpoint: RemoteCheckpoint) -> Rehearsal:
     """Prove a checkpoint on the first machine of the job that can."""
     why = "no machine of the job answers"
     for machine in case.machines_now()[:MOST_CHECKPOINTS]:
@@ -147,9 +147,9 @@ async def _prove_remote(case: Case, checkpoint: RemoteCheckpoint) -> Rehearsal:
     raise UnavailableError(why)
 
 
-def _order(case: Case, machine: Machine, **what: Any) -> Prove:
+def _order(case: RecoveryContext, machine: Machine, **what: Any) -> Prove:
     return Prove(job=case.job, incarnation=machine.incarnation, timeout_s=PROVE_S, **what)
 
 
-def _accused(case: Case) -> Sequence[int]:
+def _accused(case: RecoveryContext) -> Sequence[int]:
     return sorted({alert.rank for alert in case.incident.alerts if alert.rank is not None})

@@ -17,7 +17,7 @@ from prefect.logging import get_run_logger
 from holdfast.models.alert import Blame, IncidentClass, Verdict
 from holdfast.policies.diagnose import agreement, replay_groups
 from holdfast.policies.diagnose.replay_groups import Next, ReplayDecision, ReplayOutcome, ReplayVerdict
-from holdfast.tasks.case import Case
+from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.replay_group import Ended, checkpoint_of, play
 
 Round = tuple[list[Ended], list[Ended]]
@@ -27,7 +27,7 @@ Round = tuple[list[Ended], list[Ended]]
 class Rounds:
     """Replays of all groups of a plan, from one checkpoint."""
 
-    def __init__(self, case: Case) -> None:
+    def __init__(self, case: RecoveryContext) -> None:
         self.case = case
         spec = case.job_now().spec
         block = spec.parallelism.block()
@@ -64,7 +64,7 @@ class Rounds:
 
 
 @task(task_run_name="dual-phase replay of {case.job}")
-async def replay(case: Case) -> Verdict:
+async def replay(case: RecoveryContext) -> Verdict:
     """Replay in horizontal, then vertical groups; the suspects lie where failing groups cross."""
 
     async def act() -> dict[str, Any]:
@@ -102,7 +102,7 @@ async def replay(case: Case) -> Verdict:
     return verdict
 
 
-def _nothing_seen(case: Case, phases: Round) -> str:
+def _nothing_seen(case: RecoveryContext, phases: Round) -> str:
     """Return why groups that all failed are no evidence against the code: no rank of any came to a result.
 
     Where the job hangs, that is the fault itself.

@@ -15,7 +15,7 @@ from holdfast.models.machine import Machine
 from holdfast.operations import fleet
 from holdfast.policies.diagnose.agreement import Played
 from holdfast.policies.restore import lineage
-from holdfast.tasks.case import Case
+from holdfast.tasks.recovery_context import RecoveryContext
 
 
 class Ended(Frozen):
@@ -26,7 +26,9 @@ class Ended(Frozen):
     played: Played
 
 
-async def play(case: Case, group: str, machines: list[Machine], checkpoint: RemoteCheckpoint | None) -> Ended:
+async def play(
+    case: RecoveryContext, group: str, machines: list[Machine], checkpoint: RemoteCheckpoint | None
+) -> Ended:
     """Run a few steps from ``checkpoint`` (None: from scratch) on ``machines``; return the results."""
     policy, name = case.ctx.policy.replay, f"{case.job}~{group}"
     try:
@@ -59,7 +61,7 @@ def _played(results: list[RankResult]) -> Played:
 
 
 async def _start(
-    case: Case, name: str, group: str, machines: list[Machine], checkpoint: RemoteCheckpoint | None
+    case: RecoveryContext, name: str, group: str, machines: list[Machine], checkpoint: RemoteCheckpoint | None
 ) -> None:
     job, epoch = case.job_now(), case.broken_epoch
     per = job.spec.ranks_per_machine
@@ -102,7 +104,7 @@ def _beginning(job: Job) -> RestoreOrder:
     return RestoreOrder(step=source.first_step, start_from=source) if source else RestoreOrder()
 
 
-def checkpoint_of(case: Case) -> RemoteCheckpoint | None:
+def checkpoint_of(case: RecoveryContext) -> RemoteCheckpoint | None:
     """Return the newest checkpoint in S3 within the bound: it loads at the smaller world size; None: from scratch.
 
     Chosen once for all groups: an upload that ends meanwhile would have some of them compute something else.
@@ -113,7 +115,7 @@ def checkpoint_of(case: Case) -> RemoteCheckpoint | None:
     return max(within, key=lambda c: c.step, default=None)
 
 
-async def _results(case: Case, name: str, machines: list[Machine]) -> list[RankResult]:
+async def _results(case: RecoveryContext, name: str, machines: list[Machine]) -> list[RankResult]:
     while True:
         answers = fleet.all_or_raise(
             await fleet.ask(

@@ -19,18 +19,18 @@ from holdfast.operations.fence import halt
 from holdfast.operations.stop import stop
 from holdfast.storage.ledger.inputs import taken_up
 from holdfast.tasks import story
-from holdfast.tasks.case import Case
+from holdfast.tasks.recovery_context import RecoveryContext
 
 
 @task(task_run_name="report {case.incident_id}")
-async def report(case: Case, summary: str, verdict: Verdict | None = None) -> None:
+async def report(case: RecoveryContext, summary: str, verdict: Verdict | None = None) -> None:
     """Publish what happened and close the incident as recovered; a job that was never stopped goes on as running."""
     _goes_on(case)
     await _close(case, IncidentState.RECOVERED, f"{cause(case.incident)}{summary}", verdict)
 
 
 @task(task_run_name="ask a human about {case.incident_id}")
-async def ask_human(case: Case, summary: str, verdict: Verdict | None = None) -> None:
+async def ask_human(case: RecoveryContext, summary: str, verdict: Verdict | None = None) -> None:
     """Stop here: leave the job to a person, its ranks stopped and its machines kept; report why.
 
     A job that the incident leaves running runs on: only the incident waits for the person.
@@ -42,7 +42,7 @@ async def ask_human(case: Case, summary: str, verdict: Verdict | None = None) ->
 
 
 @task(task_run_name="leave {case.job} running")
-async def left_running(case: Case, summary: str, verdict: Verdict | None = None) -> None:
+async def left_running(case: RecoveryContext, summary: str, verdict: Verdict | None = None) -> None:
     """Close the incident of a job that trains on although the intended act was not done: only it needs a person."""
     get_run_logger().warning("needs a human, the job runs on: %s", summary)
     _goes_on(case)
@@ -50,7 +50,7 @@ async def left_running(case: Case, summary: str, verdict: Verdict | None = None)
 
 
 @task(task_run_name="stop {case.job} for good")
-async def stopped(case: Case, summary: str, verdict: Verdict | None = None) -> None:
+async def stopped(case: RecoveryContext, summary: str, verdict: Verdict | None = None) -> None:
     """Stop the job at the end of the ladder: fence it, free its machines, close the incident with the reason."""
     get_run_logger().error("stopping the job: %s", summary)
     await stop(case.ctx, case.job, case.ledger)
@@ -58,7 +58,7 @@ async def stopped(case: Case, summary: str, verdict: Verdict | None = None) -> N
 
 
 @task(task_run_name="say what would be done about {case.incident_id}")
-async def observed(case: Case, summary: str, verdict: Verdict | None = None) -> None:
+async def observed(case: RecoveryContext, summary: str, verdict: Verdict | None = None) -> None:
     """Publish what would be done, in mode ``observe``, and close the incident without touching the job."""
     await _close(case, IncidentState.DISMISSED, f"observe only: {summary}", verdict)
 
@@ -69,7 +69,7 @@ def cause(incident: Incident) -> str:
     return "" if beside or not incident.reasons else f"{incident.reasons[0]}: "
 
 
-def _goes_on(case: Case) -> None:
+def _goes_on(case: RecoveryContext) -> None:
     """Set the job's state after recovery: it runs, or is held as before where it was not restarted."""
     if case.job_now().state is not JobState.RECOVERING:
         return
@@ -79,14 +79,19 @@ def _goes_on(case: Case) -> None:
     case.ledger.set_job(case.job, state=JobState.PAUSED if held else JobState.RUNNING)
 
 
-def outcome(case: Case) -> State[Any]:
+def outcome(case: RecoveryContext) -> State[Any]:
     """Return the flow run's final state, named by how the incident ended."""
     incident = case.incident
     return Completed(name=incident.state.value.replace("_", " ").capitalize(), message=incident.summary)
 
 
 async def _close(
-    case: Case, state: IncidentState, summary: str, verdict: Verdict | None, *, runs_on: bool = False
+    case: RecoveryContext,
+    state: IncidentState,
+    summary: str,
+    verdict: Verdict | None,
+    *,
+    runs_on: bool = False,
 ) -> None:
     ledger, now = case.ledger, case.ctx.clock.now()
     incident, actions = case.incident, ledger.actions(case.incident_id)

@@ -15,10 +15,10 @@ from holdfast.operations.swap import at_hand
 from holdfast.policies.join_names import join_names
 from holdfast.policies.pool import elastic
 from holdfast.policies.pool.machine_groups import group_of
-from holdfast.tasks.case import Case
+from holdfast.tasks.recovery_context import RecoveryContext
 
 
-def wanted(case: Case) -> int:
+def wanted(case: RecoveryContext) -> int:
     """Return the number of machines that the incident asks for.
 
     Raises:
@@ -34,7 +34,7 @@ def wanted(case: Case) -> int:
     return asked
 
 
-async def take_up(case: Case) -> tuple[int | None, str]:
+async def take_up(case: RecoveryContext) -> tuple[int | None, str]:
     """Return the number of machines that is asked for, and why nothing can be changed (then the number is None).
 
     For a job that is scaled to zero the machines are claimed, and it stays at zero where that fails.
@@ -49,7 +49,7 @@ async def take_up(case: Case) -> tuple[int | None, str]:
     return machines, ""
 
 
-async def shrink(case: Case) -> None:
+async def shrink(case: RecoveryContext) -> None:
     """Drop slots that no standby can fill now, if the job may go on without them (:func:`ask_for_lacking`)."""
     job = case.job_now()
     if job.spec.elastic is None:
@@ -61,7 +61,7 @@ async def shrink(case: Case) -> None:
 
 
 @task(task_run_name="shrink {case.job} to {smaller.machines} machines")
-async def _drop(case: Case, smaller: elastic.Shrunk, lacking: list[str]) -> None:
+async def _drop(case: RecoveryContext, smaller: elastic.Shrunk, lacking: list[str]) -> None:
     async def act() -> dict[str, Any]:
         job = case.job_now()
         left = [name for slot, name in enumerate(job.machines) if slot not in smaller.dropped]
@@ -75,7 +75,7 @@ async def _drop(case: Case, smaller: elastic.Shrunk, lacking: list[str]) -> None
     )
 
 
-async def ask_for_lacking(case: Case) -> None:
+async def ask_for_lacking(case: RecoveryContext) -> None:
     """Ask for a machine in the place of each that the job does without, unless one is on its way.
 
     Once the job trains again: where machines are processes of one host, a new one takes its processors.
@@ -88,7 +88,7 @@ async def ask_for_lacking(case: Case) -> None:
 
 
 @task(task_run_name="claim machines for {case.job}")
-async def claim(case: Case, machines: int) -> None:
+async def claim(case: RecoveryContext, machines: int) -> None:
     """Claim standbys until ``machines`` serve the job, which runs on meanwhile.
 
     Raises:
@@ -103,7 +103,7 @@ async def claim(case: Case, machines: int) -> None:
 
 
 @task(task_run_name="resize {case.job} to {machines} machines")
-async def place(case: Case, machines: int) -> str:
+async def place(case: RecoveryContext, machines: int) -> str:
     """Give the stopped job its new number of slots; return what was done."""
     job, incident = case.job_now(), case.incident
     want = job.spec.elastic.want if job.spec.elastic else job.spec.machines
@@ -123,7 +123,7 @@ async def place(case: Case, machines: int) -> str:
 
 
 @task(task_run_name="scale {case.job} to zero")
-async def to_zero(case: Case) -> str:
+async def to_zero(case: RecoveryContext) -> str:
     """Save the stopped job's newest step to S3 and give its machines back; return what was done."""
 
     async def act() -> dict[str, Any]:
@@ -133,18 +133,18 @@ async def to_zero(case: Case) -> str:
     return f"scaled to zero at step {done['step']}, which is in S3"
 
 
-def size_before(case: Case) -> int:
+def size_before(case: RecoveryContext) -> int:
     """Return the number of machines before this incident changed it."""
     before = next((int(action.result["from"]) for action in case.done("resize") if action.result), None)
     return case.job_now().spec.machines if before is None else before
 
 
-def holds_none(case: Case) -> bool:
+def holds_none(case: RecoveryContext) -> bool:
     """Return whether the job is scaled to zero."""
     return not case.job_now().machines
 
 
-def leave_at_zero(case: Case) -> None:
+def leave_at_zero(case: RecoveryContext) -> None:
     """Put the state of a job back that was scaled to zero and is given no machines; leave any other job alone."""
     if holds_none(case):
         case.ledger.set_job(case.job, state=JobState.SCALED_TO_ZERO)

@@ -17,12 +17,12 @@ from holdfast.models.job import JobState
 from holdfast.operations import restore
 from holdfast.operations.launch import Launched, first_steps, launch
 from holdfast.policies.restore import from_zero, last_good
-from holdfast.tasks.case import Case
+from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.resize import ask_for_lacking
 from holdfast.tasks.suspect import mark_suspect
 
 
-async def resume(case: Case) -> Launched:
+async def resume(case: RecoveryContext) -> Launched:
     """Start the next epoch and verify it: every rank completes a step.
 
     Raises:
@@ -38,7 +38,7 @@ async def resume(case: Case) -> Launched:
     return launched
 
 
-async def _up(case: Case) -> Launched:
+async def _up(case: RecoveryContext) -> Launched:
     alerts = case.incident.alerts
     if last_good.told(alerts) is not None:
         # Whatever the incident was opened for: a number that is wrong may be reported after the rank that fell over it,
@@ -65,7 +65,7 @@ def _short(why: str) -> str:
 
 
 @task(task_run_name="start {case.job}")
-async def start(case: Case, after: int | None = None) -> Launched:
+async def start(case: RecoveryContext, after: int | None = None) -> Launched:
     """Choose the state to restore, start all ranks, and move it to where it is needed meanwhile.
 
     ``after`` is an epoch that refused the state from which it was to resume.
@@ -85,7 +85,7 @@ async def start(case: Case, after: int | None = None) -> Launched:
     return launched
 
 
-async def _patiently(case: Case, key: str, keep_s: float) -> Launched:
+async def _patiently(case: RecoveryContext, key: str, keep_s: float) -> Launched:
     """Launch; while a machine or store that the restore needs does not answer, retry after growing pauses.
 
     Each pause is an action of its own: a sign of life for the gateway, and in the account of the incident's time.
@@ -115,7 +115,7 @@ async def _patiently(case: Case, key: str, keep_s: float) -> Launched:
             await _wait(case, f"wait:{key}:{len(waits) + 1}", str(away), pause_s)
 
 
-async def _wait(case: Case, key: str, why: str, pause_s: float) -> None:
+async def _wait(case: RecoveryContext, key: str, why: str, pause_s: float) -> None:
     ledger = case.ctx.ledger
     ledger.begin(case.incident_id, case.attempt, key, "wait", {"for": why, "s": pause_s}, case.lease)
     ledger.set_incident(case.incident_id, summary=f"waits: {why}")
@@ -124,7 +124,7 @@ async def _wait(case: Case, key: str, why: str, pause_s: float) -> None:
 
 
 @task(task_run_name="verify epoch {epoch}")
-async def verify(case: Case, epoch: int) -> str:
+async def verify(case: RecoveryContext, epoch: int) -> str:
     """Wait until every rank has completed a step of ``epoch``; empty when all did.
 
     Returns:
@@ -152,7 +152,7 @@ async def verify(case: Case, epoch: int) -> str:
     return ""
 
 
-async def _give_up_state(case: Case, epoch: int, why: str) -> None:
+async def _give_up_state(case: RecoveryContext, epoch: int, why: str) -> None:
     """Mark the state that ``epoch`` could not load, unless other code than its own was to load it.
 
     Raises:

@@ -10,7 +10,7 @@ from holdfast.operations import flaps
 from holdfast.operations.context import Context
 from holdfast.policies.classify import sure_signs
 from holdfast.policies.join_names import join_names
-from holdfast.tasks.case import Case
+from holdfast.tasks.recovery_context import RecoveryContext
 
 
 def since(ctx: Context, incident: Incident) -> set[str]:
@@ -25,7 +25,7 @@ def since(ctx: Context, incident: Incident) -> set[str]:
     return {name for name, told in lives.items() if told and not told & {None, present[name]}}
 
 
-def evicted(case: Case) -> dict[str, str]:
+def evicted(case: RecoveryContext) -> dict[str, str]:
     """Return the machines that this incident took out of service, each with the incarnation that was meant last.
 
     One of them may serve the job again: repaired, or replaced by its engine under the same name.
@@ -33,20 +33,20 @@ def evicted(case: Case) -> dict[str, str]:
     return {machine_of(done.key): str(done.intent.get("incarnation", "")) for done in case.done("evict")}
 
 
-def meanwhile(case: Case) -> set[str]:
+def meanwhile(case: RecoveryContext) -> set[str]:
     """Return the machines that restarted after this run took the incident up, and do not come and go."""
     back = since(case.ctx, case.incident).intersection(case.accused)
     return back - flaps.find(case.ctx.ledger, tuple(back), case.ctx.clock.now(), case.ctx.policy).keys()
 
 
-def flapping(case: Case) -> dict[str, str]:
+def flapping(case: RecoveryContext) -> dict[str, str]:
     """Return those that came and went too often, and why."""
     if not case.returned:
         return {}
     return flaps.find(case.ctx.ledger, case.returned, case.ctx.clock.now(), case.ctx.policy)
 
 
-def said(case: Case, swapped: Mapping[str, str]) -> str:
+def said(case: RecoveryContext, swapped: Mapping[str, str]) -> str:
     """Describe what became of the accused machines."""
     moves = ", ".join(f"{new} for {old}" for old, new in swapped.items())
     stay = [name for name in dict.fromkeys((*case.returned, *sorted(meanwhile(case)))) if name not in swapped]

@@ -11,11 +11,11 @@ from holdfast import names
 from holdfast.errors import LimitError
 from holdfast.operations import fleet
 from holdfast.policies.escalate import code
-from holdfast.tasks.case import Case
+from holdfast.tasks.recovery_context import RecoveryContext
 
 
 @task(task_run_name="roll back the code of {case.job}")
-async def rollback(case: Case, reason: str) -> str:
+async def rollback(case: RecoveryContext, reason: str) -> str:
     """Mark the current version bad and switch to the newest good one before it; return that version.
 
     Raises:
@@ -39,7 +39,7 @@ async def rollback(case: Case, reason: str) -> str:
 
 
 @task(task_run_name="update the code of {case.job}")
-async def apply_update(case: Case) -> str:
+async def apply_update(case: RecoveryContext) -> str:
     """Switch to the version that the incident's alert names; return it."""
     version = next(
         names.require(names.VERSION, alert.evidence["version"])
@@ -57,7 +57,7 @@ async def apply_update(case: Case) -> str:
     return version
 
 
-async def _switch(case: Case, version: str) -> None:
+async def _switch(case: RecoveryContext, version: str) -> None:
     """Check the version out everywhere first; the job names it only when every machine can start it."""
     ctx = case.ctx
     answers = await fleet.prepare_code(ctx, case.job_now(), version, case.machines_now())

@@ -12,13 +12,13 @@ from holdfast.models.agent import Check, Diagnose
 from holdfast.models.alert import Finding
 from holdfast.operations import fleet
 from holdfast.policies.classify import services
-from holdfast.tasks.case import Case
+from holdfast.tasks.recovery_context import RecoveryContext
 
 _AGAIN_S = 1.0
 
 
 @task(task_run_name="wait for what all machines share")
-async def await_healthy(case: Case) -> str:
+async def await_healthy(case: RecoveryContext) -> str:
     """Look at all machines until no shared fault is left; returns what was waited for, empty if nothing.
 
     A fault of single machines is not waited for: the diagnosis finds it.
@@ -48,7 +48,7 @@ async def await_healthy(case: Case) -> str:
     return said
 
 
-async def _look(case: Case) -> list[Finding]:
+async def _look(case: RecoveryContext) -> list[Finding]:
     answers = await fleet.ask(
         case.ctx,
         case.machines_now(),

@@ -15,10 +15,10 @@ from holdfast.operations import fleet
 from holdfast.policies.classify import common_cause
 from holdfast.policies.diagnose import aggregate, slow_vote
 from holdfast.tasks import late
-from holdfast.tasks.case import Case
+from holdfast.tasks.recovery_context import RecoveryContext
 
 
-def must_be_of_few(case: Case, verdict: Verdict) -> None:
+def must_be_of_few(case: RecoveryContext, verdict: Verdict) -> None:
     """Refuse to stop the job where no group lags, and more machines explain the pace than may be evicted at once.
 
     Raises:
@@ -31,7 +31,7 @@ def must_be_of_few(case: Case, verdict: Verdict) -> None:
 
 
 @task(task_run_name="vote for who makes {case.job} slow")
-async def vote_slow(case: Case) -> Verdict:
+async def vote_slow(case: RecoveryContext) -> Verdict:
     """Look at all stacks several times while the job trains; suspects are the machines of the group that lags most.
 
     A machine that is reported to fail surely meanwhile ends the vote: it is the suspect. A job that stands since an

@@ -12,12 +12,12 @@ from holdfast.models.history import AGAIN, machine_of
 from holdfast.operations.provision import make_ready, provision_shortfall
 from holdfast.operations.swap import place
 from holdfast.policies.join_names import join_names
-from holdfast.tasks.case import Case
+from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.resize import shrink
 
 
 @task(task_run_name="swap in standbys for {case.job}")
-async def swap_in(case: Case) -> dict[str, str]:
+async def swap_in(case: RecoveryContext) -> dict[str, str]:
     """Give every slot whose machine is out of service a standby; returns old name to new name.
 
     With too few standbys an elastic job goes on with fewer machines, and grows when there are more; for another job
@@ -43,7 +43,7 @@ async def swap_in(case: Case) -> dict[str, str]:
     return swapped
 
 
-async def _swap(case: Case, slot: int, old: str, target: str) -> str:
+async def _swap(case: RecoveryContext, slot: int, old: str, target: str) -> str:
     async def act() -> dict[str, Any]:
         return await place(case.ctx, case.ledger, case.job, slot, old)
 
@@ -51,7 +51,7 @@ async def _swap(case: Case, slot: int, old: str, target: str) -> str:
 
 
 @task(task_run_name="replenish the standby pool")
-async def replenish(case: Case) -> list[str]:
+async def replenish(case: RecoveryContext) -> list[str]:
     """Ask for as many machines as the pool is short of its target; returns their names without waiting.
 
     The standbys that are there get the job's code.

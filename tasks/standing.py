@@ -12,14 +12,14 @@ from holdfast.policies.classify.signature import Signature
 from holdfast.policies.detect import standing_out
 from holdfast.policies.detect.standing_out import Accusation, Weighed
 from holdfast.policies.join_names import join_names
-from holdfast.tasks.case import Case
+from holdfast.tasks.recovery_context import RecoveryContext
 
 _LOOK_BACK = 50
 """Incidents of the job, newest first."""
 _LOOKS = ("stacks", "check")
 
 
-def only(case: Case, verdict: Verdict) -> bool:
+def only(case: RecoveryContext, verdict: Verdict) -> bool:
     """Return whether the only evidence against the suspects is that they stand out in a hang."""
     if case.incident_class is not IncidentClass.JOB_HANG or verdict.sure:
         return False
@@ -27,7 +27,7 @@ def only(case: Case, verdict: Verdict) -> bool:
     return not verdict.findings or failed <= {Check.FLIGHT_RECORDER}
 
 
-def proven(case: Case, seen: Verdict, diagnosed: Verdict) -> Verdict:
+def proven(case: RecoveryContext, seen: Verdict, diagnosed: Verdict) -> Verdict:
     """Combine both verdicts; a machine that only stands out is no suspect: the ladder decides on it."""
     told = (*seen.evidence, *diagnosed.evidence)
     if only(case, diagnosed):
@@ -35,7 +35,7 @@ def proven(case: Case, seen: Verdict, diagnosed: Verdict) -> Verdict:
     return diagnosed.model_copy(update={"evidence": told, "script": seen.script})
 
 
-def weigh(case: Case) -> Weighed:
+def weigh(case: RecoveryContext) -> Weighed:
     """Decide whether the machines that stand out now may be evicted."""
     ctx, incident, job = case.ctx, case.incident, case.job_now()
     mine = accusations(ctx, incident)

@@ -10,11 +10,11 @@ from prefect.logging import get_run_logger
 
 from holdfast.errors import HoldfastError
 from holdfast.storage.checkpoints.remote import manifests
-from holdfast.tasks.case import Case
+from holdfast.tasks.recovery_context import RecoveryContext
 
 
 @task(task_run_name="mark checkpoints after step {case.last_good_step}")
-async def mark_suspect(case: Case, reason: str) -> list[int]:
+async def mark_suspect(case: RecoveryContext, reason: str) -> list[int]:
     """Mark every checkpoint in S3 from after the last good step; returns their steps."""
     bound = case.last_good_step
     if bound is None:

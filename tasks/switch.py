@@ -24,6 +24,7 @@ from holdfast.policies.pool import planned_move
 from holdfast.policies.pool.planned_move import Asked
 from holdfast.tasks.case import Case
 from holdfast.tasks.move import request
+from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.resume import verify
 
 
@@ -44,7 +45,7 @@ class Switched(Frozen):
 
 
 @task(task_run_name="switch {case.job} to {standby}")
-async def switch(case: Case, standby: str, brought: Brought) -> Switched:
+async def switch(case: RecoveryContext, standby: str, brought: Brought) -> Switched:
     """Stop all ranks at one boundary, with its very step saved, and start them on the new set of machines.
 
     When the standby fails at the last moment, the ranks are started again where they were, from the same step.
@@ -71,7 +72,7 @@ async def switch(case: Case, standby: str, brought: Brought) -> Switched:
     )
 
 
-async def _hold(case: Case, asked: Asked, standby: str) -> dict[str, Any]:
+async def _hold(case: RecoveryContext, asked: Asked, standby: str) -> dict[str, Any]:
     ctx, job = case.ctx, case.job_now()
 
     async def act() -> dict[str, Any]:
@@ -86,7 +87,7 @@ async def _hold(case: Case, asked: Asked, standby: str) -> dict[str, Any]:
     return await case.once("hold", case.life, {"epoch": job.epoch, "machine": asked.machine}, act)
 
 
-async def _stop(case: Case) -> Mapping[str, Settled]:
+async def _stop(case: RecoveryContext) -> Mapping[str, Settled]:
     """Stop the held ranks, on the machine that is left too; return the machines' states, if this attempt did it."""
     ctx, job, seen = case.ctx, case.job_now(), dict[str, Settled]()
 
@@ -103,7 +104,7 @@ async def _stop(case: Case) -> Mapping[str, Settled]:
     return seen
 
 
-async def _swap(case: Case, asked: Asked, standby: str) -> str:
+async def _swap(case: RecoveryContext, asked: Asked, standby: str) -> str:
     """Give the slot to the standby; return why it could not be had."""
     if done := [action for action in case.done("swap") if action.key == f"swap:{asked.machine}"]:
         return str((done[-1].result or {}).get("why", ""))
@@ -141,7 +142,12 @@ async def _swap(case: Case, asked: Asked, standby: str) -> str:
 
 
 async def _start(  # noqa: PLR0917
-    case: Case, asked: Asked, standby: str, brought: Brought, why_not: str, settled: Mapping[str, Settled]
+    case: RecoveryContext,
+    asked: Asked,
+    standby: str,
+    brought: Brought,
+    why_not: str,
+    settled: Mapping[str, Settled],
 ) -> dict[str, Any]:
     ctx, reason = case.ctx, f"planned move {case.incident_id}"
 
@@ -178,7 +184,7 @@ async def _start(  # noqa: PLR0917
     return await case.once("start", f"after-{case.life}", {"ahead": brought.rendezvous is not None}, act)
 
 
-async def _put_back(case: Case, asked: Asked, standby: str) -> None:
+async def _put_back(case: RecoveryContext, asked: Asked, standby: str) -> None:
     """Give the slot back to the machine that was to be left: it is there, with its state in its memory.
 
     Raises:
@@ -204,7 +210,7 @@ async def _put_back(case: Case, asked: Asked, standby: str) -> None:
 
 
 @task(task_run_name="hand {case.machine} back")
-async def hand_back(case: Case) -> str:
+async def hand_back(case: RecoveryContext) -> str:
     """Let go of the machine that was left, as the policy has it; return what became of it."""
     ctx = case.ctx
     asked = planned_move.asked(case.incident)

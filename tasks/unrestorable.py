@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from holdfast.errors import LimitError
 from holdfast.models.checkpoint import Tier
-from holdfast.tasks.case import Case
 from holdfast.tasks.prove import Copies
+from holdfast.tasks.recovery_context import RecoveryContext
 
 
-def judge(case: Case, copies: Copies, kept: str) -> str:
+def judge(case: RecoveryContext, copies: Copies, kept: str) -> str:
     """Return a message that all is well after all.
 
     Raises:
@@ -25,6 +25,6 @@ def judge(case: Case, copies: Copies, kept: str) -> str:
     )
 
 
-def _first_told(case: Case) -> str:
+def _first_told(case: RecoveryContext) -> str:
     details = [str(alert.evidence["detail"]) for alert in case.incident.alerts if "detail" in alert.evidence]
     return details[0] if details else "; ".join(case.incident.reasons)

@@ -29,8 +29,8 @@ from holdfast.storage.ledger import Ledger
 from holdfast.storage.ledger.inputs import taken_up
 from holdfast.storage.ledger.waits import AGAIN
 from holdfast.tasks import context
-from holdfast.tasks.case import Request
 from holdfast.tasks.playbook import Playbook
+from holdfast.tasks.recovery_context import Request
 
 FindPlaybook = Callable[[IncidentClass], Playbook]
 

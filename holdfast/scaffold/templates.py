@@ -37,17 +37,17 @@ FLOW = '''\
 Stop the job, look for the machine at fault, evict it, swap in a standby, go on.
 """
 
-from holdfast.tasks.case import Case
 from holdfast.tasks.diagnose import diagnose
 from holdfast.tasks.evict import evict
 from holdfast.tasks.pause import pause
 from holdfast.tasks.playbook import Recovered, playbook
+from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.resume import resume
 from holdfast.tasks.standby import replenish, swap_in
 
 
 @playbook(would="stop the job, diagnose, and evict the machine at fault")
-async def $name(case: Case) -> Recovered:
+async def $name(case: RecoveryContext) -> Recovered:
     """Recover a job after: $words."""
     await pause(case)
     verdict = await diagnose(case)

@@ -29,8 +29,8 @@ from holdfast.plugins.policy import ENTRY_FILE
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.config.policy_file import PolicyFile, parse
 from holdfast.tasks import approve, context, services
-from holdfast.tasks.case import Request
 from holdfast.tasks.playbook import Playbook
+from holdfast.tasks.recovery_context import Request
 from holdfast.testing.gateway_kit import JOB, Kit, start_epoch
 from holdfast.testing.scenario import Scenario, Signal
 from holdfast.testing.send import send

@@ -12,8 +12,8 @@ from prefect.flows import Flow
 
 from holdfast.flows.resize_standby_pool import resize_standby_pool
 from holdfast.models.alert import IncidentClass
-from holdfast.tasks.case import Request
 from holdfast.tasks.pool import Sizing
+from holdfast.tasks.recovery_context import Request
 
 FLOWS = Path(__file__).parents[2] / "flows"
 CLASSES = [each.value for each in IncidentClass]

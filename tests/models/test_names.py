@@ -21,7 +21,7 @@ from holdfast.errors import SettingsError
 from holdfast.models.alert import Alert, AlertKind
 from holdfast.models.names import ObjectKey
 from holdfast.storage.checkpoints.save.buffers import ShardHeader
-from holdfast.tasks.case import Case, Request
+from holdfast.tasks.recovery_context import RecoveryContext, Request
 
 NAMED = {
     "job",
@@ -79,7 +79,7 @@ def carried() -> Iterator[tuple[str, str, TypeAdapter[Any]]]:
         Submit,
         Update,
         Request,
-        Case,
+        RecoveryContext,
         ShardHeader,
     }
     for kind in sorted(kinds, key=lambda each: each.__name__):

@@ -35,7 +35,7 @@ from holdfast.secret import Keys
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
 from holdfast.tasks import context as contexts
-from holdfast.tasks.case import Request
+from holdfast.tasks.recovery_context import Request
 from tests.nemesis import replicas
 from tests.nemesis.faults import GATEWAYS
 from tests.nemesis.history import History

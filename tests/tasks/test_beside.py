@@ -20,15 +20,15 @@ from holdfast.operations.launch import Launched
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
 from holdfast.tasks import beside
-from holdfast.tasks.case import Case
 from holdfast.tasks.context import use
+from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.testing.play import without_prefect
 
 LAUNCHED = Launched(epoch=2, step=7, tier=None, reasons=())
 
 
 @pytest.fixture
-def case(tmp_path: Path) -> Iterator[Case]:
+def case(tmp_path: Path) -> Iterator[RecoveryContext]:
     """A crash of epoch 1, whose job is in epoch 2; its machines do not answer."""
     ctx = Context(Settings(home=tmp_path), clock=FakeClock(1000.0))
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", ctx.clock)
@@ -42,7 +42,7 @@ def case(tmp_path: Path) -> Iterator[Case]:
     ledger.next_epoch("gpt")
     use(ctx)
     with without_prefect():
-        yield Case(
+        yield RecoveryContext(
             incident_id=incident.id,
             attempt=1,
             job="gpt",
@@ -53,23 +53,25 @@ def case(tmp_path: Path) -> Iterator[Case]:
     ledger.close()
 
 
-async def comes_up(_case: Case) -> Launched:
+async def comes_up(_case: RecoveryContext) -> Launched:
     return LAUNCHED
 
 
-async def searches(case: Case) -> Verdict:
+async def searches(case: RecoveryContext) -> Verdict:
     """Look for ever, at something that is in the ledger."""
     case.ledger.begin(case.incident_id, 1, "check:inspect:e1", "check", {})
     await asyncio.get_running_loop().create_future()
     return Verdict()
 
 
-def join(case: Case, kind: AlertKind, epoch: int) -> None:
+def join(case: RecoveryContext, kind: AlertKind, epoch: int) -> None:
     alert = Alert(kind=kind, job="gpt", machine="m0", rank=0, epoch=epoch, at=1001.0)
     case.ctx.ledger.join(case.incident_id, [alert])
 
 
-async def test_the_search_ends_when_the_new_epoch_does(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_search_ends_when_the_new_epoch_does(
+    case: RecoveryContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Late words of the broken epoch do not end it, nor does a mere sign; the end of the new one does."""
     monkeypatch.setattr(beside, "resume", comes_up)
     monkeypatch.setattr(beside, "diagnose", searches)
@@ -88,16 +90,16 @@ async def test_the_search_ends_when_the_new_epoch_does(case: Case, monkeypatch: 
 
 
 async def test_an_epoch_that_does_not_come_up_ends_the_search(
-    case: Case, monkeypatch: pytest.MonkeyPatch
+    case: RecoveryContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It comes up too late to be waited for alone, so the search runs already."""
     searching = asyncio.Event()
 
-    async def fails(_case: Case) -> Launched:
+    async def fails(_case: RecoveryContext) -> Launched:
         await searching.wait()
         raise RecoveryError("rank 3 ended again")
 
-    async def looks(case: Case) -> Verdict:
+    async def looks(case: RecoveryContext) -> Verdict:
         searching.set()
         return await searches(case)
 
@@ -109,15 +111,17 @@ async def test_an_epoch_that_does_not_come_up_ends_the_search(
     assert [each.state for each in case.ctx.ledger.actions(case.incident_id)] == [ActionState.FAILED]
 
 
-async def test_the_first_step_has_the_machines_to_itself(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_first_step_has_the_machines_to_itself(
+    case: RecoveryContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
     order: list[str] = []
 
-    async def comes(_case: Case) -> Launched:
+    async def comes(_case: RecoveryContext) -> Launched:
         await asyncio.sleep(0.1)
         order.append("first steps")
         return LAUNCHED
 
-    async def looks(_case: Case) -> Verdict:
+    async def looks(_case: RecoveryContext) -> Verdict:
         order.append("checks")
         return Verdict()
 
@@ -127,7 +131,7 @@ async def test_the_first_step_has_the_machines_to_itself(case: Case, monkeypatch
     assert order == ["first steps", "checks"]
 
 
-def test_the_case_as_it_stands_is_of_the_epoch_that_was_stopped_again(case: Case) -> None:
+def test_the_case_as_it_stands_is_of_the_epoch_that_was_stopped_again(case: RecoveryContext) -> None:
     """So that whoever goes on after a limit, or in another run, starts an epoch after it."""
     ledger = case.ledger
 

@@ -21,8 +21,8 @@ from holdfast.operations.fence import Fenced
 from holdfast.settings import Settings
 from holdfast.tasks import evict as evicting
 from holdfast.tasks import standby
-from holdfast.tasks.case import Case
 from holdfast.tasks.context import use
+from holdfast.tasks.recovery_context import RecoveryContext
 
 SLEEP = ("before the ranks are fenced", "before the driver acts", "before the driver is asked", "afterwards")
 
@@ -80,7 +80,7 @@ def register(ctx: Context, name: str, incarnation: str) -> None:
     )
 
 
-def case_of(ctx: Context, attempt: int = 1, holder: str = "run 1") -> Case:
+def case_of(ctx: Context, attempt: int = 1, holder: str = "run 1") -> RecoveryContext:
     incidents = ctx.ledger.incidents("gpt")
     if incidents:
         incident = incidents[0]
@@ -89,7 +89,7 @@ def case_of(ctx: Context, attempt: int = 1, holder: str = "run 1") -> Case:
         alert = Alert(kind=AlertKind.GPU_LOST, job="gpt", machine="m1", at=1.0)
         incident = ctx.ledger.open_incident("gpt", found, 1, [alert], 1.0)
     ctx.ledger.take_job(incident.id, attempt, holder, holder, 15.0)
-    return Case(
+    return RecoveryContext(
         incident_id=incident.id,
         attempt=attempt,
         job="gpt",

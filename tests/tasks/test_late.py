@@ -15,12 +15,12 @@ from holdfast.operations.context import Context
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
 from holdfast.tasks import late
-from holdfast.tasks.case import Case
 from holdfast.tasks.context import use
+from holdfast.tasks.recovery_context import RecoveryContext
 
 
 @pytest.fixture
-def case(tmp_path: Path) -> Iterator[Case]:
+def case(tmp_path: Path) -> Iterator[RecoveryContext]:
     """An open crash of a job on eight machines, of which one may be evicted for each four."""
     ctx = Context(Settings(home=tmp_path), clock=FakeClock(1000.0))
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}", ctx.clock)
@@ -36,21 +36,23 @@ def case(tmp_path: Path) -> Iterator[Case]:
     found = Classification(incident_class=IncidentClass.JOB_CRASH, confidence=0.9, reasons=("test",))
     incident = ledger.open_incident("gpt", found, 1, [], 1000.0)
     use(ctx)
-    yield Case(
+    yield RecoveryContext(
         incident_id=incident.id, attempt=1, job="gpt", incident_class=IncidentClass.JOB_CRASH, broken_epoch=1
     ).within(ctx)
     use(None)
     ledger.close()
 
 
-def join(case: Case, *machines: str, kind: AlertKind = AlertKind.GPU_LOST, incarnation: str = "i1") -> None:
+def join(
+    case: RecoveryContext, *machines: str, kind: AlertKind = AlertKind.GPU_LOST, incarnation: str = "i1"
+) -> None:
     case.ctx.ledger.join(
         case.incident_id,
         [Alert(kind=kind, job="gpt", machine=name, incarnation=incarnation, at=1001.0) for name in machines],
     )
 
 
-def test_a_sure_sign_that_joins_accuses(case: Case) -> None:
+def test_a_sure_sign_that_joins_accuses(case: RecoveryContext) -> None:
     """With its reason, and certainty."""
     assert late.verdict(case) is None
     join(case, "m3")
@@ -60,7 +62,7 @@ def test_a_sure_sign_that_joins_accuses(case: Case) -> None:
     assert "reported after the incident was opened" in found.evidence[0]
 
 
-def test_what_is_not_sure_or_of_a_former_life_accuses_nobody(case: Case) -> None:
+def test_what_is_not_sure_or_of_a_former_life_accuses_nobody(case: RecoveryContext) -> None:
     """Nor a machine of another job."""
     join(case, "m1", kind=AlertKind.GPU_THROTTLED)
     join(case, "m2", incarnation="i0")
@@ -68,7 +70,7 @@ def test_what_is_not_sure_or_of_a_former_life_accuses_nobody(case: Case) -> None
     assert late.verdict(case) is None
 
 
-def test_more_than_may_be_evicted_at_once_accuse_nobody(case: Case) -> None:
+def test_more_than_may_be_evicted_at_once_accuse_nobody(case: RecoveryContext) -> None:
     """A sensor that is wrong says so of all."""
     join(case, "m0", "m1")
     assert set(late.roots(case)) == {"m0", "m1"}
@@ -76,7 +78,7 @@ def test_more_than_may_be_evicted_at_once_accuse_nobody(case: Case) -> None:
     assert late.verdict(case) is None
 
 
-def test_what_was_evicted_is_not_accused_again(case: Case) -> None:
+def test_what_was_evicted_is_not_accused_again(case: RecoveryContext) -> None:
     """The sign stays with the incident."""
     join(case, "m0", "m1")
     case.ctx.ledger.begin(case.incident_id, 1, "evict:m0", "evict", {})

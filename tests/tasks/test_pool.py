@@ -23,9 +23,9 @@ from holdfast.operations.context import Context
 from holdfast.policies.diagnose import verdicts
 from holdfast.settings import Settings
 from holdfast.tasks import pool, pool_report, standby, standby_checks
-from holdfast.tasks.case import Case
 from holdfast.tasks.context import use
 from holdfast.tasks.pool import Sizing
+from holdfast.tasks.recovery_context import RecoveryContext
 
 DAY_S = 86_400.0
 
@@ -175,7 +175,7 @@ async def test_replenishing_never_fails_a_recovery(ctx: Context, driver: FakeDri
     run_job(ctx, "m0", evicted=("m0",))
     driver.error = UnavailableError("no quota")
     incident = ctx.ledger.incidents()[0]
-    case = Case(
+    case = RecoveryContext(
         incident_id=incident.id,
         attempt=1,
         job="gpt",

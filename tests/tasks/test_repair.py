@@ -26,8 +26,8 @@ from holdfast.policies.diagnose import verdicts
 from holdfast.settings import Settings
 from holdfast.tasks import evict as evicting
 from holdfast.tasks import repair, repair_acts, standby_checks
-from holdfast.tasks.case import Case
 from holdfast.tasks.context import use
+from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.repair import Held, Repairing
 from tests.tasks.repair_tools import Tools
 
@@ -138,7 +138,7 @@ async def evicted(ctx: Context, xid: int = 119) -> Repair:
     )
     incident = ctx.ledger.open_incident("gpt", found, 1, [alert], 1.0)
     ctx.ledger.take_job(incident.id, 1, "run 1", "run 1", 60)
-    case = Case(
+    case = RecoveryContext(
         incident_id=incident.id,
         attempt=1,
         job="gpt",

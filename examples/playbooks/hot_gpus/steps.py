@@ -9,7 +9,7 @@ from holdfast.models.agent import Command
 from holdfast.models.alert import Verdict
 from holdfast.models.machine import Machine
 from holdfast.operations import fleet
-from holdfast.tasks.case import Case
+from holdfast.tasks.recovery_context import RecoveryContext
 from prefect import task
 from prefect.logging import get_run_logger
 
@@ -17,7 +17,7 @@ from hot_gpus.judge import judge
 
 
 @task(task_run_name="lower the clocks for {case.job}")
-async def lower_clocks(case: Case) -> str:
+async def lower_clocks(case: RecoveryContext) -> str:
     """Hold the hot machines' GPUs at the policy's clocks; what was done, in words.
 
     Raises:
@@ -40,7 +40,7 @@ async def lower_clocks(case: Case) -> str:
 
 
 @task(task_run_name="put the clocks of {case.job} back")
-async def restore_clocks(case: Case) -> None:
+async def restore_clocks(case: RecoveryContext) -> None:
     """Let the clocks go that this attempt lowered, or an earlier one that was killed.
 
     A machine that is gone is left. What was meant to be done is in the ledger before it is: so it is undone also
@@ -62,7 +62,7 @@ async def restore_clocks(case: Case) -> None:
 
 
 @task(task_run_name="watch the heat of {case.job}")
-async def watch(case: Case) -> Verdict:
+async def watch(case: RecoveryContext) -> Verdict:
     """Look at the GPUs for the policy's time; suspects are machines to which the heat came back."""
 
     async def act() -> dict[str, Any]:
@@ -82,34 +82,34 @@ async def watch(case: Case) -> Verdict:
     return verdict
 
 
-def _attempt(case: Case) -> str:
+def _attempt(case: RecoveryContext) -> str:
     return f"attempt-{case.attempt}"
 
 
-def _hot(case: Case) -> list[str]:
+def _hot(case: RecoveryContext) -> list[str]:
     """Machines of all alerts, those that joined later included; they serve the job still."""
     named = {alert.machine for alert in case.incident.alerts} | {case.machine}
     return [name for name in case.job_now().machines if name in named]
 
 
-def _accused(case: Case) -> list[Machine]:
+def _accused(case: RecoveryContext) -> list[Machine]:
     return [case.ctx.ledger.machine(name) for name in _hot(case)]
 
 
-def _command(case: Case, machine: Machine, name: str, values: dict[str, Any]) -> Command:
+def _command(case: RecoveryContext, machine: Machine, name: str, values: dict[str, Any]) -> Command:
     return Command(
         job=case.job, epoch=case.broken_epoch, incarnation=machine.incarnation, name=name, values=values
     )
 
 
-async def _tell(case: Case, name: str, values: dict[str, Any]) -> list[str]:
+async def _tell(case: RecoveryContext, name: str, values: dict[str, Any]) -> list[str]:
     answers = await fleet.ask(
         case.ctx, _accused(case), lambda agent, machine: agent.command(_command(case, machine, name, values))
     )
     return list(fleet.all_or_raise(answers))
 
 
-async def _throttling(case: Case) -> dict[str, list[str]]:
+async def _throttling(case: RecoveryContext) -> dict[str, list[str]]:
     answers = await fleet.ask(
         case.ctx,
         _accused(case),
@@ -118,7 +118,7 @@ async def _throttling(case: Case) -> dict[str, list[str]]:
     return {name: list(answer["throttling"]) for name, answer in fleet.all_or_raise(answers).items()}
 
 
-def _earlier(case: Case) -> dict[str, int]:
+def _earlier(case: RecoveryContext) -> dict[str, int]:
     """By accused machine: incidents of this class within the policy's memory, without an eviction at the end."""
     ledger, since = case.ctx.ledger, case.ctx.clock.now() - case.values["memory_s"]
     past = [

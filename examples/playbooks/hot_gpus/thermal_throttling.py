@@ -5,10 +5,10 @@ watch, and let the clocks go again, however this ends. If the heat comes back, w
 the policy's memory, evict the machine.
 """
 
-from holdfast.tasks.case import Case
 from holdfast.tasks.evict import evict
 from holdfast.tasks.pause import hold_at_boundary, pause
 from holdfast.tasks.playbook import Recovered, playbook
+from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.resume import resume
 from holdfast.tasks.standby import replenish, swap_in
 
@@ -16,7 +16,7 @@ from hot_gpus.steps import lower_clocks, restore_clocks, watch
 
 
 @playbook(would="lower the clocks, watch, and evict the machine if the heat comes back")
-async def thermal_throttling(case: Case) -> Recovered:
+async def thermal_throttling(case: RecoveryContext) -> Recovered:
     """Recover the pace of a job whose GPU is held down by heat."""
     try:
         lowered = await lower_clocks(case)

@@ -4,7 +4,7 @@ import importlib
 from pathlib import Path
 
 import pytest
-from holdfast.tasks.case import Case
+from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.testing import Scenario, check, load
 
 from hot_gpus.thermal_throttling import thermal_throttling
@@ -25,7 +25,7 @@ def test_the_attempt_after_a_killed_one_lets_the_clocks_go(
     module = importlib.import_module("hot_gpus.thermal_throttling")
     restore, calls = module.restore_clocks, []
 
-    async def killed_once(case: Case) -> None:
+    async def killed_once(case: RecoveryContext) -> None:
         calls.append(case.attempt)
         if len(calls) == 1:
             raise RuntimeError("as if it had been killed before this line")

@@ -15,6 +15,7 @@ from holdfast.operations.context import Context
 from holdfast.settings import Settings
 from holdfast.tasks.case import Case
 from holdfast.tasks.context import use
+from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.rollback import rollback
 
 
@@ -29,11 +30,11 @@ def ctx(tmp_path: Path) -> Iterator[Context]:
 
 
 @pytest.fixture
-def case(ctx: Context) -> Case:
+def case(ctx: Context) -> RecoveryContext:
     alert = Alert(kind=AlertKind.RANK_EXIT, job="gpt", epoch=1, at=1.0)
     found = Classification(incident_class=IncidentClass.JOB_CRASH, confidence=0.5, reasons=("x",))
     incident = ctx.ledger.open_incident("gpt", found, 1, [alert], 1.0)
-    return Case(
+    return RecoveryContext(
         incident_id=incident.id,
         attempt=1,
         job="gpt",
@@ -43,7 +44,7 @@ def case(ctx: Context) -> Case:
 
 
 async def test_a_rollback_that_was_killed_when_the_code_was_switched_marks_no_good_version_bad(
-    ctx: Context, case: Case
+    ctx: Context, case: RecoveryContext
 ) -> None:
     """Repeated, the version that the job has by then is the one that it went back to."""
     for version in ("v0", "v1", "v2"):
@@ -79,7 +80,7 @@ class Act:
         return {"times": self.times}
 
 
-async def test_a_step_that_is_done_is_not_done_again(case: Case) -> None:
+async def test_a_step_that_is_done_is_not_done_again(case: RecoveryContext) -> None:
     """The second run gets the first one's result."""
     act = Act()
     assert await case.once("evict", "m1", {}, act) == {"times": 1}
@@ -87,7 +88,7 @@ async def test_a_step_that_is_done_is_not_done_again(case: Case) -> None:
     assert act.times == 1
 
 
-async def test_a_step_that_failed_is_tried_again(case: Case) -> None:
+async def test_a_step_that_failed_is_tried_again(case: RecoveryContext) -> None:
     """Failure is in the ledger, and does not count as done."""
     act = Act()
     act.broken = True
@@ -98,10 +99,15 @@ async def test_a_step_that_failed_is_tried_again(case: Case) -> None:
     assert await case.once("evict", "m1", {}, act) == {"times": 1}
 
 
-async def test_an_older_attempt_cannot_act(case: Case) -> None:
+async def test_an_older_attempt_cannot_act(case: RecoveryContext) -> None:
     """Once the next attempt began, the old run is refused before it does anything."""
     case.ctx.ledger.next_attempt(case.incident_id, 1)
     act = Act()
     with pytest.raises(StaleError):
         await case.once("evict", "m1", {}, act)
     assert act.times == 0
+
+
+def test_the_former_name_is_the_same_class() -> None:
+    """Playbooks of other packages that were written for the last release import it."""
+    assert Case is RecoveryContext
