@@ -101,7 +101,7 @@ async def _answer(case: RecoveryContext, target: str, question: str) -> dict[str
     return next(each.result for each in ledger.actions(case.incident_id) if each.key == key)
 
 
-async def _be_answered(case: Case, target: str, key: str, question: str) -> None:
+async def _be_answered(case: RecoveryContext, target: str, key: str, question: str) -> None:
     """Suspend the flow run until there is an answer, and see it written into the ledger."""
     get_run_logger().warning("asks for approval: %s", question)
     form = Approval.with_initial_data(description=question)
@@ -122,7 +122,7 @@ async def _be_answered(case: Case, target: str, key: str, question: str) -> None
     case.ctx.ledger.finish(case.incident_id, key, answer)
 
 
-async def _wait(case: Case, key: str) -> None:
+async def _wait(case: RecoveryContext, key: str) -> None:
     clock, began = case.ctx.clock, 0.0
     asked: Action | None = None
     while True:

@@ -14,7 +14,7 @@ from holdfast.operations.swap import excluded
 from holdfast.policies.pool.machine_groups import group_of
 from holdfast.tasks import late
 from holdfast.tasks.approve import ask_before_evicting, ask_before_looking
-from holdfast.tasks.case import Case
+from holdfast.tasks.recovery_context import RecoveryContext
 
 
 async def permitted(case: RecoveryContext, suspects: Sequence[str] = ()) -> None:

@@ -98,6 +98,11 @@ class RecoveryContext(Frozen):
         return self.ctx.ledger.holding(self.incident_id, self.job, self.lease)
 
     @property
+    def actor(self) -> Actor:
+        """The one that acts: this run, under its lease."""
+        return Actor(self.ctx, self.incident_id, self.job, self.attempt, self.lease)
+
+    @property
     def incident(self) -> Incident:
         """The incident as it stands in the ledger now."""
         return self.ctx.ledger.incident(self.incident_id)
@@ -158,5 +163,4 @@ class RecoveryContext(Frozen):
         Raises:
             StaleError: a newer attempt has taken this incident over, or another run the job's lease.
         """
-        actor = Actor(self.ctx, self.incident_id, self.job, self.attempt, self.lease)
-        return await actor.once(kind, target, intent, act)
+        return await self.actor.once(kind, target, intent, act)

@@ -22,7 +22,6 @@ from holdfast.policies.escalate import stop_grace
 from holdfast.policies.join_names import join_names
 from holdfast.policies.pool import planned_move
 from holdfast.policies.pool.planned_move import Asked
-from holdfast.tasks.case import Case
 from holdfast.tasks.move import request
 from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.resume import verify
