@@ -33,8 +33,10 @@ from holdfast.tasks.playbook import Playbook
 from holdfast.tasks.recovery_context import Request
 from holdfast.testing.gateway_kit import JOB, Kit, start_epoch
 from holdfast.testing.scenario import Scenario, Signal
+from holdfast.testing.scripted_agent import ScriptedAgent
+from holdfast.testing.scripted_supply import ScriptedDriver, ScriptedStore
 from holdfast.testing.send import send
-from holdfast.testing.world import ScriptedAgent, ScriptedDriver, ScriptedStore, World
+from holdfast.testing.world import World
 
 POLICY = "diagnose: {slow_interval_s: 0}\n"
 ROUNDS = 40
