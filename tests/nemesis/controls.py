@@ -22,11 +22,11 @@ from holdfast.models.agent import Fence
 from holdfast.models.roles import RolesOfJob
 from holdfast.operations import fleet
 from holdfast.storage.ledger.machines import Machines, machine_row
-from tests.nemesis import site as sites
-from tests.nemesis import training
+from tests.nemesis import services, training
+from tests.nemesis.agents import SimAgent
 from tests.nemesis.faults import FOLLOWER, LEADER, Fault
-from tests.nemesis.machines import SimAgent
-from tests.nemesis.site import PLAIN, HostClock, Shape
+from tests.nemesis.services import HostClock
+from tests.nemesis.shape import PLAIN, Shape
 
 Sabotage = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -85,7 +85,7 @@ def evictions_name_no_incarnation() -> Iterator[None]:
 
     with (
         patch.object(Machines, "_meant", staticmethod(any_life)),
-        patch.object(sites, "require_unit", lambda *_: None),
+        patch.object(services, "require_unit", lambda *_: None),
     ):
         yield
 

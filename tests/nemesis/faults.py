@@ -13,7 +13,8 @@ from tests.nemesis.replicas import live
 from tests.nemesis.scheduler import Process
 
 if TYPE_CHECKING:
-    from tests.nemesis.site import Shape, Site
+    from tests.nemesis.shape import Shape
+    from tests.nemesis.site import Site
 
 GATEWAYS = ("g1", "g2")
 LEADER, FOLLOWER = "leader", "follower"

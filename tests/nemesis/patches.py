@@ -15,7 +15,7 @@ from fastapi import APIRouter
 from prefect.logging import disable_run_logger
 from prefect.tasks import Task
 
-from tests.nemesis import machines
+from tests.nemesis import runs
 from tests.nemesis.network import Client
 from tests.nemesis.scheduler import Scheduler
 
@@ -109,17 +109,17 @@ def patched(site: Site) -> Iterator[None]:
         (uuid, "uuid4", lambda: uuid.UUID(int=next(numbers))),
         ("holdfast.agent.client.httpx", "AsyncClient", client),
         ("holdfast.agent.ranks.jobs", "Watched", lambda process, *_: process),
-        ("holdfast.agent.ranks.jobs", "stop", machines.stop),
-        ("holdfast.agent.ranks.run", "stop", machines.stop),
+        ("holdfast.agent.ranks.jobs", "stop", runs.stop),
+        ("holdfast.agent.ranks.run", "stop", runs.stop),
         ("holdfast.agent.roles.replica", "Watched", lambda process, *_: process),
-        ("holdfast.agent.roles.replica", "stop", machines.stop),
-        ("holdfast.agent.ranks.survivors", "_tell", lambda control: machines.tell_to_leave(site, control)),
+        ("holdfast.agent.roles.replica", "stop", runs.stop),
+        ("holdfast.agent.ranks.survivors", "_tell", lambda control: runs.tell_to_leave(site, control)),
         (
             "holdfast.agent.ranks.survivors",
             "order",
-            lambda control, run: machines.order_to_go_on(site, control, run),
+            lambda control, run: runs.order_to_go_on(site, control, run),
         ),
-        ("holdfast.agent.ranks.rendezvous", "open_store", machines.open_store),
+        ("holdfast.agent.ranks.rendezvous", "open_store", runs.open_store),
         ("holdfast.tasks.lease", "threading", _Threading(scheduler)),
         ("holdfast.tasks.lease", "flow_run", _FlowRun(scheduler)),
         ("holdfast.tasks.detect", "flow_run", _FlowRun(scheduler)),

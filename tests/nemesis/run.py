@@ -17,7 +17,8 @@ from tests.nemesis.faults import GATEWAYS, Fault
 from tests.nemesis.history import History
 from tests.nemesis.invariants import Invariants
 from tests.nemesis.patches import patched
-from tests.nemesis.site import MACHINES, STANDBYS, Shape, Site
+from tests.nemesis.shape import MACHINES, STANDBYS, Shape
+from tests.nemesis.site import Site
 
 START_S = 30.0
 REST_S = 2.0

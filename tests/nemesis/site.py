@@ -8,45 +8,33 @@ import functools
 import itertools
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from holdfast.agent.daemon import Agent
-from holdfast.clock import Clock
-from holdfast.deployments.gateway.app import create_app
-from holdfast.deployments.gateway.detectors.probe import HttpProber
-from holdfast.deployments.gateway.fleet.acts import Operations
-from holdfast.deployments.gateway.metrics import Metrics
-from holdfast.deployments.gateway.runs.flow_runs import PlaybookRun, RunPhase, Suspended, idempotency_key
-from holdfast.drivers.base import Supplied, require_unit
-from holdfast.errors import HoldfastError, UnavailableError, UnknownError
 from holdfast.models import agent as wire
-from holdfast.models.alert import Incident, IncidentState
-from holdfast.models.incarnation import unit_of
-from holdfast.models.job import JobSpec, JobState
-from holdfast.models.machine import Scope
-from holdfast.operations.context import Context
+from holdfast.models.alert import IncidentState
+from holdfast.models.job import JobState
 from holdfast.policies.config.policy import Policy
 from holdfast.secret import Keys
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
 from holdfast.tasks import context as contexts
-from holdfast.tasks.recovery_context import Request
 from tests.nemesis import replicas
 from tests.nemesis.faults import GATEWAYS
+from tests.nemesis.gateways import Gateway
 from tests.nemesis.history import History
 from tests.nemesis.ledger import Database, ProcessLedger
 from tests.nemesis.machines import Host
 from tests.nemesis.network import Client, Network
+from tests.nemesis.playbook_runs import Prefect
 from tests.nemesis.scheduler import WALL, Process, Scheduler
+from tests.nemesis.services import HostClock
+from tests.nemesis.shape import MACHINES, PLAIN, STANDBYS, Shape
 from tests.nemesis.training import Group, RankProcess
 
-JOB = "gpt"
-MACHINES, STANDBYS, RANKS = 3, 2, 2
 HEARTBEAT_S = 1.0
 POLICY = """
 gateway: {silent_after_s: 12, pending_after_s: 8, offline_after_s: 5}
@@ -64,294 +52,6 @@ def _policy() -> Policy:
         file.write(POLICY)
         file.flush()
         return Policy.load(Path(file.name))
-
-
-class HostClock(Clock):
-    """The clocks of a process's host."""
-
-    def __init__(self, site: Site, host: str) -> None:
-        self._site, self._host = site, host
-
-    def now(self) -> float:
-        """The wall clock, which somebody may have set."""
-        return self._site.wall(self._host)
-
-    def monotonic(self) -> float:
-        """The one that nobody sets."""
-        return self._site.scheduler.now
-
-    async def sleep(self, seconds: float) -> None:
-        """In virtual time."""
-        await asyncio.sleep(seconds)
-
-
-class Services(Context):
-    """What steps use in one process."""
-
-    def __init__(self, site: Site, process: Process, ledger: Ledger) -> None:
-        super().__init__(site.settings, HostClock(site, process.host), ledger)
-        self.__dict__ |= {"policy": site.policy, "driver": Driver(site, process), "secret": site.secret}
-        self.__dict__["store"] = Store()
-        self._client = Client(site.network, process)
-
-    @property
-    def http(self) -> Any:
-        """The process's way out."""
-        return self._client
-
-
-class Store:
-    """An object store without objects."""
-
-    bucket = "holdfast"
-
-    def __getattr__(self, name: str) -> Callable[..., list[str]]:
-        return lambda *_args, **_named: []
-
-    def exists(self, key: str) -> bool:
-        """Nothing does."""
-        return False
-
-
-class Driver:
-    """The engine that supplies the machines, as one process asks it."""
-
-    name = "simulated"
-
-    def __init__(self, site: Site, process: Process) -> None:
-        self._site, self._process = site, process
-
-    def machines(self) -> list[Supplied]:
-        """As the engine sees them."""
-        self._ask()
-        return [
-            Supplied(name=host.name, alive=host.up and not host.forsaken)
-            for host in self._site.hosts.values()
-            if host.units
-        ]
-
-    def evict(self, machine: str, scope: Scope, reason: str, incarnation: str = "") -> None:
-        """Power off, or out of the engine's books where it cannot be reached."""
-        self._ask()
-        host = self._site.hosts.get(machine)
-        if host is None:
-            raise UnknownError(f"no machine {machine}")
-        self._site.evicting(self._process, host, incarnation, reason)
-        require_unit(machine, incarnation, host.unit)
-        self._site.evicted(host, incarnation)
-        if self._site.network.is_open("engine", machine):
-            host.die("evicted")
-        else:
-            host.forsaken = True
-        self._ask()
-
-    def provision(self, n: int, group: str = "") -> list[str]:
-        """New machines."""
-        self._ask()
-        names = [self._site.add_machine(after_s=1.5) for _ in range(n)]
-        self._site.note("provision", machines=",".join(names))
-        return names
-
-    def withdraw(self) -> None:
-        """There is nothing to take back."""
-
-    def release(self, machine: str) -> None:
-        """It starts anew."""
-        self._ask()
-        self._site.hosts[machine].boot(1.0)
-
-    def retire(self, machine: str) -> None:
-        """Give it back."""
-        self._ask()
-        self._site.hosts[machine].die("retired")
-
-    def _ask(self) -> None:
-        self._site.gate(self._process)
-        self._site.scheduler.block(0.02 + 0.1 * self._site.scheduler.random.random())
-
-
-class Prefect:
-    """Prefect's server, and the worker that starts a process for each run."""
-
-    def __init__(self, site: Site) -> None:
-        self._site = site
-        self.away = False
-        self.runs: dict[str, PlaybookRun] = {}
-        self.attempts: dict[str, Process] = {}
-
-    def set(self, key: str, phase: RunPhase, alive: bool | None = None) -> None:
-        """A run entered a state."""
-        now = self._site.wall("prefect")
-        self.runs[key] = PlaybookRun(id=key, phase=phase, state=phase.value, since=now, alive=alive)
-
-    def launch(self, incident: Incident, key: str) -> None:
-        """Start the process."""
-        site = self._site
-        process = Process(site.scheduler, f"run {key}", "worker")
-        ledger = site.ledger_of(process)
-        process.context = Services(site, process, ledger)
-        self.attempts[key] = process
-        self.set(key, RunPhase.RUNNING)
-        site.note("run", key=key, playbook=incident.incident_class.value)
-        name = incident.incident_class.value
-        flow = getattr(import_module(f"holdfast.flows.{name}"), name)
-
-        async def run() -> None:
-            try:
-                await flow.fn(Request(id=incident.id, attempt=incident.attempt))
-            except Exception as error:
-                site.note("run-failed", key=key, error=f"{type(error).__name__}: {error}"[:150])
-                self.set(key, RunPhase.FAILED)
-            else:
-                self.set(key, RunPhase.ENDED)
-            process.kill()
-
-        def died() -> None:
-            # A worker on the same host reports it soon; one that died too never does.
-            if self.runs[key].phase is RunPhase.RUNNING and site.scheduler.random.random() < 0.5:
-                site.scheduler.after(1.0, lambda: self.set(key, RunPhase.FAILED))
-
-        process.on_kill.append(died)
-        process.start(run())
-
-
-class Runs:
-    """Prefect as one gateway sees it."""
-
-    def __init__(self, site: Site) -> None:
-        self._site, self._prefect = site, site.prefect
-
-    async def _ask(self) -> None:
-        await asyncio.sleep(0.02 * self._site.scheduler.random.random())
-        if self._prefect.away:
-            raise UnavailableError("Prefect's API: ConnectError")
-
-    async def create(self, incident: Incident) -> str:
-        """Once per key."""
-        await self._ask()
-        key = idempotency_key(incident)
-        if key not in self._prefect.runs:
-            self._prefect.set(key, RunPhase.WAITING)
-            self._site.scheduler.after(
-                0.1 + 0.3 * self._site.scheduler.random.random(), lambda: self._prefect.launch(incident, key)
-            )
-        return key
-
-    async def start(self, deployment: str, parameters: dict[str, object], key: str) -> None:
-        """No other deployments."""
-        await self._ask()
-
-    async def read(self, run_id: str) -> PlaybookRun | None:
-        """Its state."""
-        if not run_id.startswith("offline"):
-            await self._ask()
-        found = self._prefect.runs.get(run_id)
-        if found is not None and run_id.startswith("offline"):
-            process = self._prefect.attempts[run_id]
-            return found.model_copy(update={"alive": process.alive})
-        return found
-
-    async def ping(self) -> tuple[str, ...]:
-        """Whether it answers; it has all deployments."""
-        await self._ask()
-        return ()
-
-    async def resume(self, run_id: str, answer: dict[str, object]) -> None:
-        """No run is suspended."""
-
-    async def suspended(self) -> tuple[Suspended, ...]:
-        """None is."""
-        return ()
-
-    async def cancel(self, run_id: str, why: str) -> bool:
-        """None is suspended."""
-        return False
-
-    async def offline(self, incident: Incident) -> str:
-        """A process of its own, without Prefect."""
-        key = f"offline:{idempotency_key(incident)}"
-        if key not in self._prefect.runs:
-            self._prefect.launch(incident, key)
-        return key
-
-
-class Gateway:
-    """One gateway's host: its process, started again when it was killed."""
-
-    def __init__(self, site: Site, host: str) -> None:
-        self._site, self.host = site, host
-        self.process: Process | None = None
-        self.app: Any = None
-
-    @property
-    def is_sure(self) -> bool:
-        """It would act now."""
-        if self.process is None or not self.process.alive or self.process.stopped or self.app is None:
-            return False
-        try:
-            self.app.state.gateway.may_act()
-        except UnavailableError:
-            return False
-        return True
-
-    def start(self) -> None:
-        """Start it, unless it runs."""
-        if self.process is not None and self.process.alive:
-            return
-        self.app = None
-        self.process = process = Process(self._site.scheduler, f"gateway {self.host}", self.host)
-        self._site.note("gateway", on=self.host)
-        process.start(self._serve(process))
-
-    async def _serve(self, process: Process) -> None:
-        site = self._site
-        ledger = site.ledger_of(process)
-        process.context = Services(site, process, ledger)
-        metrics = Metrics()
-        prober = HttpProber(process.context.http, site.policy.gateway, metrics, secret=site.secret)
-        self.app = app = create_app(
-            site.settings.model_copy(update={"host": self.host, "port": 80}),
-            ledger,
-            HostClock(site, self.host),
-            Runs(site),
-            prober=prober,
-            acts=Operations(process.context),
-            secret=site.secret,
-            policy=site.policy,
-            metrics=metrics,
-            leader=f"{self.host}:80",
-        )
-        try:
-            async with app.router.lifespan_context(app):
-                site.network.listen(f"{self.host}:80", process, app)
-                await asyncio.get_running_loop().create_future()
-        except HoldfastError as error:
-            # It ends, and whoever supervises it starts it again.
-            site.note("gateway-exit", on=self.host, error=str(error)[:100])
-            process.kill()
-            site.scheduler.after(1.0, self.start)
-
-
-@dataclass(frozen=True)
-class Shape:
-    """The kind of job that is played."""
-
-    roles: bool = False
-    """It has some beside its ranks."""
-    elastic: bool = False
-    """It trains on two to four machines."""
-    kept: bool = False
-    """Its ranks keep their processes where they may."""
-
-    def spec(self) -> JobSpec:
-        """Return its specification."""
-        told: dict[str, Any] = {"name": JOB, "script": "train.py", "ranks_per_machine": RANKS}
-        told |= {"machines": {"min": 2, "want": MACHINES, "max": 4} if self.elastic else MACHINES}
-        told |= {"roles": replicas.ROLES} if self.roles else {}
-        return JobSpec.model_validate(told)
-
-
-PLAIN = Shape()
 
 
 class Site:
@@ -614,6 +314,3 @@ class Site:
                 sizes[shard.epoch, shard.step] = shard.world_size
         whole = [which for which, ranks in found.items() if len(ranks) == sizes[which]]
         return max(whole, default=(0, 0))
-
-
-__all__ = ["Site", "unit_of"]
