@@ -15,6 +15,7 @@ from benchmarks.fleet.memory import Held, ScriptedMemory
 from benchmarks.fleet.ranks import Script, ScriptedForks, ScriptedRank
 from holdfast.agent import daemon
 from holdfast.agent.checkpoints import transfer_main
+from holdfast.agent.quiet_http import QuietHttp
 from holdfast.agent.ranks import jobs, run
 from holdfast.agent.ranks.run import Restored
 from holdfast.errors import UnavailableError
@@ -34,7 +35,7 @@ _VITALS = messages.Vitals(gpu_busy=0.97, traffic_bytes_s=2e10)
 _http: contextvars.ContextVar[list[_Http]] = contextvars.ContextVar("http")
 
 
-class _Http(daemon._Http):
+class _Http(QuietHttp):
     """Known to its machine."""
 
     def __init__(self, config: Any) -> None:
@@ -175,7 +176,7 @@ def put_in_place(settings: Settings) -> None:
     _replace(daemon, "TransferProcess", _Carrier)
     _replace(daemon, "Memory", ScriptedMemory)
     _replace(daemon, "Staging", _Staging)
-    _replace(daemon, "_Http", _Http)
+    _replace(daemon, "QuietHttp", _Http)
     for module in (run, jobs):
         _replace(module, "Watched", ScriptedRank)
 
