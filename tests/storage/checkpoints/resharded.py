@@ -197,6 +197,11 @@ def own_covers(path: Path, flat: dict[str, Any]) -> bool:
     return True
 
 
+def several(calls: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Call functions of this module one after the other, each with its arguments: ranks take longest to start."""
+    return {name: globals()[name](**args) for name, args in calls.items()}
+
+
 def all_pairs(folder: Path, pairs: list[tuple[str, str]], round_nbytes: int) -> dict[str, tuple[bool, int]]:
     """Save under each layout, load under each; whether the own shards were enough, and bytes received from others."""
     for layout in sorted({saved for saved, _ in pairs}):

@@ -19,24 +19,7 @@ LAYOUTS = ["ddp", "fsdp", "hsdp", "tp", "two_d"]
 BODIES = "tests.storage.checkpoints.resharded"
 
 
-def test_every_layout_loads_what_every_other_saved(tmp_path: Path) -> None:
-    """Bit for bit, weights and optimizer; the own shard is refused where it is not enough, and used where it is."""
-    pairs = [(saved, loaded) for saved in LAYOUTS for loaded in LAYOUTS]
-    told = ranks(4, f"{BODIES}:all_pairs", folder=tmp_path, pairs=pairs, round_nbytes=1)
-    for saved, loaded in pairs:
-        each = [found[f"{saved}->{loaded}"] for found in told]
-        enough = saved in ("ddp", loaded)
-        assert [covered for covered, _ in each] == [enough] * 4, f"{saved} -> {loaded}"
-        assert (sum(nbytes for _, nbytes in each) == 0) is enough, f"{saved} -> {loaded}: {each}"
-
-
-def test_without_the_check_elements_stay_as_they_were(tmp_path: Path) -> None:
-    """The control: what torch's planner reads of the own shard leaves much of each rank's state fresh, silently."""
-    assert all(
-        left > 100 for left in ranks(4, f"{BODIES}:unchecked", folder=tmp_path, saved="fsdp", loaded="tp")
-    )
-
-
+PAIRS = [(saved, loaded) for saved in LAYOUTS for loaded in LAYOUTS]
 SPOILT = {
     "damaged": ("CheckpointError", "rank 2: shard of rank 2 at step 3"),
     "another step": ("CheckpointError", "the shards are not of one save: rank 0 has Saved"),
@@ -48,21 +31,48 @@ SPOILT = {
 }
 
 
-def test_what_one_rank_meets_is_refused_by_all(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
+    """Results of four ranks, by function of :mod:`tests.storage.checkpoints.resharded`."""
+    calls: dict[str, dict[str, Any]] = {
+        "all_pairs": {"pairs": PAIRS, "round_nbytes": 1},
+        "unchecked": {"saved": "fsdp", "loaded": "tp"},
+        "errors": {"spoils": list(SPOILT)},
+        "one_without": {},
+    }
+    for name, args in calls.items():
+        args["folder"] = tmp_path_factory.mktemp(name)
+    each = ranks(4, f"{BODIES}:several", calls=calls)
+    return {name: [found[name] for found in each] for name in calls}
+
+
+def test_every_layout_loads_what_every_other_saved(told: dict[str, list[Any]]) -> None:
+    """Bit for bit, weights and optimizer; the own shard is refused where it is not enough, and used where it is."""
+    for saved, loaded in PAIRS:
+        each = [found[f"{saved}->{loaded}"] for found in told["all_pairs"]]
+        enough = saved in ("ddp", loaded)
+        assert [covered for covered, _ in each] == [enough] * 4, f"{saved} -> {loaded}"
+        assert (sum(nbytes for _, nbytes in each) == 0) is enough, f"{saved} -> {loaded}: {each}"
+
+
+def test_without_the_check_elements_stay_as_they_were(told: dict[str, list[Any]]) -> None:
+    """The control: what torch's planner reads of the own shard leaves much of each rank's state fresh, silently."""
+    assert all(left > 100 for left in told["unchecked"])
+
+
+def test_what_one_rank_meets_is_refused_by_all(told: dict[str, list[Any]]) -> None:
     """No rank waits for the others, all say why, and nobody's tensors were touched."""
-    found = ranks(4, f"{BODIES}:errors", folder=tmp_path, spoils=list(SPOILT))
     for spoil, (kind, words) in SPOILT.items():
-        told = [each[spoil] for each in found]
-        assert [name for name, _, _ in told] == [kind] * 4, told
-        assert all(words in text for _, text, _ in told), told
-        assert all(untouched for _, _, untouched in told)
+        raised = [each[spoil] for each in told["errors"]]
+        assert [name for name, _, _ in raised] == [kind] * 4, raised
+        assert all(words in text for _, text, _ in raised), raised
+        assert all(untouched for _, _, untouched in raised)
 
 
-def test_a_rank_without_a_shard_gets_all_from_the_others(tmp_path: Path) -> None:
+def test_a_rank_without_a_shard_gets_all_from_the_others(told: dict[str, list[Any]]) -> None:
     """Of data-parallel ranks any other has it; those that have their own receive nothing."""
-    told = ranks(4, f"{BODIES}:one_without", folder=tmp_path)
-    assert told[0] > 0
-    assert told[1:] == [0, 0, 0]
+    assert told["one_without"][0] > 0
+    assert told["one_without"][1:] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("size", [3, pytest.param(6, marks=pytest.mark.thorough)])
