@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from holdfast.clock import FakeClock
 from holdfast.deployments.gateway.api.approvals import asked
 from holdfast.deployments.gateway.runs.flow_runs import RunPhase
 from holdfast.hindsight import plain
@@ -24,7 +23,6 @@ from holdfast.models.alert import Alert, AlertKind, Classification, Incident, In
 from holdfast.models.history import Action, ActionState
 from holdfast.models.job import Job, JobSpec, JobState, Parallelism
 from holdfast.models.machine import MachineState
-from holdfast.operations.context import Context
 from holdfast.plugins.policy import ENTRY_FILE
 from holdfast.policies.config.policy import Policy
 from holdfast.policies.config.policy_file import PolicyFile, parse
@@ -33,8 +31,7 @@ from holdfast.tasks.playbook import Playbook
 from holdfast.tasks.recovery_context import Request
 from holdfast.testing.gateway_kit import JOB, Kit, start_epoch
 from holdfast.testing.scenario import Scenario, Signal
-from holdfast.testing.scripted_agent import ScriptedAgent
-from holdfast.testing.scripted_supply import ScriptedDriver, ScriptedStore
+from holdfast.testing.scripted_context import ScriptedContext
 from holdfast.testing.send import send
 from holdfast.testing.world import World
 
@@ -76,49 +73,6 @@ class Played:
     def untouched(self) -> bool:
         """Whether nothing was done: no action, no eviction, no new epoch."""
         return not self.actions and not self.evicted
-
-
-class TickingClock(FakeClock):
-    """The kit's clock, a little later at every look: a caller that waits for a deadline reaches it."""
-
-    def __init__(self, clock: FakeClock) -> None:
-        self._clock = clock
-
-    def now(self) -> float:
-        """Seconds since the Unix epoch."""
-        self._clock.advance(0.0005)
-        return self._clock.now()
-
-    def monotonic(self) -> float:
-        """Return seconds that grow, whatever the wall clock is set to."""
-        self._clock.advance(0.0005)
-        return self._clock.monotonic()
-
-    async def sleep(self, seconds: float) -> None:
-        """Advance."""
-        await self._clock.sleep(seconds)
-
-
-class ScriptedContext(Context):
-    """The steps' services, with scripted agents."""
-
-    def __init__(self, kit: Kit, world: World, policy: Policy) -> None:
-        super().__init__(kit.settings, TickingClock(kit.clock))
-        self.__dict__ |= {
-            "ledger": kit.ledger,
-            "policy": policy,
-            "driver": ScriptedDriver(world),
-            "store": ScriptedStore(world),
-        }
-        self._world = world
-
-    def changed_lines(self, job: str, versions: tuple[str, str], file: str) -> Sequence[tuple[int, int]]:
-        """Return the lines that the scenario lists."""
-        return [(first, last) for first, last in self._world.changed.get(file, ())]
-
-    def agent(self, machine: Any) -> Any:
-        """Return the scripted agent."""
-        return ScriptedAgent(self._world, machine)
 
 
 @contextlib.contextmanager
