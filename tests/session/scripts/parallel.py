@@ -1,4 +1,4 @@
-"""Trains under one kind of parallelism: ``parallel.py KIND STEPS OUT``. Writes what the whole state is, per rank."""
+"""Trains under one kind of parallelism: ``parallel.py KIND STEPS OUT``. Writes the whole state, as each rank has it."""
 
 import sys
 from pathlib import Path
@@ -118,23 +118,29 @@ def step() -> None:
     model.zero_grad()
 
 
+def write_whole(when: str) -> None:
+    whole = {}
+    if KIND == "zero":
+        whole |= optimizer.whole()
+    for name, each in flatten_state_dict(StateTree(state).nested())[0].items():
+        if isinstance(each, DTensor):
+            whole[name] = each.full_tensor()
+        elif name not in whole and isinstance(each, torch.Tensor) and not hasattr(each, "boxes"):
+            whole[name] = each.clone()
+    torch.save(whole, OUT / f"{when}-{RANK}.pt")
+
+
 session = holdfast.Session()
 state = {"model": model, "optimizer": optimizer}
 torch.manual_seed(RANK // 2 if "tp" in KIND else RANK)  # tensor-parallel ranks see the same batch
 start = session.restore(state)
+if start:
+    write_whole("restored")
 for number in range(start + 1, STEPS + 1):
     session.wait()
     step()
     session.step(number)
     session.checkpoint(state)
 session.flush()
-whole = {}
-if KIND == "zero":
-    whole |= optimizer.whole()
-for name, each in flatten_state_dict(StateTree(state).nested())[0].items():
-    if isinstance(each, DTensor):
-        whole[name] = each.full_tensor()
-    elif name not in whole and isinstance(each, torch.Tensor) and not hasattr(each, "boxes"):
-        whole[name] = each.clone()
-torch.save(whole, OUT / f"whole-{RANK}.pt")
+write_whole("whole")
 dist.destroy_process_group()
