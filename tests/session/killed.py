@@ -19,7 +19,7 @@ def save_for_ever(folder: str, told: str, epoch: int) -> None:
     with open(told, "r+b") as file:
         page = mmap.mmap(file.fileno(), 16)
     keeps = struct.unpack("<qq", page[:])
-    weight = torch.zeros(50_000)
+    weight = torch.zeros(500_000)  # so large that a kill often comes while it is copied
     planned = make_plan({"weight": weight}, Path(folder), epoch, 1)
     writer = ShardWriter(planned.layout, Owner("toy", epoch, 0, 1), Path(folder))
     writer.prepare(keeps)
