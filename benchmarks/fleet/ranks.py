@@ -48,7 +48,7 @@ class ScriptedRank:
         self.rank = rank
         self.pid = process.pid
         self.family = {process.pid}
-        self.expected = False
+        self.expected = self.ordered = False
         self.exit_code: int | None = None
         self.gone: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._on_exit = on_exit
@@ -59,17 +59,17 @@ class ScriptedRank:
 
     def kill(self) -> None:
         """It is gone at once."""
-        self.expected = True
+        self.expected = self.ordered = True
         self.end(-9)
 
     def terminate(self) -> bool:
         """It has no handler for SIGTERM."""
-        self.expected = True
+        self.expected = self.ordered = True
         return False
 
     def watch(self, on_exit: Callable[[Any], None] | None) -> None:
         """Whom to report its end to."""
-        self.expected = on_exit is None
+        self.expected = self.ordered = on_exit is None
         self._on_exit = on_exit
 
     def end(self, code: int) -> None:
