@@ -59,17 +59,17 @@ class ScriptedRank:
 
     def kill(self) -> None:
         """It is gone at once."""
-        self.expected = self.ordered = True
+        self.expected = True
         self.end(-9)
 
     def terminate(self) -> bool:
         """It has no handler for SIGTERM."""
-        self.expected = self.ordered = True
+        self.expected = True
         return False
 
     def watch(self, on_exit: Callable[[Any], None] | None) -> None:
         """Whom to report its end to."""
-        self.expected = self.ordered = on_exit is None
+        self.expected = on_exit is None
         self._on_exit = on_exit
 
     def end(self, code: int) -> None:
