@@ -268,10 +268,10 @@ CONTROLS = {
         slots_are_not_looked_at,
         "every incident ends",
         (
-            Fault(1.5, "machine_silence", "m1", for_s=4.53),
-            Fault(4.61, "machine_death", "m0"),
+            Fault(2.96, "machine_silence", "m1", for_s=4.68),
+            Fault(6.16, "machine_death", "m0"),
         ),
-        seed=291,
+        seed=102,
     ),
     "a clock set back hides a run that died": Control(
         runs_are_judged_by_the_wall_clock,
