@@ -97,7 +97,8 @@ async def test_faults_below_an_agent_become_alerts(machine: Machine) -> None:
     with (agent.folder / "kernel.log").open("a") as log:
         log.write("EXT4-fs error (device sdb1): ext4_lookup:1611: inode #2\n")
     assert machine.alert(AlertKind.FILESYSTEM_ERROR).evidence["device"] == "sdb1"
-    assert "ConnectError" in machine.alert(AlertKind.STORAGE_UNREACHABLE).evidence["error"]
+    error = machine.alert(AlertKind.STORAGE_UNREACHABLE).evidence["error"]
+    assert error.startswith(("ConnectError", "ReadError")), "refused, or cut off in the midst of an answer"
     agent.script("gpt", CHATTY)
     async with agent.client as client:
         await client.start(agent.start("gpt", ranks=(0,), world_size=1))

@@ -71,10 +71,10 @@ def test_a_rank_that_is_a_step_ahead_is_not_mixed_in(make_agent: MakeAgent) -> N
     assert choose(shards, (), 2, {0: "m0", 1: "m0"}).step == 0
 
 
-def test_the_last_save_is_not_left_out(make_agent: MakeAgent) -> None:
-    """One rank's copies take longer than its steps, so that saves are skipped and mixed; the last step is common."""
+def test_the_last_save_is_not_left_out(make_agent: MakeAgent, tmp_path: Path) -> None:
+    """One rank's copies last beyond the other's next calls, which are left out; the last step is common."""
     agent = make_agent(2)
-    agent.start(SCRIPTS / "last.py", [])
+    agent.start(SCRIPTS / "last.py", [tmp_path], **{wire.ENV_PATIENCE: "0"})
     assert agent.join() == [0, 0], agent.output()
     agent.wait_for(lambda: 7 in {each["step"] for each in agent.of("common")}, 30)
     assert agent.of("skipped")
