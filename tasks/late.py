@@ -19,14 +19,11 @@ def roots(case: RecoveryContext) -> dict[str, str]:
     """
     ctx, job = case.ctx, case.job_now()
     present = {machine.name: machine.incarnation for machine in ctx.ledger.machines_named(job.machines)}
-    alerts = [
-        alert
-        for alert in case.incident.alerts
-        if alert.machine in present and alert.incarnation in (None, present[alert.machine])
-    ]
     # Of one that was evicted already only a later life can be accused.
     out = returned.evicted(case)
-    alerts = [each for each in alerts if not _of_evicted(each, out)]
+    alerts = [
+        each for each in sure_signs.of_present(case.incident.alerts, present) if not _of_evicted(each, out)
+    ]
     found = sure_signs.find(alerts, ctx.policy.classify)
     return found if len(found) <= ctx.policy.aggregate.limit(len(job.machines)) else {}
 

@@ -7,7 +7,7 @@ from prefect.logging import get_run_logger
 from holdfast.errors import HoldfastError, LimitError, NoStandbyError
 from holdfast.models.missing import Missing
 from holdfast.models.wait import Wait
-from holdfast.policies.classify import unable
+from holdfast.policies.classify import sure_signs, unable
 from holdfast.policies.escalate import overtake, waits
 from holdfast.tasks import beside, firing
 from holdfast.tasks.pause import pause
@@ -41,12 +41,7 @@ async def met(case: RecoveryContext, limit: LimitError | NoStandbyError) -> None
 
 def _cannot_run(case: RecoveryContext) -> str:
     """Return the machines of the job on which no rank can run, with the reasons; empty: there is none."""
-    present = case.incarnations()
-    alerts = [
-        alert
-        for alert in firing.still(case.ctx, case.incident)
-        if alert.machine in present and alert.incarnation in (None, present[alert.machine])
-    ]
+    alerts = sure_signs.of_present(firing.still(case.ctx, case.incident), case.incarnations())
     found = unable.find(alerts, case.ctx.policy.classify)
     return "; ".join(f"{name} ({why})" for name, why in found.items())
 

@@ -60,12 +60,7 @@ async def replace_lost(actor: Actor, incident: Incident, stopped: Fenced) -> str
 def _sure(actor: Actor, incident: Incident, job: Job) -> dict[str, str]:
     """Return the machines of the job that alerts surely accuse in their present life, with the reasons."""
     present = {each.name: each.incarnation for each in actor.ctx.ledger.machines_named(job.machines)}
-    alerts = [
-        alert
-        for alert in incident.alerts
-        if alert.machine in present and alert.incarnation in (None, present[alert.machine])
-    ]
-    return sure_signs.find(alerts, actor.ctx.policy.classify)
+    return sure_signs.find(sure_signs.of_present(incident.alerts, present), actor.ctx.policy.classify)
 
 
 def _loss(actor: Actor, incident: Incident, job: Job, stopped: Fenced, sure: Mapping[str, str]) -> Loss:

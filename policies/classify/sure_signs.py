@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.models.alert import Alert, AlertKind, IncidentClass
 from holdfast.models.alert_kinds.meaning import Acts
@@ -18,6 +18,15 @@ def find(alerts: Sequence[Alert], policy: ClassifyPolicy) -> dict[str, str]:
         if alert.machine is not None and alert.machine not in found and is_sure(alert, policy):
             found[alert.machine] = describe(alert)
     return found
+
+
+def of_present(alerts: Iterable[Alert], present: Mapping[str, str]) -> list[Alert]:
+    """Return the alerts about machines in their ``present`` life (name -> incarnation), or about no particular one."""
+    return [
+        alert
+        for alert in alerts
+        if (life := present.get(alert.machine or "")) is not None and alert.incarnation in (None, life)
+    ]
 
 
 def is_sure(alert: Alert, policy: ClassifyPolicy) -> bool:

@@ -392,9 +392,8 @@ class Correlator:
         """Decide again about jobs whose time has come."""
         now = self._site.clock.now()
         for name, settling in list(self._settling.items()):
-            if (
-                now < settling.detected_at
-            ):  # the clock was set back: what is waited for would last so much longer
+            if now < settling.detected_at:
+                # The clock was set back: what is waited for would last so much longer.
                 settling.detected_at = settling.until = now
             if now < settling.until:
                 if job := self._site.fleet.jobs.get(name):

@@ -147,12 +147,7 @@ async def test_after_the_last_attempt_a_human_is_asked(kit: Kit) -> None:
     await kit.running_job()
     await kit.crash()
     kit.ledger.set_job(JOB, state=JobState.RECOVERING)
-    for _ in range(20):
-        begin_attempt(kit)
-        for key in list(kit.runs.runs):
-            if kit.runs.runs[key].phase is RunPhase.RUNNING:
-                kit.runs.set(key, RunPhase.FAILED)
-        await kit.tick(10)
+    await fail_all_attempts(kit)
     (incident,) = kit.incidents()
     assert incident.state is IncidentState.NEEDS_HUMAN
     assert "6 attempts" in incident.summary
@@ -188,12 +183,7 @@ async def test_the_incident_of_a_job_that_was_stopped_is_dismissed_in_the_end(ki
     await kit.running_job()
     await kit.crash()
     kit.ledger.set_job(JOB, state=JobState.STOPPED)
-    for _ in range(20):
-        begin_attempt(kit)
-        for key in list(kit.runs.runs):
-            if kit.runs.runs[key].phase is RunPhase.RUNNING:
-                kit.runs.set(key, RunPhase.FAILED)
-        await kit.tick(10)
+    await fail_all_attempts(kit)
     (incident,) = kit.incidents()
     assert (incident.state, incident.summary) == (IncidentState.DISMISSED, "the job was stopped")
     assert kit.ledger.job(JOB).state is JobState.STOPPED
@@ -272,6 +262,16 @@ async def test_an_answer_that_prefect_missed_is_given_again(kit: Kit) -> None:
     assert [answer["approve"] for _, answer in kit.runs.resumed] == [True]
     await kit.tick()
     assert len(kit.runs.resumed) == 1
+
+
+async def fail_all_attempts(kit: Kit) -> None:
+    """Have every attempt begin and fail, until there is none any more."""
+    for _ in range(20):
+        begin_attempt(kit)
+        for key in list(kit.runs.runs):
+            if kit.runs.runs[key].phase is RunPhase.RUNNING:
+                kit.runs.set(key, RunPhase.FAILED)
+        await kit.tick(10)
 
 
 def begin_attempt(kit: Kit) -> None:
