@@ -126,21 +126,20 @@ def test_the_last_save_waits_for_the_one_before(
     make_agent: MakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Step 5 is not due, and the save of step 4 is under way: without ``last`` it would be left out twice."""
-    agent = make_agent()
-    go = hold_saves(monkeypatch)
-    go.set()
+    agent = make_agent(replicate=False)
+    monkeypatch.setattr(boundary, "REPLICATION_S", 1000.0)
     session, state = session_of(agent, **{wire.ENV_PATIENCE: "0", wire.ENV_MEMORY_EVERY: "2"}), training()
     session.restore(state)
     for step in range(1, 6):
         train(state)
-        session.wait()
         session.step(step)
-        if step == 4:
-            go.clear()
-        session.checkpoint(state, overlap="all", last=step == 5)
-        if step == 4:
-            threading.Timer(0.3, go.set).start()
-    assert session.counts.skipped == 0
+        if step == 5:  # the peers get steps 4 and 5 while the call waits
+            threading.Timer(0.3, setattr, (agent.controls[0], "replicated_step", 5)).start()
+        session.checkpoint(state, last=step == 5)
+        if step < 4:
+            agent.controls[0].replicated_step = step
+            assert session.flush(20)
+    assert session.counts == Counts(saved=4, common=4), "steps 1, 2, 4 and 5"
     assert max(each.step for _, each in buffers.inventory(agent.shards)) == 5
     session.checkpoint(state, last=True)
     assert session.counts.unstepped == 0, "the step is saved: nothing is left to do"
