@@ -12,6 +12,7 @@ from holdfast.errors import (
     LimitError,
     RefusedError,
     UnavailableError,
+    UnknownError,
 )
 from holdfast.models.missing import Missing
 from holdfast.operations import pause as stopping
@@ -70,8 +71,8 @@ async def hold_at_boundary(case: RecoveryContext) -> None:
     async def act() -> dict[str, Any]:
         try:
             step = await hold_ranks(case.ctx, case.job_now(), 0)
-        except (RefusedError, UnavailableError) as refused:
-            # It still may be stopped: every step is in memory already.
+        except (RefusedError, UnavailableError, UnknownError) as refused:
+            # It still may be stopped: every step is in memory already. Unknown: an agent that restarted has no ranks.
             return {"held": False, "why": str(refused)}
         return {"held": True, "step": step}
 

@@ -8,14 +8,17 @@ from pathlib import Path
 import pytest
 
 from holdfast.clock import FakeClock
-from holdfast.errors import RefusedError, UnavailableError
+from holdfast.errors import RefusedError, UnavailableError, UnknownError
 from holdfast.models.agent import AgentState, Hold, JobOnMachine, RankPhase, RankState
+from holdfast.models.alert import Classification, IncidentClass
 from holdfast.models.job import JobSpec, JobState
 from holdfast.models.machine import Machine
 from holdfast.operations import fleet, hold
 from holdfast.operations.context import Context
 from holdfast.settings import Settings
+from holdfast.tasks import pause
 from holdfast.tasks.context import use
+from holdfast.tasks.recovery_context import RecoveryContext
 from tests.storage.ledger.samples import register
 
 JOB = "gpt"
@@ -192,3 +195,25 @@ async def test_a_job_that_was_started_again_meanwhile_is_not_recorded_as_held(
     with pytest.raises(RefusedError, match="epoch 2"):
         await hold.hold(ctx, JOB, 0)
     assert ctx.ledger.job(JOB).state is JobState.RUNNING
+
+
+async def test_an_agent_without_ranks_of_the_job_is_no_obstacle_to_stopping_it(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It restarted, or an attempt was cut off before the start: every further attempt would find the same."""
+
+    async def unknown(*_: object) -> None:
+        raise UnknownError("no ranks of job 'gpt' on this machine")
+
+    monkeypatch.setattr(pause, "hold_ranks", unknown)
+    found = Classification(incident_class=IncidentClass.SCALE_JOB, confidence=1.0, reasons=("x",))
+    incident = ctx.ledger.open_incident(JOB, found, 1, [], 1_000.0)
+    case = RecoveryContext(
+        incident_id=incident.id,
+        attempt=1,
+        job=JOB,
+        incident_class=incident.incident_class,
+        broken_epoch=1,
+    ).within(ctx)
+    await pause.hold_at_boundary.fn(case)
+    assert [(each.result or {}).get("held") for each in case.done("hold")] == [False]
