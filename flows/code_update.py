@@ -2,8 +2,10 @@
 
 Held at a step boundary, switched in place, restarted; if the new code does not come up, rolled back.
 A change that is not urgent is merged into the next restart instead, and needs no run of this playbook.
+A machine that is lost meanwhile is replaced: its alerts join this incident, and open none of their own.
 """
 
+from holdfast.tasks.lost import replace_lost
 from holdfast.tasks.pause import hold_at_boundary, pause
 from holdfast.tasks.playbook import Recovered, playbook
 from holdfast.tasks.recovery_context import RecoveryContext
@@ -15,11 +17,13 @@ from holdfast.tasks.rollback import apply_update, rollback
 async def code_update(case: RecoveryContext) -> Recovered:
     """Switch a running job to a new code version, in place."""
     if case.again:
-        await pause(case)
+        silent = await pause(case)
+        await replace_lost(case, silent)
         did = f"the update did not come up; rolled back to {await rollback(case, 'update failed')}"
     else:
         await hold_at_boundary(case)
-        await pause(case)
+        silent = await pause(case)
+        await replace_lost(case, silent)
         did = f"updated the code to {await apply_update(case)}"
     resumed = await resume(case)
     return Recovered(summary=f"{did}; {resumed.said}")

@@ -4,13 +4,12 @@ Machines are claimed while the job trains. Then it is held at a step boundary, r
 in memory. To zero: its newest step goes to S3, and its machines to the standby pool.
 """
 
-from holdfast.tasks.evict import evict
+from holdfast.tasks.lost import evict_lost, replace_lost
 from holdfast.tasks.pause import hold_at_boundary, pause
 from holdfast.tasks.playbook import Recovered, playbook
 from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.resize import claim, holds_none, leave_at_zero, place, size_before, take_up, to_zero
 from holdfast.tasks.resume import resume
-from holdfast.tasks.standby import swap_in
 
 
 @playbook(would="restart the job at a step boundary with another number of machines")
@@ -23,21 +22,20 @@ async def scale_job(case: RecoveryContext) -> Recovered:
         leave_at_zero(case)
         return Recovered(summary="it is scaled to zero already")
 
+    silent: tuple[str, ...] = ()
     if holds_none(case):
         did = await place(case, machines)
     elif case.again:
-        await pause(case)
+        silent = await pause(case)
         did = f"it did not come up with {machines} machines: {await place(case, size_before(case))}"
-        await swap_in(case)
     else:
         await claim(case, machines)
         await hold_at_boundary(case)
         silent = await pause(case)
         if not machines:
+            await evict_lost(case, silent)
             return Recovered(summary=await to_zero(case))
         did = await place(case, machines)
-        if silent:
-            await evict(case, silent, "it did not answer when the job was resized")
-            await swap_in(case)
+    await replace_lost(case, silent)
     resumed = await resume(case)
     return Recovered(summary=f"{did}; {resumed.said}")

@@ -96,7 +96,8 @@ async def to_zero(ctx: Context, ledger: Ledger, job_name: str, bound: int | None
     """
     job = ledger.job(job_name)
     if job.machines:
-        machines = ledger.machines_named(job.machines)
+        # One that was lost meanwhile is out of service: others may keep the copies of what it held.
+        machines = [each for each in ledger.machines_named(job.machines) if each.serves(job_name)]
         settled = fleet.all_or_raise(await fleet.settle(ctx, machines, job_name, job.epoch))
         states = {name: each.state for name, each in settled.items()}
         newest = triggered(ctx, job, states, bound)

@@ -25,6 +25,7 @@ class Step(StrEnum):
     AWAIT_HEALTHY = "await_healthy"
     DIAGNOSE = "diagnose"
     ESCALATE = "escalate"
+    REPLACE_LOST = "replace_lost"
     APPLY_UPDATE = "apply_update"
     EVICT = "evict"
     SWAP_IN = "swap_in"
@@ -75,7 +76,13 @@ PLAYBOOKS: Mapping[IncidentClass, tuple[Step, ...]] = {
     IncidentClass.EXTERNAL_SERVICE: (Step.PAUSE, Step.AWAIT_HEALTHY, Step.ESCALATE, *_REPLACE),
     IncidentClass.USER_CODE_ERROR: (Step.PAUSE, Step.ESCALATE, *_REPLACE),
     IncidentClass.PLANNED_MOVE: (Step.CHOOSE, Step.BRING, Step.SWITCH, Step.HAND_BACK, Step.REPLENISH),
-    IncidentClass.CODE_UPDATE: (Step.HOLD, Step.PAUSE, Step.APPLY_UPDATE, Step.RESUME),
+    IncidentClass.CODE_UPDATE: (
+        Step.HOLD,
+        Step.PAUSE,
+        Step.REPLACE_LOST,
+        Step.APPLY_UPDATE,
+        Step.RESUME,
+    ),
 }
 
 NOT_SIMULATED = frozenset({IncidentClass.CHECKPOINT_UNRESTORABLE, IncidentClass.SCALE_JOB})
