@@ -293,8 +293,10 @@ class RankTable:
     def _on_allows(self, row: RankStatus, message: dict[str, Any]) -> None:
         row.allows = frozenset(map(str, message["names"]))
 
-    def _on_held(self, row: RankStatus, _message: dict[str, Any]) -> None:
+    def _on_held(self, row: RankStatus, message: dict[str, Any]) -> None:
         row.paused = True
+        # The report of the step itself may be lost, and a rank that is held sends no other.
+        row.step = max(row.step, _step(message.get("step", 0)))
 
     def _on_released(self, row: RankStatus, _message: dict[str, Any]) -> None:
         row.paused = False

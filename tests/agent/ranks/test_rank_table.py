@@ -73,6 +73,17 @@ def _say(board: RankTable, kind: str, rank: int = 2, epoch: int = 3, **fields: A
     board.drain()
 
 
+async def test_a_held_rank_whose_last_step_was_not_reported_is_held_at_that_step(
+    board: RankTable, say: Say
+) -> None:
+    """A datagram may be lost, and a rank that is held sends no further step: the boundary would never be one."""
+    say("step", step=7, at=1.0)
+    say("held", step=8)
+    assert (board.rows[2].step, board.rows[2].paused) == (8, True)
+    say("held", step=8)
+    assert board.rows[2].step == 8
+
+
 async def test_skipped_saves_and_restores_are_told(say: Say, heard: Heard) -> None:
     """They become metrics."""
     say("restored", tier="peer", step=3, s=0.5)
