@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import io
 import multiprocessing.forkserver
 import os
 import runpy
@@ -212,7 +213,8 @@ def _redirect(log: str) -> None:
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.close(descriptor)
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a script whose process is kept may have put something else there
+        sys.stdout.reconfigure(line_buffering=True)
 
 
 def _limit_threads() -> None:
