@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from holdfast.deployments.gateway.fleet.facts import gather
 from holdfast.deployments.gateway.intake.correlate import Correlator
@@ -11,11 +11,17 @@ from holdfast.deployments.gateway.intake.outcome import Outcome, What
 from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import HoldfastError, NoStandbyError, RefusedError
 from holdfast.models.alert import Alert, AlertKind, IncidentClass
+from holdfast.models.history import Action, ActionState
 from holdfast.models.job import ENDED, Job, JobState
 from holdfast.models.machine import MachineState
 from holdfast.operations import flaps, resize
+from holdfast.policies.escalate import waits
 from holdfast.policies.pool import elastic
 from holdfast.policies.pool.machine_groups import group_of
+from holdfast.storage.ledger import Ledger
+
+_LOOK_BACK = 32
+"""Incidents of a job, newest first, among which those are that changed its size."""
 
 
 class Sizes:
@@ -89,7 +95,8 @@ class Sizes:
             await self._release(job.name)
             return
         standing_by = max(0, len(await self._usable(job)) - limits.keep_standbys)
-        if (machines := elastic.grown(job.spec, standing_by)) > job.spec.machines:
+        machines = elastic.grown(job.spec, standing_by)
+        if machines > job.spec.machines and not await self._failed_lately(job):
             log.info("job %s grows to %d machines: %d stand by", job.name, machines, standing_by)
             await self.ask(job, machines, "holdfast", "machines stand by", grown=True)
 
@@ -100,6 +107,13 @@ class Sizes:
         same = (facts.job.state, facts.job.spec) == (job.state, job.spec)
         return same and facts.acting is None and 0 < facts.epoch_opened_at <= since
 
+    async def _failed_lately(self, job: Job) -> bool:
+        """Return whether the job did not come up with another size lately: the pauses between such attempts grow."""
+        failed = await asyncio.to_thread(_failures, self._site.ledger, job)
+        if not failed:
+            return False
+        return 0 <= self._site.clock.now() - failed[0] < waits.pause_s(len(failed), self._site.policy.again)
+
     async def _usable(self, job: Job) -> list[str]:
         """Return the standbys that the job may take: of the kind of those that it has."""
         site, pool = self._site, self._site.policy.spare_pool
@@ -108,3 +122,21 @@ class Sizes:
         flapping = await asyncio.to_thread(flaps.of_the_pool, site.ledger, site.clock, site.policy)
         names = [machine.name for machine in standbys if machine.name not in flapping]
         return [name for name in names if not kinds or group_of(name, pool) in kinds]
+
+
+def _failures(ledger: Ledger, job: Job) -> list[float]:
+    """Return when the changes of size ended that the job did not come up with, the newest ones in a row (blocking)."""
+    ended: list[float] = []
+    for incident in ledger.incidents(job.name, limit=_LOOK_BACK, evidence=False):
+        if incident.incident_class is not IncidentClass.SCALE_JOB or incident.opened_at < job.submitted_at:
+            continue
+        if incident.closed_at is None or not _went_back(ledger.actions(incident.id)):
+            break
+        ended.append(incident.closed_at)
+    return ended
+
+
+def _went_back(actions: Sequence[Action]) -> bool:
+    """Return whether a change of size was taken back in the end."""
+    done = [each.result for each in actions if each.kind == "resize" and each.state is ActionState.DONE]
+    return len(done) > 1 and done[-1].get("to") == done[0].get("from")

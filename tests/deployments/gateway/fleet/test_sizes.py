@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.models.alert import IncidentClass, IncidentState
+from holdfast.models.alert import Classification, Incident, IncidentClass, IncidentState
 from holdfast.models.job import Elastic, Job, JobState
 from holdfast.models.machine import MachineState
 from holdfast.testing.gateway_kit import JOB, Kit
@@ -128,3 +128,27 @@ async def test_a_slow_start_takes_few_machines_then_the_others(kit: Kit) -> None
     assert (job["machines"], job["spec"]["machines"]) == (["m0", "m1"], 2)
     await look(kit)
     assert asked(kit) == [4]
+
+
+def goes_back(kit: Kit, incident: Incident) -> None:
+    """Its playbook tried three machines, saw no step, and went back to two."""
+    for key, sizes in (("resize:e1", {"from": 2, "to": 3}), ("resize:e2", {"from": 3, "to": 2})):
+        kit.ledger.begin(incident.id, 1, key, "resize", {})
+        kit.ledger.finish(incident.id, key, sizes)
+    kit.ledger.set_incident(incident.id, state=IncidentState.RECOVERED)
+
+
+async def test_a_size_that_it_does_not_come_up_with_is_tried_again_after_growing_pauses(kit: Kit) -> None:
+    """A standby that is bad, or a batch too small for so many ranks: else the job is restarted every half minute."""
+    await elastic(kit)
+    found = Classification(incident_class=IncidentClass.SCALE_JOB, confidence=1.0, reasons=("grows",))
+    goes_back(kit, kit.ledger.open_incident(JOB, found, 1, [], kit.clock.now()))
+    for _ in range(2):
+        assert len(kit.incidents()) == 1
+        await look(kit)
+    (again,) = [each for each in kit.incidents() if each.state is IncidentState.OPEN]
+    goes_back(kit, again)
+    for _ in range(4):
+        assert len(kit.incidents()) == 2
+        await look(kit)
+    assert len(kit.incidents()) == 3
