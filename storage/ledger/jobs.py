@@ -130,6 +130,19 @@ class Jobs(Connection):
             row.spec = JobSpec.model_validate(row.spec).with_role(role, replicas).model_dump(mode="json")
             return row.to(Job)
 
+    def want_size(self, name: str, machines: int) -> Job:
+        """Have an elastic job that has so many machines keep this size; one that has another by now stays as it is.
+
+        Raises:
+            UnknownError: no such job.
+        """
+        with self._write() as session:
+            row = job_row(session, name, lock=True)
+            spec = JobSpec.model_validate(row.spec)
+            if spec.elastic is not None and spec.machines == machines:
+                row.spec = spec.resized(machines, wanted=True).model_dump(mode="json")
+            return row.to(Job)
+
     def was_launched(self, name: str) -> bool:
         """Return whether an epoch was begun since the job was submitted.
 

@@ -50,6 +50,8 @@ class Sizes:
         if machines:
             resize.spec_for(job, machines)
         if machines == len(job.machines) and machines in (0, job.spec.machines):
+            if machines and not grown:  # it may be smaller than it wants to be, and would grow back
+                await asyncio.to_thread(self._site.ledger.want_size, job.name, machines)
             return Outcome(outcome=What.IGNORED, message=f"job {job.name} has {machines} machines already")
         if not job.machines and (standing_by := len(await self._usable(job))) < machines:
             raise NoStandbyError(f"job {job.name} wants {machines} machines, {standing_by} stand by")

@@ -72,7 +72,10 @@ def backoff_s(attempt: int) -> float:
 
 
 def why_moot(incident: Incident, job: Job, versions: Sequence[CodeVersion]) -> str:
-    """Return why an incident that waited for another one has nothing left to do; empty when it has."""
+    """Return why an incident that waited for another one has nothing left to do; empty when it has.
+
+    ``incident`` is given with its alerts: they name the version or the size that is asked for.
+    """
     if job.state is JobState.STOPPED:
         return STOPPED
     if job.state is not JobState.RUNNING or incident.epoch >= job.epoch:
@@ -80,11 +83,17 @@ def why_moot(incident: Incident, job: Job, versions: Sequence[CodeVersion]) -> s
     if incident.incident_class is IncidentClass.CODE_UPDATE:
         return _why_no_update(incident, job, versions)
     if incident.incident_class is IncidentClass.SCALE_JOB:
-        same = incident.machines_asked == job.spec.machines
-        return f"it has {job.spec.machines} machines already" if same else ""
+        return f"it has {job.spec.machines} machines already" if _has_its_size(incident, job) else ""
     if incident.machine and incident.machine in job.machines:
         return ""
     return f"the job runs again since epoch {job.epoch}"
+
+
+def _has_its_size(incident: Incident, job: Job) -> bool:
+    """Return whether the job has as many machines as it is asked to have, and keeps them if a person asked for it."""
+    grown = any(alert.evidence.get("grown") for alert in incident.alerts)
+    keeps = grown or job.spec.elastic is None or job.spec.elastic.want == incident.machines_asked
+    return keeps and incident.machines_asked == job.spec.machines
 
 
 def _why_no_update(incident: Incident, job: Job, versions: Sequence[CodeVersion]) -> str:

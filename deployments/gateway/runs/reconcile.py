@@ -88,8 +88,9 @@ class Reconciler:
         ledger = self._site.ledger
         job = await asyncio.to_thread(ledger.job, incident.job)
         versions = await asyncio.to_thread(ledger.versions, incident.job)
-        if incident.incident_class is IncidentClass.CODE_UPDATE:
-            incident = await asyncio.to_thread(ledger.incident, incident.id)  # its alert names the version
+        if incident.incident_class in (IncidentClass.CODE_UPDATE, IncidentClass.SCALE_JOB):
+            # Its alert names the version, or the size.
+            incident = await asyncio.to_thread(ledger.incident, incident.id)
         if why := why_moot(incident, job, versions):
             log.info("%s: dismissed: %s", incident.id, why)
             await asyncio.to_thread(

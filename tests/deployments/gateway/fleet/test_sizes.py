@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.models.alert import Classification, Incident, IncidentClass, IncidentState
 from holdfast.models.job import Elastic, Job, JobState
 from holdfast.models.machine import MachineState
-from holdfast.testing.gateway_kit import JOB, Kit
+from holdfast.testing.gateway_kit import JOB, Kit, start_epoch
 
 SETTLED_S = 31.0
 
@@ -152,3 +152,30 @@ async def test_a_size_that_it_does_not_come_up_with_is_tried_again_after_growing
         assert len(kit.incidents()) == 2
         await look(kit)
     assert len(kit.incidents()) == 3
+
+
+async def test_a_smaller_job_that_is_asked_to_keep_its_size_does_not_grow_back(kit: Kit) -> None:
+    """It lost a machine, and a person asks for the number that is left: nothing is restarted for it."""
+    await elastic(kit)
+    same = await kit.post(f"/v1/jobs/{JOB}/scale", {"machines": 2})
+    assert "has 2 machines already" in str(same)
+    await look(kit)
+    assert asked(kit) == []
+
+
+async def test_a_size_that_was_asked_for_twice_is_changed_once(kit: Kit) -> None:
+    """The second request waited for the first, and finds the job as it is asked to be."""
+    await elastic(kit)
+    for _ in range(2):
+        kit.clock.advance(1.0)
+        await kit.post(f"/v1/jobs/{JOB}/scale", {"machines": 3})
+    await kit.settled()
+    first, second = kit.incidents()
+    job, (free,) = kit.ledger.job(JOB), kit.ledger.claim_standbys(JOB, 1)
+    kit.ledger.set_job(JOB, machines=[*job.machines, free.name], spec=job.spec.resized(3, wanted=True))
+    start_epoch(kit.ledger, JOB)
+    kit.close_incident(first.id)
+    kit.ledger.set_job(JOB, state=JobState.RUNNING)
+    await kit.tick()
+    assert kit.ledger.incident(second.id).state is IncidentState.DISMISSED
+    assert kit.ledger.incident(second.id).summary == "it has 3 machines already"
