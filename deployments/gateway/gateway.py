@@ -129,7 +129,7 @@ class Gateway:
         self.step_times = StepTimes()
         self.releases = Releases(self.site, acts)
         self.releases.launching = self.correlator.launches
-        self.sizes = Sizes(self.site, self.correlator, acts.release_unplaced)
+        self.sizes = Sizes(self.site, self.correlator, acts.release_unplaced, acts.take_out)
         self.roles = Roles(self.site)
         self.resuming: list[Callable[[], Awaitable[None]]] = []
         """Callbacks of other parts, run when this gateway begins to lead."""

@@ -180,7 +180,10 @@ async def _launch(
         job=job_name, epoch=job.epoch + 1, incarnation=first.incarnation, world_size=job.spec.world_size
     )
     gone = [name for name in left if name not in job.machines]
-    unknown = [name for name in gone if name not in known]
+    # A move that something else came before may have left a machine, whose memory has what its slot's next one needs.
+    draining = ledger.machines(state=MachineState.DRAINING, job=job_name)
+    left_before = [each.name for each in draining if each.name not in (*job.machines, *left)]
+    unknown = [name for name in (*gone, *left_before) if name not in known]
     meeting = _there(ahead) if ahead else ctx.agent(first).open_rendezvous(meet)
     unseen = [machine for machine in machines if machine.name not in known]
     found, rendezvous, leaving = await asyncio.gather(

@@ -13,7 +13,7 @@ from holdfast.errors import HoldfastError, NoStandbyError, RefusedError
 from holdfast.models.alert import Alert, AlertKind, IncidentClass
 from holdfast.models.history import Action, ActionState
 from holdfast.models.job import ENDED, Job, JobState
-from holdfast.models.machine import MachineState
+from holdfast.models.machine import Machine, MachineState, Scope
 from holdfast.operations import flaps, resize
 from holdfast.policies.escalate import waits
 from holdfast.policies.pool import elastic
@@ -22,17 +22,26 @@ from holdfast.storage.ledger import Ledger
 
 _LOOK_BACK = 32
 """Incidents of a job, newest first, among which those are that changed its size."""
+TRY_AGAIN_S = 300.0
+"""Pause before a machine that a job left is taken out once more, where that failed."""
 
 
 class Sizes:
     """Looks at what is, not at what happened: a gateway that was away catches up."""
 
     def __init__(
-        self, site: Site, correlator: Correlator, release_unplaced: Callable[[str], Awaitable[None]]
+        self,
+        site: Site,
+        correlator: Correlator,
+        release_unplaced: Callable[[str], Awaitable[None]],
+        take_out: Callable[[Machine, str, Scope], Awaitable[None]],
     ) -> None:
         self._site = site
         self._correlator = correlator
         self._release = release_unplaced
+        self._take_out = take_out
+        self._tried_at: dict[tuple[str, str], float] = {}
+        """Machines that jobs left, by name and incarnation."""
 
     async def ask(self, job: Job, machines: int, by: str, note: str = "", *, grown: bool = False) -> Outcome:
         """Have a job's number of machines changed by the playbook ``scale-job``; 0: to zero.
@@ -74,15 +83,22 @@ class Sizes:
 
     async def tick(self) -> None:
         """Run one round."""
+        leaving: dict[str, list[Machine]] = {}
+        for machine in self._site.fleet.machines.values():
+            if machine.state is MachineState.DRAINING and machine.job is not None:
+                leaving.setdefault(machine.job, []).append(machine)
         for job in list(self._site.fleet.jobs.values()):
-            if job.state not in (JobState.RUNNING, JobState.SCALED_TO_ZERO):
-                continue
+            left = [each for each in leaving.get(job.name, ()) if each.name not in job.machines]
             try:
-                await self._look(job)
+                if job.state in (JobState.RUNNING, JobState.SCALED_TO_ZERO):
+                    await self._look(job, left)
+                elif left and job.state in (JobState.STOPPED, JobState.DONE):
+                    # Not of one that has failed: its next attempt may need their memory.
+                    await self._finish_all(job, left)
             except HoldfastError as error:
                 log.warning("size of job %s: %s", job.name, error)
 
-    async def _look(self, job: Job) -> None:
+    async def _look(self, job: Job, leaving: Sequence[Machine]) -> None:
         site, limits = self._site, self._site.policy.elastic
         left = [
             machine.name
@@ -91,6 +107,7 @@ class Sizes:
         ]
         grows = limits.grow and job.state is JobState.RUNNING
         wants_more = grows and job.spec.elastic is not None and job.spec.machines < job.spec.elastic.want
+        await self._finish_all(job, leaving)
         if not (left or wants_more) or not await self._is_settled(job):
             return
         if left:
@@ -101,6 +118,22 @@ class Sizes:
         if machines > job.spec.machines and not await self._failed_lately(job):
             log.info("job %s grows to %d machines: %d stand by", job.name, machines, standing_by)
             await self.ask(job, machines, "holdfast", "machines stand by", grown=True)
+
+    async def _finish_all(self, job: Job, leaving: Sequence[Machine]) -> None:
+        if leaving and await self._is_settled(job):
+            for machine in leaving:
+                await self._finish(machine)
+
+    async def _finish(self, machine: Machine) -> None:
+        """Take out a machine that the job has left: the run that was to see to it gave way to something else."""
+        now, life = self._site.clock.monotonic(), (machine.name, machine.incarnation)
+        self._tried_at = {key: at for key, at in self._tried_at.items() if now - at < TRY_AGAIN_S}
+        if life in self._tried_at:
+            return
+        self._tried_at[life] = now
+        log.warning("machine %s, which job %s has left, is taken out", machine.name, machine.job)
+        why = machine.cordon_reason or f"left by job {machine.job}"
+        await self._take_out(machine, why, machine.cordon_scope or Scope.CLUSTER)
 
     async def _is_settled(self, job: Job) -> bool:
         """Return whether it runs for long enough at its present size, and no incident of it is worked on."""

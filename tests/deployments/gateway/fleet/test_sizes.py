@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.models.alert import Classification, Incident, IncidentClass, IncidentState
 from holdfast.models.job import Elastic, Job, JobState
-from holdfast.models.machine import MachineState
+from holdfast.models.machine import MachineState, Scope
 from holdfast.testing.gateway_kit import JOB, Kit, start_epoch
 
 SETTLED_S = 31.0
@@ -112,6 +112,23 @@ async def test_machines_without_a_slot_go_back_to_the_pool(kit: Kit) -> None:
     kit.ledger.set_job(JOB, state=JobState.RUNNING)
     await look(kit)
     assert [machine.name for machine in kit.ledger.machines(state=MachineState.STANDBY)] == [job.machines[2]]
+
+
+async def test_a_machine_that_a_job_left_is_taken_out_when_its_move_was_not_ended(kit: Kit) -> None:
+    """A fault came first between the switch and the hand-back: the incident that followed knows of no such machine."""
+    await elastic(kit, machines=3, want=2, standbys=0)
+    job = kit.ledger.job(JOB)
+    kit.ledger.set_job(JOB, machines=job.machines[:2], spec=job.spec.resized(2))
+    gone = job.machines[2]
+    kit.ledger.drain(gone, "i1", Scope.CLUSTER, "left: drain", JOB)
+    await kit.crash()
+    await look(kit)
+    assert kit.ledger.machine(gone).state is MachineState.DRAINING
+    kit.close_incident(kit.incidents()[0].id)
+    kit.ledger.set_job(JOB, state=JobState.RUNNING)
+    await look(kit)
+    out = kit.ledger.machine(gone)
+    assert (out.state, out.job, out.cordon_reason) == (MachineState.CORDONED, None, "left: drain")
 
 
 async def test_a_slow_start_takes_few_machines_then_the_others(kit: Kit) -> None:
