@@ -30,7 +30,7 @@ async def submit(gateway: Gateway, spec: JobSpec, code_version: str) -> Job:
         raise RefusedError(wrong)
     if spec.start_from is not None:
         spec = await gateway.acts.resolve(spec)
-    standing_by = await asyncio.to_thread(ledger.machines, MachineState.STANDBY)
+    standing_by = await _standing_by(gateway.site)
     if size := elastic.first(spec, len(standing_by)):
         spec = spec.resized(
             size
@@ -57,6 +57,13 @@ async def submit(gateway: Gateway, spec: JobSpec, code_version: str) -> Job:
         await _undo(gateway, spec.name)
         raise
     return await gateway.site.job(spec.name)
+
+
+async def _standing_by(site: Site) -> list[str]:
+    """Return the standbys that a job may get now: those that come and go are left out when it takes them."""
+    flapping = await asyncio.to_thread(flaps.of_the_pool, site.ledger, site.clock, site.policy)
+    standbys = await asyncio.to_thread(site.ledger.machines, MachineState.STANDBY)
+    return [each.name for each in standbys if each.name not in flapping]
 
 
 async def start(gateway: Gateway, name: str, reason: str, choice: Choice | None = None) -> None:

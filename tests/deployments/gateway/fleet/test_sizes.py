@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from holdfast.models.alert import Classification, Incident, IncidentClass, IncidentState
 from holdfast.models.job import Elastic, Job, JobState
 from holdfast.models.machine import MachineState, Scope
+from holdfast.operations import flaps
 from holdfast.testing.gateway_kit import JOB, Kit, start_epoch
 
 SETTLED_S = 31.0
@@ -112,6 +115,23 @@ async def test_machines_without_a_slot_go_back_to_the_pool(kit: Kit) -> None:
     kit.ledger.set_job(JOB, state=JobState.RUNNING)
     await look(kit)
     assert [machine.name for machine in kit.ledger.machines(state=MachineState.STANDBY)] == [job.machines[2]]
+
+
+async def test_a_standby_that_comes_and_goes_does_not_count_at_submission(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No job is given it: an elastic one begins without it, and does not fail when its machines are claimed."""
+    for name in ("m0", "m1", "m2"):
+        await kit.register(name)
+    monkeypatch.setattr(flaps, "of_the_pool", lambda *_: ["m2"])
+    spec = {
+        "name": JOB,
+        "script": "train.py",
+        "machines": {"min": 1, "want": 3},
+        "ranks_per_machine": 1,
+    }
+    job = await kit.post("/v1/jobs", {"spec": spec, "code_version": "v1"})
+    assert (job["machines"], job["spec"]["machines"]) == (["m0", "m1"], 2)
 
 
 async def test_a_machine_that_a_job_left_is_taken_out_when_its_move_was_not_ended(kit: Kit) -> None:
