@@ -24,7 +24,7 @@ from torch.futures import Future
 
 from holdfast.storage.checkpoints.format.layout import Placed
 from holdfast.storage.checkpoints.load import held
-from holdfast.storage.checkpoints.load.exchange import Exchange
+from holdfast.storage.checkpoints.load.exchange import Exchange, as_trouble
 from holdfast.storage.checkpoints.load.reader import ShardReader, Template, plan_load
 
 ROUND_NBYTES = 128 << 20
@@ -160,8 +160,9 @@ class RanksReader(StorageReader):
             self._exchange.swap(sent, counts, got, receives)
             for taking, piece in zip(incoming, torch.split(got, receives), strict=True):
                 taking.take(piece)
-        for taking in incoming:
-            taking.raise_trouble()
+        troubles = [*(each.trouble for each in outgoing), *(each.trouble for each in incoming)]
+        if (first := next((each for each in troubles if each is not None), None)) is not None:
+            raise as_trouble(first, self.name) from first
 
 
 @dataclass(frozen=True)
@@ -180,10 +181,21 @@ class _Outgoing:
         self._parts = parts
         self._now = torch.empty(0, dtype=torch.uint8)
         self.left = nbytes
+        self.trouble: Exception | None = None
+        """The error of a byte that could not be read; the exchange itself goes on meanwhile, so that no rank waits."""
 
     def give(self, room: Tensor) -> None:
-        """Fill ``room`` with the next bytes."""
+        """Fill ``room`` with the next bytes; with zeros, from the first one on that could not be read."""
         self.left -= len(room)
+        if self.trouble is None:
+            try:
+                self._fill(room)
+            except Exception as error:  # whatever it is: the exchange goes on first
+                self.trouble = error
+        if self.trouble is not None:
+            room.zero_()
+
+    def _fill(self, room: Tensor) -> None:
         while len(room):
             if not len(self._now):
                 self._now = next(self._parts).contiguous().reshape(-1).view(torch.uint8)
@@ -200,7 +212,8 @@ class _Incoming:
         self._stock, self._planner = stock, planner
         self._now: _Order | None = None
         self._bytes = self._room = torch.empty(0, dtype=torch.uint8)
-        self._trouble: Exception | None = None
+        self.trouble: Exception | None = None
+        """The error of an item that could not be taken; the exchange goes on."""
         self.nbytes = self.left = sum(each.nbytes for each in orders)
 
     def take(self, piece: Tensor) -> None:
@@ -217,11 +230,6 @@ class _Incoming:
                 self._finish(self._now.item)
                 self._now = None
 
-    def raise_trouble(self) -> None:
-        """Raise what went wrong in an item; the exchange itself goes on meanwhile, so that no rank waits."""
-        if self._trouble is not None:
-            raise self._trouble
-
     def _finish(self, item: ReadItem) -> None:
         try:
             whole = self._bytes
@@ -229,7 +237,7 @@ class _Incoming:
                 whole = whole.view(self._stock.dtype(item.storage_index.fqn)).view(tuple(item.lengths))
             _fill(item, self._planner, iter([whole]))
         except Exception as error:  # whatever it is: the exchange goes on first
-            self._trouble = self._trouble or error
+            self.trouble = self.trouble or error
 
 
 def _fill(item: ReadItem, planner: LoadPlanner, parts: Iterator[Tensor]) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from holdfast.storage.checkpoints.load import from_ranks
 from holdfast.storage.objects.s3 import S3Store
 from tests.storage.checkpoints.test_resharding import bucket, ranks
 from tests.storage.checkpoints.upload import upload
@@ -116,3 +119,19 @@ def test_all_ranks_take_the_same_way(bucket: dict[str, str], tmp_path: Path) -> 
     refused = told("tp", "", [], extra=True)
     assert [error for error, _, _ in refused] == ["UncoveredError"] * 4, refused
     assert all("model.extra" in text and "this step is not in S3" in text for _, text, _ in refused), refused
+
+
+def test_what_cannot_be_read_keeps_no_rank_waiting() -> None:
+    """The others are in the same rounds: the error comes after the last of them, on all."""
+
+    def parts() -> Iterator[torch.Tensor]:
+        yield torch.ones(2, dtype=torch.uint8)
+        raise OSError("Input/output error")
+
+    outgoing = from_ranks._Outgoing(parts(), 6)
+    for _ in range(2):
+        room = torch.full((3,), 7, dtype=torch.uint8)
+        outgoing.give(room)
+        assert room.tolist() == [0, 0, 0]
+    assert outgoing.left == 0
+    assert isinstance(outgoing.trouble, OSError)
