@@ -108,7 +108,7 @@ async def place(case: RecoveryContext, machines: int) -> str:
     job, incident = case.job_now(), case.incident
     want = job.spec.elastic.want if job.spec.elastic else job.spec.machines
     # As it was when this was begun: repeated, the job may have its new size already.
-    before = {"from": job.spec.machines, "want": want, **case.begun("resize", case.life)}
+    before = {"from": len(job.machines), "want": want, **case.begun("resize", case.life)}
 
     async def act() -> dict[str, Any]:
         grown = any(alert.evidence.get("grown") for alert in incident.alerts)
@@ -134,9 +134,9 @@ async def to_zero(case: RecoveryContext) -> str:
 
 
 def size_before(case: RecoveryContext) -> int:
-    """Return the number of machines before this incident changed it."""
-    before = next((int(action.result["from"]) for action in case.done("resize") if action.result), None)
-    return case.job_now().spec.machines if before is None else before
+    """Return the number of machines before this incident changed it; the present one, if the job had none."""
+    before = next((int(action.result["from"]) for action in case.done("resize") if action.result), 0)
+    return before or case.job_now().spec.machines
 
 
 def holds_none(case: RecoveryContext) -> bool:

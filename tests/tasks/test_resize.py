@@ -1,0 +1,67 @@
+"""Changes of a job's size: what is gone back to when it does not come up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.clock import FakeClock
+from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
+from holdfast.models.job import Elastic, JobSpec, JobState
+from holdfast.operations.context import Context
+from holdfast.settings import Settings
+from holdfast.tasks import resize
+from holdfast.tasks.context import use
+from holdfast.tasks.recovery_context import RecoveryContext
+from tests.storage.ledger.samples import register
+
+JOB = "gpt"
+
+
+@pytest.fixture
+def ctx(tmp_path: Path) -> Iterator[Context]:
+    """Four machines, and a job that wants as many."""
+    ctx = Context(Settings(home=tmp_path), clock=FakeClock(1_000.0))
+    ctx.ledger.create()
+    for number in range(4):
+        register(ctx.ledger, f"m{number}")
+    sizes = Elastic(min=1, want=4, max=4)
+    spec = JobSpec(name=JOB, script="t.py", machines=4, elastic=sizes, ranks_per_machine=1)
+    ctx.ledger.add_job(spec, "v1")
+    use(ctx)
+    yield ctx
+    use(None)
+
+
+def asked_for(ctx: Context, machines: int) -> RecoveryContext:
+    alert = Alert(kind=AlertKind.MANUAL, job=JOB, at=1_000.0, evidence={"machines": machines})
+    found = Classification(incident_class=IncidentClass.SCALE_JOB, confidence=1.0, reasons=("x",))
+    incident = ctx.ledger.open_incident(JOB, found, 1, [alert], 1_000.0)
+    return RecoveryContext(
+        incident_id=incident.id,
+        attempt=1,
+        job=JOB,
+        incident_class=incident.incident_class,
+        broken_epoch=1,
+    ).within(ctx)
+
+
+async def test_a_job_goes_back_to_the_machines_that_it_had(ctx: Context) -> None:
+    """They serve it still."""
+    names = [machine.name for machine in ctx.ledger.claim_standbys(JOB, 4)]
+    ctx.ledger.set_job(JOB, machines=names, state=JobState.RECOVERING)
+    case = asked_for(ctx, 2)
+    assert await resize.place.fn(case, 2) == "2 machines instead of 4"
+    assert resize.size_before(case) == 4
+
+
+async def test_a_job_that_had_none_has_no_size_to_go_back_to(ctx: Context) -> None:
+    """Its file says four, and two were claimed for it: four would be refused in every further attempt."""
+    ctx.ledger.set_job(JOB, machines=(), state=JobState.RECOVERING)
+    ctx.ledger.claim_standbys(JOB, 2)
+    case = asked_for(ctx, 2)
+    assert await resize.place.fn(case, 2) == "2 machines instead of 0"
+    assert ctx.ledger.job(JOB).machines == ("m0", "m1")
+    assert resize.size_before(case) == 2
