@@ -13,6 +13,7 @@ from holdfast.tasks import beside, firing
 from holdfast.tasks.pause import pause
 from holdfast.tasks.recovery_context import RecoveryContext
 from holdfast.tasks.report import ask_human, cause, left_running, report
+from holdfast.tasks.resize import came_from_zero
 from holdfast.tasks.resume import resume
 
 
@@ -67,7 +68,8 @@ def _put(case: RecoveryContext, why: str, missing: Missing, again_at: float | No
 
 async def _in_place(case: RecoveryContext) -> str:
     """Have the job run on the machines that it has; return how. Empty: it does not."""
-    if not case.round and not any(action.key == f"pause:{case.life}" for action in case.done("pause")):
+    stopped = came_from_zero(case) or any(action.key == f"pause:{case.life}" for action in case.done("pause"))
+    if not case.round and not stopped:
         if not overtake.ended(case.incident.alerts, case.broken_epoch):
             return "the job was not stopped"
         await pause(case)  # a rank of it is dead, and all others wait for it

@@ -139,6 +139,11 @@ def size_before(case: RecoveryContext) -> int:
     return before or case.job_now().spec.machines
 
 
+def came_from_zero(case: RecoveryContext) -> bool:
+    """Return whether this incident found the job without machines, and gave it some."""
+    return any((action.result or {}).get("from") == 0 for action in case.done("resize"))
+
+
 def holds_none(case: RecoveryContext) -> bool:
     """Return whether the job is scaled to zero."""
     return not case.job_now().machines

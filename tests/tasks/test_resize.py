@@ -6,13 +6,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from prefect.logging import disable_run_logger
 
 from holdfast.clock import FakeClock
+from holdfast.errors import LimitError
 from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
 from holdfast.models.job import Elastic, JobSpec, JobState
 from holdfast.operations.context import Context
 from holdfast.settings import Settings
-from holdfast.tasks import resize
+from holdfast.tasks import limits, resize
 from holdfast.tasks.context import use
 from holdfast.tasks.recovery_context import RecoveryContext
 from tests.storage.ledger.samples import register
@@ -65,3 +67,21 @@ async def test_a_job_that_had_none_has_no_size_to_go_back_to(ctx: Context) -> No
     assert await resize.place.fn(case, 2) == "2 machines instead of 0"
     assert ctx.ledger.job(JOB).machines == ("m0", "m1")
     assert resize.size_before(case) == 2
+
+
+async def test_a_job_that_was_given_machines_at_zero_and_does_not_start_is_not_taken_to_run(
+    ctx: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was never stopped, and nothing of it runs: its incident waits, and the job has failed until then."""
+
+    async def refused(_case: RecoveryContext) -> None:
+        raise LimitError("no saved state is usable")
+
+    monkeypatch.setattr(limits, "resume", refused)
+    ctx.ledger.set_job(JOB, machines=(), state=JobState.RECOVERING)
+    ctx.ledger.claim_standbys(JOB, 2)
+    case = asked_for(ctx, 2)
+    with disable_run_logger():
+        assert await limits._in_place(case) == "the job was not stopped"
+        await resize.place.fn(case, 2)
+        assert await limits._in_place(case) == ""
