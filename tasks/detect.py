@@ -16,7 +16,7 @@ from holdfast.models.alert import (
     IncidentClass,
     IncidentState,
 )
-from holdfast.models.job import JobState
+from holdfast.models.job import ENDED, JobState
 from holdfast.operations.context import Context
 from holdfast.operations.inputs import note_taken_up
 from holdfast.policies.classify import sure_signs
@@ -40,7 +40,8 @@ async def detect(request: Request, incident_class: IncidentClass) -> RecoveryCon
     Raises:
         UnknownError: no such incident or job.
         StaleError: the incident is closed, or a newer attempt works on it.
-        RefusedError: another incident of the job is being worked on, or this one by another run.
+        RefusedError: another incident of the job is being worked on, or this one by another run; or a job is to be
+            scaled that has ended, or that a person holds.
     """
     ctx = context()
     now = ctx.clock.now()
@@ -114,6 +115,11 @@ def _open(ctx: Context, request: Request, incident_class: IncidentClass, now: fl
     if not request.job:
         raise UnknownError("incident.job is empty: name the job (or an incident id) to recover")
     job = ctx.ledger.job(request.job)
+    if incident_class is IncidentClass.SCALE_JOB and (job.state in ENDED or job.state is JobState.PAUSED):
+        # As for a person's request: a schedule may outlive its job, and ends no one's hold.
+        raise RefusedError(
+            f"job {job.name} is {job.state}: only a running job, or one at zero, can be scaled"
+        )
     if request.machine and request.machine not in job.machines:
         raise UnknownError(
             f"incident.machine = {request.machine!r}: not in job {job.name} ({', '.join(job.machines)})"

@@ -1,4 +1,4 @@
-"""Changes of a job's size: what is gone back to when it does not come up."""
+"""Changes of a job's size: which are refused, and what is gone back to when it does not come up."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import pytest
 from prefect.logging import disable_run_logger
 
 from holdfast.clock import FakeClock
-from holdfast.errors import LimitError
+from holdfast.errors import LimitError, RefusedError
 from holdfast.models.alert import Alert, AlertKind, Classification, IncidentClass
 from holdfast.models.job import Elastic, JobSpec, JobState
 from holdfast.operations.context import Context
 from holdfast.settings import Settings
-from holdfast.tasks import limits, resize
+from holdfast.tasks import detect, limits, resize
 from holdfast.tasks.context import use
-from holdfast.tasks.recovery_context import RecoveryContext
+from holdfast.tasks.recovery_context import RecoveryContext, Request
 from tests.storage.ledger.samples import register
 
 JOB = "gpt"
@@ -85,3 +85,17 @@ async def test_a_job_that_was_given_machines_at_zero_and_does_not_start_is_not_t
         assert await limits._in_place(case) == "the job was not stopped"
         await resize.place.fn(case, 2)
         assert await limits._in_place(case) == ""
+
+
+@pytest.mark.parametrize("state", [JobState.DONE, JobState.STOPPED, JobState.FAILED, JobState.PAUSED])
+def test_a_schedule_neither_starts_a_job_that_has_ended_nor_ends_a_hold(
+    ctx: Context, state: JobState
+) -> None:
+    """Its run names a job and a size; it opens the incident itself."""
+    ctx.ledger.set_job(JOB, state=state)
+    nightly = Request(job=JOB, machines=2)
+    with pytest.raises(RefusedError, match=f"is {state.value}: only a running job"):
+        detect._open(ctx, nightly, IncidentClass.SCALE_JOB, 1_000.0)
+    assert ctx.ledger.incidents(JOB) == []
+    ctx.ledger.set_job(JOB, state=JobState.RUNNING)
+    assert detect._open(ctx, nightly, IncidentClass.SCALE_JOB, 1_000.0).machines_asked == 2
