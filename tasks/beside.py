@@ -106,7 +106,7 @@ async def stop_again(case: RecoveryContext, *, at_boundary: bool) -> RecoveryCon
     if stopped is case:
         stopped = _stopped(case, case.job_now().epoch)
     if case.job_now().state is JobState.RUNNING:
-        case.ledger.set_job(case.job, state=JobState.RECOVERING)
+        case.ledger.set_job(case.job, state=JobState.RECOVERING, unless=JobState.STOPPED)
     if at_boundary:
         await hold_at_boundary(stopped)
     await pause(stopped)

@@ -76,7 +76,8 @@ def _goes_on(case: RecoveryContext) -> None:
     found = case.ctx.ledger.inputs(case.incident_id).get(taken_up(case.round), {}).get("job", {})
     touched = case.done("pause") or case.done("start")
     held = found.get("state") == JobState.PAUSED and not touched
-    case.ledger.set_job(case.job, state=JobState.PAUSED if held else JobState.RUNNING)
+    state = JobState.PAUSED if held else JobState.RUNNING
+    case.ledger.set_job(case.job, state=state, unless=JobState.STOPPED)
 
 
 def outcome(case: RecoveryContext) -> State[Any]:

@@ -150,6 +150,9 @@ def holds_none(case: RecoveryContext) -> bool:
 
 
 def leave_at_zero(case: RecoveryContext) -> None:
-    """Put the state of a job back that was scaled to zero and is given no machines; leave any other job alone."""
+    """Put the state of a job back that was scaled to zero and is given no machines; leave any other job alone.
+
+    One that was stopped meanwhile stays so.
+    """
     if holds_none(case):
-        case.ledger.set_job(case.job, state=JobState.SCALED_TO_ZERO)
+        case.ledger.set_job(case.job, state=JobState.SCALED_TO_ZERO, unless=JobState.STOPPED)

@@ -148,7 +148,7 @@ async def verify(case: RecoveryContext, epoch: int) -> str:
         return refused
     # Not part of the act: an attempt that finds it done has taken the job up as recovering again.
     if case.job_now().state is JobState.RECOVERING:
-        case.ledger.set_job(case.job, state=JobState.RUNNING)
+        case.ledger.set_job(case.job, state=JobState.RUNNING, unless=JobState.STOPPED)
     return ""
 
 

@@ -75,11 +75,13 @@ async def _hold(case: RecoveryContext, asked: Asked, standby: str) -> dict[str, 
     ctx, job = case.ctx, case.job_now()
 
     async def act() -> dict[str, Any]:
-        case.ledger.set_job(case.job, state=JobState.RECOVERING)
+        # One that was stopped meanwhile stays so, and one that has ended its work too.
+        case.ledger.set_job(case.job, state=JobState.RECOVERING, unless=JobState.STOPPED)
         try:
             held = await move.hold_saved(ctx, job, asked.machine, standby)
         except HoldfastError as error:
-            case.ledger.set_job(case.job, state=JobState.RUNNING)
+            if case.job_now().state is JobState.RECOVERING:
+                case.ledger.set_job(case.job, state=JobState.RUNNING, unless=JobState.STOPPED)
             raise LimitError(f"not moved: {error}; the job trains on") from error
         return held.model_dump(mode="json")
 

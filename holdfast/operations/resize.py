@@ -106,7 +106,8 @@ async def to_zero(ctx: Context, ledger: Ledger, job_name: str, bound: int | None
             await _in_store(ctx, job_name, newest.step)
         elif ledger.max_step(job_name) and not _trusted(ctx, job_name):
             raise LimitError(f"job {job_name} is not scaled to zero: no step of it was saved", Missing.STATE)
-        ledger.set_job(job_name, state=JobState.SCALED_TO_ZERO, machines=())
+        # The upload may take minutes, in which a person stops the job.
+        ledger.set_job(job_name, state=JobState.SCALED_TO_ZERO, machines=(), unless=JobState.STOPPED)
     await release_unplaced(ctx, job_name)
     return max(_trusted(ctx, job_name), default=0)
 

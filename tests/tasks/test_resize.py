@@ -99,3 +99,12 @@ def test_a_schedule_neither_starts_a_job_that_has_ended_nor_ends_a_hold(
     assert ctx.ledger.incidents(JOB) == []
     ctx.ledger.set_job(JOB, state=JobState.RUNNING)
     assert detect._open(ctx, nightly, IncidentClass.SCALE_JOB, 1_000.0).machines_asked == 2
+
+
+@pytest.mark.parametrize("state", [JobState.RECOVERING, JobState.STOPPED])
+def test_a_job_that_a_person_stopped_meanwhile_stays_so(ctx: Context, state: JobState) -> None:
+    """Also one that was to get its first machines back; any other goes back to zero."""
+    ctx.ledger.set_job(JOB, machines=(), state=state)
+    resize.leave_at_zero(asked_for(ctx, 2))
+    stays = state is JobState.STOPPED
+    assert ctx.ledger.job(JOB).state is (JobState.STOPPED if stays else JobState.SCALED_TO_ZERO)
