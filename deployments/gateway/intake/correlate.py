@@ -305,7 +305,7 @@ class Correlator:
         """Do what the policy decided about the alerts."""
         job, alerts = facts.job, list(settling.alerts.values())
         if isinstance(decision, Classification) and (
-            why := self.held_back(job.name, decision.incident_class)
+            why := self._held_back(job.name, decision, alerts)
             or await why_watched(self._site, job.name, decision, alerts)
         ):
             decision = NoAction(reason=why)
@@ -317,6 +317,13 @@ class Correlator:
             await self._record(alert, None, f"{What.IGNORED}: {decision.reason}")
         self._observed.add(job.name, alerts, context.now)
         return Outcome(outcome=What.IGNORED, message=decision.reason)
+
+    def _held_back(self, job: str, found: Classification, alerts: Sequence[Alert]) -> str:
+        """Return why no incident is opened for now; empty: one is, as for each size that a person asks for."""
+        asked = any(each.kind is AlertKind.MANUAL and not each.evidence.get("grown") for each in alerts)
+        if asked and found.incident_class is IncidentClass.SCALE_JOB:
+            return ""
+        return self.held_back(job, found.incident_class)
 
     async def _noted_by(self, yields: Incident | None) -> list[Alert]:
         """Return the alerts about machines of an incident that yields: evidence beside what ends it."""
