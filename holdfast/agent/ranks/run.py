@@ -155,7 +155,7 @@ class Run:
                 self.board.rows[rank].joined = self.processes[rank] is kept[rank]
                 self.processes[rank].watch(self._exited)
             for rank in late:
-                self.why_new[rank] = f"it had not begun the next epoch after {survivors.JOIN_S:g} s"
+                self.why_new[rank] = survivors.why_replaced(self.processes[rank])
                 await stop([self.processes[rank]])
                 await self._fork(forks, orders[rank])
         except BaseException:

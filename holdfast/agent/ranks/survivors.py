@@ -71,6 +71,13 @@ async def late(
     return [rank for rank, each in processes.items() if each.gone.done() or not rows[rank].spoke]
 
 
+def why_replaced(process: Watched) -> str:
+    """Return why a new process takes the place of one of :func:`late`."""
+    if process.gone.done():
+        return f"it ended with status {process.exit_code} at the beginning of the next epoch"
+    return f"it had not begun the next epoch after {JOIN_S:g} s"
+
+
 def remove_files(controls: Collection[str]) -> None:
     """Remove what is left of the orders to ranks with these control pages."""
     for control in controls:
