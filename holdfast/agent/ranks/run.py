@@ -155,6 +155,10 @@ class Run:
                 self.board.rows[rank].joined = self.processes[rank] is kept[rank]
                 self.processes[rank].watch(self._exited)
             for rank in late:
+                if self.processes[rank].gone.done() and self.board.rows[rank].spoke:
+                    # Other ranks may have met it already, and would wait for it: no other process takes its place here.
+                    self._exited(self.processes[rank])
+                    continue
                 self.why_new[rank] = survivors.why_replaced(self.processes[rank])
                 await stop([self.processes[rank]])
                 await self._fork(forks, orders[rank])
