@@ -16,6 +16,9 @@ from holdfast.operations.context import Context
 HOLD_TIMEOUT_S = 30.0
 
 
+LOOK_S = 0.02
+"""Between two looks while the ranks are a step from the boundary; longer while they are further away, at most:"""
+LONGEST_LOOK_S = 1.0
 HOLD_AHEAD = 2
 """Steps from the furthest rank to the boundary that all are held at; doubled each time that one passed it before."""
 
@@ -81,7 +84,7 @@ async def hold_ranks(ctx: Context, job: Job, at_step: int | None, *, every: int 
             ahead *= 2
             at_step = _multiple(_furthest(ranks) + ahead, every)
             await _tell_hold(ctx, job, machines, at_step)
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(_pause_s(ranks, at_step))
     await _tell_hold(ctx, job, machines, None)
     raise RefusedError(f"job {job.name} did not reach step {at_step} in {limit_s:.0f} s; it goes on")
 
@@ -96,6 +99,13 @@ async def _tell_hold(ctx: Context, job: Job, machines: list[Machine], at_step: i
 def _multiple(step: int, every: int) -> int:
     """Return the first multiple of ``every`` that is not before ``step``."""
     return -(-step // every) * every
+
+
+def _pause_s(ranks: Sequence[RankState], at_step: int) -> float:
+    """Return the pause before the next look: every agent is asked, and the boundary may be a hundred steps ahead."""
+    away = at_step - 1 - _furthest(ranks)
+    step_s = max((rank.step_s for rank in ranks), default=0.0)
+    return min(LONGEST_LOOK_S, max(LOOK_S, away * step_s / 2))
 
 
 def _furthest(ranks: Sequence[RankState]) -> int:

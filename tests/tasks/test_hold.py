@@ -217,3 +217,12 @@ async def test_an_agent_without_ranks_of_the_job_is_no_obstacle_to_stopping_it(
     ).within(ctx)
     await pause.hold_at_boundary.fn(case)
     assert [(each.result or {}).get("held") for each in case.done("hold")] == [False]
+
+
+@pytest.mark.parametrize(
+    ("step", "step_s", "pause_s"), [(10, 5.0, 1.0), (98, 0.5, 0.25), (99, 5.0, 0.02), (10, 0.0, 0.02)]
+)
+def test_agents_are_asked_often_only_near_the_boundary(step: int, step_s: float, pause_s: float) -> None:
+    """It is a hundred steps ahead where every hundredth is saved, and there may be a thousand machines."""
+    rank = RankState(rank=0, pid=1, phase=RankPhase.RUNNING, step=step, step_s=step_s)
+    assert hold._pause_s([rank], at_step=100) == pause_s
