@@ -12,6 +12,9 @@ from holdfast.data.files import File
 from holdfast.data.places import changed
 from holdfast.errors import SourceError
 
+_NOT_DATA = "lost+found"
+"""At the root of a disk, and closed to all but root."""
+
 
 @dataclass(frozen=True)
 class FolderPlace:
@@ -20,12 +23,12 @@ class FolderPlace:
     name: str
 
     def files(self) -> Iterator[File]:
-        """Walk it."""
+        """Walk it; a folder that cannot be read is no empty one."""
         root = Path(self.name)
         if not root.is_dir():
             raise SourceError(f"{root}: no such folder")
-        for folder, below, names in os.walk(root, followlinks=True):
-            below[:] = [each for each in below if each[0] not in "._"]
+        for folder, below, names in os.walk(root, followlinks=True, onerror=_unread):
+            below[:] = [each for each in below if each[0] not in "._" and each != _NOT_DATA]
             for name in names:
                 if name[0] in "._":
                     continue
@@ -49,3 +52,8 @@ class FolderPlace:
                 changed(self.name, file, f"it has {found.st_size} bytes and version {found.st_mtime_ns}")
             )
         return opened
+
+
+def _unread(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):  # taken away since
+        raise SourceError(f"{error.filename}: cannot be listed: {error.strerror}") from error

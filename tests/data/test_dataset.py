@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import os
 from collections import Counter
@@ -218,6 +219,24 @@ def test_filters_and_closed_partitions(tmp_path: Path) -> None:
     between = data.folder(tmp_path, where=data.between("2026-11-24", "2026-11-25"))
     assert Ranks(between, 1).step() == [24]
     assert sorted(Ranks(data.folder(tmp_path, only_closed=True), 1).step()) == [23, 24]
+
+
+def test_a_folder_that_cannot_be_read_is_no_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A share that answers for some of its folders only: training on the others would leave data out."""
+    for hour in range(2):
+        write(tmp_path / f"20261124/{hour:02}/x.txt", [hour])
+    scan = os.scandir
+
+    def torn(path: Any) -> Any:
+        if str(path).endswith("/01"):
+            raise OSError(errno.ESTALE, "Stale file handle", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", torn)
+    with pytest.raises(SourceError, match=r"/20261124/01: cannot be listed: Stale file handle"):
+        list(FolderPlace(str(tmp_path)).files())
 
 
 def test_bad_input_is_one_clear_message(tmp_path: Path) -> None:
