@@ -36,6 +36,7 @@ class FsspecPlace:
         """List it."""
         system, root = self._system()
         try:
+            system.invalidate_cache()  # some keep a listing as long as the process lives: nothing new would ever come
             found = system.find(root, detail=True)
         except FileNotFoundError:
             found = {}

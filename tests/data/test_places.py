@@ -247,6 +247,23 @@ def test_what_fsspec_reaches_is_read(tmp_path: Path) -> None:
         next(data.Dataset(data.fsspec("nosuch://x"), 1))
 
 
+def test_what_fsspec_listed_before_is_listed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system may keep its listings until it is asked to drop them: a source is followed all the same."""
+    memory = fsspec.filesystem("memory")
+    content = write(tmp_path / "a.jsonl", [1]).read_bytes()
+    memory.pipe("/followed/a.jsonl", content)
+    kept: dict[str, Any] = {}
+    find = type(memory).find
+    monkeypatch.setattr(
+        type(memory), "find", lambda self, path, **more: kept.setdefault(path, find(self, path, **more))
+    )
+    monkeypatch.setattr(type(memory), "invalidate_cache", lambda _self, _path=None: kept.clear())
+    place = data.fsspec("memory://followed").place
+    assert [each.path for each in place.files()] == ["a.jsonl"]
+    memory.pipe("/followed/b.jsonl", content)
+    assert sorted(each.path for each in place.files()) == ["a.jsonl", "b.jsonl"]
+
+
 def elsewhere(address: str) -> FolderPlace:
     return FolderPlace(address.removeprefix("acme:/"))
 
