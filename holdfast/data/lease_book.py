@@ -2,17 +2,24 @@
 
 Every act is a line of a journal before it is answered, and is done again from there by the next process: a kill
 between any two lines loses and doubles nothing.
+
+A book *claims* a journal by a line in it. Acts before that line are the next book's; a book that finds another's claim
+before its own act does not answer it. So one that is still there, or asleep, has answered nothing that the next one
+does not know of.
 """
 
 from __future__ import annotations
 
 import base64
+import errno
+import fcntl
 import json
 import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,10 +30,13 @@ from holdfast.data.files import File, Split
 from holdfast.data.leases import Lease, Leases
 from holdfast.data.listing import Listing
 from holdfast.data.sources import Mix, Source
-from holdfast.errors import SettingsError, StaleError
+from holdfast.errors import SettingsError, StaleError, UnavailableError
 
 _MOST_LINES = 10_000
 """Of a journal, before it is begun again: all of them are done again at the next start."""
+_CLAIM = b'\n["claimed", '
+"""Begins with the end of a line: the one before it may have been cut off."""
+_PATIENCE_S, _AGAIN_S = 30.0, 0.02
 _QUICK_S, _PART = 0.5, 9.0
 """New files are looked for at every request, unless that takes longer: then a tenth of the time."""
 
@@ -55,6 +65,7 @@ class LeaseBook:
         Raises:
             SourceError: a place or a file is missing or cannot be read.
             SettingsError: a file is of no known format; the journal is another data set's.
+            UnavailableError: another book begins the same journal again, and does not come to an end.
 
         A book that has the same journal, in this process or another, does nothing more from then on.
         """
@@ -69,12 +80,14 @@ class LeaseBook:
         self._torn = False
         """The journal may end in a part of a line, or in one of an act that failed."""
         self._lines = 0
+        self._looked = 0
+        """Bytes of the journal that this book wrote, or has looked at: no other's claim is in them."""
         self._look_at = 0.0
         known = journal is not None and journal.exists() and self._replay(journal)
         if not known:
             self._data.prepare()
             self._take_listing()
-        if journal is not None:
+        if journal is not None and not known:
             self._begin(journal)
 
     def grant(self, worker: str, have: tuple[int, ...] = ()) -> tuple[Lease, str, File, Split] | None:
@@ -141,7 +154,7 @@ class LeaseBook:
             self._leases = Leases.restored(rows, json.loads(state["leases"])).freed_all()
             self.run = uuid.uuid4().hex
             if self._journal is not None:
-                self._begin(Path(self._journal.name))
+                self._begin_again(self._journal)
 
     def close(self) -> None:
         """Write no more."""
@@ -180,7 +193,7 @@ class LeaseBook:
             self._note(act, *arguments)
             self._leases = after
             if self._journal is not None and self._lines >= _MOST_LINES:
-                self._begin(Path(self._journal.name))
+                self._begin_again(self._journal)
         return found
 
     def _after(self, act: str, *arguments: Any) -> tuple[Leases, Lease | None]:
@@ -195,33 +208,62 @@ class LeaseBook:
         return after, None
 
     def _note(self, *told: Any) -> None:
+        """Write an act to the journal.
+
+        Raises:
+            StaleError: another book claimed it: the act is not that book's, and never will be.
+        """
         if self._journal is None:
             return
-        self._require_newest(self._journal)
-        if self._torn:
-            self._begin(Path(self._journal.name))
-        line = memoryview(json.dumps(told).encode() + b"\n")
+        if self._require_newest(self._journal) or self._torn:
+            self._begin_again(self._journal)
+        whole = json.dumps(told).encode() + b"\n"
+        line = memoryview(whole)
         self._torn = True  # on a full disk a part of it is written: nothing may follow that
         while line:
             line = line[self._journal.write(line) :]
         os.fdatasync(self._journal.fileno())
         self._torn = False
         self._lines += 1
+        noted, claim, _ = self._unread(self._journal).partition(_CLAIM)
+        if whole not in noted or not (claim or _is_there(self._journal)):
+            raise _stale(self._journal)  # claimed before this line: the other book knows nothing of it
+        self._looked += len(noted)
 
-    def _require_newest(self, journal: IO[bytes]) -> None:
-        """Refuse to go on beside a later book, which began the journal again.
+    def _require_newest(self, journal: IO[bytes]) -> bool:
+        """Refuse to go on beside a later book; return whether the journal has something that is not of this one.
 
         Raises:
-            StaleError: there is one.
+            StaleError: there is one: it claimed the journal, or began it again.
         """
-        ours, there = os.fstat(journal.fileno()), os.stat(journal.name)
-        if (ours.st_dev, ours.st_ino) != (there.st_dev, there.st_ino):
-            raise StaleError(f"{journal.name}: another book has this journal since: its leases count")
+        found = self._unread(journal)
+        if _CLAIM in found or not _is_there(journal):
+            raise _stale(journal)
+        self._looked += len(found)
+        return bool(found)
+
+    def _unread(self, journal: IO[bytes]) -> bytes:
+        """Return what came to the journal since it was looked at."""
+        nbytes = os.fstat(journal.fileno()).st_size
+        return os.pread(journal.fileno(), max(0, nbytes - self._looked), self._looked)
+
+    def _begin_again(self, before: IO[bytes]) -> None:
+        """Begin the journal again, with what holds now, in place of the present one.
+
+        Raises:
+            StaleError: another book claimed it, or began it again.
+            UnavailableError: another book does so now, and does not come to an end.
+        """
+        with _alone(before):
+            self._require_newest(before)
+            self._begin(Path(before.name))
+        before.close()
 
     def _begin(self, journal: Path) -> None:
-        """Begin the journal again with what holds now."""
+        """Begin a journal with what holds now."""
         first = {
             "run": self.run,
+            "length_s": self._length_s,
             "data": {
                 **self._data.state_dict(),
                 "listing": base64.b64encode(self._data.listing.packed()).decode(),
@@ -230,25 +272,45 @@ class LeaseBook:
         }
         durable.make_folder(journal.parent)
         durable.write(journal, json.dumps(first) + "\n", "lease journal")
-        before, self._journal = self._journal, journal.open("ab", buffering=0)
+        self._journal = journal.open("a+b", buffering=0)
+        self._looked = os.fstat(self._journal.fileno()).st_size
         self._lines, self._torn = 0, False
-        if before is not None:
-            before.close()
 
-    def _replay(self, journal: Path) -> bool:
-        """Do again what the journal holds; its last line may have been cut off, and was never answered then."""
-        lines = journal.read_bytes().split(b"\n")[:-1]
-        if not lines:
-            return False
+    def _replay(self, path: Path) -> bool:
+        """Do again what the journal holds, claim it, and begin it again; False: it is empty.
+
+        Its last line may have been cut off, and was never answered then.
+        """
+        length_s = self._length_s
+        while True:
+            with path.open("a+b", buffering=0) as journal:
+                lines, nbytes = _acts(journal, 0)
+                if not lines:
+                    return False
+                # Before it is claimed: a journal of other data belongs to another book, which is left alone.
+                self._do_again(path, lines, begins=True)
+                with _alone(journal):
+                    if _is_there(journal):
+                        _claim(journal)
+                        self._do_again(path, _acts(journal, nbytes)[0])  # what was answered meanwhile
+                        self._length_s = length_s
+                        self._begin(path)
+                        return True
+            self._length_s = length_s  # another book began it again meanwhile
+
+    def _do_again(self, path: Path, lines: list[bytes], *, begins: bool = False) -> None:
+        """Do acts of a journal: leases last as long as they did then, so that the same grants follow."""
         try:
-            first = json.loads(lines[0])
-            self._data.load_state_dict(
-                {**first["data"], "listing": base64.b64decode(first["data"]["listing"])}
-            )
-            self._take_listing()
-            self.run = first["run"]
-            self._leases = Leases.restored(self._leases.rows, first["leases"])
-            for line in lines[1:]:
+            if begins:
+                first, lines = json.loads(lines[0]), lines[1:]
+                self._data.load_state_dict(
+                    {**first["data"], "listing": base64.b64decode(first["data"]["listing"])}
+                )
+                self._splits, self._leases = [], Leases.of(())
+                self._take_listing()
+                self.run, self._length_s = first["run"], first.get("length_s", self._length_s)
+                self._leases = Leases.restored(self._leases.rows, first["leases"])
+            for line in lines:
                 act, *arguments = json.loads(line)
                 if act == "listing":
                     self._data.listing = Listing.unpacked(base64.b64decode(arguments[0]))
@@ -256,5 +318,58 @@ class LeaseBook:
                 else:
                     self._leases, _ = self._after(act, *arguments)
         except (ValueError, KeyError, TypeError) as error:
-            raise SettingsError(f"{journal}: no journal of leases of this data: {error}") from None
-        return True
+            raise SettingsError(f"{path}: no journal of leases of this data: {error}") from None
+
+
+def _acts(journal: IO[bytes], first: int) -> tuple[list[bytes], int]:
+    """Return the whole lines before any claim, from byte ``first`` on, and the byte after them."""
+    journal.seek(first)
+    content = journal.read().partition(_CLAIM)[0]
+    lines = content.split(b"\n")
+    return [line for line in lines[:-1] if line], first + len(content) - len(lines[-1])
+
+
+@contextmanager
+def _alone(journal: IO[bytes]) -> Iterator[None]:
+    """Keep other books from beginning the journal again meanwhile, where the file system knows locks.
+
+    Raises:
+        UnavailableError: another one does so, and does not come to an end.
+    """
+    end = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            fcntl.flock(journal, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > end:
+                raise UnavailableError(
+                    f"{journal.name}: another book begins this journal again, for {_PATIENCE_S:g} s by now"
+                ) from None
+            time.sleep(_AGAIN_S)
+            continue
+        except OSError:
+            pass
+        break
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            fcntl.flock(journal, fcntl.LOCK_UN)
+
+
+def _claim(journal: IO[bytes]) -> None:
+    """Write a claim, on the disk when this returns."""
+    mine = _CLAIM + json.dumps(uuid.uuid4().hex).encode() + b"]\n"
+    if journal.write(mine) != len(mine):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), journal.name)
+    os.fdatasync(journal.fileno())
+
+
+def _is_there(journal: IO[bytes]) -> bool:
+    """Return whether the file is still the one of its name."""
+    ours, there = os.fstat(journal.fileno()), os.stat(journal.name)
+    return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
+
+
+def _stale(journal: IO[bytes]) -> StaleError:
+    return StaleError(f"{journal.name}: another book has this journal since: its leases count")

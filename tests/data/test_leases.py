@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import httpx
 import pytest
@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import data
+from holdfast.data import lease_book
 from holdfast.data.lease_book import LeaseBook
 from holdfast.data.leases import Lease, Leases
 from holdfast.errors import SettingsError, StaleError, UnauthorizedError, UnavailableError
@@ -207,7 +208,7 @@ def test_a_journal_on_a_full_disk_holds_what_was_answered(
     again.commit(again.run, found[0].split, found[0].token, 3)
 
 
-def _full(_descriptor: int) -> None:
+def _full(*_arguments: object) -> None:
     raise OSError("the disk is full")
 
 
@@ -222,6 +223,70 @@ def test_a_book_whose_journal_another_has_does_nothing_more(folder: Path, tmp_pa
     with pytest.raises(StaleError, match="another book"):
         first.commit(first.run, found[0].split, found[0].token, 3)
     again.commit(again.run, found[0].split, found[0].token, 3)
+
+
+def test_what_is_answered_while_another_book_begins_is_not_lost(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After that one has read the journal and before it claims it; what comes later is not answered."""
+    journal = tmp_path / "journal"
+    first = LeaseBook(data.folder(folder), journal=journal)
+    found = first.grant("w0")
+    assert found
+    lease = found[0]
+    claim, begin = lease_book._claim, LeaseBook._begin
+
+    def claimed(file: IO[bytes]) -> None:
+        first.commit(first.run, lease.split, lease.token, 3)
+        claim(file)
+
+    def begun(book: LeaseBook, path: Path) -> None:
+        with pytest.raises(StaleError, match="another book"):
+            first.commit(first.run, lease.split, lease.token, 5)
+        begin(book, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lease_book, "_claim", claimed)
+        patch.setattr(LeaseBook, "_begin", begun)
+        again = LeaseBook(data.folder(folder), journal=journal)
+    assert again.used == 3
+    again.commit(again.run, lease.split, lease.token, 5)
+    again.close()
+    assert LeaseBook(data.folder(folder), journal=journal).used == 5
+
+
+def test_a_book_waits_for_another_one_that_begins_the_journal_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the slower one would put its journal in place of one in which the other has noted acts already."""
+    journal = tmp_path / "journal"
+    first = LeaseBook(data.folder(folder), journal=journal)
+    monkeypatch.setattr(lease_book, "_PATIENCE_S", 0.05)
+    with (
+        journal.open("rb") as other,
+        lease_book._alone(other),
+        pytest.raises(UnavailableError, match="another book begins this journal again"),
+    ):
+        LeaseBook(data.folder(folder), journal=journal)
+    assert first.grant("w0")
+
+
+def test_leases_of_another_length_are_done_again_as_they_were(folder: Path, tmp_path: Path) -> None:
+    """With the new length the first lease would have ended before the second grant, which would get its split."""
+    journal = tmp_path / "journal"
+    now = [0.0]
+    book = LeaseBook(data.folder(folder), journal=journal, length_s=60, clock=lambda: now[0])
+    first = book.grant("w0")
+    now[0] = 30.0
+    second = book.grant("w1")
+    assert first
+    assert second
+    book.commit(book.run, first[0].split, first[0].token, 2)
+    book.close()
+    again = LeaseBook(data.folder(folder), journal=journal, length_s=10, clock=lambda: now[0])
+    again.commit(again.run, first[0].split, first[0].token, 3)
+    again.commit(again.run, second[0].split, second[0].token, 1)
+    assert again.used == 4
 
 
 def test_followed_splits_and_mixes_are_leased(folder: Path, tmp_path: Path) -> None:
