@@ -137,7 +137,7 @@ class LeaseBook:
     def used(self) -> int:
         """Rows that were committed."""
         with self._lock:
-            return sum(self._leases.committed.values())
+            return self._leases.used
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position, to be saved with the step whose rows were committed."""

@@ -10,9 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.errors import SettingsError, StaleError
+
+Value = TypeVar("Value")
+_PAGE = 1024
+_PAGES = 64
+"""Of tokens of ended leases that are remembered: an answer that was lost is asked for again within seconds."""
 
 
 @dataclass(frozen=True)
@@ -32,20 +37,25 @@ class Lease:
 
 @dataclass(frozen=True)
 class Leases:
-    """Splits that are free, leased or done. Every call returns what holds after it; nothing is changed in place."""
+    """Splits that are free, leased or done. Every call returns what holds after it; nothing is changed in place.
+
+    What a call copies follows from the number of workers, not from that of the splits: there may be millions.
+    """
 
     rows: tuple[int, ...]
     """Of each split, in the order in which they are granted."""
     committed: Mapping[int, int]
-    """Rows of a split that were used; none without an entry."""
+    """Rows that were used of a split that is not done; none without an entry."""
     held: Mapping[int, Lease]
     freed: tuple[int, ...] = ()
     """Splits that came back: granted again before new ones."""
     next: int = 0
     """The first split that was never granted."""
     token: int = 0
-    ended: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
-    """Of a split, the row up to which leases that are over committed it, by token."""
+    ended: Mapping[int, Mapping[int, tuple[int, int]]] = field(default_factory=dict)
+    """Of the last leases that are over, their split and the row up to which they committed it, by page and token."""
+    finished: int = 0
+    """Rows of splits that are done."""
 
     @staticmethod
     def of(rows: Iterable[int]) -> Leases:
@@ -60,6 +70,18 @@ class Leases:
     def done(self) -> bool:
         """Whether every row was committed."""
         return not self.held and not self.freed and self.next >= len(self.rows)
+
+    @property
+    def used(self) -> int:
+        """Rows that were committed."""
+        return self.finished + sum(self.committed.values())
+
+    def upto(self, split: int) -> int:
+        """Return how many rows of a split were committed."""
+        if split in self.committed:
+            return self.committed[split]
+        served = split < self.next and split not in self.held and split not in self.freed
+        return self.rows[split] if served else 0
 
     def grant(self, worker: str, now: float, length_s: float) -> tuple[Leases, Lease | None]:
         """Lease the next split to a worker; None: there is none now."""
@@ -86,27 +108,32 @@ class Leases:
             StaleError: another lease of the split was granted since, or this one was given back.
             SettingsError: ``upto`` is before what was committed, or past the end.
         """
-        before = self.committed.get(split, 0)
         lease = self.held.get(split)
         if lease is None or lease.token != token:
-            if upto <= self.ended.get(split, {}).get(token, -1):
+            over, last = self.ended.get(token // _PAGE, {}).get(token, (-1, -1))
+            if over == split and upto <= last:
                 return self  # its answer was lost
             raise StaleError(
                 f"split {split}: token {token} is not that of its lease "
-                f"({f'{lease.token}, of {lease.worker}' if lease else 'it has none'}): its rows from {before} on are "
-                "served to others"
+                f"({f'{lease.token}, of {lease.worker}' if lease else 'it has none'}): its rows from "
+                f"{self.upto(split)} on are served to others"
             )
+        before = self.committed.get(split, 0)
         if not before <= upto <= self.rows[split]:
             raise SettingsError(
                 f"split {split}: commit of {upto} rows: expected {before} to {self.rows[split]}"
             )
-        committed = {**self.committed, split: upto}
         if upto == self.rows[split]:
-            ended = self._over([replace(lease, first=upto)])
-            return replace(self, committed=committed, held=_without(self.held, split), ended=ended)
+            return replace(
+                self,
+                committed=_without(self.committed, split),
+                held=_without(self.held, split),
+                ended=self._over([replace(lease, first=upto)]),
+                finished=self.finished + upto,
+            )
         return replace(
             self,
-            committed=committed,
+            committed={**self.committed, split: upto},
             held={**self.held, split: replace(lease, first=upto, until=now + length_s)},
         )
 
@@ -135,20 +162,34 @@ class Leases:
             "freed": list(self.freed),
             "next": self.next,
             "token": self.token,
-            "ended": [[split, sorted(each.items())] for split, each in sorted(self.ended.items())],
+            "ended": [
+                [split, [[token, upto]]]
+                for page in self.ended.values()
+                for token, (split, upto) in page.items()
+            ],
+            "finished": self.finished,
         }
 
     @staticmethod
     def restored(rows: Iterable[int], state: Mapping[str, Any]) -> Leases:
         """Return the leases of :meth:`state`."""
         counts = tuple(rows)
-        committed: dict[int, int] = dict(state["committed"])
+        known: dict[int, int] = dict(state["committed"])
+        committed = {split: upto for split, upto in known.items() if upto < counts[split]}
+        # Releases before kept splits that are done among those.
+        finished = state.get("finished", 0) + sum(known[split] for split in known.keys() - committed.keys())
         held = {
             split: Lease(split, token, worker, committed.get(split, 0), counts[split], until)
             for split, token, worker, until in state["held"]
         }
-        ended = {split: dict(each) for split, each in state.get("ended", ())}
-        return Leases(counts, committed, held, tuple(state["freed"]), state["next"], state["token"], ended)
+        over = [
+            (token, split, upto) for split, each in state.get("ended", ()) for token, upto in sorted(each)
+        ]
+        ended: dict[int, dict[int, tuple[int, int]]] = {}
+        for token, split, upto in over:
+            ended.setdefault(token // _PAGE, {})[token] = split, upto
+        freed, following, last = tuple(state["freed"]), state["next"], state["token"]
+        return Leases(counts, committed, held, freed, following, last, ended, finished)
 
     def _ended(self, leases: Iterable[Lease]) -> Leases:
         gone = {each.split: each for each in leases}
@@ -157,10 +198,16 @@ class Leases:
         held = {split: lease for split, lease in self.held.items() if split not in gone}
         return replace(self, held=held, freed=(*self.freed, *sorted(gone)), ended=self._over(gone.values()))
 
-    def _over(self, leases: Iterable[Lease]) -> dict[int, Mapping[int, int]]:
-        more = {each.split: {**self.ended.get(each.split, {}), each.token: each.first} for each in leases}
-        return {**self.ended, **more}
+    def _over(self, leases: Iterable[Lease]) -> dict[int, Mapping[int, tuple[int, int]]]:
+        more: dict[int, dict[int, tuple[int, int]]] = {}
+        for each in leases:
+            more.setdefault(each.token // _PAGE, {})[each.token] = each.split, each.first
+        oldest = self.token // _PAGE - _PAGES
+        ended = {page: known for page, known in self.ended.items() if page > oldest}
+        for page, new in more.items():
+            ended[page] = {**ended.get(page, {}), **new}
+        return ended
 
 
-def _without(held: Mapping[int, Lease], split: int) -> dict[int, Lease]:
-    return {each: lease for each, lease in held.items() if each != split}
+def _without(known: Mapping[int, Value], split: int) -> dict[int, Value]:
+    return {each: value for each, value in known.items() if each != split}

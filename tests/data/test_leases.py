@@ -51,7 +51,7 @@ def test_each_row_is_committed_once(rows: list[int], acts: list[tuple[str, int]]
                 known.append(lease)
         elif act in ("commit", "stale") and known:
             lease = known[-1 - number % len(known)] if act == "stale" else known[-1]
-            before = leases.committed.get(lease.split, 0)
+            before = leases.upto(lease.split)
             upto = min(lease.rows, before + 1 + number % 3)
             holds = lease.split in leases.held and leases.held[lease.split].token == lease.token
             try:
@@ -107,6 +107,44 @@ def test_a_commit_whose_answer_was_lost_is_answered_again() -> None:
         leases.commit(0, lease.token, 4, 100, 10)
     leases = leases.commit(0, other.token, 5, 100, 10)
     assert leases.commit(0, other.token, 5, 100, 10) == leases
+
+
+def test_what_is_kept_follows_from_the_workers_and_not_from_the_splits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each act copies it, and each checkpoint has it: there may be millions of splits."""
+    monkeypatch.setattr("holdfast.data.leases._PAGE", 4)
+    monkeypatch.setattr("holdfast.data.leases._PAGES", 2)
+    leases = Leases.of([2] * 100)
+    for _ in range(100):
+        leases, lease = leases.grant("w", 0, 10)
+        assert lease
+        leases = leases.commit(lease.split, lease.token, 1, 0, 10)
+        leases = leases.commit(lease.split, lease.token, 2, 0, 10)
+    assert leases.done
+    assert (leases.used, leases.upto(0), leases.upto(99)) == (200, 2, 2)
+    assert not leases.committed
+    assert not leases.held
+    assert sum(map(len, leases.ended.values())) <= 8
+    assert leases.commit(99, 100, 2, 0, 10) == leases
+    with pytest.raises(StaleError, match="split 0: token 1 is not that of its lease"):
+        leases.commit(0, 1, 2, 0, 10)
+
+
+def test_the_state_of_a_release_before_is_read() -> None:
+    """It has splits that are done among the others, and all tokens of a split together."""
+    state = {
+        "committed": [[0, 5], [1, 2]],
+        "held": [[1, 3, "w", 10.0]],
+        "freed": [2],
+        "next": 3,
+        "token": 3,
+        "ended": [[0, [[1, 5]]], [2, [[2, 0]]]],
+    }
+    leases = Leases.restored([5, 5, 5, 5], state)
+    assert (leases.used, leases.upto(0), leases.upto(1), leases.upto(2)) == (7, 5, 2, 0)
+    assert leases.commit(0, 1, 5, 0, 10) == leases
+    assert leases.commit(1, 3, 5, 0, 10).used == 10
 
 
 @pytest.fixture
