@@ -33,12 +33,13 @@ from holdfast.data.sources import Mix, Source
 from holdfast.errors import SettingsError, StaleError, UnavailableError
 
 _MOST_LINES = 10_000
-"""Of a journal, before it is begun again: all of them are done again at the next start."""
+"""Of a journal, before it is begun again: all of them are done again at the next start. It is not written more often than
+as much has been noted as it begins with, the listing above all."""
 _CLAIM = b'\n["claimed", '
 """Begins with the end of a line: the one before it may have been cut off."""
 _PATIENCE_S, _AGAIN_S = 30.0, 0.02
-_QUICK_S, _PART = 0.5, 9.0
-"""New files are looked for at every request, unless that takes longer: then a tenth of the time."""
+_PART = 9.0
+"""New files are looked for during a tenth of the time: requests for them may come by the thousand each second."""
 
 
 class LeaseBook:
@@ -78,10 +79,12 @@ class LeaseBook:
         """Names this book: what a lease of another one asks for is refused."""
         self._journal: IO[bytes] | None = None
         self._torn = False
-        """The journal may end in a part of a line, or in one of an act that failed."""
+        """The journal may end in a part of a line or in one of an act that failed, or lack what was listed."""
         self._lines = 0
         self._looked = 0
         """Bytes of the journal that this book wrote, or has looked at: no other's claim is in them."""
+        self._begun = 0
+        """Bytes that it began with."""
         self._look_at = 0.0
         known = journal is not None and journal.exists() and self._replay(journal)
         if not known:
@@ -174,11 +177,13 @@ class LeaseBook:
         if not self._data.follows or after.freed or after.next < len(after.rows) or began < self._look_at:
             return
         grown, took_s = self._data.grow(), time.monotonic() - began
-        if took_s > _QUICK_S:  # every worker without a split asks each second, and commits wait for this
-            self._look_at = time.monotonic() + _PART * took_s
+        # Every worker without a split asks each second, and commits wait for this.
+        self._look_at = time.monotonic() + _PART * took_s
         if grown:
             self._take_listing()
-            self._note("listing", base64.b64encode(self._data.listing.packed()).decode())
+            if self._journal is not None:
+                self._torn = True  # if this fails, it is done before the next act is noted
+                self._begin_again(self._journal)
 
     def _take_listing(self) -> None:
         """Append the splits that are new in the listing."""
@@ -192,7 +197,7 @@ class LeaseBook:
         if after is not self._leases:
             self._note(act, *arguments)
             self._leases = after
-            if self._journal is not None and self._lines >= _MOST_LINES:
+            if self._journal is not None and self._lines >= _MOST_LINES and self._looked >= 2 * self._begun:
                 self._begin_again(self._journal)
         return found
 
@@ -273,7 +278,7 @@ class LeaseBook:
         durable.make_folder(journal.parent)
         durable.write(journal, json.dumps(first) + "\n", "lease journal")
         self._journal = journal.open("a+b", buffering=0)
-        self._looked = os.fstat(self._journal.fileno()).st_size
+        self._looked = self._begun = os.fstat(self._journal.fileno()).st_size
         self._lines, self._torn = 0, False
 
     def _replay(self, path: Path) -> bool:
@@ -312,7 +317,7 @@ class LeaseBook:
                 self._leases = Leases.restored(self._leases.rows, first["leases"])
             for line in lines:
                 act, *arguments = json.loads(line)
-                if act == "listing":
+                if act == "listing":  # of a release before
                     self._data.listing = Listing.unpacked(base64.b64decode(arguments[0]))
                     self._take_listing()
                 else:
