@@ -80,6 +80,7 @@ class LeaseBook:
         self._journal: IO[bytes] | None = None
         self._torn = False
         """The journal may end in a part of a line or in one of an act that failed, or lack what was listed."""
+        self._closed = False
         self._lines = 0
         self._looked = 0
         """Bytes of the journal that this book wrote, or has looked at: no other's claim is in them."""
@@ -160,11 +161,11 @@ class LeaseBook:
                 self._begin_again(self._journal)
 
     def close(self) -> None:
-        """Write no more."""
+        """Write no more: a book that has a journal grants and takes nothing from then on."""
         with self._lock:
             if self._journal is not None:
                 self._journal.close()
-                self._journal = None
+                self._journal, self._closed = None, True
 
     def _require(self, run: str) -> None:
         if run != self.run:
@@ -217,7 +218,10 @@ class LeaseBook:
 
         Raises:
             StaleError: another book claimed it: the act is not that book's, and never will be.
+            UnavailableError: it is closed: what is answered from now on would be lost.
         """
+        if self._closed:
+            raise UnavailableError("the book of leases is closed: the next one on its journal goes on")
         if self._journal is None:
             return
         if self._require_newest(self._journal) or self._torn:

@@ -251,6 +251,17 @@ def _full(*_arguments: object) -> None:
     raise OSError("the disk is full")
 
 
+def test_a_book_that_is_closed_answers_nothing_that_its_journal_lacks(folder: Path, tmp_path: Path) -> None:
+    """A request that was under way when its server ended: workers ask the next one again."""
+    book = LeaseBook(data.folder(folder), journal=tmp_path / "journal")
+    found = book.grant("w0")
+    assert found
+    book.close()
+    with pytest.raises(UnavailableError, match="is closed"):
+        book.commit(book.run, found[0].split, found[0].token, 3)
+    assert book.used == 0
+
+
 def test_a_book_whose_journal_another_has_does_nothing_more(folder: Path, tmp_path: Path) -> None:
     """Both would grant the same rows under the same token."""
     first = LeaseBook(data.folder(folder), journal=tmp_path / "journal")
