@@ -82,7 +82,7 @@ class Dataset:
 
     def prepare(self) -> None:
         """List the files now, together with all ranks, rather than at the first batch: what is wrong shows here."""
-        assert self.plan
+        _ = self.plan  # no assertion: `python -O` would leave it out
 
     def splits(self) -> list[tuple[str, File, Split]]:
         """Return all splits with their sources, in the order in which they are leased.
@@ -113,12 +113,14 @@ class Dataset:
 
         Raises:
             SourceError: a place or a file is missing or cannot be read.
-            SettingsError: a file is of no known format; there is no sample at all.
+            SettingsError: a file is of no known format; a source has no sample at all.
         """
         if self._plan is None:
             if not self.listing.groups:
                 self.grow()
             self._set_plan()
+            if not self._restored:
+                self._refuse_empty()
         assert self._plan is not None
         if not self.follows and self._plan.per_epoch == 0:
             places = ", ".join(each.place.name for each in self.mix.sources.values())
@@ -188,6 +190,7 @@ class Dataset:
         self.listing = Listing.unpacked(state["listing"]) if state["listing"] else Listing()
         self._kept = (self.listing, state["listing"])
         self.taken = int(state["taken"])
+        self._restored = bool(self.listing.groups)
         self._plan = self._reader = None
 
     def close(self) -> None:
@@ -199,6 +202,27 @@ class Dataset:
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what a worker process makes for itself."""
         return {**self.__dict__, "_plan": None, "_reader": None}
+
+    _restored = False
+    """The listing is that of a saved position: it counts as it is."""
+
+    def _refuse_empty(self) -> None:
+        """Refuse a source of which nothing was found: the others would be taken for it without a word.
+
+        Raises:
+            SettingsError: there is one, and it is not followed.
+        """
+        empty = [
+            f"{name}: {each.place.name}" if name else each.place.name
+            for name, each in self.mix.sources.items()
+            if not each.follow and not self._catalogs[name].splits
+        ]
+        if empty:
+            self._plan = None
+            raise SettingsError(
+                f"{', '.join(empty)}: no sample in any file that counts: look at the place, `where` and `format`, or "
+                "leave the source out"
+            )
 
     _kept: tuple[Listing, bytes] = (Listing(), b"")
 

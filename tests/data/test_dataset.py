@@ -239,6 +239,23 @@ def test_a_folder_that_cannot_be_read_is_no_empty_one(
         list(FolderPlace(str(tmp_path)).files())
 
 
+def test_a_source_of_a_mix_without_samples_is_refused(tmp_path: Path) -> None:
+    """Else the others would be taken in its place; a saved position in which it had none goes on as it was."""
+    write(tmp_path / "web/20261124/00/x.txt", [1, 2, 3])
+    (tmp_path / "code").mkdir()
+    sources = {name: data.folder(tmp_path / name) for name in ("web", "code")}
+    dataset = data.Dataset(data.mix(sources), 1)
+    for _ in range(2):
+        with pytest.raises(SettingsError, match=r"^code: .*/code: no sample in any file that counts"):
+            dataset.prepare()
+    again = data.Dataset(data.mix(sources), 1)
+    again.load_state_dict(dataset.state_dict())
+    assert sorted(sample for rows in again for sample in ids(rows)) == [1, 2, 3]
+    again.close()
+    followed = {**sources, "code": data.folder(tmp_path / "code", follow=True)}
+    data.Dataset(data.mix(followed), 1).prepare()
+
+
 def test_bad_input_is_one_clear_message(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"/nowhere: no such folder"):
         next(data.Dataset(data.folder("/nowhere"), 1))
