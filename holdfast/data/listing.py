@@ -72,6 +72,8 @@ class Listing:
         fresh |= aligned(
             {name: fresh[name] for name in together},
             {name: list(self.known(name).values()) for name in together},
+            # Whole days where one of them counts in days: then no single hour is what all of them have.
+            "day" if any(mix.sources[name].by == "day" for name in together) else "hour",
         )
         return fresh
 

@@ -58,21 +58,31 @@ def between(first: str, last: str) -> Callable[[File], bool]:
 
 
 def aligned(
-    listed: Mapping[str, Sequence[File]], known: Mapping[str, Sequence[File]]
+    listed: Mapping[str, Sequence[File]], known: Mapping[str, Sequence[File]], by: By = "hour"
 ) -> dict[str, list[File]]:
     """Return the files of those partitions that every source has; ``known`` are those listed before.
 
     Files that name no partition are left out.
     """
-    have = [{each.partition for each in (*files, *known.get(name, ()))} for name, files in listed.items()]
+    have = [
+        {_counted(each.partition, by) for each in (*files, *known.get(name, ()))}
+        for name, files in listed.items()
+    ]
     common = set.intersection(*have) - {None} if have else set()
-    return {name: [each for each in files if each.partition in common] for name, files in listed.items()}
+    return {
+        name: [each for each in files if _counted(each.partition, by) in common]
+        for name, files in listed.items()
+    }
 
 
-def closed(files: Sequence[File]) -> list[File]:
+def closed(files: Sequence[File], by: By = "hour") -> list[File]:
     """Return the files of partitions after which there is a later one, and those without a partition."""
     latest = max((each.partition for each in files if each.partition), default=None)
-    return [each for each in files if each.partition is None or each.partition != latest]
+    return [
+        each
+        for each in files
+        if each.partition is None or _counted(each.partition, by) != _counted(latest, by)
+    ]
 
 
 def windows(files: Sequence[File], by: By, size: int) -> list[list[int]]:
@@ -86,9 +96,14 @@ def windows(files: Sequence[File], by: By, size: int) -> list[list[int]]:
     partitions: dict[datetime, list[int]] = {}
     for number in sorted(range(len(files)), key=lambda at: files[at].path):
         when = files[number].partition or datetime.min
-        partitions.setdefault(when.replace(hour=0) if by == "day" else when, []).append(number)
+        partitions.setdefault(_counted(when, by) or when, []).append(number)
     row = [partitions[when] for when in sorted(partitions)]
     return [list(chain.from_iterable(row[at : at + size])) for at in range(0, len(row), size)]
+
+
+def _counted(when: datetime | None, by: By) -> datetime | None:
+    """Return the partition that a time belongs to."""
+    return when.replace(hour=0) if when and by == "day" else when
 
 
 def _parsed(text: str) -> datetime:

@@ -66,7 +66,7 @@ class Source:
             SettingsError: a file is of no known format.
         """
         files = placed(self.place.files())
-        files = closed(files) if self.only_closed else files
+        files = closed(files, self.by) if self.only_closed else files
         found = [each for each in files if self.where is None or self.where(each)]
         for each in found:
             format_of(f"{self.place.name.rstrip('/')}/{each.path}", self.format)

@@ -221,6 +221,17 @@ def test_filters_and_closed_partitions(tmp_path: Path) -> None:
     assert sorted(Ranks(data.folder(tmp_path, only_closed=True), 1).step()) == [23, 24]
 
 
+def test_days_count_as_a_whole_where_they_are_the_partitions(tmp_path: Path) -> None:
+    """Hours in the paths or not: a day is closed by the next one, and two sources have it once both have a part."""
+    for name, day, hour in (("a", 24, 5), ("a", 24, 6), ("a", 25, 1), ("b", 24, 7)):
+        write(tmp_path / name / f"dt=2026-11-{day}/hour={hour:02}/x.txt", [day * 100 + hour])
+    write(tmp_path / "a/dt=2026-11-25/hour=02/x.txt", [2502])
+    only = data.folder(tmp_path / "a", by="day", only_closed=True)
+    assert sorted(Ranks(only, 1).step()) == [2405, 2406]
+    both = data.align({name: data.folder(tmp_path / name, by="day") for name in "ab"})
+    assert sorted(Ranks(data.mix(both), 1).step()) == [2405, 2406, 2407]
+
+
 def test_a_folder_that_cannot_be_read_is_no_empty_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
