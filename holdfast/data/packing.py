@@ -95,13 +95,19 @@ class PackedDataset:
         """Return this rank's sequences of the next step, and where they hold tokens of samples (not padding)."""
         shape = len(self.mine) * self._each, self._length
         tokens, real = np.full(shape, self._pad, dtype=np.int64), np.zeros(shape, dtype=bool)
+        before = {number: self._lane(number).place for number in self.mine}
         row = 0
-        for number in self.mine:
-            lane = self._lane(number)
-            for _ in range(self._each):
-                content = lane.take(self._length)
-                tokens[row, : len(content)], real[row, : len(content)] = content, True
-                row += 1
+        try:
+            for number in before:
+                lane = self._lane(number)
+                for _ in range(self._each):
+                    content = lane.take(self._length)
+                    tokens[row, : len(content)], real[row, : len(content)] = content, True
+                    row += 1
+        except BaseException:
+            # Nothing was handed out: the next call, or a save, begins where this one did.
+            self._places, self._lanes = {**self._places, **before}, {}
+            raise
         return tokens, real
 
     @property

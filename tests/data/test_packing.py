@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import data
-from holdfast.errors import SettingsError
+from holdfast.errors import SettingsError, UnavailableError
 from tests.data.files import ids, write
 
 LANES, END = 4, 10_000
@@ -75,6 +75,35 @@ def test_every_token_comes_once_whatever_crashes(folder: Path, lives: list[tuple
     assert used == whole(folder)
     samples = [*tokens([{"id": each} for each in range(100)])]
     assert sorted(token for row in used for token in row) == sorted(sum(samples, [END] * 100))
+
+
+def test_a_batch_that_failed_is_made_again(folder: Path) -> None:
+    """A place that does not answer, or a signal: tokens that some lanes had taken by then are not skipped."""
+    one, calls, failed = packed(folder, 0, 1), 0, 0
+
+    def sometimes(rows: Any) -> list[list[int]]:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise UnavailableError("no answer")
+        return tokens(rows)
+
+    dataset = data.Dataset(data.folder(folder, shuffle=9), 1, lanes=LANES, rank=0, ranks=1, threads=1)
+    torn = data.PackedDataset(dataset, sometimes, length=7, batch=2 * LANES, end=END, pad=-1)
+    for turn in range(5):
+        before = torn.state_dict()
+        torn.load_state_dict(before)  # each lane is made into tokens again, from its place on
+        calls = 0
+        try:
+            made, _ = next(torn)
+        except UnavailableError:
+            failed += 1
+            assert torn.state_dict() == before
+            made, _ = next(torn)
+        assert (made == next(one)[0]).all(), turn
+    assert failed >= 2
+    for each in (one.dataset, dataset):
+        each.close()
 
 
 def test_a_samples_tokens_stay_together(folder: Path) -> None:
