@@ -55,8 +55,14 @@ class Grouped:
         from torch import distributed as dist  # noqa: PLC0415  (a second of start-up)
 
         self._dist = dist
+        self._world = dist.group.WORLD
         self._group = dist.new_group(backend="gloo")
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+
+    @property
+    def is_past(self) -> bool:
+        """Whether the ranks have another process group by now: a process was kept over an epoch's end."""
+        return self._dist.is_initialized() and self._dist.group.WORLD is not self._world
 
     def one(self, make: Callable[[], T]) -> T:
         """Broadcast from rank 0."""

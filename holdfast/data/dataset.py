@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from holdfast.data.agree import Agreement, Alone, agreement
+from holdfast.data.agree import Agreement, Alone, Grouped, agreement
 from holdfast.data.deal import Pick, picks, share
 from holdfast.data.files import File, Split
 from holdfast.data.listing import Catalog, Listing
@@ -251,7 +251,8 @@ class Dataset:
         return any(each.follow for each in self.mix.sources.values())
 
     def _agreement(self) -> Agreement:
-        if self._agree is None:
+        # Ranks that begin the epoch in a new process make a group: those that kept theirs must make it with them.
+        if self._agree is None or (isinstance(self._agree, Grouped) and self._agree.is_past):
             self._agree = agreement()
         return self._agree
 

@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from torch import distributed as dist
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from holdfast import data
@@ -69,6 +70,24 @@ def run(ranks: int, folder: Path, state: Path, steps: int) -> list[dict[str, obj
         for rank in range(ranks)
     ]
     return [json.loads(each.communicate(timeout=120)[0]) for each in started]
+
+
+def test_a_process_that_is_kept_agrees_over_its_new_group(tmp_path: Path) -> None:
+    """A data set that was made outside `main`: ranks in new processes wait for all to make the group."""
+    write(tmp_path / "a.jsonl", list(range(4)))
+    dataset, agreed = data.Dataset(data.folder(tmp_path), 2), []
+    for _ in range(2):
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        try:
+            assert dataset.place == (0, 1)
+            agreed.append(dataset._agreement())
+            dataset.grow()
+            assert dataset._agreement() is agreed[-1]
+        finally:
+            dist.destroy_process_group()
+    assert agreed[0] is not agreed[1]
+    assert dataset._agreement() is agreed[1]
+    dataset.close()
 
 
 def test_ranks_agree_on_new_partitions_and_resume_as_others(tmp_path: Path) -> None:
