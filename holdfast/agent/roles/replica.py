@@ -18,7 +18,6 @@ from holdfast.agent.ranks.rank_main import RankOrder, run_rank
 from holdfast.agent.ranks.remains import Remains
 from holdfast.agent.ranks.scratch import Scratch
 from holdfast.agent.roles.files import RoleFiles
-from holdfast.errors import HoldfastError
 from holdfast.models.roles import Replica, ReplicaPhase, ReplicaState
 from holdfast.policies.roles import restart
 
@@ -78,6 +77,11 @@ class Supervised:
         return self._process is not None and not self._process.gone.done()
 
     @property
+    def ends(self) -> bool:
+        """Whether it is to end: it starts no more, also where something of it did not die yet."""
+        return self._to_end.is_set()
+
+    @property
     def address(self) -> str:
         """Where it can be reached."""
         order = self.order
@@ -119,11 +123,7 @@ class Supervised:
                 await self._clean()  # nothing is started beside what does not die
                 ended = await self._run()
                 await self._clean()
-            except (
-                HoldfastError,
-                OSError,
-                EOFError,
-            ) as error:  # EOF: the fork server died in the middle of a fork
+            except Exception as error:  # whatever it is: it counts as a failed run, and another one follows
                 _log.warning("%s: %s", self.name, error or type(error).__name__)
                 ended = restart.Ended(0.0, 1)
                 self.why = str(error) or type(error).__name__

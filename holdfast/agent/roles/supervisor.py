@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 
 from holdfast.agent.roles.replica import Means, Supervised
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, UnavailableError
 from holdfast.models.roles import TRAINER, Plan, Replica, ReplicaPhase, ReplicaState, RolesOfJob
 
 _log = logging.getLogger(__name__)
@@ -80,23 +80,37 @@ class Supervisor:
                 self._look()
                 continue
             self._news.clear()
-            if not await self._settle():
+            try:
+                done = await self._settle()
+            except Exception:  # whatever it is: a machine whose plans are carried out no more would not show it
+                _log.exception("the replicas of this machine are not as planned")
+                done = False
+            if not done:
                 await asyncio.sleep(AGAIN_S)
                 self._news.set()
 
     async def forget(self, job: str) -> None:
-        """End the replicas of a job that has ended, also where the plan still has them."""
+        """End the replicas of a job that has ended, also where the plan still has them.
+
+        Raises:
+            UnavailableError: some do not die; they are ended as soon as they can be.
+        """
         left = tuple(each for each in self._plan.jobs if each.job != job)
         self._plan = self._plan.model_copy(update={"jobs": left})
         async with self._turns:
-            await self._end([key for key in self._replicas if key[0] == job])
-        self._means.files.forget(job)
+            done = await self._end([key for key in self._replicas if key[0] == job])
+        if not any(each.job == job for each in self._plan.jobs):  # a newer plan may have it again
+            self._means.files.forget(job)
+        if not done:
+            self._news.set()
+            raise UnavailableError(f"replicas of job {job} do not die: see agent.log")
 
     async def stop_all(self) -> None:
         """End every replica, as when the agent ends or is cut off; the next plan starts them again."""
         self._plan = Plan()
         async with self._turns:
-            await self._end([*self._replicas])
+            if not await self._end([*self._replicas]):
+                self._news.set()
 
     async def _settle(self) -> bool:
         """Make the replicas those of the plan; return whether that was done."""
@@ -105,7 +119,7 @@ class Supervisor:
             over = [
                 key
                 for key, replica in self._replicas.items()
-                if key not in wanted or replica.order != wanted[key][1]
+                if key not in wanted or replica.order != wanted[key][1] or replica.ends
             ]
             done = await self._end(over)
         codes = (
@@ -157,7 +171,7 @@ class Supervisor:
         ended = await asyncio.gather(*(replica.end() for _, replica in known), return_exceptions=True)
         done = True
         for (key, _), error in zip(known, ended, strict=True):
-            if isinstance(error, HoldfastError):
+            if isinstance(error, HoldfastError | OSError):
                 _log.error("replica %s: %s", "/".join(map(str, key)), error)
                 done = False
             elif isinstance(error, BaseException):
