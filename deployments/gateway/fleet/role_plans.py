@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import xxhash
 
@@ -11,12 +11,19 @@ from holdfast.models.roles import Place, Plan, Replica, RolesOfJob
 from holdfast.policies.roles.decide import Decided, key_of
 
 
-def plans(jobs: Iterable[tuple[Job, Decided]]) -> dict[str, Plan]:
-    """Return the plan of every machine of these jobs. Members, the long part, are digested once per job."""
+def plans(jobs: Iterable[tuple[Job, Decided]], ends: Mapping[str, int]) -> dict[str, Plan]:
+    """Return the plan of every machine of these jobs. Members, the long part, are digested once per job.
+
+    Args:
+        jobs: with where their replicas belong.
+        ends: how often each of them ended, and was started again. Agents end the replicas of a stopped job by
+            order, not by plan: the plan of the job that goes on must be another one for them, however alike.
+    """
     parts: dict[str, list[RolesOfJob]] = {}
     digests: dict[str, str] = {}
     for job, decided in jobs:
-        digests[job.name] = _digest(*(each.model_dump_json() for each in decided.members))
+        again = [str(ends[job.name])] if job.name in ends else []
+        digests[job.name] = _digest(*again, *(each.model_dump_json() for each in decided.members))
         mine: dict[str, list[Replica]] = {}
         for place in decided.places.places:
             if not place.asked and key_of(place) not in decided.lingering:

@@ -41,6 +41,8 @@ class Roles:
         """Facts and places of the last decision."""
         self._plans: dict[str, Plan] = {}
         self._planned: dict[str, tuple[Job, Decided]] = {}
+        self._ends: dict[str, int] = {}
+        """How often a job with roles ended while this gateway led."""
         self._holding: set[str] = set()
         """Machines whose replicas run on as they are, until their job was looked at."""
         self._looked = False
@@ -77,13 +79,14 @@ class Roles:
             for name in self._decided.keys() - {job.name for job in jobs}:
                 del self._decided[name]
                 self._seen.pop(name, None)
+                self._ends[name] = self._ends.get(name, 0) + 1
             for job in jobs:
                 if self._settled(job):
                     await self._rule(job)
             decided = {job.name: (job, self._decided[job.name]) for job in jobs if job.name in self._decided}
             self._holding = {name for job in jobs if job.name not in decided for name in job.machines}
             if decided != self._planned:
-                self._plans, self._planned = plans(decided.values()), decided
+                self._plans, self._planned = plans(decided.values(), self._ends), decided
             self._looked = True
             for name in self._reports.keys() - fleet.machines.keys():
                 del self._reports[name]

@@ -232,6 +232,23 @@ async def test_replicas_end_with_their_job(kit: Kit) -> None:
     assert sorted(placed) == [("rollout", 0, 2), ("rollout", 1, 2)]
 
 
+async def test_replicas_of_a_job_that_is_resumed_at_once_start_again(kit: Kit) -> None:
+    """Their agents ended them by order when it was stopped; no heartbeat came meanwhile."""
+    machines = await with_roles(kit, rollout=ROLLOUT)
+    before = {name: machines.on(name) for name in ("m0", "m1")}
+    kit.ledger.set_job(JOB, state=JobState.STOPPED)
+    await machines.look()
+    kit.ledger.set_job(JOB, state=JobState.RUNNING)
+    await machines.look()
+    for name, replicas in before.items():
+        body = Heartbeat(machine=name, incarnation="i1", at=0.0, plan=machines.plans[name].version)
+        answer = await kit.post("/v1/agents/heartbeat", body.model_dump(mode="json"))
+        machines.plans[name] = Plan.model_validate(answer["plan"])
+        assert machines.on(name) == replicas
+        body = body.model_copy(update={"plan": machines.plans[name].version})
+        assert (await kit.post("/v1/agents/heartbeat", body.model_dump(mode="json")))["plan"] is None
+
+
 @pytest.mark.parametrize("again", [{"rollout": ROLLOUT}, {}], ids=["with its role", "without roles"])
 async def test_a_new_submission_closes_what_a_person_was_asked(kit: Kit, again: dict[str, RoleSpec]) -> None:
     """The replica of the former job is gone; what a person has decided of another one stays."""
