@@ -46,6 +46,8 @@ class Facts:
     now: float
     lingering: frozenset[ReplicaKey] = frozenset()
     """Replicas whose machine serves the job no longer, and which may still run there."""
+    lasting: frozenset[ReplicaKey] = frozenset()
+    """Replicas whose present run has lasted for as long as a good one does."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,8 @@ def _judged(place: Place, facts: Facts, reports: Reports) -> Place:
         return place
     if report.phase is ReplicaPhase.FAILED:
         return after_failure(place, facts.roles[place.role], report.why, facts.now)
-    if report.address and (place.tried or place.incident):
+    good = report.address or key_of(place) in facts.lasting
+    if good and (place.tried or place.incident):
         return place.model_copy(update={"tried": (), "incident": ""})
     return place
 

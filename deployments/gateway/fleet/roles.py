@@ -33,6 +33,8 @@ class Roles:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._reports: dict[str, tuple[str, tuple[ReplicaState, ...]]] = {}
+        self._sent: dict[str, float] = {}
+        """When the newest heartbeat of each machine was sent, by that machine's clock."""
         self._goes_by: dict[str, tuple[str, str]] = {}
         """Incarnation of each machine, and the version of the plan that it goes by."""
         self._places: dict[str, PlacesOfJob] = {}
@@ -63,6 +65,7 @@ class Roles:
         self._goes_by[beat.machine] = (beat.incarnation, beat.plan)
         if beat.replicas or beat.machine in self._reports:
             self._reports[beat.machine] = (beat.incarnation, beat.replicas)
+            self._sent[beat.machine] = beat.at
 
     def plan_for(self, beat: Heartbeat) -> Plan | None:
         """Return the plan of a machine, if it goes by another one; None: it has the newest, or none is known yet."""
@@ -89,7 +92,7 @@ class Roles:
                 self._plans, self._planned = plans(decided.values(), self._ends), decided
             self._looked = True
             for name in self._reports.keys() - fleet.machines.keys():
-                del self._reports[name]
+                del self._reports[name], self._sent[name]
             for name in self._goes_by.keys() - fleet.machines.keys():
                 del self._goes_by[name]
 
@@ -235,7 +238,19 @@ class Roles:
                 for each in before.places
                 if each.machine and each.machine not in serving and self._may_run(job, each)
             ),
+            lasting=frozenset(
+                key_of(each)
+                for each in before.places
+                if (each.tried or each.incident) and each.machine in serving and self._lasts(job, each)
+            ),
         )
+
+    def _lasts(self, job: Job, place: Place) -> bool:
+        """Return whether a replica has run for as long as a good run lasts: not every one announces an address."""
+        role, report = job.spec.roles.get(place.role), self._report(place.machine, job, *key_of(place))
+        if role is None or report is None or report.phase is not ReplicaPhase.RUNNING or not report.pid:
+            return False
+        return self._sent.get(place.machine, 0.0) - report.since >= role.restart.good_after_s
 
     def _may_run(self, job: Job, place: Place) -> bool:
         """Return whether a replica may still run on a machine that serves its job no longer.

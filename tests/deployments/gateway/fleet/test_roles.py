@@ -203,6 +203,25 @@ async def test_a_replica_that_fails_everywhere_asks_a_person_and_nothing_else(ki
     assert (incident.state, incident.summary) == (IncidentState.RECOVERED, "rollout 0 works again")
 
 
+async def test_a_replica_without_an_address_works_again_once_it_has_lasted(kit: Kit) -> None:
+    """By its own machine's clock; the machines on which it failed before count no more."""
+    machines = await with_roles(kit, rollout=RoleSpec(script="rollout.py", restart={"moves": 0}))
+    machines.run("m0", ReplicaPhase.FAILED, why="exit status 3")
+    await machines.beat("m0")
+    await machines.beat("m0", "m1")
+    assert [each.state for each in kit.incidents()] == [IncidentState.NEEDS_HUMAN]
+    kit.clock.advance(601)
+    await machines.beat("m0", "m1")
+    await machines.beat("m0", "m1")
+    machines.run("m0", address="", since=kit.clock.now())
+    for state in (IncidentState.NEEDS_HUMAN, IncidentState.RECOVERED):
+        await machines.beat("m0", "m1")
+        await machines.beat("m0", "m1")
+        assert [each.state for each in kit.incidents()] == [state]
+        kit.clock.advance(61)
+    assert not kit.ledger.places(JOB).places[0].tried
+
+
 async def test_a_role_is_scaled_by_itself(kit: Kit) -> None:
     """Up, down to none, and never one that is not there."""
     machines = await with_roles(kit, rollout=ROLLOUT)
