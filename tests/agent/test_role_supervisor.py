@@ -25,7 +25,7 @@ class FakeReplica:
 
     def __init__(self, job: str, order: Replica, code: Path, _means: object) -> None:
         self.job, self.order, self.code, self.code_version = job, order, code, ""
-        self.ends, self.running, self.address = False, True, ""
+        self.ends, self.running, self.address, self.phase = False, True, "", ReplicaPhase.RUNNING
         self.made.append(self)
 
     def state(self) -> ReplicaState:
@@ -35,7 +35,7 @@ class FakeReplica:
             role=order.role,
             index=order.index,
             generation=order.generation,
-            phase=ReplicaPhase.RUNNING,
+            phase=self.phase,
         )
 
     async def end(self) -> None:
@@ -136,3 +136,19 @@ def test_a_plan_that_cannot_be_carried_out_is_tried_again(made: list[FakeReplica
         await until(lambda: len(made) == 1)
 
     supervise(tmp_path, 2, work)
+
+
+def test_a_replica_that_is_to_start_counts_as_running(made: list[FakeReplica], tmp_path: Path) -> None:
+    """A machine that is cut off ends it before it does: another machine takes its place."""
+
+    async def work(one: Supervisor) -> None:
+        assert not one.running
+        one.take(PLAN)
+        assert one.running
+        await until(lambda: len(made) == 1)
+        made[0].running = False
+        for phase, runs in ((ReplicaPhase.PAUSING, True), (ReplicaPhase.DONE, False)):
+            made[0].phase = phase
+            assert one.running is runs
+
+    supervise(tmp_path, 1, work)

@@ -48,8 +48,10 @@ class Supervisor:
 
     @property
     def running(self) -> bool:
-        """Whether any replica's process is there."""
-        return any(replica.running for replica in self._replicas.values())
+        """Whether any replica's process is there, or is to start by itself: after its pause, or with its code."""
+        live = (ReplicaPhase.RUNNING, ReplicaPhase.PAUSING)
+        started = any(each.running or each.phase in live for each in self._replicas.values())
+        return started or any(key not in self._replicas for key in self._wanted())
 
     def take(self, plan: Plan | None) -> None:
         """Go by ``plan`` from now on (None: by the present one); returns at once."""
