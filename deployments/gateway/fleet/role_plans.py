@@ -7,8 +7,10 @@ from collections.abc import Iterable, Mapping
 import xxhash
 
 from holdfast.models.job import Job
-from holdfast.models.roles import Place, Plan, Replica, RolesOfJob
+from holdfast.models.roles import Place, Plan, Replica, RolesOfJob, RoleSpec
 from holdfast.policies.roles.decide import Decided, key_of
+
+_THREADS, _GPUS = "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES"
 
 
 def plans(jobs: Iterable[tuple[Job, Decided]], ends: Mapping[str, int]) -> dict[str, Plan]:
@@ -55,10 +57,16 @@ def _order(job: Job, place: Place) -> Replica:
         args=spec.args,
         cpus=spec.cpus,
         gpus=spec.gpus,
-        env={**job.spec.env, **spec.env},
+        env={**_of_job(job, spec), **spec.env},
         restart=spec.restart,
         stop_grace_s=spec.stop_grace_s,
     )
+
+
+def _of_job(job: Job, spec: RoleSpec) -> dict[str, str]:
+    """Return the job's environment without what the role states by itself: ``gpus`` and ``cpus`` are not the ranks'."""
+    own = {_THREADS} if spec.gpus is None else {_THREADS, _GPUS}
+    return {name: value for name, value in job.spec.env.items() if name not in own}
 
 
 def _digest(*texts: str) -> str:

@@ -100,6 +100,30 @@ async def test_replicas_are_spread_and_found(kit: Kit) -> None:
     assert f'holdfast_role_running{{job="{JOB}",role="rollout"}} 1.0' in shown
 
 
+async def test_what_the_job_gives_its_ranks_is_not_what_a_role_states(kit: Kit) -> None:
+    """The GPUs that ranks are kept to are not those of a role that names others; all else is passed on."""
+    job = await kit.running_job()
+    roles = {
+        "on-gpus": RoleSpec(script="r.py", gpus=(6, 7)),
+        "other": RoleSpec(script="r.py", env={"OMP_NUM_THREADS": "3"}),
+    }
+    env = {"CUDA_VISIBLE_DEVICES": "0,1", "OMP_NUM_THREADS": "16", "MODE": "x"}
+    kit.ledger.set_job(JOB, spec=job.spec.model_copy(update={"roles": roles, "env": env}))
+    machines = Machines(kit)
+    for _ in range(2):
+        await machines.beat("m0", "m1")
+    found = {
+        each.role: each.env
+        for plan in machines.plans.values()
+        for of_job in plan.jobs
+        for each in of_job.replicas
+    }
+    assert found == {
+        "on-gpus": {"MODE": "x"},
+        "other": {"CUDA_VISIBLE_DEVICES": "0,1", "OMP_NUM_THREADS": "3", "MODE": "x"},
+    }
+
+
 async def test_a_plan_is_sent_once(kit: Kit) -> None:
     """An agent that goes by it is sent nothing."""
     machines = await with_roles(kit, rollout=ROLLOUT)
