@@ -130,7 +130,7 @@ class Gateway:
         self.releases = Releases(self.site, acts)
         self.releases.launching = self.correlator.launches
         self.sizes = Sizes(self.site, self.correlator, acts.release_unplaced, acts.take_out)
-        self.roles = Roles(self.site)
+        self.roles = Roles(self.site, self._require_sure)
         self.resuming: list[Callable[[], Awaitable[None]]] = []
         """Callbacks of other parts, run when this gateway begins to lead."""
         self._loops: list[asyncio.Task[None]] = []

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,13 +26,18 @@ TICK_S = 0.2
 READY_S = 20.0
 """A trainer waits so long for the roles that it needs: the person who submits it waits too."""
 _NOTHING = Plan()
+_GIVEN = 8
 
 
 class Roles:
     """Looks at what is, not at what happened: a gateway that was away catches up."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, require_sure: Callable[[], None] = lambda: None) -> None:
+        """``require_sure`` raises where another gateway may lead by now."""
         self._site = site
+        self._require_sure = require_sure
+        self._given: dict[str, deque[str]] = {}
+        """Versions of the newest plans that each machine had of this gateway."""
         self._reports: dict[str, tuple[str, tuple[ReplicaState, ...]]] = {}
         self._sent: dict[str, float] = {}
         """When the newest heartbeat of each machine was sent, by that machine's clock."""
@@ -57,6 +63,7 @@ class Roles:
         self._decided.clear()
         self._seen.clear()
         self._goes_by.clear()
+        self._given.clear()
         self._plans, self._planned = {}, {}
         self._looked = False
 
@@ -71,8 +78,26 @@ class Roles:
         """Return the plan of a machine, if it goes by another one; None: it has the newest, or none is known yet."""
         if not self._looked or beat.machine in self._holding:
             return None
-        plan = self._plans.get(beat.machine, _NOTHING)
+        plan, given = self._plans.get(beat.machine, _NOTHING), self._given.get(beat.machine)
+        if plan.version != beat.plan and not self._may_follow(beat.plan, given or ()):
+            return None
+        if given is None:
+            given = self._given[beat.machine] = deque(maxlen=_GIVEN)
+        if plan.version not in given:
+            given.append(plan.version)
         return plan if plan.version != beat.plan else None
+
+    def _may_follow(self, present: str, given: Collection[str]) -> bool:
+        """Return whether the plan that a machine goes by may be replaced.
+
+        While the ledger is away, a gateway goes on with plans of its own. It may be the only one that it is away for:
+        what another one has placed since must not start again elsewhere.
+        """
+        try:
+            self._require_sure()
+        except UnavailableError:
+            return present in given
+        return True
 
     async def tick(self) -> None:
         """Run one round."""
@@ -95,6 +120,7 @@ class Roles:
                 del self._reports[name], self._sent[name]
             for name in self._goes_by.keys() - fleet.machines.keys():
                 del self._goes_by[name]
+                self._given.pop(name, None)
 
     async def submitted(self, name: str) -> None:
         """Drop the places that a former job of this name left, and close their incidents; generations count on."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.errors import UnavailableError
 from holdfast.models.agent import Heartbeat
 from holdfast.models.alert import IncidentState
 from holdfast.models.job import JobState
@@ -98,6 +99,26 @@ async def test_replicas_are_spread_and_found(kit: Kit) -> None:
     shown = kit.gateway.site.metrics.render().decode()
     assert f'holdfast_role_replicas{{job="{JOB}",role="rollout"}} 2.0' in shown
     assert f'holdfast_role_running{{job="{JOB}",role="rollout"}} 1.0' in shown
+
+
+async def test_a_gateway_that_may_be_overtaken_replaces_no_plan_of_another(
+    kit: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ledger is away for this one alone, say; machines that go by its own plans hear of changes all the same."""
+    machines = await with_roles(kit, rollout=ROLLOUT)
+    of_another = Heartbeat(machine="m0", incarnation="i1", at=0.0, plan="of-another").model_dump(mode="json")
+
+    def unsure() -> None:
+        raise UnavailableError("another gateway may lead")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kit.gateway, "may_act", unsure)
+        assert (await kit.post("/v1/agents/heartbeat", of_another))["plan"] is None
+        machines.run("m1")
+        await machines.beat("m1")
+        await machines.beat("m0")
+        assert machines.members("m0") == {("rollout", 1): "m1:4001"}
+    assert (await kit.post("/v1/agents/heartbeat", of_another))["plan"] is not None
 
 
 async def test_what_the_job_gives_its_ranks_is_not_what_a_role_states(kit: Kit) -> None:
