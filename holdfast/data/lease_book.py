@@ -199,7 +199,9 @@ class LeaseBook:
             self._note(act, *arguments)
             self._leases = after
             if self._journal is not None and self._lines >= _MOST_LINES and self._looked >= 2 * self._begun:
-                self._begin_again(self._journal)
+                # The act is noted and counts, also for a book that takes over now: what fails here is not its answer.
+                with suppress(StaleError, UnavailableError, OSError):
+                    self._begin_again(self._journal)
         return found
 
     def _after(self, act: str, *arguments: Any) -> tuple[Leases, Lease | None]:

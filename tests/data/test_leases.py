@@ -321,6 +321,22 @@ def test_a_book_waits_for_another_one_that_begins_the_journal_again(
     assert first.grant("w0")
 
 
+def test_an_act_that_is_noted_is_answered_whatever_becomes_of_the_journal(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that is refused a commit drops its rows, and the next book has them as used."""
+    journal = tmp_path / "journal"
+    book = LeaseBook(data.folder(folder), journal=journal)
+    found = book.grant("w0")
+    assert found
+    monkeypatch.setattr(lease_book, "_MOST_LINES", 1)
+    book._begun = 0
+    with monkeypatch.context() as patch:
+        patch.setattr("holdfast.data.lease_book.durable.write", _full)
+        book.commit(book.run, found[0].split, found[0].token, 3)
+    assert LeaseBook(data.folder(folder), journal=journal).used == 3
+
+
 def test_leases_of_another_length_are_done_again_as_they_were(folder: Path, tmp_path: Path) -> None:
     """With the new length the first lease would have ended before the second grant, which would get its split."""
     journal = tmp_path / "journal"
