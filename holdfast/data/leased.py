@@ -75,6 +75,7 @@ class LeasedSplits:
         self._patience_s, self._poll_s = patience_s, poll_s
         self._formats = {name: each.formats() for name, each in self._mix.sources.items()}
         self._have: tuple[int, ...] = ()
+        self._run = ""
         import ssl  # noqa: PLC0415
 
         self._http = httpx.Client(
@@ -93,7 +94,9 @@ class LeasedSplits:
             if "lease" not in told:
                 time.sleep(self._poll_s)
                 continue
-            self._have = (*self._have[-1000:], told["lease"]["token"])
+            # Tokens of another run mean other leases.
+            kept = self._have[-1000:] if told["run"] == self._run else ()
+            self._run, self._have = told["run"], (*kept, told["lease"]["token"])
             yield from self._batches(told)
 
     def commit(self, receipt: Receipt) -> bool:
@@ -149,7 +152,12 @@ class LeasedSplits:
             if time.monotonic() > deadline:
                 raise UnavailableError(f"{self._http.base_url}: the lease server does not answer ({said})")
             time.sleep(_PAUSE_S)
-        found: dict[str, Any] = answer.json()
+        try:
+            found: dict[str, Any] = answer.json()
+        except ValueError:  # another server, or a proxy before it
+            raise UnavailableError(
+                f"{self._http.base_url}: status {answer.status_code}: no lease server"
+            ) from None
         if not answer.is_success:
             kind = getattr(errors, str(found.get("error")), HoldfastError)
             raise kind(f"{self._http.base_url}: {found.get('detail', answer.text)}")

@@ -108,11 +108,14 @@ def _counted(when: datetime | None, by: By) -> datetime | None:
 
 def _parsed(text: str) -> datetime:
     try:
-        return datetime.fromisoformat(text)
+        when: datetime | None = datetime.fromisoformat(text)
     except ValueError:
+        when = None
+    if when is None or when.tzinfo is not None:  # paths name no time zone
         raise SettingsError(
-            f"between({text!r}): expected a date such as 2026-11-24 or 2026-11-24T05"
-        ) from None
+            f"between({text!r}): expected a date such as 2026-11-24 or 2026-11-24T05, without a time zone"
+        )
+    return when
 
 
 def _made(path: str, year: int, month: int, day: int, hour: int) -> datetime:

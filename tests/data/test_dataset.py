@@ -283,6 +283,9 @@ def test_bad_input_is_one_clear_message(tmp_path: Path) -> None:
         next(data.Dataset(data.folder(tmp_path), 1))
     with pytest.raises(SettingsError, match="format = 'csv': expected one of"):
         data.folder(tmp_path, format="csv")
+    for wrong in ("yesterday", "2026-11-24T05:00+00:00"):
+        with pytest.raises(SettingsError, match=f"between\\('{wrong[:9]}.*without a time zone"):
+            data.between(wrong, "2026-11-25")
     with pytest.raises(SettingsError, match="weights: code: expected one for each of web"):
         data.mix({"web": data.folder(tmp_path)}, {"web": 1, "code": 1})
     with pytest.raises(SettingsError, match="align: b: follow = False beside"):
