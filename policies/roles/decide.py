@@ -90,6 +90,7 @@ def decide(facts: Facts, before: PlacesOfJob) -> Decided:
             others,
             facts.now,
             {each.index for each in own if key_of(each) in facts.lingering},
+            _ending(name, own, reports),
         )
         load = others + Counter(each.machine for each in placed.places)
         result = result.with_role(name, placed.places)
@@ -118,6 +119,17 @@ def _by_place(facts: Facts) -> Reports:
         for machine, reports in facts.reports.items()
         for each in reports
     }
+
+
+def _ending(role: str, places: Sequence[Place], reports: Reports) -> frozenset[int]:
+    """Return indices that have no place, and still run where they had one: their role was smaller for a moment."""
+    placed = {each.index for each in places}
+    live = (ReplicaPhase.RUNNING, ReplicaPhase.PAUSING)
+    return frozenset(
+        index
+        for (name, index, _, _), report in reports.items()
+        if name == role and index not in placed and report.phase in live
+    )
 
 
 def _report(place: Place, reports: Reports) -> ReplicaState | None:

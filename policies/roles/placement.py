@@ -28,6 +28,7 @@ def place(  # noqa: PLR0917
     load: Mapping[str, int] | None = None,
     now: float = 0.0,
     lingering: Collection[int] = (),
+    ending: Collection[int] = (),
 ) -> Placed:
     """Return where each replica of ``name`` belongs.
 
@@ -42,6 +43,7 @@ def place(  # noqa: PLR0917
         now: Unix seconds.
         lingering: indices whose machine serves no longer, and which may still run there: they are placed once they
             are known to have ended.
+        ending: indices without a place that still run on a machine, whose agent ends them: likewise.
     """
     known, serving = {each.index: each for each in before}, frozenset(machines)
     kept = {
@@ -57,7 +59,7 @@ def place(  # noqa: PLR0917
             kept[index] = each.model_copy(
                 update={"generation": generations.get(index, 0) + 1, "epoch": epoch}
             )
-    missing = [index for index in range(role.replicas) if index not in kept]
+    missing = [index for index in range(role.replicas) if index not in kept and index not in ending]
     if not missing:
         return Placed(tuple(kept[index] for index in sorted(kept)))
     room = _Room(role, machines, (each.machine for each in kept.values()), load or {})

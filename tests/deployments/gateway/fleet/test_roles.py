@@ -280,6 +280,25 @@ async def test_a_role_is_scaled_by_itself(kit: Kit) -> None:
     assert kit.runs.created == []
 
 
+async def test_a_replica_that_is_wanted_again_starts_once_the_old_one_has_ended(kit: Kit) -> None:
+    """The role was scaled down and up within a moment: its agent still has it, and it may end slowly."""
+    machines = await with_roles(kit, rollout=ROLLOUT)
+    machines.run("m0")
+    machines.run("m1")
+    await machines.beat("m0", "m1")
+    for replicas in (1, 2):
+        await kit.post(f"/v1/jobs/{JOB}/roles/rollout/scale", {"replicas": replicas})
+        await machines.look()
+    for _ in range(2):
+        await machines.beat("m0", "m1")
+        assert machines.on("m0") == [("rollout", 0, 1)]
+        assert machines.on("m1") == []
+    machines.states["m1"] = ()
+    await machines.beat("m1")
+    await machines.beat("m1")
+    assert machines.on("m1") == [("rollout", 1, 2)]
+
+
 async def test_replicas_end_with_their_job(kit: Kit) -> None:
     """Their generations go on counting in a job of the same name."""
     machines = await with_roles(kit, rollout=ROLLOUT)
