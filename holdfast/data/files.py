@@ -16,7 +16,7 @@ class Split(NamedTuple):
     nbytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class File:
     """A file as it was listed. Another size or version later means that it was changed."""
 
@@ -29,7 +29,7 @@ class File:
     """The hour (or the day, at hour 0) that its path names."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Indexed:
     """A file with its splits."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 from typing import Any, BinaryIO
@@ -13,6 +12,7 @@ from urllib.parse import unquote, urljoin, urlsplit, urlunsplit
 
 import httpx
 
+from holdfast.data.at_once import each_of
 from holdfast.data.files import File
 from holdfast.data.places import changed
 from holdfast.data.ranges import opened
@@ -63,8 +63,7 @@ class HttpPlace:
                     pages.append(url)
             if len(seen) > MOST_PAGES:
                 raise SourceError(f"{self.name}: more than {MOST_PAGES} pages of links")
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            yield from pool.map(self._file, urls)
+        yield from each_of(self._file, list(urls), AT_ONCE)
 
     def open(self, file: File) -> BinaryIO:
         """Open it; a server that knows no ranges sends all of it, once."""

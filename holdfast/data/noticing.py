@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 from holdfast.data.agree import Agreement
+from holdfast.data.at_once import each_of
 from holdfast.data.files import File, Indexed
 from holdfast.data.formats import format_of
 from holdfast.data.listing import Listing
@@ -50,5 +50,4 @@ def _indexed(mix: Mix, files: Sequence[tuple[str, File]], threads: int) -> list[
             splits = formats[name][format_of(path, source.format)].index(opened, path)
         return Indexed(file, tuple(splits))
 
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(index, files))
+    return list(each_of(index, files, threads))

@@ -16,7 +16,7 @@ import httpx
 import pytest
 
 from holdfast import data
-from holdfast.data import http_listing, places
+from holdfast.data import at_once, http_listing, places
 from holdfast.data.agree import _tried
 from holdfast.data.folder import FolderPlace
 from holdfast.errors import SettingsError, SourceError, UnavailableError
@@ -262,6 +262,23 @@ def test_what_fsspec_listed_before_is_listed_again(tmp_path: Path, monkeypatch: 
     assert [each.path for each in place.files()] == ["a.jsonl"]
     memory.pipe("/followed/b.jsonl", content)
     assert sorted(each.path for each in place.files()) == ["a.jsonl", "b.jsonl"]
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 1000])
+def test_what_waits_for_a_thread_is_a_batch(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of millions of files each would be waited for by itself; the order is theirs, and an error ends the rest."""
+    waiting: list[int] = []
+    pool_map = at_once.ThreadPoolExecutor.map
+
+    def counted(pool: Any, work: Any, batches: Any) -> Any:
+        waiting.append(len(batches))
+        return pool_map(pool, work, batches)
+
+    monkeypatch.setattr(at_once.ThreadPoolExecutor, "map", counted)
+    assert list(at_once.each_of(str, range(count), 2)) == [str(each) for each in range(count)]
+    assert waiting[0] <= 32
+    with pytest.raises(ZeroDivisionError):
+        list(at_once.each_of(lambda each: 1 // each, range(5), 2))
 
 
 def elsewhere(address: str) -> FolderPlace:
