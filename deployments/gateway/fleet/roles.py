@@ -54,7 +54,8 @@ class Roles:
         self._holding: set[str] = set()
         """Machines whose replicas run on as they are, until their job was looked at."""
         self._looked = False
-        self._starting: set[str] = set()
+        self._starting: dict[str, int] = {}
+        """Jobs whose trainer is being started by a person, and its epoch up to then."""
         self._ruling = asyncio.Lock()
 
     async def resume(self) -> None:
@@ -158,13 +159,13 @@ class Roles:
         if TRAINER not in job.spec.roles:
             yield
             return
-        self._starting.add(job.name)
+        self._starting[job.name] = job.epoch
         try:
             await self._until_ready(job.name)
             yield
             await self._site.job(job.name)
         finally:
-            self._starting.discard(job.name)
+            self._starting.pop(job.name, None)
 
     async def _until_ready(self, name: str) -> None:
         loop = asyncio.get_running_loop()
@@ -255,7 +256,8 @@ class Roles:
         return Facts(
             roles=job.spec.roles,
             machines=serving,
-            epoch=job.epoch,
+            # What the trainer needs starts before it, for its next epoch: it does not start again with that.
+            epoch=max(job.epoch, self._starting.get(job.name, -1) + 1),
             reports={name: self._reported(name, job.name) for name in serving},
             trained=any(rank.steps_done for _, run in site.fleet.runs(job) for rank in run.ranks),
             now=site.clock.now(),

@@ -13,7 +13,7 @@ from holdfast.models.alert import IncidentState
 from holdfast.models.job import JobState
 from holdfast.models.machine import MachineState
 from holdfast.models.roles import PlacesOfJob, Plan, ReplicaPhase, ReplicaState, RoleSpec
-from holdfast.testing.gateway_kit import JOB, Kit
+from holdfast.testing.gateway_kit import JOB, Kit, start_epoch
 
 ROLLOUT = RoleSpec(script="rollout.py", replicas=2)
 
@@ -358,8 +358,9 @@ async def test_places_are_as_they_were_written(kit: Kit) -> None:
     assert kit.ledger.places("none") == PlacesOfJob()
 
 
-async def test_ranks_start_after_the_roles_that_they_need(kit: Kit) -> None:
-    """Those have the job's machines already; nothing of the trainer runs before they are ready."""
+@pytest.mark.parametrize("with_trainer", ["stay", "restart"])
+async def test_ranks_start_after_the_roles_that_they_need(kit: Kit, with_trainer: str) -> None:
+    """They have the job's machines already; no rank runs before they are ready; they start again with a later epoch."""
     for name in ("m0", "m1"):
         await kit.register(name)
     machines = Machines(kit)
@@ -368,7 +369,10 @@ async def test_ranks_start_after_the_roles_that_they_need(kit: Kit) -> None:
         "script": "train.py",
         "machines": 2,
         "ranks_per_machine": 1,
-        "roles": {"trainer": {"needs": ["cache"]}, "cache": {"kind": "ordered", "script": "cache.py"}},
+        "roles": {
+            "trainer": {"needs": ["cache"]},
+            "cache": {"kind": "ordered", "script": "cache.py", "with_trainer": with_trainer},
+        },
     }
     await kit.gateway.site.refresh()
     submitted = asyncio.create_task(kit.post("/v1/jobs", {"spec": spec, "code_version": "v1"}))
@@ -380,7 +384,13 @@ async def test_ranks_start_after_the_roles_that_they_need(kit: Kit) -> None:
         machines.run("m0")
         await machines.beat("m0")
         assert (await submitted)["spec"]["name"] == JOB
+    await machines.beat("m0", "m1")
+    await machines.beat("m0", "m1")
     assert machines.on("m0") == [("cache", 0, 1)]
+    start_epoch(kit.ledger, JOB)
+    await machines.look()
+    await machines.beat("m0", "m1")
+    assert machines.on("m0") == [("cache", 0, 1 if with_trainer == "stay" else 2)]
 
 
 async def test_a_job_without_room_for_its_roles_is_refused(kit: Kit) -> None:
