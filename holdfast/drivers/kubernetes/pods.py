@@ -115,11 +115,10 @@ class Pods:
         raise UnavailableError(f"Kubernetes: {path}: the server knows none of {', '.join(self._policies)}.")
 
     def _is_gone(self, pod: Object) -> bool:
-        try:
-            found = self._api.get(f"{self._path}/{pod['metadata']['name']}")
-        except UnknownError:
-            return True
-        return bool(found["metadata"]["uid"] != pod["metadata"]["uid"])
+        # A list: the role of the base lets pods be listed, not read one by one.
+        name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
+        found = self._api.get(self._path, fieldSelector=f"metadata.name={name}")["items"]
+        return all(each["metadata"]["uid"] != uid for each in found)
 
 
 def is_ending(pod: Object) -> bool:
