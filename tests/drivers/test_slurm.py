@@ -276,6 +276,28 @@ def test_a_node_is_set_down_last_and_keeps_the_word_of_others(tmp_path: Path) ->
     ]
 
 
+def test_slurmd_is_looked_for_at_the_port_of_the_cluster(tmp_path: Path) -> None:
+    """With a `SlurmdPort` of its own no node shows a port; at 6818 every node would look dead, and be set down first."""
+    queue = Queue()
+    run = queue.runner()
+    shown = "NodeName=node1 NodeAddr=127.0.0.1 State=MIXED Reason=holdfast: gpt-1: NodeAddr=nowhere"
+
+    def scontrol(command: Sequence[str]) -> CommandAnswer:
+        if "config" in command:
+            return CommandAnswer(status=0, out=f"SlurmctldPort = 6817\nSlurmdPort              = {port}\n")
+        return CommandAnswer(status=0, out=shown) if "show" in command else FINE
+
+    run.answers["scontrol"] = scontrol
+    asked = driver(tmp_path, run)
+    asked.provision(1)
+    with socket.create_server(("127.0.0.1", 0)) as slurmd:
+        port = slurmd.getsockname()[1]
+        with pytest.raises(UnavailableError, match="job 1 did not end"):
+            asked.evict("node1", Scope.JOB, "hang")
+    acts = [" ".join(command) for command in run.asked if command[0] == "scancel" or "update" in command]
+    assert acts[:2] == ["scancel --batch --signal=USR1 1", "scancel 1"]
+
+
 def test_nodes_that_others_drain_are_told_with_their_reason(tmp_path: Path) -> None:
     """Not those that we drained, nor evicted ones, nor those that are well."""
     queue = Queue()

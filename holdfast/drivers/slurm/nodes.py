@@ -5,6 +5,7 @@ For a user who may not do that (it takes Slurm's operator rights) the result or 
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Collection
 
@@ -16,6 +17,8 @@ from holdfast.errors import HoldfastError, RefusedError, UnknownError
 MARK = "holdfast: "
 """Prefix of the reason of every node that we drained."""
 _REACH_S = 2.0
+_PORT = "6818"
+_PORT_OF_ALL = re.compile(r"^SlurmdPort\s*=\s*(\d+)", re.MULTILINE)
 
 
 class Nodes:
@@ -23,6 +26,7 @@ class Nodes:
 
     def __init__(self, slurm: Commands) -> None:
         self._slurm = slurm
+        self._port = ""
 
     def known(self, names: Collection[str]) -> dict[str, Node]:
         """Return those of ``names`` that Slurm knows."""
@@ -89,7 +93,7 @@ class Nodes:
         try:
             if not fields:
                 return False
-            address = (fields.get("NodeAddr", machine), int(fields.get("Port", "6818")))
+            address = (fields.get("NodeAddr", machine), int(fields.get("Port") or self._port_of_all()))
             socket.create_connection(address, timeout=_REACH_S).close()
         except (OSError, ValueError):
             return False
@@ -116,7 +120,18 @@ class Nodes:
             told = self._slurm("scontrol", "--oneliner", "show", "node", machine)
         except HoldfastError:
             return {}
-        return dict(field.split("=", 1) for field in told.split() if "=" in field)
+        # The first of a name counts: the reason, which is free text, comes near the end.
+        return dict(field.split("=", 1) for field in reversed(told.split()) if "=" in field)
+
+    def _port_of_all(self) -> str:
+        """Return ``SlurmdPort`` of the cluster: ``scontrol`` shows with a node only a port that differs from it."""
+        if not self._port:
+            try:
+                found = _PORT_OF_ALL.search(self._slurm("scontrol", "show", "config"))
+            except HoldfastError:
+                return _PORT
+            self._port = found[1] if found else _PORT
+        return self._port
 
     def _update(self, machine: str, state: str, reason: str) -> None:
         command = ["scontrol", "update", f"nodename={machine}", f"state={state}"]
