@@ -201,6 +201,25 @@ def test_nodes_out_of_service_are_kept_off(tmp_path: Path) -> None:
     assert not [line for line in told if "state=drain" in line]
 
 
+def test_release_that_was_killed_is_taken_up_with_its_job(tmp_path: Path) -> None:
+    """Slurm has the job and the record does not: a second job would wait for the first one's node for ever."""
+    queue = Queue(nodes=1)
+    run = queue.runner()
+    asked = driver(tmp_path, run)
+    asked.provision(1)
+    queue.jobs[1] = ("COMPLETED", "node1", queue.jobs[1][2])
+    asked.evict("node1", Scope.JOB, "hang")
+    queue.jobs[2] = ("CANCELLED", "node1", "holdfast node=node1#a")
+    queue.jobs[3] = ("RUNNING", "node1", "holdfast node=node1#b")
+    queue.jobs[4] = ("RUNNING", "node11", "holdfast node=node11#c")
+    asked.release("node1")
+    asked.release("node1")
+    assert run.count("sbatch") == 1, "the first allocation"
+    (seen,) = [machine for machine in asked.machines() if machine.name == "node1"]
+    assert seen.alive
+    assert seen.detail.startswith("job 3;")
+
+
 def test_allocation_that_slurm_took_away_does_not_drain_its_node(tmp_path: Path) -> None:
     """A time limit is no fault of the node."""
     queue = Queue()
@@ -277,7 +296,7 @@ def test_a_node_is_set_down_last_and_keeps_the_word_of_others(tmp_path: Path) ->
 
 
 def test_slurmd_is_looked_for_at_the_port_of_the_cluster(tmp_path: Path) -> None:
-    """With a `SlurmdPort` of its own no node shows a port; at 6818 every node would look dead, and be set down first."""
+    """With a `SlurmdPort` of its own no node shows a port: at 6818 all would look dead, and be set down first."""
     queue = Queue()
     run = queue.runner()
     shown = "NodeName=node1 NodeAddr=127.0.0.1 State=MIXED Reason=holdfast: gpt-1: NodeAddr=nowhere"

@@ -198,7 +198,11 @@ class SlurmDriver:
             if held.evicted is None and job is not None and not job.over:
                 return
             self._nodes.resume(machine)
-            new = self._submit(f"{_THIS_NODE}{machine}", [f"--nodelist={machine}"])
+            kind = f"{_THIS_NODE}{machine}"
+            # A release that was killed before it wrote the job down: a second one would wait for the first for ever.
+            waiting = (each for each in jobs.values() if each.id > held.job and not each.over)
+            asked = next((each.id for each in waiting if each.comment.startswith(f"{kind}#")), None)
+            new = asked or self._submit(kind, [f"--nodelist={machine}"])
             self._file.write(record.with_machine(machine, Held(job=new)))
         self._started([new])
 
