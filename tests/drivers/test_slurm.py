@@ -348,6 +348,17 @@ def test_job_around_us_does_not_shine_through(tmp_path: Path, monkeypatch: pytes
     assert not {"SLURM_JOB_ID", "SLURM_NTASKS", "PREFECT__FLOW_RUN_ID"} & run.env.keys()
 
 
+def test_what_a_user_has_set_for_squeue_hides_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that is not listed counts as ended, and its machine as gone."""
+    for name in ("SQUEUE_PARTITION", "SQUEUE_USERS", "SINFO_PARTITION"):
+        monkeypatch.setenv(name, "debug")
+    monkeypatch.setenv("SBATCH_ACCOUNT", "team")
+    run = Queue().runner()
+    driver(tmp_path, run).provision(1)
+    assert run.env["SBATCH_ACCOUNT"] == "team"
+    assert not [name for name in run.env if name.startswith(("SQUEUE_", "SINFO_"))]
+
+
 @pytest.mark.parametrize(
     ("settings", "named"),
     [

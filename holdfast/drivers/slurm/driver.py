@@ -33,8 +33,9 @@ from holdfast.settings import Settings, read
 POLL_S, POLL_MOST_S = 0.05, 1.0
 REBOOT_POLL_S = 5.0
 _ANY_NODE, _THIS_NODE = "holdfast group=", "holdfast node="
-# A playbook's own process, or the Slurm job that we may run in, must not shine through into the machines.
-_NOT_INHERITED = ("PREFECT_", "SLURM_", "PMI_", "PMIX_")
+# A playbook's own process, or the Slurm job that we may run in, must not shine through into the machines. What a user
+# has set for squeue and sinfo would narrow what we see of our jobs and nodes: those left out would count as ended.
+_NOT_INHERITED = ("PREFECT_", "SLURM_", "PMI_", "PMIX_", "SQUEUE_", "SINFO_")
 
 
 class SlurmDriver:
