@@ -235,6 +235,22 @@ def test_allocation_that_slurm_took_away_does_not_drain_its_node(tmp_path: Path)
     ]
 
 
+def test_job_that_was_requeued_onto_another_node_is_that_machine(tmp_path: Path) -> None:
+    """As with `--requeue` among a site's options: what is done to the node that it left does not end it there."""
+    queue = Queue()
+    run = queue.runner()
+    asked = driver(tmp_path, run)
+    assert asked.provision(1) == ["node1"]
+    queue.jobs[1] = ("RUNNING", "node2", queue.jobs[1][2])
+    seen = {machine.name: machine for machine in asked.machines()}
+    assert (seen["node1"].alive, seen["node2"].alive) == (False, True)
+    assert seen["node1"].detail.startswith("job 1 is gone")
+    asked.evict("node1", Scope.JOB, "its agent is gone")
+    asked.retire("node1")
+    assert run.count("scancel") == 0
+    assert [machine.name for machine in asked.machines() if machine.alive] == ["node2"]
+
+
 def test_node_that_left_the_configuration_is_lost_and_the_others_stay(tmp_path: Path) -> None:
     """It is listed as dead and says why; it is evicted, replaced and retired without a word to Slurm about it."""
     queue = Queue()

@@ -96,7 +96,7 @@ class SlurmDriver:
             return []
         nodes = self._nodes.known(record.machines)
         return [
-            _supplied(name, held, jobs.get(held.job), nodes.get(name))
+            _supplied(name, held, _job_of(name, held, jobs), nodes.get(name))
             for name, held in record.machines.items()
         ]
 
@@ -173,7 +173,7 @@ class SlurmDriver:
                 record = record.with_machine(machine, held)
                 self._file.write(record)
             assert held.evicted is not None
-            job = jobs.get(held.job)
+            job = _job_of(machine, held, jobs)
             wanted = scope is Scope.CLUSTER and not (job and job.taken_away)
             if wanted and not held.evicted.mark and (mark := self._nodes.drain(machine, held.evicted.reason)):
                 marked = held.evicted.model_copy(update={"mark": mark})
@@ -195,7 +195,7 @@ class SlurmDriver:
             held = self._known(record, machine)
             if held is None:
                 raise UnknownError(f"machine {machine!r} was given back to Slurm: provision a new one.")
-            job = jobs.get(held.job)
+            job = _job_of(machine, held, jobs)
             if held.evicted is None and job is not None and not job.over:
                 return
             self._nodes.resume(machine)
@@ -287,7 +287,9 @@ class SlurmDriver:
 
     def _exclude(self, record: Record, jobs: Mapping[int, Allocation]) -> list[str]:
         """Return sbatch's option to exclude nodes out of service; Slurm itself knows only the drained ones."""
-        out = {name: held for name, held in record.machines.items() if held.evicted or _ended(held, jobs)}
+        out = [
+            name for name, held in record.machines.items() if held.evicted or _ended(name, held, jobs)
+        ]
         known = self._nodes.known(out)  # with a node that left the configuration, sbatch would refuse
         return [f"--exclude={','.join(known)}"] if known else []
 
@@ -365,25 +367,24 @@ class SlurmDriver:
             steps = steps[1:]
             steps.reverse()
         for step in steps:
-            if self._is_over(job):
+            if self._is_over(machine, job):
                 return
             try:
                 step()
             except (RefusedError, SettingsError, UnknownError):
                 continue
-            if self._wait_over(job):
+            if self._wait_over(machine, job):
                 return
         raise UnavailableError(
             f"machine {machine}: Slurm job {job} did not end within {self._kill_s:g} s, and its node cannot be set "
             "down (that takes Slurm's operator rights): its processes may still run."
         )
 
-    def _wait_over(self, job: int) -> bool:
-        return any(self._is_over(job) for _ in _looks(self._kill_s))
+    def _wait_over(self, machine: str, job: int) -> bool:
+        return any(self._is_over(machine, job) for _ in _looks(self._kill_s))
 
-    def _is_over(self, job: int) -> bool:
-        found = self._jobs().get(job)
-        return found is None or found.over
+    def _is_over(self, machine: str, job: int) -> bool:
+        return _ended(machine, Held(job=job), self._jobs())
 
 
 def _looks(for_s: float) -> Iterator[None]:
@@ -408,8 +409,14 @@ def _arrived(record: Record, jobs: Mapping[int, Allocation]) -> list[Allocation]
     return found
 
 
-def _ended(held: Held, jobs: Mapping[int, Allocation]) -> bool:
+def _job_of(machine: str, held: Held, jobs: Mapping[int, Allocation]) -> Allocation | None:
+    """Return the machine's job; None: it is gone, or was requeued and runs on another node, as another machine."""
     job = jobs.get(held.job)
+    return job if job is not None and job.node in ("", machine) else None
+
+
+def _ended(machine: str, held: Held, jobs: Mapping[int, Allocation]) -> bool:
+    job = _job_of(machine, held, jobs)
     return job is None or job.over
 
 
