@@ -201,6 +201,24 @@ def test_nodes_out_of_service_are_kept_off(tmp_path: Path) -> None:
     assert not [line for line in told if "state=drain" in line]
 
 
+@pytest.mark.parametrize(
+    ("reason", "drained"),
+    [("Not responding", True), ("Node unexpectedly rebooted", True), ("bad DIMM", False), ("none", False)],
+)
+def test_node_that_slurm_itself_set_down_is_drained_too(tmp_path: Path, reason: str, drained: bool) -> None:
+    """With `ReturnToService` it would serve other jobs as soon as it answers; what a person set down stays as it is."""
+    queue = Queue(nodes=1)
+    run = queue.runner()
+    asked = driver(tmp_path, run)
+    asked.provision(1)
+    queue.jobs[1] = ("NODE_FAIL", "node1", queue.jobs[1][2])
+    run.answers["sinfo"] = lambda _: CommandAnswer(status=0, out=f"node1|down*|{reason}\n")
+    asked.evict("node1", Scope.CLUSTER, "gpt-1: gone")
+    told = [" ".join(command) for command in run.asked]
+    drain = "scontrol update nodename=node1 state=drain reason=holdfast: gpt-1: gone"
+    assert (drain in told) is drained
+
+
 def test_release_that_was_killed_is_taken_up_with_its_job(tmp_path: Path) -> None:
     """Slurm has the job and the record does not: a second job would wait for the first one's node for ever."""
     queue = Queue(nodes=1)

@@ -83,6 +83,11 @@ class Node(Frozen):
         return self.state.startswith("DRAIN")
 
     @property
+    def down(self) -> bool:
+        """Whether it was set down, by a person or by slurmctld."""
+        return self.state.startswith("DOWN")
+
+    @property
     def usable(self) -> bool:
         """Whether Slurm would start a job there, now or when it is free."""
         return self.responds and self.state in _USABLE

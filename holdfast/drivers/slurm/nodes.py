@@ -17,6 +17,8 @@ from holdfast.errors import HoldfastError, RefusedError, UnknownError
 MARK = "holdfast: "
 """Prefix of the reason of every node that we drained."""
 _REACH_S = 2.0
+_OF_SLURM = ("not responding", "node unexpectedly rebooted")
+"""Beginnings of reasons that slurmctld itself gives: such a node may come back by itself (``ReturnToService``)."""
 _PORT = "6818"
 _PORT_OF_ALL = re.compile(r"^SlurmdPort\s*=\s*(\d+)", re.MULTILINE)
 
@@ -46,7 +48,8 @@ class Nodes:
         """Drain the node; returns the reason it now carries, empty when we may not or it is gone."""
         mark = f"{MARK}{reason}"
         node = self.known([machine]).get(machine)
-        if node is None or node.drained or node.state.startswith("DOWN"):
+        # A node that a person set down stays down, with their reason.
+        if node is None or node.drained or (node.down and not node.reason.lower().startswith(_OF_SLURM)):
             return node.reason if node and node.reason.startswith(MARK) else ""
         try:
             self._update(machine, "drain", mark)
@@ -67,7 +70,7 @@ class Nodes:
                 f"machine {machine}: Slurm knows no node of that name any more (taken out of slurm.conf?). "
                 "It can be released once slurm.conf has it again."
             )
-        if not (node.drained or node.state.startswith("DOWN")):
+        if not (node.drained or node.down):
             return
         if node.drained and not node.reason.startswith(MARK):
             raise RefusedError(
