@@ -239,12 +239,12 @@ def test_release_that_was_killed_is_taken_up_with_its_job(tmp_path: Path) -> Non
 
 
 def test_allocation_that_slurm_took_away_does_not_drain_its_node(tmp_path: Path) -> None:
-    """A time limit is no fault of the node."""
+    """A time limit is no fault of the node, nor is an operator's scancel."""
     queue = Queue()
     run = queue.runner()
     asked = driver(tmp_path, run)
-    asked.provision(2)
-    for job, state in ((1, "TIMEOUT"), (2, "NODE_FAIL")):
+    asked.provision(3)
+    for job, state in ((1, "TIMEOUT"), (2, "NODE_FAIL"), (3, "CANCELLED")):
         queue.jobs[job] = (state, f"node{job}", queue.jobs[job][2])
         asked.evict(f"node{job}", Scope.CLUSTER, "gone")
     told = [" ".join(command) for command in run.asked]

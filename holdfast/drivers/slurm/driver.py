@@ -155,7 +155,7 @@ class SlurmDriver:
         Scope ``cluster``: the node is drained with ``reason``, so that no job gets it; set down when it does not end
         our processes in ``kill_s``, as a dead node. A user without that right only keeps it from this site. Scope
         ``job``: others may use the node, this site does not. An allocation that Slurm itself took away (time limit,
-        preemption) is no fault of its node, and nothing is drained.
+        preemption), or that a person cancelled, is no fault of its node, and nothing is drained.
 
         Raises:
             UnknownError: it was never a machine of this site.
@@ -174,7 +174,8 @@ class SlurmDriver:
                 self._file.write(record)
             assert held.evicted is not None
             job = _job_of(machine, held, jobs)
-            wanted = scope is Scope.CLUSTER and not (job and job.taken_away)
+            # We cancel a job only after its node was drained.
+            wanted = scope is Scope.CLUSTER and not (job and (job.taken_away or job.cancelled))
             if wanted and not held.evicted.mark and (mark := self._nodes.drain(machine, held.evicted.reason)):
                 marked = held.evicted.model_copy(update={"mark": mark})
                 record = record.with_machine(machine, held.model_copy(update={"evicted": marked}))

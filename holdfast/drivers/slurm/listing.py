@@ -67,6 +67,11 @@ class Allocation(Frozen):
         """Slurm ended it for reasons that have nothing to do with the node's health."""
         return self.state in _NOT_THE_NODES_FAULT
 
+    @property
+    def cancelled(self) -> bool:
+        """Whether a person or we cancelled it."""
+        return self.state == "CANCELLED"
+
 
 class Node(Frozen):
     """A node as Slurm sees it."""
