@@ -14,6 +14,7 @@ from holdfast.drivers import from_settings
 from holdfast.drivers.base import Drains
 from holdfast.drivers.slurm import SlurmDriver, listing
 from holdfast.drivers.slurm.commands import CommandAnswer, Commands
+from holdfast.drivers.slurm.nodes import Nodes
 from holdfast.drivers.slurm_settings import SlurmSettings
 from holdfast.errors import HoldfastError, RefusedError, SettingsError, UnavailableError, UnknownError
 from holdfast.models.machine import Scope
@@ -451,7 +452,9 @@ class Rebooting(Queue):
         if command[1] == "--oneliner":
             self.looks += self.asked
             away = self.asked and self.looks == 1
-            boot = "2026-11-24T12:00:00" if self.asked and self.boots and not away else "2026-11-01T08:00:00"
+            # Reckoned from the uptime each time: a second off from itself.
+            before = f"2026-11-01T08:00:0{self.looks % 3}"
+            boot = "2026-11-24T12:00:00" if self.asked and self.boots and not away else before
             state = "DOWN+REBOOT_ISSUED" if away else "IDLE+DRAIN"
             return CommandAnswer(status=0, out=f"NodeName=node1 State={state} BootTime={boot} Port=6818\n")
         return FINE
@@ -480,6 +483,24 @@ def test_a_restart_counts_when_another_boot_was_seen(tmp_path: Path, monkeypatch
     assert "booted at 2026-11-24T12:00:00, before at 2026-11-01" in driver.reboot("node1", "Xid 79", "", 5)
     (asked,) = [command for command in run.asked if command[:2] == ["scontrol", "reboot"]]
     assert asked[2:] == ["ASAP", "nextstate=DOWN", "reason=holdfast: Xid 79", "node1"]
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "another"),
+    [
+        ("", "2026-11-01T08:00:00", False),
+        ("", "", False),
+        ("2026-11-01T08:00:00", "", True),
+        ("2026-11-01T08:00:01", "2026-11-01T08:00:00", False),
+        ("2026-11-01T07:59:59", "2026-11-01T08:00:00", False),
+        ("2026-11-01T08:09:00", "2026-11-01T08:00:00", True),
+        ("Sun 8:00", "Sat 8:00", True),
+        ("Sun 8:00", "Sun 8:00", False),
+    ],
+)
+def test_one_boot_is_seconds_off_from_itself(now: str, before: str, another: bool) -> None:
+    """slurmctld reckons it from the uptime, again with every registration."""
+    assert Nodes.is_another_boot(now, before) is another
 
 
 def test_a_node_that_does_not_restart_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -230,7 +230,7 @@ class SlurmDriver:
         deadline = time.monotonic() + wait_s
         before = self._nodes.booted(machine)
         self._nodes.reboot(machine, f"{MARK}{reason}")
-        while (now := self._nodes.booted(machine)) in ("", before):
+        while not self._nodes.is_another_boot(now := self._nodes.booted(machine), before):
             if time.monotonic() > deadline:
                 raise UnavailableError(f"machine {machine} was not seen to restart within {wait_s:g} s")
             time.sleep(min(REBOOT_POLL_S, wait_s / 10))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import socket
 from collections.abc import Collection
+from datetime import datetime
 
 from holdfast.drivers.slurm import listing
 from holdfast.drivers.slurm.commands import Commands
@@ -19,6 +20,8 @@ MARK = "holdfast: "
 _REACH_S = 2.0
 _OF_SLURM = ("not responding", "node unexpectedly rebooted")
 """Beginnings of reasons that slurmctld itself gives: such a node may come back by itself (``ReturnToService``)."""
+_SAME_BOOT_S = 60.0
+"""slurmctld reckons a boot from the uptime with every registration of a node: one boot is seconds off from itself."""
 _PORT = "6818"
 _PORT_OF_ALL = re.compile(r"^SlurmdPort\s*=\s*(\d+)", re.MULTILINE)
 
@@ -108,6 +111,17 @@ class Nodes:
         away = any(word in fields.get("State", "") for word in ("REBOOT", "NOT_RESPONDING", "*"))
         told = fields.get("BootTime", "")
         return "" if away or told in ("None", "Unknown") else told
+
+    @staticmethod
+    def is_another_boot(now: str, before: str) -> bool:
+        """Return whether ``now`` is of another boot than ``before``; both are as :meth:`booted` returns them."""
+        if not now or not before:
+            return bool(now)
+        try:
+            apart = datetime.fromisoformat(now) - datetime.fromisoformat(before)
+        except ValueError:
+            return now != before
+        return abs(apart.total_seconds()) > _SAME_BOOT_S
 
     def reboot(self, machine: str, reason: str) -> None:
         """Ask Slurm to restart the node, and to leave it down afterwards.
