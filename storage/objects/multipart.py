@@ -7,7 +7,8 @@ garbage (:mod:`holdfast.storage.checkpoints.remote.garbage`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+import hashlib
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -75,9 +76,24 @@ def send(
                 pool.shutdown(cancel_futures=True)
                 raise
         deadline.check()
-        retry(lambda: complete(tags))
+        try:
+            retry(lambda: complete(tags))
+        except (BotoCoreError, ClientError):
+            # It may be done, and only the answer was lost: the store does not know the upload when it is asked again.
+            if not _is_there(client, bucket, key, tags):
+                raise
     except BaseException:
         # One attempt: if the store is away, a later clean-up finds the upload.
         with contextlib.suppress(BotoCoreError, ClientError):
             client.abort_multipart_upload(Bucket=bucket, Key=key, UploadId=upload_id)
         raise
+
+
+def _is_there(client: S3Client, bucket: str, key: str, tags: Sequence[str]) -> bool:
+    """Return whether the object is the one of these parts, by the tag that S3 gives what was sent in parts."""
+    try:
+        digests = b"".join(bytes.fromhex(tag.strip('"')) for tag in tags)
+        found = client.head_object(Bucket=bucket, Key=key)["ETag"].strip('"')
+    except (ValueError, BotoCoreError, ClientError):
+        return False
+    return found == f"{hashlib.md5(digests, usedforsecurity=False).hexdigest()}-{len(tags)}"
