@@ -17,6 +17,8 @@ _TRANSIENT_CODES = frozenset(
     {"SlowDown", "RequestTimeout", "Throttling", "ThrottlingException", "InternalError", "ServiceUnavailable"}
 )
 _REFUSED_CODES = frozenset({"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch"})
+_SKEWED_CODES = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
+"""Answers to requests signed at a time that is minutes off the store's."""
 MISSING_CODES = frozenset({"404", "NoSuchKey", "NotFound"})
 
 
@@ -47,6 +49,11 @@ def explain(error: Exception, endpoint: str, bucket: str, key: str) -> HoldfastE
         )
     if code in MISSING_CODES:
         return UnknownError(f"no object {key!r} in bucket {bucket!r} of S3 at {endpoint}.")
+    if code in _SKEWED_CODES:
+        return UnavailableError(
+            f"S3 at {endpoint} refuses a request for its time ({code}): the clock of this host and that of the store "
+            "are minutes apart. Set them by NTP; the keys are not at fault."
+        )
     if code in _REFUSED_CODES or status in {401, 403}:
         return UnavailableError(
             f"S3 at {endpoint} refuses our credentials for bucket {bucket!r} ({code or status}): check "

@@ -8,11 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from botocore.exceptions import ClientError
 
 from holdfast import secret
 from holdfast.errors import SettingsError, UnavailableError
 from holdfast.settings import Settings
 from holdfast.storage import objects
+from holdfast.storage.objects import failures
 from holdfast.storage.objects.s3 import READ_TIMEOUT_S, S3Store
 from tests.e2e.waiting import free_ports
 from tests.storage.objects.stubs import Torn, scripted, served, silent
@@ -79,6 +81,15 @@ def test_a_refusal_is_not_retried() -> None:
         with pytest.raises(UnavailableError, match="refuses our credentials"):
             _store(server.endpoint).get("k")
         assert server.requests == 1
+
+
+@pytest.mark.parametrize("code", ["RequestTimeTooSkewed", "RequestExpired"])
+def test_clocks_that_are_apart_are_named(code: str) -> None:
+    """Not the keys, which are right: the answer has the same status as that to wrong ones."""
+    error = ClientError({"Error": {"Code": code}}, "PutObject")
+    told = str(failures.explain(error, "http://s3", "b", "k"))
+    assert "clock" in told
+    assert "SECRET_KEY" not in told
 
 
 def test_an_unreachable_endpoint_is_named(tmp_path: Path) -> None:
