@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+from collections.abc import Mapping
 
 from holdfast.deployments.gateway.runs.flow_runs import Runs
 from holdfast.deployments.gateway.site import Site, log
@@ -44,9 +46,7 @@ class Admissions:
             return
         lives = {machine.name: machine.incarnation for machine in come if machine.name in chosen}
         try:
-            await self._runs.start(
-                FLOW, {"admission": {"machines": list(lives)}}, key=f"admit:{sorted(lives.items())}"
-            )
+            await self._runs.start(FLOW, {"admission": {"machines": list(lives)}}, key=_key(lives))
         except UnavailableError as error:
             # Asked again at the next tick; training does not wait for it.
             log.warning("%s wait for their delivery checks: %s", ", ".join(lives), error)
@@ -61,3 +61,9 @@ class Admissions:
             and self._asked.get(machine.name) != machine.incarnation
             and self._site.fleet.heard_at(machine.name) >= machine.registered_at
         )
+
+
+def _key(lives: Mapping[str, str]) -> str:
+    """Return the idempotency key of these lives' checks, short: PostgreSQL indexes no text of some thousand bytes."""
+    digest = hashlib.sha256(repr(sorted(lives.items())).encode()).hexdigest()
+    return f"admit:{len(lives)}:{digest[:32]}"

@@ -42,6 +42,18 @@ async def test_those_that_come_together_are_checked_together(kit: Kit) -> None:
     assert await look(kit, 60.0) == [["m0", "m1"]]
 
 
+async def test_key_of_many_that_come_together_stays_short(kit: Kit) -> None:
+    """Prefect's PostgreSQL indexes it, and refuses some thousand bytes; other lives have another key."""
+    for number in range(40):
+        await kit.register(f"m{number}", f"{'a' * 200}{number}")
+    assert [len(names) for names in await look(kit, 2.0)] == [40]
+    (first,) = kit.runs.runs
+    assert len(first) < 100
+    for number in range(40):
+        await kit.register(f"m{number}", f"{'b' * 200}{number}")
+    assert [len(names) for names in await look(kit, 2.0)] == [40, 40]
+
+
 async def test_a_new_life_is_checked_anew(kit: Kit) -> None:
     """What was found of the former one says nothing."""
     await kit.register("m0")
