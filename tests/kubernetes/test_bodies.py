@@ -186,6 +186,33 @@ def test_nodes_that_others_take_away_are_told() -> None:
     assert bodies.leaves(both) == "node n1 is cordoned"
 
 
+def given_back_by_hand(taken: Object) -> Object:
+    """As docs/install-kubernetes.md has it: kubectl uncordon, and the taint and the label away; annotations stay."""
+    back: Object = merged(
+        taken,
+        {
+            "metadata": {"labels": {"holdfast.dev/evicted": None}},
+            "spec": {"unschedulable": None, "taints": None},
+        },
+    )
+    return back
+
+
+def test_node_that_was_given_back_by_hand_is_drained_as_any_other() -> None:
+    """The cordon of `kubectl drain` is not ours, is seen, and stays when the machine is released later."""
+    taken = merged(node(), bodies.node_taken_out(node(), "m3", Scope.CLUSTER) or {})
+    drained = merged(given_back_by_hand(taken), {"spec": {"unschedulable": True}})
+    assert bodies.leaves(drained) == "node n1 is cordoned"
+    released = merged(drained, bodies.node_given_back(drained, "m3") or {})
+    assert released["spec"].get("unschedulable") is True
+    # Evicted there again, and repaired: the administrator's cordon stays.
+    again = merged(drained, bodies.node_taken_out(drained, "m7", Scope.CLUSTER) or {})
+    assert bodies.leaves(again) == "node n1 is cordoned"
+    back = merged(again, bodies.node_given_back(again, "m7") or {})
+    assert back["spec"] == {"unschedulable": True}
+    assert back["metadata"]["labels"] == {"zone": "a"}
+
+
 def test_labels_of_a_node_say_where_it_is() -> None:
     """Those of NVIDIA, clouds and the site's own; of labels that are no location nothing."""
     labels = {

@@ -161,12 +161,15 @@ def node_taken_out(node: Object, name: str, scope: Scope) -> Object | None:
     None: it is so already.
     """
     metadata, spec = node["metadata"], node["spec"]
-    annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
+    annotations, labels = _own_annotations(node), metadata.get("labels") or {}
     machines = _machines(annotations)
     both = Scope.CLUSTER if Scope.CLUSTER in (scope, labels.get(EVICTED)) else scope
     if name in machines and labels.get(EVICTED) == both:
         return None
-    new: dict[str, Any] = {EVICTED_MACHINES: json.dumps(sorted({*machines, name}))}
+    new: dict[str, Any] = {
+        EVICTED_MACHINES: json.dumps(sorted({*machines, name})),
+        CORDONED: annotations.get(CORDONED),
+    }
     patch: Object = {
         "metadata": {"resourceVersion": metadata["resourceVersion"], "labels": {EVICTED: both.value}}
     }
@@ -200,7 +203,7 @@ def node_given_back(node: Object, name: str) -> Object | None:
         },
         "spec": {"taints": _others(spec) or None},
     }
-    if annotations.get(CORDONED):
+    if _own_annotations(node).get(CORDONED):
         patch["spec"]["unschedulable"] = None
     return patch
 
@@ -239,7 +242,7 @@ def leaves(node: Object) -> str:
     for taint in spec.get("taints") or []:
         if taint["key"] in LEAVING and taint.get("effect") in ("NoSchedule", "NoExecute"):
             return f"node {metadata['name']}: {LEAVING[taint['key']]}"
-    if not spec.get("unschedulable") or (metadata.get("annotations") or {}).get(CORDONED):
+    if not spec.get("unschedulable") or _own_annotations(node).get(CORDONED):
         return ""
     return f"node {metadata['name']} is cordoned"
 
@@ -286,6 +289,17 @@ def _keep_off_evicted(spec: Object) -> None:
     required["nodeSelectorTerms"] = [
         {**term, "matchExpressions": [*(term.get("matchExpressions") or []), off]} for term in terms
     ]
+
+
+def _own_annotations(node: Object) -> Mapping[str, str]:
+    """Return a node's annotations if it is marked as evicted.
+
+    Else a person gave it back by hand, by its label and taint: what Holdfast annotated is of the past.
+    """
+    metadata, taints = node["metadata"], node["spec"].get("taints") or []
+    marked = EVICTED in (metadata.get("labels") or {}) or any(each["key"] == EVICTED for each in taints)
+    found: Mapping[str, str] = metadata.get("annotations") or {}
+    return found if marked else {}
 
 
 def _machines(annotations: Mapping[str, str]) -> list[str]:
