@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from holdfast.models.alert import Alert
 from holdfast.models.alert_kinds.meaning import Acts
 from holdfast.policies.classify.meaning import meaning
 from holdfast.policies.config.policy import ClassifyPolicy
+
+_OF_REPLICAS = frozenset({"replica", "prometheus_replica", "thanos_ruler_replica", "prometheus"})
+"""Labels that name the server, where two Prometheus servers watch the same machines."""
 
 
 def find(alerts: Sequence[Alert], policy: ClassifyPolicy) -> list[Alert]:
@@ -27,5 +30,18 @@ def _came_again(alert: Alert, alerts: Sequence[Alert], policy: ClassifyPolicy) -
         and (other.kind, other.machine) == (alert.kind, alert.machine)
         and other.evidence.get("check") == alert.evidence.get("check")
         and abs(other.at - alert.at) <= policy.network_window_s
+        and not _of_a_pair(alert, other)
         for other in alerts
     )
+
+
+def _of_a_pair(one: Alert, other: Alert) -> bool:
+    """Return whether two Prometheus servers report one event: their alerts differ in the server's label alone."""
+    first, second = one.evidence.get("labels"), other.evidence.get("labels")
+    if not isinstance(first, Mapping) or not isinstance(second, Mapping) or first == second:
+        return False
+    return _without_server(first) == _without_server(second)
+
+
+def _without_server(labels: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in labels.items() if name not in _OF_REPLICAS}

@@ -292,6 +292,23 @@ def test_a_network_check_needs_to_fail_twice_within_its_window() -> None:
     assert (found.incident_class, found.machine) == (IncidentClass.NETWORK_FAULT, "m1")
 
 
+@pytest.mark.parametrize("label", ["replica", "prometheus_replica"])
+def test_one_network_fault_that_a_pair_of_monitors_reports_is_no_second_one(label: str) -> None:
+    """Two Prometheus servers whose label reaches Alertmanager; each one's second report counts."""
+
+    def nic(at: float, server: str, device: str = "ib0") -> Alert:
+        labels = {"kind": "nic_down", "machine": "m1", "device": device, label: server}
+        key = f"alertmanager:{server}{device}:{at:.3f}"
+        evidence = {"source": "alertmanager", "labels": labels, "device": device}
+        return alert(AlertKind.NIC_DOWN, machine="m1", at=at, fingerprint=key, evidence=evidence)
+
+    pair = [nic(NOW - 15, "a"), nic(NOW, "b")]
+    assert isinstance(classify(pair, context()), NoAction)
+    found = classified(*pair, nic(NOW, "a"))
+    assert (found.incident_class, found.machine) == (IncidentClass.NETWORK_FAULT, "m1")
+    assert isinstance(classify([nic(NOW - 15, "a"), nic(NOW, "b", "ib1")], context()), Classification)
+
+
 def test_an_ordinary_host_fault_is_no_incident() -> None:
     """Full memory or a hot processor is evidence, not proof."""
     hot = alert(
