@@ -7,6 +7,9 @@ import pytest
 from httpx._utils import get_environment_proxies
 
 from holdfast import proxies
+from holdfast.agent.client import AgentClient
+from holdfast.agent.metrics import Metrics
+from holdfast.agent.uplink.reporter import Reporter
 
 
 def test_without_a_proxy_nothing_is_set() -> None:
@@ -30,3 +33,13 @@ def test_clients_call_loopback_directly(monkeypatch: pytest.MonkeyPatch) -> None
     assert mounts["http://"] == "http://proxy:3128"
     assert mounts["all://127.0.0.1"] is mounts["all://localhost"] is mounts["all://[::1]"] is None
     assert httpx.Client()._transport_for_url(httpx.URL("http://127.0.0.1:4300")) is not None
+
+
+def test_agents_call_the_gateway_and_each_other_directly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever these are: a proxy would read the secret, and answer for an agent that is gone."""
+    monkeypatch.setenv("HTTP_PROXY", "http://proxy:3128")
+    url = httpx.URL("http://10.0.0.5:4300")
+    usual = httpx.AsyncClient()
+    assert usual._transport_for_url(url) is not usual._transport, "control: the proxy is there"
+    for http in (Reporter(str(url), "s", Metrics())._http, AgentClient("10.0.0.5:4300", "s")._http):
+        assert http._transport_for_url(url) is http._transport

@@ -61,7 +61,8 @@ class AgentClient:
         self.address = address
         tls.refresh()
         self._tls = tls
-        self._http = http or httpx.AsyncClient(**tls.http())
+        # Not through a proxy: its answer for an agent that is gone would be taken for the agent's.
+        self._http = http or httpx.AsyncClient(trust_env=False, **tls.http())
         self._owned = http is None
         self._headers = {"Authorization": keys(secret).header}
         self._timeout_s = timeout_s

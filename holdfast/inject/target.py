@@ -156,7 +156,7 @@ def _call(known: Settings, method: str, url: str, body: dict[str, Any] | None = 
     headers = {"Authorization": secret.of(known).header}
     certified = tls.of(known)
     try:
-        with httpx.Client(timeout=10.0, **certified.http()) as http:
+        with httpx.Client(timeout=10.0, trust_env=False, **certified.http()) as http:
             # Of the two only agents may have a name of their own in their certificate.
             named = {} if url.startswith(known.gateway) else certified.to_agent()
             answer = http.request(method, url, json=body, headers=headers, extensions=named)

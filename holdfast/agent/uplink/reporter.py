@@ -57,6 +57,7 @@ class Reporter:
             timeout=_TIMEOUT_S,
             # One connection for all heartbeats: a new one for each costs the gateway a handshake.
             limits=httpx.Limits(keepalive_expiry=CLIENT_KEEP_ALIVE_S),
+            trust_env=False,  # the secret is for the gateway, and no proxy stands between heartbeats and it
             **tls.http(),
         )
         self._gateways = deque(url.strip().rstrip("/") for url in gateway.split(","))
@@ -112,7 +113,7 @@ class Reporter:
 
         async def one(url: str) -> None:
             with contextlib.suppress(HoldfastError, httpx.HTTPError):
-                async with httpx.AsyncClient(timeout=patience_s, **self._tls.http()) as http:
+                async with httpx.AsyncClient(timeout=patience_s, trust_env=False, **self._tls.http()) as http:
                     await self._say(beat, http, url)
 
         with contextlib.suppress(TimeoutError):
