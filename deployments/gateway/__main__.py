@@ -32,6 +32,8 @@ from holdfast.settings import Settings, load
 from holdfast.shown import log_plainly
 from holdfast.storage.ledger import Ledger
 
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
 
 async def serve(settings: Settings, listening: socket.socket) -> None:
     """Run the gateway until SIGTERM or SIGINT."""
@@ -67,7 +69,7 @@ async def serve(settings: Settings, listening: socket.socket) -> None:
             stacks=HttpStacks(http, shared, certified),
             policy=policy,
             metrics=metrics,
-            leader=f"{os.uname().nodename}:{settings.port}",
+            leader=own_name(settings),
             opening=opening,
             closing=closing,
         )
@@ -86,6 +88,18 @@ async def serve(settings: Settings, listening: socket.socket) -> None:
         gc.freeze()  # modules, routes and settings stay for its life: collections need not look through them
         await uvicorn.Server(config).serve(sockets=[listening])
     ledger.close()
+
+
+def own_name(settings: Settings, boot_id: Path = BOOT_ID) -> str:
+    """Return this gateway's name among those of its ledger: the same after a restart, another on every other host.
+
+    Hosts made from one image may all have one host name; no two have the same boot.
+    """
+    try:
+        boot = boot_id.read_text().strip()[:8]
+    except OSError:
+        boot = ""
+    return ":".join(filter(None, (os.uname().nodename, str(settings.port), boot)))
 
 
 def _listen(settings: Settings) -> socket.socket:

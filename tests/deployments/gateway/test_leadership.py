@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
 from holdfast.clock import SystemClock
+from holdfast.deployments.gateway import __main__ as program
 from holdfast.deployments.gateway import leadership
 from holdfast.deployments.gateway.app import create_app
 from holdfast.deployments.gateway.leadership import TTL_S, Leadership
 from holdfast.deployments.gateway.runs.flow_runs import RunPhase
 from holdfast.errors import UnavailableError
 from holdfast.models.lease import Leader
+from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
 from holdfast.testing.gateway_kit import JOB, SECRET, Kit
 
@@ -260,3 +263,15 @@ async def test_a_run_on_another_host_lives_as_long_as_it_renews_its_lease(
         await kit.tick(4)
     (incident,) = kit.incidents()
     assert incident.attempt == attempts
+
+
+def test_hosts_of_one_name_are_two_gateways(tmp_path: Path) -> None:
+    """Made from one image, both are called the same: under one name each would lead beside the other."""
+    boots = [tmp_path / "one", tmp_path / "other"]
+    boots[0].write_text("6f1d1c60-9c5e-4d0b-8f0a-6b1f5a1f4c11\n")
+    boots[1].write_text("0b54c2f2-3d27-4e5c-8f4e-1f2a9f1d7a55\n")
+    settings = Settings(home=tmp_path)
+    names = [program.own_name(settings, boot) for boot in boots]
+    assert names[0] != names[1]
+    assert program.own_name(settings, boots[0]) == names[0], "after a restart it is the same"
+    assert program.own_name(settings, tmp_path / "none")
