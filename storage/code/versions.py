@@ -26,7 +26,7 @@ def key(job: str, version: str) -> str:
 def store(objects: ObjectStore, job: str, path: Path) -> str:
     """Keep the code in directory ``path`` as a version of ``job``; returns the version.
 
-    The same content has the same version, and is sent once.
+    The same content has the same version, and is sent once, unless what the store has of it is damaged.
 
     Raises:
         SettingsError: there is no such directory, it is empty, too large, or holds what cannot be packed.
@@ -35,10 +35,18 @@ def store(objects: ObjectStore, job: str, path: Path) -> str:
     """
     version, content = pack(path)
     where = key(job, version)
-    if not objects.exists(where):
+    if not _is_whole(objects, where, version):
         objects.put(where, content)
         failpoint.here("s3.code")
     return version
+
+
+def _is_whole(objects: ObjectStore, where: str, version: str) -> bool:
+    try:
+        listing(objects.get(where), version)
+    except UnknownError:
+        return False
+    return True
 
 
 def checkout(objects: ObjectStore, job: str, version: str, dest: Path) -> Path:

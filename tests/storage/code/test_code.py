@@ -347,6 +347,20 @@ def test_checkouts_at_once_do_not_disturb_one_another(objects: ObjectStore, tmp_
     assert set(dest.parent.iterdir()) == {dest, versions.packed(dest)}
 
 
+@pytest.mark.parametrize("damage", [lambda whole: whole[:-20], lambda whole: bytes(len(whole))])
+def test_code_that_is_submitted_again_replaces_a_damaged_archive(
+    objects: ObjectStore, tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    """As the message about a damaged one asks for."""
+    root = write(tmp_path / "code", train_py="x" * 5000)
+    where = versions.key("gpt", versions.store(objects, "gpt", root))
+    whole = objects.get(where)
+    objects.put(where, damage(whole))
+    version = versions.store(objects, "gpt", root)
+    assert objects.get(where) == whole
+    assert tree(versions.checkout(objects, "gpt", version, tmp_path / "dest" / version)) == tree(root)
+
+
 def test_a_folder_that_cannot_be_written_is_named(objects: ObjectStore, tmp_path: Path) -> None:
     """As unavailable, not as a traceback."""
     version = versions.store(objects, "gpt", write(tmp_path / "code", train_py="x"))
