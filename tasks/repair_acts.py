@@ -22,7 +22,9 @@ from holdfast.policies.diagnose import verdicts
 from holdfast.tasks import standby_checks, tools
 
 _POLL_S = 1.0
-_BOOT_ID = ("cat", "/proc/sys/kernel/random/boot_id")
+_BOOT = ("cat", "/proc/sys/kernel/random/boot_id", "/proc/uptime")
+_YOUNGER_S = 5.0
+"""Allowed between two clocks where a boot is known by its age alone."""
 _ASK_S = 15.0
 _DIAGNOSIS_KEPT = 16 << 20
 """Bytes: the answer is one document, of all GPUs."""
@@ -99,22 +101,43 @@ async def restart_machine(ctx: Context, repair: Repair, at_most_s: float) -> Res
 async def _by_command(ctx: Context, policy: RepairPolicy, repair: Repair, at_most_s: float) -> Result:
     left = _Left(ctx.clock, at_most_s)
 
-    async def boot() -> str:
-        told = await tools.on_machine(policy.shell, repair.machine, _BOOT_ID, min(_ASK_S, left.seconds))
-        return told.out.strip() if told.ok else ""
+    async def boot() -> _Boot:
+        told = await tools.on_machine(policy.shell, repair.machine, _BOOT, min(_ASK_S, left.seconds))
+        return _boot(told.out) if told.ok else _Boot()
 
-    before = await boot() if policy.shell else ""
+    before = (await boot()).id if policy.shell else ""
+    began = ctx.clock.monotonic()
     command = tools.words("repair.restart_command", policy.restart_command, repair.machine)
     done = await run(command, left.seconds)
     if not done.ok:
         return failed(f"{command[0]}: {done.said}")
     if not policy.shell:
         return worked(f"{command[0]} reported a restart; not verified, as repair.shell is empty")
-    while (now := await boot()) in ("", before):
+    while not (now := await boot()).is_since(before, ctx.clock.monotonic() - began):
         if left.seconds <= _POLL_S:
             return failed(f"{command[0]} reported a restart, but no new boot was seen within {at_most_s:g} s")
         await ctx.clock.sleep(_POLL_S)
-    return worked(f"boot {now}, before {before or 'it did not answer'}")
+    return worked(f"boot {now.id}, before {before or 'it did not answer'}")
+
+
+class _Boot(Frozen):
+    """One boot of a machine, as it reports it."""
+
+    id: str = ""
+    """Empty: it did not answer."""
+    up_s: float = float("inf")
+
+    def is_since(self, before: str, ago_s: float) -> bool:
+        """Return whether it began after ``before`` was seen, ``ago_s`` ago; empty: nothing was, so its age counts."""
+        return bool(self.id) and (self.id != before if before else self.up_s < ago_s + _YOUNGER_S)
+
+
+def _boot(told: str) -> _Boot:
+    words = told.split()
+    try:
+        return _Boot(id=words[0], up_s=float(words[1]) if len(words) > 1 else float("inf"))
+    except (IndexError, ValueError):
+        return _Boot()
 
 
 async def diagnose(ctx: Context, repair: Repair, at_most_s: float) -> Result:

@@ -411,6 +411,31 @@ async def test_commands_of_the_site_run_through_its_shell(ctx: Context, tools: T
     assert done.state is RepairState.REPAIRED
 
 
+async def test_machine_that_did_not_answer_before_its_restart_has_to_be_young(
+    ctx: Context, tools: Tools, engine: Engine
+) -> None:
+    """A restart that is only on its way: the boot that answers meanwhile is the old one, as its age shows."""
+    (tools.folder / "reach").write_text(
+        '#!/bin/sh\nshift\ncd "$(dirname "$0")"\n'
+        'case "$*" in cat*) cat boot 2>&- || exit 1; [ ! -f next ] || mv next boot;; *) sh -c "$*";; esac\n'
+    )
+    (tools.folder / "power").write_text(
+        '#!/bin/sh\ncd "$(dirname "$0")"\necho "b1 90000.50 1.00" > boot\necho "b2 1.25 1.00" > next\n'
+    )
+    for name in ("reach", "power"):
+        (tools.folder / name).chmod(0o755)
+    changed = ctx.policy.repair.model_copy(
+        update={"shell": "reach {machine}", "restart_command": "power cycle {machine}"}
+    )
+    ctx.__dict__["policy"] = ctx.policy.model_copy(update={"repair": changed})
+    engine.name = "kubernetes"
+    ordered = await evicted(ctx, xid=79)
+    await run()
+    done = ctx.ledger.repair(ordered.id)
+    assert done.steps[0].said == "boot b2, before it did not answer"
+    assert done.state is RepairState.REPAIRED
+
+
 async def test_a_site_that_set_nothing_up_gets_tickets(ctx: Context, tools: Tools, engine: Engine) -> None:
     """No command is run on the control plane in the machine's stead."""
     engine.name = "kubernetes"
