@@ -9,7 +9,7 @@ import httpx
 
 from holdfast.clock import Clock
 from holdfast.commands import Ended, run
-from holdfast.drivers.base import Reboots
+from holdfast.drivers.base import NamesNodes, Reboots
 from holdfast.errors import AnewError, HoldfastError
 from holdfast.models.alert import Verdict
 from holdfast.models.base import Frozen
@@ -21,6 +21,7 @@ from holdfast.policies.config.repair_policy import RepairPolicy
 from holdfast.policies.diagnose import verdicts
 from holdfast.tasks import standby_checks, tools
 
+_NOWHERE = "the host that the machine was on is not known"
 _POLL_S = 1.0
 _BOOT = ("cat", "/proc/sys/kernel/random/boot_id", "/proc/uptime")
 _YOUNGER_S = 5.0
@@ -59,10 +60,13 @@ async def reset_gpu(ctx: Context, repair: Repair, at_most_s: float) -> Result:
     policy = ctx.policy.repair
     if why := _out_of_reach(ctx, policy):
         return skipped(why)
+    if not (node := await _node_of(ctx, repair.machine, policy.shell)):
+        return skipped(_NOWHERE)
     left = _Left(ctx.clock, at_most_s)
 
     async def smi(*arguments: str) -> Ended:
-        return await tools.on_machine(policy.shell, repair.machine, ("nvidia-smi", *arguments), left.seconds)
+        command = ("nvidia-smi", *arguments)
+        return await tools.on_machine(policy.shell, repair.machine, node, command, left.seconds)
 
     asked = await smi("--query-gpu=persistence_mode", "--format=csv,noheader")
     if asked.missing:
@@ -100,14 +104,16 @@ async def restart_machine(ctx: Context, repair: Repair, at_most_s: float) -> Res
 
 async def _by_command(ctx: Context, policy: RepairPolicy, repair: Repair, at_most_s: float) -> Result:
     left = _Left(ctx.clock, at_most_s)
+    if not (node := await _node_of(ctx, repair.machine, policy.restart_command, policy.shell)):
+        return skipped(_NOWHERE)
 
     async def boot() -> _Boot:
-        told = await tools.on_machine(policy.shell, repair.machine, _BOOT, min(_ASK_S, left.seconds))
+        told = await tools.on_machine(policy.shell, repair.machine, node, _BOOT, min(_ASK_S, left.seconds))
         return _boot(told.out) if told.ok else _Boot()
 
     before = (await boot()).id if policy.shell else ""
     began = ctx.clock.monotonic()
-    command = tools.words("repair.restart_command", policy.restart_command, repair.machine)
+    command = tools.words("repair.restart_command", policy.restart_command, repair.machine, node)
     done = await run(command, left.seconds)
     if not done.ok:
         return failed(f"{command[0]}: {done.said}")
@@ -145,8 +151,10 @@ async def diagnose(ctx: Context, repair: Repair, at_most_s: float) -> Result:
     policy = ctx.policy.repair
     if why := _out_of_reach(ctx, policy) if policy.diagnose else "repair.diagnose is empty":
         return skipped(f"not tested: {why}")
+    if not (node := await _node_of(ctx, repair.machine, policy.shell)):
+        return skipped(f"not tested: {_NOWHERE}")
     command = ("dcgmi", "diag", "--run", policy.diagnose, "--json")
-    done = await tools.on_machine(policy.shell, repair.machine, command, at_most_s, _DIAGNOSIS_KEPT)
+    done = await tools.on_machine(policy.shell, repair.machine, node, command, at_most_s, _DIAGNOSIS_KEPT)
     if done.missing:
         return skipped(f"not tested: dcgmi is not installed ({done.said})")
     return _judged(policy.diagnose, repair.machine, done)
@@ -276,6 +284,16 @@ def _out_of_reach(ctx: Context, policy: RepairPolicy) -> str:
     if policy.shell or ctx.driver.name == "local":
         return ""
     return f"repair.shell is empty, so nothing can be run on machines of the {ctx.driver.name} driver"
+
+
+async def _node_of(ctx: Context, machine: str, *commands: str) -> str:
+    """Return the machine's host, for those of ``commands`` that name it; empty: it is not known, so none may be run.
+
+    Where the driver names machines after their hosts, it is the machine's name.
+    """
+    if not isinstance(ctx.driver, NamesNodes) or not any(tools.NODE in command for command in commands):
+        return machine
+    return await asyncio.to_thread(ctx.driver.node_of, machine)
 
 
 async def _answers(ctx: Context, machine: Machine) -> bool:

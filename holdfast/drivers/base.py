@@ -125,6 +125,20 @@ class Locates(Protocol):
 
 
 @runtime_checkable
+class NamesNodes(Protocol):
+    """Drivers whose machines are called otherwise than their hosts, besides what :class:`Driver` asks of all."""
+
+    def node_of(self, machine: str) -> str:
+        """Return the name of the host that an evicted machine was on; empty: not known.
+
+        Raises:
+            UnknownError: the engine never had such a machine.
+            UnavailableError: the engine does not answer.
+        """
+        ...
+
+
+@runtime_checkable
 class Drains(Protocol):
     """Drivers that know which machines others drain, besides what :class:`Driver` asks of all."""
 

@@ -12,10 +12,13 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
+from holdfast.drivers.base import NamesNodes
+from holdfast.drivers.kubernetes import KubernetesDriver, bodies
 from holdfast.drivers.kubernetes import api as module
 from holdfast.drivers.kubernetes.api import Api, BudgetError, BusyError, ConflictError, GoneError
 from holdfast.drivers.kubernetes.pods import Pods
 from holdfast.errors import HoldfastError, SettingsError, UnauthorizedError, UnavailableError, UnknownError
+from holdfast.models.machine import Scope
 
 Answer = tuple[int, dict[str, str], Any]
 READY: Answer = (200, {}, b"ok")
@@ -240,6 +243,19 @@ def test_eviction_of_a_pod_that_is_gone_takes_no_right_to_read_it(
         ("POST", "/api/v1/namespaces/train/pods/m3-0/eviction"),
         ("GET", "/api/v1/namespaces/train/pods?fieldSelector=metadata.name%3Dm3-0"),
     ]
+
+
+def test_host_of_an_evicted_machine_is_the_node_that_it_was_on(api: Api, server: Scripted) -> None:
+    """As its StatefulSet notes it; of one in service none is named."""
+    why = bodies.Evicted(scope=Scope.CLUSTER, reason="Xid 79", at=1.0, node="gpu-17", node_uid="u-3")
+    sets = [
+        {"metadata": {"name": "m3", "annotations": {bodies.EVICTED: why.model_dump_json()}}},
+        {"metadata": {"name": "m4"}},
+    ]
+    server.answers = [(200, {}, {"items": sets})]
+    driver = KubernetesDriver(api)
+    assert isinstance(driver, NamesNodes)
+    assert [driver.node_of(name) for name in ("m3", "m4")] == ["gpu-17", ""]
 
 
 def test_watch_yields_events_and_raises_what_the_stream_says(api: Api, server: Scripted) -> None:

@@ -411,6 +411,31 @@ async def test_commands_of_the_site_run_through_its_shell(ctx: Context, tools: T
     assert done.state is RepairState.REPAIRED
 
 
+@pytest.mark.parametrize("node", ["gpu-17", ""])
+async def test_commands_reach_the_host_where_it_has_another_name(
+    ctx: Context, tools: Tools, engine: Engine, node: str
+) -> None:
+    """On Kubernetes m1 is a pod: a host of that name would be another one. Without a host none is reached."""
+    (tools.folder / "reach").write_text(
+        '#!/bin/sh\necho "$1" >> "$(dirname "$0")/reached"\nshift\nsh -c "$*"\n'
+    )
+    (tools.folder / "reach").chmod(0o755)
+    changed = ctx.policy.repair.model_copy(update={"shell": "reach {node}"})
+    ctx.__dict__["policy"] = ctx.policy.model_copy(update={"repair": changed})
+    engine.name = "kubernetes"
+    engine.node_of = lambda machine: node  # type: ignore[attr-defined]
+    ordered = await evicted(ctx)
+    await run()
+    done = ctx.ledger.repair(ordered.id)
+    if node:
+        assert done.state is RepairState.REPAIRED
+        assert set((tools.folder / "reached").read_text().split()) == {"gpu-17"}
+    else:
+        assert done.state is RepairState.TICKET
+        assert "the host that the machine was on is not known" in done.outcome
+        assert tools.calls == []
+
+
 async def test_machine_that_did_not_answer_before_its_restart_has_to_be_young(
     ctx: Context, tools: Tools, engine: Engine
 ) -> None:

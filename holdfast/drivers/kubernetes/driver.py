@@ -98,6 +98,17 @@ class KubernetesDriver:
         found = {name: bodies.location(node) for name, node in self._serving().items()}
         return {name: where for name, where in found.items() if where}
 
+    def node_of(self, machine: str) -> str:
+        """Return the node that an evicted machine was on; empty: it was on none, or is not evicted.
+
+        Raises:
+            UnknownError: there was never such a machine.
+            UnavailableError: the API server does not answer.
+        """
+        found = self._set(machine)
+        why = bodies.evicted(found) if found is not None else None
+        return why.node if why is not None else ""
+
     def _serving(self) -> dict[str, Object]:
         """Return the nodes of machines in service, by machine."""
         sets = self._api_sets()
