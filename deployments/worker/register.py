@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.deployments.worker import manifest
@@ -13,6 +14,7 @@ from holdfast.settings import Settings
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import PrefectClient
+    from prefect.client.schemas.objects import DeploymentSchedule
     from prefect.flows import Flow
 
 POOL_TYPE = "holdfast"
@@ -30,7 +32,8 @@ def preload(settings: Settings) -> None:
 async def register(settings: Settings) -> list[str]:
     """Make the work pool if it is missing and apply all deployments; returns their full names.
 
-    A pool that exists keeps its type: one of type ``process`` serves stock ``prefect worker start`` too.
+    A pool that exists keeps its type: one of type ``process`` serves stock ``prefect worker start`` too. A deployment
+    that exists keeps its schedules: people may have paused, changed or added some.
 
     Raises:
         UnavailableError: the API does not answer.
@@ -49,8 +52,12 @@ async def register(settings: Settings) -> list[str]:
             client = get_client()
         async with client:
             await _pool(client, settings.work_pool)
+            known = await _schedules(client, deployments)
             # One after the other: side by side they meet SQLite's lock and wait seconds for it.
-            return [await _apply(client, each, settings.work_pool) for each in deployments]
+            return [
+                await _apply(client, each, settings.work_pool, known.get((each.name, each.entrypoint), ()))
+                for each in deployments
+            ]
     except httpx.HTTPStatusError as error:
         raise SettingsError(
             f"Prefect at {settings.prefect_api} refused a deployment: {error}. See prefect.yaml."
@@ -85,7 +92,23 @@ async def _pool(client: PrefectClient, name: str) -> None:
             return
 
 
-async def _apply(client: PrefectClient, deployment: manifest.Deployment, pool: str) -> str:
+async def _schedules(
+    client: PrefectClient, deployments: Sequence[manifest.Deployment]
+) -> dict[tuple[str, str | None], Sequence[DeploymentSchedule]]:
+    """Return the schedules that the server has, by name and entrypoint of their deployments."""
+    from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterName  # noqa: PLC0415
+
+    named = DeploymentFilter(name=DeploymentFilterName(any_=[each.name for each in deployments]))
+    found = await client.read_deployments(deployment_filter=named)
+    return {(each.name, each.entrypoint): each.schedules for each in found}
+
+
+async def _apply(
+    client: PrefectClient,
+    deployment: manifest.Deployment,
+    pool: str,
+    schedules: Sequence[DeploymentSchedule],
+) -> str:
     from prefect.client.schemas.actions import DeploymentScheduleCreate  # noqa: PLC0415
     from prefect.client.schemas.schedules import CronSchedule  # noqa: PLC0415
     from prefect.flows import load_flow_from_entrypoint  # noqa: PLC0415
@@ -108,7 +131,14 @@ async def _apply(client: PrefectClient, deployment: manifest.Deployment, pool: s
         parameters=deployment.parameters,
         parameter_openapi_schema=parameter_schema(flow).model_dump(exclude_unset=True),
         enforce_parameter_schema=True,
+        # Those that it has are made again as they are: this request deletes them.
         schedules=[
+            DeploymentScheduleCreate(
+                schedule=known.schedule, active=known.active, parameters=known.parameters, slug=known.slug
+            )
+            for known in schedules
+        ]
+        or [
             DeploymentScheduleCreate(
                 schedule=CronSchedule(cron=each.cron, timezone=each.timezone), active=each.active
             )

@@ -65,6 +65,31 @@ def test_register_makes_pool_and_deployments_and_may_be_repeated(api: Api, setti
     assert resize["global_concurrency_limit"]["limit"] == 1
 
 
+def test_schedules_that_people_paused_or_added_stay(api: Api, settings: Settings) -> None:
+    """A start of the control plane registers everything again: docs/elastic-jobs.md has people add schedules."""
+    run_register(settings)
+    found = deployments(api)
+    resize, scale = found["resize-standby-pool"], found["scale-job"]
+    (nightly,) = resize["schedules"]
+    paused = f"/deployments/{resize['id']}/schedules/{nightly['id']}"
+    evening = {
+        "schedule": {"cron": "0 20 * * *", "timezone": "Europe/Berlin"},
+        "active": True,
+        "parameters": {"incident": {"job": "gpt", "machines": 4}},
+    }
+    api.ask("PATCH", paused, {"active": False})
+    api.ask("POST", f"/deployments/{scale['id']}/schedules", [evening])
+    run_register(settings)
+    after = deployments(api)
+    (nightly,) = after["resize-standby-pool"]["schedules"]
+    assert (nightly["schedule"]["cron"], nightly["active"]) == ("0 3 * * *", False)
+    (added,) = after["scale-job"]["schedules"]
+    assert (added["schedule"]["cron"], added["schedule"]["timezone"]) == ("0 20 * * *", "Europe/Berlin")
+    assert (added["active"], added["parameters"]) == (True, evening["parameters"])
+    api.ask("PATCH", f"/deployments/{resize['id']}/schedules/{nightly['id']}", {"active": True})
+    api.ask("DELETE", f"/deployments/{scale['id']}/schedules/{added['id']}")
+
+
 @pytest.mark.thorough
 def test_schedule_makes_runs(api: Api, settings: Settings) -> None:
     """The server's scheduler really turns the cron line into runs to come."""
