@@ -48,6 +48,7 @@ from holdfast.deployments.gateway.site import Site, log
 from holdfast.errors import HoldfastError
 from holdfast.models.agent import Heartbeat
 from holdfast.models.alert import Alert
+from holdfast.policies.classify import sure_signs
 from holdfast.policies.config.policy import Policy
 from holdfast.settings import Settings
 from holdfast.storage.ledger import Ledger
@@ -136,6 +137,8 @@ class Gateway:
         self._loops: list[asyncio.Task[None]] = []
 
     def _over(self, alert: Alert) -> None:
+        if not sure_signs.ends(alert, self.site.policy.classify):
+            return
         self.waiting.note_resolved(alert)
         self.on_hold.over(alert)
 

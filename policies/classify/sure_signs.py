@@ -35,6 +35,15 @@ def is_sure(alert: Alert, policy: ClassifyPolicy) -> bool:
     return row.acts is Acts.ALONE and row.means is IncidentClass.MACHINE_FAULT
 
 
+def ends(alert: Alert, policy: ClassifyPolicy) -> bool:
+    """Return whether a resolved alert shows that its fault is over.
+
+    A rule of Prometheus also ends when its window has passed (``changes(...[5m])``) or its target is gone: that proves
+    nothing about a machine that a sure sign proved broken.
+    """
+    return alert.evidence.get("source") != "alertmanager" or not is_sure(alert, policy)
+
+
 def describe(alert: Alert) -> str:
     """Describe the alert in one line for people."""
     evidence = alert.evidence

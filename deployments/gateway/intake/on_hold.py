@@ -106,4 +106,11 @@ class OnHold:
 
 
 def _of_one_fault(one: Alert, other: Alert) -> bool:
-    return other.machine is not None and (one.kind, one.machine) == (other.kind, other.machine)
+    """Return whether ``other`` is the end of ``one``: of that device, if it names one, in that life of its machine."""
+    named = [name for name in ("check", "device") if name in other.evidence]
+    return (
+        other.machine is not None
+        and (one.kind, one.machine) == (other.kind, other.machine)
+        and (not one.incarnation or other.incarnation in (None, one.incarnation))
+        and all(one.evidence.get(name) == other.evidence[name] for name in named)
+    )

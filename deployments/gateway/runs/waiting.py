@@ -15,11 +15,14 @@ from holdfast.models.job import Job, JobState
 from holdfast.models.machine import Machine, MachineState, Scope
 from holdfast.models.missing import Missing
 from holdfast.models.wait import Wait
+from holdfast.policies.classify import sure_signs
 from holdfast.policies.escalate import waits
 from holdfast.policies.pool.machine_groups import group_of
 
 _REMEMBERED = 1000
 """Number of alerts remembered as resolved."""
+_Fault = tuple[str, str | None, str, str]
+"""Kind, machine, check and device."""
 _RESOLVED = "resolved"
 """Recorded outcome of an alert that is over."""
 
@@ -32,7 +35,8 @@ class Waiting:
         self._dispatcher = dispatcher
         self.launching: dict[str, list[Alert]] = {}
         """Jobs that a person starts at the moment; the correlator's."""
-        self._resolved: OrderedDict[tuple[str, str | None], float] = OrderedDict()
+        self._resolved: OrderedDict[_Fault, tuple[float, str | None]] = OrderedDict()
+        """When each was reported as over, and of which incarnation."""
         self._was_silent: set[str] = set()
         self._quiet: dict[tuple[str, IncidentClass], Wait] = {}
         self._still = Stillness()
@@ -76,15 +80,15 @@ class Waiting:
                     self._remember(alert, alert.recorded_at)
 
     def _remember(self, alert: Alert, at: float) -> None:
-        key = (alert.kind.value, alert.machine)
-        self._resolved[key] = max(at, self._resolved.get(key, 0.0))
+        key = _fault(alert)
+        self._resolved[key] = max((at, alert.incarnation), self._resolved.get(key, (0.0, None)), key=_when)
         self._resolved.move_to_end(key)
         while len(self._resolved) > _REMEMBERED:
             self._resolved.popitem(last=False)
 
     async def _keep(self, alert: Alert) -> None:
         for incident in await self._unsettled():
-            if any((each.kind, each.machine) == (alert.kind, alert.machine) for each in incident.alerts):
+            if any(_fault(alert) in _faults(each) for each in incident.alerts):
                 await asyncio.to_thread(self._site.ledger.record_alert, alert, incident.id, _RESOLVED)
 
     async def _unsettled(self) -> list[Incident]:
@@ -95,12 +99,25 @@ class Waiting:
         return [*working, *[await asyncio.to_thread(ledger.incident, each.incident_id) for each in waits]]
 
     def resolved(self, incident: Incident) -> str:
-        """Describe an alert of the incident that was reported as over since; empty: none."""
+        """Describe an alert of the incident that was reported as over since; empty: none.
+
+        Nor where another sign against its machine stands: of the same kind, or one that proves a fault by itself.
+        """
+        classify = self._site.policy.classify
+        standing = {
+            (each.machine, each.kind if not sure_signs.is_sure(each, classify) else None)
+            for each in incident.alerts
+            if not self._is_over(each, incident.opened_at)
+        }
         for alert in incident.alerts:
-            over_at = self._resolved.get((alert.kind.value, alert.machine), 0.0)
-            if alert.machine and over_at >= incident.opened_at:
+            stands = standing & {(alert.machine, None), (alert.machine, alert.kind)}
+            if alert.machine and self._is_over(alert, incident.opened_at) and not stands:
                 return f"{alert.kind.value} of {alert.machine}"
         return ""
+
+    def _is_over(self, alert: Alert, since: float) -> bool:
+        ends = (self._resolved.get(key, (0.0, None)) for key in _faults(alert))
+        return any(at >= since and (not life or alert.incarnation in (None, life)) for at, life in ends)
 
     async def approves(self, incident_id: str) -> bool:
         """Return whether the incident waits for an approval that was not given in time."""
@@ -224,6 +241,21 @@ class Waiting:
         await self._site.job(incident.job)
         self._site.metrics.attempts.labels("taken_up_again").inc()
         self._dispatcher.start(incident)
+
+
+def _fault(alert: Alert) -> _Fault:
+    """Return what a monitor reports twice, as it comes and as it is over."""
+    check, device = (str(alert.evidence.get(name, "")) for name in ("check", "device"))
+    return alert.kind.value, alert.machine, check, device
+
+
+def _faults(alert: Alert) -> tuple[_Fault, _Fault]:
+    """Return by what it may be reported as over: as it came, or by a monitor that names no check and device."""
+    return _fault(alert), (alert.kind.value, alert.machine, "", "")
+
+
+def _when(over: tuple[float, str | None]) -> float:
+    return over[0]
 
 
 def _obsolete(wait: Wait, incident: Incident, job: Job) -> bool:

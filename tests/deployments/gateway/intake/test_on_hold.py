@@ -98,6 +98,22 @@ async def test_what_is_over_by_then_does_not_act_after_a_change_of_gateway_eithe
     assert await _shown(kit) == []
 
 
+async def test_end_of_one_devices_signal_leaves_the_others(kit: Kit) -> None:
+    """One that names no device ends all of its kind."""
+    await _held(kit)
+
+    def lost(**evidence: str) -> dict[str, Any]:
+        return _xid(kit, kind="gpu_lost", evidence=evidence, fingerprint=evidence.get("device", ""))
+
+    for device in ("GPU 1", "GPU 2"):
+        await kit.post("/v1/alerts", lost(device=device))
+    assert len(await _shown(kit)) == 2
+    for over, left in ((lost(device="GPU 1"), 1), (lost(), 0)):
+        kit.gateway.on_hold.over(Alert.model_validate(over))
+        await kit.settled()
+        assert len(await _shown(kit)) == left
+
+
 async def test_a_hold_ends_when_its_ranks_go_on_and_not_before(kit: Kit) -> None:
     """Until then the ledger has the job as paused: a second resume lets the ranks go, whatever came of the first."""
     await _held(kit)

@@ -214,6 +214,49 @@ async def test_an_alert_that_is_resolved_answers_the_question_about_it(kit: Kit)
     assert (run, answer["approve"], answer["by"]) == (FIRST, False, "the monitor")
 
 
+async def test_end_of_a_rule_answers_no_question_about_a_fault_that_is_proven(kit: Kit) -> None:
+    """Prometheus' rules of Xids and lost GPUs end when their window has passed: the GPU is as it was."""
+    await kit.running_job()
+    sent = {
+        "labels": {"kind": "xid", "machine": "m1", "incarnation": "i1", "xid": "79", "device": "GPU 3"},
+        "startsAt": "1970-01-12T13:46:40Z",
+        "fingerprint": "abc",
+    }
+    for status in ("firing", "resolved"):
+        body = {"version": "4", "status": status, "alerts": [{**sent, "status": status}]}
+        await kit.post("/v1/alerts/alertmanager", body)
+        await kit.settled()
+        (incident,) = kit.incidents()
+        if status == "firing":
+            suspend(kit, incident)
+    await kit.tick()
+    assert kit.runs.resumed == []
+    assert all(alert.firing for alert in kit.ledger.alerts(incident.id))
+
+
+async def test_what_is_over_is_that_device_in_that_life_of_the_machine(kit: Kit) -> None:
+    """Two GPUs are lost: the question stands until neither is."""
+    await kit.running_job()
+
+    def lost(device: str, life: str = "i1") -> dict[str, object]:
+        evidence = {"device": device}
+        return {"kind": "gpu_lost", "machine": "m1", "incarnation": life, "evidence": evidence}
+
+    for device in ("GPU 1", "GPU 2"):
+        await kit.alert(fingerprint=device, **lost(device))
+    (incident,) = kit.incidents()
+    assert len(incident.alerts) == 2
+    suspend(kit, incident)
+    for over in (lost("GPU 1"), lost("GPU 2", "i0")):
+        await kit.alert(status=409, firing=False, **over)
+        await kit.tick()
+        assert kit.runs.resumed == []
+    await kit.alert(status=409, firing=False, **lost("GPU 2"))
+    await kit.tick()
+    ((_, answer),) = kit.runs.resumed
+    assert (answer["approve"], answer["by"]) == (False, "the monitor")
+
+
 async def test_an_alert_that_was_resolved_before_the_gateway_was_restarted_answers_the_question(
     kit: Kit,
 ) -> None:
