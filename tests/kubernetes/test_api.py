@@ -245,6 +245,21 @@ def test_eviction_of_a_pod_that_is_gone_takes_no_right_to_read_it(
     ]
 
 
+def test_machine_whose_deletion_was_answered_in_vain_is_retired(
+    api: Api, server: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second try finds nothing to delete, which is what was asked for."""
+    monkeypatch.setattr(Pods, "wait_gone", lambda *_: None)
+    server.answers = [
+        (200, {}, {"items": [{"metadata": {"name": "m3"}}]}),
+        status(503, "the answer was lost"),
+        status(404, 'statefulsets.apps "m3" not found'),
+        (200, {}, {"items": []}),
+    ]
+    KubernetesDriver(api).retire("m3")
+    assert [method for method, *_ in server.asked] == ["GET", "DELETE", "DELETE", "GET"]
+
+
 def test_host_of_an_evicted_machine_is_the_node_that_it_was_on(api: Api, server: Scripted) -> None:
     """As its StatefulSet notes it; of one in service none is named."""
     why = bodies.Evicted(scope=Scope.CLUSTER, reason="Xid 79", at=1.0, node="gpu-17", node_uid="u-3")

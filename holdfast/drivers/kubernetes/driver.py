@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 
 from tenacity import Retrying, retry_if_result, stop_after_delay, wait_fixed
@@ -198,7 +199,9 @@ class KubernetesDriver:
         why = bodies.evicted(found)
         if why is not None and why.scope is Scope.JOB:
             self._nodes.give_back(why.node, why.node_uid, machine)
-        self.api.delete(f"{self._sets}/{machine}", propagationPolicy="Background")
+        # Gone: another process was faster, or it was this one, and the answer of its first try was lost.
+        with contextlib.suppress(UnknownError):
+            self.api.delete(f"{self._sets}/{machine}", propagationPolicy="Background")
         for pod in self._pods.of(machine):
             self._pods.delete(pod, pods.GRACE_S)
         self._pods.wait_gone(machine)
