@@ -8,7 +8,7 @@ from typing import Any
 from prefect import task
 from prefect.logging import get_run_logger
 
-from holdfast.errors import HoldfastError, LimitError, NoStandbyError, RecoveryError, StaleError
+from holdfast.errors import AnewError, HoldfastError, LimitError, NoStandbyError, RecoveryError, StaleError
 from holdfast.models.agent import Fence, Settled
 from holdfast.models.base import Frozen
 from holdfast.models.job import JobState
@@ -231,12 +231,23 @@ async def hand_back(case: RecoveryContext) -> str:
                 case.ledger.set_machine(asked.machine, state=MachineState.STANDBY)
                 return {"fate": fate.value}
         why = f"left by {case.incident_id}: {asked.said}"
-        await take_out(
-            ctx, asked.machine, why, Scope.CLUSTER, machine.incarnation, job=case.job, holder=case.lease
-        )
+        life = _life_asked_about(case, asked.machine) or machine.incarnation
+        try:
+            await take_out(ctx, asked.machine, why, Scope.CLUSTER, life, job=case.job, holder=case.lease)
+        except AnewError as error:
+            # Its engine was faster, as a drain that evicts the pod: what has its name now is elsewhere, and good.
+            get_run_logger().warning("%s", error)
+            ctx.ledger.let_go(asked.machine, life, case.job, case.lease)
+            return {"fate": "restarted since"}
         if fate is Fate.REPAIR:
-            order_repair(ctx, asked.machine, case.incident_id, machine.incarnation)
+            order_repair(ctx, asked.machine, case.incident_id, life)
         return {"fate": fate.value}
 
     done = await case.once("hand_back", asked.machine, {"fate": fate.value}, act)
     return str(done["fate"])
+
+
+def _life_asked_about(case: RecoveryContext, machine: str) -> str:
+    """Return the incarnation that the newest request to leave the machine names; empty: none does."""
+    lives = [alert.incarnation for alert in case.incident.alerts if alert.machine == machine]
+    return next((life for life in reversed(lives) if life), "")
