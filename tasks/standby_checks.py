@@ -13,6 +13,7 @@ from holdfast.errors import HoldfastError, StaleError, UnknownError
 from holdfast.models.agent import Check
 from holdfast.models.alert import Alert, AlertKind, Verdict
 from holdfast.models.base import Frozen
+from holdfast.models.job import JobState
 from holdfast.models.machine import Machine, MachineState, Scope
 from holdfast.models.names import MachineName
 from holdfast.models.repair import RepairState
@@ -111,7 +112,7 @@ async def remove_unfit(checked: Checked) -> str:
     """Cordon standbys that surely fail, within the breaker's limits; those that serve a job by now are left alone."""
     ctx = context()
     _note(ctx, checked)
-    out: list[str] = []
+    out = await _finish(ctx)
     for name in _surely_failing(checked.verdict):
         if ctx.ledger.machine(name).state is not MachineState.STANDBY:
             continue
@@ -119,12 +120,8 @@ async def remove_unfit(checked: Checked) -> str:
             get_run_logger().error("%s stays: %s", name, forbidden)
             continue
         why = f"failed its inspection: {_why(checked.verdict, name)}"
-        try:
-            await take_out(ctx, name, why, Scope.CLUSTER, checked.incarnations.get(name, ""))
-        except StaleError as error:
-            get_run_logger().warning("%s", error)
-            continue
-        out.append(name)
+        if await _is_taken_out(ctx, name, why, Scope.CLUSTER, checked.incarnations.get(name, "")):
+            out.append(name)
     return f"checked {len(checked.machines)}; took out {join_names(out)}{await _replace(ctx, out)}"
 
 
@@ -138,14 +135,15 @@ async def admit(checked: Checked) -> str:
     failed = {finding.machine for finding in checked.verdict.findings if not finding.ok}
     failed |= set(checked.verdict.suspects)
     surely = set(_surely_failing(checked.verdict))
+    begun = await _finish(ctx)
     admitted, refused, changed = list[str](), list[str](), list[str]()
     for name in checked.machines:
         life = checked.incarnations.get(name, "")
         try:
             if name in surely:
                 why = f"failed admission: {_why(checked.verdict, name)}"
-                await take_out(ctx, name, why, Scope.CLUSTER, life)
-                refused.append(name)
+                out = await _is_taken_out(ctx, name, why, Scope.CLUSTER, life)
+                (refused if out else changed).append(name)
             elif name not in failed:
                 # It may have been cordoned or restarted while others were checked.
                 (admitted if ctx.ledger.admit(name, life) else changed).append(name)
@@ -156,7 +154,47 @@ async def admit(checked: Checked) -> str:
     did = f"admitted {join_names(admitted)}; refused {join_names(refused)}"
     did += f"; {join_names(waiting)} wait" if waiting else ""
     did += f"; {join_names(changed)} changed since and stay as they are" if changed else ""
-    return did + await _replace(ctx, refused)
+    did += f"; took out {join_names(begun)}, as was begun before" if begun else ""
+    return did + await _replace(ctx, [*begun, *refused])
+
+
+async def _is_taken_out(  # noqa: PLR0917
+    ctx: Context, name: str, why: str, scope: Scope, life: str, job: str | None = None
+) -> bool:
+    """Take a machine out of service; return whether it is out. Others do not wait for one that cannot be.
+
+    One that its engine does not let go drains, and is tried again by the next run (:func:`_finish`).
+    """
+    serving = {"job": job} if job is not None else {}
+    try:
+        await take_out(ctx, name, why, scope, life, **serving)
+    except StaleError as error:
+        get_run_logger().warning("%s", error)
+    except HoldfastError as error:
+        get_run_logger().error("%s drains, and is not out yet: %s", name, error)
+    else:
+        return True
+    return False
+
+
+async def _finish(ctx: Context) -> list[str]:
+    """Take out machines whose eviction was begun, and that no playbook takes out; return those that are out now."""
+    out: list[str] = []
+    for known in ctx.ledger.machines(state=MachineState.DRAINING):
+        why, scope = known.cordon_reason, known.cordon_scope or Scope.CLUSTER
+        if why is None or _is_a_playbooks(ctx, known.job):
+            continue  # without a reason it is being retired
+        if await _is_taken_out(ctx, known.name, why, scope, known.incarnation, known.job):
+            out.append(known.name)
+    return out
+
+
+def _is_a_playbooks(ctx: Context, job: str | None) -> bool:
+    """Return whether a draining machine of ``job`` is its playbook's: the job has not ended for good."""
+    if job is None:
+        return False
+    ended = ctx.ledger.job(job).state in (JobState.DONE, JobState.STOPPED)
+    return not ended or ctx.ledger.acting(job, evidence=False) is not None
 
 
 async def _replace(ctx: Context, out: list[str]) -> str:

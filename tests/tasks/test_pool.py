@@ -16,7 +16,7 @@ from holdfast.drivers.base import Supplied
 from holdfast.errors import SettingsError, UnavailableError
 from holdfast.models.agent import Register
 from holdfast.models.alert import Alert, AlertKind, Classification, Finding, IncidentClass
-from holdfast.models.job import JobSpec
+from holdfast.models.job import JobSpec, JobState
 from holdfast.models.machine import MachineState, Scope
 from holdfast.operations import provision, swap
 from holdfast.operations.context import Context
@@ -210,6 +210,55 @@ async def test_a_standby_that_rots_is_replaced(
     driver.error = UnavailableError("no quota")
     assert "took out s1; not replaced: no quota" in await standby_checks.remove_unfit.fn(failing("s1"))
     assert [m.name for m in ctx.ledger.machines(state=MachineState.STANDBY)] == ["s2"]
+
+
+async def test_eviction_that_the_engine_does_not_take_holds_no_other_up(
+    ctx: Context, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It drains meanwhile; the next run takes it out, whichever of the two schedules that is."""
+    stubborn = {"s0"}
+
+    def evict(machine: str, scope: Scope, reason: str, incarnation: str = "") -> None:
+        if machine in stubborn:
+            raise UnavailableError(f"machine {machine}: its processes may still run")
+
+    monkeypatch.setattr(driver, "evict", evict)
+    add(ctx, "s0", "s1", "s2")
+    bad = [
+        Finding(check="matmul", machine=name, ok=False, sure=True, detail="wrong") for name in ("s0", "s1")
+    ]
+    checked = standby_checks.Checked(machines=("s0", "s1"), verdict=verdicts.judge(bad))
+    did = await standby_checks.remove_unfit.fn(checked)
+    assert "took out s1" in did
+    states = {each.name: each.state for each in ctx.ledger.machines() if each.name in ("s0", "s1", "s2")}
+    assert states == {
+        "s0": MachineState.DRAINING,
+        "s1": MachineState.CORDONED,
+        "s2": MachineState.STANDBY,
+    }
+    nothing = standby_checks.Checked(machines=(), verdict=verdicts.judge([]))
+    assert "took out" not in await standby_checks.admit.fn(nothing)
+    stubborn.clear()
+    assert "took out s0" in await standby_checks.admit.fn(nothing)
+    machine = ctx.ledger.machine("s0")
+    assert machine.state is MachineState.CORDONED
+    assert machine.cordon_reason is not None
+    assert "wrong" in machine.cordon_reason
+
+
+@pytest.mark.parametrize(("state", "out"), [(JobState.STOPPED, True), (JobState.RUNNING, False)])
+async def test_eviction_that_failed_at_the_end_of_a_job_is_ended_too(
+    ctx: Context, driver: FakeDriver, monkeypatch: pytest.MonkeyPatch, state: JobState, out: bool
+) -> None:
+    """That of a job that runs is its playbook's."""
+    monkeypatch.setattr(driver, "evict", lambda *_: None)
+    run_job(ctx, "m0", "m1")
+    ctx.ledger.set_job("gpt", state=state)
+    ctx.ledger.drain("m1", "i1", Scope.CLUSTER, "not fit for the standby pool", "gpt")
+    did = await standby_checks.admit.fn(standby_checks.Checked(machines=(), verdict=verdicts.judge([])))
+    assert ("took out m1" in did) is out
+    now = ctx.ledger.machine("m1").state
+    assert now is (MachineState.CORDONED if out else MachineState.DRAINING)
 
 
 async def test_the_report_tells_size_reasoning_and_cost_with_a_plot(ctx: Context) -> None:
