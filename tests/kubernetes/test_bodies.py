@@ -67,6 +67,7 @@ def sent() -> dict[str, Object]:
         "evicted machine": evicted,
         "parked machine": merged(evicted, bodies.parked()),
         "machine in service": merged(merged(evicted, bodies.parked()), bodies.in_service()),
+        "machine on its node": merged(evicted, bodies.in_service(evicted, "n1")),
         "node taken out": taken,
         "node given back": merged(taken, back),
         "roster": merged(config_map, bodies.taken_numbers(3, 2, "5")),
@@ -121,6 +122,24 @@ def test_every_alternative_of_the_templates_affinity_keeps_off_evicted_nodes() -
     ]
     off = {"key": "holdfast.dev/evicted", "operator": "DoesNotExist"}
     assert [term["matchExpressions"] for term in made] == [[*term["matchExpressions"], off] for term in terms]
+
+
+def test_released_machine_prefers_the_node_that_was_repaired() -> None:
+    """Beside what the template prefers; of an earlier release nothing is left, and evicted nodes stay excluded."""
+    zone = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
+    terms = [{"weight": 1, "preference": zone}]
+    kind = "preferredDuringSchedulingIgnoredDuringExecution"
+    now = machine(spec={"affinity": {"nodeAffinity": {kind: terms}}})
+    for name in ("n1", "n2"):
+        now = merged(now, bodies.in_service(now, name))
+    affinity = now["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    (first, second) = affinity[kind]
+    assert first == terms[0]
+    assert second["preference"]["matchFields"] == [
+        {"key": "metadata.name", "operator": "In", "values": ["n2"]}
+    ]
+    required = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert "holdfast.dev/evicted" in str(required)
 
 
 def test_template_without_container_is_refused() -> None:

@@ -39,6 +39,7 @@ CORDONED = f"{DOMAIN}/cordoned"
 """Annotation of a node: Holdfast cordoned it, not an administrator."""
 PARKED = f"{DOMAIN}/parked"
 """Node selector that no node satisfies: a pod that is made again while its machine is being taken out."""
+_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 ROSTER = "holdfast-machines"
 SERVICE = "holdfast-machines"
 """The headless service that gives pods their names."""
@@ -131,11 +132,22 @@ def parked() -> Object:
     return {"spec": {"replicas": 0}}
 
 
-def in_service() -> Object:
-    """Patch of a StatefulSet: out no more, one pod."""
+def in_service(machine_set: Object | None = None, node: str = "") -> Object:
+    """Patch of a StatefulSet: out no more, one pod.
+
+    On ``node`` if it has room, else on any: what was repaired there is checked there before a job has it.
+    """
+    spec: Object = {"nodeSelector": {PARKED: None}}
+    if machine_set is not None and node:
+        affinity = machine_set["spec"]["template"]["spec"].get("affinity") or {}
+        terms = (affinity.get("nodeAffinity") or {}).get(_PREFERRED) or []
+        others = [term for term in terms if "matchFields" not in term["preference"]]
+        here = {"key": "metadata.name", "operator": "In", "values": [node]}
+        wanted = {"weight": 100, "preference": {"matchFields": [here]}}
+        spec["affinity"] = {"nodeAffinity": {_PREFERRED: [*others, wanted]}}
     return {
         "metadata": {"annotations": {EVICTED: None}},
-        "spec": {"replicas": 1, "template": {"spec": {"nodeSelector": {PARKED: None}}}},
+        "spec": {"replicas": 1, "template": {"spec": spec}},
     }
 
 

@@ -171,7 +171,9 @@ class KubernetesDriver:
         """Do nothing: no request waits without a name; a pod that is pending is a machine, which is retired."""
 
     def release(self, machine: str) -> None:
-        """Give an evicted machine's node back and restart the machine, on any node; one that is up is left alone.
+        """Give an evicted machine's node back and restart the machine; one that is up is left alone.
+
+        It starts on that node if there is room, else on any.
 
         Raises:
             UnknownError: there is no such machine, or it was retired.
@@ -186,7 +188,7 @@ class KubernetesDriver:
         self._park(machine)  # an eviction that was killed half way left a pod
         if why.node:
             self._nodes.give_back(why.node, why.node_uid, machine)
-        self._patch_set(machine, bodies.in_service())
+        self._patch_set(machine, bodies.in_service(found, why.node))
 
     def retire(self, machine: str) -> None:
         """Delete ``machine``. The node of an evicted one stays cordoned: it is uncordoned by the person who repairs it.
