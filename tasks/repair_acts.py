@@ -154,7 +154,9 @@ async def diagnose(ctx: Context, repair: Repair, at_most_s: float) -> Result:
     if not (node := await _node_of(ctx, repair.machine, policy.shell)):
         return skipped(f"not tested: {_NOWHERE}")
     command = ("dcgmi", "diag", "--run", policy.diagnose, "--json")
-    done = await tools.on_machine(policy.shell, repair.machine, node, command, at_most_s, _DIAGNOSIS_KEPT)
+    done = await tools.on_machine(
+        policy.shell, repair.machine, node, command, at_most_s, kept=_DIAGNOSIS_KEPT
+    )
     if done.missing:
         return skipped(f"not tested: dcgmi is not installed ({done.said})")
     return _judged(policy.diagnose, repair.machine, done)

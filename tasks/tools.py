@@ -13,7 +13,7 @@ NODE = "{node}"
 
 
 async def on_machine(
-    shell: str, machine: str, node: str, command: Sequence[str], timeout_s: float, kept: int = KEPT
+    shell: str, machine: str, node: str, command: Sequence[str], timeout_s: float, *, kept: int = KEPT
 ) -> Ended:
     """Run ``command`` on ``machine`` through the site's ``shell``; without one, on this host.
 
