@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.session.harness import FakeAgent
+from tests.session.harness import FakeAgent, patience
 
 MakeAgent = Callable[..., FakeAgent]
 
@@ -23,6 +23,7 @@ def make_agent(tmp_path: Path) -> Iterator[MakeAgent]:
         made.append(FakeAgent(folder, world_size, **options))
         return made[-1]
 
-    yield make
-    for agent in made:
-        agent.close()
+    with patience():
+        yield make
+        for agent in made:
+            agent.close()

@@ -13,7 +13,7 @@ from holdfast.session import Session
 from holdfast.session.restore import restore_remote
 from holdfast.session.state import StateTree
 from holdfast.storage.checkpoints.remote.remote_reader import RemoteReader
-from tests.session.harness import FakeAgent
+from tests.session.harness import FakeAgent, patience
 from tests.session.small import session_of
 from tests.storage.checkpoints.publish import publish
 from tests.storage.checkpoints.upload import upload
@@ -104,7 +104,8 @@ def _not_metadata(_: str, names: list[str]) -> set[str]:
 def site(folder: Path) -> Iterator[Site]:
     """A site that is stopped in the end."""
     made = Site(folder)
-    try:
-        yield made
-    finally:
-        made.agent.close()
+    with patience():
+        try:
+            yield made
+        finally:
+            made.agent.close()

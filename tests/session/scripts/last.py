@@ -3,12 +3,11 @@
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import torch.distributed as dist
 
 import holdfast
-from holdfast.storage.checkpoints.save.transfer import Transfer
+from holdfast.storage.checkpoints.save.writer import Save
 from tests.session.small import train, training
 
 LATE = (1, 3)
@@ -20,14 +19,14 @@ def main(folder: Path) -> None:
     dist.init_process_group("gloo")
     session, state = holdfast.Session(), training()
     start = session.restore(state)
-    step, whole = start, Transfer.run
+    whole = Save.run
 
-    def run(self: Transfer, reached: Any) -> None:
-        while dist.get_rank() and step in LATE and not (folder / str(step + 1)).exists():
+    def run(self: Save) -> bool:
+        while dist.get_rank() and self.step in LATE and not (folder / str(self.step + 1)).exists():
             time.sleep(0.01)
-        whole(self, reached)
+        return whole(self)
 
-    Transfer.run = run  # type: ignore[method-assign]
+    Save.run = run  # type: ignore[method-assign]
     for step in range(start + 1, STEPS + 1):
         train(state)
         session.step(step)

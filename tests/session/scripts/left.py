@@ -14,7 +14,7 @@ session = holdfast.Session()
 state = {"model": torch.nn.Linear(4, 4)}
 session.restore(state)
 step = 0
-deadline = time.monotonic() + 30
+deadline = time.monotonic() + 90
 while session.counts.failed == 0 and time.monotonic() < deadline:
     step += 1
     if step == 4 and dist.get_rank() == 1:

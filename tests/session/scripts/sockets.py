@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 import time
 from datetime import timedelta
@@ -20,6 +19,8 @@ from torch.testing._internal.distributed import fake_pg  # noqa: F401  (a world 
 from holdfast.session.agreement import Group, Vote
 
 WORLD, EXCHANGES = int(sys.argv[1]), int(sys.argv[2])
+DIGITS = 5
+"""Of a port, as the rank with the store says it to each of the others."""
 
 
 def sockets() -> int:
@@ -33,11 +34,14 @@ def _there(name: str) -> bool:
     return os.path.lexists(f"/proc/self/fd/{name}")
 
 
-def rank_main(rank: int, port: int) -> None:
+def rank_main(rank: int, ports: tuple[int, int]) -> None:
     torch.set_num_threads(1)
+    port = int(os.read(ports[0], DIGITS)) if rank else 0
     store = dist.TCPStore(
         "127.0.0.1", port, WORLD, rank == 0, timeout=timedelta(seconds=300), wait_for_workers=False
     )
+    if not rank:
+        os.write(ports[1], f"{store.port:{DIGITS}}".encode() * (WORLD - 1))
     dist.init_process_group("fake", store=store, rank=rank, world_size=WORLD)
     store.add("here", 1)
     store.wait(["here"])
@@ -60,12 +64,10 @@ def rank_main(rank: int, port: int) -> None:
 
 
 def main() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    pids = []
+    ports, pids = os.pipe(), []
     for rank in range(WORLD):
         if (pid := os.fork()) == 0:
-            rank_main(rank, port)
+            rank_main(rank, ports)
         pids.append(pid)
     assert [os.waitpid(pid, 0)[1] for pid in pids] == [0] * WORLD
 

@@ -10,7 +10,6 @@ import json
 import os
 import pickle
 import random
-import signal
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -148,8 +147,7 @@ def watch(trainer: Trainer, session: Session) -> None:
         train_step(read.append(each) or each for each in batches)
         life.note(trainer.step, [read, numbers])
         if trainer.step == life.DIES_AT:
-            session.flush()
-            os.kill(os.getpid(), signal.SIGKILL)
+            life.die(session)
 
     trainer.metrics_processor.log, trainer.train_step = logged, noted
 
