@@ -24,11 +24,11 @@ from holdfast.errors import (
     UnauthorizedError,
     UnknownError,
 )
-from holdfast.models.agent import Fence, Hold, PrepareCode, RankPhase, Replay
+from holdfast.models.agent import Fence, Hold, PrepareCode, RankPhase, RankState, Replay
 from holdfast.models.alert import AlertKind
 from holdfast.models.checkpoint import RestoreOrder, ShardSource, Tier
 from holdfast.storage.code import versions
-from tests.agent.gateway import FakeGateway, events, eventually, until
+from tests.agent.gateway import GIVEN_UP_S, FakeGateway, events, eventually, until
 from tests.agent.scripts import SLEEP, STEPS, fence
 from tests.agent.shards import write_shard
 from tests.agent.site import AgentProcess, card
@@ -162,15 +162,26 @@ async def test_steps_reach_the_gateway(agent: AgentProcess, gateway: FakeGateway
         await client.start(agent.start("steps"))
 
         def marks() -> list[int]:
-            jobs = [job for beat in list(gateway.heartbeats) for job in beat.jobs if job.job == "steps"]
-            return [mark.step for job in jobs for mark in job.marks]
+            found: list[int] = []
+            before = 0.0
+            for beat in [each for each in list(gateway.heartbeats) if each.machine == agent.machine]:
+                told = [mark.step for job in beat.jobs if job.job == "steps" for mark in job.marks]
+                if beat.at - before > GIVEN_UP_S:  # the one before was answered too late: its marks come again
+                    found = [step for step in found if step not in told]
+                found, before = found + told, beat.at
+            return found
 
         until(lambda: 40 in marks())
         assert marks() == list(range(1, 41))
         assert [report.started[0].step for report in events(gateway, "steps")] == [1]
-        (job,) = [job for job in (await client.state()).jobs if job.job == "steps"]
-        rank = job.ranks[0]
-        assert (rank.phase, rank.step, rank.process_state) == (RankPhase.RUNNING, 40, "S")
+
+        async def settled() -> RankState | None:
+            (job,) = [job for job in (await client.state()).jobs if job.job == "steps"]
+            return job.ranks[0] if job.ranks[0].process_state == "S" else None  # it may still wait for its turn
+
+        rank = await eventually(settled)
+        assert rank is not None
+        assert (rank.phase, rank.step) == (RankPhase.RUNNING, 40)
         await client.fence(fence(agent, "steps"))
 
 
@@ -408,7 +419,7 @@ def test_wrong_input_is_one_line(
         check=False,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
     )
     assert done.returncode == 1
     assert said in done.stderr

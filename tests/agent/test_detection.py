@@ -68,7 +68,7 @@ class Machine:
 
     def alert(self, kind: AlertKind) -> Alert:
         """The first alert of a kind, once it has come."""
-        return until(lambda: self.alerts(kind), 20.0, f"an alert {kind}")[0]
+        return until(lambda: self.alerts(kind), 60.0, f"an alert {kind}")[0]
 
     def alerts(self, kind: AlertKind) -> list[Alert]:
         """All alerts of a kind so far."""

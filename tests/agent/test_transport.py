@@ -97,7 +97,7 @@ async def test_no_answer_is_a_read_timeout() -> None:
     async def listen(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
         await reader.read()
 
-    async with httpx.AsyncClient(transport=AgentTransport(), timeout=0.2) as client:
+    async with httpx.AsyncClient(transport=AgentTransport(), timeout=httpx.Timeout(60, read=0.2)) as client:
         with pytest.raises(httpx.ReadTimeout):
             await client.get(await _serve(listen))
 

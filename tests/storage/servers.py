@@ -19,7 +19,7 @@ from sqlalchemy import create_engine, text
 
 from tests.e2e.waiting import free_ports
 
-DEADLINE_S = 20.0
+DEADLINE_S = 90.0
 
 
 def s3_settings(endpoint: str, bucket: str, secret_key: str, access_key: str | None = None) -> dict[str, str]:

@@ -95,7 +95,7 @@ async def test_an_agent_that_is_killed_in_an_upload(
     await job.start(NEW, env={}, s3_every_steps=10)
     first = job.stored(1)
     between.set(cut=re.compile(pattern), on_cut=lambda: victim.process.send_signal(signal.SIGKILL))
-    until(lambda: victim.process.poll() is not None, 60, "the agent is killed")
+    until(lambda: victim.process.poll() is not None, 120, "the agent is killed")
     between.set()
     listed = manifests.list_remote(store, job.job)
     assert first.step in {each.step for each in listed}

@@ -132,7 +132,7 @@ def test_copies_of_an_older_epoch_are_refused(tmp_path: Path, memory: Memory, po
 def test_names_do_not_lead_out_of_the_folder(tmp_path: Path, port: ShardPort, job: str) -> None:
     """The job's name becomes a path: only names are taken."""
     host, _, number = port.address.partition(":")
-    with socket.create_connection((host, int(number)), timeout=5) as connection:
+    with socket.create_connection((host, int(number)), timeout=60) as connection:
         request = {"secret": SECRET, "op": "pull", "job": job, "rank": 0, "step": 1}
         connection.sendall(json.dumps(request).encode() + b"\n")
         assert b"is not a job's name" in connection.recv(4096)
@@ -144,7 +144,7 @@ def test_half_a_shard_is_no_shard(tmp_path: Path, memory: Memory, port: ShardPor
     header = buffers.read_header(path)
     assert header
     host, _, number = port.address.partition(":")
-    with socket.create_connection((host, int(number)), timeout=5) as connection:
+    with socket.create_connection((host, int(number)), timeout=60) as connection:
         request = {"secret": SECRET, "op": "push", "job": "toy", "header": header.model_dump()}
         connection.sendall(json.dumps(request).encode() + b"\n" + b"x" * 10)
         connection.shutdown(socket.SHUT_WR)
@@ -194,7 +194,7 @@ def crowd(port: ShardPort, count: int = 300) -> list[socket.socket]:
     host, _, number = port.address.rpartition(":")
     made = []
     for half in itertools.islice(itertools.cycle(HALVES), count):
-        made.append(socket.create_connection((host, int(number)), timeout=30))
+        made.append(socket.create_connection((host, int(number)), timeout=90))
         made[-1].sendall(half)
     return made
 
@@ -232,7 +232,7 @@ def test_half_requests_are_ended(memory: Memory, monkeypatch: pytest.MonkeyPatch
     thread = threading.Thread(target=drip)
     thread.start()
     assert [ended(each) for each in waiting].count(True) == len(waiting)
-    thread.join(30)
+    thread.join(90)
     assert not thread.is_alive()
     port.close()
 
@@ -243,12 +243,18 @@ def test_handshakes_that_do_not_end_keep_nobody_out(
     """And are ended, those too that drip."""
     pki = Authority(tmp_path / "pki")
     tls = Tls(*pki.certify("site", "127.0.0.1"), pki.ca)
-    monkeypatch.setattr(shard_port, "REQUEST_S", 1.0)
+    monkeypatch.setattr(shard_port, "REQUEST_S", 90.0)  # as for the handshake that is to succeed
     port = ShardPort(memory, SECRET, "127.0.0.1", tls)
     waiting = crowd(port)
     path = write_shard(tmp_path / "mine", rank=3, step=8)
     shard_port.push(port.address, SECRET, path, tls)
     shard_port.check(port.address, SECRET, job="toy", rank=3, step=8, tls=tls)
+    for each in waiting:
+        each.close()
+    port.close()
+    monkeypatch.setattr(shard_port, "REQUEST_S", 1.0)
+    port = ShardPort(memory, SECRET, "127.0.0.1", tls)
+    waiting = crowd(port)
     assert [ended(each) for each in waiting].count(True) == len(waiting)
     port.close()
 
@@ -295,6 +301,6 @@ def test_a_malformed_request_is_told_and_frees_its_place(port: ShardPort, more: 
     host, _, number = port.address.rpartition(":")
     request = json.dumps({"secret": SECRET, "job": "toy", **more}).encode() + b"\n"
     for _ in range(shard_port._MAX_TRANSFERS + 1):
-        with socket.create_connection((host, int(number)), timeout=30) as connection:
+        with socket.create_connection((host, int(number)), timeout=90) as connection:
             connection.sendall(request)
             assert json.loads(connection.makefile().readline())["error"] in {"RefusedError", "UnknownError"}

@@ -104,7 +104,8 @@ async def test_a_throttled_disk_is_named_among_its_equals(folder: Path) -> None:
     }
     findings = [one for name, outcome in quiet.items() for one in await found(name, outcome)]
     assert all(one.ok and one.unit == "MB/s" for one in findings), findings
-    assert judge(findings, 1.5).suspects == ("m3",), [one.detail for one in findings]
+    # A factor of 5: other work of this host's disk makes equals differ, the throttled one is hundreds of times slower.
+    assert judge(findings, 5.0).suspects == ("m3",), [one.detail for one in findings]
     assert judge(findings).suspects == (), "a crash is not explained by slowness"
 
 

@@ -283,7 +283,6 @@ async def test_process_that_does_not_know_the_signal_is_not_asked() -> None:
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(120)
 async def test_hanging_rank_writes_its_recording_when_asked(tmp_path: Path) -> None:
     """Real gloo: rank 0 hangs inside a collective that rank 1 has not come to."""
     folder = tmp_path / "flight"
@@ -309,7 +308,8 @@ async def test_hanging_rank_writes_its_recording_when_asked(tmp_path: Path) -> N
         for _ in range(1200):
             records = {r.rank: r for r in await flight.collect(folder, pids, 5.0) if r.group == "0"}
             # The recorder notes the end of a collective a little after its caller goes on.
-            if (records[0].enqueued, records[0].completed) == (3, 2) and records[1].completed == 2:
+            done = {rank: (found.enqueued, found.completed) for rank, found in records.items()}
+            if done == {0: (3, 2), 1: (2, 2)}:  # a rank may take longer to write than it is waited for
                 break
             await asyncio.sleep(0.05)
         assert (records[0].enqueued, records[0].completed) == (3, 2)

@@ -8,6 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from holdfast.agent.diagnostics import warm_checks
 from holdfast.agent.diagnostics.collectives import Part, all_gather, all_to_all
 from holdfast.agent.diagnostics.warm_checks import Bench
 
@@ -47,8 +50,10 @@ class Forks:
 PART = Part(rank=0, size=2, folder="/nowhere", timeout_s=1.0)
 
 
-def test_a_process_that_did_well_is_given_the_next_check() -> None:
+def test_a_process_that_did_well_is_given_the_next_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """One fork for two checks."""
+    monkeypatch.setattr(warm_checks, "_REUSE_S", 60.0)
+    monkeypatch.setattr(warm_checks, "_CLAIM_S", 60.0)
     forks = Forks()
     bench = Bench(forks)
     process, order = bench.start(all_to_all, PART)

@@ -106,8 +106,9 @@ class Metadata:
 
 
 @pytest.fixture
-def metadata() -> Iterator[Metadata]:
+def metadata(monkeypatch: pytest.MonkeyPatch) -> Iterator[Metadata]:
     """The service."""
+    monkeypatch.setattr("holdfast.agent.inspection.cloud_notice._TIMEOUT_S", 60.0)
     service = Metadata()
     yield service
     service.close()

@@ -70,7 +70,7 @@ def test_a_host_without_dcgm_says_nothing(tmp_path: Path, monkeypatch: pytest.Mo
 def test_health_is_read_without_a_test(dcgmi: Path) -> None:
     """Only the watches are asked."""
     answer(dcgmi, WELL)
-    [sign] = DcgmHealth(5.0).look()
+    [sign] = DcgmHealth(60.0).look()
     assert sign.ok
     assert (dcgmi / "calls").read_text() == "health -c -j\n"
 
@@ -78,7 +78,7 @@ def test_health_is_read_without_a_test(dcgmi: Path) -> None:
 def test_what_the_watches_saw_is_a_sign_each(dcgmi: Path) -> None:
     """Per GPU and system, with its level and the tool's words."""
     answer(dcgmi, SICK)
-    failed, warned = DcgmHealth(5.0).look()
+    failed, warned = DcgmHealth(60.0).look()
     assert (failed.kind, failed.device) == (AlertKind.DCGM_HEALTH, "GPU 1 Memory system")
     assert failed.evidence == {"level": "fail", "system": "Memory system"}
     assert "A DBE occurred on GPU 1. Reset the GPU." in failed.detail
@@ -99,7 +99,7 @@ def test_what_the_watches_saw_is_a_sign_each(dcgmi: Path) -> None:
 def test_a_dcgm_that_is_not_set_up_accuses_nobody(dcgmi: Path, text: str) -> None:
     """No service, no watches, no sense."""
     answer(dcgmi, text, status=1)
-    assert all(sign.ok for sign in DcgmHealth(5.0).look())
+    assert all(sign.ok for sign in DcgmHealth(60.0).look())
 
 
 def test_a_tool_that_hangs_is_given_up(dcgmi: Path) -> None:

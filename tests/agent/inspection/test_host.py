@@ -208,7 +208,7 @@ def test_file_systems_that_count_no_inodes_are_not_full() -> None:
 
 def test_the_helper_looks_at_real_file_systems(tmp_path: Path) -> None:
     """Through a process of its own, which stays for the next look."""
-    probe = MountProbe(tmp_path, 10.0)
+    probe = MountProbe(tmp_path, 60.0)
     try:
         found = probe.look()
         assert found is not None
@@ -231,16 +231,18 @@ def test_a_path_that_is_gone_is_an_error(tmp_path: Path) -> None:
 
 def test_a_mount_that_does_not_answer_does_not_hold_up_the_agent(tmp_path: Path) -> None:
     """The helper is stopped, as if stuck in the kernel: one short wait, then none until it is gone."""
-    probe = MountProbe(tmp_path, 0.2)
+    probe = MountProbe(tmp_path, 60.0)
     try:
         assert probe.look() is not None
         stuck = probe._helper
         assert stuck is not None
+        probe._timeout_s = 0.2
         os.kill(stuck.pid, signal.SIGSTOP)
         assert probe.look() is None
         assert probe.stuck_s > 0.2
         # It was killed, and a stopped process dies of that: the next look has a new helper.
         stuck.wait(60)
+        probe._timeout_s = 60.0
         assert probe.look() is not None
         assert probe.stuck_s == 0.0
     finally:
@@ -269,11 +271,12 @@ def test_while_a_helper_cannot_die_no_second_one_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that waits for a dead server survives SIGKILL: there is never more than one per mount."""
-    probe = MountProbe(tmp_path, 0.1)
+    probe = MountProbe(tmp_path, 60.0)
     try:
         assert probe.look() is not None
         stuck = probe._helper
         assert stuck is not None
+        probe._timeout_s = 0.1
         monkeypatch.setattr(stuck, "kill", lambda: None)
         os.kill(stuck.pid, signal.SIGSTOP)
         assert [probe.look() for _ in range(3)] == [None, None, None]
@@ -282,6 +285,7 @@ def test_while_a_helper_cannot_die_no_second_one_is_started(
         os.kill(stuck.pid, signal.SIGCONT)
         stuck.kill()
         stuck.wait(60)
+        probe._timeout_s = 60.0
         assert probe.look() is not None
     finally:
         probe.close()
@@ -310,7 +314,7 @@ def endpoint() -> Iterator[ThreadingHTTPServer]:
     server.server_close()
 
 
-def store(port: int, timeout_s: float = 5.0) -> ObjectStore:
+def store(port: int, timeout_s: float = 60.0) -> ObjectStore:
     limits = LIMITS.storage.model_copy(update={"s3_timeout_s": timeout_s})
     return ObjectStore(f"http://127.0.0.1:{port}", limits)
 
@@ -325,12 +329,11 @@ def test_any_answer_will_do(endpoint: ThreadingHTTPServer) -> None:
 
 def test_an_endpoint_that_is_away_is_told_at_the_second_look() -> None:
     """Nobody listens; and one that takes connections and says nothing is given up."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    detector = steady(store(port), HandClock())
-    assert detector.poll() == []
-    [alert] = detector.poll()
+    with socket.socket() as held:  # so that no other process listens there meanwhile
+        held.bind(("127.0.0.1", 0))
+        detector = steady(store(held.getsockname()[1]), HandClock())
+        assert detector.poll() == []
+        [alert] = detector.poll()
     assert alert.kind is AlertKind.STORAGE_UNREACHABLE
     assert "ConnectError" in alert.evidence["error"]
     with socket.create_server(("127.0.0.1", 0)) as silent:

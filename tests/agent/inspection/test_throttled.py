@@ -100,6 +100,7 @@ import sys, time
 from pathlib import Path
 from holdfast.agent.inspection.throttled import Throttled
 from tests.agent.inspection.kit import LIMITS
+print("ready", flush=True)  # imports are not made to wait
 sys.stdin.readline()
 check = Throttled(LIMITS.host, Path("/proc"), Path("/sys/fs/cgroup"))
 check.look()
@@ -127,9 +128,11 @@ def test_the_kernel_counts_as_it_is_read() -> None:
         [sys.executable, "-c", REAL], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
+            assert process.stdout
+            assert process.stdout.readline() == "ready\n"
             limits = {"cpu.cfs_period_us": "20000", "cpu.cfs_quota_us": "2000", "cpu.max": "2000 20000"}
             cgroup.make(folder, limits, [process.pid])
-            out, _ = process.communicate("go\n", timeout=60)
+            out, _ = process.communicate("go\n", timeout=240)
         finally:
             process.kill()
             cgroup.dissolve(folder, parent)

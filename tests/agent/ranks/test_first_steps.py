@@ -23,7 +23,7 @@ async def test_first_steps_are_waited_for(agent: AgentProcess) -> None:
         await client.start(agent.start("first"))
         soon = await client.first_steps("first", 1, patience_s=0.2)
         assert [state.steps_done for state in soon.ranks] == [0, 0]
-        waiting = asyncio.create_task(client.first_steps("first", 1, patience_s=10.0))
+        waiting = asyncio.create_task(client.first_steps("first", 1, patience_s=60.0))
         checkout = agent.folder / "code" / "first" / agent.version("first")
         (checkout / "go0").touch()
 
@@ -33,7 +33,7 @@ async def test_first_steps_are_waited_for(agent: AgentProcess) -> None:
         await eventually(stepped)
         assert not waiting.done()
         (checkout / "go1").touch()
-        for asked in (waiting, client.first_steps("first", 1, patience_s=10.0)):
+        for asked in (waiting, client.first_steps("first", 1, patience_s=60.0)):
             assert [state.steps_done for state in (await asked).ranks] == [1, 1]
         with pytest.raises(StaleError):
             await client.first_steps("first", 2, patience_s=1.0)

@@ -253,7 +253,7 @@ class Adopting:
         self.left = left
 
 
-def remains(folder: Path, *left: int, gone_s: float = 5.0) -> Remains:
+def remains(folder: Path, *left: int, gone_s: float = 60.0) -> Remains:
     groups = EpochGroups(folder, None)
     return Remains(folder / "control", folder, "i1", Adopting(*left), groups, gone_s=gone_s)  # type: ignore[arg-type]
 
@@ -275,7 +275,7 @@ async def test_what_cannot_be_killed_is_named(tmp_path: Path, monkeypatch: pytes
             patch.setattr(signal, "pidfd_send_signal", lambda *_: None)
             with pytest.raises(UnavailableError, match=rf"{stuck.pid} \(sleep, state \w\)"):
                 await left.end("toy-e1", alone=True)
-        left._gone_s = 5.0
+        left._gone_s = 60.0
         assert await left.end("toy-e1", alone=True) == [stuck.pid]
         assert await left.end("toy-e1", alone=True) == []
 

@@ -24,7 +24,7 @@ def test_the_store_listens_on_the_machines_own_address_alone(tmp_path: Path) -> 
     try:
         wait_for("an answer of the store", answer.exists)
         port = int(answer.read_text())
-        store = TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=20))
+        store = TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=90))
         store.set("met", "here")
         assert store.get("met") == b"here"
         assert _listening(port) == {socket.inet_aton("127.0.0.1")[::-1].hex().upper()}

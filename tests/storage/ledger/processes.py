@@ -33,7 +33,7 @@ def _prepare(barrier: Barrier) -> None:
 def _run(url: str, work: Work, number: int) -> Any:
     ledger = Ledger(url)
     assert _together is not None
-    _together.wait(30)
+    _together.wait(120)
     return work(ledger, number)
 
 
@@ -42,7 +42,7 @@ def at_once(url: str, work: Work, processes: int = 8) -> list[Any]:
     barrier = CONTEXT.Barrier(processes)
     with ProcessPoolExecutor(processes, CONTEXT, _prepare, (barrier,)) as pool:
         futures = [pool.submit(_run, url, work, number) for number in range(processes)]
-        return [future.result(60) for future in futures]
+        return [future.result(240) for future in futures]
 
 
 def create(ledger: Ledger, _number: int) -> None:

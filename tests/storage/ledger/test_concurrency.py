@@ -76,7 +76,7 @@ def test_busy_processes_do_not_lock_one_another_out(url: str, ledger: Ledger) ->
     """No call fails for a lock, and none takes long."""
     running_job(ledger)
     ledger.open_epoch("gpt", 1, 0, "v1", [], "", at=1.0)
-    assert max(processes.at_once(url, processes.everything)) < 8.0
+    assert max(processes.at_once(url, processes.everything)) < 30.0
     assert len(ledger.alerts(limit=1000)) == 160
 
 
@@ -86,7 +86,7 @@ def test_a_process_killed_within_a_transaction_leaves_nothing_behind(url: str, l
     here, there = processes.CONTEXT.Pipe()
     process = processes.CONTEXT.Process(target=processes.hang_in_a_transaction, args=(url, there))
     process.start()
-    assert here.poll(30)
+    assert here.poll(120)
     assert ledger.job("gpt").epoch == 0
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
