@@ -19,7 +19,9 @@ def serve(folder: str, journal: str, port: str) -> None:
     time.sleep(600)
 
 
-def work(folder: str, url: str, notes: str, name: str, pace_s: str) -> None:
+def work(folder: str, url: str, notes: str, name: str, pace_s: str, gate: str = "") -> None:
+    """With a ``gate``: after two batches that were accepted it waits, with a third one read, for that file."""
+    kept = 0
     splits = data.LeasedSplits(url, TOKEN, data.folder(folder), worker=name, batch=3, poll_s=0.05)
     with Path(notes).open("a", buffering=1) as noted:
         for batch in splits:
@@ -28,7 +30,10 @@ def work(folder: str, url: str, notes: str, name: str, pace_s: str) -> None:
             time.sleep(float(pace_s))
             # What is written before the commit counts if the commit was accepted: known from the server at the end.
             noted.write(f"read {batch.receipt.token} {key} {told}\n")
+            while gate and kept >= 2 and not Path(gate).exists():
+                time.sleep(0.01)
             if splits.commit(batch.receipt):
+                kept += 1
                 noted.write(f"kept {batch.receipt.token} {key}\n")
 
 

@@ -457,7 +457,7 @@ def process(*arguments: object, **more: Any) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.e2e
 def test_killed_workers_and_a_killed_server_lose_and_double_nothing(folder: Path, tmp_path: Path) -> None:
     """kill -9 of two of three workers, and of the server while splits are leased; the test counts the samples."""
-    journal, port = tmp_path / "journal", free_ports(1)
+    journal, port, gate = tmp_path / "journal", free_ports(1), tmp_path / "gate"
     notes = [tmp_path / f"notes-{number}" for number in range(4)]
     url = f"http://127.0.0.1:{port}"
 
@@ -467,16 +467,17 @@ def test_killed_workers_and_a_killed_server_lose_and_double_nothing(folder: Path
     def kept() -> int:
         return sum(line[0] == "kept" for line in lines())
 
-    with process("work", folder, url, notes[2], "steady", 0.02) as steady:
+    with process("work", folder, url, notes[2], "steady", 0.02, gate) as steady:
         with (
             process("serve", folder, journal, port),
-            process("work", folder, url, notes[0], "first", 0.1),
-            process("work", folder, url, notes[1], "second", 0.1),
+            process("work", folder, url, notes[0], "first", 0.1, gate),
+            process("work", folder, url, notes[1], "second", 0.1, gate),
         ):
-            wait_for("some batches are used", lambda: kept() >= 6, 60)
+            wait_for("each has used some batches, and has another", lambda: kept() >= 6)
         held = kept()
+        gate.touch()
         with process("serve", folder, journal, port), process("work", folder, url, notes[3], "late", 0.02):
-            wait_for(lambda: f"all is used: {kept()}", lambda: steady.poll() is not None, 90)
+            wait_for(lambda: f"all is used: {kept()}", lambda: steady.poll() is not None, 150)
             assert steady.returncode == 0
     assert held < len(SAMPLES) / 3
     book = LeaseBook(data.folder(folder), journal=journal)

@@ -61,6 +61,8 @@ class Site:
         self.driver = drivers.from_settings(self.settings)
         self.store = objects.from_settings(self.settings)
         self.tls = tls.of(self.settings)
+        self._every_step: set[str] = set()
+        """Jobs of which each step is saved before the next one."""
         self.renew_secret()
         user, _, password = secret.prefect_auth(self.settings).partition(":")
         self.prefect = httpx.Client(
@@ -140,6 +142,8 @@ class Site:
             skip_bad_batches=skip_bad_batches,
             start_from=start_from,
         )
+        if every_step:
+            self._every_step.add(name)
         version = versions.store(self.store, name, code_dir)
         answer = self.http.post(
             "/v1/jobs", json={"spec": spec.model_dump(mode="json"), "code_version": version}
@@ -178,7 +182,13 @@ class Site:
         )
 
     def fault(self, fault: str, machine: str, rank: int | None = None) -> Injected:
-        """Break something underneath."""
+        """Break something underneath; of a job that saves every step, while no peer is late with its copies.
+
+        A copy that is later than a second, on a busy host, is not waited for, and costs steps if it is needed then.
+        """
+        job = self.ledger.machine(machine).job
+        if job in self._every_step:
+            wait_for(f"copies of {job}", lambda: self._copied(job), every_s=0.02)
         return inject(self.home, fault, machine, rank)
 
     def _ranks(self, name: str) -> Iterator[tuple[str, Any]]:
@@ -187,6 +197,13 @@ class Site:
             for run in state.jobs if state else ():
                 if run.job == name:
                     yield from ((machine, rank) for rank in run.ranks)
+
+    def _copied(self, name: str) -> bool:
+        """Whether the peers have all shards of the step before the newest one."""
+        states = [self.agent(machine) for machine in self.job(name).machines]
+        runs = [run for state in states if state for run in state.jobs if run.job == name]
+        newest = max((rank.step for run in runs for rank in run.ranks), default=0)
+        return len(runs) == len(states) and all(run.replicated_step >= newest - 1 for run in runs)
 
     # Incidents
 
