@@ -7,7 +7,7 @@ import errno
 import itertools
 import socket
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -72,7 +72,7 @@ async def served(certified: Tls | None = None) -> AsyncIterator[int]:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for it."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         while not condition():  # noqa: ASYNC110  (nobody tells)
             await asyncio.sleep(0.01)
 
@@ -89,7 +89,7 @@ async def opened(port: int, first: bytes = b"") -> socket.socket:
 
 async def ended(connection: socket.socket) -> bool:
     """Wait until the other side has ended it."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         try:
             while await asyncio.get_running_loop().sock_recv(connection, 1 << 16):
                 pass
@@ -101,7 +101,7 @@ async def ended(connection: socket.socket) -> bool:
 
 async def answers(port: int, scheme: str = "http", **options: Any) -> bool:
     """Whether somebody who does as one should is served."""
-    async with httpx.AsyncClient(timeout=30, **options) as client:
+    async with httpx.AsyncClient(timeout=90, **options) as client:
         return (await client.get(f"{scheme}://127.0.0.1:{port}/")).is_success
 
 
@@ -114,6 +114,20 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
             monkeypatch.setattr(guarded_http, name, value)
 
     return shorten
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], Awaitable[None]]:
+    """Has so many seconds pass by the loop's clock, in which nothing happens."""
+
+    async def passes(seconds: float) -> None:
+        loop = asyncio.get_running_loop()
+        before = loop.time
+        monkeypatch.setattr(loop, "time", lambda: before() + seconds)
+        for _ in range(5):
+            await asyncio.sleep(0.01)
+
+    return passes
 
 
 WHOLE = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
@@ -175,7 +189,8 @@ async def test_an_answer_that_nobody_reads_is_not_kept(soon: Callable[..., None]
         connection = await opened(port, b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n")
         await until(lambda: is_reset(connection))
         connection.close()
-        async with httpx.AsyncClient(timeout=30) as client:
+        soon(STALL_S=60.0)
+        async with httpx.AsyncClient(timeout=90) as client:
             assert len((await client.get(f"http://127.0.0.1:{port}/large")).content) == len(LARGE)
 
 
@@ -190,24 +205,29 @@ def is_reset(connection: socket.socket) -> bool:
     return False
 
 
-async def test_an_idle_connection_has_no_deadline_of_a_request(soon: Callable[..., None]) -> None:
+async def test_an_idle_connection_has_no_deadline_of_a_request(
+    soon: Callable[..., None], later: Callable[[float], Awaitable[None]]
+) -> None:
     """Heartbeats share one; the time of the first request ended with it, and with the second."""
-    soon(HEAD_S=0.1, BODY_S=0.1)
+    soon(HEAD_S=20.0, BODY_S=20.0)
     async with served() as port:
         connection, loop = await opened(port), asyncio.get_running_loop()
         for request in (WHOLE, WHOLE[:20], WHOLE[20:], WHOLE):
             await loop.sock_sendall(connection, request)
             if request.endswith(b"\r\n\r\n"):
                 assert b"200 OK" in await loop.sock_recv(connection, 1 << 16)
-                await asyncio.sleep(0.3)  # nothing happens
+                await later(25.0)
         connection.close()
 
 
-async def test_a_stream_has_no_deadline_of_a_request(soon: Callable[..., None]) -> None:
+async def test_a_stream_has_no_deadline_of_a_request(
+    soon: Callable[..., None], later: Callable[[float], Awaitable[None]]
+) -> None:
     """Prefect's events and commands come by such, now and then; it is no stranger's place that it takes, either."""
-    soon(HEAD_S=0.1, BODY_S=0.1)
+    soon(HEAD_S=15.0, BODY_S=15.0)
     async with served() as port, connect(f"ws://127.0.0.1:{port}/") as stream:
         flood = [await opened(port) for _ in range(MOST_OF_ONE + 10)]
+        await later(16.0)
         for each in flood:
             assert await ended(each)
         await stream.send("still here")
@@ -216,7 +236,7 @@ async def test_a_stream_has_no_deadline_of_a_request(soon: Callable[..., None]) 
 
 async def test_a_flood_of_half_requests_keeps_nobody_out() -> None:
     """300 of them wait, and one of us is served at once: before and after, by old connections and new."""
-    async with served() as port, httpx.AsyncClient(timeout=30, headers=KNOWN) as ours:
+    async with served() as port, httpx.AsyncClient(timeout=90, headers=KNOWN) as ours:
         assert (await ours.get(f"http://127.0.0.1:{port}/")).is_success
         flood = [await opened(port, HALVES["half a head"]) for _ in range(300)]
         assert await answers(port)
@@ -232,7 +252,7 @@ async def test_one_of_us_is_never_taken_for_a_stranger() -> None:
     """An idle connection that was served with the secret stays, whatever comes."""
     async with served() as port:
         limits = httpx.Limits(max_connections=1)
-        async with httpx.AsyncClient(timeout=30, headers=KNOWN, limits=limits) as ours:
+        async with httpx.AsyncClient(timeout=90, headers=KNOWN, limits=limits) as ours:
             first = await ours.get(f"http://127.0.0.1:{port}/")
             own = first.extensions["network_stream"].get_extra_info("client_addr")
             flood = [await opened(port, b"") for _ in range(300)]
@@ -246,16 +266,22 @@ async def test_a_handshake_that_does_not_end_is_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And keeps nobody from theirs meanwhile."""
-    monkeypatch.setattr("holdfast.tls.HANDSHAKE_S", 0.3)
+    # A server sets it for its whole process, and so it would stay for the tests after this one.
+    monkeypatch.setattr(asyncio.constants, "SSL_HANDSHAKE_TIMEOUT", asyncio.constants.SSL_HANDSHAKE_TIMEOUT)
     pki = Authority(tmp_path)
     certified = Tls(*pki.certify("site", "127.0.0.1"), pki.ca)
-    async with served(certified) as port:
-        silent = [await opened(port) for _ in range(50)]
-        half = await opened(port, b"\x16\x03\x01\x02\x00\x01")
-        verify = ssl.create_default_context(cafile=pki.ca)
-        assert await answers(port, "https", verify=verify)
-        for each in [*silent, half]:
-            assert await ended(each)
+    for patience_s, in_vain in ((60.0, False), (0.3, True)):
+        monkeypatch.setattr("holdfast.tls.HANDSHAKE_S", patience_s)
+        async with served(certified) as port:
+            silent = [await opened(port) for _ in range(50)]
+            half = await opened(port, b"\x16\x03\x01\x02\x00\x01")
+            if in_vain:
+                assert all([await ended(each) for each in [*silent, half]])
+                continue
+            verify = ssl.create_default_context(cafile=pki.ca)
+            assert await answers(port, "https", verify=verify)
+            for each in [*silent, half]:
+                each.close()
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENOMEM, errno.ECONNABORTED])

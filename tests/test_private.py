@@ -37,7 +37,7 @@ def as_another_user(command: str, *arguments: object) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can be another user")
     subprocess.run(
-        ["/bin/sh", "-c", command, "sh", *map(str, arguments)], user=NOBODY, check=True, timeout=10
+        ["/bin/sh", "-c", command, "sh", *map(str, arguments)], user=NOBODY, check=True, timeout=60
     )
 
 

@@ -34,7 +34,7 @@ def plain(path: str) -> None:
 
 
 @flow(name="sample-slow")
-async def slow(path: str, seconds: float = 60.0) -> None:
+async def slow(path: str, seconds: float = 600.0) -> None:
     """Write ``began``, wait, write ``ended``."""
     await write_line(path, "began")
     await asyncio.sleep(seconds)

@@ -90,7 +90,7 @@ def test_up_twice_kill_and_down(home: Path) -> None:
 
     def answers() -> bool:
         try:
-            return httpx.get(f"{settings.gateway}/healthz", timeout=1, trust_env=False).status_code == 200
+            return httpx.get(f"{settings.gateway}/healthz", timeout=10, trust_env=False).status_code == 200
         except httpx.HTTPError:
             return False
 

@@ -45,16 +45,16 @@ def prefect_server(folder: Path) -> Iterator[str]:
 
         def healthy() -> bool:
             try:
-                return httpx.get(f"{url}/health", timeout=1).status_code == 200
+                return httpx.get(f"{url}/health", timeout=10).status_code == 200
             except httpx.HTTPError:
                 return False
 
-        wait_for("Prefect server", healthy, timeout_s=100)
+        wait_for("Prefect server", healthy, timeout_s=200)
         yield url
     finally:
         os.killpg(process.pid, signal.SIGTERM)
         try:
-            process.wait(10)
+            process.wait(30)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
@@ -75,7 +75,7 @@ class Api:
     def ask(self, method: str, path: str, body: Any = None) -> Any:
         """Call and decode; SQLite's server answers 503 while another writer holds its lock."""
         response = self.http.request(method, f"{self.url}{path}", json=body)
-        for _ in range(50):
+        for _ in range(600):
             if response.status_code != 503:
                 break
             time.sleep(0.1)
@@ -147,7 +147,7 @@ class Worker:
         """One line to its socket, one line back; empty when nobody listens."""
         try:
             with socket.socket(socket.AF_UNIX) as client:
-                client.settimeout(5)
+                client.settimeout(60)
                 client.connect(str(self.socket))
                 client.sendall(f"{line}\n".encode())
                 return client.makefile().readline().strip()

@@ -19,11 +19,18 @@ from holdfast.drivers.slurm_settings import SlurmSettings
 from holdfast.errors import HoldfastError, RefusedError, SettingsError, UnavailableError, UnknownError
 from holdfast.models.machine import Scope
 from holdfast.settings import Settings
+from tests.retries import HandClock, by_hand
 
 AWAY = CommandAnswer(
     status=1, err="slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
 )
 FINE = CommandAnswer(status=0)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> HandClock:
+    """Time passes only while a command waits to be repeated: however slow the host, there are as many tries."""
+    return by_hand(monkeypatch)
 
 
 class Scripted:
@@ -100,6 +107,7 @@ def driver(home: Path, run: Scripted, **settings: object) -> SlurmDriver:
     return SlurmDriver(Settings(home=home), own, run=run, agent=("agent",))
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_command_is_repeated_while_slurmctld_is_away() -> None:
     """Two failures, then an answer."""
     answers = [AWAY, AWAY, CommandAnswer(status=0, out="fine")]
@@ -108,6 +116,7 @@ def test_a_command_is_repeated_while_slurmctld_is_away() -> None:
     assert run.count("squeue") == 3
 
 
+@pytest.mark.usefixtures("clock")
 def test_patience_ends() -> None:
     """The error names the command and what Slurm said."""
     run = Scripted(squeue=lambda _: AWAY)
@@ -126,6 +135,7 @@ def test_a_command_that_blocks_is_unavailable() -> None:
         Commands({}, patience_s=0.05, run=Scripted(squeue=block))("squeue")
 
 
+@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize(
     ("said", "error"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import time
@@ -45,9 +46,12 @@ def end(process: subprocess.Popen[bytes], patience_s: float = 30.0) -> None:
 def free_ports(count: int = 3, low: int = 21_000, spread: int = 8_000, high: int = 32_000) -> int:
     """The first of ``count`` free ports in a row, outside the range that the kernel hands out.
 
-    The search begins up to ``spread`` above ``low``, so that two that look at once begin apart.
+    The search begins up to ``spread`` above ``low``, so that two that look at once begin apart: two of pytest's
+    processes in different quarters of it.
     """
-    for base in range(low + time.monotonic_ns() % spread, high, count):
+    worker = int("".join(filter(str.isdigit, os.environ.get("PYTEST_XDIST_WORKER", ""))) or 0)
+    quarter = spread // 4
+    for base in range(low + worker % 4 * quarter + time.monotonic_ns() % quarter, high, count):
         try:
             with ExitStack() as held:
                 for port in range(base, base + count):

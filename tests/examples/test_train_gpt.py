@@ -77,7 +77,7 @@ def test_it_runs_under_plain_torchrun(tmp_path: Path) -> None:
     command = [*torchrun, str(EXAMPLE), "--steps", "5", "--out", str(out)]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
         try:
-            _, errors = process.communicate(timeout=90)
+            _, errors = process.communicate(timeout=240)
         except subprocess.TimeoutExpired:
             process.terminate()  # not killed: torchrun ends its workers first
             raise

@@ -47,7 +47,7 @@ def step(model, optimizer, x):
 def weights(model):
     return torch.cat([each.detach().flatten() for each in model.parameters()])
 
-def deadline(seconds=20):
+def deadline(seconds=80):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         yield
@@ -73,7 +73,7 @@ def run(tmp_path: Path, body: str, rank: int = 1) -> str:
         out = Path(elsewhere) / "out"
         process = context.Process(target=execute, args=(PRELUDE + body, str(tmp_path), str(rank), str(out)))
         process.start()
-        process.join(100)
+        process.join(200)
         if process.exitcode is None:
             process.kill()
         assert process.exitcode == 0

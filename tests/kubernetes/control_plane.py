@@ -214,7 +214,7 @@ def _answers(url: str, token: str) -> bool:
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
     context = ssl._create_unverified_context()  # whether it lives is all that is asked
     try:
-        with urllib.request.urlopen(request, timeout=2, context=context) as answer:
+        with urllib.request.urlopen(request, timeout=10, context=context) as answer:
             return bool(answer.status == 200)
     except OSError:
         return False

@@ -19,6 +19,7 @@ from holdfast.drivers.kubernetes.api import Api, BudgetError, BusyError, Conflic
 from holdfast.drivers.kubernetes.pods import Pods
 from holdfast.errors import HoldfastError, SettingsError, UnauthorizedError, UnavailableError, UnknownError
 from holdfast.models.machine import Scope
+from tests.retries import by_hand
 
 Answer = tuple[int, dict[str, str], Any]
 READY: Answer = (200, {}, b"ok")
@@ -82,6 +83,7 @@ def server() -> Iterator[Scripted]:
 @pytest.fixture
 def api(server: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Api:
     monkeypatch.setattr(module, "PATIENCE_S", 2.0)
+    by_hand(monkeypatch)
     return Api.connect(str(server.kubeconfig(tmp_path / "kubeconfig")), "")
 
 
@@ -144,7 +146,7 @@ def test_watch_whose_refusal_breaks_off_may_be_taken_up_again(api: Api, server: 
     """As one whose stream breaks."""
     server.answers = [(410, {"Content-Length": "500"}, b'{"mess')]
     with pytest.raises(BusyError, match="broke off"):
-        next(api.watch("/x", resource_version="7", timeout_s=5))
+        next(api.watch("/x", resource_version="7", timeout_s=60))
 
 
 def test_what_is_no_api_server_is_told(api: Api, server: Scripted) -> None:
@@ -280,7 +282,7 @@ def test_watch_yields_events_and_raises_what_the_stream_says(api: Api, server: S
         {"type": "ERROR", "object": {"code": 410, "message": "too old resource version"}},
     ]
     server.answers = [(200, {}, b"\n".join(json.dumps(line).encode() for line in lines) + b"\n")]
-    events = api.watch("/x", resource_version="7", timeout_s=5)
+    events = api.watch("/x", resource_version="7", timeout_s=60)
     assert next(events)["object"]["metadata"]["name"] == "a"
     with pytest.raises(GoneError, match="too old"):
         next(events)
@@ -292,7 +294,7 @@ def test_watch_of_a_busy_server_says_when_to_come_back(api: Api, server: Scripte
     """Retry-After goes to whoever watches."""
     server.answers = [(429, {"Retry-After": "1.5"}, {"message": "busy"})]
     with pytest.raises(BusyError) as caught:
-        next(api.watch("/x", resource_version="7", timeout_s=5))
+        next(api.watch("/x", resource_version="7", timeout_s=60))
     assert caught.value.after_s == 1.5
 
 

@@ -39,7 +39,7 @@ def test_seeds_break_no_invariant(seeds: str) -> None:
 
 def test_a_seed_has_one_history() -> None:
     """Two processes that play one seed write the same history."""
-    first, second = (nemesis("--seed", "12", timeout_s=120).stdout for _ in range(2))
+    first, second = (nemesis("--seed", "12", timeout_s=140).stdout for _ in range(2))
     assert "rank-start" in first
     assert first == second
 

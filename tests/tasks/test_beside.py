@@ -79,6 +79,9 @@ async def test_the_search_ends_when_the_new_epoch_does(
     both = asyncio.create_task(beside._both(case))
     join(case, AlertKind.RANK_EXIT, 1)
     join(case, AlertKind.METRIC_JUMP, 2)
+    async with asyncio.timeout(60):
+        while not case.ctx.ledger.actions(case.incident_id):  # noqa: ASYNC110  (the search has begun)
+            await asyncio.sleep(0.01)
     await asyncio.sleep(0.2)
     assert not both.done()
     join(case, AlertKind.RANK_EXIT, 2)

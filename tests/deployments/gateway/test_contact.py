@@ -12,6 +12,7 @@ import pytest
 from holdfast.errors import UnavailableError
 from holdfast.models.agent import Heartbeat
 from holdfast.storage.ledger import Ledger
+from holdfast.storage.ledger.connection import BUSY_TIMEOUT_S
 from holdfast.testing.gateway_kit import JOB, Kit, rank
 
 
@@ -48,11 +49,11 @@ async def test_a_heartbeat_is_answered_while_the_ledger_is_away_and_written_when
     await kit.running_job()
     away = Away(kit.ledger, monkeypatch)
     heard_at = kit.clock.now()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         answer = await kit.post("/v1/agents/heartbeat", beat_of(kit), 200)
         assert answer["ok"]
         assert answer["lease_s"] > 0
-        await asyncio.to_thread(away.first_asked.wait, 5)
+        await asyncio.to_thread(away.first_asked.wait, 60)
         (epoch,) = kit.ledger.epochs(JOB)
         assert epoch.last_step is None
         away.away = False
@@ -127,9 +128,9 @@ async def test_ranks_that_ended_while_the_ledger_was_away_end_the_job(
         run = {"job": JOB, "epoch": 1, "ranks": [one.model_dump(mode="json") for one in ended]}
         body = {"machine": name, "incarnation": "i1", "at": kit.clock.now(), "jobs": [run]}
         await kit.post("/v1/agents/heartbeat", body, 200)
-    await asyncio.to_thread(away.first_asked.wait, 5)
+    await asyncio.to_thread(away.first_asked.wait, 60)
     away.away = False
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         while kit.ledger.job(JOB).state != "done":
             kit.clock.advance(1)
             await asyncio.sleep(0.01)
@@ -142,7 +143,8 @@ async def test_a_ledger_that_is_really_locked_holds_no_heartbeat_up(kit: Kit, tm
     other = sqlite3.connect(database)
     other.execute("BEGIN IMMEDIATE")
     try:
-        async with asyncio.timeout(3):
+        # Each of them that waited for the lock would take as long as it is waited for.
+        async with asyncio.timeout(2 * BUSY_TIMEOUT_S):
             for _ in range(3):
                 assert (await kit.post("/v1/agents/heartbeat", beat_of(kit), 200))["ok"]
     finally:

@@ -376,7 +376,7 @@ async def test_ranks_start_after_the_roles_that_they_need(kit: Kit, with_trainer
     }
     await kit.gateway.site.refresh()
     submitted = asyncio.create_task(kit.post("/v1/jobs", {"spec": spec, "code_version": "v1"}))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not machines.on("m0"):
             await machines.beat("m0", "m1")
             await asyncio.sleep(0.01)
