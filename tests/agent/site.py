@@ -11,7 +11,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import httpx
 import psutil
+from pydantic import BaseModel
 
 from holdfast import secret
 from holdfast.agent.client import AgentClient
@@ -22,7 +24,24 @@ from holdfast.storage.code import versions
 from tests.agent.gateway import FakeGateway, until
 
 VERSION = "0123456789ab"
+PATIENCE_S = 120.0
 NOWHERE = Rendezvous(host="127.0.0.1", port=1)
+
+
+class Patient(AgentClient):
+    """Waits as long as a busy host needs, where whoever commands agents gives one up after seconds."""
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: BaseModel | None,
+        timeout_s: float | None,
+        *,
+        connect_s: float = PATIENCE_S,
+    ) -> httpx.Response:
+        limit_s = max(timeout_s or 0.0, PATIENCE_S)
+        return await super()._send(method, path, body, limit_s, connect_s=max(connect_s, PATIENCE_S))
 
 
 class AgentProcess:
@@ -62,7 +81,7 @@ class AgentProcess:
     @property
     def client(self) -> AgentClient:
         address = self.gateway.registered[self.machine].address
-        return AgentClient(address, secret.read(self.home / "secret"))
+        return Patient(address, secret.read(self.home / "secret"))
 
     def script(self, job: str, text: str) -> None:
         """Check out a version of the job whose only file is ``train.py``; its starts run that."""

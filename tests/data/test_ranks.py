@@ -69,7 +69,7 @@ def run(ranks: int, folder: Path, state: Path, steps: int) -> list[dict[str, obj
         )
         for rank in range(ranks)
     ]
-    return [json.loads(each.communicate(timeout=120)[0]) for each in started]
+    return [json.loads(each.communicate(timeout=200)[0]) for each in started]
 
 
 def test_a_process_that_is_kept_agrees_over_its_new_group(tmp_path: Path) -> None:

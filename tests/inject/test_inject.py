@@ -62,7 +62,7 @@ def test_kill_rank_kills_that_rank_only(home: Path) -> None:
     pids = boot(home)
     done = inject(home, "kill-rank", "m0", 3)
     assert (done.fault, done.machine, done.rank) == ("kill-rank", "m0", 3)
-    assert abs(done.at - time.time()) < 10
+    assert abs(done.at - time.time()) < 60
     wait_until(lambda: dead(pids[3]))
     assert not dead(pids[2])
 

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("installed")
 
 
 def diagnose(check: str) -> Diagnose:
-    return Diagnose(job="gpt", epoch=1, incarnation="i", check=check, timeout_s=5)
+    return Diagnose(job="gpt", epoch=1, incarnation="i", check=check, timeout_s=60)
 
 
 def command(name: str) -> Command:

@@ -84,7 +84,7 @@ def measured(folder: Path, group: Path | None = None) -> CollectiveOutcome:
 
 async def found(machine: str, outcome: CollectiveOutcome) -> list[Finding]:
     """As its agent tells it."""
-    command = Diagnose(job="j", epoch=1, incarnation="i", check=Check.DISK, processes=8, timeout_s=5)
+    command = Diagnose(job="j", epoch=1, incarnation="i", check=Check.DISK, processes=8, timeout_s=60)
     forks = ScriptedForks(outcome)
     told = await run_check(command, forks, machine=machine)
     assert len(forks.parts) == 1, "one for the machine, however many ranks it has"

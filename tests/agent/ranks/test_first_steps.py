@@ -28,7 +28,8 @@ async def test_first_steps_are_waited_for(agent: AgentProcess) -> None:
         (checkout / "go0").touch()
 
         async def stepped() -> int:
-            return (await client.first_steps("first", 1, patience_s=0.0)).ranks[0].steps_done
+            (run,) = [run for run in (await client.state()).jobs if run.job == "first"]
+            return run.ranks[0].steps_done
 
         await eventually(stepped)
         assert not waiting.done()
@@ -36,9 +37,9 @@ async def test_first_steps_are_waited_for(agent: AgentProcess) -> None:
         for asked in (waiting, client.first_steps("first", 1, patience_s=60.0)):
             assert [state.steps_done for state in (await asked).ranks] == [1, 1]
         with pytest.raises(StaleError):
-            await client.first_steps("first", 2, patience_s=1.0)
+            await client.first_steps("first", 2, patience_s=60.0)
         with pytest.raises(UnknownError):
-            await client.first_steps("other", 1, patience_s=1.0)
+            await client.first_steps("other", 1, patience_s=60.0)
         with pytest.raises(SettingsError, match="patience_s=SECONDS"):
             await client.first_steps("first", 1, patience_s=-1.0)
         await client.fence(fence(agent, "first"))

@@ -229,7 +229,7 @@ def main(place: tuple[int, int, int], body: str, args: dict[str, Any], results: 
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
     try:
-        dist.init_process_group("gloo", rank=rank, world_size=size, timeout=timedelta(seconds=60))
+        dist.init_process_group("gloo", rank=rank, world_size=size, timeout=timedelta(seconds=240))
         module, _, name = body.rpartition(":")
         results.put((rank, getattr(import_module(module or __name__), name)(**args)))
         dist.barrier()

@@ -43,7 +43,7 @@ def ranks(size: int, body: str, **args: Any) -> list[Any]:
         failed = [each for each in told.values() if isinstance(each, RuntimeError)]
         assert not failed, "\n".join(map(str, failed))
         for process in processes:
-            process.join(30)
+            process.join(120)
         return [told[rank] for rank in range(size)]
     finally:
         for process in processes:

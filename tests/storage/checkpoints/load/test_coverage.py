@@ -157,10 +157,10 @@ def test_thousands_of_tensors_take_milliseconds() -> None:
             for number, (name, boxes) in enumerate(targets.items())
         )
     )
-    began = time.process_time()
+    began = time.thread_time()
     found = gaps(Wanted(dict(targets)), items)
     assert len(found) == 2500
-    assert time.process_time() - began < 1.0
+    assert time.thread_time() - began < 1.0
 
 
 def test_a_grid_of_boxes_is_counted_without_all_pairs() -> None:
