@@ -176,11 +176,11 @@ def test_only_what_is_out_of_service_is_restarted(driver: LocalDriver) -> None:
     [name] = driver.provision(1)
     wait_until(lambda: processes.find_agent(machine_dir(driver.home, name)) is not None)
     with pytest.raises(RefusedError, match="in service"):
-        driver.reboot(name, "x", "", 5)
+        driver.reboot(name, "x", "", 60)
     driver.evict(name, Scope.CLUSTER, "broken")
     with pytest.raises(AnewError):
-        driver.reboot(name, "x", "a@another", 5)
-    assert "nothing of it runs" in driver.reboot(name, "x", "", 5)
+        driver.reboot(name, "x", "a@another", 60)
+    assert "nothing of it runs" in driver.reboot(name, "x", "", 60)
     assert driver.evicted(name) is not None
 
 

@@ -485,12 +485,12 @@ def test_a_restart_counts_when_another_boot_was_seen(tmp_path: Path, monkeypatch
     """Only of a machine that is out of service, and it stays down; the reason carries our mark."""
     driver, run = rebooting(tmp_path, monkeypatch, boots=True)
     with pytest.raises(RefusedError, match="in service"):
-        driver.reboot("node1", "x", "", 5)
+        driver.reboot("node1", "x", "", 60)
     monkeypatch.setattr(driver, "_end", lambda *_: None)
     driver.evict("node1", Scope.CLUSTER, "broken")
     with pytest.raises(HoldfastError, match="was restarted"):
-        driver.reboot("node1", "x", "a@7", 5)
-    assert "booted at 2026-11-24T12:00:00, before at 2026-11-01" in driver.reboot("node1", "Xid 79", "", 5)
+        driver.reboot("node1", "x", "a@7", 60)
+    assert "booted at 2026-11-24T12:00:00, before at 2026-11-01" in driver.reboot("node1", "Xid 79", "", 60)
     (asked,) = [command for command in run.asked if command[:2] == ["scontrol", "reboot"]]
     assert asked[2:] == ["ASAP", "nextstate=DOWN", "reason=holdfast: Xid 79", "node1"]
 

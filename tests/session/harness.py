@@ -40,6 +40,9 @@ WAIT_S = 60.0
 """Sessions under a fake agent wait so long for it, where those under a real one go on at once, or after a second."""
 _PATIENT = "HOLDFAST_TEST_PATIENT"
 
+_to_the_end = ExitStack()
+"""Of a rank process: the last save may be finished after its script."""
+
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload([*_PRELOAD, __name__])
 
@@ -72,10 +75,9 @@ def run_script(environ: dict[str, str], log: str, script: str, args: Sequence[st
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     sys.argv = [script, *args]
-    with ExitStack() as stack:
-        if _PATIENT in environ:
-            stack.enter_context(patience())
-        runpy.run_path(script, run_name="__main__")
+    if _PATIENT in environ:
+        _to_the_end.enter_context(patience())
+    runpy.run_path(script, run_name="__main__")
 
 
 class FakeAgent:

@@ -115,7 +115,7 @@ async def test_real_detectors_report_a_line_in_the_machines_kernel_log(tmp_path:
     real = Inspector("m0", all_of_them, LIMITS.intervals, seen.append)
     async with running(real):
         (folder / "kernel.log").write_text(f"{LINE}\n")
-        # The host's own state may be told beside it.
+        # Alerts about the host's own state may come beside it.
         await until(lambda: any(each.kind is AlertKind.XID for each in seen))
         findings = await real.inspect()
     assert next(each for each in seen if each.kind is AlertKind.XID).evidence["xid"] == 79
