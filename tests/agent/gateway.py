@@ -73,7 +73,6 @@ class FakeGateway:
             self.reports.append(report)
         return JSONResponse({"ok": True})
 
-
     def _again(self, report: Report) -> bool:
         """Whether the answer to this report came so late, on a busy host, that the agent sends it a second time."""
         return any(

@@ -166,7 +166,8 @@ async def test_steps_reach_the_gateway(agent: AgentProcess, gateway: FakeGateway
             before = 0.0
             for beat in [each for each in list(gateway.heartbeats) if each.machine == agent.machine]:
                 told = [mark.step for job in beat.jobs if job.job == "steps" for mark in job.marks]
-                if beat.at - before > GIVEN_UP_S:  # the one before was answered too late: its marks come again
+                # The one before was answered too late: its marks come again.
+                if beat.at - before > GIVEN_UP_S:
                     found = [step for step in found if step not in told]
                 found, before = found + told, beat.at
             return found
@@ -177,7 +178,8 @@ async def test_steps_reach_the_gateway(agent: AgentProcess, gateway: FakeGateway
 
         async def settled() -> RankState | None:
             (job,) = [job for job in (await client.state()).jobs if job.job == "steps"]
-            return job.ranks[0] if job.ranks[0].process_state == "S" else None  # it may still wait for its turn
+            # It may still wait for its turn.
+            return job.ranks[0] if job.ranks[0].process_state == "S" else None
 
         rank = await eventually(settled)
         assert rank is not None

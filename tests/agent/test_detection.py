@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,6 +57,9 @@ class Machine:
         self.gpus.set()
         self.sys = FakeSys(home / "machines" / name / "sys")
         self.sys.infiniband()
+        # Beside the gateway's port, where S3 is else, another process may listen.
+        self.nobody_listens = socket.socket()
+        self.nobody_listens.bind(("127.0.0.1", 0))
         self.agent = AgentProcess(
             home,
             name,
@@ -64,6 +68,7 @@ class Machine:
             HOLDFAST_POLICY_FILE=str(policy),
             NVML_STUB=str(self.gpus.path),
             LD_LIBRARY_PATH=str(nvml_stub.build().parent),
+            HOLDFAST_S3_ENDPOINT=f"http://127.0.0.1:{self.nobody_listens.getsockname()[1]}",
         ).ready()
 
     def alert(self, kind: AlertKind) -> Alert:
@@ -81,6 +86,7 @@ def machine(home: Path, gateway: FakeGateway) -> Iterator[Machine]:
     found = Machine(home, gateway, f"d{next(_NUMBERS)}")
     yield found
     found.agent.stop()
+    found.nobody_listens.close()
 
 
 async def test_faults_below_an_agent_become_alerts(machine: Machine) -> None:
@@ -97,8 +103,7 @@ async def test_faults_below_an_agent_become_alerts(machine: Machine) -> None:
     with (agent.folder / "kernel.log").open("a") as log:
         log.write("EXT4-fs error (device sdb1): ext4_lookup:1611: inode #2\n")
     assert machine.alert(AlertKind.FILESYSTEM_ERROR).evidence["device"] == "sdb1"
-    error = machine.alert(AlertKind.STORAGE_UNREACHABLE).evidence["error"]
-    assert error.startswith(("ConnectError", "ReadError")), "refused, or cut off in the midst of an answer"
+    assert machine.alert(AlertKind.STORAGE_UNREACHABLE).evidence["error"].startswith("ConnectError")
     agent.script("gpt", CHATTY)
     async with agent.client as client:
         await client.start(agent.start("gpt", ranks=(0,), world_size=1))

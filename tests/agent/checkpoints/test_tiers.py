@@ -172,7 +172,8 @@ async def persist(
             )
             away = (UnavailableError,) if machine is killed else ()
             async with machine.client as client:
-                with contextlib.suppress(*away):  # it may be dead before it answers, or before the second order
+                # It may be dead before it answers, or before the second order.
+                with contextlib.suppress(*away):
                     await client.persist(order)
                     await client.persist(order)  # safe to repeat
     return save

@@ -22,7 +22,8 @@ def test_a_mount_that_hangs_is_told_and_holds_nobody_up(tmp_path: Path) -> None:
         limits = LIMITS.storage.model_copy(update={"paths": (str(folder),), "mount_timeout_s": 0.3})
 
         def of(path: Path, timeout_s: float) -> MountProbe:
-            return MountProbe(path, timeout_s if path == folder else 60.0)  # the other one is there, however late
+            # The other one is there, however late it is.
+            return MountProbe(path, timeout_s if path == folder else 60.0)
 
         mounts = Mounts(tmp_path, limits, of)
         try:

@@ -61,7 +61,10 @@ async def test_a_script_that_handles_sigterm_may_finish(
 
 async def test_a_rank_that_ended_well_at_sigterm_is_not_reported_as_done(agent: AgentProcess) -> None:
     """While another one still takes its time: a job whose ranks all end so is not done."""
-    early = SAVES.replace("time.sleep(0.3)", "time.sleep(3 * int(os.environ['RANK']))")
+    go = agent.folder / "staggered-go"
+    waits = f"while saved.name == '1' and not Path({str(go)!r}).exists(): time.sleep(0.01)"
+    assert SAVES.count("time.sleep(0.3)") == 1
+    early = SAVES.replace("time.sleep(0.3)", waits)
     agent.script("staggered", early + "while True:\n    time.sleep(1)\n")
     async with agent.client as client:
         await client.start(agent.start("staggered", args=(str(agent.folder),)))
@@ -74,6 +77,7 @@ async def test_a_rank_that_ended_well_at_sigterm_is_not_reported_as_done(agent: 
             ranks = [rank for run in (await client.state()).jobs for rank in run.ranks]
             gone = next((rank for rank in ranks if rank.phase is RankPhase.EXITED), None)
             await asyncio.sleep(0.05)
+        go.touch()
         await fencing
     assert gone is not None
     assert (gone.rank, gone.exit_code) == (0, None)
@@ -87,7 +91,8 @@ async def test_without_a_grace_it_may_not(agent: AgentProcess, tmp_path: Path) -
 
 async def test_a_script_that_stays_is_killed(agent: AgentProcess) -> None:
     """SIGKILL when its time is up."""
-    assert await stopped(agent, "stays", STAYS, 1.0) == [0, 1]
+    # Long enough for a rank of low priority to say that it stays, on a host that is busy.
+    assert await stopped(agent, "stays", STAYS, 6.0) == [0, 1]
     assert "no" in agent.log("stays")
 
 
