@@ -237,7 +237,7 @@ def test_restart_of_the_api_server_is_waited_out(
 
     # The server has forgotten what was before its start.
     with pytest.raises(GoneError):
-        next(driver.api.watch(path, resource_version="1", timeout_s=5))
+        next(driver.api.watch(path, resource_version="1", timeout_s=60))
     late = Late(driver.api)
     assert [len(objects) for objects in islice(follow(late, path, 60.0), 2)] == [1, 1]
     assert late.lists == 2

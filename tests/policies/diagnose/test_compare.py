@@ -160,7 +160,7 @@ def test_twelve_hundred_machines_are_judged() -> None:
 
 def timed(work: Callable[[], Answer], most_s: float = 20.0) -> Answer:
     """What ``work`` returns; the bound is far above what it takes, and there for what grows with the square."""
-    started = time.perf_counter()
+    started = time.thread_time()
     answer = work()
-    assert time.perf_counter() - started < most_s
+    assert time.thread_time() - started < most_s
     return answer
