@@ -18,7 +18,7 @@ from tests.agent.generations import NEW, Generations
 from tests.agent.site import AgentProcess
 from tests.storage import servers
 
-pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.thorough, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.thorough, pytest.mark.timeout(800)]
 
 BUCKET = "sleepers"
 EVERY = 5

@@ -22,7 +22,7 @@ from holdfast.settings import Settings
 from tests.certificates import Authority
 from tests.e2e.waiting import end, free_ports, wait_for
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 OPEN = {"/health", "/ready"}
 STREAMS = (

@@ -20,7 +20,7 @@ from holdfast.errors import SettingsError, UnavailableError
 from holdfast.settings import Settings
 from tests.e2e.waiting import free_ports, wait_for
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
 @pytest.fixture

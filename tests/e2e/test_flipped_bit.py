@@ -23,7 +23,7 @@ def compared(site: Site) -> float:
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(800)
 def test_a_flipped_bit_is_found_and_its_machine_evicted(site: Site, name: str, tmp_path: Path) -> None:
     """Found by comparing replicas; resumed from before it; the final weights are those of a clean run."""
     faulty, calm = tmp_path / "faulty.pt", tmp_path / "calm.pt"

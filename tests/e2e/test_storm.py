@@ -22,7 +22,7 @@ from tests.e2e.gateway_process import GatewayProcess, gateway_process
 from tests.e2e.waiting import wait_for
 
 JOB = "gpt"
-A_MINUTE = pytest.param(60, marks=pytest.mark.timeout(300))
+A_MINUTE = pytest.param(60, marks=pytest.mark.timeout(600))
 SENDERS = 400
 """Reports under way at once: a fleet's agents send one each."""
 GROWTH_BYTES = 64 << 20

@@ -45,7 +45,7 @@ def test_every_second_of_a_job_is_accounted_for(site: Site, name: str) -> None:
     assert any(row.stall_s > 0 for row in stretches), "a checkpoint at every step takes some time"
 
     def told() -> str | None:
-        text = httpx.get(f"{site.settings.gateway}/metrics", headers=site.headers, timeout=10).text
+        text = httpx.get(f"{site.settings.gateway}/metrics", headers=site.headers, timeout=60).text
         return text if f'holdfast_job_ettr{{job="{name}"' in text else None
 
     assert 'phase="pausing"' in wait_for("the metrics of the job", told)

@@ -17,7 +17,7 @@ STEPS = 240
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_machine_whose_products_are_wrong_by_a_few_bits_is_found_by_replay(
     site: Site, name: str, tmp_path: Path
 ) -> None:

@@ -163,7 +163,7 @@ def test_fused_parameters_are_saved_as_they_are(fails: bool) -> None:
 @pytest.mark.e2e
 @pytest.mark.thorough
 @pytest.mark.torch
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(1000)
 def test_an_interrupted_run_ends_with_the_same_weights(make_agent: MakeAgent, tmp_path: Path) -> None:
     """FSDP2 x TP, killed and restored from memory: weights and counted tokens are those of a run that was not."""
     whole, broken = make_agent(RANKS), make_agent(RANKS)

@@ -97,7 +97,7 @@ def test_the_last_step_is_saved_in_any_case(
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(1000)
 def test_a_killed_process_is_gone_on_with(make_agent: MakeAgent, tmp_path: Path) -> None:
     """SIGKILL, and a fresh process: what lies in shared memory is enough."""
     agent = make_agent(1)

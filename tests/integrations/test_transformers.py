@@ -28,7 +28,7 @@ def _from(agent: FakeAgent, step: int) -> Callable[[int], tuple[int, Path]] | No
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(500)
+@pytest.mark.timeout(1000)
 def test_an_interrupted_training_ends_with_the_same_weights(make_agent: MakeAgent, tmp_path: Path) -> None:
     """Killed within the first epoch, and at the end of the second: order of data, dropout and schedule go on."""
     whole, broken = make_agent(1), make_agent(1)

@@ -15,7 +15,7 @@ TOY_PROCESSES = 5
 
 
 @pytest.mark.e2e
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 class TestKubernetesDriver(DriverConformance):
     """The contract."""
 

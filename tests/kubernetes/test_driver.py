@@ -21,7 +21,7 @@ from tests.e2e.waiting import wait_for
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.conftest import NODES
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
 def node(cluster: Cluster, name: str) -> Object:

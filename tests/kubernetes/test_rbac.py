@@ -15,7 +15,7 @@ from holdfast.models.machine import Scope
 from tests.e2e.waiting import wait_for
 from tests.kubernetes.cluster import ACCOUNT, Cluster, manifests
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
 def roles() -> list[Object]:

@@ -102,5 +102,5 @@ class LabDriver(LocalDriver):
                 cwd=folder,
                 env=kept | more,
                 check=True,
-                timeout=10,
+                timeout=60,
             )

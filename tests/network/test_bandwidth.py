@@ -84,7 +84,7 @@ def told(peer: str, rank: int) -> Diagnose:
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_a_link_that_is_thousands_of_times_slower_is_found(wires: Lab, tmp_path: Path) -> None:
     """It still carries every byte, so that nothing fails; who has the slow pairs only is slow."""
     hosts = list(wires.hosts[:4])

@@ -16,7 +16,7 @@ from tests.network.lab import Lab
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.thorough,
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(800),
 ]
 PORTS = """
 detect:

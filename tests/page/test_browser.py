@@ -15,7 +15,7 @@ from tests.page.served import log_in, served
 from tests.page.tab import DESKTOP, PHONE, Tab, browser
 from tests.page.world import big_job
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 HOSTILE = '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>\'"&\u202e</script>'
 VIEWS = {

@@ -28,14 +28,14 @@ def run(folder: Path, *command: str) -> str:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=560,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1200)
 def test_two_playbooks_pass_as_written(tmp_path: Path) -> None:
     """Their tests, ruff (format and rules) and mypy --strict; the second beside the first."""
     folder = tmp_path / "site-playbooks"

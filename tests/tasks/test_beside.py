@@ -130,6 +130,7 @@ async def test_the_first_step_has_the_machines_to_itself(
 
     monkeypatch.setattr(beside, "resume", comes)
     monkeypatch.setattr(beside, "diagnose", looks)
+    monkeypatch.setattr(beside, "FIRST_STEP_S", 60.0)
     assert await beside._both(case) == (LAUNCHED, Verdict(), "")
     assert order == ["first steps", "checks"]
 

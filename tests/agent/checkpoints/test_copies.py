@@ -17,7 +17,7 @@ from tests.agent.site import AgentProcess
 from tests.storage import servers
 from tests.storage.proxy import Proxy, proxy
 
-pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(600)]
 
 MIB = 1 << 20
 STATE = 6 * MIB

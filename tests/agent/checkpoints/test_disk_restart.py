@@ -20,7 +20,7 @@ from tests.agent.gateway import FakeGateway, eventually, until
 from tests.agent.site import AgentProcess
 from tests.agent.test_training import TRAIN
 
-pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(600)]
 
 STEPS, EVERY = 25, 10
 WAITS = f"""

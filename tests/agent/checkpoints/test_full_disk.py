@@ -22,7 +22,7 @@ from tests.agent.site import AgentProcess
 from tests.e2e.waiting import wait_for
 from tests.mounts import small
 
-pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.thorough, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.thorough, pytest.mark.timeout(800)]
 
 EVERY = 5
 SCRIPT = """

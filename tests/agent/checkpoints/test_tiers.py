@@ -26,7 +26,7 @@ from tests.agent.test_training import TRAIN
 from tests.storage import servers
 from tests.storage.proxy import Proxy, proxy
 
-pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(600)]
 
 KEY, SECRET, BUCKET = "agents", "not-a-secret", "tiers"
 SLOW_TRAIN = TRAIN.replace("import sys,", "import sys, time,").replace(

@@ -19,7 +19,7 @@ from holdfast.storage.ledger import Ledger
 from tests.deployments.worker_kit import ROOT
 from tests.e2e.waiting import wait_for
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(800)]
 
 
 @pytest.fixture

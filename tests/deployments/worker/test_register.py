@@ -18,7 +18,7 @@ from holdfast.settings import Settings
 from tests.deployments.worker_kit import ROOT, Api, prefect_server
 from tests.e2e.waiting import free_ports, wait_for
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ import pytest
 from tests.deployments.worker_kit import Api, Worker, gone, prefect_server, worker
 from tests.e2e.waiting import free_ports, wait_for
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 FLOWS = "tests.deployments.sample_flows"
 
