@@ -47,7 +47,7 @@ DefMemPerNode=500
 SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1
 SlurmdParameters=config_overrides
 SlurmctldTimeout=30
-SlurmdTimeout=10
+SlurmdTimeout=30
 KillWait=30
 ReturnToService=1
 NodeName=node[1-{n}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs=16 Sockets=1 \

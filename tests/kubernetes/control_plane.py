@@ -22,7 +22,7 @@ from tests.e2e.waiting import free_ports, wait_for
 VERSION = "1.20.2"
 PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 UP_S = 120.0
-NODE_GRACE_S = 8
+NODE_GRACE_S = 20
 """A node whose kubelet is silent for so long is not ready any more."""
 _libc = ctypes.CDLL(None)
 

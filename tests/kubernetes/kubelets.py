@@ -121,13 +121,17 @@ class Kubelets:
 
     def _beats(self) -> None:
         while not self._over.wait(BEAT_S):
-            for name in [name for name, on in self._nodes.items() if on]:
-                try:
-                    self._beat(name)
-                except UnknownError:
-                    self._nodes[name] = False
-                except HoldfastError as error:
-                    self.errors.append(f"beat {name}: {error}")
+            for name in [name for name, on in list(self._nodes.items()) if on]:
+                # At once with the look: else a late answer about a node that was replaced turns its successor off.
+                with self._lock:
+                    if not self._nodes[name]:
+                        continue
+                    try:
+                        self._beat(name)
+                    except UnknownError:
+                        self._nodes[name] = False
+                    except HoldfastError as error:
+                        self.errors.append(f"beat {name}: {error}")
 
     def _beat(self, name: str) -> None:
         self._api.patch(f"/api/v1/nodes/{name}/status", {"status": {"conditions": [_ready()]}})

@@ -217,7 +217,7 @@ def test_restart_of_the_api_server_is_waited_out(
     seen: list[int] = []
 
     def look() -> None:
-        for objects in follow(driver.api, path, 90.0):
+        for objects in follow(driver.api, path, 240.0):
             seen.append(len(objects))
             if len(objects) == 1:
                 return
@@ -228,8 +228,8 @@ def test_restart_of_the_api_server_is_waited_out(
         cluster.plane.kill("kube-apiserver")
         evicting = beside.submit(driver.evict, first, Scope.CLUSTER, "test")
         cluster.plane.start_apiserver()
-        evicting.result(90)
-        looking.result(90)
+        evicting.result(240)
+        looking.result(240)
     assert seen[-1] == 1
     assert cluster.kubelets.container(first) is None
     # The StatefulSet controller may have made another pod before it heard; no node takes it.
@@ -271,7 +271,7 @@ def test_two_control_planes_never_give_one_name_twice(cluster: Cluster, namespac
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(90)
+        thread.join(240)
     assert sorted(names) == sorted(f"m{number}" for number in range(12))
 
 
