@@ -93,7 +93,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster
     ledger.create()
     fake = Cluster(ledger)
     monkeypatch.setattr(run, "inject", fake.inject)
-    monkeypatch.setattr(run, "SCHEDULE", (KILL_RANK, KILL_MACHINE.model_copy(update={"deadline_s": 0.2})))
+    monkeypatch.setattr(run, "SCHEDULE", (KILL_RANK, KILL_MACHINE))
     monkeypatch.setattr(observer, "POLL_S", 0.001)
     monkeypatch.setattr(sources, "store", lambda settings, job, code: "0123456789ab")
     yield fake
