@@ -81,7 +81,7 @@ class FakeGateway:
         )
 
 
-def until(look: Callable[[], Found], timeout_s: float = 60.0, what: str = "") -> Found:
+def until(look: Callable[[], Found], timeout_s: float = 150.0, what: str = "") -> Found:
     """Wait until ``look`` returns something true; returns that."""
     return wait_for(what or str(look), look, timeout_s, every_s=0.01)
 

@@ -60,7 +60,7 @@ class Roles:
     def until(
         self, seen: Callable[[dict[tuple[str, int], ReplicaState]], object], what: str
     ) -> dict[tuple[str, int], ReplicaState]:
-        return until(lambda: found if seen(found := self.states()) else {}, 30.0, what)
+        return until(lambda: found if seen(found := self.states()) else {}, 120.0, what)
 
     def log(self, role: str, index: int, generation: int = 1) -> str:
         path = self.agent.folder / "logs" / self.job / f"{role}-{index}-g{generation}.log"
@@ -73,7 +73,7 @@ def roles(agent: AgentProcess, gateway: FakeGateway) -> Iterator[Roles]:
     agent.script(made.job, WORKER)
     yield made
     made.plan()
-    until(lambda: gateway.heartbeats[-1].plan == made.version and not gateway.heartbeats[-1].replicas, 30.0)
+    until(lambda: gateway.heartbeats[-1].plan == made.version and not gateway.heartbeats[-1].replicas, 120.0)
 
 
 def order(role: str, index: int, generation: int = 1, **changes: object) -> Replica:
@@ -111,9 +111,9 @@ def test_processes_learn_of_changes(roles: Roles) -> None:
     roles.plan(order("rollout", 0))
     roles.until(announced(("rollout", 0)), "it announced itself")
     roles.plan(order("rollout", 0), members=(member,))
-    until(lambda: "cache {3: '10.0.0.9:77'}" in roles.log("rollout", 0), 30.0)
+    until(lambda: "cache {3: '10.0.0.9:77'}" in roles.log("rollout", 0), 120.0)
     roles.plan(order("rollout", 0))
-    until(lambda: roles.log("rollout", 0).endswith("cache {}\n"), 30.0)
+    until(lambda: roles.log("rollout", 0).endswith("cache {}\n"), 120.0)
 
 
 def test_a_replica_that_keeps_failing_is_given_up_here(roles: Roles) -> None:
@@ -134,7 +134,7 @@ def test_an_older_generation_is_refused(roles: Roles) -> None:
     roles.plan(order("rollout", 0, generation=5))
     pid = roles.until(announced(("rollout", 0)), "it runs")["rollout", 0].pid
     roles.plan(order("rollout", 0, generation=4))
-    until(lambda: roles.gateway.heartbeats[-1].plan == roles.version and not roles.states(), 30.0)
+    until(lambda: roles.gateway.heartbeats[-1].plan == roles.version and not roles.states(), 120.0)
     assert not psutil.pid_exists(pid)
 
 

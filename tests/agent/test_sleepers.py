@@ -86,7 +86,7 @@ async def test_a_woken_epoch_never_mixes_into_the_new_one(job: Generations, stor
     finally:
         for each in reversed(asleep):
             each.resume()
-    until(lambda: saves(sleeper, epoch) > before + 3, 60, "the sleeper to save again")
+    until(lambda: saves(sleeper, epoch) > before + 3, 120, "the sleeper to save again")
 
     newest = max(each.step for each in await job.shards() if each.epoch == job.epoch)
     await job.held(newest + EVERY, Tier.PEER)

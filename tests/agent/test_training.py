@@ -146,7 +146,7 @@ async def test_a_lost_machine_is_replaced_from_its_peer(
     """Every step lies on the peer; a standby fetches the shards and the end is bit for bit the same."""
     pair, standby = machines[:2], machines[2]
     await launch(pair, "whole", 1, RestoreOrder(), steps=60)
-    until(lambda: gateway.done("whole") == {0, 1, 2, 3}, 60)
+    until(lambda: gateway.done("whole") == {0, 1, 2, 3}, 120)
     expected = sums(pair, "whole", 1)
     assert len(expected) == 1
 
@@ -173,10 +173,10 @@ async def test_a_lost_machine_is_replaced_from_its_peer(
     # Some steps beyond what was lost, then compare with a run that nothing happened to.
     order = from_memory(common, dict.fromkeys((0, 1), pair[1].data_address))
     await launch(new, "hurt", 2, order, steps=common + 10)
-    until(lambda: gateway.done("hurt") == {0, 1, 2, 3}, 60)
+    until(lambda: gateway.done("hurt") == {0, 1, 2, 3}, 120)
     assert f"start {common} threads 1" in standby.log("hurt", 1, 2)
     await launch(pair, "again", 1, RestoreOrder(), steps=common + 10)
-    until(lambda: gateway.done("again") == {0, 1, 2, 3}, 60)
+    until(lambda: gateway.done("again") == {0, 1, 2, 3}, 120)
     assert sums(new, "hurt", 2) == sums(pair, "again", 1)
     # It saves what its ranks compute now; which of the last steps were left out depends on how busy the host is.
     saved = await shards(standby, "hurt")
@@ -190,19 +190,19 @@ async def test_checkpoints_go_to_the_store_and_come_back(
     """Every k steps, manifest last, told to the gateway; ranks read one from there and go on."""
     pair = machines[:2]
     await launch(pair, "stored", 1, RestoreOrder(), steps=25, s3_every=10)
-    until(lambda: gateway.done("stored") == {0, 1, 2, 3}, 60)
+    until(lambda: gateway.done("stored") == {0, 1, 2, 3}, 120)
 
     def uploaded() -> list[RemoteCheckpoint]:
         return [found for report in events(gateway, "stored") for found in report.checkpoints]
 
     # These steps take a millisecond: the second is left out where the first is still on its way.
-    until(uploaded, 60)
+    until(uploaded, 120)
     remote = max(uploaded(), key=lambda found: found.step)
     assert remote.step in {10, 20}
     assert (remote.epoch, remote.world_size) == (1, 4)
     await fence(pair, "stored", 1)
     order = RestoreOrder(step=remote.step, tier=Tier.S3, key=remote.key)
     await launch(pair, "stored", 2, order, steps=25)
-    until(lambda: len(sums(pair, "stored", 2)) == 1 and "sum" in pair[1].log("stored", 3, 2), 60)
+    until(lambda: len(sums(pair, "stored", 2)) == 1 and "sum" in pair[1].log("stored", 3, 2), 120)
     assert f"start {remote.step}" in pair[0].log("stored", 0, 2)
     assert sums(pair, "stored", 2) == sums(pair, "stored", 1)

@@ -84,7 +84,7 @@ def job_step(gateway: GatewayProcess, environment: dict[str, str], folder: Path)
     finally:
         script.send_signal(signal.SIGUSR1)  # the driver's word that the machine is taken away
         try:
-            script.wait(30)
+            script.wait(120)
         finally:
             script.kill()
             processes.kill_all(machine_dir(home, node))

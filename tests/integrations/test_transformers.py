@@ -79,5 +79,5 @@ def test_an_evaluation_is_declared_once_and_ends(make_agent: MakeAgent, tmp_path
     callback.on_prediction_step(*now)
     callback.on_predict(*now, metrics={})
     callback.on_evaluate(*now, metrics={})  # one without a batch
-    agent.wait_for(lambda: len(agent.of("activity")) >= 6, 20)
+    agent.wait_for(lambda: len(agent.of("activity")) >= 6, 120)
     assert [each["name"] for each in agent.of("activity")] == ["eval", ""] * 3

@@ -189,7 +189,7 @@ class FakeAgent:
         for rank in self.ranks:
             if rank.pid and rank.is_alive():
                 os.kill(rank.pid, signal.SIGKILL)
-            rank.join(10)
+            rank.join(60)
 
     def of(self, kind: str, rank: int | None = None) -> list[dict[str, Any]]:
         """Messages of one kind in this epoch."""

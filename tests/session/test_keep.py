@@ -81,10 +81,10 @@ def test_survivors_go_on_in_their_processes_bit_for_bit(agent: KeepingAgent) -> 
     args = start(agent, "", extra=("--step-seconds", "0.05"))
     agent.wait_for(lambda: saved(agent, 3))
     pids = killed(agent)
-    agent.wait_for(lambda: agent.left() == SURVIVORS, 60)
+    agent.wait_for(lambda: agent.left() == SURVIVORS, 120)
     agent.end(SURVIVORS)
     assert resumed(agent, args, SURVIVORS) == expected
-    agent.wait_for(lambda: {each["rank"] for each in agent.of("joined")} == SURVIVORS, 30)
+    agent.wait_for(lambda: {each["rank"] for each in agent.of("joined")} == SURVIVORS, 120)
     assert [rank.pid for rank in agent.ranks if rank.pid in pids] == [pids[rank] for rank in (0, 1, 3)]
     assert "call 2" in agent.output()
 
@@ -100,7 +100,7 @@ def test_shards_over_a_device_mesh_go_on_too(agent: KeepingAgent, tmp_path: Path
         if folder == faulty:
             agent.wait_for(lambda: saved(agent, 20))
             killed(agent)
-            agent.wait_for(lambda: agent.left() == SURVIVORS, 60)
+            agent.wait_for(lambda: agent.left() == SURVIVORS, 120)
             go_on(agent, script, [steps, str(folder)], SURVIVORS)
         assert agent.join() == [0] * RANKS, agent.output()
     for rank in range(RANKS):
@@ -119,16 +119,16 @@ def test_shards_over_a_device_mesh_go_on_too(agent: KeepingAgent, tmp_path: Path
 def test_a_rank_that_waits_for_nobody_is_driven_out(agent: KeepingAgent, how: str) -> None:
     """Rank 0 has lost no peer itself: it is elsewhere, and the others wait for it."""
     args = start(agent, how)
-    agent.wait_for(lambda: saved(agent, 2) and "misbehaves" in agent.output(), 60)
+    agent.wait_for(lambda: saved(agent, 2) and "misbehaves" in agent.output(), 120)
     killed(agent)
     agent.end(SURVIVORS)
-    agent.wait_for(lambda: agent.left() == SURVIVORS, 60)
+    agent.wait_for(lambda: agent.left() == SURVIVORS, 120)
     resumed(agent, args, SURVIVORS)
 
 
 def test_an_error_of_its_own_ends_a_process(agent: KeepingAgent) -> None:
     start(agent, "raises")
-    agent.wait_for(lambda: agent.left() == {1, 2, 3}, 60)
+    agent.wait_for(lambda: agent.left() == {1, 2, 3}, 120)
     assert agent.ranks[0].exitcode == 1 or agent.ranks[0].join(60) is None
     assert agent.ranks[0].exitcode == 1
     assert "an error of its own" in agent.output()

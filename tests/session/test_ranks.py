@@ -25,7 +25,7 @@ def test_a_bad_step_of_one_rank_is_never_restorable(make_agent: MakeAgent) -> No
     agent = make_agent(2)
     agent.start(SCRIPTS / "uneven_nan.py", [])
     assert agent.join() == [0, 0], agent.output()
-    agent.wait_for(lambda: len(agent.of("common")) == 8, 30)
+    agent.wait_for(lambda: len(agent.of("common")) == 8, 120)
     assert {each["step"] for each in agent.of("common")} == {1, 2, 4, 5}
     assert 3 not in {each["step"] for each in agent.of("saved", 1)}
     assert agent.common_step() == 5
@@ -76,7 +76,7 @@ def test_the_last_save_is_not_left_out(make_agent: MakeAgent, tmp_path: Path) ->
     agent = make_agent(2)
     agent.start(SCRIPTS / "last.py", [tmp_path], **{wire.ENV_PATIENCE: "0"})
     assert agent.join() == [0, 0], agent.output()
-    agent.wait_for(lambda: 7 in {each["step"] for each in agent.of("common")}, 30)
+    agent.wait_for(lambda: 7 in {each["step"] for each in agent.of("common")}, 120)
     assert agent.of("skipped")
     assert agent.common_step() == 7
 
@@ -86,7 +86,7 @@ def test_a_peer_that_dies_ends_no_other_rank(make_agent: MakeAgent) -> None:
     agent = make_agent(3)
     agent.start(SCRIPTS / "left.py", [])
     assert agent.join() == [0, -9, 0], agent.output()
-    agent.wait_for(lambda: agent.of("save_failed", 0) and agent.of("save_failed", 2), 30)
+    agent.wait_for(lambda: agent.of("save_failed", 0) and agent.of("save_failed", 2), 120)
 
 
 def test_ranks_that_do_not_keep_step_have_common_saves(make_agent: MakeAgent) -> None:

@@ -58,7 +58,7 @@ async def running(inspector: Inspector) -> AsyncIterator[None]:
             await task
 
 
-async def until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
+async def until(condition: Callable[[], object], timeout_s: float = 120.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline
@@ -131,7 +131,7 @@ class Stuck(Scripted):
         self.released = threading.Event()
 
     def poll(self) -> list[Alert]:
-        self.released.wait(30)
+        self.released.wait(120)
         return super().poll()
 
 
@@ -155,7 +155,7 @@ async def test_a_detector_that_fails_or_hangs_is_a_finding(monkeypatch: pytest.M
     stuck = Stuck("gpu")
 
     def inspect() -> list[Finding]:
-        stuck.released.wait(30)
+        stuck.released.wait(120)
         return []
 
     stuck.inspect = inspect  # type: ignore[method-assign]
