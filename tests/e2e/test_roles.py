@@ -159,10 +159,10 @@ def test_a_parameter_server_that_is_killed_is_filled_again(site: Site, name: str
     wait_for(roles.told, lambda: roles.step() >= 20 and roles.all_run("worker"))
     before = roles.trainer()
     log = site.home / "machines" / site.job(name).machines[0] / "logs" / name / "e1-r0.log"
-    filled = log.read_text().count("filled:")
-    assert filled == 2  # as they were started
+    filled = 2
+    wait_for(roles.told, lambda: log.read_text().count("filled:") == filled)  # as they were started
     for turn in range(6):
-        assert roles.kill_one("worker", turn)
+        wait_for(roles.told, lambda turn=turn: roles.kill_one("worker", turn))
         time.sleep(0.5)
     assert roles.kill_one("server", 0)
     wait_for(
