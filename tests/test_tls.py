@@ -17,11 +17,11 @@ from cryptography import x509
 from holdfast.agent.checkpoints import shard_port
 from holdfast.agent.checkpoints.memory import Memory
 from holdfast.agent.checkpoints.shard_port import ShardPort
-from holdfast.agent.client import AgentClient
 from holdfast.errors import SettingsError, UnavailableError
 from holdfast.models.agent import Fence
 from holdfast.tls import READ_AT_ONCE, Tls
 from tests.agent.shards import write_shard
+from tests.agent.site import Patient
 from tests.certificates import Authority
 from tests.e2e.waiting import DEADLINE_S
 
@@ -153,14 +153,14 @@ async def test_commands_go_to_agents_by_tls(authority: Authority) -> None:
     try:
         before = await asyncio.to_thread(served, address)
         for _ in range(2):
-            async with AgentClient(address, SECRET, tls=tls(authority, "agent.holdfast")) as agent:
+            async with Patient(address, SECRET, tls=tls(authority, "agent.holdfast")) as agent:
                 await agent.forget(ENDED)
             authority.certify("agent", "agent.holdfast")
         assert await asyncio.to_thread(served, address) != before
-        async with AgentClient(address, SECRET) as agent:
+        async with Patient(address, SECRET) as agent:
             with pytest.raises(UnavailableError):
                 await agent.forget(ENDED)
-        async with AgentClient(address, SECRET, tls=tls(authority)) as agent:
+        async with Patient(address, SECRET, tls=tls(authority)) as agent:
             with pytest.raises(UnavailableError, match="certificate verify failed"):
                 await agent.forget(ENDED)
     finally:

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 import httpx
 import pytest
 
-from holdfast.agent.client import AgentClient
 from holdfast.errors import UnavailableError
 from holdfast.models.agent import AgentState
+from tests.agent.site import Patient
 
 _STATE = AgentState(machine="m0", incarnation="i1").model_dump_json().encode()
 
@@ -43,7 +43,7 @@ async def test_a_command_on_a_connection_that_was_closed_meanwhile_is_sent_again
     """The connection was kept from the command before; on a new one it arrives."""
     agent = Closing(answers=1)
     async with await asyncio.start_server(agent.serve, "127.0.0.1") as server:
-        client = AgentClient(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", "secret", http=http)
+        client = Patient(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", "secret", http=http)
         for _ in range(3):
             assert (await client.state()).machine == "m0"
     assert agent.connections == 3
@@ -53,7 +53,7 @@ async def test_an_agent_that_closes_every_connection_is_unavailable(http: httpx.
     """Once more, and no further."""
     agent = Closing(answers=0)
     async with await asyncio.start_server(agent.serve, "127.0.0.1") as server:
-        client = AgentClient(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", "secret", http=http)
+        client = Patient(f"127.0.0.1:{server.sockets[0].getsockname()[1]}", "secret", http=http)
         with pytest.raises(UnavailableError, match=r"ReadError|RemoteProtocolError"):
             await client.state()
     assert agent.connections == 2

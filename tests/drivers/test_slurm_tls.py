@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from holdfast import envfile, settings
-from holdfast.agent.client import AgentClient
 from holdfast.drivers import processes
 from holdfast.drivers.slurm import SlurmDriver
 from holdfast.drivers.slurm_settings import SlurmSettings
 from holdfast.paths import machine_dir
 from holdfast.settings import Settings
 from holdfast.tls import Tls
+from tests.agent.site import Patient
 from tests.certificates import AGENT_NAME, Authority
 from tests.drivers.test_slurm import Queue
 from tests.e2e.gateway_process import NOWHERE, GatewayProcess, gateway_process
@@ -117,5 +117,5 @@ async def test_agent_of_the_batch_script_speaks_tls(tmp_path: Path) -> None:
             address = wait_for("the agent is registered", registered)
             assert address.startswith(f"{AGENT_HOST}:")
             known = Tls(ca=authority.ca, agent_name=AGENT_NAME)
-            async with AgentClient(address, gateway.secret, tls=known) as agent:
+            async with Patient(address, gateway.secret, tls=known) as agent:
                 assert (await agent.state()).machine == "node1"

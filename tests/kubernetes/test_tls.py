@@ -12,12 +12,12 @@ import httpx
 import kubernetes_validate
 import pytest
 
-from holdfast.agent.client import AgentClient
 from holdfast.drivers.kubernetes import bodies
 from holdfast.drivers.kubernetes.api import Object
 from holdfast.errors import UnavailableError
 from holdfast.settings import Settings
 from holdfast.tls import Tls
+from tests.agent.site import Patient
 from tests.certificates import AGENT_NAME, Authority
 from tests.e2e.waiting import free_ports, wait_for
 from tests.kubernetes.components import pod_of, with_tls
@@ -206,11 +206,11 @@ async def test_agent_and_gateway_of_the_patched_pods_meet_by_tls(pods: Pods) -> 
     address = wait_for("the agent is registered", pods.address)
     assert address.startswith(f"{AGENT_IP}:")
     assert not pods.answers_without_tls()
-    async with AgentClient(address, SECRET, tls=Tls(ca=pods.pki.ca, agent_name=AGENT_NAME)) as agent:
+    async with Patient(address, SECRET, tls=Tls(ca=pods.pki.ca, agent_name=AGENT_NAME)) as agent:
         assert (await agent.state()).machine == "m0"
-    async with AgentClient(address, SECRET, tls=Tls(ca=pods.pki.ca)) as agent:
+    async with Patient(address, SECRET, tls=Tls(ca=pods.pki.ca)) as agent:
         with pytest.raises(UnavailableError, match="certificate verify failed"):
             await agent.state()
-    async with AgentClient(address, SECRET) as agent:
+    async with Patient(address, SECRET) as agent:
         with pytest.raises(UnavailableError):
             await agent.state()
