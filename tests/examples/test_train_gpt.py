@@ -34,15 +34,15 @@ def test_an_interrupted_run_ends_with_the_same_weights(make_agent: MakeAgent, tm
     args = ["--steps", 14, "--layers", 1, "--out"]
     whole.start(EXAMPLE, [*args, tmp_path / "whole.pt"])
     assert whole.join() == [0] * 2, whole.output()
-    agent.start(EXAMPLE, [*args, tmp_path / "broken.pt"])
+    # So long a step that it does not end before it is killed, however late this process sees that it may be.
+    slow = [*args, tmp_path / "broken.pt", "--step-seconds", 1]
+    agent.start(EXAMPLE, slow)
     for upto in (4, 9):
         agent.wait_for(lambda upto=upto: any(each["step"] >= upto for each in agent.of("saved")))
         agent.kill()
         step = agent.common_step()
         assert upto - 1 <= step < 14
-        agent.start(
-            EXAMPLE, [*args, tmp_path / "broken.pt"], lambda rank, step=step: (step, agent.shard(rank, step))
-        )
+        agent.start(EXAMPLE, slow, lambda rank, step=step: (step, agent.shard(rank, step)))
     assert agent.join() == [0] * 2, agent.output()
     expected, found = (torch.load(tmp_path / f"{name}.pt") for name in ("whole", "broken"))
     assert found["digest"] == expected["digest"]

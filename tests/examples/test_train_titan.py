@@ -172,8 +172,12 @@ def test_an_interrupted_run_ends_with_the_same_weights(make_agent: MakeAgent, tm
     arguments = ["--steps", STEPS, "--out"]
     whole.start(SCRIPT, [*arguments, tmp_path / "whole"])
     assert whole.join() == [0] * RANKS, whole.output()
-    broken.start(SCRIPT, [*arguments, tmp_path / "broken"])
-    broken.wait_for(lambda: any(each["step"] >= 5 for each in broken.of("saved")), 90)
+    slow, pace = tmp_path / "slow.py", "            self.step += 1\n"
+    assert SCRIPT.read_text().count(pace) == 1
+    # It does not end before it is killed, however late this process sees that it may be.
+    slow.write_text(SCRIPT.read_text().replace(pace, f"{pace}            __import__('time').sleep(1)\n"))
+    broken.start(slow, [*arguments, tmp_path / "broken"])
+    broken.wait_for(lambda: any(each["step"] >= 5 for each in broken.of("saved")))
     broken.kill()
     step = broken.common_step()
     assert 4 <= step < STEPS

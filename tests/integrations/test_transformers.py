@@ -37,8 +37,9 @@ def test_an_interrupted_training_ends_with_the_same_weights(make_agent: MakeAgen
     assert [each["step"] for each in whole.of("step")] == list(range(1, 21))
     restored = 0
     for upto in (3, 16):
-        broken.start(SCRIPT, [tmp_path / "broken.pt", tmp_path], _from(broken, restored))
-        broken.wait_for(lambda upto=upto: any(each["step"] >= upto for each in broken.of("saved")), 60)
+        # A second per step: it does not end before it is killed, however late that is.
+        broken.start(SCRIPT, [tmp_path / "broken.pt", tmp_path, 1], _from(broken, restored))
+        broken.wait_for(lambda upto=upto: any(each["step"] >= upto for each in broken.of("saved")))
         broken.kill()
         restored = broken.common_step()
         assert upto <= restored <= 20

@@ -1,10 +1,12 @@
 """A tiny classifier with dropout under the Hugging Face Trainer: 2.5 epochs of 8 steps, shuffled."""
 
 import sys
+import time
+from typing import Any
 
 import torch
 from torch import nn
-from transformers import Trainer, TrainingArguments, set_seed
+from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 
 from holdfast.integrations.transformers import HoldfastCallback
 
@@ -23,6 +25,13 @@ class Net(nn.Module):
         return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
+class Slow(TrainerCallback):
+    """Each step takes so many seconds longer."""
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        time.sleep(float(sys.argv[3]))
+
+
 generator = torch.Generator().manual_seed(1)
 data = [{"x": torch.randn(8, generator=generator), "labels": torch.tensor(i % 2)} for i in range(32)]
 arguments = TrainingArguments(
@@ -37,7 +46,8 @@ arguments = TrainingArguments(
     use_cpu=True,
     dataloader_pin_memory=False,
 )
-trainer = Trainer(Net(), arguments, train_dataset=data, callbacks=[HoldfastCallback()])
+slow = [Slow()] if sys.argv[3:] else []
+trainer = Trainer(Net(), arguments, train_dataset=data, callbacks=[HoldfastCallback(), *slow])
 trainer.train()
 assert trainer.state.global_step == 20, trainer.state.global_step
 torch.save(trainer.model.state_dict(), sys.argv[1])
