@@ -86,7 +86,7 @@ def resume(agent: FakeAgent, step: int) -> Callable[[int], tuple[int, Path]] | N
 
 def kill_in_the_middle(agent: FakeAgent) -> str:
     """Kill the rank when one slot is being written and the other is complete; the name of the former."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while time.monotonic() < deadline:
         states = {path.name: state_of(path) for path in agent.shards.glob("r0-?.shard")}
         if sorted(states.values()) == [buffers.WRITING, buffers.COMPLETE]:

@@ -45,10 +45,10 @@ def kill_often(folder: Path, times: int, torn: int, within_s: float) -> int:
         before = told.read_bytes()
         process = _forks.Process(target=save_for_ever, args=(str(folder / "own"), str(told), epoch))
         process.start()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 180
         while told.read_bytes() == before:
             assert process.is_alive(), "it ended by itself"
-            assert time.monotonic() < deadline, f"no common save in 60 s after {epoch} starts"
+            assert time.monotonic() < deadline, f"no common save in 180 s after {epoch} starts"
             time.sleep(0.0005)
         time.sleep(random.random() * 0.01)
         process.kill()
@@ -63,7 +63,7 @@ def kill_often(folder: Path, times: int, torn: int, within_s: float) -> int:
 
 def test_kills_at_random_moments_lose_no_common_save(folder: Path) -> None:
     """Dozens, some of them in the middle of a copy."""
-    assert kill_often(folder, 24, 3, 90.0) >= 3
+    assert kill_often(folder, 24, 3, 240.0) >= 3
 
 
 CHOICES = {
@@ -82,7 +82,7 @@ def kill_a_job_often(folder: Path, copies: Copies, times: int) -> int:
             plan = agent.chosen()
             assert plan.step >= at, f"step {at} was common; now {plan}"
             agent.start(SCRIPTS / "kept.py", ["0.5"], restoring(agent, plan))
-            agent.wait_for(lambda: len(agent.of("common")) > RANKS or not agent.alive, 60)
+            agent.wait_for(lambda: len(agent.of("common")) > RANKS or not agent.alive)
             assert agent.alive, agent.output()
             time.sleep(random.random() * 0.05)
             agent.kill()
@@ -120,7 +120,7 @@ def test_hundreds_of_kills_of_a_job_lose_nothing(folder: Path, choice: str) -> N
 
 
 @pytest.mark.thorough
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 def test_a_thousand_kills_lose_no_common_save(folder: Path) -> None:
     """The same, a thousand times."""
-    assert kill_often(folder, 1000, 51, 900.0) > 50
+    assert kill_often(folder, 1000, 51, 1800.0) > 50

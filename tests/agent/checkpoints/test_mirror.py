@@ -51,7 +51,7 @@ def steps(memory: Memory) -> set[int]:
 
 def until_has(memory: Memory, step: int) -> None:
     """Wait for it."""
-    deadline = time.monotonic() + 60.0
+    deadline = time.monotonic() + 180.0
     while step not in steps(memory):
         assert time.monotonic() < deadline, steps(memory)
         time.sleep(0.005)
@@ -83,7 +83,7 @@ def test_a_step_that_is_saved_a_second_time_is_sent_again(
     for number in (3, 4):
         path = write_shard(tmp_path / "mine", step=2, number=number)
         mirrors.saved(run(), 0, 2, path)
-        deadline = time.monotonic() + 60.0
+        deadline = time.monotonic() + 180.0
         while number not in {shard.number for shard in memory.shards() if shard.tier is Tier.PEER}:
             assert time.monotonic() < deadline
             time.sleep(0.005)

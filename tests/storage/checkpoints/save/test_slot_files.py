@@ -156,7 +156,7 @@ def common(told: Path) -> tuple[int, int]:
 
 
 def until_another(told: Path, process: BaseProcess, saves: int = 1) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     for _ in range(saves):
         before = common(told)
         while common(told) == before:
