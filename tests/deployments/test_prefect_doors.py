@@ -9,6 +9,7 @@ import ssl
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 import pytest
@@ -48,13 +49,15 @@ class Server:
     def origin(self) -> str:
         return self.settings.prefect_api.removesuffix("/api")
 
-    def stream(self, name: str) -> str:
-        return f"{self.origin.replace('https', 'wss')}/api/{name}"
+    def opened(self, stream: str, **more: Any) -> connect:
+        """Wait for the server of a busy host longer than the library does."""
+        url = f"{self.origin.replace('https', 'wss')}/api/{stream}"
+        return connect(url, ssl=self.ca, open_timeout=90, **more)
 
     def client(self, auth: str = "") -> httpx.Client:
         user, _, password = auth.partition(":")
         return httpx.Client(
-            base_url=self.origin, auth=(user, password) if auth else None, timeout=30, verify=self.ca
+            base_url=self.origin, auth=(user, password) if auth else None, timeout=120, verify=self.ca
         )
 
 
@@ -103,19 +106,19 @@ def test_every_route_asks_for_the_credentials(server: Server) -> None:
 async def test_every_stream_asks_for_the_credentials(server: Server, stream: str) -> None:
     """Plain websockets, Prefect's own subprotocol without a token, and with a wrong one are closed unheard."""
     with pytest.raises(InvalidHandshake):
-        await connect(server.stream(stream), ssl=server.ca)
+        await server.opened(stream)
     for token in (None, "holdfast:wrong"):
-        async with connect(server.stream(stream), ssl=server.ca, subprotocols=[PREFECT]) as socket:
+        async with server.opened(stream, subprotocols=[PREFECT]) as socket:
             await socket.send(json.dumps({"type": "auth", "token": token}))
             with pytest.raises(ConnectionClosed):
-                await asyncio.wait_for(socket.recv(), 30)
+                await asyncio.wait_for(socket.recv(), 90)
 
 
 async def test_the_site_itself_is_let_in_by_stream(server: Server) -> None:
     """The control of the test above."""
-    async with connect(server.stream("events/in"), ssl=server.ca, subprotocols=[PREFECT]) as socket:
+    async with server.opened("events/in", subprotocols=[PREFECT]) as socket:
         await socket.send(json.dumps({"type": "auth", "token": secret.prefect_auth(server.settings)}))
-        assert json.loads(await asyncio.wait_for(socket.recv(), 30)) == {"type": "auth_success"}
+        assert json.loads(await asyncio.wait_for(socket.recv(), 90)) == {"type": "auth_success"}
 
 
 def test_it_speaks_tls_alone_and_takes_a_renewed_certificate(server: Server) -> None:

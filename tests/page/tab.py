@@ -135,11 +135,13 @@ class Tab:
 async def browser() -> AsyncIterator[Tab]:
     """A tab that shares nothing with those of other tests: no cookie, no storage, no cache."""
     chromium = Chromium.running()
-    async with connect(chromium.control, max_size=None) as socket:
+    # The library's own limits are those of a network; here a busy host is waited for.
+    patient: dict[str, Any] = {"max_size": None, "open_timeout": DEADLINE_S, "ping_interval": None}
+    async with connect(chromium.control, **patient) as socket:
         control = Tab(socket, {})
         made = await control.call("Target.createBrowserContext", disposeOnDetach=True)
         target = await control.call("Target.createTarget", url="about:blank", **made)
-        async with connect(f"{chromium.address}/devtools/page/{target['targetId']}", max_size=None) as page:
+        async with connect(f"{chromium.address}/devtools/page/{target['targetId']}", **patient) as page:
             tab = Tab(page, made)
             for domain in ("Page", "Runtime", "Network", "Log"):
                 await tab.call(f"{domain}.enable")
